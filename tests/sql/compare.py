@@ -9,7 +9,7 @@ from functools import reduce
 from pyspark.sql import DataFrame, functions as sf
 
 from millrace.api.query import Query
-from millrace.engine.expressions import Exists
+from millrace.engine.expressions import exists_in
 
 
 def bag(frame) -> Counter[str]:
@@ -39,11 +39,11 @@ def bags(frames: Mapping[str, DataFrame]) -> dict[str, Counter[str]]:
 def taken(found: Query) -> str:
     """The blocks as ``a b|c d+``, with what they look for matches in as ``+e`` and ``-e`` (semi and anti).
 
-    A ``+`` at the end says that tasks aggregate.
+    What one condition asks is written ``+e/-f``. A ``+`` at the end says that tasks aggregate.
     """
     names = []
     for block in found.blocks:
-        asked = [p for p in block.join.residuals if isinstance(p, Exists)]
-        signs = [f"{'-' if p.negated else '+'}{p.relation}" for p in asked]
+        asked = [[*exists_in(p)] for p in block.join.residuals]
+        signs = ["/".join(f"{'-' if e.negated else '+'}{e.relation}" for e in each) for each in asked if each]
         names.append(" ".join([*block.join.aliases, *signs]) + ("+" if block.aggregate else ""))
     return "|".join(names)

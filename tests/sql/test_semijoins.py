@@ -8,6 +8,11 @@ from millrace.options import Options
 from tests.sql.compare import taken
 
 ASKED = "select a.id, b.k from a, b where a.id = b.id and exists (select 1 from c where c.k = a.k)"
+EITHER = (
+    "select a.id, b.k from a, b where a.id = b.id and (b.v > 2 or "
+    "not exists (select 1 from c where c.k = a.k) or "
+    "exists (select * from c, b x where c.id = x.id and c.k = b.k and x.v <> a.x))"
+)
 ANTI = "select a.id, b.k from a join b on a.id = b.id left anti join c on c.k = a.k and c.id <> b.id"
 
 
@@ -16,6 +21,7 @@ def test_every_architecture_asks(same, files, architecture):
     """Also dealt over several cells, by a key that is null in some rows."""
     options = Options(architecture=architecture, placement="hypercube", cells=3, online=True)
     assert taken(same(ANTI, files, options)) == "a b -c"
+    assert taken(same(EITHER, files, options)) == "c x+|a b -c/+subquery"
 
 
 def test_a_budget_joins_what_is_a_set_and_leaves_the_rest(same, files):
@@ -25,6 +31,27 @@ def test_a_budget_joins_what_is_a_set_and_leaves_the_rest(same, files):
     found = same(ANTI, files, options)
     assert taken(found) == "a b"
     assert any("memory_budget" in reason for reason in found.reasons)
+    found = same(EITHER, files, options)
+    assert taken(found) == "c x+|a b"
+    assert any("memory_budget" in reason for reason in found.reasons)
+
+
+@pytest.mark.parametrize("how", ["exists (select *", "k not in (select c.k"])
+def test_only_what_is_compared_leaves_a_block_inside(same, files, how):
+    """Each combination once; without partial aggregates each row."""
+    text = f"select id from a where {how} from c, b x where c.id = x.id and c.k = a.k) or id = 4"
+    found = same(text, files)
+    assert [column.source.column for column in found.blocks[0].join.output] == ["k"]
+    assert found.blocks[0].aggregate is not None
+    found = same(text, files, Options(partial_aggregates=False))
+    assert found.blocks[0].aggregate is None
+
+
+def test_a_repeated_query_is_not_a_set_elsewhere(same, files):
+    """The same text as a relation keeps its duplicates."""
+    query = "(select c.id from c, b x where c.id = x.id)"
+    found = same(f"select q.id from {query} q, b where q.id = b.id and q.id in {query}", files)
+    assert taken(found) == "c x|c x+|q b +subquery"
 
 
 def test_it_is_explained(same, files):

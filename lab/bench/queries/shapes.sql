@@ -236,3 +236,171 @@ WHERE o_orderdate >= DATE '1997-01-01'
 SELECT count(*) AS pairs FROM (
   SELECT DISTINCT c_nationkey, p_brand, p_container FROM lineitem, orders, customer, part
   WHERE l_orderkey = o_orderkey AND o_custkey = c_custkey AND l_partkey = p_partkey AND l_shipdate < DATE '1993-06-01')
+
+-- exists_or_exists: customers with an order by air, and one by rail or by ship, as `select *` asks for them
+SELECT c_mktsegment, n_name, count(*) AS customers, min(c_acctbal) AS least, max(c_acctbal) AS most
+FROM customer c, nation WHERE c_nationkey = n_nationkey
+  AND EXISTS (SELECT * FROM orders, lineitem WHERE c.c_custkey = o_custkey AND o_orderkey = l_orderkey AND l_shipmode = 'AIR' AND year(o_orderdate) = 1995)
+  AND (EXISTS (SELECT * FROM orders, lineitem WHERE c.c_custkey = o_custkey AND o_orderkey = l_orderkey AND l_shipmode = 'RAIL' AND year(o_orderdate) = 1995)
+    OR EXISTS (SELECT * FROM orders, lineitem WHERE c.c_custkey = o_custkey AND o_orderkey = l_orderkey AND l_shipmode = 'SHIP' AND year(o_orderdate) = 1995))
+GROUP BY c_mktsegment, n_name ORDER BY c_mktsegment, n_name
+
+-- exists_or_condition: rich customers, and those with a large order
+SELECT c_mktsegment, count(*) AS customers FROM customer
+WHERE c_acctbal > 9000 OR EXISTS (SELECT 1 FROM orders WHERE o_custkey = c_custkey AND o_totalprice > 300000)
+GROUP BY c_mktsegment
+
+-- in_or_in: parts that are large, or that a supplier of one nation has much of
+SELECT p_brand, count(*) AS parts, min(p_retailprice) AS least FROM part
+WHERE p_partkey IN (SELECT ps_partkey FROM partsupp, supplier, nation WHERE ps_suppkey = s_suppkey AND s_nationkey = n_nationkey AND n_name = 'PERU' AND ps_availqty > 5000)
+   OR p_partkey IN (SELECT l_partkey FROM lineitem, orders WHERE l_orderkey = o_orderkey AND l_quantity = 50 AND o_orderdate < DATE '1992-02-01')
+GROUP BY p_brand
+
+-- not_exists_over_join: customers whose orders nobody of their nation supplied
+SELECT n_name, count(*) AS customers, sum(c_acctbal) AS balance FROM customer, nation
+WHERE c_nationkey = n_nationkey
+  AND NOT EXISTS (SELECT * FROM orders, lineitem, supplier WHERE o_custkey = c_custkey AND l_orderkey = o_orderkey AND l_suppkey = s_suppkey AND s_nationkey = c_nationkey AND l_shipdate < DATE '1994-01-01')
+GROUP BY n_name
+
+-- not_in_or_exists: suppliers without a part of a size, or with one of another
+SELECT n_name, count(*) AS suppliers FROM supplier JOIN nation ON s_nationkey = n_nationkey
+WHERE s_suppkey NOT IN (SELECT ps_suppkey FROM partsupp JOIN part ON ps_partkey = p_partkey WHERE p_size = 1)
+   OR EXISTS (SELECT * FROM partsupp JOIN part ON ps_partkey = p_partkey WHERE ps_suppkey = s_suppkey AND p_size = 2 AND p_brand = 'Brand#11')
+GROUP BY n_name
+
+-- exists_another: orders from several suppliers, none of whose lines came back
+SELECT count(DISTINCT l1.l_orderkey) AS orders, sum(l1.l_extendedprice) AS price FROM lineitem l1, supplier, nation
+WHERE l1.l_suppkey = s_suppkey AND s_nationkey = n_nationkey AND n_name = 'KENYA' AND l1.l_shipdate BETWEEN DATE '1996-03-01' AND DATE '1996-05-01'
+  AND EXISTS (SELECT * FROM lineitem l2 WHERE l2.l_orderkey = l1.l_orderkey AND l2.l_suppkey <> l1.l_suppkey)
+  AND NOT EXISTS (SELECT * FROM lineitem l3 WHERE l3.l_orderkey = l1.l_orderkey AND l3.l_returnflag = 'R')
+
+-- union_of_small_joins: the parts of a colour in three modes of transport
+SELECT p_brand, sum(total) AS total FROM (
+  SELECT p_brand, sum(l_extendedprice) AS total FROM lineitem, part, supplier WHERE l_partkey = p_partkey AND l_suppkey = s_suppkey AND p_size = 5 AND s_nationkey = 7 AND l_shipmode = 'AIR' GROUP BY p_brand
+  UNION ALL
+  SELECT p_brand, sum(l_extendedprice) FROM lineitem, part, supplier WHERE l_partkey = p_partkey AND l_suppkey = s_suppkey AND p_size = 5 AND s_nationkey = 7 AND l_shipmode = 'RAIL' GROUP BY p_brand
+  UNION ALL
+  SELECT p_brand, sum(l_extendedprice) FROM lineitem, part, supplier WHERE l_partkey = p_partkey AND l_suppkey = s_suppkey AND p_size = 5 AND s_nationkey = 7 AND l_shipmode = 'SHIP' GROUP BY p_brand
+) GROUP BY p_brand ORDER BY total LIMIT 100
+
+-- sales_and_returns: what was sold beside what came back, with subtotals
+SELECT kind, n_name, sum(sales) AS sales, sum(returned) AS returned FROM (
+  SELECT 'supplier' AS kind, n_name, l_extendedprice AS sales, 0 AS returned FROM lineitem, supplier, nation WHERE l_suppkey = s_suppkey AND s_nationkey = n_nationkey AND l_shipdate BETWEEN DATE '1994-08-04' AND DATE '1994-08-18'
+  UNION ALL
+  SELECT 'supplier', n_name, 0, l_extendedprice FROM lineitem, supplier, nation WHERE l_suppkey = s_suppkey AND s_nationkey = n_nationkey AND l_returnflag = 'R' AND l_receiptdate BETWEEN DATE '1994-08-04' AND DATE '1994-08-18'
+  UNION ALL
+  SELECT 'customer', n_name, o_totalprice, 0 FROM orders, customer, nation WHERE o_custkey = c_custkey AND c_nationkey = n_nationkey AND o_orderdate BETWEEN DATE '1994-08-04' AND DATE '1994-08-18'
+) GROUP BY ROLLUP (kind, n_name)
+
+-- intersect_of_joins: customers and days of three modes of transport
+SELECT count(*) AS customers FROM (
+  SELECT DISTINCT c_name, o_orderdate FROM lineitem, orders, customer WHERE l_orderkey = o_orderkey AND o_custkey = c_custkey AND year(o_orderdate) = 1993 AND l_shipmode = 'AIR'
+  INTERSECT
+  SELECT DISTINCT c_name, o_orderdate FROM lineitem, orders, customer WHERE l_orderkey = o_orderkey AND o_custkey = c_custkey AND year(o_orderdate) = 1993 AND l_shipmode = 'RAIL'
+  INTERSECT
+  SELECT DISTINCT c_name, o_orderdate FROM lineitem, orders, customer WHERE l_orderkey = o_orderkey AND o_custkey = c_custkey AND year(o_orderdate) = 1993 AND l_shipmode = 'SHIP')
+
+-- except_of_joins: customers and days of one mode of transport alone
+SELECT count(*) AS customers FROM (
+  (SELECT DISTINCT c_name, o_orderdate FROM lineitem, orders, customer WHERE l_orderkey = o_orderkey AND o_custkey = c_custkey AND year(o_orderdate) = 1993 AND l_shipmode = 'AIR')
+  EXCEPT
+  (SELECT DISTINCT c_name, o_orderdate FROM lineitem, orders, customer WHERE l_orderkey = o_orderkey AND o_custkey = c_custkey AND year(o_orderdate) = 1993 AND l_shipmode = 'RAIL'))
+
+-- cte_against_its_mean: brands whose sales are above the mean of their maker
+WITH sold AS (
+  SELECT p_mfgr, p_brand, p_container, sum(l_extendedprice) AS total FROM lineitem, part, orders
+  WHERE l_partkey = p_partkey AND l_orderkey = o_orderkey AND o_orderstatus = 'P' GROUP BY p_mfgr, p_brand, p_container
+)
+SELECT s.p_brand, s.p_container, s.total FROM sold s
+WHERE s.total > (SELECT avg(total) * 1.2 FROM sold o WHERE s.p_mfgr = o.p_mfgr) ORDER BY s.p_brand, s.p_container LIMIT 100
+
+-- yearly_self_join: nations by year beside the year before
+SELECT a.n_name, a.year, a.total, b.total AS before FROM
+  (SELECT n_name, year(o_orderdate) AS year, sum(o_totalprice) AS total FROM orders, customer, nation WHERE o_custkey = c_custkey AND c_nationkey = n_nationkey GROUP BY n_name, year(o_orderdate)) a,
+  (SELECT n_name, year(o_orderdate) AS year, sum(o_totalprice) AS total FROM orders, customer, nation WHERE o_custkey = c_custkey AND c_nationkey = n_nationkey GROUP BY n_name, year(o_orderdate)) b
+WHERE a.n_name = b.n_name AND a.year = b.year + 1 AND a.total > b.total
+
+-- weekdays_self_join: sales of suppliers by day of the week, one year against the next
+WITH days AS (
+  SELECT s_suppkey, year(l_shipdate) AS year, sum(CASE WHEN dayofweek(l_shipdate) = 1 THEN l_extendedprice END) AS sunday, sum(CASE WHEN dayofweek(l_shipdate) = 2 THEN l_extendedprice END) AS monday,
+    sum(CASE WHEN dayofweek(l_shipdate) = 6 THEN l_extendedprice END) AS friday FROM lineitem, supplier
+  WHERE l_suppkey = s_suppkey AND s_nationkey < 5 GROUP BY s_suppkey, year(l_shipdate)
+)
+SELECT s_name, a.sunday / b.sunday AS sunday, a.monday / b.monday AS monday, a.friday / b.friday AS friday
+FROM days a, days b, supplier s WHERE a.year = 1994 AND b.year = 1995 AND a.s_suppkey = b.s_suppkey AND a.s_suppkey = s.s_suppkey
+
+-- best_and_worst: the parts with the highest and the lowest mean quantity, side by side
+WITH means AS (SELECT l_partkey AS key, avg(l_quantity) AS mean FROM lineitem, supplier WHERE l_suppkey = s_suppkey AND s_nationkey = 4 GROUP BY l_partkey)
+SELECT a.place, p1.p_name AS best, p2.p_name AS worst FROM
+  (SELECT key, rank() OVER (ORDER BY mean DESC, key) AS place FROM means) a, (SELECT key, rank() OVER (ORDER BY mean, key) AS place FROM means) b, part p1, part p2
+WHERE a.place = b.place AND a.place < 11 AND p1.p_partkey = a.key AND p2.p_partkey = b.key
+
+-- share_of_class: revenue of each part, and its share of its brand
+SELECT p_partkey, p_name, p_brand, sum(l_extendedprice) AS revenue, sum(l_extendedprice) * 100 / sum(sum(l_extendedprice)) OVER (PARTITION BY p_brand) AS share
+FROM lineitem, part, orders WHERE l_partkey = p_partkey AND l_orderkey = o_orderkey AND p_size IN (3, 9, 27) AND o_orderdate BETWEEN DATE '1995-02-22' AND DATE '1995-03-24'
+GROUP BY p_partkey, p_name, p_brand
+
+-- moving_mean: months of a nation that are far from the mean of their year
+SELECT * FROM (
+  SELECT n_name, year(o_orderdate) AS year, month(o_orderdate) AS month, sum(o_totalprice) AS total, avg(sum(o_totalprice)) OVER (PARTITION BY n_name, year(o_orderdate)) AS mean
+  FROM orders, customer, nation WHERE o_custkey = c_custkey AND c_nationkey = n_nationkey AND o_orderdate >= DATE '1996-01-01' GROUP BY n_name, year(o_orderdate), month(o_orderdate)
+) WHERE abs(total - mean) > 0.05 * mean
+
+-- rolled_up_ranks: subtotals of makers and brands, ranked
+SELECT sum(l_extendedprice) AS total, p_mfgr, p_brand, grouping(p_mfgr) + grouping(p_brand) AS level,
+  rank() OVER (PARTITION BY grouping(p_mfgr) + grouping(p_brand) ORDER BY sum(l_extendedprice) DESC) AS place
+FROM lineitem, part, supplier, nation WHERE l_partkey = p_partkey AND l_suppkey = s_suppkey AND s_nationkey = n_nationkey AND n_regionkey = 2 AND l_shipdate >= DATE '1997-01-01'
+GROUP BY ROLLUP (p_mfgr, p_brand)
+
+-- grouping_sets: means by four sets of columns
+SELECT n_name, p_mfgr, l_shipmode, avg(l_quantity) AS quantity, avg(l_discount) AS discount, count(*) AS lines
+FROM lineitem, part, supplier, nation WHERE l_partkey = p_partkey AND l_suppkey = s_suppkey AND s_nationkey = n_nationkey AND p_size < 8
+GROUP BY GROUPING SETS ((n_name, p_mfgr), (p_mfgr, l_shipmode), (n_name), ())
+
+-- star_of_five_tiny: a fact with five dimensions of a few rows each
+SELECT n1.n_name, r1.r_name, count(*) AS rows, sum(ps_supplycost) AS cost
+FROM partsupp JOIN nation n1 ON ps_suppkey % 25 = n1.n_nationkey JOIN nation n2 ON ps_partkey % 25 = n2.n_nationkey JOIN nation n3 ON ps_availqty % 25 = n3.n_nationkey
+JOIN region r1 ON ps_suppkey % 5 = r1.r_regionkey JOIN region r2 ON ps_availqty % 5 = r2.r_regionkey
+WHERE n2.n_name <> 'CHINA' AND n3.n_regionkey < 3 AND r2.r_name <> 'ASIA' GROUP BY n1.n_name, r1.r_name
+
+-- star_of_suppliers: a small fact with five tiny dimensions
+SELECT n1.n_name, r1.r_name, count(*) AS suppliers, avg(s_acctbal) AS balance
+FROM supplier JOIN nation n1 ON s_nationkey = n1.n_nationkey JOIN region r1 ON n1.n_regionkey = r1.r_regionkey JOIN nation n2 ON s_suppkey % 25 = n2.n_nationkey
+JOIN region r2 ON n2.n_regionkey = r2.r_regionkey JOIN region r3 ON s_suppkey % 5 = r3.r_regionkey
+WHERE r2.r_name <> 'AFRICA' AND r3.r_name <> 'ASIA' GROUP BY n1.n_name, r1.r_name
+
+-- ors_across_relations: pairs of conditions on two dimensions
+SELECT avg(l_quantity) AS quantity, avg(l_extendedprice) AS price, sum(l_tax) AS tax, count(*) AS lines
+FROM lineitem, orders, customer, supplier, nation WHERE l_orderkey = o_orderkey AND o_custkey = c_custkey AND l_suppkey = s_suppkey AND s_nationkey = n_nationkey
+  AND ((c_mktsegment = 'BUILDING' AND l_discount BETWEEN 0.01 AND 0.03 AND n_name IN ('PERU', 'CHINA')) OR (c_mktsegment = 'MACHINERY' AND l_discount BETWEEN 0.04 AND 0.06 AND n_name IN ('KENYA', 'INDIA')))
+
+-- dearer_than_others: lines far above the mean of their part
+SELECT sum(l_extendedprice) AS price, count(*) AS lines FROM lineitem, part, orders
+WHERE l_partkey = p_partkey AND l_orderkey = o_orderkey AND p_mfgr = 'Manufacturer#3' AND o_orderdate BETWEEN DATE '1996-01-27' AND DATE '1996-04-26'
+  AND l_quantity > (SELECT 1.3 * avg(l_quantity) FROM lineitem, orders WHERE l_partkey = p_partkey AND l_orderkey = o_orderkey AND o_orderdate BETWEEN DATE '1996-01-27' AND DATE '1996-04-26')
+
+-- frequent_parts: orders of parts that sell often to the best customers
+WITH often AS (SELECT l_partkey AS part FROM lineitem, orders WHERE l_orderkey = o_orderkey AND year(o_orderdate) = 1995 GROUP BY l_partkey HAVING count(*) > 9),
+best AS (SELECT c_custkey AS customer FROM customer, orders WHERE c_custkey = o_custkey GROUP BY c_custkey HAVING sum(o_totalprice) > 4000000)
+SELECT c_name, sum(l_quantity * l_extendedprice) AS total FROM lineitem, orders, customer
+WHERE l_orderkey = o_orderkey AND o_custkey = c_custkey AND l_partkey IN (SELECT part FROM often) AND c_custkey IN (SELECT customer FROM best) GROUP BY c_name
+
+-- sold_and_not_returned: customers by year, what they bought beside what they gave back
+SELECT a.customer, a.year, a.total, b.total AS returned FROM
+  (SELECT o_custkey AS customer, year(o_orderdate) AS year, sum(l_extendedprice) AS total FROM lineitem JOIN orders ON l_orderkey = o_orderkey WHERE l_shipmode = 'MAIL' GROUP BY o_custkey, year(o_orderdate)) a
+LEFT JOIN
+  (SELECT o_custkey AS customer, year(o_orderdate) AS year, sum(l_extendedprice) AS total FROM lineitem JOIN orders ON l_orderkey = o_orderkey WHERE l_shipmode = 'MAIL' AND l_returnflag = 'R' GROUP BY o_custkey, year(o_orderdate)) b
+ON a.customer = b.customer AND a.year = b.year WHERE a.year = 1993 AND coalesce(b.total, 0) > 0.9 * a.total
+
+-- many_to_many: suppliers and orders of a part, grouped by many columns
+SELECT p_name, p_brand, s_name, n_name, l_shipmode, o_orderpriority, year(o_orderdate) AS year, count(*) AS rows, min(ps_supplycost) AS cost
+FROM lineitem JOIN orders ON l_orderkey = o_orderkey JOIN part ON l_partkey = p_partkey JOIN partsupp ON ps_partkey = l_partkey AND ps_availqty > l_quantity
+JOIN supplier ON ps_suppkey = s_suppkey JOIN nation ON s_nationkey = n_nationkey
+WHERE p_container = 'LG BOX' AND o_orderdate >= DATE '1997-06-01' AND ps_suppkey <> l_suppkey
+GROUP BY p_name, p_brand, s_name, n_name, l_shipmode, o_orderpriority, year(o_orderdate)
+
+-- days_of_delivery: lines by how long they took, in five columns
+SELECT s_name, l_shipmode, sum(CASE WHEN datediff(l_receiptdate, l_shipdate) <= 6 THEN 1 ELSE 0 END) AS days6, sum(CASE WHEN datediff(l_receiptdate, l_shipdate) BETWEEN 7 AND 12 THEN 1 ELSE 0 END) AS days12,
+  sum(CASE WHEN datediff(l_receiptdate, l_shipdate) BETWEEN 13 AND 18 THEN 1 ELSE 0 END) AS days18, sum(CASE WHEN datediff(l_receiptdate, l_shipdate) > 18 THEN 1 ELSE 0 END) AS more
+FROM lineitem, supplier, nation WHERE l_suppkey = s_suppkey AND s_nationkey = n_nationkey AND n_name IN ('PERU', 'BRAZIL') AND l_shipdate >= DATE '1995-01-01'
+GROUP BY s_name, l_shipmode

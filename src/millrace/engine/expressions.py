@@ -126,7 +126,8 @@ class Call:
 class Exists:
     """Whether a relation beside the join has a match: a semijoin, or with ``negated`` an antijoin.
 
-    Only a selection module evaluates it, and like a call it stands alone.
+    It is true or false: what SQL does not know is false here. So it is never an operand of NOT, only of AND
+    and OR, and only a selection module evaluates it.
 
     Attributes:
         relation: Alias of that relation.
@@ -191,6 +192,16 @@ def columns_of(node: Predicate | Operand) -> Iterator[ColumnRef]:
 def _matched(node: Exists) -> Iterator[ColumnRef]:
     for part in (*node.keys, *(() if node.condition is None else (node.condition,))):
         yield from columns_of(part)
+
+
+def exists_in(node: Predicate) -> Iterator[Exists]:
+    """Yield what a predicate asks of relations beside the join."""
+    match node:
+        case Exists():
+            yield node
+        case And(arguments) | Or(arguments):
+            for argument in arguments:
+                yield from exists_in(argument)
 
 
 def beside(node: Exists) -> tuple[str, ...]:

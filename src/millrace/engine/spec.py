@@ -14,7 +14,7 @@ from functools import cached_property
 
 import pyarrow as pa
 
-from millrace.engine.expressions import Call, ColumnRef, Exists, Predicate, beside, columns_of
+from millrace.engine.expressions import Call, ColumnRef, Predicate, beside, columns_of, exists_in
 from millrace.errors import InputError, near
 
 
@@ -140,12 +140,12 @@ class JoinSpec:
         refs += [ref for p in self.residuals for ref in columns_of(p)]
         refs += [o.source for o in self.output]
         _check_columns(refs, self.relations)
-        asked = [p for p in self.residuals if isinstance(p, Exists)]
+        asked = [each for p in self.residuals for each in exists_in(p)]
         _check_columns([ColumnRef(p.relation, name) for p in asked for name in beside(p)], self.beside)
         if sorted(p.relation for p in asked) != sorted(r.alias for r in self.beside):
             raise InputError(
                 f"relations {[r.alias for r in self.beside]} stand beside the join, so one residual has to "
-                f"ask for the matches of each, got {[p.relation for p in asked]}"
+                f"ask for the matches of each, not below NOT, got {[p.relation for p in asked]}"
             )
 
     @property

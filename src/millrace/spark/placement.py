@@ -9,7 +9,7 @@ from enum import Enum
 
 import pyarrow as pa
 
-from millrace.engine.expressions import Column, ColumnRef, Exists
+from millrace.engine.expressions import Column, ColumnRef, exists_in
 from millrace.engine.graph import QueryGraph
 from millrace.engine.spec import Equality, JoinSpec
 from millrace.options import Options
@@ -123,21 +123,21 @@ def dealing(join: JoinSpec) -> tuple[QueryGraph, set[tuple[int, str]]]:
     """Return the query graph that tuples are dealt to cells by, relations beside the join included.
 
     What has no class of its own goes to every cell. The keys of EXISTS and NOT EXISTS deal like a join's, but
-    a tuple with a null key passes NOT EXISTS: it has to stay where nothing else rejects it. ``NOT IN`` needs
-    to know of every null, and whether there is any tuple at all.
+    a tuple with a null key passes NOT EXISTS, and may pass an OR: it has to stay where nothing else rejects
+    it. ``NOT IN`` needs to know of every null, and whether there is any tuple at all.
 
     Returns:
         The graph, and the columns, by relation number, whose nulls stay where tuples are dealt by them.
     """
     plain = JoinSpec(join.sources, join.equalities)
     staying = set()
-    asked = sorted((p for p in join.residuals if isinstance(p, Exists)), key=lambda p: p.negated)
-    for each in asked:
+    found = [(each, each is p and not each.negated) for p in join.residuals for each in exists_in(p)]
+    for each, needed in sorted(found, key=lambda one: not one[1]):
         for key in () if each.null_aware else each.keys:
             assert isinstance(key.left, Column)
             assert isinstance(key.right, Column)
             left, right = key.left.ref, key.right.ref
-            if each.negated:
+            if not needed:
                 # One column of the relation would tie two others to each other, which need not be equal.
                 if _is_dealt(plain, right, key.type):
                     continue

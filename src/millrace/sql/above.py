@@ -13,6 +13,7 @@ from millrace.sql.members import Member
 from millrace.sql.names import Binding, is_star
 from millrace.sql.outputs import Attribute
 from millrace.sql.parse import Leave, name_span
+from millrace.sql.subqueries import existence_test
 
 BARS = ("group", "having", "distinct", "order", "sort", "cluster", "distribute", "qualify", "windows", "hint")
 """Clauses beside which a SELECT is more than its items, FROM and WHERE."""
@@ -37,6 +38,8 @@ class Above:
 
     Attributes:
         consumed: Ids of names that the rewritten text has no more.
+        test: The EXISTS or IN that the SELECT is the subquery of, to which equal rows are one.
+        items: What it shows; nothing to an EXISTS.
     """
 
     def __init__(self, clause: Clause, found: Sorted, members: list[Member]) -> None:
@@ -46,6 +49,12 @@ class Above:
         self._select = clause.scope.select
         self._taken = {id(member.relation) for member in members}
         self.consumed: set[int] = set()
+        self.test = existence_test(self._select)
+        # What EXISTS selects is nobody's business.
+        self.items = [] if isinstance(self.test, exp.Exists) else self._select.expressions
+        self._unread = {
+            id(part) for item in self._select.expressions if not self.items for part in item.walk()
+        }
 
     def touches(self, attribute: Attribute) -> bool:
         """Tell whether a column is of a relation that a block takes."""
@@ -68,7 +77,7 @@ class Above:
         """Yield the names above the blocks that mean columns of this FROM clause."""
         used = {id(part) for c in self._found.used if c.node is not None for part in c.node.walk()}
         names, seen = self._planning.names, set()
-        used |= self.consumed
+        used |= self.consumed | self._unread
         for column in self._select.find_all(exp.Column):
             if id(column) in used or column.find_ancestor(exp.Star) is not None:
                 continue
@@ -92,7 +101,7 @@ class Above:
         """Return the stars that have to be written out, with what they show."""
         found: list[tuple[exp.Expr, list[Attribute]]] = []
         names, clause = self._planning.names, self._clause
-        for item in self._select.expressions:
+        for item in self.items:
             if not is_star(item) or (isinstance(item, exp.Column) and names.find_struct(item)):
                 continue
             shown = names.starred(clause.scope, item)

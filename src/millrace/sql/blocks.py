@@ -24,7 +24,7 @@ from millrace.sql.event_times import (
     with_same_columns,
 )
 from millrace.sql.from_clause import Relation
-from millrace.sql.lookups.binding import Constants, bind, constants_of, lookup_rows
+from millrace.sql.lookups.binding import bind, constants_of, lookup_rows
 from millrace.sql.members import Member, condition_text, member_of, rows_of
 from millrace.sql.outputs import Attribute
 from millrace.sql.parse import Leave, unwrap
@@ -300,8 +300,8 @@ def _assemble(clause: Clause, group: list[str], found: Sorted, rewriting: Rewrit
     if len(members) == 1 and not members[0].lookup:
         _check_lone(clause, found, matched=bool(joined or matched))
     equalities += [equality for each in joined for equality in each.equalities]
-    residuals += [each.exists for each in matched]
-    sets = [replace(each.spec, distinct=True) for each in joined]
+    residuals += [each.asked for each in matched]
+    sets = [replace(spec, distinct=True) for each in joined for spec, _ in each.relations]
     # What a scan of a lookup table gives would be read again in every micro-batch.
     streams = [alias for alias in clause.streams if alias in group]
     binding = bind(members, sets, equalities, found.filters, scans=not streams)
@@ -331,8 +331,9 @@ def _assemble(clause: Clause, group: list[str], found: Sorted, rewriting: Rewrit
         specs.append(spec)
     rows |= {other.alias: rows[lead.alias] for lead, *others in roles for other in others}
     specs += [*sets, *(constants.spec for constants in binding.constants)]
-    extras: list[Beside | Constants] = [*joined, *matched, *binding.constants]
-    rows |= {extra.spec.alias: extra.rows for extra in extras}
+    extras = [extra for each in (*joined, *matched) for extra in each.relations]
+    extras += [(constants.spec, constants.rows) for constants in binding.constants]
+    rows |= {spec.alias: given for spec, given in extras}
     # A user's function need not be hashable, so calls are not compared.
     others = dict.fromkeys(p for p in residuals if not isinstance(p, Call))
     calls = [p for p in residuals if isinstance(p, Call)]
@@ -343,7 +344,7 @@ def _assemble(clause: Clause, group: list[str], found: Sorted, rewriting: Rewrit
         (*joint, *calls),
         output,
         piece.counting,
-        tuple(each.spec for each in matched),
+        tuple(spec for each in matched for spec, _ in each.relations),
     )
     native = [c for c in found.above if planning.calls.of(c.node) is None]
     above = tuple(clause.shown(conjunct) for conjunct in native)

@@ -15,6 +15,7 @@ from sqlglot import exp
 from millrace.sql.ctes import cte_of, tables_in, within
 from millrace.sql.planning import Planning
 from millrace.sql.scopes import Scope
+from millrace.sql.subqueries import existence_test
 from millrace.sql.template import Edit
 
 
@@ -56,7 +57,9 @@ class Repeats:
     def _meaning(self, body: exp.Query) -> Hashable:
         """Return the text of the syntax tree, with what the names of tables mean."""
         named = tuple(id(cte) if (cte := cte_of(table)) else None for table in tables_in(body))
-        return body.sql(dialect="spark"), named
+        # A subquery of EXISTS or IN may be rewritten to another with the same set of rows.
+        asked = type(existence_test(body)) if isinstance(body, exp.Select) else None
+        return body.sql(dialect="spark"), named, asked
 
     def _is_plain(self, body: exp.Query) -> bool:
         planning = self._planning

@@ -12,6 +12,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
+import pyarrow as pa
 from pyspark.sql import types as t
 from sqlglot import exp
 
@@ -49,6 +50,7 @@ class Piece:
         counting: Whether only the number of its rows is wanted.
         hidden: The same of further columns, which only partial results are computed of.
         aggregation: How its rows are aggregated before they are handed on.
+        distinct: Whether equal rows are handed on once, as far as a task has seen them.
     """
 
     name: str
@@ -58,6 +60,7 @@ class Piece:
     counting: bool = False
     hidden: dict[ColumnRef, str] = field(default_factory=dict)
     aggregation: Aggregation | None = None
+    distinct: bool = False
 
     @property
     def output(self) -> tuple[OutputColumn, ...]:
@@ -67,7 +70,9 @@ class Piece:
     @property
     def aggregate(self) -> AggregateSpec | None:
         """What its tasks do with the rows of its join."""
-        return None if self.aggregation is None else self.aggregation.spec(self.names)
+        if self.aggregation is not None:
+            return self.aggregation.spec(self.names)
+        return AggregateSpec(tuple(self.names.values()), ()) if self.distinct else None
 
 
 class Rewriting:
@@ -133,8 +138,16 @@ class Rewriting:
             if not read:
                 raise Leave("no column of the relations can pass through a join here")
             (piece.names if piece.aggregation is None else piece.hidden)[read[0]] = names[read[0]]
+        piece.distinct = piece.aggregation is None and self._is_set([columns[ref] for ref in piece.names])
         self._pieces.append(piece)
         return piece
+
+    def _is_set(self, columns: Iterable[Field]) -> bool:
+        """Tell whether nobody above a block can tell equal rows of these columns from one."""
+        if self._streaming or self._above.test is None or not self._planning.aggregates:
+            return False
+        nested = any(each.arrow is None or pa.types.is_nested(each.arrow) for each in columns)
+        return not nested and not self._planning.volatility.volatile(self._select)
 
     def _wanted(self, columns: Iterable[ColumnRef]) -> list[ColumnRef]:
         """Return those of the columns that are read above their block."""
@@ -183,6 +196,9 @@ class Rewriting:
         planning, clause = self._planning, self._clause
         for use in self._above.uses():
             self._replace(use)
+        if not self._above.items:
+            spans = [planning.statement.span(item) for item in self._select.expressions]
+            self._edits.append(Edit(spans[0][0], spans[-1][1], ("1",)))
         for item, shown in self._above.stars():
             text = ", ".join(self._shown(shown))
             self._edits.append(Edit(*planning.statement.span(item), (text,)))

@@ -3,6 +3,9 @@
 Each becomes a relation with the columns that a match is told by (:mod:`millrace.sql.subqueries`), and an
 :class:`~millrace.engine.expressions.Exists` over them. Of the conditions that read both sides, equalities of
 two columns are its keys, and what else Millrace evaluates is what a match has to satisfy beside them.
+
+EXISTS and IN may also be terms of ANDs and ORs. What is unknown is as good as false there, as it is in WHERE,
+but not below NOT. So a NOT is moved down to the terms.
 """
 
 from __future__ import annotations
@@ -14,41 +17,54 @@ import pyarrow as pa
 from pyspark.sql import types as t
 from sqlglot import exp
 
-from millrace.engine.expressions import Column, ColumnRef, Compare, Exists, Predicate, and_all, beside
+from millrace.engine.expressions import (
+    And,
+    Column,
+    ColumnRef,
+    Compare,
+    Exists,
+    Not,
+    Or,
+    Predicate,
+    and_all,
+    beside,
+)
 from millrace.engine.spec import Equality, RelationSpec
 from millrace.sql.clause import Clause
 from millrace.sql.coercion import comparison_type
 from millrace.sql.conditions import Conjunct, Sorted
 from millrace.sql.ctes import definitions
 from millrace.sql.from_clause import Step
-from millrace.sql.parse import Leave, conjuncts, unwrap, where_conjuncts
+from millrace.sql.parse import Leave, conjuncts, disjuncts, unwrap, where_conjuncts
 from millrace.sql.plan import Rows
 from millrace.sql.subqueries import Found, Inner, Several, Single, Whole, only_relation, plain
 from millrace.sql.translate import Translator, constant_operands
 
+_Read = tuple[RelationSpec, Rows]
+"""A relation, and where its rows come from."""
+
 
 @dataclass(frozen=True, eq=False)
 class Beside:
-    """A relation beside a block, and what is asked of it.
+    """Relations beside a block, and what is asked of them.
 
     Attributes:
-        exists: What is asked.
-        spec: The relation.
-        rows: Where its rows come from.
+        asked: One Exists, or ANDs and ORs of several and of other predicates.
+        relations: The relations, and where the rows of each come from.
         conjunct: The condition that this stands for.
         step: For a SEMI or ANTI join, the number of its step in the FROM clause.
     """
 
-    exists: Exists
-    spec: RelationSpec
-    rows: Rows
+    asked: Predicate
+    relations: list[_Read]
     conjunct: Conjunct
     step: int | None = None
 
     @property
     def equalities(self) -> list[Equality]:
         """What joins it where it is joined as a set instead: each tuple has one partner at most then."""
-        return [Equality(_ref(key.left), _ref(key.right), key.type) for key in self.exists.keys]
+        assert isinstance(self.asked, Exists)
+        return [Equality(_ref(key.left), _ref(key.right), key.type) for key in self.asked.keys]
 
 
 def semijoins(clause: Clause, group: Sequence[str], found: Sorted, hinted: set[str]) -> Iterator[Beside]:
@@ -62,12 +78,12 @@ def semijoins(clause: Clause, group: Sequence[str], found: Sorted, hinted: set[s
     """
     finder = _Finder(clause, group)
     for conjunct in list(found.above):
-        asked = None if conjunct.node is None else _asked(conjunct.node)
-        if asked is None or conjunct.foreign or not conjunct.reads or not conjunct.reads <= set(group):
+        if conjunct.node is None or not any(_queries(conjunct.node)):
+            continue
+        if conjunct.foreign or not conjunct.reads or not conjunct.reads <= set(group):
             continue
         try:
-            query, left, negated = asked
-            yield finder.subquery(conjunct, query, left, negated=negated)
+            yield finder.condition(conjunct)
         except Leave as leave:
             clause.planning.reasons.append(f"{clause.shown(conjunct)}: {leave}")
     for number, step in enumerate(clause.steps):
@@ -84,20 +100,26 @@ def asked(clause: Clause) -> Iterator[exp.Expr]:
     """Yield the relations of SEMI and ANTI joins, and the queries of EXISTS and IN in conditions."""
     yield from (step.relation.node for step in clause.steps if step.item.semi and step.relation is not None)
     for term in clause.source.inner_terms if clause.source.whole else ():
-        found = _asked(term)
-        if found is not None:
+        yield from _queries(term)
+
+
+def _queries(node: exp.Expr) -> Iterator[exp.Expr]:
+    """Yield the queries of EXISTS and IN among the terms of a condition."""
+    left = [node]
+    while left:
+        inner = unwrap(left.pop())
+        if isinstance(inner, exp.And | exp.Or | exp.Not) and inner.find(exp.Query) is not None:
+            left += inner.iter_expressions(reverse=True)
+        elif (found := _asked(inner)) is not None:
             yield found[0]
 
 
-def _asked(node: exp.Expr) -> tuple[exp.Expr, exp.Expr | None, bool] | None:
-    """Return a condition's subquery, the left side of IN, and whether it is negated; None for any other."""
-    inner, negated = unwrap(node), False
-    while isinstance(inner, exp.Not):
-        inner, negated = unwrap(inner.this), not negated
-    if isinstance(inner, exp.Exists) and isinstance(inner.this, exp.Query):
-        return inner.this, None, negated
-    if isinstance(inner, exp.In) and inner.args.get("query") is not None:
-        return inner.args["query"], inner.this, negated
+def _asked(node: exp.Expr) -> tuple[exp.Expr, exp.Expr | None] | None:
+    """Return the subquery of EXISTS or IN, and the left side of IN; None for any other condition."""
+    if isinstance(node, exp.Exists) and isinstance(node.this, exp.Query):
+        return node.this, None
+    if isinstance(node, exp.In) and node.args.get("query") is not None:
+        return node.args["query"], node.this
     return None
 
 
@@ -116,14 +138,50 @@ class _Finder:
         self._lookups = any(clause.members[alias].lookup for alias in group)
         self._taken = list(clause.members)
 
-    def subquery(
-        self, conjunct: Conjunct, query: exp.Expr, left: exp.Expr | None, *, negated: bool
-    ) -> Beside:
-        """Return what EXISTS or IN asks.
+    def condition(self, conjunct: Conjunct) -> Beside:
+        """Return what a condition with EXISTS and IN among its terms asks.
 
         Raises:
             Leave: Spark has to evaluate it.
         """
+        assert conjunct.node is not None
+        relations: list[_Read] = []
+        asked = self._predicate(conjunct.node, relations, negated=False)
+        if not isinstance(asked, Exists):
+            self._check_place()
+        return Beside(asked, relations, conjunct)
+
+    def _predicate(self, node: exp.Expr, relations: list[_Read], *, negated: bool) -> Predicate:
+        """Return a condition or its negation; adds the relations that it asks."""
+        inner = unwrap(node)
+        if inner.find(exp.Query) is None:
+            return self._plain(inner, negated=negated)
+        match inner:
+            case exp.Not():
+                return self._predicate(inner.this, relations, negated=not negated)
+            case exp.And() | exp.Or():
+                is_and = isinstance(inner, exp.And)
+                terms = conjuncts(inner) if is_and else disjuncts(inner)
+                found = tuple(self._predicate(term, relations, negated=negated) for term in terms)
+                return And(found) if is_and is not negated else Or(found)
+        asked = _asked(inner)
+        if asked is None:
+            raise Leave(f"only Spark evaluates {self._planning.shown(node)}")
+        exists, read = self._subquery(*asked, negated=negated)
+        relations.append(read)
+        return exists
+
+    def _plain(self, node: exp.Expr, *, negated: bool) -> Predicate:
+        """Return a condition without subqueries, or its negation."""
+        planning = self._planning
+        planning.constants.prepare(list(constant_operands(node)))
+        found = Translator(self._outer, planning.constants, planning.settings.ansi).predicate(node)
+        if found is None:
+            raise Leave(f"only Spark evaluates {planning.shown(node)}")
+        return Not(found) if negated else found
+
+    def _subquery(self, query: exp.Expr, left: exp.Expr | None, *, negated: bool) -> tuple[Exists, _Read]:
+        """Return what EXISTS or IN asks, and of which relation."""
         planning = self._planning
         while isinstance(query, exp.Subquery) and query.is_wrapper:
             query = query.this
@@ -153,7 +211,7 @@ class _Finder:
             keys.append(self._key(mine, other, set_operation=True))
             nullable |= mine[1].nullable or other[1].nullable
         null_aware = left is not None and negated and nullable
-        return self._beside(conjunct, inner, terms, keys, negated=negated, null_aware=null_aware)
+        return self._exists(inner, terms, keys, negated=negated, null_aware=null_aware)
 
     def join(self, number: int, step: Step, hinted: set[str]) -> Beside:
         """Return what a SEMI or ANTI join asks.
@@ -179,7 +237,8 @@ class _Finder:
         node = step.conditions[0] if step.conditions else None
         conjunct = Conjunct(node, frozenset(), frozenset(), None)
         negated = step.item.keyword == "LEFT ANTI JOIN"
-        return replace(self._beside(conjunct, inner, terms, keys, negated=negated), step=number)
+        exists, read = self._exists(inner, terms, keys, negated=negated)
+        return Beside(exists, [read], conjunct, number)
 
     def reads(self, step: Step) -> bool:
         """Tell whether a join's condition reads the block."""
@@ -197,17 +256,16 @@ class _Finder:
             several = Several(planning, select, self._taken)
             return several, several.correlated(terms)
 
-    def _beside(
+    def _exists(
         self,
-        conjunct: Conjunct,
         inner: Inner,
         terms: Sequence[exp.Expr],
         keys: list[Compare],
         *,
         negated: bool,
         null_aware: bool = False,
-    ) -> Beside:
-        """Return the relation with what the terms, which read both sides, and further keys ask of it."""
+    ) -> tuple[Exists, _Read]:
+        """Return what terms, which read both sides, and further keys ask of a relation, and the relation."""
         planning, conditions = self._planning, list[Predicate]()
         planning.constants.prepare([c for term in terms for c in constant_operands(term)])
         ansi = planning.settings.ansi
@@ -233,9 +291,9 @@ class _Finder:
         exists = Exists(inner.alias, tuple(dict.fromkeys(keys)), condition, negated, null_aware)
         if negated or condition is not None:
             self._check_place()
-        spec, rows = inner.rows(beside(exists))
+        read = inner.rows(beside(exists))
         self._taken.append(inner.alias)
-        return Beside(exists, spec, rows, conjunct)
+        return exists, read
 
     def _outer(self, node: exp.Column) -> Found | None:
         found = self._clause.lookup(node)

@@ -19,6 +19,7 @@ from pyspark.errors import PySparkException
 from sqlglot import exp
 
 from millrace.engine.spec import RelationSpec
+from millrace.sql.aggregation.calls import aggregates, is_windowed
 from millrace.sql.coercion import Field, field_of
 from millrace.sql.conditions import Conjunct, Sorted, pushable, sort_conditions
 from millrace.sql.ctes import with_prefix
@@ -242,16 +243,42 @@ def plain(select: exp.Expr, *, shown: bool) -> exp.Select:
     Raises:
         Leave: It is another form of query.
     """
+    found = _from_and_where(select)
+    items = [unwrap(item.unalias()) for item in found.expressions]
+    if not all(isinstance(item, exp.Column if shown else _SHOWN) for item in items):
+        raise Leave("a subquery that computes columns")
+    return found
+
+
+def _from_and_where(select: exp.Expr) -> exp.Select:
+    """Return a SELECT that has nothing but items, FROM and WHERE; raises as :func:`plain` does."""
     if not isinstance(select, exp.Select):
         raise Leave("a set operation")
     more = [name for name, value in select.args.items() if value and name not in _PLAIN]
     distinct = select.args.get("distinct")
     if more or select.args.get("from_") is None or (distinct is not None and distinct.args.get("on")):
         raise Leave(f"a subquery with {more[0].rstrip('_').upper() if more else 'an odd form'}")
-    items = [unwrap(item.unalias()) for item in select.expressions]
-    if not all(isinstance(item, exp.Column if shown else _SHOWN) for item in items):
-        raise Leave("a subquery that computes columns")
     return select
+
+
+def existence_test(select: exp.Select) -> exp.Exists | exp.In | None:
+    """Return the EXISTS or IN that a SELECT is the subquery of, to which equal rows of its FROM are one.
+
+    None for any other SELECT, and for one whose rows are not each made of one of FROM.
+    """
+    node: exp.Expr = select
+    while isinstance(node.parent, exp.Subquery) and node.parent.is_wrapper:
+        node = node.parent
+    around = node.parent
+    try:
+        if isinstance(around, exp.Exists):
+            plain(select, shown=False)
+            return around
+        if isinstance(around, exp.In) and node.arg_key == "query":
+            return None if aggregates(_from_and_where(select)) or is_windowed(select) else around
+    except Leave:
+        pass
+    return None
 
 
 def only_relation(planning: Planning, select: exp.Select) -> Relation:

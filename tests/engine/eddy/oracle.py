@@ -515,6 +515,11 @@ def cases_beside(draw: st.DrawFn, case: Case | None = None) -> Case:
         tables[alias] = pa.Table.from_arrays(columns, schema=schema)
         beside.append(RelationSpec(alias, schema, rows=n))
         asked.append(draw(_exists(alias, case.spec)))
+    if draw(st.integers(0, 2)) == 0:
+        refs = [ColumnRef(r.alias, name) for r in case.spec.relations for name in r.schema.names]
+        plain = IsNull(Column(draw(st.sampled_from(refs))))
+        first, *more = draw(st.permutations([*asked, plain]))
+        asked = [Or((And((first, more[0])), *more[1:]) if draw(st.booleans()) else (first, *more))]
     residuals = draw(st.sampled_from([[], [], [*case.spec.residuals]]))
     for each in asked:
         residuals.insert(draw(st.integers(0, len(residuals))), each)

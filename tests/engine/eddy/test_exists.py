@@ -7,7 +7,7 @@ from dataclasses import replace
 import pyarrow as pa
 import pytest
 
-from millrace.engine.expressions import ColumnRef, Exists
+from millrace.engine.expressions import And, Column, ColumnRef, Exists, IsNull, Not, Or
 from millrace.engine.runs.run_of import run_of
 from millrace.engine.spec import JoinSpec, OutputColumn, RelationSpec
 from millrace.engine.spill.run_of import run_of as spilling_run_of
@@ -35,6 +35,28 @@ def test_nulls_are_sqls(held: list[int | None], form: str, kind: pa.DataType) ->
     run = run_of(case.spec, batches(case, 2), Options(), clock=VirtualClock())
     rows = multiset(pa.Table.from_batches(list(run.run()), case.spec.output_schema))
     assert rows == case.expected(), case.sql()
+
+
+@pytest.mark.parametrize("held", [[], [1], [None], [1, None], [5]])
+@pytest.mark.parametrize("form", ["EXISTS", "NOT EXISTS", "NOT IN"])
+def test_one_condition_asks_several_relations(held: list[int | None], form: str) -> None:
+    """And has terms that ask nothing; what is unknown passes nowhere."""
+    tables = {
+        "a": pa.table({"k": pa.array([1, 2, 3, 4, None], pa.int64()), "x": [None, 5, 5, None, None]}),
+        "e0": pa.table({"k": pa.array(held, pa.int64())}),
+        "e1": pa.table({"k": pa.array([2, 2, 4, None], pa.int64())}),
+    }
+    keys = [(compare("=", "a.k", f"{alias}.k", pa.int64()),) for alias in ("e0", "e1")]
+    first = Exists("e0", keys[0], negated=form != "EXISTS", null_aware=form == "NOT IN")
+    asked = Or((And((first, IsNull(Column(ColumnRef("a", "x"))))), Exists("e1", keys[1])))
+    relation, *beside = (RelationSpec(alias, table.schema) for alias, table in tables.items())
+    output = (OutputColumn("k", ColumnRef("a", "k")),)
+    case = Case(JoinSpec((relation,), (), (asked,), output, beside=tuple(beside)), tables)
+    run = run_of(case.spec, batches(case, 2), Options(), clock=VirtualClock())
+    rows = multiset(pa.Table.from_batches(list(run.run()), case.spec.output_schema))
+    assert rows == case.expected(), case.sql()
+    name = "Anti(e0)" if first.negated else "Semi(e0)"
+    assert {name, "Semi(e1)"} <= {each.name for each in run.figures().state}
 
 
 def test_wide_texts_are_compared_in_pieces() -> None:
@@ -82,6 +104,8 @@ def test_specs_are_checked() -> None:
     case = many(3, condition=True)
     with pytest.raises(InputError, match="stand beside the join"):
         replace(case.spec, residuals=())
+    with pytest.raises(InputError, match="not below NOT"):
+        replace(case.spec, residuals=(Not(case.spec.residuals[0]),))
     with pytest.raises(InputError, match="no column 'x'"):
         replace(case.spec, beside=(RelationSpec("e", pa.schema([("k", pa.int64())])),))
     two = replace(case.spec, relations=(*case.spec.relations, RelationSpec("b", pa.schema([]))))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tests.sql.fuzz.conditions import compare
 from tests.sql.fuzz.expressions import ref
 from tests.sql.fuzz.gen import Gen
 from tests.sql.fuzz.scope import Scope
@@ -10,7 +11,17 @@ KEYS = ("int", "string")
 
 
 def subquery_condition(g: Gen, scope: Scope, depth: int, *, joined: bool = False) -> str:
-    """Return EXISTS, IN, a row IN, or a comparison with a scalar subquery; less of it for an ON."""
+    """Return a condition with one or two subqueries; less of it for an ON."""
+    first = _single(g, scope, depth, joined=joined)
+    if not g.chance(0.35):
+        return first
+    other = _single(g, scope, depth, joined=joined) if g.chance(0.6) else compare(g, scope)
+    both = g.pick([" OR ", " OR ", " AND "]).join(g.some([first, other], 2, 2))
+    return f"{g.pick(['', '', '', 'NOT '])}({both})"
+
+
+def _single(g: Gen, scope: Scope, depth: int, *, joined: bool) -> str:
+    """Return EXISTS, IN, a row IN, or a comparison with a scalar subquery."""
     form = g.weigh(exists=4, into=5, rows=1.5, scalar=3 * (not joined))
     if form == "scalar":
         found = ref(g, scope, ("int",))

@@ -7,18 +7,35 @@ are, and its place among joins and other predicates is the policy's to choose.
 Nulls are SQL's: a null key matches nothing, a condition that is not known is no match. ``NOT IN`` is another
 matter (``Exists.null_aware``): with a null among the keys nothing is certainly not in, and a null is
 certainly not in an empty relation only.
+
+Several may stand in one predicate, with others: ``EXISTS (…) OR a.x = 1``. Each then marks the tuples, and
+the predicate is evaluated over the marks.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from millrace.engine.expressions import ColumnRef, Exists, beside, columns_of, evaluate, widen
+from millrace.engine.expressions import (
+    And,
+    Column,
+    ColumnRef,
+    Exists,
+    Or,
+    Predicate,
+    Truth,
+    beside,
+    columns_of,
+    evaluate,
+    exists_in,
+    show,
+    widen,
+)
 from millrace.engine.figures import StateFigures
 from millrace.engine.kernels import Multimap
 from millrace.engine.operators.selection import Verdict, columns_by_relation
@@ -33,33 +50,22 @@ _PAIRS = 16_384
 """Pairs that are looked at together, at least."""
 
 
-class ExistsSelection:
-    """A selection by the matches of a relation beside the join.
+class Matches:
+    """A relation beside the join, and which tuples have a match in it.
 
     Args:
-        number: Place among the block's residual predicates.
         predicate: What a match is, and whether there must be one or none.
         schema: The columns of the relation beside the join.
         aliases: The block's relations, by number.
-        clock: What its time is measured by.
 
     Attributes:
-        relation: Alias of the relation beside the join.
         rows: Tuples of it that have come.
     """
 
-    evaluated = 0
-
-    def __init__(
-        self, number: int, predicate: Exists, schema: pa.Schema, aliases: Sequence[str], clock: Clock
-    ) -> None:
-        self.number = number
-        self.worked = 0.0
+    def __init__(self, predicate: Exists, schema: pa.Schema, aliases: Sequence[str]) -> None:
         self.name = f"{'Anti' if predicate.negated else 'Semi'}({predicate.relation})"
         self.label = f"{'¬' if predicate.negated else ''}∃{predicate.relation}"
-        self.relation = predicate.relation
         self.rows = 0
-        self._clock = clock
         self._predicate = predicate
         self._number = {alias: i for i, alias in enumerate(aliases)}
         columns = [(key.left.ref, key.right.ref.column) for key in predicate.keys]  # type: ignore[union-attr]
@@ -71,8 +77,7 @@ class ExistsSelection:
         read = {key.name for key in keys if not key.exact}
         if predicate.condition is not None:
             read |= {r.column for r in columns_of(predicate.condition) if r.relation == predicate.relation}
-        outer = (r for r in columns_of(predicate) if r.relation != predicate.relation)
-        self._reads = columns_by_relation(outer, aliases)
+        self._reads = columns_by_relation(columns_of(predicate), aliases)
         self._kept = [name for name in beside(predicate) if name in read]
         kept = pa.schema([schema.field(name) for name in self._kept])
         self._store = RelationStore(kept, () if self._decided else keys)
@@ -91,15 +96,9 @@ class ExistsSelection:
         if self._kept or not self._decided:
             self._store.append(chunk.select(self._kept), [] if self._decided else coded)
 
-    def judge(self, batch: TupleBatch) -> Verdict:
-        """Return the truth for every tuple."""
-        began = self._clock.now()
-        truths = [self._judge(piece) for piece in batch.pieces(self._reads, BATCH_BYTES)]
-        self.worked += self._clock.now() - began
-        return truths[0] if len(truths) == 1 else np.concatenate(truths), None
-
-    def _judge(self, batch: TupleBatch) -> Array:
-        columns = [self._gathered(batch, ref) for ref in self._outer]
+    def truth(self, batch: TupleBatch) -> Array:
+        """Return for every tuple whether the predicate is true."""
+        columns = [_gathered(batch, ref, self._number) for ref in self._outer]
         coded = [codes(column, key.type) for column, key in zip(columns, self._keys, strict=True)]
         valid = np.ones(batch.size, np.bool_)
         for _, known in coded:
@@ -107,12 +106,10 @@ class ExistsSelection:
                 valid &= known
         found = self._found(batch, columns, [c for c, _ in coded], np.flatnonzero(valid))
         if not self._predicate.negated:
-            truth = found
-        elif not self._predicate.null_aware or not self.rows:
-            truth = ~found
-        else:
-            truth = valid & ~found & (not self._has_null)
-        return truth.astype(np.int8)
+            return found
+        if not self._predicate.null_aware or not self.rows:
+            return ~found
+        return valid & ~found & (not self._has_null)
 
     def _found(
         self, batch: TupleBatch, columns: Sequence[pa.Array], coded: Sequence[Array], asking: Array
@@ -172,20 +169,69 @@ class ExistsSelection:
             if ref.relation == self._predicate.relation:
                 values[ref] = self._store.gather(ref.column, right)
             else:
-                relation = self._number[ref.relation]
-                values[ref] = batch.stores[relation].gather(ref.column, batch.rows[relation][left])
+                values[ref] = _gathered(batch, ref, self._number, left)
         truth = evaluate(self._predicate.condition, values)
         result: Array = pc.fill_null(truth, False).to_numpy(zero_copy_only=False)
         return result
-
-    def _gathered(self, batch: TupleBatch, ref: ColumnRef) -> pa.Array:
-        relation = self._number[ref.relation]
-        return batch.stores[relation].gather(ref.column, batch.rows[relation])
 
     def figures(self) -> StateFigures:
         """Return what is held."""
         size = self._store.nbytes + self._index.nbytes
         return StateFigures(self.name, self._index.rows, size, inserted=self.rows)
+
+
+class ExistsSelection:
+    """A selection by whether relations beside the join have matches.
+
+    Args:
+        number: Place among the block's residual predicates.
+        predicate: What is asked of them; one Exists, or ANDs and ORs of some and of other predicates.
+        schemas: The columns of the relations beside the join, by alias.
+        aliases: The block's relations, by number.
+        clock: What its time is measured by.
+
+    Attributes:
+        matches: The relations beside the join that it asks, by alias.
+    """
+
+    evaluated = 0
+
+    def __init__(
+        self,
+        number: int,
+        predicate: Predicate,
+        schemas: Mapping[str, pa.Schema],
+        aliases: Sequence[str],
+        clock: Clock,
+    ) -> None:
+        self.number = number
+        self.worked = 0.0
+        asked = exists_in(predicate)
+        self.matches = {each.relation: Matches(each, schemas[each.relation], aliases) for each in asked}
+        one = self.matches[predicate.relation] if isinstance(predicate, Exists) else None
+        self.name = f"Selection({show(predicate)})" if one is None else one.name
+        self.label = f"σ{number + 1}" if one is None else one.label
+        self._clock = clock
+        self._predicate = _marked(predicate)
+        self._number = {alias: i for i, alias in enumerate(aliases)}
+        self._columns = set(columns_of(predicate))
+        self._reads = columns_by_relation(columns_of(predicate), aliases)
+
+    def judge(self, batch: TupleBatch) -> Verdict:
+        """Return the truth for every tuple."""
+        began = self._clock.now()
+        truths = [self._judge(piece) for piece in batch.pieces(self._reads, BATCH_BYTES)]
+        self.worked += self._clock.now() - began
+        return (truths[0] if len(truths) == 1 else np.concatenate(truths)).astype(np.int8), None
+
+    def _judge(self, batch: TupleBatch) -> Array:
+        truths = {_mark(alias): each.truth(batch) for alias, each in self.matches.items()}
+        if isinstance(self._predicate, Truth):
+            return truths[self._predicate.operand.ref]
+        values = {ref: _gathered(batch, ref, self._number) for ref in self._columns}
+        truth = evaluate(self._predicate, values | {ref: pa.array(each) for ref, each in truths.items()})
+        result: Array = pc.fill_null(truth, False).to_numpy(zero_copy_only=False)
+        return result
 
     def remember(self, built: TupleBatch) -> None:
         """Nothing: asking again costs little."""
@@ -196,3 +242,27 @@ class ExistsSelection:
 
     def close(self) -> None:
         """Nothing to let go of."""
+
+
+def _mark(alias: str) -> ColumnRef:
+    """Return the column that marks each tuple by what its matches in a relation say."""
+    return ColumnRef(alias, "")
+
+
+def _marked(node: Predicate) -> Predicate:
+    """Return a predicate over the marks that its Exists make."""
+    match node:
+        case Exists(relation):
+            return Truth(Column(_mark(relation)))
+        case And(arguments) | Or(arguments):
+            return type(node)(tuple(map(_marked, arguments)))
+    return node
+
+
+def _gathered(
+    batch: TupleBatch, ref: ColumnRef, number: Mapping[str, int], positions: Array | None = None
+) -> pa.Array:
+    """Return a column of the join for every tuple, or for those at some positions."""
+    relation = number[ref.relation]
+    rows = batch.rows[relation]
+    return batch.stores[relation].gather(ref.column, rows if positions is None else rows[positions])

@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 
 from millrace.engine.arrivals.schedule import Source, wait
-from millrace.engine.expressions import Call, Exists, Predicate
+from millrace.engine.expressions import Call, Predicate, exists_in
 from millrace.engine.figures import StateFigures
 from millrace.engine.graph import QueryGraph
 from millrace.engine.operator import Estimate, Profiling, Select, Settle, Step
@@ -42,13 +42,12 @@ def selections_of(
     schemas = {relation.alias: relation.schema for relation in spec.beside}
 
     def made(number: int, predicate: Predicate) -> Selection:
-        match predicate:
-            case Call():
-                caller = (callers or _local_caller)(number, predicate)
-                masked = options.mask_values
-                return UdfSelection(number, predicate, spec.aliases, caller, clock, masked=masked)
-            case Exists(relation):
-                return ExistsSelection(number, predicate, schemas[relation], spec.aliases, clock)
+        if isinstance(predicate, Call):
+            caller = (callers or _local_caller)(number, predicate)
+            masked = options.mask_values
+            return UdfSelection(number, predicate, spec.aliases, caller, clock, masked=masked)
+        if any(exists_in(predicate)):
+            return ExistsSelection(number, predicate, schemas, spec.aliases, clock)
         return CompiledSelection(number, predicate, spec.aliases, clock)
 
     return [made(number, predicate) for number, predicate in enumerate(spec.residuals)]
@@ -75,7 +74,8 @@ class Selecting:
         self.selects = [PredicateSelect(self, selection) for selection in selections]
         self.profile = PredicateProfile(self, graph)
         self.settles = [PredicateSettle(self, selection) for selection in selections]
-        self._matched = {s.relation: s for s in selections if isinstance(s, ExistsSelection)}
+        asking = [each for each in selections if isinstance(each, ExistsSelection)]
+        self._matches = {alias: found for each in asking for alias, found in each.matches.items()}
 
     def fill(self, spec: JoinSpec, sources: Mapping[str, Source], clock: Clock) -> None:
         """Read the relations beside the join, which have to be complete before the first tuple comes."""
@@ -85,13 +85,13 @@ class Selecting:
                     wait(clock)
                     continue
                 began = clock.now()
-                self._matched[relation.alias].take(batch)
+                self._matches[relation.alias].take(batch)
                 seconds = clock.now() - began
                 self._statistics.update(("scan", number), batch.num_rows, batch.num_rows, seconds)
 
     def figures(self) -> tuple[StateFigures, ...]:
         """Return what is held of the relations beside the join."""
-        return tuple(selection.figures() for selection in self._matched.values())
+        return tuple(each.figures() for each in self._matches.values())
 
     def meet(self, batch: TupleBatch, predicates: Sequence[int], label: str) -> list[TupleBatch]:
         """Return what is left of a batch when its tuples have met some predicates, all of them each.

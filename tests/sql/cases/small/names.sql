@@ -155,7 +155,7 @@ select t.x, b.v from (select id, k from a) as t(x, y) join b on t.x = b.id and t
 -- b c
 select a.id from a where exists (select 1 from b join c on b.id = c.id and c.st.f = a.id)
 
--- b c
+-- b c+
 select a.id from a where exists (select 1 from b join c on b.id = c.id where a.k = 10 and x = 1.5)
 
 -- a b|q c

@@ -40,7 +40,7 @@ select * from a join b on a.k = b.k left anti join c using (id)
 -- a b -c +q
 select a.id, b.id from a join b on a.k = b.k anti join c on c.id = a.id and c.k = b.k semi join (select id as i from c) q on q.i = b.id and a.id < 3
 
--- a b
+-- a b +c
 select a.id from a, b where a.id = b.id and (exists (select 1 from c where c.k = a.k) or a.id = 1)
 
 -- a b
@@ -70,13 +70,13 @@ select a.id from a, b where a.id = b.id and exists (select 1 from c where c.k = 
 -- a b
 select a.id from a, b where a.id = b.id and exists (select 1 from c where c.id = a.x)
 
--- c x|a b +subquery
+-- c x+|a b +subquery
 select a.id from a, b where a.id = b.id and exists (select * from c, b x where c.id = x.id and x.k = a.k and c.id = b.id)
 
 -- a b -subquery
 select a.id from a, b where a.id = b.id and not exists (select c.k from c left join b x on c.id = x.id where x.k = a.k)
 
--- c +x|a b +subquery
+-- c +x+|a b +subquery
 select a.id from a, b where a.id = b.id and exists (select 1 from c where c.k = a.k and exists (select 1 from b x where x.id = c.id))
 
 -- a b +c -c_+
@@ -97,7 +97,7 @@ select a.id, b.id from a, b where a.id = b.id and exists (select 1 from b q wher
 -- a b -q
 select a.id, b.id from a, b where a.k = b.k and not exists (select 1 from b q where q.s = a.s and (q.id = a.id or q.v > a.x))
 
--- c d|a b -subquery
+-- c d+|a b -subquery
 select a.id, b.id from a join b on a.id = b.id where a.k not in (select c.k from c, b d where c.k between 0 and null)
 
 -- a b -c
@@ -121,7 +121,7 @@ select a.* from a left semi join c on a.k = c.k
 -- a -c
 select a.s, a.k + 1 z from a left anti join c using (k) order by 1, 2
 
--- none
+-- a +c
 select a.id from a where exists (select 1 from c where c.k = a.k) or a.id = 2
 
 -- none

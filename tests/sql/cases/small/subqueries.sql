@@ -13,16 +13,16 @@ select a.id from a, b where a.id = b.id and (a.k, b.id) in (select k, id from c)
 -- a b +c
 select a.id from a, b where a.id = b.id and a.k in (select k from c where c.id = b.id)
 
--- c b|a b +subquery
+-- c b+|a b +subquery
 select a.id from a, b where a.id = b.id and a.k in (select c.k from c, b where c.id = b.id)
 
--- c b|a +subquery
+-- c b+|a +subquery
 select a.id from a where a.k in (select c.k from c, b where c.id = b.id)
 
 -- a b +c
 select a.id from a, b where a.id = b.id and exists (select 1 from c where c.k = a.k and c.id < b.k)
 
--- c b|a b +subquery
+-- c b+|a b +subquery
 select a.id from a, b where a.id = b.id and exists (select 1 from c, a b where c.k = b.k and c.id = a.id)
 
 -- a b +a_
