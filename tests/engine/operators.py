@@ -1,8 +1,11 @@
-"""Operators for tests of what is above them: a kind and a target, and no work."""
+"""Operators for tests of what is above them: a kind and a target, and no work; and outcomes of predicates."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
+
+import numpy as np
 
 from millrace.engine import operator
 from millrace.engine.operator import Operator, Step
@@ -25,34 +28,25 @@ class _Named:
         raise AssertionError(f"nothing is to be sent to {self}")
 
 
-class Build(_Named, operator.Build):
-    """Names a SteM to build into."""
-
-
-class Probe(_Named, operator.Probe):
-    """Names a SteM to probe."""
-
-
-class Join(_Named, operator.Join):
-    """Names an edge."""
-
-
-class Lookup(_Named, operator.Lookup):
-    """Names a lookup."""
-
-
-class Select(_Named, operator.Select):
-    """Names a predicate."""
-
-
-class Profiling(_Named, operator.Profiling):
-    """Names a profile."""
-
-
-class Settle(_Named, operator.Settle):
-    """Names a predicate that raised."""
-
-
 KINDS: dict[str, type[Operator]] = {
-    kind.action: kind for kind in (Build, Probe, Join, Lookup, Select, Profiling, Settle)
+    kind.action: type(kind.__name__, (_Named, kind), {})
+    for kind in (
+        operator.Build,
+        operator.Probe,
+        operator.Join,
+        operator.Lookup,
+        operator.Select,
+        operator.Profiling,
+        operator.Settle,
+    )
 }
+Build, Probe, Join, Lookup, Select, Profiling, Settle = KINDS.values()
+
+
+def outcomes_of(evaluated: int, passed: Sequence[int]) -> dict[int, np.ndarray]:
+    """Return by predicate which tuples passed it, from bit sets of what all met and what each passed."""
+    return {
+        i: np.array([bits >> i & 1 == 1 for bits in passed], bool)
+        for i in range(evaluated.bit_length())
+        if evaluated >> i & 1
+    }

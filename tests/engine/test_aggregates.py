@@ -9,6 +9,7 @@ from fractions import Fraction
 
 import numpy as np
 import pyarrow as pa
+import pytest
 from hypothesis import given, strategies as st
 
 from millrace.engine.aggregates import AggregateSpec, Partial, PartialAggregation
@@ -159,43 +160,28 @@ def test_partial_rows_make_the_exact_groups(data, keys, chunk):
     assert (aggregation.rows_in, aggregation.rows_out) == (len(drawn), len(found))
 
 
-COUNTED = AggregateSpec(("k",), (Partial("n", "count", None, pa.int64()),))
-
-
-def counted(keys, chunk):
-    """The figures, and the partial rows, of a column of keys that comes in batches of a chunk."""
+@pytest.mark.parametrize(
+    ("keys", "groups", "most"),
+    [
+        # However many chunks there are, few groups are one row each at the end.
+        ([n % 10 for n in range(10_000)], 10, 10),
+        # After one chunk of keys that never repeat nothing is merged for a while.
+        (range(5_000), 5_000, 5_000),
+        # Rows that begin to repeat later are merged, all but those of a few chunks.
+        ([*range(1_000), *([7] * 20_000)], 1_000, 1_000 + 20 * 100),
+        # What is held when keys stop repeating is given out.
+        ([*([7] * 1_000), *range(8, 2_000)], 1_993, 1_993),
+        # Held rows are bounded by twice a chunk, and keys that come close together are merged still.
+        ([n // 4 for n in range(20_000)], 5_000, 5_500),
+    ],
+    ids=["few groups", "unique", "repeating later", "repeating at first", "many groups"],
+)
+def test_rows_are_merged_where_keys_repeat(keys, groups, most):
+    """In chunks of 100; nothing is lost, and partial rows are not many more than groups."""
+    spec = AggregateSpec(("k",), (Partial("n", "count", None, pa.int64()),))
     table = pa.table({"k": np.asarray(keys, np.int64)})
-    aggregation = PartialAggregation(COUNTED, table.schema, chunk)
-    out = pa.Table.from_batches(list(aggregation.over(table.to_batches(chunk))))
+    aggregation = PartialAggregation(spec, table.schema, 100)
+    out = pa.Table.from_batches(list(aggregation.over(table.to_batches(100))))
     assert sum(out["n"].to_pylist()) == len(keys)
-    return aggregation.rows_out, len(set(out["k"].to_pylist()))
-
-
-def test_few_groups_are_one_row_each_at_the_end():
-    """However many chunks there are."""
-    assert counted([n % 10 for n in range(10_000)], 100) == (10, 10)
-
-
-def test_keys_that_never_repeat_pass():
-    """After one chunk nothing is merged for a while, and nothing is lost."""
-    assert counted(list(range(5_000)), 100) == (5_000, 5_000)
-
-
-def test_it_looks_again():
-    """Rows that begin to repeat later are merged, all but those of a few chunks."""
-    out, groups = counted([*range(1_000), *([7] * 20_000)], 100)
-    assert groups == 1_000
-    assert out < 1_000 + 20 * 100
-
-
-def test_what_is_held_is_given_out_when_keys_stop_repeating():
-    """Nothing is lost at the change."""
-    out, groups = counted([*([7] * 1_000), *range(8, 2_000)], 100)
-    assert out == groups == 1_993
-
-
-def test_many_groups_are_given_out_before_they_take_much_memory():
-    """Held partial rows are bounded by twice a chunk, and keys that come close together are merged still."""
-    out, groups = counted([n // 4 for n in range(20_000)], 100)
-    assert groups == 5_000
-    assert out < 5_000 * 1.1
+    assert len(set(out["k"].to_pylist())) == groups
+    assert groups <= aggregation.rows_out <= most

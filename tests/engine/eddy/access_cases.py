@@ -11,26 +11,34 @@ import pyarrow as pa
 from hypothesis import strategies as st
 
 from millrace.engine.arrivals.access_modules import Index, IndexAM, Scan, ScanAM
-from millrace.engine.runs.block_run import Run
 from millrace.engine.runs.eddy_run import EddyRun
 from millrace.engine.runs.preference import Wanted
 from millrace.engine.runs.run_of import run_of
-from millrace.limits.clock import VirtualClock
+from millrace.limits.clock import Clock, VirtualClock
 from millrace.options import Options
 from tests.engine.eddy.oracle import Case, Rows, multiset
 
 
 class Noted(Index):
-    """An index that notes the bindings it was asked for."""
+    """An index that notes the bindings it was asked for, when, and how many were pending at most."""
 
     def __init__(self, *given: Any, **more: Any) -> None:
         super().__init__(*given, **more)
         self.bindings: list[tuple[str, ...]] = []
+        self.when: list[float] = []
+        self.highest = 0
 
     def submit(self, bindings: pa.RecordBatch) -> None:
         types = str(bindings.schema.types)
         self.bindings += [(types, *map(repr, row.values())) for row in bindings.to_pylist()]
+        self.when += [self._clock.now()] * bindings.num_rows
         super().submit(bindings)
+        self.highest = max(self.highest, self.pending)
+
+    @property
+    def keys(self) -> list[int]:
+        """The bindings, where they are one whole number each."""
+        return [int(binding[-1]) for binding in self.bindings]
 
 
 @dataclass(frozen=True)
@@ -84,16 +92,20 @@ class Ran:
     """What a run returned and what it did."""
 
     rows: Rows
-    run: Run
-    clock: VirtualClock
+    run: Any
+    clock: Any
     indexes: list[Noted]
     results: list[tuple[float, pa.RecordBatch]]
 
     @property
-    def eddy(self) -> EddyRun:
-        """What ran it, where that is no static plan."""
-        assert isinstance(self.run, EddyRun)
-        return self.run
+    def index(self) -> Noted:
+        """The only index, or the first one."""
+        return self.indexes[0]
+
+    @property
+    def when(self) -> list[float]:
+        """The moment of each row of the results."""
+        return [when for when, batch in self.results for _ in range(batch.num_rows)]
 
 
 def modules(
@@ -117,29 +129,35 @@ def run(
     options: Options | None = None,
     *,
     chunk: int = 4,
+    own: Mapping[str, ScanAM | IndexAM] | None = None,
+    sources: Mapping[str, Any] | None = None,
+    clock: Clock | None = None,
     prefer: Wanted = None,
     later: Wanted = None,
     changes_at: int = 2,
     **given: Any,
 ) -> Ran:
-    """Run the block in virtual time with access modules made by the plans.
+    """Run the block, in virtual time if nothing else is said, with access modules made by the plans.
 
     Args:
+        own: Access modules that a test has made, by the relations that have nothing else.
+        sources: Instead of the case's own rows, for some relations.
         later: What is preferred from a batch of results on, where that is not what was before.
         changes_at: The number of that batch, from one.
     """
-    clock, options = VirtualClock(), options or Options()
+    clock, options, own = clock or VirtualClock(), options or Options(), own or {}
     access, indexes = modules(case, plans, clock, chunk)
-    sources = {a: b for a, b in case.batches(chunk).items() if plans.get(a, Plan()).source}
+    access |= {alias: [module] for alias, module in own.items()}
+    feeds = {a: b for a, b in case.batches(chunk).items() if a not in own and plans.get(a, Plan()).source}
+    feeds |= sources or {}
     if options.architecture == "static":
-        running: Run = run_of(case.spec, sources, options, clock=clock, access=access, **given)
+        running: Any = run_of(case.spec, feeds, options, clock=clock, access=access, **given)
     else:
-        running = EddyRun(case.spec, sources, options, clock=clock, access=access, prefer=prefer, **given)
+        running = EddyRun(case.spec, feeds, options, clock=clock, access=access, prefer=prefer, **given)
     results: list[tuple[float, pa.RecordBatch]] = []
     for batch in running.run():
         results.append((clock.now(), batch))
         if later is not None and len(results) == changes_at:
-            assert isinstance(running, EddyRun)
             running.prefer(later)
     table = pa.Table.from_batches([batch for _, batch in results], case.spec.output_schema)
     return Ran(multiset(table), running, clock, indexes, results)

@@ -43,6 +43,7 @@ from millrace.parquet.reading import read_splits
 from millrace.predicates import PredicateSpec
 from tests.engine.eddy.access_cases import IndexPlan, Noted, Plan, modules, plans
 from tests.engine.eddy.oracle import (
+    KINDS,
     Case,
     Rows,
     cases,
@@ -50,6 +51,7 @@ from tests.engine.eddy.oracle import (
     dense_cases,
     mixed_cases,
     multiset,
+    of_kind,
     ordered_cases,
     set_cases,
     skewed_cases,
@@ -58,7 +60,6 @@ from tests.engine.eddy.oracle import (
 )
 from tests.engine.eddy.unrest import MOVES, Moves, Unrest
 
-KINDS = ("row", "pandas", "arrow", "pandas_iter", "arrow_iter")
 SHAPES = ("plain", "dense", "mixed", "ordered", "sets", "skewed")
 KEYED = ("plain", "dense")
 """Kinds of blocks whose tables all have ``id`` and the number ``k0``, and no two equal rows."""
@@ -185,19 +186,9 @@ class Picky:
                 raise ArithmeticError(f"{known} is one of those")
             return known % 2 == 0
 
-        def whole(*columns: Any) -> Any:
-            rows = [[None if v is None or v != v else int(v) for v in c] for c in map(_listed, columns)]
-            found = [one(*row) for row in zip(*rows, strict=True)]
-            return found if "pandas" in self.kind else pa.array(found, pa.bool_())
-
-        def many(batches: Iterator[Any]) -> Iterator[Any]:
-            for batch in batches:
-                yield whole(*(batch if isinstance(batch, tuple) else (batch,)))
-
-        function = {"row": one}.get(self.kind, many if self.kind.endswith("iter") else whole)
         spec = PredicateSpec(
             "picky",
-            function,
+            of_kind(self.kind, one),
             self.kind,  # type: ignore[arg-type]
             on_error=self.on_error,  # type: ignore[arg-type]
             deterministic=self.deterministic,
@@ -209,10 +200,6 @@ class Picky:
         own = case.spec.residuals
         residuals = (*own[: self.place], self.call(), *own[self.place :])
         return replace(case, spec=replace(case.spec, residuals=residuals))
-
-
-def _listed(column: Any) -> list[Any]:
-    return column.to_pylist() if isinstance(column, pa.Array) else column.tolist()
 
 
 def _kind_of(schedule: Schedule | None) -> str:
@@ -559,7 +546,7 @@ def _answer(example: Example, folder: Path | None, *, strict: bool) -> Answer:
         assert folder is not None
         (folder / "tables").mkdir()
         given["ranges"] = KeyRanges()
-        sources = _scanned(case, sources, folder / "tables", example.chunk, given["ranges"])
+        sources = scanned(case, sources, folder / "tables", example.chunk, given["ranges"])
     elif example.source == "stalling":
         sources = {a: stalling(pieces, example.pauses[i:]) for i, (a, pieces) in enumerate(sources.items())}
     indexes: list[Noted] = []
@@ -641,7 +628,7 @@ def stalling(pieces: Sequence[pa.RecordBatch], pauses: Sequence[int]) -> Iterato
     yield from [STALLED] * (pauses[0] if pauses else 0)
 
 
-def _scanned(
+def scanned(
     case: Case, sources: Mapping[str, Any], folder: Path, rows: int, ranges: KeyRanges
 ) -> dict[str, Any]:
     """Return scans of files of the tables, in row groups of so many rows."""

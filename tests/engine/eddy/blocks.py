@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from millrace.engine.arrivals.schedule import Schedule
-from millrace.engine.policies import Policy
+from millrace.engine.runs.block_run import Run
 from millrace.engine.runs.eddy_run import EddyRun
 from millrace.limits.clock import VirtualClock
 from millrace.options import Options
@@ -56,23 +56,49 @@ def batches(case: Case, chunk: int) -> dict[str, list[pa.RecordBatch]]:
     return case.batches(chunk)
 
 
+def rows_of(case: Case, run: Run) -> Rows:
+    """Run to the end and return the rows."""
+    return multiset(pa.Table.from_batches(list(run.run()), case.spec.output_schema))
+
+
 def run(
     case: Case,
     options: Options | None = None,
     *,
-    schedule: Schedule | None = None,
-    stream: str | None = None,
-    policy: Policy | None = None,
     chunk: int = 4,
-) -> tuple[Rows, EddyRun]:
-    """Run the block in virtual time; return its rows and the eddy, for its figures."""
-    eddy = EddyRun(
+    sources: Mapping[str, Any] | None = None,
+    of: Callable[..., Any] = EddyRun,
+    **how: Any,
+) -> tuple[Rows, Any]:
+    """Run the block in virtual time; return its rows and what ran it, for its figures.
+
+    Args:
+        case: The block.
+        options: Of the run.
+        chunk: Most rows of a batch that a source yields.
+        sources: Instead of the case's own rows, for some relations.
+        of: Makes the run.
+        how: What else it is made with.
+    """
+    made = of(
         case.spec,
-        batches(case, chunk),
-        options,
-        schedule=schedule,
-        stream=stream,
-        policy=policy,
+        {**batches(case, chunk), **(sources or {})},
+        options or Options(),
         clock=VirtualClock(),
+        **how,
     )
-    return multiset(pa.Table.from_batches(list(eddy.run()), case.spec.output_schema)), eddy
+    return rows_of(case, made), made
+
+
+def flying(eddy: EddyRun) -> list[int]:
+    """Return a list that gets the number of tuples in the buffer, in batches and in probes, at each step."""
+    found, pop = [], eddy._buffer.pop
+
+    def looking(**how: bool) -> Any:
+        works = (*eddy._buffer.works(), *eddy._state.waiting())
+        parts = [work[1] if isinstance(work, tuple) else work for work in works]
+        found.append(sum(getattr(part, "batch", part).size for part in parts))
+        return pop(**how)
+
+    eddy._buffer.pop = looking  # type: ignore[method-assign]
+    return found

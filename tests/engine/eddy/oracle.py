@@ -9,13 +9,14 @@ import math
 import random
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
 import duckdb
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 from hypothesis import strategies as st
 
@@ -80,16 +81,38 @@ def key_values(kind: pa.DataType) -> list[Any]:
     return [-128, -1, 0, 1, 2, 3, 127]
 
 
+KINDS = ("row", "pandas", "arrow", "pandas_iter", "arrow_iter")
+"""How a user's predicate may be called, asynchronous functions aside."""
+
+
+def of_kind(kind: str, one: Callable[..., bool | None]) -> Callable[..., Any]:
+    """Return a function of a row's numbers as one that is called in this way."""
+
+    def whole(*columns: Any) -> Any:
+        rows = zip(*map(_numbers, columns), strict=True)
+        truths = [one(*row) for row in rows]
+        return pd.Series(truths, dtype=object) if "pandas" in kind else pa.array(truths, pa.bool_())
+
+    def many(batches: Iterator[Any]) -> Iterator[Any]:
+        for batch in batches:
+            yield whole(*(batch if isinstance(batch, tuple) else (batch,)))
+
+    return {"row": one}.get(kind, many if kind.endswith("iter") else whole)
+
+
+def _numbers(column: Any) -> list[int | None]:
+    """Return the whole numbers of an array or a series, in which nulls are NaN."""
+    values = column.to_pylist() if isinstance(column, pa.Array) else column.tolist()
+    return [None if v is None or v != v else int(v) for v in values]
+
+
 def third(kind: str) -> PredicateSpec:
     """Return the user's predicate of the cases: whether its arguments' sum is a multiple of 3."""
 
-    def rows(*values: int | None) -> bool | None:
+    def one(*values: int | None) -> bool | None:
         return None if None in values else sum(values) % 3 == 0  # type: ignore[arg-type]
 
-    def arrays(*columns: pa.Array) -> pa.Array:
-        return pa.array(list(map(rows, *(c.to_pylist() for c in columns))), pa.bool_())
-
-    return PredicateSpec("third", rows if kind == "row" else arrays, kind)  # type: ignore[arg-type]
+    return PredicateSpec("third", of_kind(kind, one), kind)  # type: ignore[arg-type]
 
 
 @dataclass(frozen=True)
@@ -468,7 +491,8 @@ def windowed(draw: st.DrawFn, case: Case) -> Case:
             made[id(table)] = table, None
             if draw(st.integers(0, 4)):
                 steps = draw(st.lists(st.integers(0, 2), min_size=table.num_rows, max_size=table.num_rows))
-                ticks: list[int | None] = [int(t) for t in np.cumsum(steps) + draw(st.integers(-3, 3))]
+                start = draw(st.integers(-3, 3)) if kind != pa.int64() else draw(st.sampled_from(STARTS))
+                ticks: list[int | None] = [start + int(t) for t in np.cumsum(steps)]
                 if ticks and draw(st.integers(0, 3)) == 0:
                     ticks[draw(st.integers(0, len(ticks) - 1))] = None
                 timed = table.append_column("at", times(ticks, kind))
@@ -477,6 +501,9 @@ def windowed(draw: st.DrawFn, case: Case) -> Case:
         relations.append(replace(relation, schema=tables[relation.alias].schema, window=window))
     return Case(replace(case.spec, relations=tuple(relations)), tables)
 
+
+STARTS = (-3, 0, 0, 3, -(2**63), 2**63 - 100)
+"""Where whole numbers as times begin; differences of any two are compared exactly, and nothing overflows."""
 
 TIMES = (pa.int64(), pa.int16(), pa.date32(), pa.timestamp("us"), pa.timestamp("us", tz="UTC"))
 """Every kind of time column."""

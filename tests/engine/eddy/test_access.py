@@ -3,52 +3,53 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from dataclasses import replace
+from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
 from millrace.engine.arrivals.access_modules import Answer, Index, Scan
-from millrace.engine.expressions import ColumnRef
+from millrace.engine.arrivals.hybrid import Hybrid
+from millrace.engine.arrivals.measured_index import Paced
+from millrace.engine.expressions import Call, Column, ColumnRef, Compare, Literal, Predicate
 from millrace.engine.runs.eddy_run import EddyRun
 from millrace.engine.spec import Equality, JoinSpec, OutputColumn, RelationSpec
 from millrace.engine.state.stem import SteM
 from millrace.errors import ExecutionError, InputError
 from millrace.limits.clock import VirtualClock, WallClock
 from millrace.options import POLICY_NAMES, Options
-from tests.engine.eddy.access_cases import IndexPlan, Plan, ScanPlan, run
-from tests.engine.eddy.blocks import block, chain
-from tests.engine.eddy.oracle import Case
+from millrace.predicates import PredicateSpec
+from tests.engine.eddy.access_cases import IndexPlan, Plan, Ran, ScanPlan, asked, run
+from tests.engine.eddy.blocks import chain, star
+from tests.engine.eddy.oracle import Case, block, with_self_joins
 
 INT = pa.int64()
+ONE_A_SECOND = asked("x", delay=1.0, in_flight=1)
 
 
-@pytest.mark.parametrize("policy", POLICY_NAMES)
 @pytest.mark.parametrize("batch_size", [1, 4, 1000])
-def test_requests_are_the_distinct_bindings(policy: str, batch_size: int) -> None:
+@pytest.mark.parametrize("online", [False, True])
+def test_requests_are_the_distinct_bindings(batch_size: int, online: bool) -> None:
     """Section 4.2: R has 60 tuples with 25 values of ``a``, so the index on S is asked 25 times."""
     r = pa.table({"key": range(60), "a": [n * 7 % 25 for n in range(60)]})
     s = pa.table({"x": range(100), "y": range(100)})
     case = block({"r": r, "s": s}, ["r.a = s.x"])
-    for online in (False, True):
-        made = {"s": Plan(source=False, indexes=(IndexPlan(("x",), 1.0, in_flight=1),))}
-        ran = run(case, made, Options(policy=policy, batch_size=batch_size, online=online), chunk=7)
-        assert ran.rows == case.expected()
-        assert len(ran.indexes[0].bindings) == len(set(ran.indexes[0].bindings)) == 25
-        assert ran.clock.now() == 25.0
+    ran = run(case, {"s": ONE_A_SECOND}, Options(batch_size=batch_size, online=online), chunk=7)
+    assert ran.rows == case.expected()
+    assert len(ran.index.bindings) == len(set(ran.index.bindings)) == 25
+    assert ran.clock.now() == 25.0
 
 
 def test_cached_lookups_do_not_wait_for_others() -> None:
     """Section 4.2, no head-of-line blocking: a tuple whose matches are here is a result at once."""
     r = pa.table({"a": [0] + [n // 2 for n in range(40)] + [0] * 30})
-    s = pa.table({"x": range(20)})
-    case = block({"r": r, "s": s}, ["r.a = s.x"])
-    made = {"s": Plan(source=False, indexes=(IndexPlan(("x",), 1.0, in_flight=1),))}
-    ran = run(case, made, Options(batch_size=1, online=True), chunk=1)
+    case = block({"r": r, "s": pa.table({"x": range(20)})}, ["r.a = s.x"])
+    ran = run(case, {"s": ONE_A_SECOND}, Options(batch_size=1, online=True), chunk=1)
     # Everything is read by the time that the first answer comes; each answer then finds all its tuples.
-    seconds = [when for when, batch in ran.results for _ in range(batch.num_rows)]
-    assert seconds.count(1.0) == 33
-    assert all(seconds.count(float(n)) == 2 for n in range(2, 21))
+    assert Counter(ran.when) == {1.0: 33, **{float(n): 2 for n in range(2, 21)}}
 
 
 def test_an_answer_concerns_only_those_that_wait_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -61,8 +62,7 @@ def test_an_answer_concerns_only_those_that_wait_for_it(monkeypatch: pytest.Monk
     r = pa.table({"key": range(600), "a": [n * 7 % 200 for n in range(600)]})
     s = pa.table({"x": range(0, 400, 2), "y": range(200)})
     case = block({"r": r, "s": s}, ["r.a = s.x"])
-    made = {"s": Plan(source=False, indexes=(IndexPlan(("x",), 1.0, in_flight=1),))}
-    ran = run(case, made, Options(batch_size=50), stream="r", chunk=50)
+    ran = run(case, {"s": ONE_A_SECOND}, Options(batch_size=50), stream="r", chunk=50)
     assert ran.rows == case.expected()
     assert ran.clock.now() == 200.0
     assert sum(looked) <= 5 * 600
@@ -78,52 +78,8 @@ def test_the_first_scan_to_end_suffices() -> None:
     assert ran.rows == case.expected()
     batches = math.ceil(case.tables["b"].num_rows / 3)
     assert ran.clock.now() == 2.0 * (batches + 1)
-    (state,) = [s for s in ran.eddy.figures().state if s.name == "SteM(b)"]
+    (state,) = [s for s in ran.run.figures().state if s.name == "SteM(b)"]
     assert state.inserted == case.tables["b"].num_rows
-
-
-@pytest.mark.parametrize("policy", [p for p in POLICY_NAMES if p not in ("fixed", "bounded")])
-def test_an_index_fills_in_for_a_stalled_scan(policy: str) -> None:
-    """While the scan of T stalls, tuples ask its index, and their results do not wait for the scan."""
-    n = 30
-    t = pa.table({"key": range(n), "v": range(n)})
-    r = pa.table({"key": range(n)})
-    case = block({"r": r, "t": t}, ["r.key = t.key"])
-    made = {
-        "r": Plan(source=False, scans=(ScanPlan(every=1.0),)),
-        "t": Plan(source=False, indexes=(IndexPlan(("key",), 0.25),), scans=(ScanPlan(0.0, (0, 1000.0)),)),
-    }
-    ran = run(case, made, Options(policy=policy, batch_size=1, reoptimize_every=1), chunk=1)
-    assert ran.rows == case.expected()
-    early = sum(batch.num_rows for when, batch in ran.results if when < 100)
-    assert early >= n / 4
-
-
-def test_a_scan_that_flows_leaves_the_index_alone() -> None:
-    """A learning policy asks nothing that a scan is about to return."""
-    case = chain(5, rows=15)
-    made = {"b": Plan(source=True, indexes=(IndexPlan(("k",), 1.0), IndexPlan(("j",), 1.0)))}
-    for policy in ("greedy", "rank"):
-        ran = run(case, made, Options(policy=policy, online=True, batch_size=1))
-        assert ran.rows == case.expected()
-        assert not any(index.bindings for index in ran.indexes)
-
-
-def test_the_faster_of_two_indexes_is_asked_more() -> None:
-    """Indexes on the same column compete; the SteM makes one cache of their answers."""
-    r = pa.table({"k": range(300)})
-    s = pa.table({"k": range(300)})
-    case = block({"r": r, "s": s}, ["r.k = s.k"])
-    slow, fast = IndexPlan(("k",), 10.0), IndexPlan(("k",), 1.0)
-    made = {
-        "r": Plan(source=False, scans=(ScanPlan(every=1.0),)),
-        "s": Plan(source=False, indexes=(slow, fast)),
-    }
-    ran = run(case, made, Options(policy="greedy", batch_size=1, reoptimize_every=20), chunk=1)
-    assert ran.rows == case.expected()
-    asked = [len(index.bindings) for index in ran.indexes]
-    assert sum(asked) == 300
-    assert asked[1] > asked[0]
 
 
 def typed(kind: pa.DataType, own: pa.DataType, keys: list[object], values: list[object]) -> Case:
@@ -147,11 +103,10 @@ def typed(kind: pa.DataType, own: pa.DataType, keys: list[object], values: list[
 )
 def test_bindings_compare_as_the_join_does(case: Case) -> None:
     """Values beyond the index's own type match nothing, NaN is asked once, -0.0 and 0.0 are one binding."""
-    made = {"s": Plan(source=False, indexes=(IndexPlan(("k",)),))}
-    ran = run(case, made, Options(batch_size=1))
+    ran = run(case, {"s": asked("k")}, Options(batch_size=1))
     assert ran.rows == case.expected()
     keys = {0.0 if k == 0 else k for k in case.tables["r"]["k"].to_pylist() if k is not None}
-    assert len(ran.indexes[0].bindings) == len(keys)
+    assert len(ran.index.bindings) == len(keys)
 
 
 def test_a_function_may_be_an_index() -> None:
@@ -166,22 +121,12 @@ def test_a_function_may_be_an_index() -> None:
 
     schema = pa.schema([("n", INT), ("square", INT)])
     numbers = pa.table({"n": [3, 1, 3, None, -1]})
-    relations = (RelationSpec("r", numbers.schema), RelationSpec("f", schema))
-    spec = JoinSpec(
-        relations,
-        (Equality(ColumnRef("r", "n"), ColumnRef("f", "n"), INT),),
-        output=(OutputColumn("square", ColumnRef("f", "square")),),
-    )
+    case = block({"r": numbers, "f": schema.empty_table()}, ["r.n = f.n"])
     for clock in (VirtualClock(), WallClock()):
         calls.clear()
-        eddy = EddyRun(
-            spec,
-            {"r": numbers.to_batches()},
-            clock=clock,
-            access={"f": [Index("squares", ["n"], squares, clock, 0.001, in_flight=2)]},
-        )
-        got = pa.Table.from_batches(list(eddy.run()), spec.output_schema)["square"].to_pylist()
-        assert sorted(got) == [1, 1, 9, 9]
+        index = Index("squares", ["n"], squares, clock, 0.001, in_flight=2)
+        ran = run(case, {}, clock=clock, own={"f": index})
+        assert ran.rows == {(3, 3, 9): 2, (1, 1, 1): 1, (-1, -1, 1): 1}
         assert calls == [[3, 1], [-1]]
 
 
@@ -195,11 +140,11 @@ def test_a_full_index_holds_the_sources_back() -> None:
             pending.append(index.pending)
             yield pa.record_batch({"k": pa.array([n], INT)})
 
-    case = block({"r": pa.table({"k": range(50)}), "s": pa.table({"k": range(50)})}, ["r.k = s.k"])
+    case = block({alias: pa.table({"k": range(50)}) for alias in "rs"}, ["r.k = s.k"])
     index = Index("s", ["k"], case.tables["s"], clock, 1.0, in_flight=1, capacity=5)
-    eddy = EddyRun(case.spec, {"r": source()}, Options(online=True), clock=clock, access={"s": [index]})
-    assert sum(batch.num_rows for batch in eddy.run()) == 50
-    assert len(pending) == 50 and max(pending) == 4
+    ran = run(case, {}, Options(online=True), clock=clock, own={"s": index}, sources={"r": source()})
+    assert ran.rows.total() == len(pending) == 50
+    assert max(pending) == 4
 
 
 def test_wide_rows_that_wait_hold_the_sources_back(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -207,38 +152,49 @@ def test_wide_rows_that_wait_hold_the_sources_back(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr("millrace.engine.arrivals.arrivals.MOST_WAITING", 10 * 1024)
     clock = VirtualClock()
     read: list[float] = []
+    rows = pa.record_batch({"k": pa.array([1], INT), "text": ["x" * 1024]})
 
     def source() -> object:
         for _ in range(100):
             read.append(clock.now())
-            yield pa.record_batch({"k": pa.array([1], INT), "text": pa.array(["x" * 1024])})
+            yield rows
 
-    rows = pa.table({"k": pa.array([1], INT), "text": ["x" * 1024]})
-    case = block({"r": rows, "s": pa.table({"k": pa.array([1], INT)})}, ["r.k = s.k"])
-    index = Index("s", ["k"], case.tables["s"], clock, 1.0)
-    options = Options(batch_size=2)
-    eddy = EddyRun(case.spec, {"r": source()}, options, clock=clock, access={"s": [index]})
-    assert sum(batch.num_rows for batch in eddy.run()) == 100
-    before = sum(when < 1.0 for when in read)
-    assert 5 <= before <= 12, before
+    case = block({"r": pa.table(rows), "s": pa.table({"k": pa.array([1], INT)})}, ["r.k = s.k"])
+    made = {"s": asked("k", delay=1.0)}
+    ran = run(case, made, Options(batch_size=2), clock=clock, sources={"r": source()})
+    assert ran.rows.total() == 100
+    assert 5 <= sum(when < 1.0 for when in read) <= 12
 
 
 # What cannot be answered
 
 
-def test_a_block_that_no_join_can_bind_is_refused_before_it_starts() -> None:
-    """Section 2.2: the error names the columns that are needed."""
-    case = chain(1)
-    made = {
-        "b": Plan(source=False, indexes=(IndexPlan(("id",)),)),
-        "c": Plan(source=False, indexes=(IndexPlan(("j",)),)),
-    }
-    with pytest.raises(InputError, match=r"'b'.*\(b.id\).*'c'.*\(c.j\)"):
-        run(case, made)
-    with pytest.raises(InputError, match=r"\(b.k, b.id\) or \(b.id\).*here \['a', 'c'\]"):
-        run(case, {"b": Plan(source=False, indexes=(IndexPlan(("k", "id")), IndexPlan(("id",))))})
-    with pytest.raises(InputError, match="'b'"):
-        run(case, {"b": Plan(source=False)})
+BY_K, EVERY = Plan(indexes=(IndexPlan(("k",)),)), ("joins", "stairs", "static")
+
+
+@pytest.mark.parametrize(
+    ("architecture", "plans", "named"),
+    [
+        # Section 2.2: columns that no join binds.
+        ("stems", {"b": asked("id"), "c": asked("j")}, r"'b'.*\(b.id\).*'c'.*\(c.j\)"),
+        (
+            "stems",
+            {"b": Plan(False, (IndexPlan(("k", "id")), IndexPlan(("id",))))},
+            r"\(b.k, b.id\) or \(b.id\).*here \['a', 'c'\]",
+        ),
+        ("stems", {"b": Plan(False)}, "'b'"),
+        ("stems", {"b": Plan(indexes=(IndexPlan(("x",)),))}, "'x'"),
+        # Only SteMs have a scan beside an index, or two scans.
+        *((name, {"b": BY_K}, r"'b'.*index") for name in EVERY),
+        *((name, {"b": Plan(scans=(ScanPlan(),))}, r"'b'.*scans") for name in EVERY),
+    ],
+)
+def test_what_cannot_be_answered_is_refused_before_it_starts(
+    architecture: str, plans: dict[str, Plan], named: str
+) -> None:
+    """The error names relations and columns."""
+    with pytest.raises(InputError, match=named):
+        run(chain(1), plans, Options(architecture=architecture))
 
 
 def test_access_modules_are_checked() -> None:
@@ -247,30 +203,30 @@ def test_access_modules_are_checked() -> None:
     clock = VirtualClock()
     with pytest.raises(InputError, match="'bb'"):
         EddyRun(case.spec, {}, access={"bb": []})
-    with pytest.raises(InputError, match="'x'"):
-        run(case, {"b": Plan(indexes=(IndexPlan(("x",)),))})
     with pytest.raises(InputError, match="is a scan"):
         Index("i", [], case.tables["b"], clock)
     wrong = Index("i", ["k"], lambda _: pa.record_batch({"k": [1]}), clock)
-    sources = {alias: case.tables[alias].to_batches() for alias in "ac"}
     with pytest.raises(ExecutionError, match="'i'"):
-        list(EddyRun(case.spec, sources, clock=clock, access={"b": [wrong]}).run())
-    for architecture in ("joins", "stairs"):
-        with pytest.raises(InputError, match="architecture='stems'"):
-            run(case, {"b": Plan(indexes=(IndexPlan(("k",)),))}, Options(architecture=architecture))
+        run(case, {}, clock=clock, own={"b": wrong})
     shared = replace(case.spec.relations[0], alias="d", same_as="a")
     spec = replace(case.spec, relations=(*case.spec.relations, shared))
     with pytest.raises(InputError, match="'a'"):
         EddyRun(spec, {}, access={"d": []})
 
 
-def test_a_relation_without_an_end_is_an_error() -> None:
+@pytest.mark.parametrize(
+    ("architecture", "scans"),
+    [
+        ("stems", (ScanPlan(rows=1), ScanPlan(rows=2))),
+        ("stems", (ScanPlan(stall=(0, math.inf)),)),
+        ("static", (ScanPlan(rows=1),)),
+    ],
+    ids=str,
+)
+def test_a_relation_without_an_end_is_an_error(architecture: str, scans: tuple[ScanPlan, ...]) -> None:
     """Scans that all break off, or stall for ever with nothing beside them."""
-    case = chain(1)
-    with pytest.raises(ExecutionError, match="'b'"):
-        run(case, {"b": Plan(source=False, scans=(ScanPlan(rows=1), ScanPlan(rows=2)))})
-    with pytest.raises(ExecutionError, match=": b"):
-        run(case, {"b": Plan(source=False, scans=(ScanPlan(stall=(0, math.inf)),))})
+    with pytest.raises(ExecutionError, match=r"'b'|: b"):
+        run(chain(1), {"b": Plan(False, scans=scans)}, Options(architecture=architecture))
 
 
 def test_a_closed_module_returns_nothing() -> None:
@@ -296,11 +252,232 @@ def test_an_answer_to_bindings_of_other_types_is_refused(architecture: str) -> N
             narrow = pa.schema([("k", pa.int32())])
             return [Answer(each.bindings.cast(narrow), each.rows) for each in super().poll()]
 
-    case = block({"r": pa.table({"k": range(5)}), "s": pa.table({"k": range(5)})}, ["r.k = s.k"])
+    case = block({alias: pa.table({"k": range(5)}) for alias in "rs"}, ["r.k = s.k"])
     clock = VirtualClock()
     index = Retyping("mine", ["k"], case.tables["s"], clock)
-    sources = {"r": case.tables["r"].to_batches()}
-    options = Options(architecture=architecture)
-    eddy = EddyRun(case.spec, sources, options, clock=clock, access={"s": [index]})
     with pytest.raises(ExecutionError, match=r"'mine'.*int32.*int64"):
-        list(eddy.run())
+        run(case, {}, Options(architecture=architecture), clock=clock, own={"s": index})
+
+
+# Index and scan together: what is asked for and when, by what was measured; answers never depend on it.
+
+
+def order(n: int) -> list[int]:
+    """Return the keys of T in the order in which its scan returns them."""
+    return np.random.default_rng(0).permutation(n).tolist()
+
+
+def both(
+    n: int = 100, *, every: float = 0.1, delay: float = 0.5, in_flight: int | None = 1, **scan: Any
+) -> Ran:
+    """Join R and T, which has an index and a scan, by a key that is unique; R comes at once.
+
+    The scan returns a tuple every tenth of a second, the index answers one lookup after the other, in half a
+    second each.
+    """
+    keys = {"r": range(n), "t": order(n)}
+    case = block(
+        {alias: pa.table({"key": pa.array(own, INT)}) for alias, own in keys.items()}, ["r.key = t.key"]
+    )
+    index, scans = IndexPlan(("key",), delay, in_flight), (ScanPlan(every, **scan),)
+    ran = run(case, {"t": Plan(False, (index,), scans)}, Options(batch_size=1, policy="greedy"), chunk=1)
+    assert ran.rows == case.expected()
+    return ran
+
+
+def test_early_tuples_ask_and_late_ones_wait() -> None:
+    """Section 4.3: the index is busy while most of the scan is to come, and left alone at its end."""
+    when = both(200).index.when  # the scan takes 20 s
+    assert min(when) < 0.01
+    # Half of what is left of the scan takes less than a lookup in its last second, a queue of two included.
+    assert 17 < max(when) < 19.5
+    # It was never idle before: one lookup after the other.
+    assert max(np.diff([w for w in when if w > 1.0])) <= 0.5 + 1e-9
+
+
+@pytest.mark.parametrize("in_flight", [1, 4])
+def test_the_index_has_no_queue_for_long(in_flight: int) -> None:
+    """What is submitted is what it works on, and as much again: the rest may still come by the scan."""
+    assert both(in_flight=in_flight).index.highest == 2 * in_flight
+
+
+def test_what_the_scan_has_returned_is_not_asked_for() -> None:
+    """Keys that are here are skipped; a binding in the queue may still be overtaken, few are."""
+    index = both(200).index
+    came = {key: 0.1 * (place + 1) for place, key in enumerate(order(200))}
+    ahead = [came[key] - when for key, when in zip(index.keys, index.when, strict=True)]
+    assert min(ahead) > -1e-9
+    assert sum(seconds < 0.5 for seconds in ahead) <= 0.1 * len(ahead)
+
+
+def test_results_come_no_later_than_by_index_or_scan_alone() -> None:
+    """At every share of the results."""
+    for place, when in enumerate(both().when):
+        assert when <= min(0.1, 0.5) * (place + 1) + 1e-9
+
+
+def test_a_scan_that_is_faster_than_any_lookup_leaves_the_index_alone() -> None:
+    """A tuple or two are tried while nothing is known; nothing else is asked for."""
+    ran = both(every=0.001, delay=5.0)
+    assert len(ran.index.bindings) <= 2
+    assert ran.clock.now() < 0.2
+
+
+def test_tuples_that_wait_ask_once_the_scan_stalls() -> None:
+    """They were not worth a lookup when they came; the stall has lasted as long as a lookup takes."""
+    ran = both(every=0.001, delay=1.0, in_flight=None, stall=(50, 1000.0))
+    assert max(ran.when) < 10
+    later = [key for key, when in zip(ran.index.keys, ran.index.when, strict=True) if when > 0.04]
+    assert not {*order(100)[:50]} & {*later}, "the scan has returned these"
+    assert len(ran.index.bindings) >= 50
+
+
+@pytest.mark.parametrize(
+    "scan", [{"rows": 20}, {"stall": (20, math.inf)}], ids=["breaks off", "never goes on"]
+)
+def test_an_index_finishes_what_a_scan_leaves(scan: dict[str, Any]) -> None:
+    """When every tuple of R has its answer, T is complete, whatever the scan still has."""
+    ran = both(40, **scan)
+    # All of R has to be asked for now, but for what was asked before; each once.
+    assert sorted(ran.index.keys) == list(range(40))
+    assert ran.clock.now() <= 0.5 * 40 + 1e-6
+
+
+def test_a_covered_relation_needs_its_scan_no_more() -> None:
+    """The index has answered everything before the scan ends: nobody waits for the rest."""
+    assert both(10, every=60.0, delay=0.1).clock.now() == pytest.approx(1.0)
+
+
+def test_a_scan_that_nothing_can_finish_is_an_error_still() -> None:
+    """The index of b is bound by c, which breaks off as well."""
+    case = chain(1)
+    broken = Plan(source=False, scans=(ScanPlan(rows=1),))
+    made = {"b": Plan(source=False, indexes=(IndexPlan(("j",)),), scans=(ScanPlan(rows=1),)), "c": broken}
+    with pytest.raises(ExecutionError, match="every scan of it ended before"):
+        run(case, made)
+
+
+@pytest.mark.broken_rule
+def test_without_the_cost_decision_the_claims_fail(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The tests above look at it: with nothing submitted, or everything, they would see it."""
+    monkeypatch.setattr(Hybrid, "_submit_paying", lambda *_: None)
+    never = both()
+    assert not never.index.bindings
+    assert never.when == pytest.approx([0.1 * (place + 1) for place in range(100)])
+    monkeypatch.undo()
+    monkeypatch.setattr(Paced, "room", lambda *_: 1 << 20)
+    assert len(both().index.bindings) == 100
+
+
+# Self-joins: relations that are the same data share one SteM, and the answer stays DuckDB's.
+
+
+SCHEMA = pa.schema([("k", pa.int64()), ("j", pa.int64())])
+
+
+def pairs_of(keys: list[tuple[int | None, int | None]], roles: str, equalities: list[str]) -> Case:
+    table = pa.table({"k": [k for k, _ in keys], "j": [j for _, j in keys]}, schema=SCHEMA)
+    return with_self_joins(block(dict.fromkeys(roles, table), equalities))
+
+
+def test_a_base_tuple_is_kept_once_and_bounced_for_each_role() -> None:
+    """There is one SteM with the tuples, on which every role's join column is indexed."""
+    case = pairs_of([(n, n + 1) for n in range(40)], "abc", ["a.j = b.k", "b.j = c.k"])
+    eddy = run(case, {}, Options(online=True)).run
+    (state,) = eddy.figures().state
+    assert (state.name, state.tuples, state.inserted) == ("SteM(a)", 40, 40)
+    built = [m for m in eddy.figures().modules if m.action == "build"]
+    assert sum(m.tuples_in for m in built) == 40
+    first, *others = eddy._state.stems
+    assert all(stem.store is first.store and stem.base is first.base for stem in others)
+
+
+def test_an_index_serves_all_roles() -> None:
+    """Bindings that several roles ask for are asked once, and all roles see the answer."""
+    table = pa.table({"k": [1, 2, 3], "j": [2, 3, 1]}, schema=SCHEMA)
+    seeds = pa.table({"k": [1, 1, 2]}, schema=pa.schema([("k", pa.int64())]))
+    case = block({"s": seeds, "a": table, "b": table}, ["s.k = a.k", "a.j = b.k"])
+    case = with_self_joins(case)
+    for policy in POLICY_NAMES:
+        made = {"a": Plan(source=False, indexes=(IndexPlan(("k",), 1.0),))}
+        got = run(case, made, Options(policy=policy, batch_size=1))
+        assert got.rows == case.expected()
+        assert len(got.indexes[0].bindings) == 3
+
+
+@pytest.mark.parametrize(
+    ("relations", "message"),
+    [
+        ([RelationSpec("a", SCHEMA), RelationSpec("b", SCHEMA, same_as="x")], "no earlier relation"),
+        ([RelationSpec("a", SCHEMA, same_as="b"), RelationSpec("b", SCHEMA)], "no earlier relation"),
+        ([RelationSpec("a", SCHEMA), RelationSpec("b", pa.schema([]), same_as="a")], "same columns"),
+        ([RelationSpec("a", SCHEMA), RelationSpec("b", SCHEMA, distinct=True, same_as="a")], "same columns"),
+        (
+            [RelationSpec("a", SCHEMA), *(RelationSpec(x, SCHEMA, same_as=y) for x, y in ("ba", "cb"))],
+            "no earlier relation",
+        ),
+    ],
+)
+def test_what_cannot_be_shared_is_refused(relations: list[RelationSpec], message: str) -> None:
+    """The spec says so when it is made."""
+    with pytest.raises(InputError, match=message):
+        JoinSpec(tuple(relations))
+
+
+# Preferred tuples: their results come first, and the work stays the same.
+
+
+FORTY = block({alias: pa.table({"key": range(40)}) for alias in "rt"}, ["r.key = t.key"])
+
+
+def wants(alias: str, column: str, low: int) -> Predicate:
+    """Return ``alias.column >= low``."""
+    return Compare(">=", Column(ColumnRef(alias, column)), Literal(low, pa.int64()), pa.int64())
+
+
+@pytest.mark.parametrize("batch_size", [1, 3, 100])
+def test_preferred_results_come_first_for_the_same_work(batch_size: int) -> None:
+    """Of what arrives together, preferred tuples are followed to their end before others move."""
+    keys = [0, 1, 2] * 7
+    case = star({name: [0, 1, 2] for name in "xyz"}, dict.fromkeys("xyz", keys))
+    tables = {**case.tables, "u": case.tables["u"].append_column("n", pa.array(range(21), pa.int64()))}
+    case = block(tables, [f"u.{name} = {name}.k" for name in "xyz"])
+    options = Options(policy="fixed", order=("x", "y", "z"), batch_size=batch_size)
+    plain = run(case, {}, options, stream="u", chunk=21)
+    ran = run(case, {}, options, stream="u", chunk=21, prefer=wants("u", "n", 14))
+    assert ran.rows == plain.rows == case.expected()
+    order = [n for _, batch in ran.results for n in batch.column("u_n").to_pylist()]
+    for low in range(0, 21, batch_size):  # a round brings so many tuples of u
+        part = order[low : low + batch_size]
+        wanted = [n >= 14 for n in part]
+        assert wanted == sorted(wanted, reverse=True)
+    work = [
+        {(m.name, m.action): (m.tuples_in, m.tuples_out) for m in r.run.figures().modules}
+        for r in (plain, ran)
+    ]
+    assert work[0] == work[1]
+    assert ran.run.figures().tuples_routed == plain.run.figures().tuples_routed
+
+
+def test_a_preference_must_be_about_one_relation() -> None:
+    """What cannot be told from a base tuple alone, or names what is not there, is refused."""
+    case = star({"x": [1]}, {"x": [1]})
+    k, one = Column(ColumnRef("x", "k")), Literal(1, pa.int64())
+    for wanted, named in (
+        (Compare("=", k, Column(ColumnRef("u", "x")), pa.int64()), "one relation"),
+        (Compare("=", one, one, pa.int64()), "one relation"),
+        (Call(PredicateSpec("p", bool, "row"), (k,)), "one relation"),
+        (wants("nope", "k", 1), "'nope'"),
+        (wants("x", "nope", 1), "'nope'"),
+    ):
+        with pytest.raises(InputError, match=named):
+            run(case, {}, prefer=wanted)
+
+
+@pytest.mark.parametrize("wanted", [(), (wants("r", "key", 30),)])
+def test_what_is_wanted_may_change_while_an_index_finishes_a_scan(wanted: tuple[Predicate, ...]) -> None:
+    """Of a scan that is silent for ever: also keys whose match it returned have to be asked for."""
+    made = {"t": Plan(False, (IndexPlan(("key",), 0.5, 1),), (ScanPlan(0.01, stall=(5, math.inf)),))}
+    ran = run(FORTY, made, Options(policy="interactive", batch_size=100), later=wanted, changes_at=6)
+    assert ran.rows == FORTY.expected()
+    assert not wanted or set(ran.index.keys[4:12]) <= set(range(30, 40))

@@ -15,7 +15,8 @@ import pytest
 from hypothesis import event, given, seed, settings
 
 from millrace.options import ALGORITHMS, ARCHITECTURES, MIGRATIONS, POLICY_NAMES
-from tests.engine.eddy.answers import KINDS, SHAPES, SOURCES, Example, answer, answers
+from tests.engine.eddy.answers import SHAPES, SOURCES, Example, answer, answers
+from tests.engine.eddy.oracle import KINDS
 from tests.engine.laws import SEED, examples
 
 COUNTS = {"static": 44, "joins": 76, "stems": 112, "stairs": 140, "auto": 28}

@@ -9,26 +9,15 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from millrace.engine.arrivals.access_modules import Index, IndexAM, Scan
-from millrace.engine.graph import QueryGraph
-from millrace.engine.runs.run_of import run_of
+from millrace.engine.arrivals.access_modules import Index
 from millrace.engine.spec import Window
-from millrace.engine.trees import edges_of, spanning_tree, spanning_trees
 from millrace.errors import ExecutionError, InputError
-from millrace.limits.clock import VirtualClock, WallClock
+from millrace.limits.clock import Clock, VirtualClock, WallClock
 from millrace.options import Options
-from tests.engine.eddy.access_cases import IndexPlan, Plan, Ran, ScanPlan, asked, run
-from tests.engine.eddy.blocks import block
-from tests.engine.eddy.oracle import Case, Rows, multiset
+from tests.engine.eddy.access_cases import IndexPlan, Plan, Ran, asked, run
+from tests.engine.eddy.oracle import Case, block, with_self_joins
 
 ARCHITECTURES = ["joins", "stairs", "static"]
-
-
-def lookups(found: Ran) -> tuple[int, int, int]:
-    """Return what the index join of ``r`` and ``s`` looked up: tuples in, tuples returned, bindings."""
-    (one,) = (m for m in found.run.figures().modules if m.action == "lookup")
-    assert one.name == "IndexJoin(r.a = s.x)"
-    return one.tuples_in, one.tuples_out, one.calls
 
 
 def r_and_s() -> tuple[Case, dict[str, Plan]]:
@@ -45,14 +34,14 @@ def test_requests_are_the_distinct_bindings(architecture: str, batch_size: int) 
     case, made = r_and_s()
     found = run(case, made, Options(architecture=architecture, batch_size=batch_size), chunk=7)
     assert found.rows == case.expected()
-    assert len(found.indexes[0].bindings) == len(set(found.indexes[0].bindings)) == 15
-    assert lookups(found) == (40, 10, 15)
+    assert len(found.index.bindings) == len(set(found.index.bindings)) == 15
     assert found.clock.now() == 15.0
-    joins = [
-        m for m in found.run.figures().modules if m.name == "IndexJoin(r.a = s.x)" and m.action == "join"
-    ]
-    assert [(m.tuples_in, m.tuples_out) for m in joins] == [(40, found.rows.total())]
-    assert {s.name: s.tuples for s in found.run.figures().state}.get("STAIR(r.a)", 0) == 0
+    figures = found.run.figures()
+    mine = {m.action: m for m in figures.modules if m.name == "IndexJoin(r.a = s.x)"}
+    lookup, join = mine["lookup"], mine["join"]
+    assert (lookup.tuples_in, lookup.tuples_out, lookup.calls) == (40, 10, 15)
+    assert (join.tuples_in, join.tuples_out) == (40, found.rows.total())
+    assert {s.name: s.tuples for s in figures.state}.get("STAIR(r.a)", 0) == 0
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
@@ -70,24 +59,27 @@ def test_hits_wait_behind_lookups(architecture: str) -> None:
     chosen = Options(architecture=architecture, policy="greedy", batch_size=1, online=True)
     found = run(case, made, chosen, chunk=1)
     assert found.rows == case.expected()
-    seconds = [when for when, batch in found.results for _ in range(batch.num_rows)]
     # Tuple number 2k - 1 is the k-th new one after the first, and number 2k is a hit behind it.
     answered = [1.0, *(second for n in new for second in (n + 1.0, n + 1.0))]
-    assert len(seconds) == len(answered)
-    assert all(got >= due for got, due in zip(seconds, answered, strict=True))
+    assert all(got >= due for got, due in zip(found.when, answered, strict=True))
     assert found.clock.now() == 10.0
     stems = run(case, made, replace(chosen, architecture="stems"), chunk=1)
     assert stems.rows == found.rows
     assert stems.clock.now() == 1.0  # all lookups are under way at the same time
 
 
+RTXY = {
+    "r": pa.table({"a": [0, 1, 2, 1], "c": [5, 6, 7, 8]}),
+    "t": pa.table({"c": [5, 6, 6, 9], "b": [0, 1, 0, 1]}),
+    "x": pa.table({"a": [0, 1, 1, 2], "b": [0, 0, 1, 1], "d": [3, 4, 5, 6]}),
+    "y": pa.table({"d": [3, 4, 4, 5], "e": [1, 2, 3, 4]}),
+}
+
+
 @pytest.mark.parametrize("architecture", ["joins", "stairs"])
 def test_the_index_that_an_edge_binds_is_asked(architecture: str) -> None:
     """Of two indexes, one needs values of two relations; the other's column comes from one alone."""
-    r = pa.table({"a": [0, 1, 2, 1], "c": [5, 6, 7, 8]})
-    t = pa.table({"c": [5, 6, 6, 9], "b": [0, 1, 0, 1]})
-    x = pa.table({"a": [0, 1, 1, 2], "b": [0, 0, 1, 1]})
-    case = block({"r": r, "t": t, "x": x}, ["r.c = t.c", "r.a = x.a", "t.b = x.b"])
+    case = block({alias: RTXY[alias] for alias in "rtx"}, ["r.c = t.c", "r.a = x.a", "t.b = x.b"])
     made = {"x": Plan(source=False, indexes=(IndexPlan(("a", "b")), IndexPlan(("b",))))}
     found = run(case, made, Options(architecture=architecture))
     assert found.rows == case.expected()
@@ -98,11 +90,7 @@ def test_the_index_that_an_edge_binds_is_asked(architecture: str) -> None:
 
 def test_a_static_plan_asks_with_what_is_below() -> None:
     """Values of two relations together, and of one that was asked for itself: what no tree of leaves has."""
-    r = pa.table({"a": [0, 1, 2, 1], "c": [5, 6, 7, 8]})
-    t = pa.table({"c": [5, 6, 6, 9], "b": [0, 1, 0, 1]})
-    x = pa.table({"a": [0, 1, 1, 2], "b": [0, 0, 1, 1], "d": [3, 4, 5, 6]})
-    y = pa.table({"d": [3, 4, 4, 5], "e": [1, 2, 3, 4]})
-    case = block({"r": r, "t": t, "x": x, "y": y}, ["r.c = t.c", "r.a = x.a", "t.b = x.b", "x.d = y.d"])
+    case = block(RTXY, ["r.c = t.c", "r.a = x.a", "t.b = x.b", "x.d = y.d"])
     made = {"x": asked("a", "b", delay=1.0), "y": asked("d", delay=1.0)}
     for order in ((), ("r", "t", "x", "y"), ("x", ("t", "r"), "y")):
         found = run(case, made, Options(architecture="static", order=order, batch_size=2))
@@ -114,42 +102,13 @@ def test_a_static_plan_asks_with_what_is_below() -> None:
         run(case, made, Options(architecture="joins"))
 
 
-def test_a_relation_may_be_scanned_behind_one_that_is_asked() -> None:
-    """In the chain r – x – s only x is asked: a static plan hashes what r finds there, an eddy cannot."""
-    r, x, s = pa.table({"a": [0, 1, 1]}), pa.table({"a": [0, 1], "b": [4, 5]}), pa.table({"b": [4, 4, 5]})
-    case = block({"r": r, "x": x, "s": s}, ["r.a = x.a", "x.b = s.b"])
-    found = run(case, {"x": asked("a")}, Options(architecture="static", order=("r", "x", "s"), online=True))
-    assert found.rows == case.expected()
-    # An eddy pairs r and s by a cross product, and asks with the values of r.
-    assert run(case, {"x": asked("a")}, Options(architecture="joins")).rows == case.expected()
-
-
-@pytest.mark.parametrize("architecture", ARCHITECTURES)
-def test_access_methods_that_compete_are_refused(architecture: str) -> None:
-    """Only SteMs have a scan beside an index, or two scans; the message says so."""
-    case, _ = r_and_s()
-    chosen = Options(architecture=architecture)
-    both = {"s": Plan(indexes=(IndexPlan(("x",)),))}
-    with pytest.raises(InputError, match=r"'s'.*index"):
-        run(case, both, chosen)
-    with pytest.raises(InputError, match=r"'s'.*scans"):
-        run(case, {"s": Plan(scans=(ScanPlan(),))}, chosen)
-    found = run(case, {"r": Plan(source=False, scans=(ScanPlan(every=1.0),))}, chosen)
-    assert found.rows == case.expected()
-
-
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 def test_self_joins_do_not_share_access_modules(architecture: str) -> None:
     """Two relations of the same data, which only an index gives: SteMs share it, joins do not."""
     x = pa.table({"a": [0, 1, 1]})
-    case = block({"r": pa.table({"a": [0, 1]}), "x": x, "y": x}, ["r.a = x.a", "r.a = y.a"])
-    relations = tuple(replace(s, same_as="x" if s.alias == "y" else None) for s in case.spec.relations)
-    spec = replace(case.spec, relations=relations)
-    clock = VirtualClock()
-    access = {"x": [Index("x", ["a"], x, clock)]}
-    sources = {"r": case.tables["r"].to_batches()}
+    case = with_self_joins(block({"r": pa.table({"a": [0, 1]}), "x": x, "y": x}, ["r.a = x.a", "r.a = y.a"]))
     with pytest.raises(InputError, match="'x' and 'y'"):
-        run_of(spec, sources, Options(architecture=architecture), clock=clock, access=access)
+        run(case, {"x": asked("a")}, Options(architecture=architecture))
 
 
 class Silent(Index):
@@ -169,35 +128,23 @@ class Unknowing(Index):
         return None
 
 
-def _over(index: IndexAM, clock: Any) -> Rows:
+def _over(kind: type[Index], clock: Clock) -> tuple[Case, Ran]:
     case, _ = r_and_s()
-    sources = {"r": case.tables["r"].to_batches()}
-    run = run_of(case.spec, sources, Options(architecture="joins"), clock=clock, access={"s": [index]})
-    return multiset(pa.Table.from_batches(list(run.run()), case.spec.output_schema))
+    index = kind("slow", ["x"], case.tables["s"], clock, delay=0.003)
+    return case, run(case, {}, Options(architecture="joins"), clock=clock, own={"s": index})
 
 
 def test_an_index_that_never_answers_is_an_error() -> None:
     """Nothing else can come while its tuples wait."""
-    case, _ = r_and_s()
-    clock = VirtualClock()
-    with pytest.raises(ExecutionError, match="'silent'"):
-        _over(Silent("silent", ["x"], case.tables["s"], clock), clock)
-
-
-def test_an_index_that_returns_other_columns_is_an_error() -> None:
-    """The same check as for SteMs."""
-    clock = VirtualClock()
-    wrong = pa.RecordBatch.from_pylist([{"x": 1}])
-    with pytest.raises(ExecutionError, match=r"'odd'.*\['x'\].*\['x', 'y'\]"):
-        _over(Index("odd", ["x"], lambda _: wrong, clock), clock)
+    with pytest.raises(ExecutionError, match="'slow'"):
+        _over(Silent, VirtualClock())
 
 
 @pytest.mark.parametrize("kind", [Index, Unknowing])
 def test_on_the_wall_clock_it_waits_for_real(kind: type[Index]) -> None:
     """Answers come a moment later, whether the index says when or not."""
-    case, _ = r_and_s()
-    clock = WallClock()
-    assert _over(kind("slow", ["x"], case.tables["s"], clock, delay=0.003), clock) == case.expected()
+    case, found = _over(kind, WallClock())
+    assert found.rows == case.expected()
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
@@ -213,42 +160,8 @@ def test_windows_of_outer_relations_expire(architecture: str) -> None:
     case = replace(case, spec=replace(case.spec, relations=relations))
     found = run(case, {"x": asked("a", delay=1.0)}, Options(architecture=architecture, batch_size=8))
     assert found.rows == case.expected()
-    assert len(found.indexes[0].bindings) == 11
+    assert len(found.index.bindings) == 11
     evicted = {s.name: s.evicted for s in found.run.figures().state if s.name.startswith("SteM(")}
     assert evicted["SteM(r)"] > n / 2
     assert evicted["SteM(u)"] > n / 2
     assert evicted["SteM(x)"] == 0
-
-
-def test_leaves_of_trees() -> None:
-    """Of a triangle with a tail, trees in which b and d hang on one edge each, by hand."""
-    tables = {alias: pa.table({name: [1] for name in "xyz"}) for alias in "abcd"}
-    case = block(tables, ["a.x = b.x", "b.y = c.y", "a.z = c.z", "d.x = c.x"])
-    graph = QueryGraph.of(case.spec)
-    number = {tuple("abcd"[end] for end in e.ends): e.number for e in edges_of(graph)}
-    leaves = 0b1010
-
-    def ends(tree: Any) -> set[str]:
-        return {"".join("abcd"[end] for end in edge.ends) for edge in tree.edges}
-
-    found = [ends(tree) for tree in spanning_trees(graph, leaves=leaves)]
-    assert sorted(map(sorted, found)) == [["ab", "ac", "cd"], ["ac", "bc", "cd"]]
-    assert ends(spanning_tree(graph, [1, 1, 1, 1], leaves)) in found
-    barred = [number["a", "b"]]
-    assert [ends(t) for t in spanning_trees(graph, leaves=leaves, barred=barred)] == [{"ac", "bc", "cd"}]
-    assert ends(spanning_tree(graph, [1, 1, 1, 1], leaves, barred)) == {"ac", "bc", "cd"}
-    with pytest.raises(InputError, match="relation number 3"):
-        spanning_tree(graph, [1, 1, 1, 1], 0b1100)
-    with pytest.raises(InputError, match="relation number 3"):
-        list(spanning_trees(graph, leaves=leaves, barred=[number["c", "d"]]))
-
-
-def test_a_scan_that_breaks_off_is_an_error_of_a_static_plan_too() -> None:
-    """Scans as access modules work in static plans, with the same checks."""
-    case, _ = r_and_s()
-    clock = VirtualClock()
-    scan = Scan("r", case.tables["r"].to_batches(), clock, breaks=True)
-    sources = {"s": case.tables["s"].to_batches()}
-    run = run_of(case.spec, sources, Options(architecture="static"), clock=clock, access={"r": [scan]})
-    with pytest.raises(ExecutionError, match="'r'"):
-        list(run.run())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
@@ -11,19 +10,19 @@ import pyarrow as pa
 import pytest
 from hypothesis import assume, event, given, strategies as st
 
-from millrace.engine.architectures.stairs import StairState
 from millrace.engine.arrivals.schedule import STALLED, Schedule
-from millrace.engine.expressions import relations_of
+from millrace.engine.expressions import ColumnRef, relations_of
 from millrace.engine.runs.eddy_run import EddyRun
-from millrace.engine.runs.static import StaticPlan
+from millrace.engine.runs.run_of import run_of
 from millrace.engine.spec import JoinSpec
 from millrace.engine.state.stair import STAIR
 from millrace.errors import InputError, StateError
 from millrace.limits.clock import VirtualClock
 from millrace.options import MIGRATIONS, POLICY_NAMES, Options
-from tests.engine.eddy.blocks import Rows, batches
-from tests.engine.eddy.oracle import Case, cases, multiset
-from tests.engine.eddy.test_stalls import chain
+from tests.engine.eddy.blocks import batches, rows_of
+from tests.engine.eddy.invariants import attribute_classes
+from tests.engine.eddy.oracle import Case, Rows, answer_of, cases, multiset
+from tests.engine.eddy.test_arrivals import chain
 from tests.engine.laws import examples
 
 MOVING = ("stems", "joins", "stairs")
@@ -34,29 +33,14 @@ def prefix(case: Case, missing: list[str], arrived: dict[str, int]) -> Rows:
     spec = case.spec
     relations = tuple(r for r in spec.relations if r.alias not in missing)
     kept = {r.alias for r in relations}
-    partial = JoinSpec(
-        relations,
-        implied(spec, kept),
-        tuple(p for p in spec.residuals if set(relations_of(p)) <= kept),
-        tuple(o for o in spec.output if o.source.relation in kept),
-        spec.count_only,
-    )
+    residuals = tuple(p for p in spec.residuals if set(relations_of(p)) <= kept)
+    partial = JoinSpec(relations, implied(spec, kept), residuals, count_only=spec.count_only)
     tables = {alias: case.tables[alias].slice(0, arrived[alias]) for alias in kept}
-    found: Rows = Counter()
-    if spec.count_only or partial.output:
-        found = Case(partial, tables).expected()
-    else:  # a row for each, of nulls alone
-        counted = Case(replace(partial, count_only=True), tables).expected()
-        found[()] = next(iter(counted))[0]
-        found = +found
-    if spec.count_only:
-        return found
-    names = [o.name for o in partial.output]
-    places = [names.index(o.name) if o.name in names else None for o in spec.output]
-    wide: Rows = Counter()
-    for row, count in found.items():
-        wide[tuple(None if p is None else row[p] for p in places)] += count
-    return wide
+    sql = Case(partial, tables).sql()
+    if not spec.count_only:
+        shown = [f'{o.source if o.source.relation in kept else "NULL"} AS "{o.name}"' for o in spec.output]
+        sql = sql.replace("SELECT 1", f"SELECT {', '.join(shown)}", 1)
+    return answer_of(sql, tables)
 
 
 def connected(spec: JoinSpec, kept: set[str]) -> bool:
@@ -71,16 +55,11 @@ def connected(spec: JoinSpec, kept: set[str]) -> bool:
 
 def implied(spec: JoinSpec, kept: set[str]) -> tuple[Any, ...]:
     """Return the equalities between remaining relations, those that only others implied among them."""
-    groups: list[tuple[Any, set[Any]]] = []
-    for e in spec.equalities:
-        touching = [g for g in groups if g[0] == e.type and g[1] & {e.left, e.right}]
-        groups = [g for g in groups if g not in touching]
-        groups.append((e.type, {e.left, e.right}.union(*(g[1] for g in touching))))
     found = []
-    for kind, refs in groups:
-        inside = sorted((r for r in refs if r.relation in kept), key=str)
+    for columns in attribute_classes(spec):
+        refs = [ColumnRef(spec.aliases[r], name) for r, name in columns if spec.aliases[r] in kept]
         # What cannot meet a missing relation, for its key is null, is no part of any result.
-        found += [replace(spec.equalities[0], left=inside[0], right=r, type=kind) for r in inside]
+        found += [replace(spec.equalities[0], left=refs[0], right=each) for each in refs]
     return tuple(found)
 
 
@@ -137,42 +116,24 @@ def test_partial_results_are_duckdbs_over_what_has_arrived(data: st.DataObject) 
         admit(arrivals)
 
     eddy._admit = admitted  # type: ignore[method-assign]
-    rows = multiset(pa.Table.from_batches(list(eddy.run()), case.spec.output_schema))
+    rows = rows_of(case, eddy)
     event(f"{options.architecture}: {seen}")
     assert rows == case.expected()
 
 
-def paused(options: Options, missing: list[str], case: Case | None = None) -> tuple[Rows, EddyRun]:
-    """Return the partial results of a chain while ``t`` has stalled, and check the answer afterwards."""
-    case = case or chain()
+def paused() -> Rows:
+    """Return the partial results of a chain in STAIRs while ``t`` has stalled."""
+    case = chain()
     pieces = batches(case, 8)
     sources: dict[str, Any] = {**pieces, "t": [pieces["t"][0], *([None] * 20), *pieces["t"][1:]]}
-    eddy = EddyRun(case.spec, sources, replace(options, online=True), clock=VirtualClock())
-    found: list[pa.RecordBatch] = []
-    rows = []
-    for batch in eddy.run():
-        rows.append(batch)
-        if not found and eddy._known_stalled:
-            found = list(eddy.partial(missing))
-            assert all(field.nullable for field in found[0].schema)
-    assert multiset(pa.Table.from_batches(rows, case.spec.output_schema)) == case.expected()
-    return multiset(pa.Table.from_batches(found)), eddy
-
-
-@pytest.mark.parametrize("architecture", MOVING)
-def test_partial_results_while_a_source_has_stalled(architecture: str) -> None:
-    """The caller gets control at the batch that run() yields when everything has stalled."""
-    got, _ = paused(Options(architecture=architecture), ["t"])
-    assert got == prefix(chain(), ["t"], {"r": 40, "s": 40, "t": 8})
-    assert got.total() == sum(1 for i in range(40) for j in range(40) if i % 8 == j % 8)
-
-
-def test_stairs_hold_partial_results_for_later() -> None:
-    """They are read from STAIRs, not joined for the occasion: no index on base tuples was made."""
-    _, eddy = paused(Options(architecture="stairs", migration="never"), ["t"])
-    assert isinstance(eddy._state, StairState)
-    assert all(not stem.base._indexes for stem in eddy._state.stems)
-    assert eddy.figures().recomputed_tuples > 0
+    options = Options(architecture="stairs", online=True)
+    eddy = EddyRun(case.spec, sources, options, clock=VirtualClock())
+    run = eddy.run()
+    while not eddy._known_stalled:
+        next(run)
+    found = list(eddy.partial(["t"]))
+    assert all(field.nullable for field in found[0].schema)
+    return multiset(pa.Table.from_batches(found))
 
 
 @pytest.mark.broken_rule
@@ -185,33 +146,35 @@ def test_a_tuple_in_two_stairs_is_one_partial_result(monkeypatch: pytest.MonkeyP
         yield from right(self)
 
     monkeypatch.setattr(STAIR, "contents", doubled)
-    got, _ = paused(Options(architecture="stairs"), ["t"])
-    assert got == prefix(chain(), ["t"], {"r": 40, "s": 40, "t": 8})
+    expected = prefix(chain(), ["t"], {"r": 40, "s": 40, "t": 8})
+    assert paused() == expected
     monkeypatch.setattr("millrace.engine.architectures.stairs.each_once", iter)
-    got, _ = paused(Options(architecture="stairs"), ["t"])
-    assert got != prefix(chain(), ["t"], {"r": 40, "s": 40, "t": 8})
+    assert paused() != expected
 
 
 # When they cannot be had
 
 
-def test_other_relations_must_be_connected() -> None:
-    """Without the middle of a chain the rest falls apart; the error names the parts."""
-    eddy = EddyRun(chain().spec, batches(chain(), 8), Options(online=True))
-    with pytest.raises(InputError, match=r"connects \['r'\] and \['t'\]; ask for partial results of one"):
-        eddy.partial(["s"])
-    with pytest.raises(InputError, match="leave at least one"):
-        eddy.partial(["r", "s", "t"])
-    with pytest.raises(InputError, match="without 'u': there is"):
-        eddy.partial(["u"])
-
-
-def test_a_streamed_relation_is_not_kept() -> None:
-    """What is not built cannot be joined again."""
-    eddy = EddyRun(chain().spec, batches(chain(), 8), Options(), stream="t")
-    with pytest.raises(InputError, match=r"'t' is streamed without being kept.*online=True"):
-        eddy.partial(["r"])
-    assert list(eddy.partial(["t"])) == []
+@pytest.mark.parametrize(
+    ("missing", "how", "named"),
+    [
+        (["s"], {}, r"\['r'\] and \['t'\]"),
+        (["r", "s", "t"], {}, "at least one"),
+        (["u"], {}, "'u'"),
+        (["t"], {"options": Options(architecture="static")}, "'stems'"),
+        (
+            ["r"],
+            {"stream": "t", "options": Options()},
+            "'t' is streamed",
+        ),  # what is not built cannot be joined again
+    ],
+)
+def test_what_cannot_be_asked_for(missing: list[str], how: dict[str, Any], named: str) -> None:
+    """Other relations must be connected and kept; the error names the parts."""
+    how = {"options": Options(online=True), **how}
+    made = run_of(chain().spec, batches(chain(), 8), **how)
+    with pytest.raises(InputError, match=named):
+        made.partial(missing)  # type: ignore[attr-defined]
 
 
 def test_not_while_tuples_are_in_flight() -> None:
@@ -221,28 +184,7 @@ def test_not_while_tuples_are_in_flight() -> None:
     refused = 0
     for _ in eddy.run():
         if eddy._buffer.is_flying:
-            with pytest.raises(StateError, match=r"while tuples are in flight.*ask when"):
+            with pytest.raises(StateError, match="in flight"):
                 eddy.partial(["t"])
             refused += 1
     assert refused > 0
-
-
-def test_not_after_the_run_has_gone_on() -> None:
-    """Rows that are taken too late would be of two states."""
-    case = chain()
-    pieces = batches(case, 8)
-    sources: dict[str, Any] = {**pieces, "t": [*([None] * 20), *pieces["t"]]}
-    eddy = EddyRun(case.spec, sources, Options(online=True), clock=VirtualClock())
-    run = eddy.run()
-    next(run)
-    late = eddy.partial(["t"])
-    list(run)
-    with pytest.raises(StateError, match="gone on before all partial results were taken"):
-        list(late)
-
-
-def test_a_static_plan_has_none() -> None:
-    """The error says which architectures have them."""
-    plan = StaticPlan(chain().spec, batches(chain(), 8), Options(architecture="static"))
-    with pytest.raises(InputError, match="'stairs', 'stems' or 'joins' can"):
-        plan.partial(["t"])

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
-import pandas as pd
 import pyarrow as pa
 import pytest
 from hypothesis import example, given, strategies as st
 
-from millrace.engine.expressions import Call, Column, ColumnRef, Literal
+from millrace.engine.expressions import Call, Column, ColumnRef
 from millrace.engine.figures import Change
 from millrace.engine.operators.udf_selection import UdfSelection
+from millrace.engine.router.back_pressure import Backpressure
 from millrace.engine.runs.eddy_run import EddyRun
 from millrace.engine.runs.output import Mask
 from millrace.engine.spec import JoinSpec, RelationSpec
@@ -22,16 +23,19 @@ from millrace.limits.clock import VirtualClock
 from millrace.options import POLICY_NAMES, Options
 from millrace.predicates import PredicateSpec
 from tests.engine.eddy.blocks import run as run_block
-from tests.engine.eddy.oracle import block, compare, having
+from tests.engine.eddy.oracle import KINDS, block, having, of_kind
 from tests.engine.laws import examples
 
 ROW = Column(ColumnRef("t", "row"))
-KINDS = ("row", "pandas", "arrow", "pandas_iter", "arrow_iter")
 TRUTHS = (True, False, None, "raise")
 
 
 class Boom(Exception):
     """What predicates raise here."""
+
+
+def raising(*_):
+    raise Boom("my own")
 
 
 @dataclass
@@ -53,26 +57,10 @@ class Table:
             raise Boom(f"row {row}")
         return self.answers[row]
 
-    def series(self, rows: pd.Series) -> pd.Series:
-        return pd.Series([self.one(row) for row in rows], dtype=object)
-
-    def array(self, rows: pa.Array) -> pa.Array:
-        return pa.array([self.one(row) for row in rows.to_pylist()], pa.bool_())
-
-    def many_series(self, batches: Iterator[pd.Series]) -> Iterator[pd.Series]:
-        for rows in batches:
-            yield self.series(rows)
-
-    def many_arrays(self, batches: Iterator[pa.Array]) -> Iterator[pa.Array]:
-        yield from map(self.array, batches)
-
     def call(self) -> Call:
-        functions = dict(
-            zip(KINDS, (self.one, self.series, self.array, self.many_series, self.many_arrays), strict=True)
-        )
         spec = PredicateSpec(
             self.name,
-            functions[self.kind],
+            of_kind(self.kind, self.one),
             self.kind,  # type: ignore[arg-type]
             deterministic=self.deterministic,
             on_error=self.on_error,  # type: ignore[arg-type]
@@ -80,13 +68,37 @@ class Table:
         return Call(spec, (ROW,))
 
 
+def filtering(
+    data: pa.RecordBatch,
+    calls: Sequence[Call],
+    arrival: int = 1000,
+    limits: Backpressure | None = None,
+    **options: object,
+) -> EddyRun:
+    """Return an eddy that only filters the rows, and yields masks of those that pass."""
+    spec = JoinSpec((RelationSpec("t", data.schema),), residuals=tuple(calls))
+    arrivals = [data.slice(low, arrival) for low in range(0, data.num_rows, arrival)]
+    how = {"output": Mask(), "clock": VirtualClock(), "backpressure": limits}
+    return EddyRun(spec, {"t": arrivals}, Options(**options), stream="t", **how)
+
+
+def kept(eddy: EddyRun) -> list[bool]:
+    """Run it and return the mask of all rows, in their order."""
+    return [passes for mask in eddy.run() for passes in mask.to_pylist()]
+
+
+def numbered(rows: int) -> pa.RecordBatch:
+    return pa.record_batch([pa.array(range(rows), pa.int64())], ["row"])
+
+
 def run(tables: Sequence[Table], rows: int, arrival: int = 1000, **options: object) -> list[bool]:
-    """Return the mask that an eddy over the predicates gives, in the rows' order."""
-    data = pa.record_batch([pa.array(range(rows), pa.int64())], ["row"])
-    spec = JoinSpec((RelationSpec("t", data.schema),), residuals=tuple(table.call() for table in tables))
-    arrivals = [data.slice(low, arrival) for low in range(0, rows, arrival)]
-    eddy = EddyRun(spec, {"t": arrivals}, Options(**options), stream="t", output=Mask(), clock=VirtualClock())
-    return [kept for mask in eddy.run() for kept in mask.to_pylist()]
+    """Return the mask that an eddy over the predicates gives."""
+    return kept(filtering(numbered(rows), [table.call() for table in tables], arrival, **options))
+
+
+def calling(function: Callable[..., Any], kind: str = "row", column: str = "row", **how: Any) -> Call:
+    """Return a call of a predicate named ``p`` with a column."""
+    return Call(PredicateSpec("p", function, kind, **how), (Column(ColumnRef("t", column)),))  # type: ignore[arg-type]
 
 
 def expected(tables: Sequence[Table], rows: int) -> list[bool] | None:
@@ -108,8 +120,15 @@ def expected(tables: Sequence[Table], rows: int) -> list[bool] | None:
 
 @st.composite
 def filters(draw: st.DrawFn) -> tuple[list[Table], int]:
-    """Up to four predicates over up to 60 rows, mostly rejecting what raises so that both ends are met."""
+    """Draw up to four predicates over up to 60 rows, mostly rejecting what raises so that both ends are met.
+
+    Now and then there are about as many as a machine word has bits, or far more; few of them reject anything.
+    """
     rows = draw(st.integers(0, 60))
+    if draw(st.integers(0, 19)) == 0:
+        random, many = np.random.default_rng(draw(st.integers(0, 99))), draw(st.sampled_from([64, 65, 200]))
+        drawn = random.choice(np.array(TRUTHS, object), (many, rows), p=[0.93, 0.01, 0.01, 0.05])
+        return [Table(answers, "row", "null") for answers in drawn.tolist()], rows
     weights = draw(
         st.sampled_from([(True, False), TRUTHS, (True, True, True, False, "raise"), (True, "raise")])
     )
@@ -140,12 +159,16 @@ def is_plain(tables: Sequence[Table], rows: int, arrival: int, **options: object
     st.sampled_from([1, 2, 7, 64]),
     st.sampled_from(POLICY_NAMES),
     st.integers(0, 3),
+    st.none() | st.builds(Backpressure, st.sampled_from([None, 1, 3]), st.sampled_from([1, 5, 40])),
 )
-@example(([Table([True, "raise"]), Table([True, False], "pandas")], 2), 100, 64, "fixed", 0)
-@example(([Table(["raise", "raise"], "arrow"), Table([False, False])], 2), 100, 64, "fixed", 0)
-def test_rows_are_those_of_a_plain_filter(drawn, arrival, batch_size, policy, seed):
-    """Any data, any kinds, raising and null-returning ones, any batch size: the same rows, or the error."""
-    is_plain(*drawn, arrival, policy=policy, batch_size=batch_size, seed=seed)
+@example(([Table([True, "raise"]), Table([True, False], "pandas")], 2), 100, 64, "fixed", 0, None)
+@example(([Table(["raise", "raise"], "arrow"), Table([False, False])], 2), 100, 64, "fixed", 0, None)
+def test_rows_are_those_of_a_plain_filter(drawn, arrival, batch_size, policy, seed, limits):
+    """Any data, any kinds, raising and null-returning ones, any batch size: the same rows, or the error.
+
+    Under back-pressure tuples of several batches are on their way at once, each marked in its own mask.
+    """
+    is_plain(*drawn, arrival, policy=policy, batch_size=batch_size, seed=seed, limits=limits)
 
 
 @pytest.mark.parametrize("policy", POLICY_NAMES)
@@ -188,21 +211,6 @@ def test_an_error_names_the_predicate_the_row_and_where_it_was_raised(kind):
     assert "row=***" in str(caught.value)
 
 
-def test_long_values_are_cut_in_errors():
-    """A page of text does not fill the message."""
-    data = pa.record_batch([pa.array(["x" * 5000])], ["text"])
-
-    def raising(text: str) -> bool:
-        raise Boom("too long")
-
-    call = Call(PredicateSpec("p", raising), (Column(ColumnRef("t", "text")),))
-    spec = JoinSpec((RelationSpec("t", data.schema),), residuals=(call,))
-    with pytest.raises(ExecutionError) as caught:
-        list(EddyRun(spec, {"t": [data]}, stream="t", output=Mask()).run())
-    assert "xxx…" in str(caught.value)
-    assert len(str(caught.value)) < 1000
-
-
 @pytest.mark.parametrize(
     ("kind", "function", "told"),
     [
@@ -218,31 +226,15 @@ def test_long_values_are_cut_in_errors():
 )
 def test_what_is_no_truth_value_is_refused(kind, function, told):
     """Other values than booleans, and too few of them, are an error that names the predicate."""
-    data = pa.record_batch([pa.array([1, 2, 3])], ["row"])
-    call = Call(PredicateSpec("odd", function, kind), (ROW,))
-    spec = JoinSpec((RelationSpec("t", data.schema),), residuals=(call,))
-    with pytest.raises(PredicateError) as caught:
-        list(EddyRun(spec, {"t": [data]}, stream="t", output=Mask()).run())
-    assert "'odd'" in str(caught.value)
-    assert told in str(caught.value)
-
-
-def test_constants_are_arguments_too():
-    """A literal stands for itself in every row."""
-    data = pa.record_batch([pa.array([1, 2, 3])], ["row"])
-    call = Call(PredicateSpec("above", lambda x, low: x > low), (ROW, Literal(1, pa.int64())))
-    spec = JoinSpec((RelationSpec("t", data.schema),), residuals=(call,))
-    masks = list(EddyRun(spec, {"t": [data]}, stream="t", output=Mask()).run())
-    assert masks[0].to_pylist() == [False, True, True]
+    with pytest.raises(PredicateError, match=rf"'p'[\s\S]*{told}"):
+        kept(filtering(numbered(3), [calling(function, kind)]))
 
 
 def test_figures_count_calls_and_tell_the_orders():
     """Every call is booked once, with the rows it kept; the orders over time are there."""
     answers = np.random.default_rng(7).random((2, 5000)) < np.array([[0.9], [0.1]])
     tables = [Table(list(map(bool, a)), name=f"p{i}") for i, a in enumerate(answers)]
-    data = pa.record_batch([pa.array(range(5000), pa.int64())], ["row"])
-    spec = JoinSpec((RelationSpec("t", data.schema),), residuals=tuple(t.call() for t in tables))
-    eddy = EddyRun(spec, {"t": [data]}, stream="t", output=Mask())
+    eddy = filtering(numbered(5000), [t.call() for t in tables], arrival=5000)
     (mask,) = eddy.run()
     figures = eddy.figures()
     by_name = {m.name: m for m in figures.modules if m.action == "select"}
@@ -294,71 +286,26 @@ def test_forgetting_what_was_asked_before_building_is_caught(monkeypatch):
     assert len(asked) > len(set(asked))
 
 
-MANY = (64, 65, 200)
-"""Numbers of residual predicates about the width of a machine word, and far above it."""
-
-
-@examples(12)
-@given(
-    st.sampled_from(MANY),
-    st.integers(0, 2**32 - 1),
-    st.sampled_from([7, 64]),
-    st.sampled_from(POLICY_NAMES),
-)
-def test_any_number_of_conjuncts_filters_as_duckdb_does(count, seed, batch_size, policy):
-    """Of a join with up to 200 residual conditions the rows are DuckDB's, whichever condition drops which."""
-    draw = np.random.default_rng(seed)
-    names = [f"c{i}" for i in range(6)]
-    low = draw.choice([100, 95], 20)  # half of the rows pass everything, most others nearly
-    tables = {
-        alias: pa.table({"id": pa.array(range(20))} | {n: pa.array(ends(20)) for n in names})
-        for alias, ends in (
-            ("a", lambda rows: draw.integers(0, 100, rows)),
-            ("b", lambda rows: low + draw.integers(0, 9, rows)),
-        )
-    }
-    residuals = [
-        compare("<=", f"a.{draw.choice(names)}", f"b.{draw.choice(names)}", pa.int64()) for _ in range(count)
-    ]
-    case = having(block(tables, ["a.id = b.id"]), *residuals)
-    assert run_block(case, Options(policy=policy, batch_size=batch_size))[0] == case.expected()
-
-
-@examples(12)
-@given(st.sampled_from(MANY), st.integers(0, 2**32 - 1), st.sampled_from(POLICY_NAMES))
-def test_any_number_of_users_predicates_is_a_plain_filter(count, seed, policy):
-    """Up to 200 functions, of which some raise or reject, give the rows of a plain Python filter."""
-    draw = np.random.default_rng(seed)
-    answers = draw.choice([True, False, None], (count, 60), p=[0.98, 0.01, 0.01])
-    raising = draw.random((count, 60)) < 0.05
-    tables = [
-        Table(["raise" if r else a for a, r in zip(*each, strict=True)], "row", "null")
-        for each in zip(answers.tolist(), raising.tolist(), strict=True)
-    ]
-    tables[-1].on_error = "fail"
-    tables[-1].answers = ["raise" if False in column else True for column in answers.T.tolist()]
-    tables[0].answers = [row not in (1, 2) for row in range(60)]
-    is_plain(tables, 60, 20, policy=policy)
-
-
 def odd_rows() -> pa.RecordBatch:
     """Return rows of which one has a date beyond Python's calendar, and one bytes that are no UTF-8."""
     days = pa.array([1, 3_000_000, 2], pa.int32()).view(pa.date32())
     return pa.record_batch([days, pa.array([b"a", b"b", b"\xff"]).view(pa.string())], ["day", "text"])
 
 
-@pytest.mark.parametrize(("column", "bad"), [("day", 1), ("text", 2)])
-def test_a_users_exception_is_told_whatever_the_row_has(column, bad):
-    """The row that is shown with the exception has a value that Python does not have."""
-
-    def raising(values: pa.Array) -> pa.Array:
-        raise Boom("my own")
-
-    call = Call(PredicateSpec("p", raising, "arrow"), (Column(ColumnRef("t", column)),))
-    data = odd_rows().slice(bad, 1)
-    spec = JoinSpec((RelationSpec("t", data.schema),), residuals=(call,))
-    with pytest.raises(ExecutionError, match="predicate 'p' raised Boom: my own"):
-        list(EddyRun(spec, {"t": [data]}, stream="t", output=Mask()).run())
+@pytest.mark.parametrize(
+    ("row", "column"),
+    [
+        (odd_rows().slice(1, 1), "day"),
+        (odd_rows().slice(2), "text"),
+        (pa.record_batch([["x" * 5000]], ["text"]), "text"),
+    ],
+    ids=["beyond Python's calendar", "no UTF-8", "a page of text"],
+)
+def test_a_users_exception_is_told_whatever_the_row_has(row, column):
+    """Also if the row that is shown has a value that Python does not have; a long one is cut."""
+    with pytest.raises(ExecutionError, match="'p' raised Boom: my own") as caught:
+        kept(filtering(row, [calling(raising, "arrow", column)]))
+    assert len(str(caught.value)) < 1500
 
 
 async def _waiting(value: object) -> bool:
@@ -369,14 +316,8 @@ async def _waiting(value: object) -> bool:
 @pytest.mark.parametrize(("function", "kind"), [(lambda value: True, "row"), (_waiting, "async")])
 def test_a_value_that_python_does_not_have_concerns_its_row_only(column, bad, function, kind):
     """A function of Python values cannot be asked about it: an error that names both, or no match."""
-    data = odd_rows()
-    for on_error in ("null", "fail"):
-        spec = PredicateSpec("p", function, kind, on_error=on_error)
-        call = Call(spec, (Column(ColumnRef("t", column)),))
-        block_ = JoinSpec((RelationSpec("t", data.schema),), residuals=(call,))
-        eddy = EddyRun(block_, {"t": [data]}, stream="t", output=Mask())
-        if on_error == "null":
-            assert [kept for mask in eddy.run() for kept in mask.to_pylist()] == [n != bad for n in range(3)]
-        else:
-            with pytest.raises(ExecutionError, match=rf"predicate 'p' raised \w+Error[\s\S]*{column}="):
-                list(eddy.run())
+    assert kept(filtering(odd_rows(), [calling(function, kind, column, on_error="null")])) == [
+        n != bad for n in range(3)
+    ]
+    with pytest.raises(ExecutionError, match=rf"'p' raised \w+Error[\s\S]*{column}="):
+        kept(filtering(odd_rows(), [calling(function, kind, column, on_error="fail")]))

@@ -3,31 +3,47 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from itertools import product
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import combinations, product
+from typing import Any
+from unittest import mock
+from weakref import WeakSet
 
-import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
+from hypothesis import event, given, strategies as st
 
 from millrace.engine.arrivals.schedule import Schedule
-from millrace.engine.expressions import Column, ColumnRef, Compare
+from millrace.engine.expressions import Call, Column, ColumnRef, Compare
+from millrace.engine.figures import CellFigures
+from millrace.engine.operator import Probe
+from millrace.engine.operators import selection, udf_selection
 from millrace.engine.policies import POLICIES
 from millrace.engine.relations import RelationStore
-from millrace.engine.router import buffer
+from millrace.engine.router import buffer, trace as module
+from millrace.engine.router.back_pressure import Backpressure
 from millrace.engine.router.buffer import Buffer
-from millrace.engine.router.run_statistics import RunStatistics
+from millrace.engine.router.trace import Trace
 from millrace.engine.runs.eddy_run import EddyRun
+from millrace.engine.runs.output import Output
 from millrace.engine.runs.run_of import run_of
 from millrace.engine.spec import Equality, JoinSpec, RelationSpec
-from millrace.engine.state.stem import SteM
-from millrace.engine.state.waiting import Waiting
-from millrace.engine.tuples import Signature, TupleBatch
-from millrace.errors import InputError
+from millrace.engine.state import stairs
+from millrace.engine.state.stair import STAIR
+from millrace.engine.statistics import Statistics
+from millrace.engine.tuples import TupleBatch, singleton
+from millrace.errors import InputError, OptionError
 from millrace.limits.clock import VirtualClock
-from millrace.options import Options
-from tests.engine.eddy.blocks import block, chain, run, star
-from tests.engine.eddy.oracle import Case
+from millrace.options import ARCHITECTURES, MIGRATIONS, POLICY_NAMES, Options
+from millrace.predicates import PredicateSpec
+from tests.engine.eddy.answers import schedules
+from tests.engine.eddy.blocks import batches, chain, flying, rows_of, run, star
+from tests.engine.eddy.oracle import Case, answer_of, block, having, skewed_cases
+from tests.engine.laws import examples
+from tests.engine.state.rig import Rig, Tables
+from tests.reports.pages.reports import drifting
 
 NOTHING = pa.schema([])
 
@@ -51,14 +67,6 @@ def test_an_empty_relation_ends_the_run_early() -> None:
     assert eddy.figures().output_tuples == 0
 
 
-def test_a_relation_of_null_keys_is_as_good_as_empty() -> None:
-    """Rows that can match nothing are not tuples of the block."""
-    tables = {a: pa.table({"k": pa.array([None] * n, pa.int64())}) for a, n in (("a", 3), ("b", 5))}
-    rows, eddy = run(block(tables, ["a.k = b.k"]))
-    assert not rows
-    assert eddy.figures().tuples_routed == 0
-
-
 @pytest.mark.parametrize("online", [False, True])
 def test_results_come_early_only_when_asked_for(online: bool) -> None:
     """Interleaved sources give a first result before any of them has ended."""
@@ -78,14 +86,11 @@ def test_results_come_early_only_when_asked_for(online: bool) -> None:
 
 def test_a_set_must_be_built_and_wholly_joined() -> None:
     """Duplicates are dropped in its SteM, by the columns that are joined: all or it is refused."""
-    case = block(chain(1).tables, ["a.k = b.k", "b.j = c.j"], distinct=["c"])
+    tables = chain(1).tables
+    sets = block({"a": tables["a"], "c": tables["c"].select(["j"])}, ["a.k = c.j"], distinct=["c"])
     with pytest.raises(InputError, match="must be built"):
-        run(
-            block(
-                {"a": case.tables["a"], "c": case.tables["c"].select(["j"])}, ["a.k = c.j"], distinct=["c"]
-            ),
-            stream="c",
-        )
+        run(sets, stream="c")
+    case = block(tables, ["a.k = b.k", "b.j = c.j"], distinct=["c"])
     with pytest.raises(InputError, match="every column of it must be joined on"):
         run(case)
     # One column joined in two types is still one column.
@@ -96,8 +101,7 @@ def test_a_set_must_be_built_and_wholly_joined() -> None:
 
 
 @pytest.mark.parametrize("policy", POLICIES)
-@pytest.mark.parametrize("limit", [1, 2, 5])
-def test_no_batch_outgrows_its_size(policy: str, limit: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_batch_outgrows_its_size(policy: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """However many matches a tuple has, in joins, products and scans: probes stop and go on later."""
     seen: list[int] = []
     push = Buffer.push
@@ -110,12 +114,12 @@ def test_no_batch_outgrows_its_size(policy: str, limit: int, monkeypatch: pytest
     monkeypatch.setattr(Buffer, "push", watch)
     tables = {a: pa.table({"k": [1] * n}) for a, n in (("a", 6), ("b", 7), ("c", 3))}
     case = block(tables, ["a.k = b.k"])
-    for schedule in (None, Schedule(None, True, (0, 1, 2)), Schedule(0, True, (0, 1, 2))):
+    schedules = (None, Schedule(None, True, (0, 1, 2)), Schedule(0, True, (0, 1, 2)))
+    for limit, schedule in product([1, 2, 5], schedules):
+        seen.clear()
         options = Options(architecture="stems", policy=policy, batch_size=limit, reoptimize_every=5)
-        rows, eddy = run(case, options, schedule=schedule, chunk=100)
-        assert rows == {(1, 1, 1): 126}
+        assert run(case, options, schedule=schedule, chunk=100)[0] == {(1, 1, 1): 126}
         assert max(seen) == limit
-        assert not eddy._state._waiting._waiting
 
 
 @pytest.mark.parametrize("schedule", [None, Schedule(None, True, (1, 0, 2)), Schedule(1, True, (1, 0, 2))])
@@ -138,26 +142,6 @@ def test_a_set_without_columns_has_one_tuple() -> None:
         assert [b.to_pylist() for b in eddy.run()] == [[{"__count": expected}]]
 
 
-def test_prior_probers_wait_and_are_released(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A tuple that arrives before its partners waits, meets each once, and leaves."""
-    held: list[int] = []
-    hold = Waiting.hold
-
-    def watch(self: Waiting, batch: TupleBatch, relation: int, seen: int) -> None:
-        held.append(seen)
-        hold(self, batch, relation, seen)
-
-    monkeypatch.setattr(Waiting, "hold", watch)
-    tables = {"u": pa.table({"k": [1, 2]}), "s": pa.table({"k": [1, 1, 2, 3, 1]})}
-    case = block(tables, ["u.k = s.k"])
-    rows, eddy = run(case, Options(batch_size=1), schedule=Schedule(0, True, (0, 1)))
-    assert rows == {(1, 1): 3, (2, 2): 1}
-    assert held[0] == 1
-    assert max(held) == 5
-    assert not eddy._state._waiting._waiting
-    assert eddy._buffer.pop() is None
-
-
 def test_every_tuple_is_accounted_for() -> None:
     """Orders add up to the source tuples, and modules' books to what went through them."""
     keys = {"x": [0, 1, 5] * 10, "y": [0, 7, 1] * 10}
@@ -178,31 +162,6 @@ def test_every_tuple_is_accounted_for() -> None:
     assert made == figures.intermediate_tuples + figures.output_tuples
 
 
-def test_residual_predicates_are_placed_anywhere_but_applied_once() -> None:
-    """Whether a residual is tried first or last, exactly the rows that pass it remain."""
-    tables = {a: pa.table({"k": [1, 1, 2, None], "v": [1, 2, 3, None]}) for a in "ab"}
-    plain = block(tables, ["a.k = b.k"])
-    less = Compare("<", Column(ColumnRef("a", "v")), Column(ColumnRef("b", "v")), pa.int64())
-    case = Case(
-        JoinSpec(plain.spec.relations, plain.spec.equalities, (less, less), plain.spec.output), tables
-    )
-    for seed, size in product(range(5), (1, 100)):
-        rows, eddy = run(case, Options(policy="random", batch_size=size, seed=seed))
-        assert rows == case.expected() == {(1, 1, 1, 2): 1}
-        assert sum(m.tuples_out for m in eddy.figures().modules if m.action == "select") == 2
-
-
-def test_an_index_is_made_when_a_probe_first_needs_it() -> None:
-    """A SteM has one index for each combination of columns that was probed, and none before."""
-    _, eddy = run(
-        chain(3),
-        Options(policy="fixed", order=("a", "b", "c"), transfer=False),
-        schedule=Schedule(0, False, (1, 2, 0)),
-    )
-    stems: Sequence[SteM] = eddy._state.stems
-    assert [len(stem.base._indexes) for stem in stems] == [0, 1, 1]
-
-
 @pytest.mark.broken_rule
 def test_what_was_divided_comes_together_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """Small batches are merged; rows, and the orders that tuples took, are the same as without."""
@@ -220,19 +179,6 @@ def test_what_was_divided_comes_together_again(monkeypatch: pytest.MonkeyPatch) 
         found[share] = sum(module.calls for module in figures.modules if module.action == "probe")
     few, many = found.values()
     assert few < 0.75 * many
-
-
-def test_merged_paths_are_told_apart() -> None:
-    """Two that went on alike after they were merged are not taken for one."""
-    store = RelationStore.single(pa.record_batch({"k": [1, 2]}), [], [])
-
-    def merged(*names: str) -> TupleBatch:
-        parts = [TupleBatch(Signature(1), {0: np.arange(2)}, {0: store}, path=(n,), origin=2) for n in names]
-        return TupleBatch.merged(parts).walked("z")
-
-    statistics = RunStatistics(["a"], 10)
-    statistics.end(TupleBatch.merged([merged("u", "v"), merged("w", "x")]))
-    assert dict(statistics.figures(0, 0.0, "", 0).orders) == {f"{n} → z": 2 for n in "uvwx"}
 
 
 @pytest.mark.parametrize("architecture", ["stems", "joins", "static"])
@@ -259,3 +205,271 @@ def test_the_time_of_a_run_that_does_not_end_is_told(architecture: str, fails: b
         next(results)
         results.close()
     assert run.figures().seconds == clock.now() > 0
+
+
+# Results: one gather a relation and batch, and masks that stay with their batches.
+
+
+def test_a_relation_is_gathered_once_a_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For all of its output columns together, wherever they stand among the others."""
+    taken: list[int] = []
+    added: list[int] = []
+    take, add = RelationStore.take, Output.add
+
+    def noted(self: RelationStore, columns: list[str], rows: object) -> list[pa.Array]:
+        taken.append(len(columns))
+        return take(self, columns, rows)
+
+    case = chain(3, rows=40)
+    mixed = sorted(case.spec.output, key=lambda column: column.source.column)
+    case = replace(case, spec=replace(case.spec, output=tuple(mixed)))
+    assert [column.source.relation for column in mixed[:3]] == ["a", "b", "c"]
+    monkeypatch.setattr(RelationStore, "take", noted)
+    monkeypatch.setattr(Output, "add", lambda self, batch: (added.append(batch.size), add(self, batch))[1])
+    assert run(case, chunk=10)[0] == case.expected()
+    assert sorted(taken) == sorted([2, 3, 2] * sum(size > 0 for size in added))
+
+
+@pytest.mark.parametrize("filtered", ["not", "compiled", "called"])
+@pytest.mark.parametrize(
+    ("width", "most"), [(400, 1 << 20), pytest.param(40_000, 1 << 26, marks=pytest.mark.nightly)]
+)
+def test_wide_rows_come_in_small_batches(filtered: str, width: int, most: int) -> None:
+    """More than Arrow's texts can have in one array, 2.4 GB at night, is gathered in pieces."""
+    texts = pa.table({"k": range(60), "text": [f"{n:0{width}d}" for n in range(60)]})
+    fans = pa.table({"k": [n % 60 for n in range(60_000)], "name": [""] * 60_000})
+    case = block({"texts": texts, "fans": fans}, ["texts.k = fans.k"])
+    text, read = Column(ColumnRef("texts", "text")), []
+
+    def passing(texts: pa.Array, _: pa.Array) -> pa.Array:
+        read.append(texts.nbytes)
+        return pc.is_valid(texts)
+
+    call = Call(PredicateSpec("p", passing, "arrow"), (text, Column(ColumnRef("fans", "k"))))
+    compared = Compare(">", text, Column(ColumnRef("fans", "name")), pa.string())
+    case = having(case, *{"not": (), "compiled": (compared,), "called": (call,)}[filtered])
+    options = Options(policy="fixed", order=("fans", "texts"))
+    sources = {alias: table.to_batches() for alias, table in case.tables.items()}
+    with (
+        mock.patch.object(selection, "BATCH_BYTES", most),
+        mock.patch.object(udf_selection, "BATCH_BYTES", most),
+    ):
+        output = Output(case.spec, options.batch_size, most)
+        eddy = EddyRun(case.spec, sources, options, stream="fans", output=output, clock=VirtualClock())
+        sizes = [(batch.num_rows, batch.nbytes) for batch in eddy.run()]
+    assert sum(rows for rows, _ in sizes) == 60_000
+    assert max([size for _, size in sizes] + read) < 3 * most
+
+
+# Under skew a run holds no more than the tuples that are to be held need, and makes others in pieces.
+
+
+def sizes(case: Case) -> int:
+    """Return how many tuples the joins of all sets of relations have, but of all relations together."""
+    names = case.spec.aliases
+    found = 0
+    for count in range(1, len(names)):
+        for inside in combinations(names, count):
+            held = [str(e) for e in case.spec.equalities if {e.left.relation, e.right.relation} <= {*inside}]
+            where = f" WHERE {' AND '.join(held)}" if held else ""
+            sql = f"SELECT count(*) FROM {', '.join(f't_{name} {name}' for name in inside)}{where}"
+            found += next(iter(answer_of(sql, case.tables)))[0]
+    return found
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+@examples(12)
+@given(data=st.data())
+def test_memory_under_skew_is_bounded(architecture: str, data: st.DataObject) -> None:
+    """State is linear in the tuples that the architecture stores by definition; the buffer in nothing.
+
+    That is: base tuples once each; with STAIRs, of each connected set of relations no more tuples than its
+    join has, each in one STAIR (where state is moved, or stored as base tuples, in one at each join at its
+    border); in flight, what arrived together, and for each step and each join that a part of a batch may be
+    sent to one batch that probes and one of what it found, however many results there are.
+    """
+    case = data.draw(skewed_cases(rows=32, count_only=True))
+    batch = data.draw(st.sampled_from([32, 100]))
+    options = Options(
+        architecture=architecture,
+        migration=data.draw(st.sampled_from(MIGRATIONS)),
+        intermediate=data.draw(st.booleans()),
+        policy=data.draw(st.sampled_from(POLICY_NAMES)),
+        batch_size=batch,
+        reoptimize_every=data.draw(st.sampled_from([10, 1000])),
+    )
+    schedule = data.draw(schedules(case))
+    made = run_of(case.spec, case.batches(batch), options, schedule=schedule, clock=VirtualClock())
+    found = flying(made) if isinstance(made, EddyRun) else [0]
+    event("in turn" if schedule.interleaved else "one after the other")
+    assert rows_of(case, made) == case.expected(), case.sql()
+    count = len(case.tables)
+    rows = sum(table.num_rows for table in case.tables.values())
+    is_moved = options.architecture == "stairs" or not options.intermediate
+    stored = 0 if options.architecture == "stems" else (count - 1 if is_moved else 1) * sizes(case)
+    assert made.figures().peak_state <= rows + stored
+    assert max(found) <= (2 * count * (count - 1) + count) * batch
+
+
+def test_state_is_rebuilt_a_piece_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What pieces of base tuples match, 400 pairs and 8,000 triples, is not in memory beside the state."""
+    piece, n = 16, 20
+    tables: Tables = {
+        alias: {key: [1] * n for key in keys} for alias, keys in zip("rst", ("a", "ab", "bc"), strict=True)
+    }
+    rig = Rig({**tables, "u": {"c": [1]}}, ["r.a = s.a", "s.b = t.b", "t.c = u.c"], piece, is_checked=False)
+    way = {"s": "rs", "t": "st", "rs": "st", "st": "rs", "rst": "tu"}
+    for alias in "rst":
+        rig.arrive(" ".join(f"{alias}{i}" for i in range(1, n + 1)), **way)
+    alive: WeakSet[TupleBatch] = WeakSet()
+    most, right = [0], STAIR.matches
+
+    def matches(*args: Any) -> TupleBatch:
+        batch = right(*args)
+        alive.add(batch)
+        most[0] = max(most[0], sum(each.size for each in alive))
+        return batch
+
+    monkeypatch.setattr(stairs, "_PIECE", piece)
+    monkeypatch.setattr(STAIR, "matches", matches)
+    rig.stairs.rebuild(rig.stairs.tree, rig.route(**way))
+    assert rig.stairs.recomputed >= n**3
+    assert most[0] <= 2 * 2 * piece
+
+
+# Back-pressure: queues in front of modules change when things are done, and never the answer.
+
+
+@pytest.mark.parametrize(("queue", "buffer", "named"), [(0, 10, "queue is 0"), (5, 0, "buffer is 0")])
+def test_limits_below_one_are_refused(queue: int, buffer: int, named: str) -> None:
+    """A queue that takes nothing would never be worked off."""
+    with pytest.raises(OptionError, match=named):
+        Backpressure(queue, buffer)
+
+
+@pytest.mark.parametrize("architecture", ["joins", "stairs"])
+def test_queues_do_not_go_with_base_tuples_alone(architecture: str) -> None:
+    """While ``r ⋈ s`` waits for ``t``, a tuple of ``t`` would meet it, and ``s``, which stands for it."""
+    case, options = chain(1), Options(architecture=architecture, intermediate=False)
+    with pytest.raises(InputError, match="intermediate=False"):
+        EddyRun(case.spec, batches(case, 2), options, backpressure=Backpressure(None, 20))
+
+
+# How much waits
+
+
+@st.composite
+def chains(draw: st.DrawFn) -> Case:
+    """Draw ``r.a = s.a AND s.b = t.b AND t.c = u.c`` with skewed keys."""
+    n = draw(st.integers(2, 14))
+    columns = {"r": "a", "s": "ab", "t": "bc", "u": "c"}
+
+    def keys() -> pa.Array:
+        return pa.array([0 if i % 2 else draw(st.integers(0, 3)) for i in range(n)], pa.int64())
+
+    tables = {alias: pa.table({c: keys() for c in names}) for alias, names in columns.items()}
+    return block(tables, ["r.a = s.a", "s.b = t.b", "t.c = u.c"], count_only=True)
+
+
+@examples(16)
+@given(st.data())
+def test_queues_hold_what_they_may_and_a_batch_for_each_step(data: st.DataObject) -> None:
+    """DuckDB's rows, with any architecture and policy, and the room there is is not overrun by a hot key."""
+    case = data.draw(chains())
+    size = data.draw(st.sampled_from([1, 2, 5]))
+    limits = Backpressure(data.draw(st.sampled_from([1, 3])), data.draw(st.sampled_from([1, 10])))
+    options = Options(
+        architecture=data.draw(st.sampled_from(["stems", "joins", "stairs"])),
+        policy=data.draw(st.sampled_from(POLICY_NAMES)),
+        batch_size=size,
+        reoptimize_every=data.draw(st.sampled_from([1, 3, 1000])),
+        online=True,
+        seed=data.draw(st.integers(0, 3)),
+    )
+    schedule = data.draw(st.none() | schedules(case))
+    if schedule is not None and schedule.unbuilt is not None:
+        # Tuples of a relation that is not kept wait in SteMs for all others, however many of them there are.
+        schedule = replace(schedule, interleaved=False)
+    eddy = EddyRun(
+        case.spec, batches(case, 3), options, schedule=schedule, clock=VirtualClock(), backpressure=limits
+    )
+    waiting = flying(eddy)
+    assert rows_of(case, eddy) == case.expected()
+    relations = len(case.spec.relations)
+    modules = 2 * relations
+    room = limits.buffer + modules * (limits.queue or 0)
+    # A batch more in each queue, one for each step of the join, one that has arrived for each relation.
+    assert max(waiting) <= room + size * modules + size * relations + 3 * relations
+
+
+# What a run keeps of its decisions: true, bounded, and of every kind of run.
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        *({"policy": name} for name in POLICY_NAMES if name != "fixed"),
+        {"policy": "fixed", "order": ("o", "c")},
+        {"architecture": "stairs", "online": True},
+        {"architecture": "joins"},
+        {"online": True},
+        {"batch_size": 40},
+    ],
+    ids=str,
+)
+def test_the_last_reading_is_the_total(options):
+    """Sums only grow, the last are those of the modules, and orders are of all tuples that were sent on."""
+    figures = drifting(**options)
+    assert CellFigures.from_json(figures.to_json()) == figures
+    totals = {(m.name, m.action): (m.tuples_in, m.tuples_out) for m in figures.modules}
+    for reading in figures.readings:
+        assert reading.points[-1][1:3] == totals[reading.module, reading.action]
+        for before, now in zip(reading.points, reading.points[1:], strict=False):
+            assert all(a <= b for a, b in zip(before, now, strict=True))
+    assert {reading.module for reading in figures.readings} == {
+        name for name, action in totals if action in ("probe", "join") and totals[name, action][0]
+    }
+    largest = max(figures.traces, key=lambda each: each.tuples)
+    assert (largest.source, largest.tuples) == ("l", 60_000)
+    for each in figures.traces:
+        places = [change.after for change in each.changes]
+        assert places[0] == 0
+        assert places == sorted(places)
+        assert places[-1] <= each.tuples
+    assert sum(len(each.changes) for each in figures.traces) <= module._MOST_CHANGES
+    points = sum(len(reading.points) for reading in figures.readings)
+    assert points <= module._MOST_POINTS + len(figures.readings)
+
+
+def test_a_drift_is_seen_and_told_why():
+    """The order turns half-way, because one dimension's share of matches fell and the other's rose."""
+    (trace,) = drifting().traces
+    change = next(c for c in trace.changes if c.after >= 30_000 and c.order == "o → c")
+    shifts = {shift.module: shift for shift in change.why}
+    assert set(shifts) == {"o", "c"}
+    assert shifts["o"].selectivity[1] < shifts["o"].selectivity[0]
+
+
+class _Probe(Probe):
+    def step(self, work, limit):
+        raise AssertionError
+
+
+@pytest.mark.parametrize("decisions", [10, 1_000, 20_000])
+def test_what_goes_to_and_fro_is_thinned(decisions):
+    """However often minds change: what is kept is bounded, is of the whole run, and still alternates."""
+    accounts = Statistics()
+    trace = Trace(["a", "b", "c"], accounts)
+    probes = [_Probe(1, "SteM(b)", "b"), _Probe(2, "SteM(c)", "c")]
+    start = singleton(0)
+    for number in range(decisions):
+        chosen = probes[number % 2]
+        trace.decided(start, [(chosen, 1.0)])
+        for key in (chosen, (start, chosen)):
+            accounts.update(key, 10, 5, 1e-6)
+    (orders,) = trace.orders()
+    assert orders.tuples == 10 * decisions
+    assert len(orders.changes) <= module._MOST_CHANGES
+    assert {change.order for change in orders.changes} == {"b", "c"}
+    assert orders.changes[-1].after >= 0.4 * orders.tuples
+    assert sum(len(each.points) for each in trace.readings()) <= module._MOST_POINTS + 2

@@ -141,3 +141,32 @@ def test_of_processes_that_start_together_one_compiles(tmp_path: Path) -> None:
     started = [process(PLACE, NUMBA_CACHE_DIR=tmp_path / "cache", NUMBA_DISABLE_JIT=0) for _ in range(3)]
     counts = [answer(each)[1:] for each in started]
     assert sorted(counts) == [["0", "1"], ["1", "0"], ["1", "0"]]
+
+
+# The kernels are plain Python too.
+
+
+def test_the_kernels_pass_their_tests_as_interpreted_python() -> None:
+    """Nothing in them relies on the compiler: typing, wrap-around and bounds are the same without it."""
+    here = Path(__file__).parent
+    # numpy's scalars warn where compiled integers wrap around silently, which hashing relies on.
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-p",
+        "no:cacheprovider",
+        "-W",
+        "ignore:overflow:RuntimeWarning",
+    ]
+    files = [str(here / f"test_{name}.py") for name in ("multimap", "kernels")]
+    done = subprocess.run(
+        command + files,
+        env={**os.environ, "NUMBA_DISABLE_JIT": "1"},
+        cwd=here.parents[2],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr

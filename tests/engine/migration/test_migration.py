@@ -2,25 +2,114 @@
 
 from __future__ import annotations
 
-import numpy as np
+import random
+from dataclasses import dataclass, field
+
 import pytest
 from hypothesis import given, strategies as st
 
-from millrace.engine.migration import MIGRATION_POLICIES, Change, default_migration, policies
-from millrace.options import MIGRATIONS, Options
-from tests.engine.laws import examples
-from tests.engine.migration.simulator import Phase, Simulation, simulate
+from millrace.engine.migration import MIGRATION_POLICIES, Change, MigrationPolicy, policies
+from millrace.engine.migration.majority import Majority
+from millrace.engine.tuples import Signature
+from millrace.options import Options
+from tests.engine.laws import examples, same_examples
+
+# A model of one relation's state beside two joins, in plain arithmetic.
+
+
+@dataclass(frozen=True)
+class Phase:
+    """For so many source tuples: matches per arriving tuple if all the state were at side 0, or at side 1."""
+
+    tuples: int
+    matches: tuple[float, float]
+
+
+@dataclass
+class Simulation:
+    """Runs phases under a policy.
+
+    Args:
+        phases: One after the other.
+        policy: Decides what to move.
+        batch: Source tuples between two points of stasis; half of them become state.
+        foresight: The policy is told this many times the tuples that are really to come.
+
+    Attributes:
+        work: Tuples that came, that they met, and what moving others has cost.
+        spent: The last of these.
+        moves: Source tuples arrived, and tuples moved.
+        left: Tuples that stayed where they were misplaced, over all points of stasis.
+    """
+
+    phases: list[Phase]
+    policy: MigrationPolicy
+    batch: int = 2000
+    foresight: float = 1.0
+    work: float = 0.0
+    spent: float = 0.0
+    moves: list[tuple[int, int]] = field(default_factory=list)
+    left: int = 0
+
+    def __post_init__(self) -> None:
+        whole = sum(phase.tuples for phase in self.phases)
+        held = whole / 2
+        sides = [0.0, 0.0]
+        arrived, decision, good = 0, 0, None
+        for phase in self.phases:
+            better = int(phase.matches[1] < phase.matches[0])
+            for first in range(0, phase.tuples, self.batch):
+                n = min(self.batch, phase.tuples - first)
+                arrived += n
+                self.work += n + n * sum(m * s / held for m, s in zip(phase.matches, sides, strict=True))
+                good = better if good is None else good
+                sides[good] += n / 2
+                if good != better:  # noticed after a batch
+                    good, decision = better, decision + 1
+                moved = self._moved(phase, sides, good, arrived, whole, decision)
+                sides[good] += moved
+                sides[1 - good] -= moved
+                self.left += int(sides[1 - good])
+
+    def _moved(
+        self, phase: Phase, sides: list[float], good: int, arrived: int, whole: int, decision: int
+    ) -> int:
+        """Ask the policy while something is misplaced, and do as it says."""
+        misplaced = int(sides[1 - good])
+        if not misplaced:
+            return 0
+        remaining = self.foresight * (whole - arrived)
+        saving = 2 * (phase.matches[1 - good] - phase.matches[good]) / whole * remaining
+        cost = 1 + min(phase.matches) * arrived / whole
+        moved = self.policy.allowance(
+            Change(
+                misplaced,
+                misplaced * cost,
+                misplaced * saving,
+                arrived,
+                remaining,
+                decision,
+                worked=self.work - self.spent,
+                spent=self.spent,
+            )
+        )
+        assert 0 <= moved <= misplaced
+        if moved:
+            self.moves.append((arrived, moved))
+            self.work += moved * cost
+            self.spent += moved * cost
+        return moved
+
+
+# Where a span's tuples belong: with most of them, and not to a
+
 
 LAWS = examples(40)
 TUPLES = 400_000
 
 
 def run(name: str, phases: list[Phase], **settings: float) -> Simulation:
-    return simulate(phases, MIGRATION_POLICIES[name](Options()), **settings)
-
-
-def change(tuples: int, *, saving: float = 1e9, arrived: int = 1000, decision: int = 1) -> Change:
-    return Change(tuples, float(tuples), saving, arrived, 1e6, decision)
+    return Simulation(phases, MIGRATION_POLICIES[name](Options()), **settings)  # type: ignore[arg-type]
 
 
 def two_phases(share: float, matches: float) -> list[Phase]:
@@ -32,20 +121,6 @@ def fluctuating(period: int, matches: float) -> list[Phase]:
     return [Phase(period, (matches, 0.2) if turn % 2 else (0.2, matches)) for turn in range(TUPLES // period)]
 
 
-def random_phases(seed: int) -> list[Phase]:
-    """Return changes at random times, of a random strength between a tenth of a match and a hundred."""
-    random = np.random.default_rng(seed)
-    scale = 10 ** random.uniform(-1, 2)
-    lengths = 2000 + random.exponential(30_000, random.integers(2, 25)).astype(int)
-    return [Phase(int(length), tuple(random.exponential(scale, 2))) for length in lengths]
-
-
-def test_every_policy_of_the_options_is_registered() -> None:
-    """The names users may write are exactly the policies there are."""
-    assert set(MIGRATION_POLICIES) == set(MIGRATIONS)
-    assert default_migration() in MIGRATIONS
-
-
 phases = st.lists(
     st.builds(Phase, st.integers(1, 30_000), st.tuples(st.floats(0, 50), st.floats(0, 50))), max_size=8
 )
@@ -54,23 +129,20 @@ phases = st.lists(
 @pytest.mark.law
 @pytest.mark.parametrize("name", MIGRATION_POLICIES)
 def test_no_more_is_moved_than_is_misplaced_and_always_the_same(name: str) -> None:
-    """Whatever comes, and however wrong the forecast is; two runs are alike."""
+    """Whatever comes, and however wrong the forecast is; two runs are alike.
+
+    EddyJoins move nothing, and the paper's greedy policy all that is misplaced, whatever it costs.
+    """
 
     @LAWS
     @given(phases, st.sampled_from([0.0, 0.3, 1.0, 5.0]), st.sampled_from([500, 5000]))
     def law(drawn: list[Phase], foresight: float, batch: int) -> None:
         one, two = (run(name, drawn, foresight=foresight, batch=batch) for _ in range(2))
         assert (one.work, one.moves) == (two.work, two.moves)  # the simulator checks the bounds
+        assert name != "never" or not one.moves
+        assert name != "eager" or not one.left
 
     law()
-
-
-def test_eager_moves_all_and_never_moves_nothing() -> None:
-    """The paper's greedy policy, and EddyJoins: neither looks at what it costs."""
-    for saving in (-1.0, 0.0, 1e9):
-        asked = change(500, saving=saving)
-        assert MIGRATION_POLICIES["eager"](Options()).allowance(asked) == 500
-        assert MIGRATION_POLICIES["never"](Options()).allowance(asked) == 0
 
 
 @pytest.mark.parametrize(("share", "matches"), [(0.3, 5.0), (0.55, 5.0), (0.3, 50.0), (0.1, 20.0)])
@@ -81,30 +153,12 @@ def test_a_single_right_change_is_followed(share: float, matches: float) -> None
     assert run("backoff", drawn).work < 0.75 * run("never", drawn).work
 
 
-@pytest.mark.parametrize("matches", [2.0, 5.0, 20.0, 50.0])
-@pytest.mark.parametrize("period", [2000, 4000, 10_000, 20_000, 50_000, 100_000])
+@pytest.mark.parametrize("matches", [2.0, 50.0])
+@pytest.mark.parametrize("period", [2000, 10_000, 100_000])
 def test_fluctuations_do_not_make_it_thrash(matches: float, period: int) -> None:
     """However fast selectivities change hands, it is at most a quarter more work than moving nothing."""
     drawn = fluctuating(period, matches)
     assert run("backoff", drawn).work <= 1.25 * run("never", drawn).work
-
-
-def test_eager_thrashes() -> None:
-    """Otherwise there would be nothing to avoid."""
-    drawn = fluctuating(4000, 5.0)
-    assert run("eager", drawn).work > 5 * run("never", drawn).work
-
-
-def test_random_changes_gain_more_than_they_lose() -> None:
-    """Over random sequences: less work than moving nothing, almost never a quarter more, eager far above."""
-    drawn = [random_phases(seed) for seed in range(150)]
-    never = np.array([run("never", each).work for each in drawn])
-    ratios = np.array([run("backoff", each).work for each in drawn]) / never
-    eager = np.array([run("eager", each).work for each in drawn]) / never
-    assert ratios.mean() < 1.0
-    assert np.quantile(ratios, 0.97) <= 1.25
-    assert ratios.max() <= 1.6
-    assert np.quantile(eager, 0.97) > 2.5
 
 
 @pytest.mark.broken_rule
@@ -137,3 +191,68 @@ def test_patience_grows_with_migrations_and_returns_when_it_is_calm() -> None:
     assert not follows(1200, 2)
     assert not follows(1999, 3)
     assert follows(2000, 4)
+
+
+# Where a span's tuples belong: with most of them, and not to and fro.
+
+
+SAME = same_examples(60)
+SPAN = 0b11
+
+
+def signature(done: int) -> Signature:
+    return Signature(SPAN, done=done)
+
+
+class Routed:
+    """A span whose tuples are routed by signature; counts how often it is said to belong elsewhere."""
+
+    def __init__(self, window: int = 100) -> None:
+        self.majority = Majority(window)
+        self.place: int | None = None
+        self.changes = 0
+
+    def route(self, done: int, place: int, tuples: int) -> None:
+        found = self.majority.decide(signature(done), place, self.place)
+        self.changes += self.place is not None and found != self.place
+        self.place = found
+        self.majority.count(signature(done), tuples)
+
+
+@SAME
+@given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 5000)), min_size=1, max_size=30))
+def test_one_signature_alone_is_followed_at_once(decisions: list[tuple[int, int]]) -> None:
+    """Whatever its tuples were, where they go is where they belong."""
+    routed = Routed()
+    for place, tuples in decisions:
+        routed.route(0, place, tuples)
+        assert routed.place == place
+
+
+@SAME
+@given(st.integers(0, 1 << 30), st.integers(2, 4), st.sampled_from([1, 64, 5000]), st.floats(0.05, 0.95))
+def test_signatures_that_differ_for_good_do_not_move_state_for_ever(
+    seed: int, signatures: int, batch: int, share: float
+) -> None:
+    """Each goes to a join of its own, one with a share of the tuples: soon nothing changes any more."""
+    draw = random.Random(seed)
+    routed = Routed()
+    late = 0
+    for turn in range(600):
+        one = 0 if draw.random() < share else draw.randrange(1, signatures)
+        before = routed.changes
+        routed.route(one, one, draw.randint(1, batch))
+        late += turn >= 300 and routed.changes > before
+    assert routed.changes <= 20
+    assert late <= 1
+
+
+@SAME
+@given(st.integers(1, 20), st.integers(1, 2000))
+def test_the_larger_part_decides(factor: int, tuples: int) -> None:
+    """Many more tuples of one signature than of another: they belong where those go, whoever was first."""
+    routed = Routed(10_000)
+    routed.route(0, 0, tuples)
+    routed.route(1, 1, (factor + 3) * tuples + 5)
+    routed.route(0, 0, tuples)
+    assert routed.place == 1

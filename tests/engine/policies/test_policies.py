@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
-import numpy as np
+import pyarrow as pa
 import pytest
 from hypothesis import given, strategies as st
 
+from millrace.engine.architectures.choice import architecture_of, policy_of
+from millrace.engine.expressions import Call, Column, ColumnRef
 from millrace.engine.migration import MIGRATION_POLICIES
 from millrace.engine.policies import POLICIES, Candidate, Shares
 from millrace.engine.policies.base import EXPLORED_SHARE
+from millrace.engine.spec import Equality, JoinSpec, OutputColumn, RelationSpec, Window
+from millrace.engine.spill.run_of import run_of
 from millrace.engine.statistics import Account, Profile
 from millrace.engine.tuples import Signature
-from millrace.options import POLICY_NAMES, Options
+from millrace.options import ARCHITECTURES, MIGRATIONS, POLICY_NAMES, Options, Research
+from millrace.predicates import PredicateSpec
 from tests.engine.laws import examples
-from tests.engine.operators import KINDS, Join, Probe, Profiling, Select
-from tests.engine.policies.cases import outcomes_of
-from tests.engine.policies.simulator import simulate
+from tests.engine.operators import KINDS, Join, Probe, Profiling, outcomes_of
 
 LAWS = examples(40)
 SIGNATURE = Signature(1)
@@ -91,14 +95,14 @@ def favourite(shares: Shares) -> int:
     return max(shares, key=lambda pair: pair[1])[0].target
 
 
-def test_every_policy_of_the_options_is_registered() -> None:
-    """The names users may write are exactly the policies there are."""
-    assert set(POLICIES) == set(POLICY_NAMES)
-
-
-@pytest.mark.parametrize("registry", [POLICIES, MIGRATION_POLICIES])
-def test_policies_cannot_be_replaced(registry: Any) -> None:
-    """Tasks would not see the change, so it is an error where it is made."""
+@pytest.mark.parametrize(
+    ("registry", "names"),
+    [(POLICIES, POLICY_NAMES), (MIGRATION_POLICIES, MIGRATIONS)],
+    ids=["routing", "state"],
+)
+def test_the_names_users_may_write_are_the_policies_there_are(registry: Any, names: tuple[str, ...]) -> None:
+    """They cannot be replaced: tasks would not see the change, so it is an error where it is made."""
+    assert set(registry) == set(names)
     for name in registry:
         with pytest.raises(TypeError):
             registry[name] = object
@@ -143,28 +147,6 @@ def renamed(c: Candidate, name: Any) -> Candidate:
     return replace(c, operator=KINDS[name](c.operator.target))
 
 
-@pytest.mark.law
-@pytest.mark.parametrize("policy", POLICIES)
-def test_whatever_the_order_the_same_tuples_are_kept(policy: str) -> None:
-    """Every tuple that passes all predicates comes out once, no other does; and two runs are alike."""
-
-    @examples(15)
-    @given(
-        st.integers(0, 1 << 20),
-        st.lists(st.tuples(st.floats(1e-7, 0.1), st.floats(0, 1)), min_size=1, max_size=6),
-        st.sampled_from([1, 7, 500]),
-        st.integers(0, 700),
-    )
-    def law(seed: int, predicates: list[tuple[float, float]], batch: int, tuples: int) -> None:
-        costs = tuple(cost for cost, _ in predicates)
-        drawn = np.random.default_rng(seed).random((tuples, len(costs))) < [kept for _, kept in predicates]
-        one, two = (simulate(drawn, costs, policy, batch) for _ in range(2))
-        assert sorted(one.kept) == list(np.flatnonzero(drawn.all(axis=1)))
-        assert one.decisions == two.decisions
-
-    law()
-
-
 @pytest.mark.parametrize("policy", ["greedy", "rank", "interactive", "a_greedy", "bounded"])
 def test_joins_that_are_known_are_explored_in_large_pieces(policy: str) -> None:
     """Pieces are coarse where joins are known, and only there, whoever decides for a policy."""
@@ -177,56 +159,24 @@ def test_joins_that_are_known_are_explored_in_large_pieces(policy: str) -> None:
         assert made.coarse == is_coarse
 
 
-def test_random_routing_tries_everything() -> None:
-    """Over many decisions every candidate gets a part, alone and shared with another."""
-    answers = chosen("random", [[candidate(i) for i in range(4)]] * 200)
-    assert {operator.target for shares in answers for operator, _ in shares} == {0, 1, 2, 3}
-    assert {len(shares) for shares in answers} == {1, 2}
-
-
-def test_a_fixed_order_puts_selections_first_then_names_then_the_rest() -> None:
-    """Names are the user's, in any case; what is not named follows as written."""
-    candidates = [
-        candidate(0),
-        candidate(1),
-        candidate(2, name="Orders"),
-        candidate(0, action="select", name="σ"),
-    ]
-    answers = []
-    while candidates:
-        ((operator, share),) = chosen("fixed", [candidates], order=("orders",))[0]
-        assert share == 1.0
-        answers.append(operator)
-        candidates = [c for c in candidates if c.operator != operator]
-    assert answers == [
-        Select(0),
-        Probe(2),
-        Probe(0),
-        Probe(1),
-    ]
-
-
-@pytest.mark.parametrize("policy", ["greedy", "rank"])
-def test_learning_policies_prefer_what_was_measured_to_drop_more(policy: str) -> None:
-    """At equal cost the lowest selectivity wins, whatever was guessed; the rest gets a small share."""
-    good = candidate(1, 5.0, (4096, 100, 1.0))
-    bad = candidate(0, 0.1, (4096, 3900, 1.0))
-    shares = dict(chosen(policy, [[bad, good]])[0])
-    assert shares == {good.operator: 1 - EXPLORED_SHARE, bad.operator: EXPLORED_SHARE}
-
-
-def test_greedy_counts_tuples_and_rank_counts_time() -> None:
-    """A dear module that drops most comes first for one and last for the other."""
-    dear = candidate(0, 1.0, (4096, 400, 40.0))
-    cheap = candidate(1, 1.0, (4096, 2000, 0.04))
-    assert favourite(chosen("greedy", [[dear, cheap]])[0]) == 0
-    assert favourite(chosen("rank", [[dear, cheap]])[0]) == 1
-
-
-def test_a_guess_gives_way_to_measurements() -> None:
-    """A few tuples hardly move an expectation; a thousand replace it."""
-    assert candidate(0, 0.5, (1, 10, 0.0)).selectivity < 0.6
-    assert candidate(0, 0.5, (2048, 8192, 0.0)).selectivity == 4.0
+@pytest.mark.parametrize(
+    ("policy", "measured", "first"),
+    [
+        # At equal cost the lowest selectivity wins, whatever was guessed.
+        ("greedy", [(4096, 3900, 1.0), (4096, 100, 1.0)], 1),
+        ("rank", [(4096, 3900, 1.0), (4096, 100, 1.0)], 1),
+        # A dear module that drops most is first by tuples and last by time.
+        ("greedy", [(4096, 400, 40.0), (4096, 2000, 0.04)], 0),
+        ("rank", [(4096, 400, 40.0), (4096, 2000, 0.04)], 1),
+    ],
+)
+def test_greedy_counts_tuples_and_rank_counts_time(
+    policy: str, measured: list[tuple[int, int, float]], first: int
+) -> None:
+    """What was measured decides, and the rest gets a small share."""
+    shares = chosen(policy, [[candidate(i, 0.1 + 4.9 * i, seen) for i, seen in enumerate(measured)]])[0]
+    assert favourite(shares) == first
+    assert 0 < min(share for _, share in shares) <= EXPLORED_SHARE
 
 
 @pytest.mark.parametrize("policy", ["greedy", "rank"])
@@ -239,3 +189,70 @@ def test_exploration_goes_to_the_least_known_and_never_to_what_multiplies(policy
     shares = dict(chosen(policy, [[best, known, unknown, explosive]])[0])
     assert set(shares) == {best.operator, unknown.operator}
     assert dict(chosen(policy, [[best, explosive]])[0]) == {best.operator: 1.0}
+
+
+# Which policy and which join state an eddy has when none is asked for.
+
+
+SCHEMA = pa.schema([("k", pa.int64())])
+KEYS = [ColumnRef(alias, "k") for alias in "ab"]
+
+
+def block(*, joins: bool, called: bool) -> JoinSpec:
+    spec = PredicateSpec("odd", lambda k: k % 2 == 1, "row")
+    relations = tuple(RelationSpec(key.relation, SCHEMA) for key in KEYS[: 1 + joins])
+    equalities = (Equality(*KEYS, pa.int64()),) if joins else ()
+    calls = (Call(spec, (Column(KEYS[0]),)),) if called else ()
+    return JoinSpec(relations, equalities, calls, (OutputColumn("k", KEYS[0]),))
+
+
+@pytest.mark.parametrize("architecture", [name for name in ARCHITECTURES if name != "static"])
+def test_policies_by_default(architecture: str) -> None:
+    """What measures best, for each architecture that has a policy; and the options' own words say so."""
+    joined = "greedy" if architecture == "stems" else "cumulative"
+    said = " ".join(str(Research.__doc__).split())
+    for joins, called, expected in ((True, False, joined), (True, True, "rank"), (False, True, "bounded")):
+        policy = policy_of(block(joins=joins, called=called), Options(architecture=architecture))
+        assert policy == expected
+        assert f'``"{policy}"``' in said
+
+
+def three(**changes: object) -> JoinSpec:
+    """Return a chain of three relations, the first of them with these changes."""
+    relations = [RelationSpec(alias, SCHEMA) for alias in "abc"]
+    relations[2] = replace(relations[2], **changes)
+    keys = [ColumnRef(r.alias, "k") for r in relations]
+    equalities = tuple(Equality(a, b, pa.int64()) for a, b in pairwise(keys))
+    return JoinSpec(tuple(relations), equalities, count_only=True)
+
+
+@pytest.mark.parametrize(
+    ("spec", "settings", "given", "expected"),
+    [
+        (three(), {}, {}, "stems"),
+        (three(), {"online": True}, {}, "stairs"),
+        (three(), {"online": True, "architecture": "joins"}, {}, "joins"),
+        (three(), {"online": True}, {"side_by_side": False}, "stems"),
+        (three(), {}, {"side_by_side": True}, "stairs"),
+        (three(), {"online": True}, {"looked_up": True}, "stems"),
+        (three(same_as="a"), {"online": True}, {}, "stems"),
+        (three(window=Window("k", 3)), {"online": True}, {}, "stems"),
+        (block(joins=True, called=False), {"online": True}, {}, "stems"),
+        (block(joins=True, called=True), {"online": True}, {}, "stems"),
+    ],
+)
+def test_join_state_by_default(spec: JoinSpec, settings: dict, given: dict, expected: str) -> None:
+    """STAIRs for joins that arrive side by side, SteMs for all else, and what is asked for."""
+    choice = architecture_of(spec, Options(**settings), **given)
+    assert choice.name == expected
+    assert choice.because
+
+
+@pytest.mark.parametrize(("online", "action"), [(False, "probe"), (True, "join")])
+def test_an_eddy_has_the_join_state_that_was_chosen(online: bool, action: str) -> None:
+    """And so has one under a memory budget."""
+    batches = {alias: [pa.record_batch({"k": [1, 2, 3]})] for alias in "abc"}
+    for budget in (None, 1 << 26):
+        run = run_of(three(), batches, Options(online=online, memory_budget=budget))
+        assert sum(batch.column(0)[0].as_py() for batch in run.run()) == 3
+        assert {each.action for each in run.figures().modules} & {"probe", "join"} == {action}

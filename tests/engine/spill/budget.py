@@ -18,7 +18,6 @@ import tempfile
 import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -133,7 +132,7 @@ def _measure(budget: int, options: Options) -> Measured:
     began = time.perf_counter()
     rows, checksum = _joined(eddy)
     seconds = time.perf_counter() - began
-    return Measured(rows, checksum, seconds, (_peak() - baseline) / budget, eddy.tally.bytes_written)
+    return Measured(rows, checksum, seconds, (peak_memory() - baseline) / budget, eddy.tally.bytes_written)
 
 
 def _inputs(budget: int) -> tuple[JoinSpec, dict[str, Iterator[pa.RecordBatch]]]:
@@ -150,20 +149,6 @@ def _joined(eddy: SpillingEddy) -> tuple[int, int]:
         parts.append(pc.binary_length(batch.column("a_text")))
         checksum += sum(pc.sum(part).as_py() for part in parts)
     return rows, checksum
-
-
-def _peak() -> int:
-    """Return the most resident bytes of this program.
-
-    The usual count is of the process, which on Linux begins with what the parent had before this program
-    was started.
-    """
-    status = Path("/proc/self/status")
-    if status.exists():
-        for line in status.read_text().splitlines():
-            if line.startswith("VmHWM:"):
-                return int(line.split()[1]) * 1024
-    return peak_memory()
 
 
 def _prime_to(rows: int) -> int:

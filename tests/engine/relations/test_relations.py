@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import datetime as dt
+import math
+import struct
 import sys
 from collections.abc import Iterator
+from decimal import Decimal
 from itertools import count, pairwise
 from types import FrameType
+from typing import Any
 from unittest import mock
 
 import numpy as np
@@ -13,8 +18,16 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, strategies as st
 
-from millrace.engine.relations import KeyColumn, RelationStore, store as module
-from millrace.errors import ExecutionError
+from millrace.engine.relations import (
+    KeyColumn,
+    RelationStore,
+    codes,
+    is_exact,
+    is_key_type,
+    keyed,
+    store as module,
+)
+from millrace.errors import ExecutionError, UnsupportedType
 from tests.engine.laws import examples
 
 LAWS = examples(50)
@@ -118,41 +131,6 @@ def test_widths_are_of_the_rows_that_are_asked_for(
 
 
 @LAWS
-@given(st.data(), st.lists(st.integers(0, 9), min_size=1, max_size=12))
-def test_gathering_equals_taking_from_the_whole(data: st.DataObject, sizes: list[int]) -> None:
-    """Rows by number, repeated and in any order, between appends of any size, empty ones among them."""
-    whole = table(sum(sizes) + 1)
-    store = RelationStore(SCHEMA, KEYS)
-    for size in sizes:
-        appended(whole, store, store.rows, store.rows + size)
-        if not store.rows:
-            continue
-        rows = data.draw(st.lists(st.integers(0, store.rows - 1), max_size=8))
-        column = data.draw(st.sampled_from(SCHEMA.names))
-        gathered = store.gather(column, np.array(rows, np.int32))
-        assert gathered.type == SCHEMA.field(column).type
-        assert gathered.to_pylist() == [whole[column][r].as_py() for r in rows]
-    assert store.codes(0).tolist() == list(range(sum(sizes)))
-    everything = np.arange(store.rows, dtype=np.int32)
-    if store.rows:
-        assert store.chunk(everything).equals(whole.to_batches()[0].slice(0, store.rows))
-
-
-@pytest.mark.parametrize("size", [1, 3, 50])
-def test_chunks_stay_few_as_the_store_grows(size: int) -> None:
-    """However small the batches, chunk sizes fall geometrically: a logarithmic number of them."""
-    whole = table(600)
-    store = RelationStore(SCHEMA, KEYS)
-    for low in range(0, 600, size):
-        appended(whole, store, low, low + size)
-        assert store.gather("k", np.array([0, low], np.int32)).to_pylist() == [0, low]
-        sizes = [chunk.num_rows for chunk in store._chunks]
-        assert sum(sizes) == store.rows
-        assert all(a >= 2 * b for a, b in pairwise(sizes)), sizes
-    assert store.gather("s", np.arange(600)).equals(whole["s"].combine_chunks())
-
-
-@LAWS
 @given(st.lists(st.integers(0, 60), min_size=1, max_size=20))
 def test_chunk_sizes_fall_whatever_came_before_a_gather(sizes: list[int]) -> None:
     """A small tail does not keep the chunks before it apart."""
@@ -183,21 +161,6 @@ def test_a_complete_relation_becomes_one_chunk_when_that_pays() -> None:
     assert store.chunk(np.arange(1500)).equals(whole.to_batches()[0])
 
 
-def test_rows_are_located_once_for_all_columns(monkeypatch: pytest.MonkeyPatch) -> None:
-    """However many columns are taken."""
-    whole = table(1200)
-    store = RelationStore(SCHEMA, KEYS)
-    appended(whole, store, 0, 1000)
-    appended(whole, store, 1000, 1200)
-    sorts: list[int] = []
-    argsort = np.argsort
-    monkeypatch.setattr(module.np, "argsort", lambda *a, **k: (sorts.append(1), argsort(*a, **k))[1])
-    rows = np.random.default_rng(5).integers(0, 1200, 700)
-    for name, found in zip(SCHEMA.names, store.take(SCHEMA.names, rows), strict=True):
-        assert found.equals(whole[name].combine_chunks().take(pa.array(rows)))
-    assert len(store._chunks) == 2 and len(sorts) == 1
-
-
 def test_merging_stops_before_offsets_overflow(monkeypatch: pytest.MonkeyPatch) -> None:
     """Chunks beyond the limit in bytes are left as they are, and the rows stay right."""
     monkeypatch.setattr(module, "_MERGE_BYTES", 500)
@@ -210,26 +173,6 @@ def test_merging_stops_before_offsets_overflow(monkeypatch: pytest.MonkeyPatch) 
     assert len(store._chunks) > 5
 
 
-def test_a_merge_copies_each_row_a_logarithmic_number_of_times(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Gathering after every append does not make appending quadratic."""
-    copied: list[int] = []
-    original = pa.Table.from_batches
-
-    class Counting:
-        @staticmethod
-        def from_batches(batches: list[pa.RecordBatch], schema: pa.Schema) -> pa.Table:
-            copied.append(sum(b.num_rows for b in batches))
-            return original(batches, schema)
-
-    whole = table(1024)
-    store = RelationStore(SCHEMA, KEYS)
-    monkeypatch.setattr(module.pa, "Table", Counting)
-    for low in range(1024):
-        appended(whole, store, low, low + 1)
-        store.gather("k", np.array([low], np.int32))
-    assert sum(copied) <= 1024 * 12
-
-
 def test_a_relation_without_columns_keeps_its_rows() -> None:
     """Rows of no column at all are counted, chunked and never gathered."""
     nothing = pa.record_batch([pa.nulls(4)], ["x"]).select([])
@@ -238,18 +181,6 @@ def test_a_relation_without_columns_keeps_its_rows() -> None:
     store.append(nothing.slice(1), [])
     assert store.rows == 7
     assert store.chunk(np.arange(3)).num_rows == 3
-
-
-def test_an_empty_store_gathers_nothing() -> None:
-    """An empty array of the column's type; also of a relation that has ended, and of empty batches."""
-    for sizes in ([], [0], [0, 0]):
-        store = RelationStore(SCHEMA, KEYS)
-        for _ in sizes:
-            appended(table(1), store, 0, 0)
-        for complete in (False, True):
-            store.complete = complete
-            found = store.gather("l", np.empty(0, np.int32))
-            assert (len(found), found.type) == (0, SCHEMA.field("l").type)
 
 
 def test_too_many_rows_are_refused_with_what_would_work(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -261,25 +192,26 @@ def test_too_many_rows_are_refused_with_what_would_work(monkeypatch: pytest.Monk
 
 @LAWS
 @given(st.data(), st.lists(st.integers(0, 9), min_size=1, max_size=12))
-def test_forgotten_rows_leave_the_others_as_they_were(data: st.DataObject, sizes: list[int]) -> None:
-    """Between appends, any prefix is forgotten; rows keep their numbers, values and codes."""
+def test_rows_keep_their_numbers_values_and_codes(data: st.DataObject, sizes: list[int]) -> None:
+    """In any order, repeated, between appends, empty ones among them, and while any prefix is forgotten."""
     whole = table(sum(sizes) + 1)
     store = RelationStore(SCHEMA, KEYS)
     first = 0
     for size in sizes:
         appended(whole, store, store.rows, store.rows + size)
-        below = data.draw(st.integers(0, store.rows + 2))
+        below = data.draw(st.just(0) | st.integers(0, store.rows + 2))
         store.forget(below)
         first = max(first, min(below, store.rows))
         assert (store.first, store.held) == (first, store.rows - first)
         assert store.codes(0).tolist() == list(range(first, store.rows))
-        if not store.held:
-            continue
-        rows = np.array(data.draw(st.lists(st.integers(first, store.rows - 1), max_size=9)), np.int32)
+        held = st.sampled_from(range(first, store.rows)) if store.held else st.just(-1)
+        rows = np.array(data.draw(st.lists(held, max_size=9 * bool(store.held))), np.int32)
         assert store.coded(0, rows).tolist() == rows.tolist()
         for name in SCHEMA.names:
             assert store.gather(name, rows).equals(whole[name].combine_chunks().take(pa.array(rows)))
         assert pa.table(store.chunk(rows)).equals(whole.take(pa.array(rows)))
+    store.complete = True
+    assert store.gather("l", np.empty(0, np.int32)).type == SCHEMA.field("l").type
 
 
 def test_forgetting_frees_memory_and_costs_little() -> None:
@@ -338,3 +270,169 @@ def test_the_size_follows_what_is_forgotten_and_merged() -> None:
     assert store.nbytes == pytest.approx(whole / 3, rel=0.2)
     store.forget(90)
     assert store.nbytes == 0
+
+
+# Key codes: equal keys have equal codes, and where a type is exact, only they have.
+
+
+def whole(bits: int) -> st.SearchStrategy[int]:
+    least, greatest = -(1 << bits - 1), (1 << bits - 1) - 1
+    return st.one_of(st.sampled_from([least, -1, 0, 1, greatest]), st.integers(least, greatest))
+
+
+def decimals(precision: int, scale: int) -> st.SearchStrategy[Decimal]:
+    end = 10**precision - 1
+    digits = st.one_of(st.sampled_from([-end, -1, 0, 1, end]), st.integers(-end, end))
+    return digits.map(lambda n: Decimal((n < 0, tuple(map(int, str(abs(n)))), -scale)))
+
+
+floats = st.one_of(
+    st.sampled_from([0.0, -0.0, math.nan, -math.nan, math.inf, -math.inf, 1.5]), st.floats(width=32)
+)
+_EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
+moments = st.one_of(st.sampled_from([-1, 0, 1]), st.integers(-(10**16), 10**16)).map(
+    lambda microseconds: _EPOCH + dt.timedelta(microseconds=microseconds)
+)
+VALUES: dict[pa.DataType, st.SearchStrategy[Any]] = {
+    pa.bool_(): st.booleans(),
+    pa.int8(): whole(8),
+    pa.int16(): whole(16),
+    pa.int32(): whole(32),
+    pa.int64(): whole(64),
+    pa.float32(): floats,
+    pa.float64(): st.one_of(floats, st.floats()),
+    pa.decimal128(9, 2): decimals(9, 2),
+    pa.decimal128(18, 6): decimals(18, 6),
+    pa.decimal128(38, 4): decimals(38, 4),
+    pa.string(): st.text(max_size=5),
+    pa.binary(): st.binary(max_size=5),
+    pa.date32(): st.dates(),
+    pa.timestamp("us"): moments.map(lambda moment: moment.replace(tzinfo=None)),
+    pa.timestamp("us", tz="UTC"): moments,
+}
+WIDENINGS: list[tuple[pa.DataType, pa.DataType, pa.DataType]] = [
+    (pa.int8(), pa.int64(), pa.int64()),
+    (pa.int16(), pa.int32(), pa.int32()),
+    (pa.int32(), pa.decimal128(9, 2), pa.decimal128(12, 2)),
+    (pa.int64(), pa.decimal128(9, 2), pa.decimal128(22, 2)),
+    (pa.decimal128(9, 2), pa.decimal128(18, 6), pa.decimal128(18, 6)),
+    (pa.decimal128(9, 2), pa.decimal128(38, 4), pa.decimal128(38, 4)),
+    (pa.float32(), pa.float64(), pa.float64()),
+    (pa.int32(), pa.float64(), pa.float64()),
+    (pa.int64(), pa.float64(), pa.float64()),
+    (pa.int32(), pa.float32(), pa.float32()),
+    (pa.decimal128(9, 2), pa.float64(), pa.float64()),
+    (pa.decimal128(38, 4), pa.float64(), pa.float64()),
+]
+
+
+def canonical(value: Any, kind: pa.DataType) -> Any:
+    """Return what Spark compares: NaN as one value, -0.0 as 0.0, numbers in the type of the equality."""
+    if pa.types.is_float32(kind):
+        value = struct.unpack("f", struct.pack("f", value))[0]
+    if pa.types.is_floating(kind):
+        return "NaN" if math.isnan(value) else float(value) + 0.0
+    return value
+
+
+def assert_codes_tell_keys(left: pa.Array, right: pa.Array, kind: pa.DataType) -> None:
+    """Every pair of a left and a right key: equal codes if, and for exact types only if, equal keys."""
+    mine, yours = codes(left, kind)[0], codes(right, kind)[0]
+    for a, x in zip(left.to_pylist(), mine.tolist(), strict=True):
+        for b, y in zip(right.to_pylist(), yours.tolist(), strict=True):
+            same = canonical(a, kind) == canonical(b, kind)
+            # Hashes of a few different keys do not collide either, though they may.
+            assert (x == y) == same, (a, b, kind)
+
+
+@pytest.mark.law
+@pytest.mark.parametrize(("left", "right", "kind"), [*((k, k, k) for k in VALUES), *WIDENINGS], ids=str)
+def test_equal_codes_mean_equal_keys(left: pa.DataType, right: pa.DataType, kind: pa.DataType) -> None:
+    """For every type of key, with the nasty values; keys of two types meet in the wider one."""
+    assert is_key_type(kind)
+
+    @LAWS
+    @given(st.lists(VALUES[left], max_size=6), st.lists(VALUES[right], max_size=6))
+    def law(values: list[Any], others: list[Any]) -> None:
+        same = left == right
+        meeting = values if same else [n for v in values if (n := into(v, right)) is not None]
+        assert_codes_tell_keys(pa.array(values, left), pa.array([*others, *meeting], right), kind)
+
+    law()
+
+
+def into(value: Any, kind: pa.DataType) -> Any:
+    """Return the number as a value of that type, or None where it does not fit."""
+    if pa.types.is_floating(kind):
+        return canonical(float(value), kind) if not math.isnan(value) else value
+    if pa.types.is_decimal(kind):
+        fits = abs(value) < 10 ** (kind.precision - kind.scale)
+        return Decimal(value).quantize(Decimal(1).scaleb(-kind.scale)) if fits else None
+    return int(value) if abs(value) < 1 << kind.bit_width - 1 else None
+
+
+def test_integers_beyond_the_digits_of_a_float_round_as_spark_rounds_them() -> None:
+    """A cast that refuses them would fail a query that Spark answers."""
+    big = pa.array([2**53, 2**53 + 1, -(2**63)])
+    assert (
+        codes(big, pa.float64())[0].tolist()
+        == codes(pa.array([2.0**53, 2.0**53, -(2.0**63)]), pa.float64())[0].tolist()
+    )
+    assert len(set(codes(pa.array([2**24, 2**24 + 1], pa.int32()), pa.float32())[0].tolist())) == 1
+
+
+@pytest.mark.law
+@pytest.mark.parametrize("kind", VALUES, ids=str)
+def test_slices_and_nulls_do_not_shift_codes(kind: pa.DataType) -> None:
+    """Any slice of a column with nulls has the slice of its codes, and a mask of its valid rows.
+
+    Buffers of a column of nulls alone may be missing.
+    """
+
+    @LAWS
+    @given(st.lists(st.none() | VALUES[kind], max_size=12), st.integers(0, 12), st.integers(0, 12))
+    def law(values: list[Any], start: int, length: int) -> None:
+        array = pa.array(values, kind) if any(v is not None for v in values) else pa.nulls(len(values), kind)
+        full, _ = codes(array, kind)
+        part, valid = codes(array.slice(start, length), kind)
+        expected = [v is not None for v in values[start : start + length]]
+        assert (valid is None) == all(expected)
+        mask = np.array(expected, np.bool_) if valid is None else valid
+        assert mask.tolist() == expected
+        assert part[mask].tolist() == full[start : start + length][mask].tolist()
+
+    law()
+
+
+def test_only_hashed_types_ask_for_verification() -> None:
+    """Text, bytes and decimals beyond 18 digits are hashed; everything else is its own code."""
+    hashed = {pa.string(), pa.binary(), pa.decimal128(38, 4)}
+    assert {kind for kind in VALUES if not is_exact(kind)} == hashed
+
+
+@pytest.mark.parametrize("kind", [pa.list_(pa.int32()), pa.struct([("a", pa.int8())]), pa.null()], ids=str)
+def test_other_types_are_refused_with_what_would_work(kind: pa.DataType) -> None:
+    """Nested columns are payload, never keys."""
+    with pytest.raises(UnsupportedType, match="cannot be a join key"):
+        codes(pa.nulls(1, kind), kind)
+
+
+@LAWS
+@given(
+    st.lists(
+        st.tuples(*[st.none() | st.integers(0, 2)] * 2, *[st.none() | st.sampled_from(["", "a"])] * 2),
+        max_size=12,
+    ),
+    st.booleans(),
+)
+def test_keyed_keeps_the_rows_that_can_match(rows: list[tuple[Any, ...]], tied: bool) -> None:
+    """A row with a null key goes, and one whose columns of one attribute class differ; codes follow."""
+    names = ["a", "b", "s", "t"]
+    types = [pa.int32(), pa.int32(), pa.string(), pa.string()]
+    batch = pa.record_batch([pa.array([r[k] for r in rows], types[k]) for k in range(4)], names)
+    keys = [KeyColumn(name, kind) for name, kind in zip(names, types, strict=True)]
+    kept, coded = keyed(batch, keys, [(0, 1), (2, 3)] if tied else [])
+    wanted = [r for r in rows if None not in r and (not tied or (r[0] == r[1] and r[2] == r[3]))]
+    assert [tuple(row.values()) for row in kept.to_pylist()] == wanted
+    for name, key, column in zip(names, keys, coded, strict=True):
+        assert column.tolist() == codes(kept.column(name), key.type)[0].tolist()

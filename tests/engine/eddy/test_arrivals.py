@@ -1,0 +1,406 @@
+"""Schedules: what is read when, and which relation is left unbuilt."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from millrace.engine.architectures.stairs import StairState
+from millrace.engine.arrivals.key_ranges import KeyRanges
+from millrace.engine.arrivals.schedule import STALLED, Schedule
+from millrace.engine.graph import QueryGraph
+from millrace.engine.runs.eddy_run import EddyRun
+from millrace.engine.runs.run_of import run_of
+from millrace.engine.spec import JoinSpec, RelationSpec, Window
+from millrace.engine.spill.run_of import run_of as run_within
+from millrace.engine.state.stairs import Stairs
+from millrace.engine.state.stem import SteM, singletons
+from millrace.engine.trees import edges_of
+from millrace.errors import InputError
+from millrace.limits.clock import VirtualClock
+from millrace.options import ALGORITHMS, ARCHITECTURES, Options
+from tests.engine.eddy.answers import scanned
+from tests.engine.eddy.blocks import batches, rows_of, run, stream
+from tests.engine.eddy.oracle import Case, Rows, block, with_windows
+
+SCHEMA = pa.schema([("n", pa.int64())])
+
+
+def spec(*rows: int | None, distinct: tuple[int, ...] = ()) -> JoinSpec:
+    return JoinSpec(tuple(RelationSpec(f"r{i}", SCHEMA, i in distinct, n) for i, n in enumerate(rows)))
+
+
+def batch(numbers: list[int]) -> pa.RecordBatch:
+    return pa.record_batch([pa.array(numbers, pa.int64())], schema=SCHEMA)
+
+
+ONE, TWO = batch([0]), batch([0, 1])
+
+
+@pytest.mark.parametrize(
+    ("schedule", "sources", "rounds"),
+    [
+        # A relation is read to its end before the next one is touched.
+        (Schedule(1, False, (0, 1)), [[TWO, ONE], [ONE]], ["0:2", "0:1", "0:end", "1:1", "1:end"]),
+        # A round takes a batch of each open source.
+        (Schedule(None, True, (1, 0)), [[TWO, ONE], [ONE]], ["1:1 0:2", "1:end 0:1", "0:end"]),
+        # A source that has stalled holds up no other, but the unbuilt one comes last all the same.
+        (
+            Schedule(2, False, (0, 1, 2)),
+            [[None, None, ONE], [ONE, STALLED], [ONE]],
+            ["0:no 1:1", "0:no 1:no", "0:1", "0:end", "1:end", "2:1", "2:end"],
+        ),
+        # It keeps its turn.
+        (Schedule(None, True, (0, 1)), [[None, ONE], [ONE]], ["0:no 1:1", "0:1 1:end", "0:end"]),
+    ],
+    ids=["one after the other", "interleaved", "stalled", "stalled in turn"],
+)
+def test_what_a_round_brings(schedule: Schedule, sources: list[list[Any]], rounds: list[str]) -> None:
+    """Of each relation so many rows, nothing yet, or its end."""
+
+    def shown(piece: Any) -> object:
+        return "end" if piece is None else "no" if piece is STALLED else piece.num_rows
+
+    found = [
+        " ".join(f"{relation}:{shown(piece)}" for relation, piece in arrivals)
+        for arrivals in schedule.arrivals(dict(enumerate(sources)), 2)
+    ]
+    assert found == rounds
+
+
+def test_sources_are_read_no_further_than_asked() -> None:
+    """Nothing is fetched before the round that needs it."""
+    read: list[int] = []
+
+    def source(relation: int) -> Iterator[pa.RecordBatch]:
+        for n in range(3):
+            read.append(relation)
+            yield batch([n])
+
+    arrivals = Schedule(None, True, (0, 1)).arrivals({0: source(0), 1: source(1)}, 10)
+    assert read == []
+    next(arrivals)
+    assert read == [0, 1]
+
+
+def test_the_largest_relation_is_streamed_past_the_others() -> None:
+    """Smaller ones are built first, the smallest foremost; an unknown size counts as small."""
+    assert Schedule.of(spec(5, 900, None, 20), online=False) == Schedule(1, False, (2, 0, 3, 1))
+
+
+def test_a_named_relation_is_streamed_whatever_its_size() -> None:
+    """What Spark streams through a task stays unbuilt there."""
+    assert Schedule.of(spec(5, 900, 20), online=False, stream="r0") == Schedule(0, False, (2, 1, 0))
+
+
+def test_sets_are_built() -> None:
+    """A relation with set semantics is never left unbuilt, even if that means building everything."""
+    assert Schedule.of(spec(5, 900, 20, distinct=(1,)), online=False).unbuilt == 2
+    assert Schedule.of(spec(5, 900, distinct=(0, 1)), online=False) == Schedule(None, True, (0, 1))
+
+
+@pytest.mark.parametrize("stream", [None, "r0"])
+def test_online_interleaves_and_builds_everything(stream: str | None) -> None:
+    """Early results need every source in turn; one relation alone has nothing to wait for."""
+    assert Schedule.of(spec(5, 900), online=True, stream=stream) == Schedule(None, True, (0, 1))
+    assert Schedule.of(spec(5), online=True) == Schedule(0, False, (0,))
+
+
+# Sources that stall: STAIRs use the time (query scrambling), results come out, and others are read on.
+
+
+Feed = Iterator[Any]
+
+
+def chain(sizes: Sequence[int] = (40, 40, 40), distinct: int = 8) -> Case:
+    """Return ``r.a = s.a AND s.b = t.b`` with keys that meet several times."""
+    n, m, o = sizes
+    tables = {
+        "r": pa.table({"a": pa.array([i % distinct for i in range(n)])}),
+        "s": pa.table(
+            {"a": pa.array([i % distinct for i in range(m)]), "b": pa.array([i // 2 for i in range(m)])}
+        ),
+        "t": pa.table({"b": pa.array([i // 2 for i in range(o)])}),
+    }
+    return block(tables, ["r.a = s.a", "s.b = t.b"])
+
+
+def stalled_chain(pauses: int, options: Options, before: int = 0) -> tuple[EddyRun, dict[str, int]]:
+    """Run a chain whose ``t`` stalls for some rounds, maybe after some data; return figures at its return."""
+    case = chain()
+    rs = batches(case, 8)
+    at: dict[str, int] = {}
+
+    def t() -> Feed:
+        yield from rs["t"][:before]
+        for _ in range(pauses):
+            yield STALLED
+        at["made"] = eddy._statistics.intermediate
+        state = eddy._state
+        assert isinstance(state, StairState)
+        edge = next(e.number for e in edges_of(eddy._graph) if e.ends == (1, 2))
+        waiting = state.stairs.joins[edge].stairs[1] if edge in state.stairs.joins else None
+        at["pairs"] = sum(
+            s.live for sig, s in (waiting.segments.items() if waiting else ()) if sig.span == 0b011
+        )
+        at["recomputed"] = state.stairs.recomputed
+        yield from rs["t"][before:]
+
+    sources: dict[str, Any] = {"r": rs["r"], "s": rs["s"], "t": t()}
+    schedule = Schedule(None, True, (0, 1, 2))
+    eddy = EddyRun(case.spec, sources, options, schedule=schedule, clock=VirtualClock())
+    assert rows_of(case, eddy) == case.expected()
+    return eddy, at
+
+
+LAST_S_R = Options(architecture="stairs", migration="never", policy="fixed", order=("t", "s", "r"))
+"""``s`` goes to its join with ``t`` first: then nothing is joined with ``r`` before ``t`` comes."""
+
+
+@pytest.mark.parametrize(("seen", "after", "batches_of_results"), [(0, 0, 2), (1, 2, 2)])
+def test_rows_that_are_ready_come_out_when_sources_stall(
+    seen: int, after: int, batches_of_results: int
+) -> None:
+    """Once for each stall the caller gets control, with what is ready; nothing waits for a full batch."""
+    case = chain()
+    pieces = batches(case, 20)
+    stalling = [*pieces["t"][:seen], *([None] * 9), *pieces["t"][seen:], *([None] * after)]
+    eddy = EddyRun(case.spec, {**pieces, "t": stalling}, Options(online=True), clock=VirtualClock())
+    found = list(eddy.run())
+    assert len(found) == batches_of_results
+    assert (found[0].num_rows > 0) == (seen > 0)
+    assert sum(batch.num_rows for batch in found) == case.expected().total()
+    assert all(batch.schema == case.spec.output_schema for batch in found)
+
+
+@pytest.mark.parametrize("before", [0, 2])
+def test_what_waits_for_a_stalled_source_is_joined_meanwhile(before: int) -> None:
+    """All of ``r ⋈ s`` waits at the border to ``t``, even after some of ``t`` has come; else none does."""
+    _, with_stall = stalled_chain(12, LAST_S_R, before)
+    _, without = stalled_chain(0, LAST_S_R, before)
+    pairs = sum(1 for i in range(40) for j in range(40) if i % 8 == j % 8)
+    assert with_stall["pairs"] == pairs
+    assert with_stall["recomputed"] >= pairs
+    assert without["pairs"] == 0
+
+
+@pytest.mark.broken_rule
+def test_work_done_while_stalled_is_spared_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Once the source goes on, fewer intermediate tuples are made than without precomputing."""
+
+    def later() -> int:
+        eddy, at = stalled_chain(12, LAST_S_R)
+        return eddy._statistics.intermediate - at["made"]
+
+    spared = later()
+    monkeypatch.setattr(Stairs, "precompute", lambda *_: True)
+    assert spared < later()
+
+
+def test_only_stairs_move_state() -> None:
+    """Joins without STAIRs' freedom keep what routing put into them."""
+    joins = Options(architecture="joins", policy="fixed", order=("t", "s", "r"))
+    _, at = stalled_chain(12, joins)
+    assert at["recomputed"] == 0
+    _, at = stalled_chain(12, Options(architecture="stairs", intermediate=False, migration="never"))
+    assert at["recomputed"] == 0
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_time_passes_while_every_source_has_stalled(architecture: str) -> None:
+    """The schedule does not spin: each round of nothing takes a moment of the clock, others take none."""
+    case, clock = chain(), VirtualClock()
+    pieces = batches(case, 100)
+    sources: dict[str, Any] = {**pieces, "t": [*([STALLED] * 10), *pieces["t"]]}
+    run = run_of(case.spec, sources, Options(architecture=architecture, online=True), clock=clock)
+    assert rows_of(case, run) == case.expected()
+    # Rounds 1 and 2 bring the others' rows and their ends.
+    assert 0.007 < clock.now() < 0.011
+
+
+# Sliding windows: state stays bounded, nothing points to what is gone, and what cannot be is refused.
+
+
+TIMED = pa.schema([("k", pa.int64()), ("at", pa.timestamp("us")), ("name", pa.string())])
+
+
+def endless(rows: int, length: int) -> Case:
+    """Return a chain of long streams whose keys are a mixture of the tick, so that each meets about one."""
+    ticks = np.arange(rows)
+    tables = {
+        alias: pa.table(
+            {"at": ticks}
+            | {
+                key: (ticks * 2_654_435_761 + (1 + i) * (97 + j) * ticks // 7) % length
+                for j, key in enumerate(keys)
+            }
+        )
+        for i, (alias, keys) in enumerate({"a": "k", "b": "kj", "c": "j"}.items())
+    }
+    case = block(tables, ["a.k = b.k", "b.j = c.j"], count_only=True)
+    return with_windows(case, dict.fromkeys("abc", length))
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_state_is_bounded_over_long_streams(architecture: str) -> None:
+    """Windows of 1,000 over a quarter of a million rows hold a few windows' tuples, all the time."""
+    case = endless(80_000, 1_000)
+    _, made = run(case, Options(architecture=architecture, batch_size=1_000), chunk=1_000, of=run_of)
+    figures = made.figures()
+    # A window and a third of it, what has come ahead of the others, in a SteM and up to two STAIRs; and
+    # about one intermediate tuple for each base tuple.
+    most = 3 * 5 * (1_000 * 4 // 3 + 2 * 1_000)
+    assert figures.peak_state <= most
+    evicted = {
+        kind: sum(s.evicted for s in figures.state if s.name.startswith(kind)) for kind in ("SteM", "STAIR")
+    }
+    assert evicted["SteM"] >= 3 * 78_000
+    assert architecture == "stems" or evicted["STAIR"] >= 210_000
+
+
+def test_streams_of_different_pace_are_read_by_time() -> None:
+    """A stream with ten times as many rows a tick does not make the other wait in state."""
+    tables = {
+        "a": pa.table({"at": pa.array(range(2_000)), "k": pa.array([0] * 2_000)}),
+        "b": pa.table({"at": pa.array([i // 10 for i in range(20_000)]), "k": pa.array([1] * 20_000)}),
+    }
+    case = windows_on(tables, 20)
+    _, made = run(case, Options(batch_size=50), chunk=50)
+    assert made.figures().peak_state < 1_000
+    _, in_turn = run(case, Options(batch_size=50), chunk=50, schedule=Schedule(None, True, (0, 1)))
+    assert in_turn.figures().peak_state > 1_700
+
+
+def windows_on(tables: dict[str, pa.Table], length: int) -> Case:
+    return with_windows(block(tables, ["a.k = b.k"]), dict.fromkeys("ab", length))
+
+
+def test_what_has_no_window_is_never_evicted_and_holds_up_eviction() -> None:
+    """A table without times may meet anything until it has ended: read first, it keeps every row."""
+    keys = pa.array([i % 5 for i in range(100)])
+    tables = {"a": pa.table({"at": pa.array(range(100)), "k": keys}), "b": pa.table({"k": keys})}
+    case = with_windows(block(tables, ["a.k = b.k"]), {"a": 3})
+    for architecture in ARCHITECTURES:
+        _, made = run(case, Options(architecture=architecture, batch_size=5), chunk=3, of=run_of)
+        evicted = {one.name: one.evicted for one in made.figures().state}
+        assert evicted["SteM(b)"] == 0
+        assert evicted["SteM(a)"] > 80
+
+
+def test_a_sliding_window_keeps_the_memory_of_indexes_bounded() -> None:
+    """Indexes are made anew when they hold more evicted rows than others, so they do not grow either."""
+    table = pa.table({"k": pa.array([], pa.int64()), "s": pa.array([], pa.string())})
+    spec = block({"a": table, "b": table}, ["a.k = b.k", "a.s = b.s"]).spec
+    graph = QueryGraph.of(spec)
+    a, b = (SteM(i, relation, graph) for i, relation in enumerate(spec.relations))
+    sizes = []
+    for n in range(200):
+        rows = pa.record_batch({"k": range(50 * n, 50 * n + 50), "s": ["x"] * 50})
+        b.build(singletons(b, rows, "b", built=False), 100 * n)
+        b.evict(b.rows - 200)
+        probe = b.start(a.build(singletons(a, rows, "a", built=False), 100 * n + 50))
+        assert b.probe(probe, 1000).size == 50
+        sizes.append(b.nbytes)
+    assert b.figures().evicted == b.rows - 200 == 9_800
+    assert max(sizes[100:]) <= 2 * max(sizes[:20])
+
+
+# What cannot be
+
+
+def windows(*own: Window | None, **changes: Any) -> JoinSpec:
+    """Return a block of relations with these windows."""
+    names = zip("rs", own, strict=False)
+    return JoinSpec(
+        tuple(RelationSpec(n, TIMED, window=w, **(changes if n == "r" else {})) for n, w in names)
+    )
+
+
+AT = Window("at", 1)
+
+
+@pytest.mark.parametrize(
+    ("make", "named"),
+    [
+        (lambda: windows(Window("", 1)), "'r'"),
+        (lambda: windows(Window("att", 1)), "'att'.*'at'"),
+        (lambda: windows(Window("name", 1)), "'name' of type string"),
+        *((lambda n=n: windows(Window("at", n)), f"length {n}") for n in (0, -5, 1.5, 1 << 63)),
+        (lambda: windows(AT, distinct=True), "'r'"),
+        (lambda: windows(AT, Window("k", 1)), "'r' is a timestamp.us., 's' is a whole number"),
+        # Relations with the same tuples evict the same ones.
+        (lambda: JoinSpec((*windows(AT).relations, RelationSpec("b", TIMED, same_as="r"))), "'b'"),
+    ],
+)
+def test_windows_that_cannot_be_used(make: Any, named: str) -> None:
+    """The error says which window, and what is wrong with it."""
+    with pytest.raises(InputError, match=named):
+        make()
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+@pytest.mark.parametrize("chunk", [1, 2, 10])
+def test_rows_out_of_order_are_refused(architecture: str, chunk: int) -> None:
+    """The error names relation, row and both times, whether they are in one batch or in two."""
+    tables = {
+        "a": pa.table({"at": pa.array([5, 6, None, 4], pa.timestamp("us")), "k": pa.array([1, 1, 1, 1])}),
+        "b": pa.table({"at": pa.array([5], pa.timestamp("us")), "k": pa.array([1])}),
+    }
+    message = "'a' .*'at'.* row 3 .*00:00:00.000004 after .*00:00:00.000006"
+    with pytest.raises(InputError, match=message):
+        run(windows_on(tables, 20), Options(architecture=architecture), chunk=chunk, of=run_of)
+
+
+def test_a_memory_budget_does_not_go_with_windows() -> None:
+    """Spilled partitions are joined one after the other, not in order of time."""
+    case = stream(0)
+    with pytest.raises(InputError, match="memory_budget is set for a join with sliding windows"):
+        run_within(case.spec, batches(case, 3), Options(memory_budget=1 << 20))
+
+
+# Ranges of keys: what relations that were read spare of reading others; no row is lost by it.
+
+
+def joined(case: Case, rows: int, **settings: object) -> tuple[Rows, dict[str, tuple[int, int]]]:
+    """Join files with row groups of so many rows; return the rows, and the row groups looked at and read."""
+    ranges = KeyRanges()
+    with TemporaryDirectory() as folder:
+        sources = scanned(case, case.tables, Path(folder), rows, ranges)
+        found, _ = run(case, Options(**settings), sources=sources, of=run_within, ranges=ranges)
+    return found, {each.name: (each.tuples_in, each.tuples_out) for each in ranges.figures()}
+
+
+def clustered() -> Case:
+    """Return a block of a table in the order of its days, and few days."""
+    days = pa.array([n // 10 for n in range(400)], pa.int64())
+    sales = pa.table({"day": days, "item": pa.array([n % 7 for n in range(400)], pa.int64())})
+    dates = pa.table({"day": pa.array([11, 12, None], pa.int64())})
+    items = pa.table({"item": pa.array(range(7), pa.int64())})
+    return block(
+        {"sales": sales, "dates": dates, "items": items}, ["sales.day = dates.day", "sales.item = items.item"]
+    )
+
+
+def test_row_groups_out_of_range_are_not_read() -> None:
+    """Two days of forty, in row groups of ten; without transfers, or side by side, all are."""
+    case = clustered()
+    for options, read in (
+        ({}, 2),
+        ({"architecture": "stairs"}, 2),
+        *(
+            ({"memory_budget": budget, "algorithm": algorithm, "batch_size": 16}, 2)
+            for budget in (2_000, 1 << 30)
+            for algorithm in ALGORITHMS
+        ),
+        ({"transfer": False}, 40),
+        ({"online": True}, 40),
+    ):
+        rows, groups = joined(case, 10, **options)
+        assert rows == case.expected() and rows.total() == 20
+        assert groups.get("RowGroups(sales)", (40, 40)) == (40, read)

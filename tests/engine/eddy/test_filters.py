@@ -1,0 +1,248 @@
+"""Transfer of filters: what has no match in a relation that was read before is not stored."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from millrace.engine.expressions import (
+    And,
+    Column,
+    ColumnRef,
+    Compare,
+    Exists,
+    IsNull,
+    Not,
+    Or,
+    Predicate,
+)
+from millrace.engine.operators import transfer
+from millrace.engine.runs.eddy_run import EddyRun
+from millrace.engine.spec import JoinSpec, OutputColumn, RelationSpec
+from millrace.engine.spill.run_of import run_of as spilling_run_of
+from millrace.engine.state.ordered import is_ordered, places
+from millrace.errors import InputError
+from millrace.options import Options
+from tests.engine.eddy.blocks import run
+from tests.engine.eddy.oracle import Case, block, compare, with_self_joins
+
+ARCHITECTURES = ["stems", "joins", "stairs"]
+
+
+def held(eddy: EddyRun) -> list[int]:
+    return [stem.store.held for stem in eddy._state.stems]
+
+
+def made(eddy: EddyRun) -> Mapping[str, tuple[int, int]]:
+    return {m.name: (m.tuples_in, m.tuples_out) for m in eddy.figures().modules if m.action == "transfer"}
+
+
+def taken(eddy: EddyRun) -> int:
+    return sum(m.tuples_in for m in eddy.figures().modules if m.action in ("probe", "join"))
+
+
+def snowflake(rows: int = 500) -> Case:
+    """Return a block in which a filter on the smallest relation has a long way to the largest."""
+    numbers = np.arange(rows)
+    return block(
+        {
+            "region": pa.table({"r": [1, 2]}),
+            "nation": pa.table({"n": range(25), "r": [i % 10 for i in range(25)]}),
+            "customer": pa.table({"c": numbers, "n": numbers % 25}),
+            "orders": pa.table({"o": np.arange(3 * rows), "c": np.arange(3 * rows) % rows}),
+            "lines": pa.table({"o": np.arange(9 * rows) % (3 * rows)}),
+        },
+        ["region.r = nation.r", "nation.n = customer.n", "customer.c = orders.c", "orders.o = lines.o"],
+        count_only=True,
+    )
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_a_filter_travels_along_the_joins(architecture: str) -> None:
+    """What is stored is what joins with all relations read before, so joins and probes take in less."""
+    case = snowflake()
+    rows, eddy = run(case, Options(architecture=architecture), chunk=100)
+    assert rows == case.expected()
+    few = [2, 6, 120, 360]
+    assert held(eddy)[:4] == few
+    plain, without = run(case, Options(architecture=architecture, transfer=False), chunk=100)
+    assert plain == rows and held(without)[:4] == [2, 25, 500, 1500] and not made(without)
+    assert made(eddy)["Filter(customer on orders)"] == (1500, 360)
+    assert taken(eddy) < 0.8 * taken(without)
+    # No tuple is made that dies later: of SteMs each line makes three, of joins the build sides do.
+    figures = eddy.figures()
+    made_of_stems = 3 * figures.output_tuples
+    assert figures.intermediate_tuples == (made_of_stems if architecture == "stems" else sum(few[1:]))
+
+
+def two(rows: int, matching: Sequence[int]) -> Case:
+    """Return a block of a small relation, one that it filters, and one that is streamed."""
+    keys = np.arange(rows)
+    return block(
+        {
+            "a": pa.table({"k": matching}),
+            "b": pa.table({"k": keys}),
+            "c": pa.table({"k": np.append(keys, 0)}),
+        },
+        ["a.k = b.k", "b.k = c.k"],
+        count_only=True,
+    )
+
+
+def test_a_filter_that_drops_little_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is tried on some tuples, and on as many again after a rest."""
+    monkeypatch.setattr(transfer, "_TRIAL", 100)
+    monkeypatch.setattr(transfer, "_REST", 3)
+    case = two(1000, [k for k in range(1000) if k % 50])
+    rows, eddy = run(case, Options(), chunk=50)
+    assert rows == case.expected()
+    # Two batches are a trial; then 300 tuples go by: twice more in a thousand.
+    assert made(eddy)["Filter(a on b)"][0] == 300
+    monkeypatch.setattr(transfer, "_PASSING", 1.0)
+    assert made(run(case, Options(), chunk=50)[1])["Filter(a on b)"] == (1000, 980)
+
+
+def test_tuples_that_roles_share_are_not_filtered() -> None:
+    """In another role a tuple may have a match."""
+    people = pa.table({"id": range(300), "boss": [i // 10 for i in range(300)]})
+    case = block(
+        {"vip": pa.table({"id": [7]}), "p": people, "b": people, "x": pa.table({"id": range(301)})},
+        ["vip.id = p.id", "p.boss = b.id", "b.id = x.id"],
+        count_only=True,
+    )
+    rows, eddy = run(with_self_joins(case), chunk=50)
+    assert rows == case.expected()
+    assert not any(name.endswith("on p)") for name in made(eddy))
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_what_filters_leave_is_joined_together(architecture: str) -> None:
+    """A few tuples of each of many batches make one batch: probes are made for them all at once."""
+    case = snowflake()
+    rows, eddy = run(case, Options(architecture=architecture, batch_size=8000), chunk=50)
+    assert rows == case.expected()
+    calls = [m.calls for m in eddy.figures().modules if m.action in ("probe", "join") and m.tuples_in > 500]
+    assert calls and sum(calls) < 9 * 500 / 50
+
+
+# Semijoins and antijoins: any architecture, policy and schedule gives DuckDB's EXISTS and NOT IN.
+
+
+def beside(a: pa.Table, e: pa.Table, test: Predicate | None = None, **form: bool) -> Case:
+    """Return ``a`` beside ``e``, of which tuples with the same ``k`` are asked for."""
+    keys = (compare("=", "a.k", "e.k", a.schema.field("k").type),)
+    spec = JoinSpec(
+        (RelationSpec("a", a.schema),),
+        residuals=(Exists("e", keys, test, **form),),
+        output=tuple(OutputColumn(name, ColumnRef("a", name)) for name in a.column_names),
+        beside=(RelationSpec("e", e.schema),),
+    )
+    return Case(spec, {"a": a, "e": e})
+
+
+@pytest.mark.parametrize("held", [[], [1], [None], [1, None], [5]])
+@pytest.mark.parametrize("form", ["EXISTS", "NOT EXISTS", "NOT IN"])
+def test_one_condition_asks_several_relations(held: list[int | None], form: str) -> None:
+    """And has terms that ask nothing; what is unknown passes nowhere."""
+    tables = {
+        "a": pa.table({"k": pa.array([1, 2, 3, 4, None], pa.int64()), "x": [None, 5, 5, None, None]}),
+        "e0": pa.table({"k": pa.array(held, pa.int64())}),
+        "e1": pa.table({"k": pa.array([2, 2, 4, None], pa.int64())}),
+    }
+    keys = [(compare("=", "a.k", f"{alias}.k", pa.int64()),) for alias in ("e0", "e1")]
+    first = Exists("e0", keys[0], negated=form != "EXISTS", null_aware=form == "NOT IN")
+    asked = Or((And((first, IsNull(Column(ColumnRef("a", "x"))))), Exists("e1", keys[1])))
+    relation, *others = (RelationSpec(alias, table.schema) for alias, table in tables.items())
+    output = (OutputColumn("k", ColumnRef("a", "k")),)
+    case = Case(JoinSpec((relation,), (), (asked,), output, beside=tuple(others)), tables)
+    rows, made = run(case, chunk=2)
+    assert rows == case.expected(), case.sql()
+    name = "Anti(e0)" if first.negated else "Semi(e0)"
+    assert {name, "Semi(e1)"} <= {each.name for each in made.figures().state}
+
+
+@pytest.mark.nightly
+def test_wide_texts_are_compared_in_pieces() -> None:
+    """Pairs with 2.4 GB of texts are more than Arrow's texts can have in one array."""
+    a = pa.table({"k": [n % 60 for n in range(60_000)], "t": [""] * 60_000})
+    e = pa.table({"k": range(60), "t": [f"{n:040000d}" for n in range(60)]})
+    case = beside(a, e, compare("<>", "a.t", "e.t", pa.string()), negated=True)
+    assert not run(case, chunk=60_000)[0]
+
+
+def many(rows: int, condition: bool) -> Case:
+    """Return ``a`` beside ``e``: every tuple meets all of ``e``, and with a condition only its first."""
+    a = pa.table({"x": pa.array([0, 1, 1], pa.int64()), "k": pa.array([1, 1, 2], pa.int64())})
+    e = pa.table({"k": pa.array([1] * rows, pa.int64()), "x": pa.array(range(rows), pa.int64())})
+    return beside(a, e, compare(">", "a.x", "e.x", pa.int64()) if condition else None)
+
+
+@pytest.mark.parametrize("condition", [False, True])
+def test_a_tuple_with_many_matches_comes_once(condition: bool) -> None:
+    """Chains longer than what is looked at in one go, to their ends where nothing on them matches."""
+    case = many(50_000, condition)
+    rows, made = run(case, chunk=10_000)
+    assert rows == ({(1, 1): 1} if condition else {(0, 1): 1, (1, 1): 1})
+    (held,) = [each for each in made.figures().state if each.name == "Semi(e)"]
+    assert held.tuples == held.inserted == 50_000
+
+
+def test_specs_are_checked() -> None:
+    """What nobody asks for, a column that is not there, and a memory budget are refused with a reason."""
+    case = many(3, condition=True)
+    with pytest.raises(InputError, match="stand beside the join"):
+        replace(case.spec, residuals=())
+    with pytest.raises(InputError, match="not below NOT"):
+        replace(case.spec, residuals=(Not(case.spec.residuals[0]),))
+    with pytest.raises(InputError, match="no column 'x'"):
+        replace(case.spec, beside=(RelationSpec("e", pa.schema([("k", pa.int64())])),))
+    two = replace(case.spec, relations=(*case.spec.relations, RelationSpec("b", pa.schema([]))))
+    with pytest.raises(InputError, match="memory_budget"):
+        spilling_run_of(two, {}, Options(memory_budget=1 << 20))
+
+
+# How a SteM searches by inequalities: in order.
+
+
+def between(n: int) -> Case:
+    """Return ``a.x >= b.low AND a.x < b.high`` over n tuples each, with one match for each."""
+    tables = {
+        "a": pa.table({"x": pa.array(range(n), pa.int64())}),
+        "b": pa.table({"low": pa.array(range(n), pa.int64()), "high": pa.array(range(1, n + 1), pa.int64())}),
+    }
+    case = block(tables, [], count_only=True)
+    x, low, high = (Column(ColumnRef(*name.split("."))) for name in ("a.x", "b.low", "b.high"))
+    residuals = (Compare(">=", x, low, pa.int64()), Compare("<", x, high, pa.int64()))
+    return replace(case, spec=replace(case.spec, residuals=residuals))
+
+
+@pytest.mark.parametrize("stream", ["a", "b"])
+def test_a_range_is_searched_and_not_filtered(stream: str) -> None:
+    """Both bounds narrow the search if they are of one column; else one does, and a selection the other."""
+    n = 300
+    rows, eddy = run(between(n), Options(batch_size=50), stream=stream, chunk=100)
+    assert rows == {(n,): 1}
+    made = {m.action: m.tuples_out for m in eddy.figures().modules if m.action in ("probe", "select")}
+    if stream == "b":
+        assert made == {"probe": n}
+    else:
+        assert made["select"] == n
+        assert made["probe"] < n * n
+
+
+def test_places_are_in_sparks_order() -> None:
+    """Negative before positive, NaN last of all and equal to itself, zeros alike."""
+    values = [-math.inf, -2.5, -1e-300, -0.0, 0.0, 1e-300, 3.0, math.inf, math.nan]
+    for kind in (pa.float64(), pa.float32()):
+        numbers, valid = places(pa.array([*values, None], kind), kind)
+        assert valid is not None
+        assert valid.tolist() == [True] * 9 + [False]
+        differences = np.sign(np.diff(numbers[:9].astype(object))).tolist()
+        tiny = 1 if kind == pa.float64() else 0  # which float32 does not know from 0
+        assert differences == [1, 1, tiny, 0, tiny, 1, 1, 1]
+    assert not is_ordered(pa.string())

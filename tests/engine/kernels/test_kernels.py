@@ -1,0 +1,198 @@
+"""Hash functions against plain Python arithmetic, and their spread."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import example, given, strategies as st
+
+from millrace.engine.kernels import (
+    BEFORE,
+    KEY,
+    NOW,
+    SETTLED,
+    combine,
+    hash_bytes,
+    hash_parts,
+    mix,
+    runs,
+    tally,
+    thin,
+    turn,
+)
+from tests.engine.laws import examples
+
+LAWS = examples(75)
+WORD = 1 << 64
+codes = st.integers(-(2**63), 2**63 - 1)
+
+
+def signed(word: int) -> int:
+    return word - WORD if word >= WORD // 2 else word
+
+
+def packed(values: list[bytes]) -> tuple[np.ndarray, np.ndarray]:
+    """Return offsets and data as Arrow lays byte strings out."""
+    offsets = np.concatenate(([0], np.cumsum([len(v) for v in values]))).astype(np.int32)
+    return offsets, np.frombuffer(b"".join(values), np.uint8)
+
+
+def fnv(value: bytes) -> int:
+    word = 0xCBF29CE484222325
+    for byte in value:
+        word = (word ^ byte) * 0x100000001B3 % WORD
+    return signed(word)
+
+
+def parts(value: bytes) -> int:
+    size = min(len(value), 8)
+    middle = (len(value) - size) // 2
+    front, inner, back = (
+        int.from_bytes(value[low : low + size], "big") for low in (0, middle, len(value) - size)
+    )
+    word = (len(value) * 0x9E3779B97F4A7C15 + front) % WORD
+    word = ((word ^ word >> 30) * 0xBF58476D1CE4E5B9 + inner) % WORD
+    word = ((word ^ word >> 27) * 0x94D049BB133111EB + back) % WORD
+    return signed(word ^ word >> 31)
+
+
+@pytest.mark.parametrize(("function", "expected"), [(hash_bytes, fnv), (hash_parts, parts)])
+@LAWS
+@given(values=st.lists(st.binary(max_size=40), max_size=8), skip=st.integers(0, 8))
+def test_byte_strings_hash_whatever_lies_around_them(
+    function: Any, expected: Callable[[bytes], int], values: list[bytes], skip: int
+) -> None:
+    """FNV-1a; or eight bytes each at the front, in the middle and at the back, and the length."""
+    offsets, data = packed(values)
+    skip = min(skip, len(values))
+    assert function(offsets[skip:], data).tolist() == [expected(v) for v in values[skip:]]
+
+
+def test_strings_of_up_to_24_bytes_are_hashed_whole() -> None:
+    """One bit anywhere makes another hash."""
+    for length in range(1, 25):
+        values = [bytes(length)]
+        values += [
+            bytes(i) + bytes([1 << bit]) + bytes(length - i - 1) for i in range(length) for bit in (0, 7)
+        ]
+        assert len(set(hash_parts(*packed(values)).tolist())) == len(values)
+
+
+@LAWS
+@given(st.lists(st.tuples(codes, codes), max_size=8))
+def test_a_pair_hashes_by_its_values_and_their_order(pairs: list[tuple[int, int]]) -> None:
+    """Equal pairs hash equally wherever they stand; swapping unequal halves changes the hash."""
+    left, right = (np.array([p[k] for p in pairs], np.int64) for k in (0, 1))
+    hashed = combine(left, right)
+    assert hashed.dtype == np.int64
+    assert hashed.tolist() == [int(combine(left[i : i + 1], right[i : i + 1])[0]) for i in range(len(pairs))]
+    swapped = combine(right, left)
+    assert all((a == b) == (x == y) for a, b, x, y in zip(hashed, swapped, left, right, strict=True))
+
+
+@LAWS
+@given(st.lists(codes, max_size=8, unique=True))
+def test_mixing_is_one_to_one(values: list[int]) -> None:
+    """Different codes never collide in ``mix``, the ends of int64 included."""
+    mixed = mix(np.array([*values, -(2**63), 2**63 - 1], np.int64))
+    assert len(set(mixed.tolist())) == len({*values, -(2**63), 2**63 - 1})
+
+
+def test_hashes_of_small_numbers_fill_every_slot_evenly() -> None:
+    """Low and high bits of the hashes of 4,096 consecutive numbers (and pairs) spread over 16 slots."""
+    numbers = np.arange(4096, dtype=np.int64)
+    pairs = combine(numbers // 64, numbers % 64)
+    for hashed in (mix(numbers), pairs):
+        for slots in (hashed & 15, hashed.view(np.uint64) >> np.uint64(60)):
+            counts = np.bincount(slots.astype(np.int64), minlength=16)
+            assert counts.min() > 180
+            assert counts.max() < 340
+    assert len(set(pairs.tolist())) == 4096
+
+
+def test_strings_that_differ_in_one_place_differ_in_their_hash() -> None:
+    """All strings of up to two bytes, and a string and its zero-padded form, hash differently."""
+    values = [b"", b"\x00", b"\x00\x00", *(bytes([a, b]) for a in range(0, 256, 5) for b in range(1, 256, 7))]
+    hashed = hash_bytes(*packed(values))
+    assert len(set(hashed.tolist())) == len(values)
+
+
+# Counting sampled keys: the same keys for everyone, counted like a dictionary would.
+
+
+COUNTING = examples(30)
+many_codes = st.lists(st.integers(-5, 5) | st.integers(-(2**63), 2**63 - 1), max_size=60)
+EVERYTHING = np.uint64(2**64 - 1)
+
+
+def counted(drawn: list[int], threshold: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return a table of the codes, and its slots that are taken."""
+    table, taken = np.zeros((128, 4), np.int64), np.empty(64, np.int32)
+    array = np.array(drawn, np.int64)
+    stopped, held = tally(array, 0, len(array), np.uint64(threshold), table, taken, 0)
+    assert stopped == len(drawn)
+    return table, taken[:held]
+
+
+def column(table: np.ndarray, taken: np.ndarray, which: int) -> dict[int, int]:
+    return dict(zip(table[taken, KEY].tolist(), table[taken, which].tolist(), strict=True))
+
+
+@COUNTING
+@given(many_codes, st.integers(0, 2**64 - 1))
+@example([-(2**63), 2**63 - 1, 0, -1], 2**64 - 1)
+def test_keys_below_the_threshold_are_counted(drawn: list[int], threshold: int) -> None:
+    """Extreme codes among them; a threshold that falls later leaves what it would have let in."""
+    found = column(*counted(drawn, threshold), NOW)
+    everyone = column(*counted(drawn, 2**64 - 1), NOW)
+    assert everyone == Counter(drawn) and found.items() <= everyone.items()
+    table, taken = counted(drawn, 2**64 - 1)
+    held = thin(table, taken, len(taken), np.uint64(threshold))
+    assert column(table, taken[:held], NOW) == found
+    assert np.count_nonzero(table[:, NOW]) == held  # nothing of what was dropped is left
+
+
+@COUNTING
+@given(many_codes, many_codes)
+def test_rows_of_now_become_rows_of_before(first: list[int], then: list[int]) -> None:
+    """What was settled stays so, and keys are found again."""
+    table, taken = np.zeros((256, 4), np.int64), np.empty(128, np.int32)
+    held = 0
+    for drawn in (first, then):
+        turn(table, taken[:held])
+        held = tally(np.array(drawn, np.int64), 0, len(drawn), EVERYTHING, table, taken, held)[1]
+    everyone = {*first, *then}
+    assert column(table, taken[:held], NOW) == {code: then.count(code) for code in everyone}
+    assert column(table, taken[:held], BEFORE) == {code: first.count(code) for code in everyone}
+    assert column(table, taken[:held], SETTLED) == {code: first.count(code) for code in everyone}
+
+
+def test_it_stops_where_there_is_no_room() -> None:
+    """Codes before that are counted, and counting goes on from there."""
+    table, taken = np.zeros((8, 4), np.int64), np.empty(2, np.int32)
+    assert tally(np.array([7, 8, 7, 9, 7]), 0, 5, EVERYTHING, table, taken, 0) == (3, 2)
+    assert table[:, NOW].sum() == 3
+
+
+@pytest.mark.parametrize("stride", [1, 32, 1 << 20, 1 << 40, 10_946, 987])
+def test_keys_at_regular_distances_are_sampled_evenly(stride: int) -> None:
+    """Whatever the stride, a share of the hashes lies below that share of their range."""
+    keys = np.arange(1 << 14, dtype=np.int64) * stride
+    for share in (1 / 2, 1 / 16, 1 / 64):
+        table, taken = np.zeros((1 << 15, 4), np.int64), np.empty(1 << 14, np.int32)
+        found = tally(keys, 0, len(keys), np.uint64(2**64 * share), table, taken, 0)[1]
+        expected = share * (1 << 14)
+        assert abs(found - expected) < 5 * expected**0.5
+
+
+@COUNTING
+@given(st.lists(st.integers(0, 9), max_size=40), st.integers(1, 5))
+def test_runs_are_found(drawn: list[int], least: int) -> None:
+    """Those of codes that come so often or oftener, and no others."""
+    keys, counts = runs(np.sort(np.array(drawn, np.int64)), least)
+    found = dict(zip(keys.tolist(), counts.tolist(), strict=True))
+    assert found == {code: count for code, count in Counter(drawn).items() if count >= least}
