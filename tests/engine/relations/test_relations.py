@@ -351,7 +351,7 @@ def test_equal_codes_mean_equal_keys(left: pa.DataType, right: pa.DataType, kind
     """For every type of key, with the nasty values; keys of two types meet in the wider one."""
     assert is_key_type(kind)
 
-    @LAWS
+    @examples(25)
     @given(st.lists(VALUES[left], max_size=6), st.lists(VALUES[right], max_size=6))
     def law(values: list[Any], others: list[Any]) -> None:
         same = left == right
@@ -389,7 +389,7 @@ def test_slices_and_nulls_do_not_shift_codes(kind: pa.DataType) -> None:
     Buffers of a column of nulls alone may be missing.
     """
 
-    @LAWS
+    @examples(25)
     @given(st.lists(st.none() | VALUES[kind], max_size=12), st.integers(0, 12), st.integers(0, 12))
     def law(values: list[Any], start: int, length: int) -> None:
         array = pa.array(values, kind) if any(v is not None for v in values) else pa.nulls(len(values), kind)
@@ -417,7 +417,7 @@ def test_other_types_are_refused_with_what_would_work(kind: pa.DataType) -> None
         codes(pa.nulls(1, kind), kind)
 
 
-@LAWS
+@examples(25)
 @given(
     st.lists(
         st.tuples(*[st.none() | st.integers(0, 2)] * 2, *[st.none() | st.sampled_from(["", "a"])] * 2),
