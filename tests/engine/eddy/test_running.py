@@ -226,7 +226,7 @@ def test_a_relation_is_gathered_once_a_batch(monkeypatch: pytest.MonkeyPatch) ->
     assert [column.source.relation for column in mixed[:3]] == ["a", "b", "c"]
     monkeypatch.setattr(RelationStore, "take", noted)
     monkeypatch.setattr(Output, "add", lambda self, batch: (added.append(batch.size), add(self, batch))[1])
-    assert run(case, chunk=10)[0] == case.expected()
+    assert run(case, Options(transfer=False), chunk=10)[0] == case.expected()
     assert sorted(taken) == sorted([2, 3, 2] * sum(size > 0 for size in added))
 
 

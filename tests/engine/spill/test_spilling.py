@@ -424,7 +424,7 @@ def expected() -> tuple[int, int]:
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "algorithm",
-    ["hybrid", "sort_merge", *(pytest.param(name, marks=pytest.mark.nightly) for name in ("shj", "grace"))],
+    [a if a == "hybrid" else pytest.param(a, marks=pytest.mark.nightly) for a in ALGORITHMS],
 )
 def test_peak_memory_stays_within_the_budget(algorithm, expected, tmp_path):
     """State of four times the budget, in a process of its own; the answer is DuckDB's."""
