@@ -427,9 +427,6 @@ def test_what_cannot_be_shared_is_refused(relations: list[RelationSpec], message
 # Preferred tuples: their results come first, and the work stays the same.
 
 
-FORTY = block({alias: pa.table({"key": range(40)}) for alias in "rt"}, ["r.key = t.key"])
-
-
 def wants(alias: str, column: str, low: int) -> Predicate:
     """Return ``alias.column >= low``."""
     return Compare(">=", Column(ColumnRef(alias, column)), Literal(low, pa.int64()), pa.int64())
@@ -472,15 +469,6 @@ def test_a_preference_must_be_about_one_relation() -> None:
     ):
         with pytest.raises(InputError, match=named):
             run(case, {}, prefer=wanted)
-
-
-@pytest.mark.parametrize("wanted", [(), (wants("r", "key", 30),)])
-def test_what_is_wanted_may_change_while_an_index_finishes_a_scan(wanted: tuple[Predicate, ...]) -> None:
-    """Of a scan that is silent for ever: also keys whose match it returned have to be asked for."""
-    made = {"t": Plan(False, (IndexPlan(("key",), 0.5, 1),), (ScanPlan(0.01, stall=(5, math.inf)),))}
-    ran = run(FORTY, made, Options(policy="interactive", batch_size=100), later=wanted, changes_at=6)
-    assert ran.rows == FORTY.expected()
-    assert not wanted or set(ran.index.keys[4:12]) <= set(range(30, 40))
 
 
 # Index joins: DuckDB's rows, each binding asked for once, and everything behind a lookup waits for it.
