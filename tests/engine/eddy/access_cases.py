@@ -11,8 +11,6 @@ import pyarrow as pa
 from hypothesis import strategies as st
 
 from millrace.engine.arrivals.access_modules import Index, IndexAM, Scan, ScanAM
-from millrace.engine.runs.eddy_run import EddyRun
-from millrace.engine.runs.preference import Wanted
 from millrace.engine.runs.run_of import run_of
 from millrace.limits.clock import Clock, VirtualClock
 from millrace.options import Options
@@ -132,9 +130,6 @@ def run(
     own: Mapping[str, ScanAM | IndexAM] | None = None,
     sources: Mapping[str, Any] | None = None,
     clock: Clock | None = None,
-    prefer: Wanted = None,
-    later: Wanted = None,
-    changes_at: int = 2,
     **given: Any,
 ) -> Ran:
     """Run the block, in virtual time if nothing else is said, with access modules made by the plans.
@@ -142,23 +137,14 @@ def run(
     Args:
         own: Access modules that a test has made, by the relations that have nothing else.
         sources: Instead of the case's own rows, for some relations.
-        later: What is preferred from a batch of results on, where that is not what was before.
-        changes_at: The number of that batch, from one.
     """
     clock, options, own = clock or VirtualClock(), options or Options(), own or {}
     access, indexes = modules(case, plans, clock, chunk)
     access |= {alias: [module] for alias, module in own.items()}
     feeds = {a: b for a, b in case.batches(chunk).items() if a not in own and plans.get(a, Plan()).source}
     feeds |= sources or {}
-    if options.architecture == "static":
-        running: Any = run_of(case.spec, feeds, options, clock=clock, access=access, **given)
-    else:
-        running = EddyRun(case.spec, feeds, options, clock=clock, access=access, prefer=prefer, **given)
-    results: list[tuple[float, pa.RecordBatch]] = []
-    for batch in running.run():
-        results.append((clock.now(), batch))
-        if later is not None and len(results) == changes_at:
-            running.prefer(later)
+    running = run_of(case.spec, feeds, options, clock=clock, access=access, **given)
+    results = [(clock.now(), batch) for batch in running.run()]
     table = pa.Table.from_batches([batch for _, batch in results], case.spec.output_schema)
     return Ran(multiset(table), running, clock, indexes, results)
 

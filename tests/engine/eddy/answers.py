@@ -456,15 +456,13 @@ LASTING = "intermediate tuples though only base tuples may be held"
 
 @dataclass
 class Answer:
-    """What a run of an example returned, and what it did.
+    """What is wrong with a run of an example.
 
     Attributes:
-        rows: None where a predicate's exception surfaced.
-        faults: What is wrong, in words; what the checker of invariants found begins with the invariant.
+        faults: In words; what the checker of invariants found begins with the invariant.
         moved: Whether join state was moved at random.
     """
 
-    rows: Rows | None
     faults: set[str]
     moved: bool
 
@@ -576,7 +574,7 @@ def _answer(example: Example, folder: Path | None, *, strict: bool) -> Answer:
     expected = example.expected()
     if rows != expected:
         faults.add(WRONG if None not in (rows, expected) else RAISED)
-    return Answer(rows, faults, unrest is not None and bool(unrest.steps))
+    return Answer(faults, unrest is not None and bool(unrest.steps))
 
 
 def _rows(example: Example, run: Run, case: Case) -> Rows | None:

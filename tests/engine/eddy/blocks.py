@@ -15,22 +15,18 @@ from millrace.limits.clock import VirtualClock
 from millrace.options import Options
 from tests.engine.eddy.oracle import Case, Rows, block, multiset, with_windows
 
+JOINED = ("a.k = b.k", "b.j = c.j")
 
-def chain(seed: int, kind: pa.DataType | None = None, nulls: float = 0.0, rows: int = 9) -> Case:
+
+def chain(seed: int, rows: int = 9, equalities: Sequence[str] = JOINED) -> Case:
     """Return ``a.k = b.k AND b.j = c.j`` over random tables, in which keys repeat."""
     draw = random.Random(seed)
-    kind = kind or pa.int64()
-
-    def values(n: int) -> pa.Array:
-        drawn = [None if draw.random() < nulls else draw.randint(0, 3) for _ in range(n)]
-        texts = pa.types.is_string(kind)
-        return pa.array([f"k{v}" if texts and v is not None else v for v in drawn], kind)
-
     tables = {}
     for alias, keys in (("a", "k"), ("b", "kj"), ("c", "j")):
         n = draw.randint(2, rows)
-        tables[alias] = pa.table({"id": pa.array(range(n), pa.int32()), **{key: values(n) for key in keys}})
-    return block(tables, ["a.k = b.k", "b.j = c.j"])
+        columns = {key: pa.array([draw.randint(0, 3) for _ in range(n)], pa.int64()) for key in keys}
+        tables[alias] = pa.table({"id": pa.array(range(n), pa.int32()), **columns})
+    return block(tables, equalities)
 
 
 def star(arms: dict[str, Sequence[int]], keys: dict[str, Sequence[int]]) -> Case:
@@ -48,12 +44,7 @@ def stream(seed: int, rows: int = 25) -> Case:
         ticks = np.cumsum([draw.randint(0, 2) for _ in range(rows)])
         columns = {key: pa.array([draw.randint(0, 3) for _ in range(rows)], pa.int64()) for key in keys}
         tables[alias] = pa.table({"at": pa.array(ticks, pa.int64()), **columns})
-    return with_windows(block(tables, ["a.k = b.k", "b.j = c.j"]), dict.fromkeys("abc", 4))
-
-
-def batches(case: Case, chunk: int) -> dict[str, list[pa.RecordBatch]]:
-    """Return each relation's rows in record batches of at most ``chunk``."""
-    return case.batches(chunk)
+    return with_windows(block(tables, JOINED), dict.fromkeys("abc", 4))
 
 
 def rows_of(case: Case, run: Run) -> Rows:
@@ -82,7 +73,7 @@ def run(
     """
     made = of(
         case.spec,
-        {**batches(case, chunk), **(sources or {})},
+        {**case.batches(chunk), **(sources or {})},
         options or Options(),
         clock=VirtualClock(),
         **how,

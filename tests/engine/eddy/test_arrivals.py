@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -11,9 +11,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from millrace.engine.architectures.stairs import StairState
 from millrace.engine.arrivals.key_ranges import KeyRanges
 from millrace.engine.arrivals.schedule import STALLED, Schedule
+from millrace.engine.figures import CellFigures
 from millrace.engine.graph import QueryGraph
 from millrace.engine.runs.eddy_run import EddyRun
 from millrace.engine.runs.run_of import run_of
@@ -21,12 +21,11 @@ from millrace.engine.spec import JoinSpec, RelationSpec, Window
 from millrace.engine.spill.run_of import run_of as run_within
 from millrace.engine.state.stairs import Stairs
 from millrace.engine.state.stem import SteM, singletons
-from millrace.engine.trees import edges_of
 from millrace.errors import InputError
 from millrace.limits.clock import VirtualClock
 from millrace.options import ALGORITHMS, ARCHITECTURES, Options
 from tests.engine.eddy.answers import scanned
-from tests.engine.eddy.blocks import batches, rows_of, run, stream
+from tests.engine.eddy.blocks import rows_of, run, stream
 from tests.engine.eddy.oracle import Case, Rows, block, with_windows
 
 SCHEMA = pa.schema([("n", pa.int64())])
@@ -89,74 +88,55 @@ def test_sources_are_read_no_further_than_asked() -> None:
     assert read == [0, 1]
 
 
-def test_the_largest_relation_is_streamed_past_the_others() -> None:
-    """Smaller ones are built first, the smallest foremost; an unknown size counts as small."""
-    assert Schedule.of(spec(5, 900, None, 20), online=False) == Schedule(1, False, (2, 0, 3, 1))
-
-
-def test_a_named_relation_is_streamed_whatever_its_size() -> None:
-    """What Spark streams through a task stays unbuilt there."""
-    assert Schedule.of(spec(5, 900, 20), online=False, stream="r0") == Schedule(0, False, (2, 1, 0))
-
-
-def test_sets_are_built() -> None:
-    """A relation with set semantics is never left unbuilt, even if that means building everything."""
-    assert Schedule.of(spec(5, 900, 20, distinct=(1,)), online=False).unbuilt == 2
-    assert Schedule.of(spec(5, 900, distinct=(0, 1)), online=False) == Schedule(None, True, (0, 1))
-
-
-@pytest.mark.parametrize("stream", [None, "r0"])
-def test_online_interleaves_and_builds_everything(stream: str | None) -> None:
-    """Early results need every source in turn; one relation alone has nothing to wait for."""
-    assert Schedule.of(spec(5, 900), online=True, stream=stream) == Schedule(None, True, (0, 1))
-    assert Schedule.of(spec(5), online=True) == Schedule(0, False, (0,))
+@pytest.mark.parametrize(
+    ("block", "how", "schedule"),
+    [
+        # Smaller ones are built first, the smallest foremost; an unknown size counts as small.
+        (spec(5, 900, None, 20), {}, Schedule(1, False, (2, 0, 3, 1))),
+        # What Spark streams through a task stays unbuilt there, whatever its size.
+        (spec(5, 900, 20), {"stream": "r0"}, Schedule(0, False, (2, 1, 0))),
+        # A set is never left unbuilt, even if that means building everything.
+        (spec(5, 900, 20, distinct=(1,)), {}, Schedule(2, False, (0, 1, 2))),
+        (spec(5, 900, distinct=(0, 1)), {}, Schedule(None, True, (0, 1))),
+        # Early results need every source in turn; one relation alone has nothing to wait for.
+        (spec(5, 900), {"online": True}, Schedule(None, True, (0, 1))),
+        (spec(5, 900), {"online": True, "stream": "r0"}, Schedule(None, True, (0, 1))),
+        (spec(5), {"online": True}, Schedule(0, False, (0,))),
+    ],
+)
+def test_what_is_streamed_past_the_others(block: JoinSpec, how: dict[str, Any], schedule: Schedule) -> None:
+    """The largest relation, where that may be."""
+    assert Schedule.of(block, **{"online": False, **how}) == schedule
 
 
 # Sources that stall: STAIRs use the time (query scrambling), results come out, and others are read on.
 
 
-Feed = Iterator[Any]
+KEYS = {"a": [i % 8 for i in range(40)], "b": [i // 2 for i in range(40)]}
+CHAIN = block(
+    {
+        alias: pa.table({key: KEYS[key] for key in keys})
+        for alias, keys in (("r", "a"), ("s", "ab"), ("t", "b"))
+    },
+    ["r.a = s.a", "s.b = t.b"],
+)
 
 
-def chain(sizes: Sequence[int] = (40, 40, 40), distinct: int = 8) -> Case:
-    """Return ``r.a = s.a AND s.b = t.b`` with keys that meet several times."""
-    n, m, o = sizes
-    tables = {
-        "r": pa.table({"a": pa.array([i % distinct for i in range(n)])}),
-        "s": pa.table(
-            {"a": pa.array([i % distinct for i in range(m)]), "b": pa.array([i // 2 for i in range(m)])}
-        ),
-        "t": pa.table({"b": pa.array([i // 2 for i in range(o)])}),
-    }
-    return block(tables, ["r.a = s.a", "s.b = t.b"])
+def stalled_chain(pauses: int, options: Options, before: int = 0) -> tuple[CellFigures, CellFigures]:
+    """Run a chain whose ``t`` stalls for some rounds, after some data; return figures then and at the end."""
+    pieces = CHAIN.batches(8)
+    then: list[CellFigures] = []
 
+    def t() -> Iterator[Any]:
+        yield from pieces["t"][:before]
+        yield from [STALLED] * pauses
+        then.append(eddy.figures())
+        yield from pieces["t"][before:]
 
-def stalled_chain(pauses: int, options: Options, before: int = 0) -> tuple[EddyRun, dict[str, int]]:
-    """Run a chain whose ``t`` stalls for some rounds, maybe after some data; return figures at its return."""
-    case = chain()
-    rs = batches(case, 8)
-    at: dict[str, int] = {}
-
-    def t() -> Feed:
-        yield from rs["t"][:before]
-        for _ in range(pauses):
-            yield STALLED
-        at["made"] = eddy._statistics.intermediate
-        state = eddy._state
-        assert isinstance(state, StairState)
-        edge = next(e.number for e in edges_of(eddy._graph) if e.ends == (1, 2))
-        waiting = state.stairs.joins[edge].stairs[1] if edge in state.stairs.joins else None
-        at["pairs"] = sum(
-            s.live for sig, s in (waiting.segments.items() if waiting else ()) if sig.span == 0b011
-        )
-        at["recomputed"] = state.stairs.recomputed
-        yield from rs["t"][before:]
-
-    sources: dict[str, Any] = {"r": rs["r"], "s": rs["s"], "t": t()}
     schedule = Schedule(None, True, (0, 1, 2))
-    eddy = EddyRun(case.spec, sources, options, schedule=schedule, clock=VirtualClock())
-    assert rows_of(case, eddy) == case.expected()
-    return eddy, at
+    eddy = EddyRun(CHAIN.spec, {**pieces, "t": t()}, options, schedule=schedule, clock=VirtualClock())
+    assert rows_of(CHAIN, eddy) == CHAIN.expected()
+    return then[0], eddy.figures()
 
 
 LAST_S_R = Options(architecture="stairs", migration="never", policy="fixed", order=("t", "s", "r"))
@@ -168,8 +148,7 @@ def test_rows_that_are_ready_come_out_when_sources_stall(
     seen: int, after: int, batches_of_results: int
 ) -> None:
     """Once for each stall the caller gets control, with what is ready; nothing waits for a full batch."""
-    case = chain()
-    pieces = batches(case, 20)
+    case, pieces = CHAIN, CHAIN.batches(20)
     stalling = [*pieces["t"][:seen], *([None] * 9), *pieces["t"][seen:], *([None] * after)]
     eddy = EddyRun(case.spec, {**pieces, "t": stalling}, Options(online=True), clock=VirtualClock())
     found = list(eddy.run())
@@ -182,12 +161,9 @@ def test_rows_that_are_ready_come_out_when_sources_stall(
 @pytest.mark.parametrize("before", [0, 2])
 def test_what_waits_for_a_stalled_source_is_joined_meanwhile(before: int) -> None:
     """All of ``r ⋈ s`` waits at the border to ``t``, even after some of ``t`` has come; else none does."""
-    _, with_stall = stalled_chain(12, LAST_S_R, before)
-    _, without = stalled_chain(0, LAST_S_R, before)
-    pairs = sum(1 for i in range(40) for j in range(40) if i % 8 == j % 8)
-    assert with_stall["pairs"] == pairs
-    assert with_stall["recomputed"] >= pairs
-    assert without["pairs"] == 0
+    pairs = sum(1 for i in KEYS["a"] for j in KEYS["a"] if i == j)
+    assert stalled_chain(12, LAST_S_R, before)[0].recomputed_tuples >= pairs
+    assert stalled_chain(0, LAST_S_R, before)[0].recomputed_tuples == 0
 
 
 @pytest.mark.broken_rule
@@ -195,8 +171,8 @@ def test_work_done_while_stalled_is_spared_later(monkeypatch: pytest.MonkeyPatch
     """Once the source goes on, fewer intermediate tuples are made than without precomputing."""
 
     def later() -> int:
-        eddy, at = stalled_chain(12, LAST_S_R)
-        return eddy._statistics.intermediate - at["made"]
+        then, figures = stalled_chain(12, LAST_S_R)
+        return figures.intermediate_tuples - then.intermediate_tuples
 
     spared = later()
     monkeypatch.setattr(Stairs, "precompute", lambda *_: True)
@@ -205,18 +181,17 @@ def test_work_done_while_stalled_is_spared_later(monkeypatch: pytest.MonkeyPatch
 
 def test_only_stairs_move_state() -> None:
     """Joins without STAIRs' freedom keep what routing put into them."""
-    joins = Options(architecture="joins", policy="fixed", order=("t", "s", "r"))
-    _, at = stalled_chain(12, joins)
-    assert at["recomputed"] == 0
-    _, at = stalled_chain(12, Options(architecture="stairs", intermediate=False, migration="never"))
-    assert at["recomputed"] == 0
+    for options in (
+        Options(architecture="joins", policy="fixed", order=("t", "s", "r")),
+        Options(architecture="stairs", intermediate=False, migration="never"),
+    ):
+        assert stalled_chain(12, options)[0].recomputed_tuples == 0
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 def test_time_passes_while_every_source_has_stalled(architecture: str) -> None:
     """The schedule does not spin: each round of nothing takes a moment of the clock, others take none."""
-    case, clock = chain(), VirtualClock()
-    pieces = batches(case, 100)
+    case, clock, pieces = CHAIN, VirtualClock(), CHAIN.batches(100)
     sources: dict[str, Any] = {**pieces, "t": [*([STALLED] * 10), *pieces["t"]]}
     run = run_of(case.spec, sources, Options(architecture=architecture, online=True), clock=clock)
     assert rows_of(case, run) == case.expected()
@@ -361,7 +336,7 @@ def test_a_memory_budget_does_not_go_with_windows() -> None:
     """Spilled partitions are joined one after the other, not in order of time."""
     case = stream(0)
     with pytest.raises(InputError, match="memory_budget is set for a join with sliding windows"):
-        run_within(case.spec, batches(case, 3), Options(memory_budget=1 << 20))
+        run_within(case.spec, case.batches(3), Options(memory_budget=1 << 20))
 
 
 # Ranges of keys: what relations that were read spare of reading others; no row is lost by it.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
@@ -25,7 +24,6 @@ from millrace.engine.operators import transfer
 from millrace.engine.runs.eddy_run import EddyRun
 from millrace.engine.spec import JoinSpec, OutputColumn, RelationSpec
 from millrace.engine.spill.run_of import run_of as spilling_run_of
-from millrace.engine.state.ordered import is_ordered, places
 from millrace.errors import InputError
 from millrace.options import Options
 from tests.engine.eddy.blocks import run
@@ -233,16 +231,3 @@ def test_a_range_is_searched_and_not_filtered(stream: str) -> None:
     else:
         assert made["select"] == n
         assert made["probe"] < n * n
-
-
-def test_places_are_in_sparks_order() -> None:
-    """Negative before positive, NaN last of all and equal to itself, zeros alike."""
-    values = [-math.inf, -2.5, -1e-300, -0.0, 0.0, 1e-300, 3.0, math.inf, math.nan]
-    for kind in (pa.float64(), pa.float32()):
-        numbers, valid = places(pa.array([*values, None], kind), kind)
-        assert valid is not None
-        assert valid.tolist() == [True] * 9 + [False]
-        differences = np.sign(np.diff(numbers[:9].astype(object))).tolist()
-        tiny = 1 if kind == pa.float64() else 0  # which float32 does not know from 0
-        assert differences == [1, 1, tiny, 0, tiny, 1, 1, 1]
-    assert not is_ordered(pa.string())

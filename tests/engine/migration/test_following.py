@@ -25,7 +25,7 @@ from millrace.engine.trees import JoinTree
 from millrace.engine.tuples import Signature
 from millrace.limits.clock import VirtualClock
 from millrace.options import MIGRATIONS, Options
-from tests.engine.eddy.blocks import batches, rows_of
+from tests.engine.eddy.blocks import rows_of
 from tests.engine.eddy.oracle import block
 from tests.engine.laws import same_examples
 from tests.engine.state.rig import EQUALITIES, Rig, Tables
@@ -43,7 +43,7 @@ def test_only_state_that_follows_routing_changes_its_tree(migration: str) -> Non
     options = Options(
         architecture="stairs", migration=migration, batch_size=4, reoptimize_every=2, online=True
     )
-    eddy = EddyRun(case.spec, batches(case, 4), options, clock=VirtualClock())
+    eddy = EddyRun(case.spec, case.batches(4), options, clock=VirtualClock())
     state = eddy._state
     assert isinstance(state, StairState)
     first = state.stairs.tree

@@ -178,21 +178,6 @@ def test_a_large_late_change_is_not_followed(foresight: float) -> None:
     assert sum(moved for _, moved in run("eager", drawn).moves) > 0.4 * TUPLES
 
 
-def test_patience_grows_with_migrations_and_returns_when_it_is_calm() -> None:
-    """A saving that was enough once is not enough soon after, and is again after a calm time."""
-    policy = MIGRATION_POLICIES["backoff"](Options())
-
-    def follows(arrived: int, decision: int) -> bool:
-        remaining = 1.0  # all the saving lies within the horizon
-        return policy.allowance(Change(100, 100.0, 200.0, arrived, remaining, decision)) > 0
-
-    assert follows(1000, 1)
-    assert follows(1100, 1)  # what is left of the same decision only has to pay for itself
-    assert not follows(1200, 2)
-    assert not follows(1999, 3)
-    assert follows(2000, 4)
-
-
 # Where a span's tuples belong: with most of them, and not to and fro.
 
 
@@ -245,14 +230,3 @@ def test_signatures_that_differ_for_good_do_not_move_state_for_ever(
         late += turn >= 300 and routed.changes > before
     assert routed.changes <= 20
     assert late <= 1
-
-
-@SAME
-@given(st.integers(1, 20), st.integers(1, 2000))
-def test_the_larger_part_decides(factor: int, tuples: int) -> None:
-    """Many more tuples of one signature than of another: they belong where those go, whoever was first."""
-    routed = Routed(10_000)
-    routed.route(0, 0, tuples)
-    routed.route(1, 1, (factor + 3) * tuples + 5)
-    routed.route(0, 0, tuples)
-    assert routed.place == 1

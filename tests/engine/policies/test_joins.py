@@ -73,18 +73,6 @@ def test_noise_does_not_upset_a_tie(level: float) -> None:
         assert sum(favourite(one) != favourite(two) for one, two in pairwise(answers)) <= 6
 
 
-def test_each_signature_has_its_own_present_join() -> None:
-    """What is kept for one kind of tuples says nothing about another."""
-    policy = POLICIES["cumulative"](Options(policy="cumulative"))
-    for span, fanouts, expected in (
-        (1, (0.1, 5.0), 0),
-        (2, (5.0, 0.1), 1),
-        (1, (1.0, 0.98), 0),
-        (2, (1.0, 1.0), 1),
-    ):
-        assert favourite(policy.choose(Signature(span), joins(*fanouts))) == expected
-
-
 @LAWS
 @given(st.floats(1e-9, 1e-3), st.floats(0, 1), st.floats(0, 20), st.floats(1e-8, 1e-5))
 def test_predicates_come_where_they_cost_less(
