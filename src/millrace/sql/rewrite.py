@@ -183,7 +183,7 @@ class Rewriting:
         planning, clause = self._planning, self._clause
         for use in self._above.uses():
             self._replace(use)
-        for item, shown in self._above.stars():
+        for item, shown in self._above.stars:
             text = ", ".join(self._shown(shown))
             self._edits.append(Edit(*planning.statement.span(item), (text,)))
         self._from()
@@ -358,7 +358,7 @@ class Rewriting:
         bars = [*BARS, "limit", "offset", "with_", "laterals"]
         if piece.counting or not self._above.is_whole(piece.members) or any(map(select.args.get, bars)):
             return None
-        stars = {id(item): shown for item, shown in self._above.stars()}
+        stars = {id(item): shown for item, shown in self._above.stars}
         columns: list[str] = []
         for item in select.expressions:
             node = unwrap(item.unalias())
