@@ -83,9 +83,6 @@ class Query:
             "control": self.times.control(SPARK),
             "planning_ms": 1000 * statistics.median(self.planning[1:]),
             "trips": self.trips[0].calls,
-            "frames": self.trips[0].frames,
-            "trips_again": self.trips[-1].calls,
-            **{f"{step}_ms": 1000 * seconds for step, seconds in self.trips[0].seconds.items()},
             "equal": self.unequal is None,
             "intermediate_tuples": self.totals.intermediate_tuples,
         }
@@ -109,6 +106,7 @@ def _compare(run: Run, names: Sequence[str], prefix: str, *, frames: bool) -> No
     """Measure queries at one scale; ratios are over those with a block."""
     queries = _measured(run, run.scale, names, frames=frames)
     taken = [query for query in queries if query.blocks]
+    first = [query.trips[0] for query in queries]
     figures = {
         f"{prefix}geomean_ratio": geomean([query.ratio() for query in taken]),
         f"{prefix}worst_ratio": max((query.ratio() for query in taken), default=float("nan")),
@@ -116,8 +114,13 @@ def _compare(run: Run, names: Sequence[str], prefix: str, *, frames: bool) -> No
         "queries_taken": len(taken),
         "planning_first_ms": 1000 * statistics.median([query.planning[0] for query in queries]),
         "planning_again_ms": 1000 * statistics.median([statistics.median(q.planning[1:]) for q in queries]),
-        "planning_trips": statistics.median([query.trips[0].calls for query in queries]),
-        "planning_frames": statistics.median([query.trips[0].frames for query in queries]),
+        **{
+            f"planning_{s}_ms": 1000 * statistics.median(t.seconds[s] for t in first)
+            for s in first[0].seconds
+        },
+        "planning_trips": statistics.median([trips.calls for trips in first]),
+        "planning_frames": statistics.median([trips.frames for trips in first]),
+        "planning_again_trips": statistics.median([query.trips[-1].calls for query in queries]),
         "peak_worker_mb": max(query.peak_bytes for query in queries) / 1e6,
         "intermediate_tuples": sum(query.totals.intermediate_tuples for query in queries),
         "tuples_routed": sum(query.totals.tuples_routed for query in queries),

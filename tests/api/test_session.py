@@ -160,20 +160,14 @@ def test_a_session_that_does_not_answer(spark):
     """What Spark's client raises then is not passed on."""
 
     class Stopped:
-        sql = None
+        sql = conf = None
 
         @property
-        def conf(self):
+        def sparkContext(self):
             raise ConnectionError("gone")
 
-    class Conf:
-        def get(self, *_):
-            raise ConnectionError("gone")
-
-    stopped = Stopped()
-    type(stopped).conf = Conf()
     with pytest.raises(InputError, match=r"does not answer \(ConnectionError\).*getOrCreate"):
-        millrace.query("select 1", spark=stopped)
+        millrace.query("select 1", spark=Stopped())
 
 
 def test_a_session_that_was_stopped(spark, monkeypatch):

@@ -98,13 +98,20 @@ def test_what_is_more_than_a_scan_stays_with_spark(spark, folder):
     check(kept)
 
 
-def test_settings_that_change_reading(spark, folder):
+def test_settings_that_change_reading(spark, folder, tmp_path):
+    """Some only where a table has columns of a type, at whatever depth, or folders that are columns."""
     frame = spark.read.parquet(folder)
+    bytes_in_lists = str(tmp_path / "bytes")
+    spark.sql("SELECT array(X'00') AS b").write.parquet(bytes_in_lists)
     for key in ("spark.sql.files.ignoreCorruptFiles", "spark.sql.caseSensitive"):
         with changed(spark, {key: "true"}):
             assert key in left(frame)
     assert not table_at(spark, folder).unsupported
+    assert not table_at(spark, bytes_in_lists).unsupported
     with changed(spark, {"spark.sql.parquet.binaryAsString": "true"}):
+        assert not table_at(spark, folder).unsupported
+        assert table_at(spark, bytes_in_lists).unsupported
+    with changed(spark, {"spark.sql.sources.partitionColumnTypeInference.enabled": "false"}):
         assert table_at(spark, folder).unsupported
 
 

@@ -41,12 +41,12 @@ _MOST_FILES = 20_000
 # So many values of a partition column may be told apart.
 _MOST_VALUES = 4096
 # Settings under which Spark passes over files, or finds columns by something else than their names.
-_LENIENT = (
-    "spark.sql.files.ignoreCorruptFiles",
-    "spark.sql.files.ignoreMissingFiles",
-    "spark.sql.parquet.fieldId.read.enabled",
-    "spark.sql.caseSensitive",
-)
+_LENIENT = {
+    "spark.sql.files.ignoreCorruptFiles": "false",
+    "spark.sql.files.ignoreMissingFiles": "false",
+    "spark.sql.parquet.fieldId.read.enabled": "false",
+    "spark.sql.caseSensitive": "false",
+}
 # Those that decide what columns of some types are in files, with what they are in a new session.
 _OF_TYPES: tuple[tuple[str, str, Callable[[pa.DataType], bool]], ...] = (
     ("spark.sql.parquet.binaryAsString", "false", pa.types.is_binary),
@@ -101,7 +101,7 @@ def scan_of(frame: DataFrame, settings: SessionConf, storage: StorageOptions | N
         raise Doubtful("it is a stream")
     if is_cached(frame):
         raise Doubtful("it is cached")
-    odd = _odd(settings, dict.fromkeys(_LENIENT, "false"))
+    odd = _odd(settings, _LENIENT)
     if odd is not None:
         raise Doubtful(odd)
     schema = frame.schema
@@ -146,7 +146,7 @@ def table_at(
         InputError: The path is of this machine or of a store that answers, and there is no table.
     """
     settings = settings or SessionConf(spark)
-    odd = _odd(settings, dict.fromkeys(_LENIENT, "false"))
+    odd = _odd(settings, _LENIENT)
     if odd is not None:
         return _left(path, odd)
     if located(path, storage)[0] == DISKS and not paths_are_local(spark):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 
 from sqlglot import exp
 
@@ -64,7 +65,7 @@ class Above:
         """Yield the columns of this FROM clause that something above the blocks reads."""
         for use in self.uses():
             yield use.attribute
-        for _, shown in self.stars():
+        for _, shown in self.stars:
             yield from shown
         for conjunct in self._found.above:
             yield from conjunct.pair or ()
@@ -76,20 +77,25 @@ class Above:
     def uses(self) -> Iterator[Use]:
         """Yield the names above the blocks that mean columns of this FROM clause."""
         used = {id(part) for c in self._found.used if c.node is not None for part in c.node.walk()}
-        names, seen = self._planning.names, set()
         used |= self.consumed | self._unread
-        for column in self._select.find_all(exp.Column):
-            if id(column) in used or column.find_ancestor(exp.Star) is not None:
+        seen = set()
+        for use in self._names:
+            if id(use.column) in used:
                 continue
-            if isinstance(column.this, exp.Star) and names.find_struct(column) is None:
-                continue
-            binding = self.bound(column)
-            if binding is None or binding.match is None:
-                continue
-            start, _ = name_span(column, 0)
+            start, _ = name_span(use.column, 0)
             if start not in seen:  # the parser may use one name in two places
                 seen.add(start)
-                yield Use(column, binding, binding.match.attribute)
+                yield use
+
+    @cached_property
+    def _names(self) -> list[Use]:
+        """The names anywhere in the SELECT that mean columns of this FROM clause."""
+        found = []
+        for column in self._select.find_all(exp.Column):
+            binding = None if column.find_ancestor(exp.Star) else self.bound(column)
+            if binding is not None and binding.match is not None:
+                found.append(Use(column, binding, binding.match.attribute))
+        return found
 
     def bound(self, column: exp.Column) -> Binding | None:
         """Return what a name means, None for what is no column of this FROM clause."""
@@ -97,8 +103,9 @@ class Above:
         found = names.find_struct(column) if isinstance(column.this, exp.Star) else names.find(column)
         return found if found is not None and found.scope is self._clause.scope else None
 
+    @cached_property
     def stars(self) -> list[tuple[exp.Expr, list[Attribute]]]:
-        """Return the stars that have to be written out, with what they show."""
+        """The stars that have to be written out, with what they show."""
         found: list[tuple[exp.Expr, list[Attribute]]] = []
         names, clause = self._planning.names, self._clause
         for item in self.items:

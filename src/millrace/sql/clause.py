@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from sqlglot import exp
@@ -119,19 +119,19 @@ class Clause:
             Leave: There is such a name.
         """
         names = self.planning.names
-        seen = set()
-        for column in self.scope.select.find_all(exp.Column):
+        parts = list(self.scope.select.walk())
+        for column in parts:
+            if not isinstance(column, exp.Column):
+                continue
             if column.find_ancestor(exp.Star) is not None:
                 continue  # EXCEPT: it names what the star shows
             found = names.find(column)
             if found is not None and found.scope is self.scope and (found.why or found.match is None):
                 shown = ".".join(part.name for part in column.parts)
                 raise Leave(f"it is not certain what {shown} means: {found.why}")
-        for identifier in self.scope.select.find_all(exp.Identifier):
-            seen.add(identifier.meta.get("start"))
-        self._check_words(seen)
+        self._check_words(parts)
 
-    def _check_words(self, seen: set[object]) -> None:
+    def _check_words(self, parts: Sequence[exp.Expr]) -> None:
         """Refuse a word that is the name of a member's column, and that the parser did not take for a name.
 
         Functions that are called without parentheses could be columns: ``current_date``.
@@ -140,8 +140,9 @@ class Clause:
         start, end = statement.span(self.scope.select) if statement.has_span(self.scope.select) else (0, 0)
         columns = self.planning.names.columns
         known = {name.lower() for m in self.members.values() for name in (*m.names, *columns(m.relation))}
-        syntax = {each.name.lower() for each in self.scope.select.find_all(exp.Var)}
-        syntax |= {each.sql().lower() for each in self.scope.select.find_all(exp.DataType)}
+        seen = {each.meta.get("start") for each in parts if isinstance(each, exp.Identifier)}
+        syntax = {each.name.lower() for each in parts if isinstance(each, exp.Var)}
+        syntax |= {each.sql().lower() for each in parts if isinstance(each, exp.DataType)}
         for (first, last), word in statement.names:
             if start <= first < end and word in known and first not in seen and word not in syntax:
                 parameter = statement.text[max(0, first - 2) : first].lstrip()[-1:] == ":"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from typing import TypeGuard
 
 from sqlglot import exp
 
@@ -43,10 +44,12 @@ def within(node: exp.Expr) -> Iterator[exp.Expr]:
 
 def tables_in(node: exp.Expr) -> Iterator[exp.Table]:
     """Yield the tables that a relation or query names, itself included; names in hints are none."""
-    for part in within(node):
-        hinted = isinstance(part.parent, exp.JoinHint)
-        if isinstance(part, exp.Table) and isinstance(part.this, exp.Identifier) and not hinted:
-            yield part
+    return filter(_is_named, within(node))
+
+
+def _is_named(part: exp.Expr) -> TypeGuard[exp.Table]:
+    named = isinstance(part, exp.Table) and isinstance(part.this, exp.Identifier)
+    return named and not isinstance(part.parent, exp.JoinHint)
 
 
 def in_recursion(node: exp.Expr) -> bool:
@@ -61,24 +64,30 @@ def in_recursion(node: exp.Expr) -> bool:
 
 def definitions(node: exp.Expr) -> list[exp.CTE]:
     """Return every common table expression outside a piece of the query that it reads, directly or not."""
-    needed: dict[int, exp.CTE] = {}
-    _collect(node, needed)
-    return list(needed.values())
+    return _read(node)[0]
 
 
-def _collect(node: exp.Expr, needed: dict[int, exp.CTE]) -> None:
-    own = {id(part) for part in within(node) if isinstance(part, exp.CTE)}
-    for table in tables_in(node):
-        cte = cte_of(table)
-        if cte is not None and id(cte) not in own and id(cte) not in needed:
-            needed[id(cte)] = cte
-            _collect(cte, needed)
+def base_tables(node: exp.Expr) -> list[exp.Table]:
+    """Return the base tables that a piece of the query reads, also through common table expressions."""
+    return _read(node)[1]
 
 
-def base_tables(node: exp.Expr) -> Iterator[exp.Table]:
-    """Yield the base tables that a piece of the query reads, also through common table expressions."""
-    for part in (node, *definitions(node)):
-        yield from (table for table in tables_in(part) if cte_of(table) is None)
+def _read(node: exp.Expr) -> tuple[list[exp.CTE], list[exp.Table]]:
+    needed: list[exp.CTE] = []
+    base: list[exp.Table] = []
+    pieces = [node]
+    for piece in pieces:
+        parts = list(within(piece))
+        known = {id(part) for part in (*parts, *needed) if isinstance(part, exp.CTE)}
+        for table in filter(_is_named, parts):
+            cte = cte_of(table)
+            if cte is None:
+                base.append(table)
+            elif id(cte) not in known:
+                known.add(id(cte))
+                needed.append(cte)
+                pieces.append(cte)
+    return needed, base
 
 
 def with_prefix(

@@ -4,6 +4,7 @@
 2. **names** (:mod:`millrace.sql.names`): what every name means, asked of tables and, for what only Spark
    can tell, of Spark's analyser. Spark analyses the query as written first, so that a wrong query raises
    exactly what ``spark.sql`` raises, and it is what runs when anything about the rewriting does not fit.
+   Where settings, the text and the files' footers tell that nothing is to be taken, it runs at once.
 3. **plan** (:mod:`millrace.sql.blocks`, :mod:`millrace.sql.rewrite`): blocks and filters, from inner to
    outer SELECTs, and the text above them. Nothing in the session changes.
 4. **build** (:mod:`millrace.sql.build`): the DataFrames, once.
@@ -391,4 +392,4 @@ def _joins(select: exp.Select) -> bool:
 
 
 def _base_tables(statement: Statement) -> list[exp.Table]:
-    return [] if statement.root is None else list(base_tables(statement.root))
+    return [] if statement.root is None else base_tables(statement.root)

@@ -81,6 +81,7 @@ class Planning:
         self.shared: list[str] = []
         self._first = first
         self._replaced: dict[int, Table] = {}
+        self._streaming: dict[int, bool] = {}
 
     # Tables
 
@@ -138,7 +139,9 @@ class Planning:
 
     def is_streaming(self, node: exp.Expr) -> bool:
         """Tell whether a relation or query reads rows that never end."""
-        return any(self._table(table).is_streaming for table in base_tables(node))
+        if id(node) not in self._streaming:
+            self._streaming[id(node)] = any(self._table(table).is_streaming for table in base_tables(node))
+        return self._streaming[id(node)]
 
     # Text
 

@@ -199,7 +199,7 @@ class Rewriting:
         if not self._above.items:
             spans = [planning.statement.span(item) for item in self._select.expressions]
             self._edits.append(Edit(spans[0][0], spans[-1][1], ("1",)))
-        for item, shown in self._above.stars():
+        for item, shown in self._above.stars:
             text = ", ".join(self._shown(shown))
             self._edits.append(Edit(*planning.statement.span(item), (text,)))
         self._from()
@@ -374,7 +374,7 @@ class Rewriting:
         bars = [*BARS, "limit", "offset", "with_", "laterals"]
         if piece.counting or not self._above.is_whole(piece.members) or any(map(select.args.get, bars)):
             return None
-        stars = {id(item): shown for item, shown in self._above.stars()}
+        stars = {id(item): shown for item, shown in self._above.stars}
         columns: list[str] = []
         for item in select.expressions:
             node = unwrap(item.unalias())

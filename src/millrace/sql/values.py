@@ -79,7 +79,6 @@ class ValueTranslator:
         self._meaning = meaning
         self._ends = ends
         self._conditions = Translator(self._compared, planning.constants, planning.settings.ansi)
-        self._asked: dict[str, t.DataType | None] = {}
 
     def of(self, node: exp.Expr) -> Typed | None:
         """Return a value, None where only Spark computes it."""
@@ -106,7 +105,9 @@ class ValueTranslator:
         node = unwrap(node)
         if isinstance(node, exp.Column):
             meaning = self._meaning(node)
-            return not isinstance(meaning, exp.Expr) or self._is_by_rule(meaning)
+            if not isinstance(meaning, exp.Expr):
+                return True
+            return not is_constant(meaning) and self._is_by_rule(meaning)
         if isinstance(node, exp.Cast):
             return self._is_by_rule(node.this)
         if not isinstance(node, exp.Add | exp.Sub | exp.Mul):
@@ -301,12 +302,10 @@ class ValueTranslator:
             return None
         items = [f"CAST(NULL AS {f.type.simpleString()}) AS {quote(n)}" for n, f in columns.items()]
         text = f"SELECT {shape.format(*texts)} FROM (SELECT {', '.join(items) or '1'})"
-        if text not in self._asked:
-            try:
-                self._asked[text] = self._planning.frames.analysed(text).schema.fields[0].dataType
-            except PySparkException:
-                self._asked[text] = None
-        return self._asked[text]
+        try:
+            return self._planning.frames.analysed(text).schema.fields[0].dataType
+        except PySparkException:
+            return None
 
     def _text(self, node: exp.Expr, columns: dict[str, Field]) -> str | None:
         """Return an expression's text over columns that tasks have, which are added to ``columns``."""

@@ -46,13 +46,12 @@ class Volatility:
 
     Args:
         predicates: The caller's functions by lower-case name.
-        ask: Runs a statement of Spark's and returns the texts of its only column.
+        ask: Runs a statement of Spark's once and returns the texts of its only column.
     """
 
     def __init__(self, predicates: Mapping[str, PredicateSpec], ask: Callable[[str], list[str]]) -> None:
         self._predicates = predicates
         self._ask = ask
-        self._known: dict[str, bool] = {}
 
     def volatile(self, node: exp.Expr) -> bool:
         """Tell whether an expression or query may give another value on another call."""
@@ -74,16 +73,14 @@ class Volatility:
         """Tell whether a function of the session, or one that sqlglot does not know, may be volatile."""
         if name in _builtin_names:
             return False
-        if name not in self._known:
-            try:
-                lines = self._ask(f"DESCRIBE FUNCTION EXTENDED `{name}`")
-            except PySparkException:
-                lines = []
-            if any(line.startswith("Class:") and _BUILTIN in line for line in lines):
-                _builtin_names.add(name)
-                return False
-            self._known[name] = not any(re.fullmatch(r"Deterministic:\s*true", line) for line in lines)
-        return self._known[name]
+        try:
+            lines = self._ask(f"DESCRIBE FUNCTION EXTENDED `{name}`")
+        except PySparkException:
+            lines = []
+        if any(line.startswith("Class:") and _BUILTIN in line for line in lines):
+            _builtin_names.add(name)
+            return False
+        return not any(re.fullmatch(r"Deterministic:\s*true", line) for line in lines)
 
     def unrepeatable(self, node: exp.Expr) -> str | None:
         """Return what in a query may give other rows when it runs again, None if nothing does."""
