@@ -45,6 +45,16 @@ def test_each_join_and_each_row_weigh(spark, same, started, files, tmp_path):
     assert len(same(text, {"many": path}).blocks) == 1
 
 
+def test_a_join_that_spark_runs_for_an_exists_is_no_saving(same, started, files):
+    """Its rows come out of Spark, and a block above would only take them in."""
+    started(0.1)
+    inner = "exists (select * from b, c where b.id = c.id and b.k = a.k)"
+    text = f"select a.id from a join b x on a.id = x.id join b y on a.id = y.id where {inner}"
+    assert not same(text, files).blocks
+    assert not same(f"{text} and ({inner} or a.id = 1)", files).blocks
+    assert len(same(text, files, {"take_all": True}).blocks) == 2
+
+
 def test_rows_that_spark_has_already_do_not_count(same, started, files):
     """A join of two aggregates is Spark's; the block below them stays."""
     started(0.03)

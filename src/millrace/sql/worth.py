@@ -30,6 +30,7 @@ def why_not_worth(clause: Clause, group: list[str]) -> str | None:
 
     Counted are the rows of the tables that its relations and those beside it read, before any filter. Those
     of a subquery that groups or limits its rows, or has a block, count nothing: they are with Spark already.
+    So are those of an EXISTS or IN that joins.
     """
     planning = clause.planning
     members = [clause.members[alias] for alias in group]
@@ -42,7 +43,7 @@ def why_not_worth(clause: Clause, group: list[str]) -> str | None:
     counts = [
         member.table.rows if member.table else _rows(clause, member.relation.node) for member in members
     ]
-    counts += [_rows(clause, node) for node in asked(clause)]
+    counts += [0 if _joins(node) else _rows(clause, node) for node in asked(clause)]
     if None in counts:
         return None
     rows = sum(count for count in counts if count is not None)
@@ -71,6 +72,11 @@ def _why_not(catalog: Catalog, rows: int, joins: int) -> str | None:
         return None
     told = f"joining {rows:,} rows is not worth a stage in Python, which takes {start:.2f} s to start"
     return f"{told} (option take_all)"
+
+
+def _joins(node: exp.Expr) -> bool:
+    """Tell whether a query, or a definition that it reads, joins relations."""
+    return any(part.find(exp.Join) is not None for part in (node, *definitions(node)))
 
 
 def _rows(clause: Clause, node: exp.Expr) -> int | None:
