@@ -99,16 +99,17 @@ def test_only_bound_indexes_are_asked(spark, given):
     assert len(block.inputs["p"].filters) == 1
 
 
+@pytest.mark.nightly
 def test_queries_leave_nothing_behind(spark, given, monkeypatch):
     """Of queries that nobody keeps only the latest are known; files and threads do not become more."""
     text = "select o.id from o join prices p on o.sku = p.sku"
     monkeypatch.setattr(kept, "_MOST", 16)
     runs, held = [], []
-    for number in range(41):
+    for number in range(101):
         planned = query(f"{text} where o.id <> {number}", spark=spark, tables=given)
         runs += planned.runs
         coordinator = CoordinatorProcess.started()
-        if number % 10 == 0:
+        if number % 25 == 0:
             child = psutil.Process(coordinator.pid)
             files = len(list(Path("/proc/self/fd").iterdir())) + child.num_fds()
             held.append((files, threading.active_count() + child.num_threads()))
