@@ -50,9 +50,9 @@ TABLES = {"big": [n % 50 for n in range(2000)], "small": list(range(0, 100, 2))}
 TAKE_ALL = {"take_all": True}
 
 
-def on_connect_at_night(check):
-    """Leave a check to the night, but on several executors."""
-    return pytest.mark.nightly(check) if KIND == "connect" else check
+def at_night_on(kind: str):
+    """Leave a check to the night on one kind of session; the gate runs it on the other."""
+    return pytest.mark.nightly if kind == KIND else lambda check: check
 
 
 CHECKSUMS = "spark.sql.shuffle.orderIndependentChecksum"
@@ -185,6 +185,7 @@ def test_filters(spark):
     assert "kind pandas" in millrace.explain(frame)
 
 
+@at_night_on("cluster")
 def test_schemas(spark):
     """Columns that have no nulls are said to have none, though figures may travel with the rows."""
     left = spark.range(20).selectExpr(
@@ -234,6 +235,7 @@ def test_the_doctor(spark):
     assert [each.advice for each in there] == [""]
 
 
+@at_night_on("cluster")
 def test_enabled_sessions(spark, paths):
     """The session's own methods give Spark's rows through Millrace, and are its own again."""
 
@@ -275,6 +277,7 @@ def write(stream, folder):
     return query
 
 
+@at_night_on("cluster")
 def test_the_live_page(spark):
     """It has figures of a query's tasks, from whatever executor, and says that the query is done."""
 
@@ -428,7 +431,7 @@ def test_hubs(spark, stateful, tmp_path):
     assert written("late") == alone(900, 1200)
 
 
-@on_connect_at_night
+@at_night_on("connect")
 def test_lookups(spark, tmp_path):
     """Each key is asked for once, then never again; a task that dies costs at most what was under way.
 
@@ -473,7 +476,7 @@ def test_lookups(spark, tmp_path):
     assert (streamed.lookups()[0].cached, streamed.lookups()[0].requests) == (keys, 0)
 
 
-@on_connect_at_night
+@at_night_on("connect")
 def test_workers_run_the_python_of_an_archive(spark):
     """On Connect it is sent as docs/guides/clusters.md says; on a cluster it came with the session."""
     if KIND == "connect":

@@ -115,6 +115,11 @@ def test_what_has_no_report_says_so(streaming, tmp_path):
     with pytest.raises(OptionError, match="option rate is of one stream"):
         millrace.streams.feed(streaming, rate=3)
     millrace.streams.feed(streaming)
+
+
+@pytest.mark.nightly
+def test_a_stream_without_a_join_of_millraces_has_no_report(streaming):
+    """There is nothing to tell of it."""
     alone = streaming.readStream.format("millrace_feed").options(stream="payments", backlog="50").load()
     query = alone.writeStream.format("noop").trigger(availableNow=True).start()
     query.awaitTermination()

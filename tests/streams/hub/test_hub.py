@@ -68,8 +68,8 @@ def test_queries_come_and_go_over_a_restart(streaming, tmp_path):
     for name in ("all", "large", "pairs"):
         hub.add(name, *QUERIES[name], sink=tmp_path / name)
     hub.add("odd", *QUERIES["odd"], sink=lambda rows, batch: given.append((batch, rows)))
-    feed.put()
-    feed.put()
+    feed.put(90)
+    feed.put(90)
     hub.start(availableNow=True).awaitTermination()
     assert [each.state for each in hub.list()] == ["running"] * 4
     assert len(alone(feed, "late")) > 10, "what the window has for it already"
@@ -86,7 +86,7 @@ def test_queries_come_and_go_over_a_restart(streaming, tmp_path):
     hub.add("late", *QUERIES["late"], sink=tmp_path / "late", since="window")
     hub.add("large", *QUERIES["large"], sink=tmp_path / "new")
     hub.add("two", *QUERIES["two"], sink=tmp_path / "two", streams=SOME["two"])
-    feed.put()
+    feed.put(90)
     query = hub.start(availableNow=True)
     query.awaitTermination()
     assert written(tmp_path / "all") == alone(feed, "all") != []
