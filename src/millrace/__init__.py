@@ -61,7 +61,7 @@ _MODULES |= dict.fromkeys(("explain", "report", "to_batches"), "api.results")
 _MODULES |= dict.fromkeys(("Session", "join", "lookup", "query", "sql"), "api.session")
 _NAMESPACES = {"models": "api.models", "monitor": "api.monitor", "streams": "streams"}
 # What takes functions that are applied to columns: it has to see that from now on.
-_WATCHING = ("Session", "cascade", "estimate", "filter", "predicate", "where")
+_WATCHING = ("Session", "cascade", "estimate", "filter", "join", "predicate", "where")
 
 # Python gives the attribute ``sql`` to the package of that name when that is first loaded, and never again:
 # so it is loaded now, and the name left to the function.

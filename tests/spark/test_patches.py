@@ -16,6 +16,7 @@ USES = {
     "where": "import millrace; from pyspark.sql import functions as sf; millrace.where",
     "from": "from millrace import where; from pyspark.sql import functions as sf",
     "session": "import millrace; millrace.Session",
+    "join": "import millrace; millrace.join",
     "connect": "import pyspark.sql.connect.udf, millrace; millrace.filter",
 }
 
