@@ -21,7 +21,7 @@ from pyspark.errors import PySparkException
 import millrace
 from lab.bench.harness import Bench, Ran, Run, Target, Times, geomean
 from lab.bench.tpch_data import ensure, query_texts, shape_texts
-from lab.bench.trips import Trips, counted
+from lab.bench.trips import Trips, count_trips
 from millrace.cli.demo import difference
 from millrace.errors import ExecutionError, first_line
 from millrace.reports.run_report import Totals
@@ -235,7 +235,7 @@ def _by_millrace(run: Run, query: Query, tables: Mapping[str, Any]) -> Callable[
         analysis = _analysis(run, query.text)
         gc.collect()
         start = time.perf_counter()
-        with counted() as trips:
+        with count_trips() as trips:
             planned = millrace.query(query.text, spark=run.spark, tables=tables)
         planning = time.perf_counter() - start
         rows = planned.df.collect()

@@ -39,7 +39,7 @@ class Trips:
 
 
 @contextmanager
-def counted() -> Iterator[Trips]:
+def count_trips() -> Iterator[Trips]:
     """Count while the body runs."""
     trips = Trips()
 

@@ -310,7 +310,8 @@ def test_the_terms_of_a_condition_are_found_at_any_depth(word, nested):
 FAULTS = [KeyError("some"), RecursionError("deep"), AssertionError(), OSError("no")]
 
 
-def test_a_fault_of_planning_leaves_the_query_to_spark(spark, files, views, monkeypatch, caplog):
+@pytest.mark.parametrize("step", ["why_nothing_worth", "take_blocks"])
+def test_a_fault_of_planning_leaves_the_query_to_spark(spark, files, views, monkeypatch, caplog, step):
     """It is logged with where it came from, and explained; tests are told, and so was this one."""
     monkeypatch.setattr(kept, "_kept", OrderedDict())  # nothing that another test has planned
     expected = bag(spark.sql(TEXT))
@@ -319,7 +320,7 @@ def test_a_fault_of_planning_leaves_the_query_to_spark(spark, files, views, monk
         def fail(*_, fault=fault):
             raise fault
 
-        monkeypatch.setattr(pipeline, "take_blocks", fail)
+        monkeypatch.setattr(pipeline, step, fail)
         with pytest.raises(type(fault)):
             query(TEXT, spark=spark, tables=files)
         with monkeypatch.context() as patch:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from lab.bench.tpch_data import query_texts
-from lab.bench.trips import counted
+from lab.bench.trips import count_trips
 from millrace import query
 from millrace.sql import kept, worth
 
@@ -22,7 +22,7 @@ def test_planning_a_text_takes_few_trips(spark, tpch_tiny, name):
     query(TEXTS["stairs"], spark=spark, tables=tpch_tiny)
     kept._kept.clear()
     for most in (FIRST[name], AGAIN):
-        with counted() as trips:
+        with count_trips() as trips:
             query(TEXTS[name], spark=spark, tables=tpch_tiny)
         assert trips.calls <= most[0]
         assert trips.frames <= most[1]
@@ -35,7 +35,7 @@ def test_a_text_left_to_spark_is_analysed_once_more_at_most(spark, tpch_tiny, mo
     """Beside the DataFrames of its tables, which Spark would need too."""
     kept._kept.clear()
     monkeypatch.setattr(worth, "start_seconds", lambda spark: 1.0)
-    with counted() as trips:
+    with count_trips() as trips:
         found = query(text, spark=spark, tables=tpch_tiny)
     assert not found.blocks
     assert trips.frames <= tables + 2

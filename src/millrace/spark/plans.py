@@ -18,15 +18,15 @@ SIZE_UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
 """What Spark gives sizes in, each 1,024 of the one before."""
 
 
-def explained(frame: DataFrame, mode: str = "", *, cached: bool | None = None) -> str:
+def explained(frame: DataFrame, mode: str = "", *, uncached: bool = False) -> str:
     """Return Spark's plan of a DataFrame.
 
     Args:
         frame: Any DataFrame.
         mode: What EXPLAIN takes: ``"EXTENDED"``, ``"COST"``, …; empty for the physical plan.
-        cached: Whether Spark keeps its rows, where that is known.
+        uncached: Whether it is known that Spark does not keep its rows.
     """
-    asked = frame if cached is False else kept_in_cache(frame)
+    asked = frame if uncached else kept_in_cache(frame)
     return str(frame.sparkSession.sql(f"EXPLAIN {mode} SELECT * FROM {{q}}", {}, q=asked).collect()[0][0])
 
 

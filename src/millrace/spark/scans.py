@@ -107,7 +107,7 @@ def scan_of(frame: DataFrame, settings: SessionConf, storage: StorageOptions | N
     schema = frame.schema
     types = _types(schema)
     try:
-        scan = _parsed(explained(frame, "FORMATTED", cached=False), schema)
+        scan = _parsed(explained(frame, "FORMATTED", uncached=True), schema)
         uris = sorted(frame.inputFiles())
     except PySparkException:
         raise Doubtful("Spark cannot explain it") from None

@@ -148,7 +148,7 @@ def _input(rows: Rows, schema: pa.Schema, frames: Frames) -> tuple[Input, int | 
             frame = frames.spark.createDataFrame(table, spark_schema(table.schema))
             return FrameInput(frame, max(1, table.nbytes)), None
         case Read(template, why=why, computed=computed):
-            frame = frames.analysed(template)
+            frame = frames.analyse(template)
             count, size = frames.estimate(template)
             return FrameInput(frame, size, why, computed), count
         case LookedUp(indexes, scan, sources, filters):

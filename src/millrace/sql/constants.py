@@ -160,7 +160,7 @@ class Constants:
         self._values.update(zip(texts, values, strict=True))
 
     def _select(self, texts: list[str]) -> list[Constant | None]:
-        types = [f.dataType for f in self._frames.analysed(f"SELECT {', '.join(texts)}").schema.fields]
+        types = [f.dataType for f in self._frames.analyse(f"SELECT {', '.join(texts)}").schema.fields]
         # As numbers, dates and timestamps pass through no calendar and no time zone of Python's.
         pairs = zip(texts, types, strict=True)
         row = self._frames.rows(f"SELECT {', '.join(_plain(text, kind) for text, kind in pairs)}")[0]

@@ -98,7 +98,7 @@ class Frames:
         # Without frames Spark takes the text as it is, braces included.
         return self.spark.sql(self._filled(template, {name: self._view(name) for name in names}), self._args)
 
-    def analysed(self, template: str) -> DataFrame:
+    def analyse(self, template: str) -> DataFrame:
         """Let Spark analyse a template, once however often; its errors come out unchanged."""
         if template not in self._analysed:
             frame = self.sql(template)
@@ -114,7 +114,7 @@ class Frames:
 
     def estimate(self, template: str) -> tuple[int | None, int | None]:
         """Return Spark's own estimate of a template's rows and bytes, None where it has none."""
-        return _estimated(lambda: self.rows(f"EXPLAIN COST {template}")[0][0], self.analysed(template).schema)
+        return _estimated(lambda: self.rows(f"EXPLAIN COST {template}")[0][0], self.analyse(template).schema)
 
     def sent(self, segments: Iterable[Segment]) -> list[tuple[Segment, str]]:
         """Return segments with what Spark gets for each, as far as names of as many characters go."""

@@ -47,13 +47,13 @@ class Original:
     @cached_property
     def frame(self) -> DataFrame:
         """Its DataFrame; Spark's errors come out in the words of the query as written."""
-        return analysed(self._catalog, self._segments, self._text.text)
+        return analyse(self._catalog, self._segments, self._text.text)
 
     @cached_property
     def analysed(self) -> DataFrame:
         """A DataFrame of its columns; raises as :attr:`frame` does."""
         try:
-            return self._catalog.analysed(self.template)
+            return self._catalog.analyse(self.template)
         except PySparkException:
             return self.frame
 
@@ -75,7 +75,7 @@ class Original:
         return self.analysed.schema
 
 
-def analysed(catalog: Catalog, segments: Sequence[Segment], text: str) -> DataFrame:
+def analyse(catalog: Catalog, segments: Sequence[Segment], text: str) -> DataFrame:
     """Let Spark analyse pieces of a text; its errors come out in the words of the whole."""
     frames = catalog.frames
 
@@ -83,6 +83,6 @@ def analysed(catalog: Catalog, segments: Sequence[Segment], text: str) -> DataFr
         return suggestion(error, frames.spark, catalog.given, text, place)
 
     try:
-        return frames.analysed(join(segments))
+        return frames.analyse(join(segments))
     except PySparkException as error:
         raise as_written(error, frames.sent(segments), text, suggest) from None

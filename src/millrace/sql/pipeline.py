@@ -38,7 +38,7 @@ from millrace.sql.frames import Frames
 from millrace.sql.functions import Functions, restored
 from millrace.sql.labels import keep_names
 from millrace.sql.lookups.restriction import Restriction, refusal
-from millrace.sql.original import Original, Understood, analysed
+from millrace.sql.original import Original, Understood, analyse
 from millrace.sql.parse import NO_QUERY, PARAMETER, Leave, Statement, name_span, parse
 from millrace.sql.plan import Plan
 from millrace.sql.planning import Planning
@@ -112,7 +112,12 @@ class Pipeline:
         if statement.root is None:
             return self._unread(statement, text)
         original = Original(self.catalog, statement, text)
-        why = self._why_spark(statement)
+        try:
+            why = self._why_spark(statement)
+        except MillraceError:
+            raise
+        except Exception as error:  # noqa: BLE001  # Spark can answer the query, whatever it is
+            why = contain(error)
         if why is not None:
             return self._as_written(statement, original, [why])
         self._original = original
@@ -359,12 +364,12 @@ class Pipeline:
             Segment("\n)", len(statement.text), copied=False),
         ]
         try:
-            frame = analysed(self.catalog, segments, statement.text)
+            frame = analyse(self.catalog, segments, statement.text)
         except ParseException:
             # EXPLAIN takes all that Spark can read. It runs nothing, but for this, which analysis runs.
             if "immediate" in statement.text.lower():
                 raise QueryError(NO_QUERY) from None
-            analysed(self.catalog, [Segment("EXPLAIN ", 0, copied=False), *text.original()], statement.text)
+            analyse(self.catalog, [Segment("EXPLAIN ", 0, copied=False), *text.original()], statement.text)
             raise QueryError(NO_QUERY) from None
         if statement.functions:
             called = ", ".join(dict.fromkeys(self._predicates[name].name for _, name in statement.functions))

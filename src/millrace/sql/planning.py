@@ -115,7 +115,7 @@ class Planning:
 
     def schema(self, template: str) -> t.StructType:
         """Return the columns that a template gives; Spark's errors come out unchanged."""
-        return self.catalog.analysed(template, alike=True).schema
+        return self.catalog.analyse(template, alike=True).schema
 
     def whole(self, relation: Relation, text: Callable[[Span], str]) -> str:
         """Return a query for all columns of a relation; ``text`` gives out the pieces of this one.

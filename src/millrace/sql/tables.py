@@ -213,7 +213,7 @@ class Catalog:
         found = table_at(self.frames.spark, table.files.path, self._conf, self._storage)
         return None if found.unsupported else found.states
 
-    def analysed(self, template: str, *, alike: bool = False) -> DataFrame:
+    def analyse(self, template: str, *, alike: bool = False) -> DataFrame:
         """Let Spark analyse a template; its errors come out unchanged.
 
         Queries without rows stand for the caller's tables where that can be: Spark takes much less time.
@@ -222,10 +222,10 @@ class Catalog:
         stand_in = self.stand_ins(template, alike=alike)
         if stand_in is not None:
             try:
-                return self.frames.analysed(stand_in)
+                return self.frames.analyse(stand_in)
             except PySparkException:
                 pass  # the tables themselves may have more (``_metadata``), and give the right message
-        return self.frames.analysed(template)
+        return self.frames.analyse(template)
 
     def stand_ins(self, template: str, *, alike: bool = False) -> str | None:
         """Return a template with stand-ins for the caller's tables, None where one has none.

@@ -303,7 +303,7 @@ class ValueTranslator:
         items = [f"CAST(NULL AS {f.type.simpleString()}) AS {quote(n)}" for n, f in columns.items()]
         text = f"SELECT {shape.format(*texts)} FROM (SELECT {', '.join(items) or '1'})"
         try:
-            return self._planning.frames.analysed(text).schema.fields[0].dataType
+            return self._planning.frames.analyse(text).schema.fields[0].dataType
         except PySparkException:
             return None
 
