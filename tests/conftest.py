@@ -9,7 +9,7 @@ import hypothesis
 import pytest
 
 from lab.bench import tpch_data
-from millrace.sql import errors
+from millrace.sql.session import errors
 from tests import postgres as postgresql
 from tests.gate import PROFILE
 from tests.session import ROCKSDB, changed, session

@@ -10,8 +10,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from millrace.sql import worth
-
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
@@ -27,7 +25,9 @@ def session() -> SparkSession:
     """
     from pyspark.sql import SparkSession
 
-    worth.start_seconds = lambda spark: 0.0
+    from millrace.sql.blocks import cost_model
+
+    cost_model.start_seconds = lambda spark: 0.0
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     root = str(Path(__file__).parents[1])  # of the daemon, for the JVM that starts it
     os.environ["PYTHONPATH"] = os.pathsep.join([root, os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep)

@@ -14,13 +14,13 @@ from py4j.java_gateway import GatewayClient
 from pyspark.sql.classic.dataframe import DataFrame
 
 from millrace.api import session
-from millrace.sql import pipeline
-from millrace.sql.frames import Frames
+from millrace.sql.planner import planner
+from millrace.sql.session.frames import Frames
 
 _RELEASE = "m\nd\n"
 """How a command begins that releases an object; the garbage collector sends these at any time."""
 
-_STEPS = (("parse", session, "parse"), ("build", pipeline, "build"), ("analysis", Frames, "sql"))
+_STEPS = (("parse", session, "parse"), ("build", planner, "build"), ("analysis", Frames, "sql"))
 
 
 @dataclass

@@ -11,8 +11,8 @@ from pyspark.errors import AnalysisException, ParseException
 
 import millrace
 from millrace.errors import InputError, MillraceWarning, OptionError
-from millrace.sql import original
-from millrace.sql.errors import as_written
+from millrace.sql.session import original
+from millrace.sql.session.errors import as_written
 from tests.gate import sampled
 from tests.sql.compare import bag
 

@@ -11,7 +11,7 @@ import pytest
 
 import millrace
 from millrace.api import session
-from millrace.sql import kept
+from millrace.sql.planner import plan_cache
 from tests.gate import sampled
 from tests.session import changed
 from tests.sql.compare import bag
@@ -41,7 +41,7 @@ def folder(tmp_path):
 @pytest.fixture
 def planned(monkeypatch):
     """The texts that were planned, since the test began."""
-    monkeypatch.setattr(kept, "_kept", type(kept._kept)())
+    monkeypatch.setattr(plan_cache, "_kept", type(plan_cache._kept)())
     texts: list[str] = []
 
     class Seen(session.Pipeline):
@@ -129,11 +129,11 @@ def test_what_is_kept_is_held_before_another_thread_can_see_it(spark, folder, pl
         seen.append(made.is_free)
         return made
 
-    kept_keep = kept.keep
-    monkeypatch.setattr(session.kept, "keep", keep)
+    kept_keep = plan_cache.keep
+    monkeypatch.setattr(session.plan_cache, "keep", keep)
     _rows(spark, tables)
     assert seen == [False]
-    assert all(copy.is_free for copies in kept._kept.values() for copy in copies)
+    assert all(copy.is_free for copies in plan_cache._kept.values() for copy in copies)
 
 
 def test_what_stays_with_spark_is_kept_too(spark, tables, planned):
@@ -260,7 +260,7 @@ def test_predicates_are_planned_each_time(spark, folder, planned):
 
 
 def test_only_the_latest_are_kept(spark, folder, planned, monkeypatch):
-    monkeypatch.setattr(kept, "_MOST", 2)
+    monkeypatch.setattr(plan_cache, "_MOST", 2)
     tables = _tables(spark, folder, "paths")
     texts = [f"SELECT count(*) AS n{n} FROM l JOIN r ON l.id = r.id" for n in range(3)]
     for text in (*texts, texts[2], texts[1], texts[0]):

@@ -33,8 +33,8 @@ def test_every_public_name_is_there():
     "imports",
     sampled(
         [
-            "import millrace.sql.plan, millrace.streams, millrace.api.accessor",
-            "from millrace.sql import parse; import millrace.sql.template",
+            "import millrace.sql.planner.plan, millrace.streams, millrace.api.accessor",
+            "from millrace.sql.syntax import parse; import millrace.sql.syntax.edits",
             "import millrace.api.session; from millrace import sql",
             "import millrace, importlib; importlib.reload(millrace)",
             "import millrace, importlib as i; i.reload(i.import_module('millrace.sql'))",

@@ -10,9 +10,10 @@ from pyspark.errors import AnalysisException, PySparkException
 
 from millrace import enable, join, query, sql
 from millrace.errors import OptionError, QueryError
-from millrace.sql import errors, kept, pipeline
-from millrace.sql.parse import conjuncts, disjuncts, parse, unwrap
-from millrace.sql.scopes import Scopes
+from millrace.sql.planner import plan_cache, planner
+from millrace.sql.session import errors
+from millrace.sql.syntax.parse import conjuncts, disjuncts, parse, unwrap
+from millrace.sql.syntax.scopes import Scopes
 from tests.session import changed
 from tests.sql.compare import bag, taken
 
@@ -313,14 +314,14 @@ FAULTS = [KeyError("some"), RecursionError("deep"), AssertionError(), OSError("n
 @pytest.mark.parametrize("step", ["why_nothing_worth", "take_blocks"])
 def test_a_fault_of_planning_leaves_the_query_to_spark(spark, files, views, monkeypatch, caplog, step):
     """It is logged with where it came from, and explained; tests are told, and so was this one."""
-    monkeypatch.setattr(kept, "_kept", OrderedDict())  # nothing that another test has planned
+    monkeypatch.setattr(plan_cache, "_kept", OrderedDict())  # nothing that another test has planned
     expected = bag(spark.sql(TEXT))
     for fault in FAULTS:
 
         def fail(*_, fault=fault):
             raise fault
 
-        monkeypatch.setattr(pipeline, step, fail)
+        monkeypatch.setattr(planner, step, fail)
         with pytest.raises(type(fault)):
             query(TEXT, spark=spark, tables=files)
         with monkeypatch.context() as patch:
@@ -334,6 +335,6 @@ def test_a_fault_of_planning_leaves_the_query_to_spark(spark, files, views, monk
     with enable(spark):
         assert bag(spark.sql(TEXT)) == expected
     assert caplog.records[-1].exc_info[1] is FAULTS[-1]
-    monkeypatch.setattr(pipeline, "take_blocks", lambda *_: spark.sql("select nothing"))
+    monkeypatch.setattr(planner, "take_blocks", lambda *_: spark.sql("select nothing"))
     found = query(TEXT, spark=spark, tables=files)
     assert found.blocks == () and bag(found.df) == expected

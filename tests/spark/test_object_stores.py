@@ -23,8 +23,8 @@ from millrace.parquet.stores import DISKS, located
 from millrace.spark import reach, stored
 from millrace.spark.scans import _store_of
 from millrace.spark.stored import stored_at
-from millrace.sql import tables
-from millrace.sql.frames import estimate
+from millrace.sql.session import tables
+from millrace.sql.session.frames import estimate
 from tests.sql.compare import bag_of
 from tests.stores import Proxy, s3
 

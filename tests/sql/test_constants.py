@@ -6,7 +6,7 @@ import itertools
 
 from sqlglot import parse_one
 
-from millrace.sql.constants import _evaluate
+from millrace.sql.expr.constants import _evaluate
 
 DAYS = ("1994-01-31", "2020-02-29", "1900-03-01", "1582-10-04", "0001-01-31", "9999-12-01", "1999-12-31")
 MOVES = (("1", "year"), ("4", "years"), ("1", "month"), ("13", "MONTH"), ("90", "day"), ("0", "day"))

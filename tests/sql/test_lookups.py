@@ -13,7 +13,7 @@ from millrace import join, query
 from millrace.errors import InputError
 from millrace.limits.process import CoordinatorProcess
 from millrace.spark.block import LookupInput
-from millrace.sql import kept
+from millrace.sql.planner import plan_cache
 from tests.gate import sampled
 from tests.session import changed
 from tests.sql import cases, lookup_tables
@@ -68,8 +68,8 @@ def test_settings_that_leave_queries_to_spark_refuse_lookups(spark, given, setti
 
 def test_what_stands_for_a_lookup_fails_when_it_is_read(spark, given):
     """Behind every check there is one more: the stand-in has no empty answer, for any filter."""
-    from millrace.sql.frames import Frames
     from millrace.sql.lookups.tables import lookup_of
+    from millrace.sql.session.frames import Frames
 
     _, frame = lookup_of(Frames(spark), given["prices"])
     for shape in (
@@ -103,7 +103,7 @@ def test_only_bound_indexes_are_asked(spark, given):
 def test_queries_leave_nothing_behind(spark, given, monkeypatch):
     """Of queries that nobody keeps only the latest are known; files and threads do not become more."""
     text = "select o.id from o join prices p on o.sku = p.sku"
-    monkeypatch.setattr(kept, "_MOST", 16)
+    monkeypatch.setattr(plan_cache, "_MOST", 16)
     runs, held = [], []
     for number in range(101):
         planned = query(f"{text} where o.id <> {number}", spark=spark, tables=given)

@@ -17,7 +17,7 @@ from pyspark.sql.types import BooleanType, IntegerType
 from millrace import join, query, sql
 from millrace.errors import ExecutionError, PredicateError, QueryError
 from millrace.spark.predicates import predicate
-from millrace.sql import pipeline
+from millrace.sql.planner import planner
 from tests.session import changed
 from tests.sql import cases
 from tests.sql.answers import answer_of
@@ -304,7 +304,7 @@ def test_no_name_of_a_function_stays_where_a_query_cannot_be_prepared(spark, vie
     unsendable = udf(lambda x: lock is not None, BOOLEAN)
     with pytest.raises(PredicateError):
         query("select 1", spark=spark, tables=views, predicates={"above": above, "holds": unsendable})
-    monkeypatch.setattr(pipeline, "Catalog", lambda *_: 1 / 0)
+    monkeypatch.setattr(planner, "Catalog", lambda *_: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         query("select 1", spark=spark, tables=views, predicates={"above": above})
     assert not [f.name for f in spark.catalog.listFunctions() if f.name.startswith("__millrace")]

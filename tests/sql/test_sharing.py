@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import millrace
-from millrace.sql.sharing import Sharing
+from millrace.sql.rewrite.sharing import CteMaterialization
 from tests.gate import sampled
 from tests.sql.compare import bag
 
@@ -79,7 +79,7 @@ def test_a_definition_that_is_read_several_times_is_computed_once(spark, views, 
 def test_without_sharing_it_is_computed_for_each(spark, views, asked, monkeypatch):
     """What the test above counts does tell."""
     once, _ = _count(spark, views, asked, f"with w as ({JOINED}) select * from w")
-    monkeypatch.setattr(Sharing, "_share", lambda *_: None)
+    monkeypatch.setattr(CteMaterialization, "_share", lambda *_: None)
     assert _count(spark, views, asked, READ["in a subquery"]) == (2 * once, True)
 
 

@@ -7,7 +7,8 @@ import pytest
 from lab.bench.tpch_data import query_texts
 from lab.bench.trips import count_trips
 from millrace import query
-from millrace.sql import kept, worth
+from millrace.sql.blocks import cost_model
+from millrace.sql.planner import plan_cache
 
 TEXTS = query_texts()
 FIRST = {"q05": (55, 4), "q08": (55, 4), "q16": (55, 4)}
@@ -20,7 +21,7 @@ AGAIN = (20, 2)
 def test_planning_a_text_takes_few_trips(spark, tpch_tiny, name):
     """Tables by path, in a session that knows its files and disks already."""
     query(TEXTS["stairs"], spark=spark, tables=tpch_tiny)
-    kept._kept.clear()
+    plan_cache._kept.clear()
     for most in (FIRST[name], AGAIN):
         with count_trips() as trips:
             query(TEXTS[name], spark=spark, tables=tpch_tiny)
@@ -33,8 +34,8 @@ def test_planning_a_text_takes_few_trips(spark, tpch_tiny, name):
 )
 def test_a_text_left_to_spark_is_analysed_once_more_at_most(spark, tpch_tiny, monkeypatch, text, tables):
     """Beside the DataFrames of its tables, which Spark would need too."""
-    kept._kept.clear()
-    monkeypatch.setattr(worth, "start_seconds", lambda spark: 1.0)
+    plan_cache._kept.clear()
+    monkeypatch.setattr(cost_model, "start_seconds", lambda spark: 1.0)
     with count_trips() as trips:
         found = query(text, spark=spark, tables=tpch_tiny)
     assert not found.blocks

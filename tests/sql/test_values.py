@@ -15,8 +15,8 @@ from sqlglot import parse_one
 import millrace
 from millrace.engine.values import Constant, Read
 from millrace.spark.types import arrow_type
-from millrace.sql.constants import _evaluate
-from millrace.sql.numbers import Typed, arithmetic, common_type
+from millrace.sql.expr.constants import _evaluate
+from millrace.sql.expr.numbers import Typed, arithmetic, common_type
 from tests.session import changed
 from tests.sql.answers import WITHOUT_ANSI
 from tests.sql.settings import parsed

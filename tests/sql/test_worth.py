@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from millrace.sql import kept, worth
+from millrace.sql.blocks import cost_model
+from millrace.sql.planner import plan_cache
 
 
 @pytest.fixture
@@ -12,8 +13,8 @@ def started(monkeypatch):
     """Say how long starting Python takes, instead of measuring it."""
 
     def starting(seconds: float) -> None:
-        kept._kept.clear()  # it is measured once a session, and nothing is planned again for it
-        monkeypatch.setattr(worth, "start_seconds", lambda spark: seconds)
+        plan_cache._kept.clear()  # it is measured once a session, and nothing is planned again for it
+        monkeypatch.setattr(cost_model, "start_seconds", lambda spark: seconds)
 
     return starting
 

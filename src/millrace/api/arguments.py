@@ -14,8 +14,8 @@ from millrace.api.columns import name_of
 from millrace.errors import InputError, QueryError, near
 from millrace.lookups.table import LookupTable
 from millrace.spark.session import session_of
-from millrace.sql.parse import PARAMETER
-from millrace.sql.template import plain_quote
+from millrace.sql.syntax.edits import plain_quote
+from millrace.sql.syntax.parse import PARAMETER
 
 Args = Mapping[str, Any] | list[Any]
 

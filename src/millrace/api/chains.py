@@ -24,8 +24,8 @@ from millrace.spark.filter import where
 from millrace.spark.handles import left_to_spark
 from millrace.spark.patches import noted
 from millrace.spark.session import is_connect, own_work
-from millrace.sql.errors import contain
-from millrace.sql.parse import parse
+from millrace.sql.session.errors import contain
+from millrace.sql.syntax.parse import parse
 
 _LINK = "_millrace_link"
 _UNKNOWN = "it is not known how this was made"

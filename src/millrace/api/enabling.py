@@ -31,8 +31,8 @@ from millrace.spark.handles import left_to_spark, runs_instead
 from millrace.spark.patches import replace, restore, watch
 from millrace.spark.predicates import Applied
 from millrace.spark.session import alive, at_own_work, is_connect, own_work, session_of
-from millrace.sql.errors import contain
-from millrace.sql.functions import Predicates
+from millrace.sql.session.errors import contain
+from millrace.sql.session.functions import Predicates
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -10,7 +10,7 @@ from sqlglot import exp
 from millrace.errors import QueryError
 from millrace.predicates.estimate import Estimate
 from millrace.spark.estimate import estimate
-from millrace.sql.parse import function_of, parse
+from millrace.sql.syntax.parse import function_of, parse
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

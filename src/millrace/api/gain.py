@@ -19,9 +19,9 @@ from millrace.options import Options, StorageOptions
 from millrace.parquet.partitions import Doubtful
 from millrace.spark.scans import scan_of
 from millrace.spark.session import SessionConf, default_parallelism
-from millrace.sql.frames import default_widths, estimate
-from millrace.sql.parse import parse
-from millrace.sql.worth import ROWS_A_SECOND
+from millrace.sql.blocks.cost_model import ROWS_A_SECOND
+from millrace.sql.session.frames import default_widths, estimate
+from millrace.sql.syntax.parse import parse
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -29,10 +29,10 @@ if TYPE_CHECKING:
 BYTES_A_ROW = 6
 """Bytes that may pass between Spark and Python for each row that tasks read from files themselves.
 
-A row that tasks read and join saves some time (``ROWS_A_SECOND`` of :mod:`millrace.sql.worth`). A number
-that passes takes about a third of that, and a text half as much again: of a million rows joined with 300,
-with one to eight columns. A text counts 20 bytes, so 12 bytes use up the gain; half of them allow for wrong
-estimates.
+A row that tasks read and join saves some time (``ROWS_A_SECOND`` of :mod:`millrace.sql.blocks.cost_model`).
+A number that passes takes about a third of that, and a text half as much again: of a million rows joined
+with 300, with one to eight columns. A text counts 20 bytes, so 12 bytes use up the gain; half of them allow
+for wrong estimates.
 """
 LEAST_GAIN_SECONDS = 0.2
 """Twice what planning a query takes beyond Spark's own analysis, measured by ``python -m lab bench sql``."""

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 from millrace.errors import InputError, near
 from millrace.options import Options
 from millrace.spark.session import is_connect
-from millrace.sql.standing import SharedJoin
+from millrace.sql.planner.standing import SharedJoin
 from millrace.streams.hub.delivery import Deliver, Sink
 from millrace.streams.hub.folder import Folder, Listed
 from millrace.streams.hub.lineage import STEM

@@ -22,7 +22,7 @@ from millrace.options import StorageOptions
 from millrace.spark.filter import where as filtered
 from millrace.spark.readers import FORMATS, suffix_of
 from millrace.spark.stored import Stored, stored_at
-from millrace.sql.template import plain_quote
+from millrace.sql.syntax.edits import plain_quote
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

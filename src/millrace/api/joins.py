@@ -16,7 +16,7 @@ from millrace.errors import QueryError
 from millrace.options import Options
 from millrace.spark.handles import same_handle
 from millrace.spark.session import is_connect, own_work
-from millrace.sql.template import plain_quote
+from millrace.sql.syntax.edits import plain_quote
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

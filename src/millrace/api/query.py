@@ -21,8 +21,8 @@ from millrace.reports.run_report import RunReport
 from millrace.spark.block import Block, FrameInput, LookupInput
 from millrace.spark.lookup_estimate import lookup_estimates
 from millrace.spark.plans import Mode, planned
-from millrace.sql.build import Prepared, Taken
-from millrace.sql.plan import Read
+from millrace.sql.planner.build import PlannedBlock, PlannedQuery
+from millrace.sql.planner.plan import Read
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -33,8 +33,8 @@ if TYPE_CHECKING:
 Estimating = Callable[[int, int, Mapping[str, float] | None], Estimate]
 
 
-class Query(Prepared):
-    """A query that is ready to run; see :class:`millrace.sql.build.Prepared` for what it holds."""
+class Query(PlannedQuery):
+    """A query that is ready to run: :class:`~millrace.sql.planner.build.PlannedQuery` says what it holds."""
 
     _estimating: Estimating | None = None
 
@@ -251,7 +251,7 @@ def _shape(block: Block) -> BlockShape:
     )
 
 
-def _explain(one: Taken) -> list[str]:
+def _explain(one: PlannedBlock) -> list[str]:
     """Return what eddies do for a block, and what of its conditions Spark does."""
     join = one.block.join
     lines = one.run.plan.split("\n")

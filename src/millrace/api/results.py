@@ -16,7 +16,7 @@ from millrace.spark.handles import handle_of, known_query, running
 from millrace.spark.plans import Mode
 from millrace.spark.streaming import endless, sent, stream_of
 from millrace.spark.types import arrow_schema
-from millrace.sql.build import Prepared
+from millrace.sql.planner.build import PlannedQuery
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -65,7 +65,7 @@ def to_batches(df: DataFrame, batch_size: int | None = None) -> Iterator[pa.Reco
     return frame_stream(df, None, batch_size) if query is None else query.to_batches(batch_size)
 
 
-def query_stream(query: Prepared, batch_size: int | None) -> Iterator[pa.RecordBatch]:
+def query_stream(query: PlannedQuery, batch_size: int | None) -> Iterator[pa.RecordBatch]:
     """Run a query and return its rows as they come: the block's own where Spark does nothing above it."""
     _check(batch_size)
     direct = query.direct
@@ -80,7 +80,7 @@ def query_stream(query: Prepared, batch_size: int | None) -> Iterator[pa.RecordB
     return _sized(_renamed(batches, direct.columns, arrow_schema(query.df.schema)), batch_size)
 
 
-def _same_types(query: Prepared, given: pa.Schema, columns: Sequence[str]) -> bool:
+def _same_types(query: PlannedQuery, given: pa.Schema, columns: Sequence[str]) -> bool:
     try:
         wanted = arrow_schema(query.df.schema)
     except UnsupportedType:

@@ -24,12 +24,12 @@ from millrace.spark.handles import remember
 from millrace.spark.patches import watch
 from millrace.spark.session import alive, own_work, session_of
 from millrace.spark.types import arrow_schema
-from millrace.sql import kept
-from millrace.sql.calls import Calls
-from millrace.sql.functions import Predicates, by_name
-from millrace.sql.parse import Statement, parse
-from millrace.sql.pipeline import Pipeline
-from millrace.sql.tables import Tables, check_tables
+from millrace.sql.blocks.calls import Calls
+from millrace.sql.planner import plan_cache
+from millrace.sql.planner.planner import Planner
+from millrace.sql.session.functions import Predicates, by_name
+from millrace.sql.session.tables import Tables, check_tables
+from millrace.sql.syntax.parse import Statement, parse
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -406,18 +406,18 @@ def _prepare(
     args: Args | None,
 ) -> Query:
     values = parameters(args)
-    key = None if predicates else kept.key_of(query, values, tables, options)
+    key = None if predicates else plan_cache.key_of(query, values, tables, options)
     statement = None
-    if not kept.is_known(key):
+    if not plan_cache.is_known(key):
         statement = _parsed(query, predicates, args)  # before a session is made
     session = alive(session_of(spark, tables))
-    with closing(Pipeline(session, options, tables, predicates, values)) as pipeline:
-        own = kept.find(key, pipeline.catalog)
+    with closing(Planner(session, options, tables, predicates, values)) as pipeline:
+        own = plan_cache.find(key, pipeline.catalog)
         if own is not None:
             prepared = own.prepared
         else:
             prepared = pipeline.query(statement or _parsed(query, predicates, args))
-            own = kept.keep(key, prepared, pipeline.catalog, pipeline.understood)
+            own = plan_cache.keep(key, prepared, pipeline.catalog, pipeline.understood)
         handle = Query(**vars(prepared))
         made = handle if own is None else Query(**vars(own.lend()))
         remember(made.df, handle, made.runs, query)

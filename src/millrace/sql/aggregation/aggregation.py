@@ -19,20 +19,20 @@ from millrace.engine.expressions import ColumnRef
 from millrace.engine.values import Value, columns_of
 from millrace.spark.types import arrow_type
 from millrace.sql.aggregation.calls import Aggregate, aggregates, is_windowed
-from millrace.sql.aggregation.finals import Finals
-from millrace.sql.aggregation.levels import Level, level_of
-from millrace.sql.clause import Clause
-from millrace.sql.coercion import Field
-from millrace.sql.parse import Leave
-from millrace.sql.template import Edit, quote
-from millrace.sql.values import Meaning, ValueTranslator
+from millrace.sql.aggregation.finals import FinalAggregates
+from millrace.sql.aggregation.levels import GroupingSite, level_of
+from millrace.sql.blocks.join_graph import JoinGraph
+from millrace.sql.expr.types import Field
+from millrace.sql.expr.values import Meaning, ValueTranslator
+from millrace.sql.syntax.edits import Edit, quote
+from millrace.sql.syntax.parse import Unsupported
 
 
 class Aggregation:
     """The partial aggregation of one block.
 
     Args:
-        clause: The FROM clause that the block is in.
+        graph: The FROM clause that the block is in.
         level: The SELECT that groups.
         names: What the block calls each column of its relations.
         stem: Begins the names of partial results.
@@ -43,12 +43,14 @@ class Aggregation:
         fields: The columns of partial results.
 
     Raises:
-        Leave: It cannot be rewritten.
+        Unsupported: It cannot be rewritten.
     """
 
-    def __init__(self, clause: Clause, level: Level, names: Mapping[ColumnRef, str], stem: str) -> None:
-        self._clause = clause
-        self._planning = clause.planning
+    def __init__(
+        self, graph: JoinGraph, level: GroupingSite, names: Mapping[ColumnRef, str], stem: str
+    ) -> None:
+        self._graph = graph
+        self._context = graph.context
         self._level = level
         self._names = names
         self._stem = stem
@@ -57,7 +59,7 @@ class Aggregation:
         self.consumed: set[int] = set()
         self.fields: list[t.StructField] = []
         self._check()
-        finals = Finals(self._planning, ValueTranslator(self._planning, self._meaning), self._partial)
+        finals = FinalAggregates(self._context, ValueTranslator(self._context, self._meaning), self._partial)
         for each in aggregates(level.scope.select):
             self._rewrite(each, finals)
         if level.through is not None:
@@ -65,7 +67,7 @@ class Aggregation:
 
     @classmethod
     def of(
-        cls, clause: Clause, names: Mapping[ColumnRef, str], stem: str, *, alone: bool
+        cls, graph: JoinGraph, names: Mapping[ColumnRef, str], stem: str, *, alone: bool
     ) -> Aggregation | None:
         """Return how the rows of a FROM clause's only block are grouped above it, None where they are not.
 
@@ -73,16 +75,16 @@ class Aggregation:
         what the rows meet that it stands for.
 
         Raises:
-            Leave: They are, and only Spark does it.
+            Unsupported: They are, and only Spark does it.
         """
-        level = level_of(clause.planning, clause.scope)
+        level = level_of(graph.context, graph.scope)
         if level is None:
             return None
         if not alone:
-            raise Leave("several blocks in one FROM clause")
-        if not clause.source.whole:
-            raise Leave("a RIGHT or FULL join above the block")
-        return cls(clause, level, names, stem)
+            raise Unsupported("several blocks in one FROM clause")
+        if not graph.source.whole:
+            raise Unsupported("a RIGHT or FULL join above the block")
+        return cls(graph, level, names, stem)
 
     @property
     def reads(self) -> set[str]:
@@ -93,52 +95,52 @@ class Aggregation:
         """Refuse columns by which tasks do not group.
 
         Raises:
-            Leave: There is one, or nothing is left of a row at all.
+            Unsupported: There is one, or nothing is left of a row at all.
         """
         if not keys and not self.fields:
-            raise Leave("nothing is read of its rows but that there are some")
+            raise Unsupported("nothing is read of its rows but that there are some")
         for ref, each in keys.items():
             if each.arrow is None or pa.types.is_nested(each.arrow):
-                raise Leave(f"tasks do not group by {ref}, of type {each.type.simpleString()}")
+                raise Unsupported(f"tasks do not group by {ref}, of type {each.type.simpleString()}")
 
     def spec(self, keys: Mapping[ColumnRef, str]) -> AggregateSpec:
         """Return what tasks do, from the columns that the text still reads."""
         return AggregateSpec(tuple(keys.values()), tuple(self._partials.values()))
 
     def _check(self) -> None:
-        select, planning = self._level.scope.select, self._planning
-        selects = (self._clause.scope.select, select)
+        select, context = self._level.scope.select, self._context
+        selects = (self._graph.scope.select, select)
         if any(each.args.get("hint") for each in selects):
-            raise Leave("a hint")
-        if any(map(planning.volatility.volatile, selects)):
-            raise Leave("a function that may differ between two calls")
+            raise Unsupported("a hint")
+        if any(map(context.volatility.volatile, selects)):
+            raise Unsupported("a function that may differ between two calls")
         if is_windowed(select) and not (select.args.get("group") or aggregates(select)):
-            raise Leave("window functions see every row")
+            raise Unsupported("window functions see every row")
         for column in select.find_all(exp.Column):
             if self._is_ours(column) and _in_aggregate_below(column, select):
-                raise Leave("a subquery aggregates columns from outside of it")
+                raise Unsupported("a subquery aggregates columns from outside of it")
 
     def _is_ours(self, column: exp.Column) -> bool:
-        found = self._planning.names.find(column)
+        found = self._context.names.find(column)
         return found is not None and found.scope is self._level.scope
 
     # What a name means
 
     def _meaning(self, column: exp.Column) -> Meaning | None:
-        found = self._planning.names.find(column)
+        found = self._context.names.find(column)
         if found is None or found.match is None or found.match.nested:
             return None
-        if found.scope is self._clause.scope:
-            member = self._clause.member_column(found.match.attribute)
+        if found.scope is self._graph.scope:
+            member = self._graph.member_column(found.match.attribute)
             name = None if member is None else self._names.get(ColumnRef(member[0], member[1].name))
             # A relation that a block could take may stay beside this one.
             return None if member is None or name is None else (name, member[1])
         place = self._place(column)
-        return None if place is None else self._clause.scope.select.expressions[place].unalias()
+        return None if place is None else self._graph.scope.select.expressions[place].unalias()
 
     def _place(self, column: exp.Column) -> int | None:
         """Return which item of the derived table a name means."""
-        found = self._planning.names.find(column)
+        found = self._context.names.find(column)
         if found is None or found.match is None or found.scope is not self._level.scope:
             return None
         sources = found.match.attribute.sources
@@ -155,33 +157,33 @@ class Aggregation:
             self.fields.append(t.StructField(partial.name, kind))
         return quote(partial.name)
 
-    def _rewrite(self, call: Aggregate, finals: Finals) -> None:
+    def _rewrite(self, call: Aggregate, finals: FinalAggregates) -> None:
         """Replace a call, or leave it where it may stay.
 
         Raises:
-            Leave: It is neither.
+            Unsupported: It is neither.
         """
         if call.kind == "same" or call.distinct:
             return
-        statement = self._planning.statement
+        statement = self._context.statement
         final = finals.of(call) if statement.has_span(call.node) else None
         if final is not None:
             self.edits.append(Edit(*statement.span(call.node), final.parts))
             self.consumed |= {id(c) for node in final.values for c in node.find_all(exp.Column)}
         elif call.kind not in ("min", "max"):
-            raise Leave(f"only Spark computes {self._planning.shown(call.node)}")
+            raise Unsupported(f"only Spark computes {self._context.shown(call.node)}")
 
     def _narrow(self) -> None:
         """Let the derived table give partial results instead of what only the replaced calls read."""
-        planning, inner = self._planning, self._clause.scope.select
+        context, inner = self._context, self._graph.scope.select
         outer = self._level.scope.select
         kept = {
             self._place(column) for column in outer.find_all(exp.Column) if id(column) not in self.consumed
         }
-        statement = planning.statement
-        names = planning.names.results(self._clause.scope)
+        statement = context.statement
+        names = context.names.results(self._graph.scope)
         if not all(map(statement.has_span, inner.expressions)) or len(names) != len(inner.expressions):
-            raise Leave("a derived table in a form that Millrace does not read")
+            raise Unsupported("a derived table in a form that Millrace does not read")
         for place, (item, result) in enumerate(zip(inner.expressions, names, strict=True)):
             # A subquery may have a block of its own, whose figures somebody asks for.
             if place in kept or result.name is None or item.find(exp.Query) is not None:

@@ -12,7 +12,7 @@ from typing import Literal
 
 from sqlglot import exp
 
-from millrace.sql.parse import Leave, function_of
+from millrace.sql.syntax.parse import Unsupported, function_of
 
 Kind = Literal["sum", "avg", "count", "min", "max", "same"]
 
@@ -84,7 +84,7 @@ def aggregates(select: exp.Select) -> list[Aggregate]:
     """Return the aggregates that a SELECT calls itself.
 
     Raises:
-        Leave: It may call one that does not begin in tasks.
+        Unsupported: It may call one that does not begin in tasks.
     """
     return [_read(node) for node in _called(select)]
 
@@ -104,8 +104,8 @@ def _clauses(select: exp.Select) -> Iterator[exp.Expr]:
 
 def _called(select: exp.Select) -> Iterator[exp.Expr]:
     """Yield the calls of what is an aggregate, or may be one, outside of subqueries."""
-    for clause in _clauses(select):
-        yield from _within(clause)
+    for graph in _clauses(select):
+        yield from _within(graph)
 
 
 def _within(node: exp.Expr) -> Iterator[exp.Expr]:
@@ -133,11 +133,11 @@ def _read(node: exp.Expr) -> Aggregate:
     if distinct and isinstance(called, exp.AggFunc):
         return Aggregate(node, kind or "same", arguments[0], condition=condition)
     if kind is None:
-        raise Leave(f"{_name(called)} may need every row")
+        raise Unsupported(f"{_name(called)} may need every row")
     if kind == "count" and not called.expressions and isinstance(called.this, exp.Star):
         return Aggregate(node, kind, rows=True, condition=condition)
     if len(arguments) != 1 and kind in ("sum", "avg", "count"):
-        raise Leave(f"{_name(called)} of several arguments")
+        raise Unsupported(f"{_name(called)} of several arguments")
     return Aggregate(node, kind, arguments[0] if len(arguments) == 1 else None, condition=condition)
 
 

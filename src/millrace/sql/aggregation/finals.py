@@ -15,11 +15,11 @@ from sqlglot import exp
 from millrace.engine.aggregates import How
 from millrace.engine.values import Constant, Value
 from millrace.sql.aggregation.calls import Aggregate
-from millrace.sql.numbers import Typed, holds, widened
-from millrace.sql.parse import unwrap
-from millrace.sql.planning import Planning
-from millrace.sql.template import Part
-from millrace.sql.values import ValueTranslator
+from millrace.sql.expr.numbers import Typed, holds, widened
+from millrace.sql.expr.values import ValueTranslator
+from millrace.sql.planner.context import PlanContext
+from millrace.sql.syntax.edits import Part
+from millrace.sql.syntax.parse import unwrap
 
 PartialOf = Callable[[How, Value | None, t.DataType], str]
 
@@ -30,7 +30,7 @@ _MOST_AVERAGED = 15
 
 
 @dataclass(frozen=True)
-class Final:
+class FinalAggregate:
     """What stands for a call.
 
     Attributes:
@@ -50,28 +50,28 @@ class _Branch:
     value: exp.Expr | None
 
 
-class Finals:
+class FinalAggregates:
     """Rewrites calls.
 
     Args:
-        planning: The query.
+        context: The query.
         arguments: Translates their arguments.
         partial: Returns the name of a column of partial results.
     """
 
-    def __init__(self, planning: Planning, arguments: ValueTranslator, partial: PartialOf) -> None:
-        self._statement = planning.statement
+    def __init__(self, context: PlanContext, arguments: ValueTranslator, partial: PartialOf) -> None:
+        self._statement = context.statement
         self._arguments = arguments
         self._partial = partial
 
-    def of(self, call: Aggregate) -> Final | None:
+    def of(self, call: Aggregate) -> FinalAggregate | None:
         """Return what stands for a call, None where only Spark computes it.
 
         Raises:
-            Leave: A part of it is not known in the text.
+            Unsupported: A part of it is not known in the text.
         """
         if call.rows:
-            return Final(self._counted(call, (self._rows(),)))
+            return FinalAggregate(self._counted(call, (self._rows(),)))
         if call.argument is None:
             return None
         match call.kind:
@@ -98,14 +98,14 @@ class Finals:
             return ()
         return (" FILTER (WHERE ", self._statement.span(call.condition), ")")
 
-    def _tests(self, call: Aggregate, condition: exp.Expr) -> Final:
-        return Final(
+    def _tests(self, call: Aggregate, condition: exp.Expr) -> FinalAggregate:
+        return FinalAggregate(
             self._counted(call, ("CASE WHEN ", self._statement.span(condition), f" THEN {self._rows()} END"))
         )
 
-    def _count(self, call: Aggregate, argument: exp.Expr) -> Final | None:
+    def _count(self, call: Aggregate, argument: exp.Expr) -> FinalAggregate | None:
         parts = self._counts(argument)
-        return None if parts is None else Final(self._counted(call, parts), self._values(argument))
+        return None if parts is None else FinalAggregate(self._counted(call, parts), self._values(argument))
 
     def _counts(self, argument: exp.Expr) -> tuple[Part, ...] | None:
         """Return what gives, for a partial row, how many of its rows have a value that is not null."""
@@ -122,25 +122,25 @@ class Finals:
 
     # Extremes
 
-    def _extreme(self, call: Aggregate, argument: exp.Expr) -> Final | None:
+    def _extreme(self, call: Aggregate, argument: exp.Expr) -> FinalAggregate | None:
         found = self._arguments.of(argument)
         if found is None or isinstance(found.type, t.CharType | t.VarcharType):
             return None
         how: How = "min" if call.kind == "min" else "max"
         name = self._partial(how, found.value, found.type)
-        return Final((f"{how}({name})", *self._filter(call)), (argument,))
+        return FinalAggregate((f"{how}({name})", *self._filter(call)), (argument,))
 
     # Sums
 
-    def _sum(self, call: Aggregate, argument: exp.Expr) -> Final | None:
+    def _sum(self, call: Aggregate, argument: exp.Expr) -> FinalAggregate | None:
         kind = self._kind(argument)
         total = None if kind is None else total_type(kind)
         if kind is None or total is None:
             return None
         parts = self._summed(call, argument, kind, total)
-        return None if parts is None else Final(parts, self._values(argument))
+        return None if parts is None else FinalAggregate(parts, self._values(argument))
 
-    def _average(self, call: Aggregate, argument: exp.Expr) -> Final | None:
+    def _average(self, call: Aggregate, argument: exp.Expr) -> FinalAggregate | None:
         kind = self._kind(argument)
         if not isinstance(kind, t.NumericType):
             return None
@@ -159,7 +159,7 @@ class Finals:
             return None
         counted = ("CAST(sum(", *counts, ")", *self._filter(call), f" AS {count})")
         parts = ("CAST(try_divide(", *summed, ", ", *counted, f") AS {result})")
-        return Final(parts, self._values(argument))
+        return FinalAggregate(parts, self._values(argument))
 
     def _kind(self, argument: exp.Expr) -> t.DataType | None:
         """Return the type of a call's argument."""

@@ -16,14 +16,14 @@ from millrace.engine.expressions import And, Column, ColumnRef, Compare, InList,
 from millrace.engine.spec import Equality, RelationSpec
 from millrace.lookups.index_spec import IndexSpec
 from millrace.spark.block import ParquetInput
-from millrace.sql.coercion import Field
-from millrace.sql.components import Groups
-from millrace.sql.conditions import Sorted
+from millrace.sql.blocks.components import Groups
+from millrace.sql.blocks.conditions import SplitConjuncts
+from millrace.sql.blocks.join_inputs import JoinInput, read_from, schema_of
+from millrace.sql.expr.types import Field
 from millrace.sql.lookups.tables import Lookup
-from millrace.sql.members import Member, read_from, schema_of
-from millrace.sql.parse import Leave
-from millrace.sql.plan import LookedUp, Read, Values
-from millrace.sql.planning import Planning
+from millrace.sql.planner.context import PlanContext
+from millrace.sql.planner.plan import LookedUp, Read, Values
+from millrace.sql.syntax.parse import Unsupported
 
 _MOST_CONSTANTS = 100_000
 
@@ -37,7 +37,7 @@ class Constants:
 
 
 @dataclass(eq=False)
-class Binding:
+class AccessPlan:
     """How the lookup tables of a block are reached.
 
     Attributes:
@@ -55,13 +55,13 @@ class Binding:
 
 
 def bind(
-    members: Sequence[Member],
+    members: Sequence[JoinInput],
     others: Sequence[RelationSpec],
     equalities: Sequence[Equality],
     filters: Mapping[str, list[Predicate]],
     *,
     scans: bool = True,
-) -> Binding:
+) -> AccessPlan:
     """Find out how the lookup tables among the relations of a block are reached.
 
     Args:
@@ -72,10 +72,10 @@ def bind(
         scans: Whether lookup tables are scanned, where they can be.
 
     Raises:
-        Leave: A lookup table that is not scanned is bound by nothing.
+        Unsupported: A lookup table that is not scanned is bound by nothing.
     """
     lookups = {m.alias: m.lookup for m in members if m.lookup is not None}
-    binding = Binding(list(equalities))
+    binding = AccessPlan(list(equalities))
     if not lookups:
         return binding
     for alias, found in lookups.items():
@@ -101,7 +101,7 @@ def bind(
             if made:
                 break
         else:
-            raise Leave("; ".join(_unbound(alias, lookups[alias]) for alias in lost))
+            raise Unsupported("; ".join(_unbound(alias, lookups[alias]) for alias in lost))
         for constants, equality in made:
             binding.constants.append(constants)
             binding.equalities.append(equality)
@@ -119,7 +119,7 @@ def _unbound(alias: str, found: Lookup) -> str:
     return f"{shown} needs values for {found.table.needs(alias)}"
 
 
-def _keep_one_type(binding: Binding, alias: str, found: Lookup) -> None:
+def _keep_one_type(binding: AccessPlan, alias: str, found: Lookup) -> None:
     """Let each bind column be compared in one type: asked in two, a row could come twice."""
     for column in found.table.bind[0]:
         own = found.table.schema.field(column).type
@@ -205,10 +205,10 @@ def _exactly(value: pa.Scalar, kind: pa.DataType) -> pa.Scalar | None:
 
 
 def lookup_rows(
-    planning: Planning,
-    member: Member,
+    context: PlanContext,
+    member: JoinInput,
     columns: list[Field],
-    found: Sorted,
+    found: SplitConjuncts,
     indexes: tuple[IndexSpec, ...],
     *,
     scans: bool = True,
@@ -225,7 +225,7 @@ def lookup_rows(
     if scans and lookup.parquet is not None:
         scan = ParquetInput(lookup.parquet, tuple(schema.names), filters)
     elif scans and lookup.scan is not None:
-        placeholder = planning.frames.place(lookup.scan, "t")
+        placeholder = context.frames.place(lookup.scan, "t")
         whole = f"SELECT * FROM {placeholder}"  # noqa: S608
         scan = read_from(whole, member, columns, found.texts.get(member.alias, ()))
     # Of a set, equal tuples from several access methods are one by that alone.

@@ -11,14 +11,14 @@ from dataclasses import dataclass
 
 from sqlglot import exp
 
-from millrace.sql.ctes import definitions, tables_in
-from millrace.sql.from_clause import FromClause, Item, Relation, Step
 from millrace.sql.lookups.outsides import shown_places, uses
 from millrace.sql.lookups.views import View, clause_of, is_repeatable, is_strict
-from millrace.sql.parse import Leave, Statement, compared, function_of, unwrap
-from millrace.sql.planning import Planning
-from millrace.sql.scopes import Scope
-from millrace.sql.template import plain_quote
+from millrace.sql.planner.context import PlanContext
+from millrace.sql.syntax.ctes import definitions, tables_in
+from millrace.sql.syntax.edits import plain_quote
+from millrace.sql.syntax.from_clause import FromClause, FromItem, JoinStep, Relation
+from millrace.sql.syntax.parse import Statement, Unsupported, compared, function_of, unwrap
+from millrace.sql.syntax.scopes import Scope
 
 KEYS = "__k"
 """Names the values where they are joined with the relation."""
@@ -63,34 +63,34 @@ class KeyFinder:
     """Finds the values for relations of one query.
 
     Args:
-        planning: The query.
+        context: The query.
     """
 
-    def __init__(self, planning: Planning) -> None:
-        self._planning = planning
-        self._names = planning.names
+    def __init__(self, context: PlanContext) -> None:
+        self._context = context
+        self._names = context.names
         self._under_way: list[Relation] = []
 
     def find(self, scope: Scope, relation: Relation, wanted: Wanted) -> list[Keys]:
         """Return queries whose values together are all that matter; none where no row is ever read.
 
         Raises:
-            Leave: There is no such query; the message says why.
+            Unsupported: There is no such query; the message says why.
         """
         if relation in self._under_way:
-            raise Leave("it is bound by itself")
+            raise Unsupported("it is bound by itself")
         self._under_way.append(relation)
         try:
-            view = View.of(self._planning, scope, relation)
+            view = View.of(self._context, scope, relation)
             if any(each.alias == KEYS for each in view.clause.relations()):
-                raise Leave("")  # it has been tried: the values do not compare with the column
+                raise Unsupported("")  # it has been tried: the values do not compare with the column
             reasons = list(view.hints(wanted))
             for way in (self._among, self._before, self._behind, self._around, self._outside):
                 try:
                     return self._checked(way(view, wanted))
-                except Leave as leave:
+                except Unsupported as leave:
                     reasons.append(str(leave))
-            raise Leave("; ".join(dict.fromkeys(each for each in reasons if each)))
+            raise Unsupported("; ".join(dict.fromkeys(each for each in reasons if each)))
         finally:
             self._under_way.pop()
 
@@ -99,7 +99,7 @@ class KeyFinder:
     def _among(self, view: View, wanted: Wanted) -> list[Keys]:
         """Among relations that inner joins join: those that the values read, and what they join."""
         if not view.step.free:
-            raise Leave("")
+            raise Unsupported("")
         free = _free(view.clause)
         picked = self._of_steps(view, view.on(), wanted, free)
         return [self._closure(view.clause, picked, free - {view.place})]
@@ -108,11 +108,11 @@ class KeyFinder:
         """Before a left (or inner) join: the whole left side, but for left joins that nobody needs."""
         item, place = view.step.item, view.place
         if not place or not (item.kind == "left" or view.step.free):
-            raise Leave("")
+            raise Unsupported("")
         try:
             terms = view.on() + ([] if item.semi else view.clause.filters)
             picked = self._of_steps(view, terms, wanted, set(range(place)))
-        except Leave:
+        except Unsupported:
             using: dict[str, exp.Expr] = {name.lower(): exp.to_identifier(name) for name in item.using}
             picked = [using[min(names & set(using))] for names in wanted if names & set(using)]
             if len(picked) < len(wanted):
@@ -125,7 +125,7 @@ class KeyFinder:
         behind = next((n for n, step in enumerate(steps) if step.item.kind in ("right", "full")), 0)
         join = steps[behind].item.join
         if join is None or view.place >= behind or join.side.upper() != "RIGHT" or view.step.item.semi:
-            raise Leave("")
+            raise Unsupported("")
         picked = self._of_steps(view, steps[behind].terms, wanted, {behind})
         return [Keys(tuple(picked), (join.this,))]
 
@@ -147,17 +147,17 @@ class KeyFinder:
         """Outside of a derived table, common table expression or IN: where its result is joined."""
         select = view.scope.select
         if select.find_ancestor(exp.Select, exp.With) is None:
-            raise Leave("")
+            raise Unsupported("")
         places = [shown_places(view, names) for names in wanted]
         found: list[Keys] = []
-        for scope, use in uses(self._planning, select):
+        for scope, use in uses(self._context, select):
             if isinstance(use, Relation):
                 names = [name.lower() for name in self._names.columns(use)]
                 found += self.find(scope, use, [frozenset(names[p] for p in each) for each in places])
                 continue
             values = [compared(use)[each[0]] for each in places]
-            if not all(is_repeatable(self._planning, node) for node in values):
-                raise Leave("IN compares it with something that may differ between two calls")
+            if not all(is_repeatable(self._context, node) for node in values):
+                raise Unsupported("IN compares it with something that may differ between two calls")
             found.append(self._from_scope(scope, values, select))
         return found
 
@@ -188,7 +188,7 @@ class KeyFinder:
         while more := {place for reads in ties if reads & places for place in reads - places}:
             places |= more
         if len(places) > 1 and any(steps[p].item.merges for p in places):
-            raise Leave("relations joined by USING or NATURAL give the values")
+            raise Unsupported("relations joined by USING or NATURAL give the values")
         nodes = [steps[p].item.relations()[0].node for p in sorted(places)]
         return Keys(tuple(picked), tuple(nodes), tuple(term for term, reads in kept if reads <= places))
 
@@ -196,7 +196,7 @@ class KeyFinder:
         """Return the query over what stands before a relation in its FROM clause, as far as it is needed."""
         clause = view.clause
         if view.step.clause is not clause:
-            raise Leave("it stands in a parenthesised join")
+            raise Unsupported("it stands in a parenthesised join")
         where = [] if view.step.free else view.on()
         before = set(range(view.place))
         where = [
@@ -218,41 +218,41 @@ class KeyFinder:
         node = inner.parent
         while node is not None and node is not scope.select:
             if isinstance(node, exp.From | exp.Join):
-                raise Leave("it depends on the FROM clause that it stands in")
+                raise Unsupported("it depends on the FROM clause that it stands in")
             node = node.parent
         clause = clause_of(scope)
         places = {place for node in picked for place in self._places(clause, node)}
         if -1 in places:
-            raise Leave("a subquery that depends on more than the SELECT around it")
+            raise Unsupported("a subquery that depends on more than the SELECT around it")
         if places <= _free(clause):
             return self._closure(clause, picked, _free(clause))
         if not all(is_strict(node) for node in picked):
-            raise Leave("an expression over an outer join gives the values")
+            raise Unsupported("an expression over an outer join gives the values")
         read = {r for node in picked for r in self._names.relations_read(node) or ()}
         return Keys(tuple(picked), tuple(r.node for r in clause.relations() if r in read))
 
     def _may_stay(self, term: exp.Expr) -> bool:
         """Tell whether a condition may be evaluated once more, for the values."""
         called = any(function_of(part) is not None for part in term.walk())
-        return not called and is_repeatable(self._planning, term)
+        return not called and is_repeatable(self._context, term)
 
-    def _is_asked(self, step: Step) -> bool:
-        found = None if step.relation is None else self._planning.lookup(step.relation)
+    def _is_asked(self, step: JoinStep) -> bool:
+        found = None if step.relation is None else self._context.lookup(step.relation)
         return found is not None and found.asked
 
-    def _is_needless(self, item: Item) -> bool:
+    def _is_needless(self, item: FromItem) -> bool:
         """Tell whether a join whose columns nobody reads may be left out; a semi join only to ask less."""
         if item.join is None or item.kind != "left" or not isinstance(item.content, Relation):
             return False
-        lookups = map(self._planning.catalog.lookup, tables_in(item.join))
+        lookups = map(self._context.catalog.lookup, tables_in(item.join))
         return not item.semi or any(found.asked for found in lookups if found is not None)
 
     def _checked(self, found: list[Keys]) -> list[Keys]:
         for node in {id(node): node for keys in found for node in keys.nodes}.values():
             for part in (node, *definitions(node)):
-                why = self._planning.volatility.unrepeatable(part)
+                why = self._context.volatility.unrepeatable(part)
                 if why is not None:
-                    raise Leave(f"what gives its values may give others when it runs again ({why})")
+                    raise Unsupported(f"what gives its values may give others when it runs again ({why})")
         return found
 
 
@@ -267,7 +267,7 @@ def _pick(
     """Return an expression for each value, of those that terms say it is equal to; constants before others.
 
     Raises:
-        Leave: For one there is none that fits.
+        Unsupported: For one there is none that fits.
     """
     pairs = [pair for term in terms for pair in view.partners(term)]
     pairs.sort(key=lambda pair: pair[1].find(exp.Column) is not None)
@@ -275,6 +275,6 @@ def _pick(
     for names in wanted:
         best = next((node for name, node in pairs if name in names and fits(node)), None)
         if best is None:
-            raise Leave("")
+            raise Unsupported("")
         picked.append(best)
     return picked

@@ -6,55 +6,55 @@ from collections.abc import Iterator
 
 from sqlglot import exp
 
-from millrace.sql.ctes import cte_of, tables_in
-from millrace.sql.from_clause import Relation
 from millrace.sql.lookups.views import View
-from millrace.sql.parse import Leave, unwrap, where_conjuncts
-from millrace.sql.planning import Planning
-from millrace.sql.scopes import Scope
+from millrace.sql.planner.context import PlanContext
+from millrace.sql.syntax.ctes import cte_of, tables_in
+from millrace.sql.syntax.from_clause import Relation
+from millrace.sql.syntax.parse import Unsupported, unwrap, where_conjuncts
+from millrace.sql.syntax.scopes import Scope
 
 
 def shown_places(view: View, names: frozenset[str]) -> list[int]:
     """Return the places in a SELECT's result of a relation's columns.
 
     Raises:
-        Leave: It shows none of them, or rows with other values in them change what it shows of the rest.
+        Unsupported: It shows none of them, or rows with other values in them change what it shows of the rest.
     """
     select = view.scope.select
     group, distinct = select.args.get("group"), select.args.get("distinct")
     own = [part for part in select.walk() if part.find_ancestor(exp.Select) is select]
     if any(isinstance(part, exp.Window) for part in own):
-        raise Leave("a window function around it reads all of its rows")
+        raise Unsupported("a window function around it reads all of its rows")
     if group is None and any(isinstance(part, exp.AggFunc) for part in own):
-        raise Leave("an aggregate around it reads all of its rows")
+        raise Unsupported("an aggregate around it reads all of its rows")
     if distinct is not None and distinct.args.get("on"):
-        raise Leave("DISTINCT ON around it reads all of its rows")
+        raise Unsupported("DISTINCT ON around it reads all of its rows")
     if group is not None:
         if any(group.args.get(name) for name in ("rollup", "cube", "grouping_sets", "totals", "all")):
-            raise Leave("GROUP BY with ROLLUP, CUBE or GROUPING SETS reads all of its rows")
+            raise Unsupported("GROUP BY with ROLLUP, CUBE or GROUPING SETS reads all of its rows")
         if not names & {view.column(each) for each in group.expressions}:
-            raise Leave("an aggregate around it reads all of its rows")
+            raise Unsupported("an aggregate around it reads all of its rows")
     found = [
         place
-        for place, result in enumerate(view.planning.names.results(view.scope))
+        for place, result in enumerate(view.context.names.results(view.scope))
         if (shown := result.attribute) and shown.relation is view.relation and shown.name.lower() in names
     ]
     if not found:
-        raise Leave("the query around it does not show the column that it is asked by")
+        raise Unsupported("the query around it does not show the column that it is asked by")
     return found
 
 
-def uses(planning: Planning, select: exp.Select) -> Iterator[tuple[Scope, Relation | exp.In]]:
+def uses(context: PlanContext, select: exp.Select) -> Iterator[tuple[Scope, Relation | exp.In]]:
     """Yield what reads the result of a SELECT inside another: relations, or ``… IN (SELECT …)``.
 
     Raises:
-        Leave: Rows of it that are equal to no value there may change others, or the uses are not known.
+        Unsupported: Rows of it that are equal to no value there may change others, or the uses are not known.
     """
-    scopes = planning.names.scopes
+    scopes = context.names.scopes
     query: exp.Expr = select
     while True:
         if any(query.args.get(name) for name in ("limit", "offset", "qualify", "sample")):
-            raise Leave("a LIMIT or QUALIFY around it counts all of its rows")
+            raise Unsupported("a LIMIT or QUALIFY around it counts all of its rows")
         parent = query.parent
         if not isinstance(parent, exp.SetOperation) and not _is_plain(parent):
             break
@@ -62,14 +62,16 @@ def uses(planning: Planning, select: exp.Select) -> Iterator[tuple[Scope, Relati
     if isinstance(parent, exp.In) and parent.args.get("query") is query:
         around = parent.find_ancestor(exp.Select)
         if around is None or not any(unwrap(term) is parent for term in where_conjuncts(around)):
-            raise Leave("IN is not a condition of its own in WHERE, so that all rows of its query matter")
+            raise Unsupported(
+                "IN is not a condition of its own in WHERE, so that all rows of its query matter"
+            )
         yield scopes.of(around), parent
     elif isinstance(parent, exp.CTE):
-        yield from _of_definition(planning, parent)
+        yield from _of_definition(context, parent)
     elif (found := scopes.find(parent)) is not None:
         yield found
     else:
-        raise Leave("it stands in a subquery whose whole result is read")
+        raise Unsupported("it stands in a subquery whose whole result is read")
 
 
 def _is_plain(node: exp.Expr | None) -> bool:
@@ -78,12 +80,14 @@ def _is_plain(node: exp.Expr | None) -> bool:
     return isinstance(node, exp.Subquery) and not node.alias and isinstance(node.parent, around)
 
 
-def _of_definition(planning: Planning, cte: exp.CTE) -> Iterator[tuple[Scope, Relation]]:
-    with_, root = cte.find_ancestor(exp.With), planning.statement.root
+def _of_definition(context: PlanContext, cte: exp.CTE) -> Iterator[tuple[Scope, Relation]]:
+    with_, root = cte.find_ancestor(exp.With), context.statement.root
     if with_ is None or with_.args.get("recursive") or root is None:
-        raise Leave("a recursive common table expression")
-    found = [each for each in planning.names.scopes.relations() if each[1].cte is cte]
+        raise Unsupported("a recursive common table expression")
+    found = [each for each in context.names.scopes.relations() if each[1].cte is cte]
     known = {id(relation.node) for _, relation in found}
     if any(cte_of(node) is cte and id(node) not in known for node in tables_in(root)):
-        raise Leave(f"the common table expression {cte.alias} is read in a form that is not looked into")
+        raise Unsupported(
+            f"the common table expression {cte.alias} is read in a form that is not looked into"
+        )
     yield from found

@@ -17,37 +17,37 @@ from sqlglot import exp
 from millrace.errors import InputError, first_line
 from millrace.lookups.table import LookupTable
 from millrace.spark.plans import explained
-from millrace.sql.ctes import base_tables, with_prefix
-from millrace.sql.from_clause import Relation
+from millrace.sql.expr.determinism import unrepeatable_plan
 from millrace.sql.lookups.keys import KEYS, KeyFinder
 from millrace.sql.lookups.views import View
-from millrace.sql.parse import Leave
-from millrace.sql.plan import Plan
-from millrace.sql.planning import Planning, short
-from millrace.sql.scopes import Scope
-from millrace.sql.tables import Table
-from millrace.sql.template import plain_quote
-from millrace.sql.volatility import unrepeatable_plan
+from millrace.sql.planner.context import PlanContext, short
+from millrace.sql.planner.plan import Plan
+from millrace.sql.session.tables import Table
+from millrace.sql.syntax.ctes import base_tables, with_prefix
+from millrace.sql.syntax.edits import plain_quote
+from millrace.sql.syntax.from_clause import Relation
+from millrace.sql.syntax.parse import Unsupported
+from millrace.sql.syntax.scopes import Scope
 
 
 class Restriction:
     """Replaces lookup tables of one query.
 
     Args:
-        planning: The query.
+        context: The query.
         rows: Plans another query over the same tables, its blocks numbered from a number on.
     """
 
-    def __init__(self, planning: Planning, rows: Callable[[str, int], Plan]) -> None:
-        self._planning = planning
+    def __init__(self, context: PlanContext, rows: Callable[[str, int], Plan]) -> None:
+        self._context = context
         self._rows_of = rows
 
     def is_needed(self, node: exp.Table) -> bool:
         """Tell whether a lookup table stands where no block takes it."""
-        found = self._planning.names.scopes.find(node)
+        found = self._context.names.scopes.find(node)
         try:
-            return found is None or not View.of(self._planning, *found).step.free
-        except Leave:
+            return found is None or not View.of(self._context, *found).step.free
+        except Unsupported:
             return False  # a block may still say why
 
     def apply(self, node: exp.Table, reasons: Sequence[str]) -> None:
@@ -60,10 +60,10 @@ class Restriction:
         Raises:
             Refusal: Nothing gives the values to ask it with.
         """
-        table = self._planning.catalog.of(node)
+        table = self._context.catalog.of(node)
         assert table.lookup is not None
         why = list(reasons)
-        found = self._planning.names.scopes.find(node)
+        found = self._context.names.scopes.find(node)
         if found is None or found[1].columns:
             why.append("it has a form that is not looked into, such as a list of column names or TABLESAMPLE")
         elif node.args.get("sample"):
@@ -72,7 +72,7 @@ class Restriction:
             for columns in table.lookup.table.bind:
                 try:
                     plan = self._rows(*found, table, columns)
-                except Leave as leave:
+                except Unsupported as leave:
                     why.append(str(leave))
                 except Refusal as refused:
                     if refused.place != KEYS:
@@ -83,18 +83,18 @@ class Restriction:
                 else:
                     self._replace(node, table, plan)
                     return
-        raise refusal(self._planning, [(node, table.lookup.table)], why)
+        raise refusal(self._context, [(node, table.lookup.table)], why)
 
     def _rows(self, scope: Scope, relation: Relation, table: Table, columns: tuple[str, ...]) -> Plan:
         """Return the rows of a lookup table that matter in a place, asked by some of its columns."""
-        planning, statement, node = self._planning, self._planning.statement, relation.node
+        context, statement, node = self._context, self._context.statement, relation.node
         assert isinstance(node, exp.Table)
-        view = View.of(planning, scope, relation)
+        view = View.of(context, scope, relation)
         filters = view.filters()
         fixed = {name for term in filters for name in view.fixed(term)}
         free = [column for column in columns if column.lower() not in fixed]
         wanted = [frozenset({column.lower()}) for column in free]
-        keys = KeyFinder(planning).find(scope, relation, wanted) if free else []
+        keys = KeyFinder(context).find(scope, relation, wanted) if free else []
         pieces = [piece for each in keys for piece in each.nodes]
         self._check_tables(pieces)
         alias = plain_quote(node.alias or node.name)
@@ -109,12 +109,12 @@ class Restriction:
             text += f" ON {' AND '.join(ties)}"
         if filters:
             text += " WHERE " + " AND ".join(f"({statement.cut(term)}\n)" for term in filters)
-        return self._rows_of(text, planning.next_block())
+        return self._rows_of(text, context.next_block())
 
     def _check_tables(self, nodes: Iterable[exp.Expr]) -> None:
         """Refuse tables that are read twice and may differ, as far as Spark's plan shows it."""
         for node in {id(table): table for each in nodes for table in base_tables(each)}.values():
-            table = self._planning.catalog.of(node)
+            table = self._context.catalog.of(node)
             if table.parquet is None and table.lookup is None:
                 try:
                     plan = explained(table.frame, "EXTENDED")
@@ -130,14 +130,14 @@ class Restriction:
 
     def _replace(self, node: exp.Table, table: Table, plan: Plan) -> None:
         """Put rows in the place of a table's name."""
-        planning = self._planning
-        name = f"r{planning.next_block()}_{len(planning.parts)}"
-        placeholder = planning.frames.put(name, table.frame)  # for analysis, until the plan is built
-        planning.parts.append((name, plan))
+        context = self._context
+        name = f"r{context.next_block()}_{len(context.parts)}"
+        placeholder = context.frames.put(name, table.frame)  # for analysis, until the plan is built
+        context.parts.append((name, plan))
         assert table.placeholder is not None
-        planning.text.rebind(node.parts[0].meta["start"], table.placeholder, placeholder)
-        planning.replace(node, Table(table.name, table.read, None, placeholder))
-        planning.placed.add(id(node))
+        context.text.rebind(node.parts[0].meta["start"], table.placeholder, placeholder)
+        context.replace(node, Table(table.name, table.read, None, placeholder))
+        context.placed.add(id(node))
 
 
 def _no_values(table: Table, columns: Sequence[str]) -> str:
@@ -158,13 +158,13 @@ class Refusal(InputError):
 
 
 def refusal(
-    planning: Planning, left: Sequence[tuple[exp.Table, LookupTable]], reasons: Sequence[str]
+    context: PlanContext, left: Sequence[tuple[exp.Table, LookupTable]], reasons: Sequence[str]
 ) -> Refusal:
     """Return the error for lookup tables that nothing binds, in their places."""
     texts = []
     for node, table in left:
         alias = node.alias or node.name
-        shown = _place(planning, node)
+        shown = _place(context, node)
         texts.append(
             f"lookup table {table.name!r} cannot be asked in {shown!r}: nothing there gives values for "
             f"{table.needs(alias)}"
@@ -184,8 +184,8 @@ def refusal(
     return error
 
 
-def _place(planning: Planning, node: exp.Table) -> str:
+def _place(context: PlanContext, node: exp.Table) -> str:
     """Return the text of the FROM clause or join that a table stands in, on one line."""
     found = node.find_ancestor(exp.From, exp.Join, exp.Query)
-    shown = planning.shown(found if isinstance(found, exp.From | exp.Join) else node)
+    shown = context.shown(found if isinstance(found, exp.From | exp.Join) else node)
     return short(shown.lstrip(", "), 80)

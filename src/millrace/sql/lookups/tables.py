@@ -14,8 +14,8 @@ from millrace.options import StorageOptions
 from millrace.parquet.parquet import ParquetTable
 from millrace.spark.stored import stored_at
 from millrace.spark.types import spark_schema
-from millrace.sql.frames import Frames
-from millrace.sql.template import plain_quote
+from millrace.sql.session.frames import Frames
+from millrace.sql.syntax.edits import plain_quote
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 from sqlglot import exp
 
-from millrace.sql.constants import is_constant
-from millrace.sql.from_clause import FromClause, Relation, Step
-from millrace.sql.parse import Leave, compared, unwrap
-from millrace.sql.planning import Planning
-from millrace.sql.scopes import Scope
+from millrace.sql.expr.constants import is_constant
+from millrace.sql.planner.context import PlanContext
+from millrace.sql.syntax.from_clause import FromClause, JoinStep, Relation
+from millrace.sql.syntax.parse import Unsupported, compared, unwrap
+from millrace.sql.syntax.scopes import Scope
 
 # Expressions of these are null when a column of theirs is.
 _STRICT = (
@@ -26,7 +26,7 @@ class View:
     """A relation seen from its FROM clause.
 
     Attributes:
-        planning: The query.
+        context: The query.
         scope: The SELECT.
         clause: Its FROM clause.
         relation: The relation.
@@ -34,23 +34,23 @@ class View:
         step: That step.
     """
 
-    planning: Planning
+    context: PlanContext
     scope: Scope
     clause: FromClause
     relation: Relation
     place: int
-    step: Step
+    step: JoinStep
 
     @classmethod
-    def of(cls, planning: Planning, scope: Scope, relation: Relation) -> View:
+    def of(cls, context: PlanContext, scope: Scope, relation: Relation) -> View:
         """Look at a relation.
 
         Raises:
-            Leave: The FROM clause has a form that is not read here.
+            Unsupported: The FROM clause has a form that is not read here.
         """
         clause = clause_of(scope)
         place = clause.number(relation)
-        return cls(planning, scope, clause, relation, place, clause.steps[place])
+        return cls(context, scope, clause, relation, place, clause.steps[place])
 
     def on(self) -> list[exp.Expr]:
         """Return the terms that rows of this relation have to meet to be joined, by an inner or left join."""
@@ -61,7 +61,7 @@ class View:
     def column(self, node: exp.Expr) -> str | None:
         """Return the lower-case name of this relation's column that an expression is, None if it is none."""
         inner = unwrap(node)
-        match = self.planning.names.match(inner) if isinstance(inner, exp.Column) else None
+        match = self.context.names.match(inner) if isinstance(inner, exp.Column) else None
         if match is None or match.nested or match.attribute.relation is not self.relation:
             return None
         return match.attribute.name.lower()
@@ -81,9 +81,9 @@ class View:
         names = frozenset().union(*wanted)
         for term in [*(term for step in steps for term in step.terms), *self.clause.where]:
             inner = unwrap(term)
-            if not isinstance(inner, exp.EQ | exp.NullSafeEQ) or not self.planning.statement.has_span(term):
+            if not isinstance(inner, exp.EQ | exp.NullSafeEQ) or not self.context.statement.has_span(term):
                 continue
-            shown, sides = self.planning.shown(term), (inner.this, inner.expression)
+            shown, sides = self.context.shown(term), (inner.this, inner.expression)
             if isinstance(inner, exp.NullSafeEQ):
                 if names & set(map(self.column, sides)):
                     yield f"{shown} also asks for null, which no source can be asked for"
@@ -98,8 +98,8 @@ class View:
         Only expressions are meant whose values can be got without this relation, by running them again.
         """
         for name, other in self._sides(term):
-            read = self.planning.names.relations_read(other)
-            if read is not None and self.relation not in read and is_repeatable(self.planning, other):
+            read = self.context.names.relations_read(other)
+            if read is not None and self.relation not in read and is_repeatable(self.context, other):
                 yield name, other
 
     def _sides(self, term: exp.Expr) -> Iterator[tuple[str, exp.Expr]]:
@@ -118,7 +118,7 @@ class View:
         if query is None:
             known = len(keys) == 1 and bool(inner.expressions) and all(map(is_constant, inner.expressions))
         else:
-            known = not self.planning.volatility.unrepeatable(query) and not self.planning.escapes(query)
+            known = not self.context.volatility.unrepeatable(query) and not self.context.escapes(query)
         return {key for key in keys if key is not None} if known and None not in keys else set()
 
     def filters(self) -> list[exp.Expr]:
@@ -132,26 +132,26 @@ class View:
     def _reads_only_this(self, term: exp.Expr) -> bool:
         if self.fixed(term):
             return True
-        read = self.planning.names.relations_read(term)
+        read = self.context.names.relations_read(term)
         alone = set(read or ()) == {self.relation} and term.find(exp.Anonymous) is None
-        return alone and is_repeatable(self.planning, term)
+        return alone and is_repeatable(self.context, term)
 
 
 def clause_of(scope: Scope) -> FromClause:
     """Return a SELECT's FROM clause.
 
     Raises:
-        Leave: It has a form that is not read here.
+        Unsupported: It has a form that is not read here.
     """
     if scope.clause is None or scope.clause.views:
-        raise Leave(scope.why or "a FROM clause in a form that Millrace does not read")
+        raise Unsupported(scope.why or "a FROM clause in a form that Millrace does not read")
     return scope.clause
 
 
-def is_repeatable(planning: Planning, node: exp.Expr) -> bool:
+def is_repeatable(context: PlanContext, node: exp.Expr) -> bool:
     """Tell whether an expression can be evaluated once more, apart from the query, with the same value."""
     barred = any(isinstance(part, _BARRED) for part in node.walk())
-    return not barred and planning.statement.has_span(node) and not planning.volatility.unrepeatable(node)
+    return not barred and context.statement.has_span(node) and not context.volatility.unrepeatable(node)
 
 
 def is_strict(node: exp.Expr) -> bool:

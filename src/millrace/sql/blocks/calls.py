@@ -1,0 +1,140 @@
+"""Calls of the caller's predicates in the text of a query."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+from pyspark.sql import types as t
+from sqlglot import exp
+
+from millrace.engine.expressions import Call, Column, ColumnRef, Literal, Operand
+from millrace.errors import PredicateError
+from millrace.predicates import PredicateSpec, Values
+from millrace.spark.predicates import Predicate, check_arity
+from millrace.spark.types import arrow_type
+from millrace.sql.expr.constants import Constants
+from millrace.sql.expr.translate import Lookup
+from millrace.sql.syntax.parse import Statement, function_of, unwrap
+
+# Arguments that are none: what they stand for, or what they do, only Spark knows.
+_NO_ARGUMENTS = (exp.Star, exp.Distinct, exp.Lambda, exp.Order, exp.Alias)
+
+# What conditions and expressions are parts of.
+_AROUND = (exp.Query, exp.Where, exp.Join, exp.And, exp.Having, exp.Order, exp.Group, exp.Alias)
+
+
+@dataclass(eq=False)
+class Calls:
+    """The calls of one query.
+
+    Attributes:
+        statement: The query.
+        predicates: The caller's predicates by lower-case name.
+        found: Every call, in the order of the text.
+        taken: Ids of the calls that an eddy runs.
+
+    Raises:
+        PredicateError: A call has arguments that the predicate does not take.
+    """
+
+    statement: Statement
+    predicates: Mapping[str, Predicate]
+    found: list[exp.Anonymous] = field(default_factory=list)
+    taken: set[int] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        if self.statement.root is None or not self.predicates:
+            return
+        for node in self.statement.root.find_all(exp.Anonymous, bfs=False):
+            spec = self._spec(node)
+            if spec is not None:
+                self.found.append(node)
+                _check(spec, node)
+
+    def _spec(self, node: exp.Expr) -> PredicateSpec | None:
+        name = function_of(node)
+        return None if name is None else self.predicates[name].spec
+
+    def of(self, conjunct: exp.Expr | None) -> tuple[PredicateSpec, exp.Expr] | None:
+        """Return the predicate and the call, when the conjunct is nothing but a call."""
+        node = None if conjunct is None else unwrap(conjunct)
+        if node is None or any(_is_no_argument(a) for a in node.expressions):
+            return None
+        spec = self._spec(node)
+        return None if spec is None else (spec, node)
+
+    def arguments(self, conjunct: exp.Expr) -> list[exp.Expr]:
+        """Return the arguments of a conjunct that is a call, none of another."""
+        call = self.of(conjunct)
+        return [] if call is None else list(call[1].expressions)
+
+    def in_block(
+        self, conjunct: exp.Expr, lookup: Lookup, constants: Constants, values: Values
+    ) -> Call | None:
+        """Return the conjunct for a block, None where a block cannot evaluate it.
+
+        A block calls deterministic predicates of plain columns and constants.
+        """
+        call = self.of(conjunct)
+        if call is None or not call[0].deterministic:
+            return None
+        arguments = [_operand(node, lookup, constants) for node in call[1].expressions]
+        known = tuple(a for a in arguments if a is not None)
+        return Call(call[0], known, values) if len(known) == len(arguments) else None
+
+    def take(self, conjunct: exp.Expr) -> None:
+        """Note that an eddy runs the conjunct's call."""
+        self.taken.add(id(unwrap(conjunct)))
+
+    def reasons(self) -> Iterator[str]:
+        """Say of each condition or expression in which Spark calls predicates that it does."""
+        left = [node for node in self.found if id(node) not in self.taken]
+        for text in dict.fromkeys(map(self._around, left)):
+            yield f"{text} is evaluated by Spark, row by row"
+
+    def _around(self, node: exp.Expr) -> str:
+        """Return the text of the whole condition or expression that a call is part of."""
+        best = node if self.statement.has_span(node) else None
+        parent = node.parent
+        while parent is not None and not isinstance(parent, _AROUND):
+            if self.statement.has_span(parent):
+                best = parent
+            parent = parent.parent
+        if best is None:
+            return f"a call of {function_of(node)}"
+        return self.statement.shown(best)
+
+
+def _is_no_argument(node: exp.Expr) -> bool:
+    return isinstance(node, _NO_ARGUMENTS) or (isinstance(node, exp.Column) and node.is_star)
+
+
+def _check(spec: PredicateSpec, node: exp.Anonymous) -> None:
+    """Raise where the number of arguments is wrong, as far as the text tells it."""
+    for argument in node.expressions:
+        if isinstance(argument, exp.Kwarg | exp.PropertyEQ):
+            raise PredicateError(
+                f"predicate {spec.name!r} is called with a named argument ({argument.this}): give its "
+                "arguments by position"
+            )
+    if any(_is_no_argument(argument) for argument in node.expressions):
+        return
+    if not node.expressions:
+        raise PredicateError(
+            f"predicate {spec.name!r} is called without arguments: it could only be constant"
+        )
+    check_arity(spec, len(node.expressions))
+
+
+def _operand(node: exp.Expr, lookup: Lookup, constants: Constants) -> Operand | None:
+    inner = unwrap(node)
+    if isinstance(inner, exp.Column):
+        found = lookup(inner)
+        if found is None or found[1].arrow is None:
+            return None
+        return Column(ColumnRef(found[0], found[1].name))
+    constant = constants.value(node)
+    if constant is None or isinstance(constant.type, t.NullType):
+        return None
+    return Literal(constant.value, arrow_type(constant.type))

@@ -1,0 +1,89 @@
+"""A block that saves less than starting Python takes is left to Spark.
+
+Every join has a fixed cost in Spark, so a block of many small relations pays, and one of two may not; a join
+of rows that come out of Spark's own operators pays nothing.
+"""
+
+from __future__ import annotations
+
+from sqlglot import exp
+
+from millrace.spark.session import default_parallelism, start_seconds
+from millrace.sql.blocks.join_graph import JoinGraph
+from millrace.sql.blocks.semi_joins import asked
+from millrace.sql.session.tables import Catalog, dotted
+from millrace.sql.syntax.ctes import base_tables, cte_of, definitions, tables_in
+from millrace.sql.syntax.parse import Statement
+
+JOIN_SECONDS = 0.04
+"""What Spark needs for a join of next to nothing, beyond a block that has it."""
+ROWS_A_SECOND = 5_000_000
+"""Rows with which a block saves a second on one core."""
+LONG = 2.0
+"""Seconds that starting Python never takes."""
+
+_REDUCING = (exp.Group, exp.AggFunc, exp.Distinct, exp.Limit)
+
+
+def why_not_worth(graph: JoinGraph, group: list[str]) -> str | None:
+    """Return why a block is left to Spark, None where it saves more than starting Python takes.
+
+    Counted are the rows of the tables that its relations and those beside it read, before any filter. Those
+    of a subquery that groups or limits its rows, or has a block, count nothing: they are with Spark already.
+    So are those of an EXISTS or IN that joins.
+    """
+    context = graph.context
+    members = [graph.members[alias] for alias in group]
+    if context.settings.options.take_all or context.calls.found:
+        return None
+    if any(context.is_streaming(member.relation.node) for member in members):
+        return None
+    if any(member.lookup for member in members):
+        return None
+    counts = [member.table.rows if member.table else _rows(graph, member.relation.node) for member in members]
+    counts += [0 if _joins(node) else _rows(graph, node) for node in asked(graph)]
+    if None in counts:
+        return None
+    rows = sum(count for count in counts if count is not None)
+    return _why_not(context.catalog, rows, sum(count != 0 for count in counts) - 1)
+
+
+def why_nothing_worth(catalog: Catalog, statement: Statement) -> str | None:
+    """Return why no block of a query is worth it, None where one may be.
+
+    Its files' footers tell how many rows it reads, and its text how many relations: no block has more.
+    """
+    assert statement.root is not None
+    if catalog.settings.options.take_all:
+        return None
+    read = list(tables_in(statement.root))
+    tables = [catalog.mapped(dotted(node)) for each in read for node in base_tables(each)]
+    files = [None if table is None else table.files for table in tables]
+    if None in files:
+        return None
+    return _why_not(catalog, sum(each.rows for each in files if each is not None), len(read) - 1)
+
+
+def _why_not(catalog: Catalog, rows: int, joins: int) -> str | None:
+    saved = JOIN_SECONDS * joins + rows / ROWS_A_SECOND / default_parallelism(catalog.frames.spark)
+    if saved >= LONG or saved >= (start := start_seconds(catalog.frames.spark)):
+        return None
+    told = f"joining {rows:,} rows is not worth a stage in Python, which takes {start:.2f} s to start"
+    return f"{told} (option take_all)"
+
+
+def _joins(node: exp.Expr) -> bool:
+    """Tell whether a query, or a definition that it reads, joins relations."""
+    return any(part.find(exp.Join) is not None for part in (node, *definitions(node)))
+
+
+def _rows(graph: JoinGraph, node: exp.Expr) -> int | None:
+    """Return how many rows a relation or query has at most, None where nothing tells."""
+    context = graph.context
+    parts = [node, *definitions(node)]
+    tables = [table for part in parts for table in tables_in(part)]
+    if any(part.find(*_REDUCING) for part in parts) or any(id(table) in context.placed for table in tables):
+        return 0
+    counts = [context.catalog.of(table).rows for table in tables if cte_of(table) is None]
+    known = [count for count in counts if count is not None]
+    return sum(known) if len(known) == len(counts) else None

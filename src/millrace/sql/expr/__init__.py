@@ -1,0 +1,1 @@
+"""Expressions: Spark's types, constants, predicates and values."""

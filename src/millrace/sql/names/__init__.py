@@ -1,0 +1,1 @@
+"""What a name means, as Spark resolves it."""

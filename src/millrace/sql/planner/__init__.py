@@ -1,0 +1,1 @@
+"""A text becomes a plan: the steps in order, what they share, what they yield, and its cache."""

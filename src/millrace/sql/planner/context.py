@@ -1,0 +1,186 @@
+"""One query while it is being planned: what all steps share, and what they have found so far."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from pyspark.errors import PySparkException
+from pyspark.sql import types as t
+from sqlglot import exp
+
+from millrace.errors import first_line
+from millrace.sql.blocks.calls import Calls
+from millrace.sql.expr.constants import Constants
+from millrace.sql.expr.determinism import Determinism
+from millrace.sql.expr.types import Field, field_of
+from millrace.sql.lookups.tables import Lookup
+from millrace.sql.names.names import Names
+from millrace.sql.planner.plan import BlockPlan, Direct, FilterPlan, Plan
+from millrace.sql.session.tables import Catalog, Table
+from millrace.sql.syntax.ctes import base_tables, with_prefix, within
+from millrace.sql.syntax.edits import EditedText, Span
+from millrace.sql.syntax.from_clause import Relation
+from millrace.sql.syntax.parse import Statement, Unsupported
+from millrace.sql.syntax.scopes import Scope
+
+if TYPE_CHECKING:
+    from millrace.spark.predicates import Predicate
+
+
+class PlanContext:
+    """One query on its way to a plan. Spark is only asked: nothing is made in the session.
+
+    Args:
+        statement: The query.
+        text: Its text, with its names bound.
+        catalog: The tables.
+        predicates: The caller's, by lower-case name.
+        first: Number of the first block.
+        aggregates: Whether tasks may aggregate the rows of blocks.
+
+    Attributes:
+        names: What its names mean.
+        calls: The calls of the caller's predicates.
+        blocks: The blocks so far, inner ones first.
+        filters: The filters so far, inner ones first.
+        parts: Queries for the rows of lookup tables, with their placeholders.
+        reasons: Why something stayed with Spark.
+        placed: Ids of the syntax trees of relations that a block took.
+        direct: How the result is a block's.
+        shared: The common table expressions that are computed once though they are read several times.
+    """
+
+    def __init__(
+        self,
+        statement: Statement,
+        text: EditedText,
+        catalog: Catalog,
+        predicates: Mapping[str, Predicate],
+        first: int = 0,
+        *,
+        aggregates: bool = True,
+    ) -> None:
+        self.aggregates = aggregates
+        self.statement = statement
+        self.text = text
+        self.frames = catalog.frames
+        self.catalog = catalog
+        self.settings = catalog.settings
+        self.names = Names(statement, self._table, self.describe, catalog.place_of)
+        self.calls = Calls(statement, predicates)
+        self.constants = Constants(self.frames, self._constant_text)
+        self.volatility = Determinism({key: p.spec for key, p in predicates.items()}, self._ask)
+        self.blocks: list[BlockPlan] = []
+        self.filters: list[FilterPlan] = []
+        self.parts: list[tuple[str, Plan]] = []
+        self.reasons: list[str] = []
+        self.placed: set[int] = set()
+        self.direct: Direct | None = None
+        self.shared: list[str] = []
+        self._first = first
+        self._replaced: dict[int, Table] = {}
+        self._streaming: dict[int, bool] = {}
+
+    # Tables
+
+    def replace(self, node: exp.Table, table: Table) -> None:
+        """Let another table stand in a place."""
+        self._replaced[id(node)] = table
+
+    def _table(self, node: exp.Table) -> Table:
+        return self._replaced.get(id(node)) or self.catalog.of(node)
+
+    def lookup(self, relation: Relation) -> Lookup | None:
+        """Return the lookup table that a relation is, None for any other relation."""
+        table = self.names.table(relation)
+        return None if table is None else table.lookup
+
+    def describe(self, relation: Relation) -> tuple[Field, ...]:
+        """Return the columns that Spark says a relation has.
+
+        Raises:
+            Unsupported: Spark cannot analyse it by itself.
+        """
+        shown = short(self.shown(relation.node))
+        if relation.kind in ("cte", "query") and self.escapes(relation.node):
+            raise Unsupported(f"{shown} reads columns of the query around it")
+        whole = self.whole(relation, self.text.bound)
+        try:
+            schema = self.schema(whole)
+        except PySparkException as error:
+            raise Unsupported(f"{shown} cannot be analysed by itself ({first_line(error)})") from None
+        return tuple(map(field_of, schema.fields))
+
+    def schema(self, template: str) -> t.StructType:
+        """Return the columns that a template gives; Spark's errors come out unchanged."""
+        return self.catalog.analyse(template, alike=True).schema
+
+    def whole(self, relation: Relation, text: Callable[[Span], str]) -> str:
+        """Return a query for all columns of a relation; ``text`` gives out the pieces of this one.
+
+        Raises:
+            Unsupported: The definitions that it needs cannot be put into one WITH clause.
+        """
+        prefix = with_prefix(self.statement, relation.node, text)
+        return f"{prefix}SELECT * FROM {text(relation.item)}"  # noqa: S608
+
+    def escapes(self, node: exp.Expr) -> bool:
+        """Tell whether a query reads columns of a SELECT around it, and so cannot run by itself."""
+        parts = list(within(node))
+        inside = {id(part) for part in parts if isinstance(part, exp.Select)}
+        found = (self.names.find(part) for part in parts if isinstance(part, exp.Column))
+        return any(each is not None and id(each.scope.select) not in inside for each in found)
+
+    def has_block(self, node: exp.Expr) -> bool:
+        """Tell whether a block took a relation in a query; definitions that it reads do not count."""
+        return any(id(part) in self.placed for part in within(node))
+
+    def is_streaming(self, node: exp.Expr) -> bool:
+        """Tell whether a relation or query reads rows that never end."""
+        if id(node) not in self._streaming:
+            self._streaming[id(node)] = any(self._table(table).is_streaming for table in base_tables(node))
+        return self._streaming[id(node)]
+
+    # Text
+
+    def shown(self, node: exp.Expr) -> str:
+        """Return a piece of the query on one line, for explanations."""
+        if not self.statement.has_span(node):
+            return node.sql(dialect="spark")
+        return self.statement.shown(node)
+
+    def where(self, scope: Scope) -> str:
+        """Return the beginning of a FROM clause, for explanations."""
+        start = scope.select.args.get("from_")
+        return "a FROM clause" if start is None else short(self.shown(start), 60)
+
+    def _constant_text(self, node: exp.Expr) -> str | None:
+        statement = self.statement
+        return self.text.bound(statement.span(node)) if statement.has_span(node) else None
+
+    def _ask(self, text: str) -> list[str]:
+        return [str(row[0]) for row in self.frames.rows(text)]
+
+    # Generated names
+
+    @cached_property
+    def stem(self) -> str:
+        """What generated names begin with: nothing in the query or in its tables does."""
+        known = {self.statement.text.lower()}
+        known |= {f.name.lower() for table in self.catalog.used for f in table.fields}
+        for number in range(1_000_000):
+            stem = "__mr" if not number else f"__mr_{number}_"
+            if not any(stem in text for text in known):
+                return stem
+        raise AssertionError("no name is free")
+
+    def next_block(self, more: int = 0) -> int:
+        """Return the number of the next block but so many."""
+        return self._first + len(self.blocks) + sum(part.size for _, part in self.parts) + more
+
+
+def short(text: str, most: int = 40) -> str:
+    """Return a text cut to so many characters."""
+    return text if len(text) <= most else text[: most - 3] + "..."

@@ -1,0 +1,162 @@
+"""Queries that need no planning, because they were planned before and nothing that they rest on has changed.
+
+What is kept is how a query runs, never a row of its result. It is used again for the same text, parameters,
+tables and options, if Spark still understands the text as it did (functions, views and settings of its
+analysis), the settings that planning asked for are the same, and the files are, with their times and sizes.
+Spark cannot compare texts with common table expressions, which it numbers. These are planned each time, and
+so are texts with constants that depend on the clock ('today'). Where only Spark could tell whether rows have
+changed, nothing is kept. While somebody holds a query or its DataFrame, the same text is planned again, so
+that each has figures of its own; what is derived from one that nobody holds any more shares them with the
+next, which starts without any.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections import OrderedDict
+from collections.abc import Hashable, Mapping
+from dataclasses import dataclass, replace
+from decimal import Decimal
+from pathlib import Path
+from threading import Lock
+from typing import Any
+from weakref import ref
+
+from pyspark.errors import PySparkException
+
+from millrace.errors import MillraceError
+from millrace.options import Options
+from millrace.spark.live import looking
+from millrace.spark.session import default_parallelism
+from millrace.sql.planner.build import PlannedQuery
+from millrace.sql.session.original import Understood
+from millrace.sql.session.tables import Catalog, Table, Tables
+
+_MOST = 64
+_COPIES = 3
+_PLAIN = (type(None), bool, int, float, str, bytes, Decimal, dt.date, dt.time, dt.timedelta)
+
+_lock = Lock()
+# The latest, by key and session: a query keeps its session, so no other one can get its identity.
+_kept: OrderedDict[tuple[Hashable, int], list[CachedPlan]] = OrderedDict()
+
+
+@dataclass(eq=False)
+class CachedPlan:
+    """A query that was prepared, and what it rests on.
+
+    Attributes:
+        prepared: How it runs.
+        analysis: What the text meant.
+        settings: The session's settings that were asked for.
+        parallelism: How many tasks ran at once.
+        tables: The tables, and the state of each.
+        holders: What it was lent to.
+    """
+
+    prepared: PlannedQuery
+    analysis: Understood
+    settings: Mapping[tuple[str, str | None], str]
+    parallelism: int
+    tables: tuple[tuple[Table, Hashable], ...]
+    holders: tuple[ref[Any], ...] = ()
+
+    @property
+    def is_free(self) -> bool:
+        """Whether nobody holds it."""
+        return all(holder() is None for holder in self.holders)
+
+    def lend(self) -> PlannedQuery:
+        """Return it for a caller, who then holds it."""
+        for one in self.prepared.taken:
+            one.run.forget()
+        # Spark makes a plan of its own for it, and keeps no result of an exchange.
+        lent = replace(self.prepared, df=self.prepared.df.where("true"))
+        self.holders = (ref(lent.df),)
+        return lent
+
+    def is_valid(self, catalog: Catalog) -> bool:
+        """Tell whether it would be prepared in the same way now."""
+        if any(catalog.settings.conf.get(*asked) != value for asked, value in self.settings.items()):
+            return False
+        try:
+            if any(catalog.state_of(table) != state for table, state in self.tables):
+                return False
+            again = catalog.frames.sql(self.analysis.template)
+            same = again.sameSemantics(self.analysis.frame)
+        except (PySparkException, MillraceError, OSError):
+            return False  # preparing it anew tells what is wrong
+        return same and default_parallelism(catalog.frames.spark) == self.parallelism
+
+
+def key_of(text: str, args: Mapping[str, Any], tables: Tables, options: Options) -> Hashable | None:
+    """Return what two calls for one query have in common, None for what is not to be kept."""
+    given = []
+    for name, where in tables.items():
+        # A DataFrame is kept with its query, so no other one can get its identity.
+        given.append((name, str(where) if isinstance(where, str | Path) else id(where)))
+    # Python takes values for equal that are not the same to Spark: two scales of a decimal, two zeros.
+    values = [(name, type(value), repr(value)) for name, value in args.items()]
+    if not all(isinstance(value, _PLAIN) for value in args.values()):
+        return None
+    # Tasks of a query that was planned while nobody looked tell nothing while they run.
+    key = (text, tuple(values), tuple(given), options, looking())
+    try:
+        hash(key)
+    except TypeError:
+        return None
+    return key
+
+
+def is_known(key: Hashable | None) -> bool:
+    """Tell whether a query has been kept in some session."""
+    with _lock:
+        return any(key == known for known, _ in _kept)
+
+
+def find(key: Hashable | None, catalog: Catalog) -> CachedPlan | None:
+    """Return a query that was kept and that nobody holds, None if there is none or something has changed."""
+    place = (key, id(catalog.frames.spark))
+    with _lock:
+        found = next((each for each in _kept.get(place, ()) if each.is_free), None)
+        if found is None:
+            return None
+        found.holders = (ref(catalog),)  # so that no other thread takes it
+        _kept.move_to_end(place)
+    if found.is_valid(catalog):
+        return found
+    with _lock:
+        _kept.pop(place, None)
+    return None
+
+
+def keep(
+    key: Hashable | None, prepared: PlannedQuery, catalog: Catalog, understood: Understood | None
+) -> CachedPlan | None:
+    """Keep a query and return it, None if it cannot be told when something that it rests on changes.
+
+    Args:
+        key: From :func:`key_of`.
+        prepared: The query.
+        catalog: Its tables.
+        understood: What Spark made of the text; None where it cannot be compared later.
+    """
+    if key is None or understood is None or prepared.filters:
+        return None
+    states = [(table, table.state) for table in catalog.used]
+    if any(state is None for _, state in states):
+        return None
+    spark, settings = catalog.frames.spark, catalog.settings
+    conf = settings.conf
+    conf.get("spark.sql.shuffle.partitions", "200")  # what blocks are cut into depends on it
+    _ = settings.ansi, settings.time_zone  # on these depends what Spark does, whatever was asked
+    asked, parallelism = dict(conf.asked), default_parallelism(spark)
+    holders = (ref(catalog),)  # until it is lent, so that no other thread takes it
+    kept = CachedPlan(prepared, understood, asked, parallelism, tuple(states), holders)
+    with _lock:
+        copies = _kept.setdefault((key, id(spark)), [])
+        copies.append(kept)
+        del copies[:-_COPIES]
+        while len(_kept) > _MOST:
+            _kept.popitem(last=False)
+    return kept

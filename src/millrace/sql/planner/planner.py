@@ -1,0 +1,402 @@
+"""A query in, a DataFrame out, its inner joins run by eddies: the way of a query's text.
+
+1. **parse** (:mod:`millrace.sql.syntax.parse`): a syntax tree, and where in the text each part stands.
+2. **names** (:mod:`millrace.sql.names.names`): what every name means, asked of tables and, for what only
+   Spark can tell, of Spark's analyser. Spark analyses the query as written first, so that a wrong query
+   raises exactly what ``spark.sql`` raises, and it is what runs when anything about the rewriting does not
+   fit. Where settings, the text and the files' footers tell that nothing is to be taken, it runs at once.
+3. **plan** (:mod:`millrace.sql.blocks.find`, :mod:`millrace.sql.rewrite.select`): blocks and filters, from
+   inner to outer SELECTs, and the text above them. Nothing in the session changes.
+4. **build** (:mod:`millrace.sql.planner.build`): the DataFrames, once.
+5. The rewritten query must have Spark's own names, order and types, or the original runs.
+
+A lookup table has no rows for Spark to read. So a plan that leaves one to Spark is dropped, and in the
+next one the table is replaced, in that place, by its rows for the keys that the query has
+(:mod:`millrace.sql.lookups.restriction`); where nothing gives keys, the query is refused.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from pyspark.errors import ParseException, PySparkException
+from pyspark.sql import types as t
+from sqlglot import exp
+
+from millrace.errors import InputError, MillraceError, MillraceWarning, QueryError, SetupError, first_line
+from millrace.options import Options
+from millrace.sql.blocks.cost_model import why_nothing_worth
+from millrace.sql.blocks.filters import take_filter
+from millrace.sql.blocks.find import take_blocks
+from millrace.sql.lookups.restriction import Restriction, refusal
+from millrace.sql.planner.build import PlannedFilter, PlannedQuery, build
+from millrace.sql.planner.context import PlanContext
+from millrace.sql.planner.plan import Plan
+from millrace.sql.rewrite.labels import keep_names
+from millrace.sql.rewrite.sharing import CteMaterialization
+from millrace.sql.session.errors import contain
+from millrace.sql.session.frames import Frames
+from millrace.sql.session.functions import Functions, restored
+from millrace.sql.session.original import Original, Understood, analyse
+from millrace.sql.session.settings import Settings
+from millrace.sql.session.tables import Catalog, Tables, dotted
+from millrace.sql.syntax.ctes import base_tables
+from millrace.sql.syntax.edits import EditedText, Segment, quote
+from millrace.sql.syntax.parse import NO_QUERY, PARAMETER, Statement, Unsupported, name_span, parse
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from millrace.spark.predicates import Predicate
+
+_DEEPEST = 8
+_NO_JOIN = "no FROM clause joins two relations"
+
+
+class Planner:
+    """Prepares a query, and the queries for the keys of its lookup tables. To be closed.
+
+    Args:
+        spark: The session.
+        options: Settings of the run.
+        tables: The caller's tables.
+        predicates: The caller's predicates by lower-case name; they become functions of the session.
+        args: The query's parameters by name.
+
+    Attributes:
+        frames: Runs texts on the session.
+        catalog: The tables.
+
+    Raises:
+        PredicateError: A predicate cannot be sent to the tasks.
+    """
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        options: Options,
+        tables: Tables,
+        predicates: Mapping[str, Predicate],
+        args: Mapping[str, Any],
+    ) -> None:
+        self._predicates = predicates
+        self.frames = Frames(spark, args)
+        self._settings = Settings(spark, options)
+        self.catalog = Catalog(self.frames, tables, self._settings)
+        self._context: PlanContext | None = None
+        self._original: Original | None = None
+        self._aggregates = options.partial_aggregates
+        self._functions = Functions(spark, options, predicates)  # last: what raises before leaves none behind
+
+    def close(self) -> None:
+        """Take the names that it has made out of the session: what is analysed does not need them."""
+        self.frames.close()
+        self._functions.close()
+
+    def query(self, statement: Statement) -> PlannedQuery:
+        """Return a query, ready to run.
+
+        Raises:
+            InputError: A lookup table stands where nothing gives the values to ask it with.
+            pyspark.errors.AnalysisException: Spark refuses the query.
+        """
+        made = self._query(statement)
+        return replace(made, stored=tuple(self.catalog.notes))
+
+    def _query(self, statement: Statement) -> PlannedQuery:
+        text = self._bound(statement)
+        if statement.root is None:
+            return self._unread(statement, text)
+        original = Original(self.catalog, statement, text)
+        try:
+            why = self._why_spark(statement)
+        except MillraceError:
+            raise
+        except Exception as error:  # noqa: BLE001  # Spark can answer the query, whatever it is
+            why = contain(error)
+        if why is not None:
+            return self._as_written(statement, original, [why])
+        self._original = original
+        schema = original.schema
+        try:
+            return self._planned(statement, original, schema)
+        except MillraceError:
+            raise
+        except Exception as error:  # noqa: BLE001  # Spark can answer the query, whatever it is
+            return self._as_written(statement, original, [contain(error)])
+
+    def _why_spark(self, statement: Statement) -> str | None:
+        """Return why nothing of a query can be taken, as far as settings, its text and footers tell."""
+        assert statement.root is not None
+        why = self._settings.bars(statement)
+        lookups = any(self.catalog.lookup(node) for node in _base_tables(statement))
+        if why is not None or statement.functions or lookups:
+            return why
+        if not any(map(_joins, statement.root.find_all(exp.Select))):
+            return _NO_JOIN
+        return why_nothing_worth(self.catalog, statement)
+
+    def _planned(self, statement: Statement, original: Original, schema: t.StructType) -> PlannedQuery:
+        forced: dict[int, list[str]] = {}
+        while True:
+            try:
+                plan, asked = self._plan(statement, schema, forced)
+            except Unsupported as leave:
+                return self._as_written(statement, original, [str(leave)])
+            if not plan.blocks and not plan.filters and not plan.parts:
+                return self._as_written(statement, original, list(plan.reasons))
+            if self.catalog.may_mix(plan):
+                self.catalog.leave_views()
+                continue
+            try:
+                built = self._built(plan, schema)
+                return replace(built, filters=(*built.filters, *self._called(statement)))
+            except Unsupported as leave:
+                reasons = [*plan.reasons, str(leave)]
+            if self._aggregates and _aggregates(plan):
+                self._aggregates = False
+                continue
+            if not asked or all(id(node) in forced for node in asked):
+                return self._as_written(statement, original, reasons)
+            forced.update({id(node): reasons for node in asked})
+
+    def plan(self, statement: Statement) -> tuple[Plan, t.StructType]:
+        """Return what a query becomes, and the columns of its result; nothing is made.
+
+        Raises:
+            InputError: All of it stays with Spark.
+            pyspark.errors.AnalysisException: Spark refuses the query.
+        """
+        if statement.root is None:
+            raise InputError(f"only Spark can read the query: {statement.why}")
+        why = self._why_spark(statement)
+        if why is not None:
+            raise InputError(why)
+        schema = Original(self.catalog, statement, self._bound(statement)).schema
+        try:
+            return self._plan(statement, schema, {})[0], schema
+        except Unsupported as leave:
+            raise InputError(str(leave)) from None
+
+    @property
+    def understood(self) -> Understood | None:
+        """What Spark made of the query as written; None where that cannot be compared later."""
+        if self._original is None or (self._context and not self._context.constants.is_lasting):
+            return None
+        return self._original.understood
+
+    # Planning
+
+    def _plan(
+        self,
+        statement: Statement,
+        schema: t.StructType,
+        forced: dict[int, list[str]],
+        first: int = 0,
+        depth: int = 0,
+    ) -> tuple[Plan, list[exp.Table]]:
+        """Return a plan, and the lookup tables that it asks.
+
+        Raises:
+            Unsupported: The whole query stays with Spark.
+            InputError: A lookup table cannot be asked.
+        """
+        if depth > _DEEPEST:
+            raise InputError(f"lookup tables depend on each other more than {_DEEPEST} deep")
+        while True:
+            text = self._bound(statement)
+            context = PlanContext(
+                statement, text, self.catalog, self._predicates, first, aggregates=self._aggregates
+            )
+            named = [(node, self.catalog.lookup(node)) for node in _base_tables(statement)]
+            lookups = [(node, found) for node, found in named if found is not None]
+            joins = bool(lookups) or any(_joins(scope.select) for scope in context.names.scopes.all)
+            restriction = Restriction(context, partial(self._rows, depth + 1))
+            for node, found in lookups:
+                if found.asked and (id(node) in forced or restriction.is_needed(node)):
+                    restriction.apply(node, forced.get(id(node), []))
+            sharing = CteMaterialization(context)
+            for scope in context.names.scopes.all:
+                if sharing.repeats(scope):
+                    continue
+                sharing.before(scope)
+                placed = take_blocks(context, scope)
+                take_filter(context, scope, placed)
+            asked = [(node, found.table) for node, found in lookups if found.asked]
+            left = [(node, table) for node, table in asked if id(node) not in context.placed]
+            if left and all(id(node) in forced for node, _ in left):
+                raise refusal(context, left, context.reasons)
+            forced.update({id(node): context.reasons for node, _ in left if id(node) not in forced})
+            if left:
+                continue
+            sharing.before()
+            context.reasons += context.calls.reasons()
+            if not joins and not context.filters:
+                context.reasons.append(_NO_JOIN)
+            if not context.text.edits and not context.parts:
+                break
+            try:
+                keep_names(context, [restored(name) for name in schema.names])
+                break
+            except Unsupported:
+                if not any(block.aggregate for block in context.blocks):
+                    raise
+                self._aggregates = False
+        plan = Plan(
+            context.text.rewritten(),
+            tuple(context.blocks),
+            tuple(context.filters),
+            tuple(dict.fromkeys(context.reasons)),
+            context.direct,
+            tuple(context.parts),
+            tuple(context.shared),
+        )
+        self._context = context if depth == 0 else None
+        barred = self.frames.barred(plan.template)
+        if barred:
+            raise InputError(f"the rewritten query reads {' and '.join(barred)}, which has no rows for Spark")
+        return plan, [node for node, _ in asked]
+
+    def _rows(self, depth: int, text: str, first: int) -> Plan:
+        """Plan another query over the same tables, for rows of a lookup table."""
+        statement = parse(text, self._predicates)
+        original = Original(self.catalog, statement, self._bound(statement))
+        return self._plan(statement, original.schema, {}, first, depth)[0]
+
+    def _bound(self, statement: Statement) -> EditedText:
+        """Return the query's text with its tables, functions and parameters bound."""
+        text = EditedText(statement.text)
+        for span, name in statement.functions:
+            text.bind(*span, quote(self._functions.names[name]))
+        for number, span in enumerate(statement.parameters):
+            text.bind(*span, f":{PARAMETER}{number}")
+        for node in _base_tables(statement):
+            self._bind(node, statement, text)
+        return text
+
+    def _bind(self, node: exp.Table, statement: Statement, text: EditedText) -> None:
+        """Put the placeholder of a caller's table into the text."""
+        table = self.catalog.mapped(dotted(node))
+        if table is None:
+            return
+        start, end = name_span(node)
+        name = "" if node.alias else f" AS {quote(node.name)}"
+        if node.args.get("sample") and name:
+            text.bind(start, end, f"{table.placeholder}")
+            behind = statement.span(node)[1]
+            text.bind(behind, behind, name)
+        else:
+            text.bind(start, end, f"{table.placeholder}{name}")
+
+    # What runs
+
+    def _built(self, plan: Plan, schema: t.StructType) -> PlannedQuery:
+        """Return what a plan becomes; raises Leave where it does not fit."""
+        try:
+            built = build(plan, self.frames, self._functions, self._settings.options)
+            seen = built.df.schema
+        except PySparkException as error:
+            raise Unsupported(f"the rewritten query does not fit ({first_line(error)})") from None
+        except SetupError:
+            raise  # Spark would keep the whole of a stream's state in its own way, unasked
+        except MillraceError as error:
+            raise Unsupported(str(error)) from None
+        wanted = [(restored(f.name), f.dataType.simpleString()) for f in schema.fields]
+        given = [(f.name, f.dataType.simpleString()) for f in seen.fields]
+        if given != wanted:
+            shown = f"{seen.simpleString()} for {schema.simpleString()}"
+            raise Unsupported(f"the rewritten query has other columns ({shown})")
+        return built
+
+    def _called(self, statement: Statement) -> tuple[PlannedFilter, ...]:
+        """Return the coroutines that Spark calls somewhere, which have figures of their own."""
+        called = {name for _, name in statement.functions}
+        return tuple(
+            PlannedFilter(name, (), mask) for name, mask in self._functions.masks.items() if name in called
+        )
+
+    def _as_written(self, statement: Statement, original: Original, reasons: list[str]) -> PlannedQuery:
+        """Leave the whole query to Spark."""
+        barred = self.frames.barred(original.template)
+        if barred:
+            original.schema  # noqa: B018  # of a wrong query Spark tells what is wrong
+            raise InputError(
+                f"{' and '.join(barred)} cannot be asked, because Spark runs the whole query "
+                f"({'; '.join(reasons)}) and has no rows of it: change that, or give the lookup table a scan"
+            )
+        return self._left(statement, original.frame, reasons)
+
+    def _left(self, statement: Statement, frame: DataFrame, reasons: list[str]) -> PlannedQuery:
+        """Return a query that Spark runs, with the caller's names of functions in the names of columns."""
+        names = [restored(name) for name in frame.columns]
+        frame = frame if names == frame.columns else frame.toDF(*names)
+        filters = self._called(statement)
+        return PlannedQuery(frame, (), reasons, statement.text, filters, self._settings.options)
+
+    def _unread(self, statement: Statement, text: EditedText) -> PlannedQuery:
+        """Give a text that was not read to Spark, with the caller's tables as definitions around it.
+
+        In parentheses Spark takes nothing but a query, so that it cannot be made to run anything else.
+
+        Raises:
+            QueryError: It is none.
+        """
+        parts = []
+        for name in self.catalog.given:
+            if name.lower() not in statement.text.lower():
+                continue
+            table = self.catalog.mapped(name)
+            assert table is not None
+            if table.asked:
+                raise InputError(
+                    f"the query names lookup table {name!r}, but Spark alone can read the query "
+                    f"({statement.why}), and it has no rows of that table: write the query in another form, "
+                    "or give the lookup table a scan"
+                )
+            parts.append(f"{quote(name)} AS (SELECT * FROM {table.placeholder})")  # noqa: S608
+        # A definition of the query's own hides one of these, for it is nearer.
+        definitions = f"WITH {', '.join(parts)} " if parts else ""
+        segments = [
+            Segment(f"{definitions}(\n", 0, copied=False),
+            *_without_end(text.original()),
+            Segment("\n)", len(statement.text), copied=False),
+        ]
+        try:
+            frame = analyse(self.catalog, segments, statement.text)
+        except ParseException:
+            # EXPLAIN takes all that Spark can read. It runs nothing, but for this, which analysis runs.
+            if "immediate" in statement.text.lower():
+                raise QueryError(NO_QUERY) from None
+            analyse(self.catalog, [Segment("EXPLAIN ", 0, copied=False), *text.original()], statement.text)
+            raise QueryError(NO_QUERY) from None
+        if statement.functions:
+            called = ", ".join(dict.fromkeys(self._predicates[name].name for _, name in statement.functions))
+            warnings.warn(
+                f"Spark calls {called} for every row: {statement.why}", MillraceWarning, stacklevel=6
+            )
+        return self._left(statement, frame, [statement.why])
+
+
+def _aggregates(plan: Plan) -> bool:
+    """Tell whether tasks aggregate the rows of some block."""
+    return any(b.aggregate for b in plan.blocks) or any(_aggregates(part) for _, part in plan.parts)
+
+
+def _without_end(segments: Sequence[Segment]) -> list[Segment]:
+    """Return a query's text without the semicolon at its end."""
+    *before, last = segments
+    return [*before, Segment(last.text.rstrip().rstrip(";"), last.origin, last.copied)]
+
+
+def _joins(select: exp.Select) -> bool:
+    """Tell whether a SELECT joins relations, or its conditions have a query that may be asked for matches."""
+    where = select.args.get("where")
+    return bool(select.args.get("joins")) or (where is not None and where.find(exp.Query) is not None)
+
+
+def _base_tables(statement: Statement) -> list[exp.Table]:
+    return [] if statement.root is None else base_tables(statement.root)

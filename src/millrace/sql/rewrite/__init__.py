@@ -1,0 +1,1 @@
+"""The text around a block: what is read of it, under which names."""

@@ -1,0 +1,1 @@
+"""What only the session can say: tables, schemas, functions, settings, errors."""

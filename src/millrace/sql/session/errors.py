@@ -1,0 +1,105 @@
+"""Errors of planning: Spark's, in the words of the query as the user wrote it, and faults of Millrace's own.
+
+Spark sees the query with its names bound: a table may stand there under a name of ours. So what Spark says
+about a place is said again about the place in the user's text. A fault of Millrace's own is no answer: a
+query that Spark can answer is answered, and the log says what went wrong.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Callable, Sequence
+
+from pyspark.errors import AnalysisException, ParseException, PySparkException
+
+from millrace.errors import MillraceWarning, first_line
+from millrace.sql.session.functions import restored
+from millrace.sql.syntax.edits import Segment
+
+is_strict = False
+"""Whether faults are raised all the same. Tests set it, so that they see them."""
+
+_log = logging.getLogger("millrace")
+
+_PLACE = re.compile(r"line (\d+),? pos (\d+)")
+_PICTURE = re.compile(r"\n+== SQL")
+_NAME = re.compile(r"__millrace_[0-9a-f]{12}_\w+|_pyspark_connect_temp_view_[0-9a-f]{32}")
+
+
+def contain(error: Exception) -> str:
+    """Log an error that nobody expected, with its traceback; return why Spark runs the query instead.
+
+    Raises:
+        Exception: The error itself, where faults are not to be contained, or where it is a warning that the
+            user wants to be an error.
+    """
+    if is_strict or isinstance(error, MillraceWarning):
+        raise error
+    _log.error("a fault in planning; Spark runs the query as written", exc_info=error)
+    return f"a fault in planning, which the log has: {type(error).__name__}: {first_line(error)}"
+
+
+def as_written(
+    error: PySparkException,
+    sent: Sequence[tuple[Segment, str]],
+    text: str,
+    suggest: Callable[[AnalysisException, int | None], str],
+) -> PySparkException:
+    """Return an error about the text that Spark got as one about the text that the user wrote.
+
+    Args:
+        error: What Spark raised.
+        sent: The pieces of the query, and what Spark got of each.
+        text: The user's.
+        suggest: Given an error and its place in the user's text, returns what was meant, or nothing.
+
+    Returns:
+        An error of the same class (of ``pyspark.errors``) and condition; the very one where it is of another
+        kind.
+    """
+    kind = next((each for each in (ParseException, AnalysisException) if isinstance(error, each)), None)
+    if kind is None or not isinstance(error, AnalysisException):
+        return error
+    message = restored(str(error).strip())
+    place = _PLACE.search(message)
+    condition = error.getCondition()
+    # Behind the place comes Spark's plan, or its own picture of the text.
+    told = _PICTURE.split(message, maxsplit=1)[0]
+    if place is not None and place.end() < len(told):
+        told = told[: place.end()] + told[place.end() :].split("\n", 1)[0].rstrip(";")
+    told = _NAME.sub("…", told.removeprefix(f"[{condition}] "))
+    origin = None if place is None else _origin(int(place[1]), int(place[2]), sent, text)
+    if meant := suggest(error, origin):
+        told += f"\n{meant}"
+    if origin is not None:
+        line, column = _line_of(text, origin)
+        told = _PLACE.sub(f"line {line} pos {column}", told)
+        told += "\n== SQL ==\n" + _marked(text, line, column)
+    made = kind(message=told, errorClass=condition, messageParameters=error.getMessageParameters() or {})
+    made.__cause__ = None
+    return made
+
+
+def _origin(line: int, column: int, sent: Sequence[tuple[Segment, str]], text: str) -> int | None:
+    """Return the place in the user's text of a place in Spark's, lines counted from 1 and columns from 0."""
+    lines = "".join(piece for _, piece in sent).split("\n")
+    if line > len(lines) or column > len(lines[line - 1]):
+        return None
+    place = sum(len(each) + 1 for each in lines[: line - 1]) + column
+    for segment, piece in sent:
+        if place < len(piece):
+            return segment.origin + (place if segment.copied else 0)
+        place -= len(piece)
+    return len(text)
+
+
+def _line_of(text: str, place: int) -> tuple[int, int]:
+    before = text[:place]
+    return before.count("\n") + 1, place - (before.rfind("\n") + 1)
+
+
+def _marked(text: str, line: int, column: int) -> str:
+    """Return the user's text with a mark below a place."""
+    lines = text.split("\n")
+    return "\n".join([*lines[:line], "-" * column + "^^^", *lines[line:]])

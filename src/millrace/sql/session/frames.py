@@ -1,0 +1,193 @@
+"""Running templates on a session: the DataFrames that they name, how large these are, and the parameters.
+
+On classic Spark a DataFrame that a text names is a temporary view under a name of ours, made once a query and
+dropped when the query is ready: what Spark has analysed keeps the rows, not the name. (``spark.sql(text,
+name=df)`` makes and drops a view at every call.) On Spark Connect the text is analysed anew for each action,
+and DataFrames travel beside it.
+"""
+
+from __future__ import annotations
+
+import re
+import uuid
+from collections.abc import Callable, Iterable, Mapping
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+from pyspark.errors import PySparkException
+from pyspark.sql import types as t
+
+from millrace.parquet.types import fixed_width
+from millrace.spark.plans import SIZE_UNITS, explained, kept_in_cache
+from millrace.spark.session import is_connect
+from millrace.sql.expr.types import field_of
+from millrace.sql.syntax.edits import PLACEHOLDER, Segment, placeholders
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, Row, SparkSession
+    from pyspark.sql.catalog import Catalog
+
+_SIZE = re.compile(r"sizeInBytes=([\d.E+]+) (\w+)(?:, rowCount=([\d.E+]+))?")
+_UNITS = {unit: 1024**i for i, unit in enumerate(SIZE_UNITS)}
+# Where Spark knows nothing it takes 8 EiB, or what is left of these after a projection or a filter.
+_UNKNOWN_BYTES = 1 << 50
+
+# As long as the names that Spark Connect's client makes up.
+_SOME_NAME = "_pyspark_connect_temp_view_" + 32 * "0"
+
+
+class Frames:
+    """What the templates of one query need of the session.
+
+    Args:
+        spark: The session.
+        args: The query's parameters by name.
+    """
+
+    def __init__(self, spark: SparkSession, args: Mapping[str, Any] | None = None) -> None:
+        self.spark = spark
+        self._args = dict(args or {})
+        self._frames: dict[str, DataFrame | Callable[[], DataFrame]] = {}
+        self._barred: dict[str, str] = {}
+        self._views: dict[str, str] = {}
+        self._kept: dict[str, DataFrame] = {}
+        self._analysed: dict[str, DataFrame] = {}
+        self._rows: dict[str, list[Row]] = {}
+        self._stem = f"__millrace_{uuid.uuid4().hex[:12]}"
+
+    def place(self, frame: DataFrame | Callable[[], DataFrame], stem: str) -> str:
+        """Return the placeholder that stands for a DataFrame, or for what makes it when a text needs it."""
+        return self.put(f"{stem}{len(self._frames)}", frame)
+
+    def put(self, name: str, frame: DataFrame | Callable[[], DataFrame], *, unshared: bool = False) -> str:
+        """Let a name stand for a DataFrame from now on; returns its placeholder.
+
+        Args:
+            name: The name.
+            frame: The DataFrame, or what makes it when a text needs it.
+            unshared: Whether nobody else has it, so that nobody can have told Spark to keep its rows.
+        """
+        if name in self._frames:
+            self._drop(name)
+            self._kept.pop(name, None)
+            self._analysed.clear()
+            self._rows.clear()
+        self._frames[name] = frame
+        if unshared:
+            self._kept[name] = self._made(name)
+        return "{" + name + "}"
+
+    def bar(self, placeholder: str, what: str) -> None:
+        """Note that Spark can analyse a frame but not read it, and what it stands for."""
+        self._barred[placeholder.strip("{}")] = what
+
+    def barred(self, template: str) -> list[str]:
+        """Return what a template reads that Spark cannot read."""
+        return sorted({self._barred[name] for name in placeholders(template) if name in self._barred})
+
+    def sql(self, template: str) -> DataFrame:
+        """Let Spark analyse a template; its errors come out unchanged.
+
+        On Spark Connect the analysis happens when the DataFrame's schema is asked for.
+        """
+        names = placeholders(template)
+        # Without parameters an empty mapping is the same as None, and takes classic PySpark fewer calls.
+        if names and is_connect(self.spark):
+            return self.spark.sql(template, self._args, **{name: self._named(name) for name in names})
+        # Without frames Spark takes the text as it is, braces included.
+        return self.spark.sql(self._filled(template, {name: self._view(name) for name in names}), self._args)
+
+    def analyse(self, template: str) -> DataFrame:
+        """Let Spark analyse a template, once however often; its errors come out unchanged."""
+        if template not in self._analysed:
+            frame = self.sql(template)
+            frame.schema  # noqa: B018  # Spark Connect analyses only now
+            self._analysed[template] = frame
+        return self._analysed[template]
+
+    def rows(self, template: str) -> list[Row]:
+        """Return the rows that a template gives, asked for once; Spark's errors come out unchanged."""
+        if template not in self._rows:
+            self._rows[template] = self.sql(template).collect()
+        return self._rows[template]
+
+    def estimate(self, template: str) -> tuple[int | None, int | None]:
+        """Return Spark's own estimate of a template's rows and bytes, None where it has none."""
+        return _estimated(lambda: self.rows(f"EXPLAIN COST {template}")[0][0], self.analyse(template).schema)
+
+    def sent(self, segments: Iterable[Segment]) -> list[tuple[Segment, str]]:
+        """Return segments with what Spark gets for each, as far as names of as many characters go."""
+        connect = is_connect(self.spark)
+        result = []
+        for segment in segments:
+            names = placeholders(segment.text)
+            views = {n: _SOME_NAME if connect else self._views.get(n, "") for n in names}
+            result.append((segment, self._filled(segment.text, views)))
+        return result
+
+    def close(self) -> None:
+        """Drop the views: what was analysed does not need them."""
+        for name in list(self._views):
+            self._drop(name)
+
+    def _drop(self, name: str) -> None:
+        view = self._views.pop(name, None)
+        if view is not None:
+            self._catalog.dropTempView(view)
+
+    @cached_property
+    def _catalog(self) -> Catalog:
+        return self.spark.catalog  # which is made anew each time
+
+    def _named(self, name: str) -> DataFrame:
+        frame = self._kept.get(name)
+        if frame is None:
+            frame = self._kept[name] = kept_in_cache(self._made(name))
+        return frame
+
+    def _made(self, name: str) -> DataFrame:
+        found = self._frames[name]
+        return found() if callable(found) else found
+
+    def _view(self, name: str) -> str:
+        view = self._views.get(name)
+        if view is None:
+            view = f"{self._stem}_{name}"
+            self._named(name).createOrReplaceTempView(view)
+            self._views[name] = view
+        return view
+
+    @staticmethod
+    def _filled(template: str, names: Mapping[str, str]) -> str:
+        def put(match: re.Match[str]) -> str:
+            return names[match[1]] if match[1] else match[0][0]
+
+        return PLACEHOLDER.sub(put, template)
+
+
+def estimate(frame: DataFrame) -> tuple[int | None, int | None]:
+    """Return Spark's own estimate of a DataFrame's rows and bytes, None where it has none."""
+    return _estimated(lambda: explained(frame, "COST"), frame.schema)
+
+
+def _estimated(explain: Callable[[], str], schema: t.StructType) -> tuple[int | None, int | None]:
+    try:
+        match = _SIZE.search(explain())
+    except PySparkException:
+        return None, None
+    if match is None:
+        return None, None
+    size = int(float(match[1]) * _UNITS.get(match[2], 1))
+    if size > _UNKNOWN_BYTES:
+        return None, None
+    if match[3] is not None:
+        return int(float(match[3])), size
+    return max(1, size // (8 + sum(default_widths(schema)))), size
+
+
+def default_widths(schema: t.StructType) -> Iterable[int]:
+    """Yield what Spark takes a value of each column to need, in bytes."""
+    for column in map(field_of, schema.fields):
+        nested = column.arrow is None or pa.types.is_nested(column.arrow)
+        yield 100 if nested else fixed_width(column.arrow) or 20

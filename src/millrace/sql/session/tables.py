@@ -1,0 +1,338 @@
+"""The tables a query names: where they come from, their columns, and their DataFrames."""
+
+# ruff: noqa: S608  # SQL is what this module writes
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Hashable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pyspark.errors import PySparkException
+from pyspark.sql import types as t
+from sqlglot import exp
+
+from millrace.errors import InputError
+from millrace.lookups.table import LookupTable
+from millrace.options import StorageOptions
+from millrace.parquet.parquet import ParquetTable
+from millrace.parquet.partitions import Doubtful
+from millrace.spark.block import ParquetInput
+from millrace.spark.plans import is_cached
+from millrace.spark.scans import scan_of, table_at
+from millrace.spark.session import SessionConf, is_connect
+from millrace.spark.stored import stored_at
+from millrace.spark.types import spark_schema
+from millrace.sql.expr.types import Field, field_of, is_plain
+from millrace.sql.lookups.tables import Lookup, lookup_of
+from millrace.sql.planner.plan import Plan
+from millrace.sql.session.frames import Frames, estimate
+from millrace.sql.session.settings import Settings
+from millrace.sql.syntax.edits import placeholders, quote, substitute
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+Tables = Mapping[str, "str | Path | DataFrame | LookupTable"]
+
+
+@dataclass(frozen=True, eq=False)
+class Table:
+    """A base table of the query.
+
+    Attributes:
+        name: As the reports show it.
+        read: Returns all its rows, for what Spark runs itself.
+        files: Its files, where it was given by path and the tasks can read them directly.
+        placeholder: What stands for it in templates, None for tables of the session's catalog.
+        lookup: For a lookup table, how it is asked. Unless it has a scan, ``frame`` is only for analysis.
+        settings: The session's, where ``frame`` may be a scan of files; None where it is not to be one.
+        fixed: Whether ``frame`` would be the same one in another query of the same text.
+        storage: How to reach object stores.
+        left: Why tasks do not read the files, where that is known.
+    """
+
+    name: str
+    read: Callable[[], DataFrame]
+    files: ParquetTable | None
+    placeholder: str | None
+    lookup: Lookup | None = None
+    settings: SessionConf | None = None
+    fixed: bool = False
+    storage: StorageOptions | None = None
+    left: str = ""
+
+    @cached_property
+    def frame(self) -> DataFrame:
+        """All its rows; of files it is made only if something asks for it."""
+        return self.read()
+
+    @property
+    def parquet(self) -> ParquetTable | None:
+        """The files, when the tasks can read them directly."""
+        return self.files or self._scan[0]
+
+    @property
+    def why(self) -> str:
+        """Why the tasks cannot read its files, if it has any."""
+        return "" if self.files else self._scan[1]
+
+    @cached_property
+    def _scan(self) -> tuple[ParquetTable | None, str]:
+        if self.settings is None:
+            return None, self.left
+        try:
+            return scan_of(self.frame, self.settings, self.storage), ""
+        except Doubtful as doubt:
+            return None, str(doubt)
+
+    @property
+    def state(self) -> Hashable | None:
+        """What differs as soon as its rows may: None where only Spark can tell whether they are the same."""
+        return self.files.states if self.files is not None else self._state_with(lambda files: files.states)
+
+    def current_state(self) -> Hashable | None:
+        """Return the state of a DataFrame or view as it is now."""
+        return self._state_with(ParquetTable.current_states)
+
+    def _state_with(self, states: Callable[[ParquetTable], Hashable]) -> Hashable | None:
+        if not self.fixed or self.lookup is not None or self.is_streaming:
+            return None
+        if self.parquet is None:
+            return "a DataFrame" if self.placeholder else None
+        return None if self.parquet.may_grow else (states(self.parquet), is_cached(self.frame))
+
+    @property
+    def asked(self) -> bool:
+        """Whether it is a lookup table that Spark cannot read."""
+        return self.lookup is not None and self.lookup.asked
+
+    @cached_property
+    def fields(self) -> tuple[Field, ...]:
+        """The columns, in order."""
+        # Spark is told the columns of files, but for those of folders, which it looks for itself.
+        told = self.files is not None and not self.files.partition_columns
+        schema = spark_schema(self.files.schema) if self.files and told else self.frame.schema
+        return tuple(map(field_of, schema.fields))
+
+    @cached_property
+    def stand_in(self) -> str | None:
+        """A query text with these columns and no rows, in which Spark can analyse names and types.
+
+        It costs Spark much less than the table itself; None where a type cannot be written down.
+        """
+        if self.placeholder is None:
+            return None
+        if not all(isinstance(f.type, t.AtomicType) for f in self.fields):
+            return None
+        items = [f"CAST(NULL AS {f.type.simpleString()}) AS {quote(f.name)}" for f in self.fields]
+        return f"(SELECT {', '.join(items)} WHERE false)"
+
+    @cached_property
+    def rows(self) -> int | None:
+        """How many rows it has, None where nothing tells: of a DataFrame Spark's estimate."""
+        return estimate(self.frame)[0] if self.parquet is None else self.parquet.rows
+
+    @cached_property
+    def is_streaming(self) -> bool:
+        """Whether its rows never end."""
+        return self.files is None and bool(self.frame.isStreaming)
+
+
+def check_tables(tables: object) -> None:
+    """Refuse what is no mapping of names.
+
+    Raises:
+        InputError: It is something else.
+    """
+    if tables is None:
+        return
+    if not isinstance(tables, Mapping):
+        raise InputError(
+            f"tables are given as {type(tables).__name__}: expected names with what each stands for, such as "
+            "{'orders': 'orders.parquet'}"
+        )
+    for name in tables:
+        if not isinstance(name, str) or not name.strip():
+            raise InputError(f"a table is named {name!r}: expected a name, such as 'orders'")
+    lower = [name.lower() for name in tables]
+    twice = next((name for name in tables if lower.count(name.lower()) > 1), None)
+    if twice is not None:
+        raise InputError(f"two tables are named {twice!r}, which SQL does not tell apart by case")
+
+
+def dotted(node: exp.Table) -> str:
+    """Return a table's name in the query, with what stands before it."""
+    return ".".join(part.name for part in node.parts)
+
+
+class Catalog:
+    """Finds the tables: the caller's first, then the session's.
+
+    Attributes:
+        frames: Runs texts on the session.
+        settings: Of the session and the run.
+        notes: Who reads the tables in object stores, one sentence for each that was looked up.
+    """
+
+    def __init__(self, frames: Frames, tables: Tables, settings: Settings) -> None:
+        self.frames = frames
+        self.notes: list[str] = []
+        self.settings = settings
+        self._conf, self._storage = settings.conf, settings.storage
+        self._given = {name.lower(): (name, where) for name, where in tables.items()}
+        self._known: dict[str, Table] = {}
+        self._where: tuple[str, ...] | None = None
+        self._opens_views = True
+
+    def leave_views(self) -> None:
+        """Let Spark read all views and tables of the session from now on."""
+        self._opens_views = False
+        self._known = {key: table for key, table in self._known.items() if table.placeholder is not None}
+
+    def may_mix(self, plan: Plan) -> bool:
+        """Tell whether a plan may see two states of the session's views.
+
+        Spark Connect looks the names in a text up again for each action; files that tasks read stay the same.
+        """
+        if not self._opens_views or not is_connect(self.frames.spark):
+            return False
+        names = [re.escape(table.name.rpartition(".")[2]) for table in self.used if table.placeholder is None]
+        word = re.compile(rf"\b({'|'.join(names)})\b", re.IGNORECASE)
+        is_direct = any(isinstance(rows, ParquetInput) for rows in plan.rows())
+        return is_direct and bool(names) and any(word.search(text) for text in plan.texts())
+
+    def state_of(self, table: Table) -> Hashable | None:
+        """Return the state of a table of another query as it is now: files named by path are listed again."""
+        if table.files is None:
+            return table.current_state()
+        found = table_at(self.frames.spark, table.files.path, self._conf, self._storage)
+        return None if found.unsupported else found.states
+
+    def analyse(self, template: str, *, alike: bool = False) -> DataFrame:
+        """Let Spark analyse a template; its errors come out unchanged.
+
+        Queries without rows stand for the caller's tables where that can be: Spark takes much less time.
+        ``alike`` is for :meth:`stand_ins`.
+        """
+        stand_in = self.stand_ins(template, alike=alike)
+        if stand_in is not None:
+            try:
+                return self.frames.analyse(stand_in)
+            except PySparkException:
+                pass  # the tables themselves may have more (``_metadata``), and give the right message
+        return self.frames.analyse(template)
+
+    def stand_ins(self, template: str, *, alike: bool = False) -> str | None:
+        """Return a template with stand-ins for the caller's tables, None where one has none.
+
+        Args:
+            template: The template.
+            alike: Their columns have to have the notes and the nullability of the tables' own, too.
+        """
+        used = placeholders(template)
+        texts: dict[str, str] = {}
+        for table in self._known.values():
+            name = (table.placeholder or "").strip("{}")
+            if name in used:
+                if table.stand_in is None or (alike and not all(map(is_plain, table.fields))):
+                    return None
+                texts[name] = table.stand_in
+        return substitute(template, texts)
+
+    @property
+    def given(self) -> tuple[str, ...]:
+        """The names that the caller gave, as written."""
+        return tuple(name for name, _ in self._given.values())
+
+    @property
+    def used(self) -> list[Table]:
+        """The tables that were looked up so far."""
+        return list(self._known.values())
+
+    def of(self, node: exp.Table) -> Table:
+        """Return the table that a name in the query means; Spark's errors come out unchanged."""
+        return self.mapped(dotted(node)) or self._stored(node)
+
+    def place_of(self, node: exp.Table) -> Callable[[], tuple[str, ...]] | None:
+        """Return what tells the catalog and database that a name may be in, None for the caller's tables."""
+        if dotted(node).lower() in self._given:
+            return None
+        return self._current
+
+    def _current(self) -> tuple[str, ...]:
+        if self._where is None:
+            catalog = self.frames.spark.catalog
+            self._where = (catalog.currentCatalog().lower(), catalog.currentDatabase().lower())
+        return self._where
+
+    def mapped(self, name: str) -> Table | None:
+        """Return the caller's table of that (possibly dotted) name, or None.
+
+        Raises:
+            InputError: The path given for it cannot be read, or it is neither path nor DataFrame.
+        """
+        key = name.lower()
+        if key not in self._given:
+            return None
+        if key not in self._known:
+            self._known[key] = self._make(*self._given[key])
+        return self._known[key]
+
+    def lookup(self, node: exp.Table) -> Lookup | None:
+        """Return the lookup table that a name in the query means, None for all others."""
+        table = self.mapped(dotted(node))
+        return None if table is None else table.lookup
+
+    def _stored(self, node: exp.Table) -> Table:
+        parts = tuple(part.name for part in node.parts)
+        key = ".".join(f"`{p.lower()}`" for p in parts)
+        if key not in self._known:
+            text = ".".join(quote(part) for part in parts)
+            frame = self.frames.sql(f"SELECT * FROM {text}")
+            self._known[key] = Table(
+                dotted(node),
+                lambda: frame,
+                None,
+                None,
+                settings=self._conf if self._opens_views else None,
+                fixed=len(parts) == 1,
+                storage=self._storage,
+                left="" if self._opens_views else "Spark Connect looks its name up again for each action",
+            )
+        return self._known[key]
+
+    def _make(self, name: str, where: Any) -> Table:
+        if isinstance(where, str | Path):
+            return self._from_path(name, os.path.expanduser(str(where)))  # noqa: PTH111  # globs are kept as they are
+        if hasattr(where, "schema") and hasattr(where, "mapInArrow"):
+            return self._framed(name, where, fixed=True)
+        if isinstance(where, LookupTable):
+            lookup, frame = lookup_of(self.frames, where, self._storage)
+            table = Table(name, lambda: frame, None, self.frames.place(frame, "t"), lookup)
+            if table.asked:
+                self.frames.bar(table.placeholder or "", f"lookup table {name!r}")
+            return table
+        raise InputError(
+            f"table {name!r} is given as {type(where).__name__}: expected a path to Parquet, CSV or JSON "
+            "files (a file, a folder or a glob), a Spark DataFrame, or what millrace.lookup returns"
+        )
+
+    def _from_path(self, name: str, path: str) -> Table:
+        found = stored_at(self.frames.spark, path, self._conf, self._storage)
+        if found.how:
+            self.notes.append(f"{name}, {path}: {found.how}")
+        if found.files is None and not found.why:
+            return self._framed(name, found.frame, fixed=False)
+        place = self.frames.place(lambda: found.frame, "t")
+        return Table(name, lambda: found.frame, found.files, place, left=found.why)
+
+    def _framed(self, name: str, frame: DataFrame, *, fixed: bool) -> Table:
+        place = self.frames.place(frame, "t")
+        return Table(
+            name, lambda: frame, None, place, settings=self._conf, fixed=fixed, storage=self._storage
+        )

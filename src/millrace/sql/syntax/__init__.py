@@ -1,0 +1,1 @@
+"""A text becomes a tree with places, FROM clauses, scopes and edits."""
