@@ -94,7 +94,7 @@ class KeyFinder:
         finally:
             self._under_way.pop()
 
-    # Ways to values; each raises Leave where it leads to none
+    # Ways to values; each raises Unsupported where it leads to none
 
     def _among(self, view: View, wanted: Wanted) -> list[Keys]:
         """Among relations that inner joins join: those that the values read, and what they join."""

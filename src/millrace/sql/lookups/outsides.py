@@ -18,7 +18,7 @@ def shown_places(view: View, names: frozenset[str]) -> list[int]:
     """Return the places in a SELECT's result of a relation's columns.
 
     Raises:
-        Unsupported: It shows none of them, or rows with other values in them change what it shows of the rest.
+        Unsupported: It shows none, or rows with other values in them change what it shows of the rest.
     """
     select = view.scope.select
     group, distinct = select.args.get("group"), select.args.get("distinct")

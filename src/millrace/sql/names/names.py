@@ -59,7 +59,7 @@ class Names:
     Args:
         statement: The query.
         table: Returns the table that a name means.
-        describe: Returns the columns that Spark says a relation has; raises Leave where it cannot be asked.
+        describe: Returns the columns that Spark says a relation has; raises Unsupported where it cannot.
         current: Returns the session's catalog and database in lower case; None for a table of the caller's,
             which is in none.
 

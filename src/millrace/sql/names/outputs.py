@@ -16,7 +16,7 @@ from millrace.sql.syntax.from_clause import FromClause, FromItem, Relation
 from millrace.sql.syntax.parse import Unsupported
 
 Columns = Callable[[Relation], tuple[str, ...]]
-"""Returns the names of a relation's columns in order; raises Leave where they cannot be known."""
+"""Returns the names of a relation's columns in order; raises Unsupported where they cannot be known."""
 
 
 @dataclass(frozen=True)

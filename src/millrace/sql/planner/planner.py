@@ -295,7 +295,7 @@ class Planner:
     # What runs
 
     def _built(self, plan: Plan, schema: t.StructType) -> PlannedQuery:
-        """Return what a plan becomes; raises Leave where it does not fit."""
+        """Return what a plan becomes; raises Unsupported where it does not fit."""
         try:
             built = build(plan, self.frames, self._functions, self._settings.options)
             seen = built.df.schema
