@@ -9,6 +9,7 @@ from sqlglot import exp
 
 from millrace.engine.expressions import Call, ColumnRef, columns_of, relations_of
 from millrace.engine.spec import Equality, JoinSpec, RelationSpec
+from millrace.spark.block import Input
 from millrace.spark.values import SparkValues
 from millrace.sql.blocks.components import split
 from millrace.sql.blocks.conditions import Conjunct, SplitConjuncts, pushable, sort_conditions
@@ -29,7 +30,7 @@ from millrace.sql.expr.types import comparison_type
 from millrace.sql.lookups.binding import bind, constants_of, lookup_rows
 from millrace.sql.names.outputs import Attribute
 from millrace.sql.planner.context import PlanContext
-from millrace.sql.planner.plan import BlockPlan, Rows
+from millrace.sql.planner.plan import BlockPlan
 from millrace.sql.rewrite.select import Rewriting
 from millrace.sql.syntax.ctes import in_recursion
 from millrace.sql.syntax.from_clause import Relation
@@ -321,7 +322,7 @@ def _assemble(graph: JoinGraph, group: list[str], found: SplitConjuncts, rewriti
     for same in roles:
         read |= with_same_columns(same, read)
     specs: list[RelationSpec] = []
-    rows: dict[str, Rows] = {}
+    rows: dict[str, Input] = {}
     for member in members:
         columns = [f for f in member.every if ColumnRef(member.alias, f.name) in read]
         if member.alias in binding.indexes:
@@ -354,5 +355,5 @@ def _assemble(graph: JoinGraph, group: list[str], found: SplitConjuncts, rewriti
     above = tuple(graph.shown(conjunct) for conjunct in native)
     result = None if piece.counting else rewriting.result(piece)
     stream = streams[0] if len(streams) == 1 else None
-    plan = BlockPlan(piece.name, join, rows, result, above, piece.aggregate, times, stream)
+    plan = BlockPlan(piece.name, join, rows, result, piece.aggregate, stream, above, times)
     rewriting.plans.append(plan)

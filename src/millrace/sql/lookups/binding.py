@@ -15,14 +15,13 @@ import pyarrow as pa
 from millrace.engine.expressions import And, Column, ColumnRef, Compare, InList, Literal, Or, Predicate
 from millrace.engine.spec import Equality, RelationSpec
 from millrace.lookups.index_spec import IndexSpec
-from millrace.spark.block import ParquetInput
+from millrace.spark.block import FrameInput, LookupInput, ParquetInput
 from millrace.sql.blocks.components import Groups
 from millrace.sql.blocks.conditions import SplitConjuncts
 from millrace.sql.blocks.join_inputs import JoinInput, read_from, schema_of
 from millrace.sql.expr.types import Field
 from millrace.sql.lookups.tables import Lookup
 from millrace.sql.planner.context import PlanContext
-from millrace.sql.planner.plan import LookedUp, Read, Values
 from millrace.sql.syntax.parse import Unsupported
 
 _MOST_CONSTANTS = 100_000
@@ -33,7 +32,7 @@ class Constants:
     """Constant keys as a relation of a block."""
 
     spec: RelationSpec
-    rows: Values
+    rows: FrameInput
 
 
 @dataclass(eq=False)
@@ -165,7 +164,7 @@ def _constants(
         rows = pa.table({"key": pa.array(keys, kind)})
         spec = RelationSpec(f"__key{place}", rows.schema, rows=len(keys))
         equality = Equality(ColumnRef(spec.alias, "key"), ColumnRef(alias, column), kind)
-        made.append((Constants(spec, Values(rows)), equality))
+        made.append((Constants(spec, FrameInput(rows)), equality))
     return made
 
 
@@ -212,7 +211,7 @@ def lookup_rows(
     indexes: tuple[IndexSpec, ...],
     *,
     scans: bool = True,
-) -> tuple[RelationSpec, LookedUp]:
+) -> tuple[RelationSpec, LookupInput]:
     """Return the spec of a lookup table that is asked, and how it is; without ``scans`` by key alone."""
     lookup = member.lookup
     assert lookup is not None
@@ -221,7 +220,7 @@ def lookup_rows(
         columns = list(member.columns)
     filters = tuple(dict.fromkeys(found.filters.get(member.alias, ())))
     schema = schema_of(member.alias, columns)
-    scan: ParquetInput | Read | None = None
+    scan: ParquetInput | FrameInput | None = None
     if scans and lookup.parquet is not None:
         scan = ParquetInput(lookup.parquet, tuple(schema.names), filters)
     elif scans and lookup.scan is not None:
@@ -230,4 +229,4 @@ def lookup_rows(
         scan = read_from(whole, member, columns, found.texts.get(member.alias, ()))
     # Of a set, equal tuples from several access methods are one by that alone.
     spec = RelationSpec(member.alias, schema)
-    return spec, LookedUp(indexes, scan, table.sources if scans else (), filters)
+    return spec, LookupInput(indexes, scan, table.sources if scans else (), filters)

@@ -14,11 +14,12 @@ import pyarrow as pa
 from millrace.engine.expressions import ColumnRef, Predicate, columns_of
 from millrace.errors import InputError
 from millrace.options import Options
+from millrace.spark.block import FrameInput
 from millrace.spark.session import own_work
 from millrace.spark.types import arrow_schema
 from millrace.sql.blocks.components import Groups
-from millrace.sql.planner.build import block_of
-from millrace.sql.planner.plan import BlockPlan, Plan, Read
+from millrace.sql.planner.build import with_inputs
+from millrace.sql.planner.plan import BlockPlan, Plan
 from millrace.sql.planner.planner import Planner
 from millrace.sql.session.frames import Frames
 from millrace.sql.syntax.edits import quote
@@ -74,7 +75,7 @@ class SharedJoin:
         self._spark, self._streams, self._source, self._options = spark, dict(streams), source, options
         with self._context() as (frames, planned):
             plan = _only(planned(f"SELECT * FROM {source}")[0])
-            self.block = block_of(plan, frames)
+            self.block = with_inputs(plan, frames)
         columns = {} if plan.times is None else plan.times.columns
         tables = sorted(set(plan.join.aliases) - set(columns))
         if plan.times is None or tables:
@@ -196,9 +197,9 @@ def _only(plan: Plan) -> BlockPlan:
 
 
 def _filters(plan: BlockPlan) -> Iterator[Predicate]:
-    for alias, rows in plan.rows.items():
-        if not isinstance(rows, Read) or rows.filters is None:
-            where = f": {' '.join(rows.where.split())}" if isinstance(rows, Read) else ""
+    for alias, rows in plan.inputs.items():
+        if not isinstance(rows, FrameInput) or rows.filters is None:
+            where = f": {' '.join(rows.where.split())}" if isinstance(rows, FrameInput) else ""
             raise _left_to_spark(f"a condition on {alias}{where}")
         yield from rows.filters
 

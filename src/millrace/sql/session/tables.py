@@ -203,7 +203,7 @@ class Catalog:
             return False
         names = [re.escape(table.name.rpartition(".")[2]) for table in self.used if table.placeholder is None]
         word = re.compile(rf"\b({'|'.join(names)})\b", re.IGNORECASE)
-        is_direct = any(isinstance(rows, ParquetInput) for rows in plan.rows())
+        is_direct = any(isinstance(rows, ParquetInput) for rows in plan.inputs())
         return is_direct and bool(names) and any(word.search(text) for text in plan.texts())
 
     def state_of(self, table: Table) -> Hashable | None:
