@@ -12,7 +12,7 @@ from millrace.errors import InputError, first_line, near
 from millrace.lookups.table import Unreadable
 from millrace.options import StorageOptions
 from millrace.parquet.parquet import ParquetTable
-from millrace.spark.stored import stored_at
+from millrace.spark.path_tables import open_path
 from millrace.spark.types import spark_schema
 from millrace.sql.session.frames import Frames
 from millrace.sql.syntax.edits import plain_quote
@@ -59,7 +59,7 @@ def lookup_of(
         return Lookup(table), one.mapInArrow(Unreadable(table.name), spark_schema(table.schema))
     parquet = None
     if isinstance(table.frame, str):
-        found = stored_at(frames.spark, table.frame, storage=storage)
+        found = open_path(frames.spark, table.frame, storage=storage)
         given, parquet = found.frame, found.files
         if parquet is not None and not parquet.schema.equals(table.schema):
             parquet = None

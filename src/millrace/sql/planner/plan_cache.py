@@ -27,6 +27,7 @@ from pyspark.errors import PySparkException
 from millrace.errors import MillraceError
 from millrace.options import Options
 from millrace.spark.live import looking
+from millrace.spark.path_tables import PathTable
 from millrace.spark.session import default_parallelism
 from millrace.sql.planner.build import PlannedQuery
 from millrace.sql.session.original import Understood
@@ -93,8 +94,9 @@ def key_of(text: str, args: Mapping[str, Any], tables: Tables, options: Options)
     """Return what two calls for one query have in common, None for what is not to be kept."""
     given = []
     for name, where in tables.items():
+        path = where.path if isinstance(where, PathTable) else where
         # A DataFrame is kept with its query, so no other one can get its identity.
-        given.append((name, str(where) if isinstance(where, str | Path) else id(where)))
+        given.append((name, str(path) if isinstance(path, str | Path) else id(where)))
     # Python takes values for equal that are not the same to Spark: two scales of a decimal, two zeros.
     values = [(name, type(value), repr(value)) for name, value in args.items()]
     if not all(isinstance(value, _PLAIN) for value in args.values()):

@@ -4,7 +4,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
@@ -22,10 +21,10 @@ from millrace.options import StorageOptions
 from millrace.parquet.parquet import ParquetTable
 from millrace.parquet.partitions import Doubtful
 from millrace.spark.block import ParquetInput
+from millrace.spark.path_tables import PathTable, files_at, open_path
 from millrace.spark.plans import is_cached
-from millrace.spark.scans import scan_of, table_at
+from millrace.spark.scan_detection import scan_of
 from millrace.spark.session import SessionConf, is_connect
-from millrace.spark.stored import stored_at
 from millrace.spark.types import spark_schema
 from millrace.sql.expr.types import Field, field_of, is_plain
 from millrace.sql.lookups.tables import Lookup, lookup_of
@@ -37,7 +36,7 @@ from millrace.sql.syntax.edits import placeholders, quote, substitute
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-Tables = Mapping[str, "str | Path | DataFrame | LookupTable"]
+Tables = Mapping[str, "str | Path | PathTable | DataFrame | LookupTable"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -210,7 +209,7 @@ class Catalog:
         """Return the state of a table of another query as it is now: files named by path are listed again."""
         if table.files is None:
             return table.current_state()
-        found = table_at(self.frames.spark, table.files.path, self._conf, self._storage)
+        found = files_at(self.frames.spark, table.files.path, self._conf, self._storage)
         return None if found.unsupported else found.states
 
     def analyse(self, template: str, *, alike: bool = False) -> DataFrame:
@@ -308,7 +307,9 @@ class Catalog:
 
     def _make(self, name: str, where: Any) -> Table:
         if isinstance(where, str | Path):
-            return self._from_path(name, os.path.expanduser(str(where)))  # noqa: PTH111  # globs are kept as they are
+            where = open_path(self.frames.spark, where, self._conf, self._storage)
+        if isinstance(where, PathTable):
+            return self._at_path(name, where)
         if hasattr(where, "schema") and hasattr(where, "mapInArrow"):
             return self._framed(name, where, fixed=True)
         if isinstance(where, LookupTable):
@@ -322,14 +323,13 @@ class Catalog:
             "files (a file, a folder or a glob), a Spark DataFrame, or what millrace.lookup returns"
         )
 
-    def _from_path(self, name: str, path: str) -> Table:
-        found = stored_at(self.frames.spark, path, self._conf, self._storage)
-        if found.how:
-            self.notes.append(f"{name}, {path}: {found.how}")
-        if found.files is None and not found.why:
-            return self._framed(name, found.frame, fixed=False)
-        place = self.frames.place(lambda: found.frame, "t")
-        return Table(name, lambda: found.frame, found.files, place, left=found.why)
+    def _at_path(self, name: str, table: PathTable) -> Table:
+        if table.how:
+            self.notes.append(f"{name}, {table.path}: {table.how}")
+        if table.files is None and not table.why:
+            return self._framed(name, table.frame, fixed=False)
+        place = self.frames.place(lambda: table.frame, "t")
+        return Table(name, lambda: table.frame, table.files, place, left=table.why)
 
     def _framed(self, name: str, frame: DataFrame, *, fixed: bool) -> Table:
         place = self.frames.place(frame, "t")
