@@ -24,7 +24,7 @@ from millrace.spark import path_tables, reach
 from millrace.spark.path_tables import open_path
 from millrace.spark.scan_detection import _store_of
 from millrace.sql.session import tables
-from millrace.sql.session.frames import estimate
+from millrace.sql.session.asking import estimate
 from tests.sql.compare import bag_of
 from tests.stores import Proxy, s3
 

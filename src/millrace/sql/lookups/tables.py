@@ -14,7 +14,7 @@ from millrace.options import StorageOptions
 from millrace.parquet.parquet import ParquetTable
 from millrace.spark.path_tables import open_path
 from millrace.spark.types import spark_schema
-from millrace.sql.session.frames import Frames
+from millrace.sql.session.asking import Frames
 from millrace.sql.syntax.edits import plain_quote
 
 if TYPE_CHECKING:

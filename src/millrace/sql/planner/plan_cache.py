@@ -30,7 +30,7 @@ from millrace.spark.live import looking
 from millrace.spark.path_tables import PathTable
 from millrace.spark.session import default_parallelism
 from millrace.sql.planner.build import PlannedQuery
-from millrace.sql.session.original import Understood
+from millrace.sql.session.asking import Understood
 from millrace.sql.session.tables import Catalog, Table, Tables
 
 _MOST = 64

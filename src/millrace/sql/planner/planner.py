@@ -38,10 +38,9 @@ from millrace.sql.planner.context import PlanContext
 from millrace.sql.planner.plan import Plan
 from millrace.sql.rewrite.labels import keep_names
 from millrace.sql.rewrite.sharing import CteMaterialization
+from millrace.sql.session.asking import Frames, Original, Understood, analyse
 from millrace.sql.session.errors import contain
-from millrace.sql.session.frames import Frames
 from millrace.sql.session.functions import Functions, restored
-from millrace.sql.session.original import Original, Understood, analyse
 from millrace.sql.session.settings import Settings
 from millrace.sql.session.tables import Catalog, Tables, dotted
 from millrace.sql.syntax.ctes import base_tables

@@ -21,7 +21,7 @@ from millrace.sql.blocks.components import Groups
 from millrace.sql.planner.build import with_inputs
 from millrace.sql.planner.plan import BlockPlan, Plan
 from millrace.sql.planner.planner import Planner
-from millrace.sql.session.frames import Frames
+from millrace.sql.session.asking import Frames
 from millrace.sql.syntax.edits import quote
 from millrace.sql.syntax.parse import parse
 from millrace.streams.hub.query import terms
