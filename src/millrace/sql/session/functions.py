@@ -29,7 +29,7 @@ _OURS = re.compile(rf"{_RESERVED}_\d+_")
 _numbers = itertools.count()
 # Spark Connect analyses a query anew for each action, so there the names have to stay: per session, one for
 # each predicate that was ever used.
-_kept: WeakKeyDictionary[SparkSession, dict[tuple[int, str], tuple[object, str]]] = WeakKeyDictionary()
+_registered: WeakKeyDictionary[SparkSession, dict[tuple[int, str], tuple[object, str]]] = WeakKeyDictionary()
 
 
 def restored(text: str) -> str:
@@ -38,12 +38,7 @@ def restored(text: str) -> str:
 
 
 def by_name(predicates: Predicates | None) -> dict[str, Predicate]:
-    """Return the caller's predicates by lower-case name: SQL compares names without case.
-
-    Raises:
-        PredicateError: One is no predicate, or they come as something else than a mapping or several.
-        QueryError: A name cannot stand in a query, or two are the same.
-    """
+    """Return the caller's predicates by lower-case name: SQL compares names without case."""
     if predicates is None:
         return {}
     if isinstance(predicates, str | Predicate) or not isinstance(predicates, Mapping | Iterable):
@@ -79,19 +74,11 @@ def _checked(name: object) -> str:
 
 
 class Functions:
-    """What one query needs of the session's temporary functions.
-
-    Args:
-        spark: The session.
-        options: Settings of the run.
-        predicates: The caller's, by lower-case name; all are registered.
+    """What one query needs of the session's temporary functions: all of the caller's predicates.
 
     Attributes:
-        names: What each is called in the session.
+        names: What each is called in the session, by lower-case name.
         masks: Per ``async`` predicate, the filter that Spark calls where no eddy of ours does.
-
-    Raises:
-        PredicateError: A predicate cannot be sent to the tasks.
     """
 
     def __init__(self, spark: SparkSession, options: Options, predicates: Mapping[str, Predicate]) -> None:
@@ -109,10 +96,10 @@ class Functions:
 
     def _register(self, key: str, predicate: Predicate) -> str:
         spec = predicate.spec
-        known = _kept.setdefault(self._spark, {}) if is_connect(self._spark) else {}
+        registered = _registered.setdefault(self._spark, {}) if is_connect(self._spark) else {}
         given = spec if predicate.made is None else predicate.made
-        if (id(given), predicate.name) in known:
-            return known[id(given), predicate.name][1]
+        if (id(given), predicate.name) in registered:
+            return registered[id(given), predicate.name][1]
         check_sendable(spec)
         name = f"{_RESERVED}_{next(_numbers)}_{predicate.name}"
         if spec.kind == "async":
@@ -120,18 +107,15 @@ class Functions:
             function = self.masks[key].function
         else:
             function = plain_function(predicate)
-            known[id(given), predicate.name] = (given, name)  # kept, so that its id is
+            registered[id(given), predicate.name] = (given, name)  # kept, so that its id is
         self._spark.udf.register(name, function)
         self._made.append(name)
         return name
 
     def filter(self, name: str, slots: Sequence[Slot], labels: Sequence[str]) -> Mask:
-        """Register an eddy over predicates under a name; see :func:`filter_name`.
+        """Register an eddy over predicates, in the order as written; see :func:`filter_name`.
 
-        Args:
-            name: The function's.
-            slots: The predicates in the order as written.
-            labels: The function's arguments, for errors and reports.
+        ``labels`` are the function's arguments, for errors and reports.
         """
         made = mask(self._spark, slots, self._options, labels)
         self._spark.udf.register(name, made.function)

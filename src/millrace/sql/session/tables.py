@@ -17,14 +17,13 @@ from sqlglot import exp
 
 from millrace.errors import InputError
 from millrace.lookups.table import LookupTable
-from millrace.options import StorageOptions
 from millrace.parquet.parquet import ParquetTable
 from millrace.parquet.partitions import Doubtful
 from millrace.spark.block import ParquetInput
 from millrace.spark.path_tables import PathTable, files_at, open_path
 from millrace.spark.plans import is_cached
 from millrace.spark.scan_detection import scan_of
-from millrace.spark.session import SessionConf, is_connect
+from millrace.spark.session import is_connect
 from millrace.spark.types import spark_schema
 from millrace.sql.expr.types import Field, field_of, is_plain
 from millrace.sql.lookups.tables import Lookup, lookup_of
@@ -49,9 +48,8 @@ class Table:
         files: Its files, where it was given by path and the tasks can read them directly.
         placeholder: What stands for it in templates, None for tables of the session's catalog.
         lookup: For a lookup table, how it is asked. Unless it has a scan, ``frame`` is only for analysis.
-        settings: The session's, where ``frame`` may be a scan of files; None where it is not to be one.
+        settings: Those of the query, where ``frame`` may be a scan of files; None where it is not to be one.
         fixed: Whether ``frame`` would be the same one in another query of the same text.
-        storage: How to reach object stores.
         left: Why tasks do not read the files, where that is known.
     """
 
@@ -60,9 +58,8 @@ class Table:
     files: ParquetTable | None
     placeholder: str | None
     lookup: Lookup | None = None
-    settings: SessionConf | None = None
+    settings: Settings | None = None
     fixed: bool = False
-    storage: StorageOptions | None = None
     left: str = ""
 
     @cached_property
@@ -85,7 +82,7 @@ class Table:
         if self.settings is None:
             return None, self.left
         try:
-            return scan_of(self.frame, self.settings, self.storage), ""
+            return scan_of(self.frame, self.settings.conf, self.settings.storage), ""
         except Doubtful as doubt:
             return None, str(doubt)
 
@@ -113,9 +110,9 @@ class Table:
     @cached_property
     def fields(self) -> tuple[Field, ...]:
         """The columns, in order."""
-        # Spark is told the columns of files, but for those of folders, which it looks for itself.
-        told = self.files is not None and not self.files.partition_columns
-        schema = spark_schema(self.files.schema) if self.files and told else self.frame.schema
+        # Spark gets the columns of files from here, but for those of folders, which it looks for itself.
+        is_given = self.files is not None and not self.files.partition_columns
+        schema = spark_schema(self.files.schema) if self.files and is_given else self.frame.schema
         return tuple(map(field_of, schema.fields))
 
     @cached_property
@@ -143,11 +140,7 @@ class Table:
 
 
 def check_tables(tables: object) -> None:
-    """Refuse what is no mapping of names.
-
-    Raises:
-        InputError: It is something else.
-    """
+    """Raise InputError for what is no mapping of names."""
     if tables is None:
         return
     if not isinstance(tables, Mapping):
@@ -172,17 +165,13 @@ def dotted(node: exp.Table) -> str:
 class Catalog:
     """Finds the tables: the caller's first, then the session's.
 
-    Attributes:
-        frames: Runs texts on the session.
-        settings: Of the session and the run.
-        notes: Who reads the tables in object stores, one sentence for each that was looked up.
+    ``notes`` say who reads the tables in object stores, one sentence for each that was looked up.
     """
 
     def __init__(self, frames: Frames, tables: Tables, settings: Settings) -> None:
         self.frames = frames
         self.notes: list[str] = []
         self.settings = settings
-        self._conf, self._storage = settings.conf, settings.storage
         self._given = {name.lower(): (name, where) for name, where in tables.items()}
         self._known: dict[str, Table] = {}
         self._where: tuple[str, ...] | None = None
@@ -209,14 +198,13 @@ class Catalog:
         """Return the state of a table of another query as it is now: files named by path are listed again."""
         if table.files is None:
             return table.current_state()
-        found = files_at(self.frames.spark, table.files.path, self._conf, self._storage)
+        found = files_at(self.frames.spark, table.files.path, self.settings.conf, self.settings.storage)
         return None if found.unsupported else found.states
 
     def analyse(self, template: str, *, alike: bool = False) -> DataFrame:
         """Let Spark analyse a template; its errors come out unchanged.
 
         Queries without rows stand for the caller's tables where that can be: Spark takes much less time.
-        ``alike`` is for :meth:`stand_ins`.
         """
         stand_in = self.stand_ins(template, alike=alike)
         if stand_in is not None:
@@ -229,9 +217,7 @@ class Catalog:
     def stand_ins(self, template: str, *, alike: bool = False) -> str | None:
         """Return a template with stand-ins for the caller's tables, None where one has none.
 
-        Args:
-            template: The template.
-            alike: Their columns have to have the notes and the nullability of the tables' own, too.
+        With ``alike`` their columns have to have the notes and the nullability of the tables' own, too.
         """
         used = placeholders(template)
         texts: dict[str, str] = {}
@@ -270,11 +256,7 @@ class Catalog:
         return self._where
 
     def mapped(self, name: str) -> Table | None:
-        """Return the caller's table of that (possibly dotted) name, or None.
-
-        Raises:
-            InputError: The path given for it cannot be read, or it is neither path nor DataFrame.
-        """
+        """Return the caller's table of that (possibly dotted) name, or None."""
         key = name.lower()
         if key not in self._given:
             return None
@@ -293,27 +275,27 @@ class Catalog:
         if key not in self._known:
             text = ".".join(quote(part) for part in parts)
             frame = self.frames.sql(f"SELECT * FROM {text}")
+            opens = self._opens_views
             self._known[key] = Table(
                 dotted(node),
                 lambda: frame,
                 None,
                 None,
-                settings=self._conf if self._opens_views else None,
+                settings=self.settings if opens else None,
                 fixed=len(parts) == 1,
-                storage=self._storage,
-                left="" if self._opens_views else "Spark Connect looks its name up again for each action",
+                left="" if opens else "Spark Connect looks its name up again for each action",
             )
         return self._known[key]
 
     def _make(self, name: str, where: Any) -> Table:
         if isinstance(where, str | Path):
-            where = open_path(self.frames.spark, where, self._conf, self._storage)
+            where = open_path(self.frames.spark, where, self.settings.conf, self.settings.storage)
         if isinstance(where, PathTable):
             return self._at_path(name, where)
         if hasattr(where, "schema") and hasattr(where, "mapInArrow"):
             return self._framed(name, where, fixed=True)
         if isinstance(where, LookupTable):
-            lookup, frame = lookup_of(self.frames, where, self._storage)
+            lookup, frame = lookup_of(self.frames, where, self.settings.storage)
             table = Table(name, lambda: frame, None, self.frames.place(frame, "t"), lookup)
             if table.asked:
                 self.frames.bar(table.placeholder or "", f"lookup table {name!r}")
@@ -333,6 +315,4 @@ class Catalog:
 
     def _framed(self, name: str, frame: DataFrame, *, fixed: bool) -> Table:
         place = self.frames.place(frame, "t")
-        return Table(
-            name, lambda: frame, None, place, settings=self._conf, fixed=fixed, storage=self._storage
-        )
+        return Table(name, lambda: frame, None, place, settings=self.settings, fixed=fixed)
