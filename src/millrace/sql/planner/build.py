@@ -35,12 +35,9 @@ class PlannedBlock:
 
 @dataclass(frozen=True)
 class PlannedFilter:
-    """Predicates that an eddy runs inside Spark's own filter.
+    """Predicates that an eddy runs inside Spark's own filter: its function, plan and, after a run, figures.
 
-    Attributes:
-        name: Names it in reports.
-        calls: The conditions it stands for, as written; none for a function that Spark calls anywhere.
-        mask: Its function, its plan and, after a run, its figures.
+    ``calls`` are the conditions it stands for, as written; none for a function that Spark calls anywhere.
     """
 
     name: str

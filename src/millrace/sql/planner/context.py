@@ -32,24 +32,9 @@ if TYPE_CHECKING:
 class PlanContext:
     """One query on its way to a plan. Spark is only asked: nothing is made in the session.
 
-    Args:
-        statement: The query.
-        text: Its text, with its names bound.
-        catalog: The tables.
-        predicates: The caller's, by lower-case name.
-        first: Number of the first block.
-        aggregates: Whether tasks may aggregate the rows of blocks.
-
     Attributes:
-        names: What its names mean.
-        calls: The calls of the caller's predicates.
-        blocks: The blocks so far, inner ones first.
-        filters: The filters so far, inner ones first.
-        parts: Queries for the rows of lookup tables, with their placeholders.
-        reasons: Why something stayed with Spark.
+        aggregates: Whether tasks may aggregate the rows of blocks.
         placed: Ids of the syntax trees of relations that a block took.
-        direct: How the result is a block's.
-        shared: The common table expressions that are computed once though they are read several times.
     """
 
     def __init__(
@@ -83,6 +68,18 @@ class PlanContext:
         self._replaced: dict[int, Table] = {}
         self._streaming: dict[int, bool] = {}
 
+    def plan(self) -> Plan:
+        """Return what the query becomes."""
+        return Plan(
+            self.text.rewritten(),
+            tuple(self.blocks),
+            tuple(self.filters),
+            tuple(dict.fromkeys(self.reasons)),
+            self.direct,
+            tuple(self.parts),
+            tuple(self.shared),
+        )
+
     # Tables
 
     def replace(self, node: exp.Table, table: Table) -> None:
@@ -98,11 +95,7 @@ class PlanContext:
         return None if table is None else table.lookup
 
     def describe(self, relation: Relation) -> tuple[Field, ...]:
-        """Return the columns that Spark says a relation has.
-
-        Raises:
-            Unsupported: Spark cannot analyse it by itself.
-        """
+        """Return the columns that Spark says a relation has; Unsupported where it cannot analyse it alone."""
         shown = short(self.shown(relation.node))
         if relation.kind in ("cte", "query") and self.escapes(relation.node):
             raise Unsupported(f"{shown} reads columns of the query around it")
@@ -118,11 +111,7 @@ class PlanContext:
         return self.catalog.analyse(template, alike=True).schema
 
     def whole(self, relation: Relation, text: Callable[[Span], str]) -> str:
-        """Return a query for all columns of a relation; ``text`` gives out the pieces of this one.
-
-        Raises:
-            Unsupported: The definitions that it needs cannot be put into one WITH clause.
-        """
+        """Return a query for all columns of a relation; ``text`` gives out the pieces of this one."""
         prefix = with_prefix(self.statement, relation.node, text)
         return f"{prefix}SELECT * FROM {text(relation.item)}"  # noqa: S608
 

@@ -32,12 +32,12 @@ class BlockPlan(Block):
 
 @dataclass(frozen=True)
 class FilterPlan:
-    """Predicates that an eddy runs inside Spark's own filter.
+    """Predicates that an eddy runs inside Spark's own filter, in the order as written.
 
     Attributes:
         name: Names it in reports.
         function: What it is called in the text.
-        slots: The predicates, in the order as written.
+        slots: The predicates.
         labels: The function's arguments, for errors and reports.
         calls: The conditions it stands for, as written.
     """
@@ -51,12 +51,7 @@ class FilterPlan:
 
 @dataclass(frozen=True)
 class Direct:
-    """A result that is nothing but columns of a block.
-
-    Attributes:
-        block: The block's name.
-        columns: Which of its columns, in the result's order.
-    """
+    """A result that is nothing but columns of a block, in this order."""
 
     block: str
     columns: tuple[str, ...]
