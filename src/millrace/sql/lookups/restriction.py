@@ -18,8 +18,7 @@ from millrace.errors import InputError, first_line
 from millrace.lookups.table import LookupTable
 from millrace.spark.plans import explained
 from millrace.sql.expr.determinism import unrepeatable_plan
-from millrace.sql.lookups.keys import KEYS, KeyFinder
-from millrace.sql.lookups.views import View
+from millrace.sql.lookups.keys import KEYS, KeyFinder, RelationSite
 from millrace.sql.planner.context import PlanContext, short
 from millrace.sql.planner.plan import Plan
 from millrace.sql.session.tables import Table
@@ -46,7 +45,7 @@ class Restriction:
         """Tell whether a lookup table stands where no block takes it."""
         found = self._context.names.scopes.find(node)
         try:
-            return found is None or not View.of(self._context, *found).step.free
+            return found is None or not RelationSite.of(self._context, *found).step.free
         except Unsupported:
             return False  # a block may still say why
 
@@ -89,9 +88,9 @@ class Restriction:
         """Return the rows of a lookup table that matter in a place, asked by some of its columns."""
         context, statement, node = self._context, self._context.statement, relation.node
         assert isinstance(node, exp.Table)
-        view = View.of(context, scope, relation)
-        filters = view.filters()
-        fixed = {name for term in filters for name in view.fixed(term)}
+        site = RelationSite.of(context, scope, relation)
+        filters = site.filters()
+        fixed = {name for term in filters for name in site.fixed(term)}
         free = [column for column in columns if column.lower() not in fixed]
         wanted = [frozenset({column.lower()}) for column in free]
         keys = KeyFinder(context).find(scope, relation, wanted) if free else []
