@@ -335,9 +335,9 @@ def _assemble(graph: JoinGraph, group: list[str], found: SplitConjuncts, rewriti
             spec, rows[member.alias] = rows_of(context, member, columns, found, in_cells=in_cells)
         specs.append(spec)
     rows |= {other.alias: rows[lead.alias] for lead, *others in roles for other in others}
-    specs += [*sets, *(constants.spec for constants in binding.constants)]
+    specs += [*sets, *(spec for spec, _ in binding.constants)]
     extras = [extra for each in (*joined, *matched) for extra in each.relations]
-    extras += [(constants.spec, constants.rows) for constants in binding.constants]
+    extras += binding.constants
     rows |= {spec.alias: given for spec, given in extras}
     # A user's function need not be hashable, so calls are not compared.
     others = dict.fromkeys(p for p in residuals if not isinstance(p, Call))

@@ -28,28 +28,20 @@ _MOST_CONSTANTS = 100_000
 
 
 @dataclass(eq=False)
-class Constants:
-    """Constant keys as a relation of a block."""
-
-    spec: RelationSpec
-    rows: FrameInput
-
-
-@dataclass(eq=False)
 class AccessPlan:
     """How the lookup tables of a block are reached.
 
     Attributes:
         equalities: The block's, with those that constants add.
         residuals: What became of equalities that compare a bind column in a second type.
-        constants: Relations of constants.
+        constants: Constant keys as relations of the block.
         indexes: Per lookup table that is asked, the indexes that are bound; none for one that is only
             scanned by sources.
     """
 
     equalities: list[Equality]
     residuals: list[Predicate] = field(default_factory=list)
-    constants: list[Constants] = field(default_factory=list)
+    constants: list[tuple[RelationSpec, FrameInput]] = field(default_factory=list)
     indexes: dict[str, tuple[IndexSpec, ...]] = field(default_factory=dict)
 
 
@@ -63,15 +55,8 @@ def bind(
 ) -> AccessPlan:
     """Find out how the lookup tables among the relations of a block are reached.
 
-    Args:
-        members: The block's relations.
-        others: Relations of subqueries.
-        equalities: What joins them all.
-        filters: Per alias, what the block applies to the relation alone.
-        scans: Whether lookup tables are scanned, where they can be.
-
-    Raises:
-        Unsupported: A lookup table that is not scanned is bound by nothing.
+    ``others`` are relations of subqueries. ``filters`` are, per alias, what the block applies to the relation
+    alone. Without ``scans`` no lookup table is scanned. Unsupported where one is bound by nothing.
     """
     lookups = {m.alias: m.lookup for m in members if m.lookup is not None}
     binding = AccessPlan(list(equalities))
@@ -101,10 +86,10 @@ def bind(
                 break
         else:
             raise Unsupported("; ".join(_unbound(alias, lookups[alias]) for alias in lost))
-        for constants, equality in made:
-            binding.constants.append(constants)
+        for spec, rows, equality in made:
+            binding.constants.append((spec, rows))
             binding.equalities.append(equality)
-            reached.add(constants.spec.alias)
+            reached.add(spec.alias)
     for alias, found in lookups.items():
         bound = tuple(i for i in found.table.indexes() if all(ties[alias, c] for c in i.columns))
         if bound or found.asked or not scans:
@@ -147,7 +132,7 @@ def _ties(equalities: Iterable[Equality]) -> Mapping[tuple[str, str], set[str]]:
 
 def _constants(
     alias: str, found: Lookup, free: Sequence[list[str]], filters: Sequence[Predicate], number: int
-) -> list[tuple[Constants, Equality]]:
+) -> list[tuple[RelationSpec, FrameInput, Equality]]:
     """Return relations of constants that bind an index of a lookup table, none if there are none.
 
     ``free`` are, for each index, the columns that no other relation has values for.
@@ -164,7 +149,7 @@ def _constants(
         rows = pa.table({"key": pa.array(keys, kind)})
         spec = RelationSpec(f"__key{place}", rows.schema, rows=len(keys))
         equality = Equality(ColumnRef(spec.alias, "key"), ColumnRef(alias, column), kind)
-        made.append((Constants(spec, FrameInput(rows)), equality))
+        made.append((spec, FrameInput(rows), equality))
     return made
 
 

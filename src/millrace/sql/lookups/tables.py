@@ -49,9 +49,6 @@ def lookup_of(
     """Return a lookup table, and the DataFrame that stands for it in the query's text.
 
     That is its scan, equal rows once, where Spark can read one; else one that fails when it is read.
-
-    Raises:
-        MillraceError: A source cannot work, or the scan has not the table's columns.
     """
     table.check()
     if table.frame is None:
@@ -72,10 +69,10 @@ def lookup_of(
 def _with_columns(table: LookupTable, given: DataFrame) -> DataFrame:
     """Return a scan's rows with the table's columns, in its order and types."""
     where = f"the scan of lookup table {table.name!r}"
-    known = {name.lower(): name for name in given.columns}
+    names = {name.lower(): name for name in given.columns}
     columns = []
     for field in spark_schema(table.schema).fields:
-        name = known.get(field.name.lower())
+        name = names.get(field.name.lower())
         if name is None:
             raise InputError(f"{where} has no column {field.name!r}: {near(field.name, given.columns)}")
         column = sf.col(plain_quote(name))
@@ -83,9 +80,9 @@ def _with_columns(table: LookupTable, given: DataFrame) -> DataFrame:
             column = column.cast(field.dataType)
         columns.append(column.alias(field.name))
     try:
-        made = given.select(*columns)
-        made.schema  # noqa: B018  # Spark Connect analyses only now
+        scan = given.select(*columns)
+        scan.schema  # noqa: B018  # Spark Connect analyses only now
     except PySparkException as error:
-        told = f"{where} has columns of other types, which Spark cannot cast ({first_line(error)})"
-        raise InputError(told) from None
-    return made
+        why = f"{where} has columns of other types, which Spark cannot cast ({first_line(error)})"
+        raise InputError(why) from None
+    return scan
