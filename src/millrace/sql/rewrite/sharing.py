@@ -189,7 +189,7 @@ def _is_ordered(body: exp.Expr) -> bool:
 
 
 def _relation_of(body: exp.Query) -> exp.Subquery | None:
-    """Return the relation of a FROM clause that a query in parentheses is, if its order is nobody's business."""
+    """Return the relation of a FROM clause that a query in parentheses is, if nobody looks for its order."""
     around = body.parent
     if not isinstance(around, exp.Subquery) or _is_ordered(body):
         return None
