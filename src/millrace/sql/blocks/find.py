@@ -246,7 +246,7 @@ def _looks_up(graph: JoinGraph, aliases: Iterable[str]) -> bool:
 def _alone(member: JoinInput, found: SplitConjuncts) -> bool:
     """Tell whether a relation is a block by itself: a lookup table that Spark cannot scan, or need not."""
     lookup = member.lookup
-    if lookup is None or lookup.asked:
+    if lookup is None or lookup.needs_keys:
         return lookup is not None
     filters = found.filters.get(member.alias, ())
     return any(

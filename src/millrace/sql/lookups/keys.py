@@ -348,14 +348,14 @@ class KeyFinder:
 
     def _is_asked(self, step: JoinStep) -> bool:
         lookup = None if step.relation is None else self._context.lookup(step.relation)
-        return lookup is not None and lookup.asked
+        return lookup is not None and lookup.needs_keys
 
     def _is_needless(self, item: FromItem) -> bool:
         """Tell whether a join whose columns nobody reads may be left out; a semi join only to ask less."""
         if item.join is None or item.kind != "left" or not isinstance(item.content, Relation):
             return False
         lookups = map(self._context.catalog.lookup, tables_in(item.join))
-        return not item.semi or any(lookup.asked for lookup in lookups if lookup is not None)
+        return not item.semi or any(lookup.needs_keys for lookup in lookups if lookup is not None)
 
 
 def _clause_of(scope: Scope) -> FromClause:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -119,8 +120,8 @@ class PlanContext:
         """Tell whether a query reads columns of a SELECT around it, and so cannot run by itself."""
         parts = list(within(node))
         inside = {id(part) for part in parts if isinstance(part, exp.Select)}
-        found = (self.names.find(part) for part in parts if isinstance(part, exp.Column))
-        return any(each is not None and id(each.scope.select) not in inside for each in found)
+        columns = (self.names.find(part) for part in parts if isinstance(part, exp.Column))
+        return any(column is not None and id(column.scope.select) not in inside for column in columns)
 
     def has_block(self, node: exp.Expr) -> bool:
         """Tell whether a block took a relation in a query; definitions that it reads do not count."""
@@ -157,13 +158,10 @@ class PlanContext:
     @cached_property
     def stem(self) -> str:
         """What generated names begin with: nothing in the query or in its tables does."""
-        known = {self.statement.text.lower()}
-        known |= {f.name.lower() for table in self.catalog.used for f in table.fields}
-        for number in range(1_000_000):
-            stem = "__mr" if not number else f"__mr_{number}_"
-            if not any(stem in text for text in known):
-                return stem
-        raise AssertionError("no name is free")
+        texts = {self.statement.text.lower()}
+        texts |= {field.name.lower() for table in self.catalog.used for field in table.fields}
+        stems = ("__mr" if not number else f"__mr_{number}_" for number in itertools.count())
+        return next(stem for stem in stems if not any(stem in text for text in texts))
 
     def next_block(self, more: int = 0) -> int:
         """Return the number of the next block but so many."""

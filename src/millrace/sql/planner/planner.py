@@ -178,7 +178,7 @@ class Planner:
             reasons = [*plan.reasons, str(leave)]
         if _aggregates(plan):
             self._give_up_aggregates()
-        _give_up([node for node, lookup in self._lookups(statement) if lookup.asked], reasons, forced)
+        _give_up([node for node, lookup in self._lookups(statement) if lookup.needs_keys], reasons, forced)
         return self._as_written(statement, original, reasons)
 
     def _plan(
@@ -199,7 +199,7 @@ class Planner:
         lookups = self._lookups(statement)
         restriction = Restriction(context, partial(self._rows, depth + 1))
         for node, lookup in lookups:
-            if lookup.asked and (id(node) in forced or restriction.is_needed(node)):
+            if lookup.needs_keys and (id(node) in forced or restriction.is_needed(node)):
                 restriction.apply(node, forced.get(id(node), []))
         sharing = CteMaterialization(context)
         for scope in context.names.scopes.all:
@@ -208,7 +208,9 @@ class Planner:
             sharing.before(scope)
             placed = take_blocks(context, scope)
             take_filter(context, scope, placed)
-        left = [(node, each.table) for node, each in lookups if each.asked and id(node) not in context.placed]
+        left = [
+            (node, each.table) for node, each in lookups if each.needs_keys and id(node) not in context.placed
+        ]
         if left:
             _give_up([node for node, _ in left], context.reasons, forced)
             raise refusal(context, left, context.reasons)
@@ -327,12 +329,12 @@ class Planner:
             QueryError: It is none.
         """
         parts = []
-        for name in self.catalog.given:
+        for name in self.catalog.names:
             if name.lower() not in statement.text.lower():
                 continue
             table = self.catalog.mapped(name)
             assert table is not None
-            if table.asked:
+            if table.needs_keys:
                 raise InputError(
                     f"the query names lookup table {name!r}, but Spark alone can read the query "
                     f"({statement.why}), and it has no rows of that table: write the query in another form, "

@@ -240,7 +240,7 @@ def analyse(catalog: Catalog, segments: Sequence[Segment], text: str) -> DataFra
     frames = catalog.frames
 
     def suggest(error: AnalysisException, place: int | None) -> str:
-        return suggestion(error, frames.spark, catalog.given, text, place)
+        return suggestion(error, frames.spark, catalog.names, text, place)
 
     try:
         return frames.analyse(join(segments))

@@ -103,9 +103,9 @@ class Table:
         return None if self.parquet.may_grow else (states(self.parquet), is_cached(self.frame))
 
     @property
-    def asked(self) -> bool:
+    def needs_keys(self) -> bool:
         """Whether it is a lookup table that Spark cannot read."""
-        return self.lookup is not None and self.lookup.asked
+        return self.lookup is not None and self.lookup.needs_keys
 
     @cached_property
     def fields(self) -> tuple[Field, ...]:
@@ -172,7 +172,7 @@ class Catalog:
         self.frames = frames
         self.notes: list[str] = []
         self.settings = settings
-        self._given = {name.lower(): (name, where) for name, where in tables.items()}
+        self._tables = {name.lower(): (name, where) for name, where in tables.items()}
         self._known: dict[str, Table] = {}
         self._where: tuple[str, ...] | None = None
         self._opens_views = True
@@ -198,8 +198,8 @@ class Catalog:
         """Return the state of a table of another query as it is now: files named by path are listed again."""
         if table.files is None:
             return table.current_state()
-        found = files_at(self.frames.spark, table.files.path, self.settings.conf, self.settings.storage)
-        return None if found.unsupported else found.states
+        files = files_at(self.frames.spark, table.files.path, self.settings.conf, self.settings.storage)
+        return None if files.unsupported else files.states
 
     def analyse(self, template: str, *, alike: bool = False) -> DataFrame:
         """Let Spark analyse a template; its errors come out unchanged.
@@ -230,9 +230,9 @@ class Catalog:
         return substitute(template, texts)
 
     @property
-    def given(self) -> tuple[str, ...]:
-        """The names that the caller gave, as written."""
-        return tuple(name for name, _ in self._given.values())
+    def names(self) -> tuple[str, ...]:
+        """The names of the caller's tables, as written."""
+        return tuple(name for name, _ in self._tables.values())
 
     @property
     def used(self) -> list[Table]:
@@ -245,7 +245,7 @@ class Catalog:
 
     def place_of(self, node: exp.Table) -> Callable[[], tuple[str, ...]] | None:
         """Return what tells the catalog and database that a name may be in, None for the caller's tables."""
-        if dotted(node).lower() in self._given:
+        if dotted(node).lower() in self._tables:
             return None
         return self._current
 
@@ -258,10 +258,10 @@ class Catalog:
     def mapped(self, name: str) -> Table | None:
         """Return the caller's table of that (possibly dotted) name, or None."""
         key = name.lower()
-        if key not in self._given:
+        if key not in self._tables:
             return None
         if key not in self._known:
-            self._known[key] = self._make(*self._given[key])
+            self._known[key] = self._make(*self._tables[key])
         return self._known[key]
 
     def lookup(self, node: exp.Table) -> Lookup | None:
@@ -297,7 +297,7 @@ class Catalog:
         if isinstance(where, LookupTable):
             lookup, frame = lookup_of(self.frames, where, self.settings.storage)
             table = Table(name, lambda: frame, None, self.frames.place(frame, "t"), lookup)
-            if table.asked:
+            if table.needs_keys:
                 self.frames.bar(table.placeholder or "", f"lookup table {name!r}")
             return table
         raise InputError(
