@@ -171,11 +171,11 @@ def _values(predicate: Predicate, ref: ColumnRef) -> list[pa.Scalar] | None:
         case InList(Column(left), values, kind) if left == ref:
             return [pa.scalar(value, kind) for value in values if value is not None]
         case And(arguments):
-            limits = [values for a in arguments if (values := _values(a, ref)) is not None]
-            return min(limits, key=len, default=None)
+            sets = [_values(a, ref) for a in arguments]
+            return min((each for each in sets if each is not None), key=len, default=None)
         case Or(arguments):
             sets = [_values(a, ref) for a in arguments]
-            return None if None in sets else [value for values in sets for value in values or ()]
+            return None if None in sets else [value for each in sets for value in each or ()]
     return None
 
 

@@ -59,9 +59,8 @@ def lookup_of(
         at = open_path(frames.spark, frame, storage=storage)
         frame, files = at.frame, at.files
     scan = _with_columns(table, frame)
-    return Lookup(
-        table, scan, files if files and files.schema.equals(table.schema) else None
-    ), scan.distinct()
+    direct = files if files is not None and files.schema.equals(table.schema) else None
+    return Lookup(table, scan, direct), scan.distinct()
 
 
 def _with_columns(table: LookupTable, frame: DataFrame) -> DataFrame:
