@@ -204,10 +204,10 @@ def _kinds(kind: pa.DataType) -> Iterator[pa.DataType]:
 def _frame(spark: SparkSession, path: str, table: ParquetTable) -> tuple[DataFrame, str]:
     """Return a DataFrame over files, without the job that infers a schema, and who reads it in a store."""
     state = (table.schema, table.store, table.states)
-    known = _FRAMES.setdefault(spark, {})
-    if path not in known or known[path][0] != state:
-        known[path] = (state, *_over(spark, path, table))
-    return known[path][1:]
+    frames = _FRAMES.setdefault(spark, {})
+    if path not in frames or frames[path][0] != state:
+        frames[path] = (state, *_over(spark, path, table))
+    return frames[path][1:]
 
 
 def _over(spark: SparkSession, path: str, table: ParquetTable) -> tuple[DataFrame, str]:
@@ -288,13 +288,13 @@ def _cut(own: Sequence[Split], cores: int) -> list[list[Split]]:
     """Return splits in their order, in parts of about one size."""
     size = min(_TASK_BYTES, sum(split.bytes for split in own) // cores)
     parts: list[list[Split]] = []
-    held = size + 1
+    taken = size + 1
     for split in own:
-        if held >= size or held + split.bytes // 2 > size:
+        if taken >= size or taken + split.bytes // 2 > size:
             parts.append([])
-            held = 0
+            taken = 0
         parts[-1].append(split)
-        held += split.bytes
+        taken += split.bytes
     return parts
 
 

@@ -147,25 +147,25 @@ class RelationSite:
             return {name for name, other in self._sides(term) if is_constant(other)}
         query, keys = inner.args.get("query"), [self.column(key) for key in compared(inner)]
         if query is None:
-            known = len(keys) == 1 and bool(inner.expressions) and all(map(is_constant, inner.expressions))
+            is_fixed = len(keys) == 1 and bool(inner.expressions) and all(map(is_constant, inner.expressions))
         else:
-            known = not self.context.volatility.unrepeatable(query) and not self.context.escapes(query)
-        return {key for key in keys if key is not None} if known and None not in keys else set()
+            is_fixed = not self.context.volatility.unrepeatable(query) and not self.context.escapes(query)
+        return {key for key in keys if key is not None} if is_fixed and None not in keys else set()
 
     def filters(self) -> list[exp.Expr]:
         """Return terms that this relation's rows have to meet, whatever they are joined with."""
-        found = [term for term in self.on() if self._reads_only_this(term)]
+        terms = [term for term in self.on() if self._reads_only_this(term)]
         if not self.step.item.semi:
             # A WHERE that a null does not meet drops the rows that an outer join makes up.
-            found += [term for term in self.clause.where if term not in found and self.fixed(term)]
-        return found
+            terms += [term for term in self.clause.where if term not in terms and self.fixed(term)]
+        return terms
 
     def _reads_only_this(self, term: exp.Expr) -> bool:
         if self.fixed(term):
             return True
         read = self.context.names.relations_read(term)
-        alone = set(read or ()) == {self.relation} and term.find(exp.Anonymous) is None
-        return alone and _is_repeatable(self.context, term)
+        reads_only_this = set(read or ()) == {self.relation} and term.find(exp.Anonymous) is None
+        return reads_only_this and _is_repeatable(self.context, term)
 
 
 class KeyFinder:
@@ -192,22 +192,21 @@ class KeyFinder:
             reasons = list(site.hints(wanted))
             for way in (self._among, self._before, self._behind, self._around, self._outside):
                 try:
-                    keys = way(site, wanted)
-                    if keys is not None:
-                        return self._checked(keys)
+                    if (queries := way(site, wanted)) is not None:
+                        self._check_repeatable(queries)
+                        return queries
                 except Unsupported as leave:
                     reasons.append(str(leave))
-            raise Unsupported("; ".join(dict.fromkeys(each for each in reasons if each)))
+            raise Unsupported("; ".join(dict.fromkeys(filter(None, reasons))))
         finally:
             self._under_way.pop()
 
-    def _checked(self, found: list[Keys]) -> list[Keys]:
-        for node in {id(node): node for keys in found for node in keys.nodes}.values():
+    def _check_repeatable(self, queries: Iterable[Keys]) -> None:
+        for node in {id(node): node for keys in queries for node in keys.nodes}.values():
             for part in (node, *definitions(node)):
                 why = self._context.volatility.unrepeatable(part)
                 if why is not None:
                     raise Unsupported(f"what gives its values may give others when it runs again ({why})")
-        return found
 
     # Ways to values; each returns None, or raises Unsupported with a reason, where it leads to none
 
@@ -259,17 +258,17 @@ class KeyFinder:
         if select.find_ancestor(exp.Select, exp.With) is None:
             return None
         places = [_shown_places(site, names) for names in wanted]
-        found: list[Keys] = []
+        queries: list[Keys] = []
         for scope, use in _uses(self._context, select):
             if isinstance(use, Relation):
                 names = [name.lower() for name in self._names.columns(use)]
-                found += self.find(scope, use, [frozenset(names[p] for p in each) for each in places])
+                queries += self.find(scope, use, [frozenset(names[p] for p in each) for each in places])
                 continue
-            values = [compared(use)[each[0]] for each in places]
+            values = [compared(use)[first] for first, *_ in places]
             if not all(_is_repeatable(self._context, node) for node in values):
                 raise Unsupported("IN compares it with something that may differ between two calls")
-            found.append(self._of_scope(scope, values, select))
-        return found
+            queries.append(self._of_scope(scope, values, select))
+        return queries
 
     # Queries
 
@@ -421,14 +420,14 @@ def _shown_places(site: RelationSite, names: frozenset[str]) -> list[int]:
             raise Unsupported("GROUP BY with ROLLUP, CUBE or GROUPING SETS reads all of its rows")
         if not names & {site.column(each) for each in group.expressions}:
             raise Unsupported("an aggregate around it reads all of its rows")
-    found = [
+    places = [
         place
         for place, result in enumerate(site.context.names.results(site.scope))
         if (shown := result.attribute) and shown.relation is site.relation and shown.name.lower() in names
     ]
-    if not found:
+    if not places:
         raise Unsupported("the query around it does not show the column that it is asked by")
-    return found
+    return places
 
 
 def _uses(context: PlanContext, select: exp.Select) -> Iterator[tuple[Scope, Relation | exp.In]]:
@@ -454,8 +453,8 @@ def _uses(context: PlanContext, select: exp.Select) -> Iterator[tuple[Scope, Rel
         yield scopes.of(around), parent
     elif isinstance(parent, exp.CTE):
         yield from _of_definition(context, parent)
-    elif (found := scopes.find(parent)) is not None:
-        yield found
+    elif (relation := scopes.find(parent)) is not None:
+        yield relation
     else:
         raise Unsupported("it stands in a subquery whose whole result is read")
 
@@ -470,10 +469,10 @@ def _of_definition(context: PlanContext, cte: exp.CTE) -> Iterator[tuple[Scope, 
     with_, root = cte.find_ancestor(exp.With), context.statement.root
     if with_ is None or with_.args.get("recursive") or root is None:
         raise Unsupported("a recursive common table expression")
-    found = [each for each in context.names.scopes.relations() if each[1].cte is cte]
-    known = {id(relation.node) for _, relation in found}
-    if any(cte_of(node) is cte and id(node) not in known for node in tables_in(root)):
+    uses = [(scope, relation) for scope, relation in context.names.scopes.relations() if relation.cte is cte]
+    nodes = {id(relation.node) for _, relation in uses}
+    if any(cte_of(node) is cte and id(node) not in nodes for node in tables_in(root)):
         raise Unsupported(
             f"the common table expression {cte.alias} is read in a form that is not looked into"
         )
-    yield from found
+    yield from uses

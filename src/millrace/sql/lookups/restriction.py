@@ -87,13 +87,13 @@ class Restriction:
         free = [column for column in columns if column.lower() not in fixed]
         wanted = [frozenset({column.lower()}) for column in free]
         keys = KeyFinder(context).find(scope, relation, wanted) if free else []
-        pieces = [piece for each in keys for piece in each.nodes]
+        pieces = [piece for query in keys for piece in query.nodes]
         self._check_tables(pieces)
         alias = plain_quote(node.alias or node.name)
         text = with_prefix(statement, [*filters, *pieces], lambda span: statement.text[slice(*span)])
         text += f"SELECT {alias}.* FROM "
         if free:
-            values = "\nUNION\n".join(each.text(statement) for each in keys) or _no_values(table, free)
+            values = "\nUNION\n".join(query.text(statement) for query in keys) or _no_values(table, free)
             text += f"(\n{values}\n) AS {KEYS} INNER JOIN "
         text += f"{'.'.join(plain_quote(part.name) for part in node.parts)} AS {alias}"
         if free:
@@ -154,7 +154,7 @@ def refusal(
         f"values for {table.needs(node.alias or node.name)}"
         for node, table in left
     )
-    why = "; ".join(dict.fromkeys(each for each in reasons if each))
+    why = "; ".join(dict.fromkeys(filter(None, reasons)))
     text += f" ({why})" if why else ""
     node, table = left[0]
     first = f"{node.alias or node.name}.{table.bind[0][0]}"
@@ -171,6 +171,6 @@ def refusal(
 
 def _place(context: PlanContext, node: exp.Table) -> str:
     """Return the text of the FROM clause or join that a table stands in, on one line."""
-    found = node.find_ancestor(exp.From, exp.Join, exp.Query)
-    shown = context.shown(found if isinstance(found, exp.From | exp.Join) else node)
+    around = node.find_ancestor(exp.From, exp.Join, exp.Query)
+    shown = context.shown(around if isinstance(around, exp.From | exp.Join) else node)
     return short(shown.lstrip(", "), 80)

@@ -134,9 +134,9 @@ def _with_frame(rows: Input, frames: Frames) -> tuple[Input, int | None]:
     """Return an input with its DataFrame, and how many rows that has if Spark has been asked."""
     match rows:
         case LookupInput(scan=FrameInput() as scan):
-            made, count = _with_frame(scan, frames)
-            assert isinstance(made, FrameInput)
-            return replace(rows, scan=made), count
+            built, count = _with_frame(scan, frames)
+            assert isinstance(built, FrameInput)
+            return replace(rows, scan=built), count
         case FrameInput(source=pa.Table() as table):
             frame = frames.spark.createDataFrame(table, spark_schema(table.schema))
             return replace(rows, source=frame, bytes=max(1, table.nbytes)), None

@@ -63,27 +63,25 @@ def as_written(
     It is of the same class (of ``pyspark.errors``) and condition; the very one where it is of another kind.
     ``sent`` are the pieces of the query, and what Spark got of each. ``suggest`` returns what was meant.
     """
-    kind = next((each for each in (ParseException, AnalysisException) if isinstance(error, each)), None)
-    if kind is None or not isinstance(error, AnalysisException):
+    if not isinstance(error, AnalysisException):
         return error
+    kind = ParseException if isinstance(error, ParseException) else AnalysisException
     message = restored(str(error).strip())
     place = _PLACE.search(message)
     condition = error.getCondition()
     # Behind the place comes Spark's plan, or its own picture of the text.
-    told = _PICTURE.split(message, maxsplit=1)[0]
-    if place is not None and place.end() < len(told):
-        told = told[: place.end()] + told[place.end() :].split("\n", 1)[0].rstrip(";")
-    told = _NAME.sub("…", told.removeprefix(f"[{condition}] "))
+    message = _PICTURE.split(message, maxsplit=1)[0]
+    if place is not None and place.end() < len(message):
+        message = message[: place.end()] + message[place.end() :].split("\n", 1)[0].rstrip(";")
+    message = _NAME.sub("…", message.removeprefix(f"[{condition}] "))
     origin = None if place is None else _origin(int(place[1]), int(place[2]), sent, text)
     if meant := suggest(error, origin):
-        told += f"\n{meant}"
+        message += f"\n{meant}"
     if origin is not None:
         line, column = _line_of(text, origin)
-        told = _PLACE.sub(f"line {line} pos {column}", told)
-        told += "\n== SQL ==\n" + _marked(text, line, column)
-    made = kind(message=told, errorClass=condition, messageParameters=error.getMessageParameters() or {})
-    made.__cause__ = None
-    return made
+        message = _PLACE.sub(f"line {line} pos {column}", message)
+        message += "\n== SQL ==\n" + _marked(text, line, column)
+    return kind(message=message, errorClass=condition, messageParameters=error.getMessageParameters() or {})
 
 
 def _origin(line: int, column: int, sent: Sequence[tuple[Segment, str]], text: str) -> int | None:

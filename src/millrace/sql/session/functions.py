@@ -47,11 +47,11 @@ def by_name(predicates: Predicates | None) -> dict[str, Predicate]:
             "of predicates"
         )
     if isinstance(predicates, Mapping):
-        made = [Predicate.of(given, _checked(name)) for name, given in predicates.items()]
+        named = [Predicate.of(function, _checked(name)) for name, function in predicates.items()]
     else:
-        made = [Predicate.of(given) for given in predicates]
+        named = [Predicate.of(function) for function in predicates]
     result: dict[str, Predicate] = {}
-    for predicate in made:
+    for predicate in named:
         key = _checked(predicate.name).lower()
         if key in result:
             raise QueryError(
@@ -84,7 +84,7 @@ class Functions:
     def __init__(self, spark: SparkSession, options: Options, predicates: Mapping[str, Predicate]) -> None:
         self._spark = spark
         self._options = options
-        self._made: list[str] = []
+        self._registered: list[str] = []
         self.names: dict[str, str] = {}
         self.masks: dict[str, Mask] = {}
         try:
@@ -97,9 +97,9 @@ class Functions:
     def _register(self, key: str, predicate: Predicate) -> str:
         spec = predicate.spec
         registered = _registered.setdefault(self._spark, {}) if is_connect(self._spark) else {}
-        given = spec if predicate.made is None else predicate.made
-        if (id(given), predicate.name) in registered:
-            return registered[id(given), predicate.name][1]
+        owner = spec if predicate.made is None else predicate.made
+        if (id(owner), predicate.name) in registered:
+            return registered[id(owner), predicate.name][1]
         check_sendable(spec)
         name = f"{_RESERVED}_{next(_numbers)}_{predicate.name}"
         if spec.kind == "async":
@@ -107,9 +107,9 @@ class Functions:
             function = self.masks[key].function
         else:
             function = plain_function(predicate)
-            registered[id(given), predicate.name] = (given, name)  # kept, so that its id is
+            registered[id(owner), predicate.name] = (owner, name)  # kept, so that its id is
         self._spark.udf.register(name, function)
-        self._made.append(name)
+        self._registered.append(name)
         return name
 
     def filter(self, name: str, slots: Sequence[Slot], labels: Sequence[str]) -> Mask:
@@ -117,18 +117,18 @@ class Functions:
 
         ``labels`` are the function's arguments, for errors and reports.
         """
-        made = mask(self._spark, slots, self._options, labels)
-        self._spark.udf.register(name, made.function)
-        self._made.append(name)
-        return made
+        filter_ = mask(self._spark, slots, self._options, labels)
+        self._spark.udf.register(name, filter_.function)
+        self._registered.append(name)
+        return filter_
 
     def close(self) -> None:
         """Take the names out of the session again: analysed queries keep the functions."""
         if is_connect(self._spark):
             return
-        for name in self._made:
+        for name in self._registered:
             self._spark.sql(f"DROP TEMPORARY FUNCTION IF EXISTS {name}")
-        self._made.clear()
+        self._registered.clear()
 
 
 def filter_name() -> str:
