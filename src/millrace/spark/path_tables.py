@@ -108,13 +108,7 @@ def open_path(
     settings: SessionConf | None = None,
     storage: StorageOptions | None = None,
 ) -> PathTable:
-    """Return the table at a path.
-
-    Args:
-        spark: The session.
-        path: As for :func:`files_at`; ``~`` is the user's home.
-        settings: The session's, where they are known.
-        storage: How to reach object stores.
+    """Return the table at a path: a file, a folder or a glob; or a file or a folder in an object store.
 
     Raises:
         InputError: There is no table, or neither the tasks nor Spark can read it.
@@ -123,30 +117,28 @@ def open_path(
     path = os.path.expanduser(str(path))  # noqa: PTH111  # globs and URIs are kept as they are
     if (form := _format_of(path)) is not None:
         return _left_to_spark(path, _in_format(spark, _absolute(spark, path), form))
-    remote = isinstance(located(path, storage)[0], Remote)
+    is_remote = isinstance(located(path, storage)[0], Remote)
     refusal: InputError | None = None
     try:
         table = files_at(spark, path, settings, storage)
     except InputError as error:
-        if not remote:
+        if not is_remote:
             raise
         refusal, table = error, _unsupported(path, str(error))
-    if table.unsupported is None and not remote:
-        return PathTable(path, table, lambda: _frame(spark, path, table)[0])
     if table.unsupported is None:
-        frame, how = _frame(spark, path, table)
-        return PathTable(path, table, lambda: frame, how=how)
-    if not remote:
+        how = _frame(spark, path, table)[1] if is_remote else ""
+        return PathTable(path, table, lambda: _frame(spark, path, table)[0], how=how)
+    if not is_remote:
         return _left_to_spark(path, spark.read.parquet(_absolute(spark, path)))
-    found, why = _by_spark(spark, path, None)  # which may have credentials of its own
-    if found is None:
+    frame, why = _by_spark(spark, path, None)  # which may have credentials of its own
+    if frame is None:
         raise refusal or InputError(
             f"cannot read {path}: tasks do not, because of this: {table.unsupported}; and Spark does not, "
             f"because {why}. Expected Parquet files of one schema, or a connector in Spark's class path "
             "(hadoop-aws for s3a)"
         )
     why = table.unsupported
-    return _left_to_spark(path, found, why, f"Spark reads it, because of this: {why}")
+    return _left_to_spark(path, frame, why, f"Spark reads it, because of this: {why}")
 
 
 def _left_to_spark(path: str, frame: DataFrame, why: str = "", how: str = "") -> PathTable:
@@ -163,12 +155,6 @@ def files_at(
     storage: StorageOptions | None = None,
 ) -> ParquetTable:
     """Return the Parquet files at a path; the table is unsupported where Spark has to read it.
-
-    Args:
-        spark: The session.
-        path: A file, a folder or a glob; or the URI of a file or a folder in an object store.
-        settings: The session's, where they are known.
-        storage: How to reach object stores.
 
     Raises:
         InputError: The path is of this machine or of a store that answers, and there is no table.
