@@ -417,7 +417,7 @@ def _prepare(
             prepared = own.prepared
         else:
             prepared = pipeline.query(statement or _parsed(query, predicates, args))
-            own = plan_cache.keep(key, prepared, pipeline.catalog, pipeline.understood)
+            own = plan_cache.keep(key, prepared, pipeline.catalog, pipeline.analysis)
         handle = Query(**vars(prepared))
         made = handle if own is None else Query(**vars(own.lend()))
         remember(made.df, handle, made.runs, query)

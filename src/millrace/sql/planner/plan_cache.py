@@ -30,7 +30,7 @@ from millrace.spark.live import looking
 from millrace.spark.path_tables import PathTable
 from millrace.spark.session import default_parallelism
 from millrace.sql.planner.build import PlannedQuery
-from millrace.sql.session.asking import Understood
+from millrace.sql.session.asking import Analysis
 from millrace.sql.session.tables import Catalog, Table, Tables
 
 _MOST = 64
@@ -56,7 +56,7 @@ class CachedPlan:
     """
 
     prepared: PlannedQuery
-    analysis: Understood
+    analysis: Analysis
     settings: Mapping[tuple[str, str | None], str]
     parallelism: int
     tables: tuple[tuple[Table, Hashable], ...]
@@ -131,13 +131,13 @@ def find(key: Hashable | None, catalog: Catalog) -> CachedPlan | None:
 
 
 def keep(
-    key: Hashable | None, prepared: PlannedQuery, catalog: Catalog, understood: Understood | None
+    key: Hashable | None, prepared: PlannedQuery, catalog: Catalog, analysis: Analysis | None
 ) -> CachedPlan | None:
     """Keep a query and return it, None if it cannot be told when something that it rests on changes.
 
-    ``understood`` is what Spark made of the text; None where it cannot be compared later.
+    ``analysis`` is what Spark made of the text; None where it cannot be compared later.
     """
-    if key is None or understood is None or prepared.filters:
+    if key is None or analysis is None or prepared.filters:
         return None
     states = tuple((table, table.state) for table in catalog.used)
     if any(state is None for _, state in states):
@@ -147,7 +147,7 @@ def keep(
     _ = settings.ansi, settings.time_zone  # on these depends what Spark does, whatever was asked
     parallelism, asked = default_parallelism(spark), dict(settings.conf.asked)
     # Until it is lent the catalog holds it, so that no other thread takes it.
-    kept = CachedPlan(prepared, understood, asked, parallelism, states, ref(catalog))
+    kept = CachedPlan(prepared, analysis, asked, parallelism, states, ref(catalog))
     with _lock:
         copies = _kept.setdefault((key, id(spark)), [])
         copies.append(kept)

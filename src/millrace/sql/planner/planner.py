@@ -39,7 +39,7 @@ from millrace.sql.planner.context import PlanContext
 from millrace.sql.planner.plan import Plan
 from millrace.sql.rewrite.labels import keep_names
 from millrace.sql.rewrite.sharing import CteMaterialization
-from millrace.sql.session.asking import Frames, Original, Understood, analyse
+from millrace.sql.session.asking import Analysis, Frames, Original, analyse
 from millrace.sql.session.errors import contain
 from millrace.sql.session.functions import Functions, restored
 from millrace.sql.session.settings import Settings
@@ -142,9 +142,9 @@ class Planner:
             raise InputError(str(leave)) from None
 
     @property
-    def understood(self) -> Understood | None:
+    def analysis(self) -> Analysis | None:
         """What Spark made of the query as written; None where that cannot be compared later."""
-        return self._original.understood if self._original is not None and self._is_lasting else None
+        return self._original.analysis if self._original is not None and self._is_lasting else None
 
     # Planning
 

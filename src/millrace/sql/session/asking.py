@@ -190,7 +190,7 @@ def default_widths(schema: t.StructType) -> Iterable[int]:
         yield 100 if nested else fixed_width(column.arrow) or 20
 
 
-class Understood(NamedTuple):
+class Analysis(NamedTuple):
     """What Spark made of a query as written, queries without rows in the place of the caller's tables."""
 
     template: str
@@ -223,7 +223,7 @@ class Original:
         return self._analysed.schema
 
     @property
-    def understood(self) -> Understood | None:
+    def analysis(self) -> Analysis | None:
         """What Spark made of it, None where that cannot be compared with what it makes of it later.
 
         Spark numbers common table expressions, and so makes another thing of them each time.
@@ -232,7 +232,7 @@ class Original:
         stand_in = self._catalog.stand_ins(self.template)
         if root is None or stand_in is None or root.find(exp.CTE) is not None:
             return None
-        return Understood(stand_in, self._analysed)
+        return Analysis(stand_in, self._analysed)
 
 
 def analyse(catalog: Catalog, segments: Sequence[Segment], text: str) -> DataFrame:
