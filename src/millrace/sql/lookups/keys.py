@@ -65,23 +65,17 @@ class Keys:
         return text + "\n" + (f"\nWHERE {' AND '.join(terms)}" if terms else "")
 
 
-@dataclass(frozen=True, eq=False)
 class RelationSite:
-    """One relation in its FROM clause, and what the conditions there say about it."""
+    """One relation in its FROM clause, and what the conditions there say about it.
 
-    context: PlanContext
-    scope: Scope
-    clause: FromClause
-    relation: Relation
-    place: int  # of its step among those of the clause
-    step: JoinStep
+    Unsupported where the FROM clause has a form that is not read here.
+    """
 
-    @classmethod
-    def of(cls, context: PlanContext, scope: Scope, relation: Relation) -> RelationSite:
-        """Look at a relation; Unsupported where the FROM clause has a form that is not read here."""
-        clause = _clause_of(scope)
-        place = clause.number(relation)
-        return cls(context, scope, clause, relation, place, clause.steps[place])
+    def __init__(self, context: PlanContext, scope: Scope, relation: Relation) -> None:
+        self.context, self.scope, self.relation = context, scope, relation
+        self.clause = _clause_of(scope)
+        self.place = self.clause.number(relation)
+        self.step = self.clause.steps[self.place]
 
     def on(self) -> list[exp.Expr]:
         """Return the terms that rows of this relation have to meet to be joined, by an inner or left join."""
@@ -186,7 +180,7 @@ class KeyFinder:
             raise Unsupported("it is bound by itself")
         self._under_way.append(relation)
         try:
-            site = RelationSite.of(self._context, scope, relation)
+            site = RelationSite(self._context, scope, relation)
             if any(each.alias == KEYS for each in site.clause.relations()):
                 raise Unsupported("")  # it has been tried: the values do not compare with the column
             reasons = list(site.hints(wanted))

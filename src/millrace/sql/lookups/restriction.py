@@ -43,7 +43,7 @@ class Restriction:
         """Tell whether a lookup table stands where no block takes it."""
         where = self._context.names.scopes.find(node)
         try:
-            return where is None or not RelationSite.of(self._context, *where).step.free
+            return where is None or not RelationSite(self._context, *where).step.free
         except Unsupported:
             return False  # a block may still say why
 
@@ -81,7 +81,7 @@ class Restriction:
         """Return the rows of a lookup table that matter in a place, asked by some of its columns."""
         context, statement, node = self._context, self._context.statement, relation.node
         assert isinstance(node, exp.Table)
-        site = RelationSite.of(context, scope, relation)
+        site = RelationSite(context, scope, relation)
         filters = site.filters()
         fixed = {name for term in filters for name in site.fixed(term)}
         free = [column for column in columns if column.lower() not in fixed]
