@@ -169,7 +169,7 @@ def reading(
         Unsupported: The definitions that it needs cannot be put into one WITH clause.
     """
     whole = context.whole(member.relation, context.text.edited)
-    barred = context.frames.barred(whole)
+    barred = context.catalog.barred(whole)
     if barred:
         raise Unsupported(f"it reads {' and '.join(barred)}, of which Spark has no rows")
     return read_from(whole, member, columns, where)

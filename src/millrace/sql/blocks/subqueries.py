@@ -188,7 +188,7 @@ class Several:
         text = context.text.with_edits(statement.span(self._select, "a subquery"), edits)
         names = ", ".join(field.name for field, _ in chosen)
         made = f"{prefix}SELECT * FROM ({text}) AS __t({names})"
-        if context.frames.barred(made):
+        if context.catalog.barred(made):
             raise Unsupported("it reads a lookup table")
         return RelationSpec(self.alias, schema_of(self.alias, [field for field, _ in chosen])), FrameInput(
             made
@@ -215,7 +215,7 @@ class Whole:
             f"{with_prefix(statement, query, render)}SELECT * FROM ({render(span)}) AS __in({names})"
             for render in (text.bound, text.edited)
         )
-        if context.frames.barred(self._made):
+        if context.catalog.barred(self._made):
             raise Unsupported("it reads a lookup table")
         try:
             self.fields = [field_of(column) for column in context.schema(asked).fields]

@@ -228,7 +228,7 @@ class Planner:
                 raise
         self._is_lasting &= context.constants.is_lasting
         plan = context.plan()
-        barred = self.frames.barred(plan.template)
+        barred = self.catalog.barred(plan.template)
         if barred:
             raise InputError(f"the rewritten query reads {' and '.join(barred)}, which has no rows for Spark")
         return plan
@@ -304,7 +304,7 @@ class Planner:
 
     def _as_written(self, statement: Statement, original: Original, reasons: list[str]) -> PlannedQuery:
         """Leave the whole query to Spark."""
-        barred = self.frames.barred(original.template)
+        barred = self.catalog.barred(original.template)
         if barred:
             original.schema  # noqa: B018  # of a wrong query Spark tells what is wrong
             raise InputError(

@@ -49,7 +49,6 @@ class Frames:
         self.spark = spark
         self._args = dict(args or {})
         self._frames: dict[str, DataFrame | Callable[[], DataFrame]] = {}
-        self._barred: dict[str, str] = {}
         self._views: dict[str, str] = {}
         self._kept: dict[str, DataFrame] = {}
         self._analysed: dict[str, DataFrame] = {}
@@ -74,14 +73,6 @@ class Frames:
         if unshared:
             self._kept[name] = self._made(name)
         return "{" + name + "}"
-
-    def bar(self, placeholder: str, what: str) -> None:
-        """Note that Spark can analyse a frame but not read it, and what it stands for."""
-        self._barred[placeholder.strip("{}")] = what
-
-    def barred(self, template: str) -> list[str]:
-        """Return what a template reads that Spark cannot read."""
-        return sorted({self._barred[name] for name in placeholders(template) if name in self._barred})
 
     def sql(self, template: str) -> DataFrame:
         """Let Spark analyse a template; its errors come out unchanged.

@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -219,15 +219,23 @@ class Catalog:
 
         With ``alike`` their columns have to have the notes and the nullability of the tables' own, too.
         """
-        used = placeholders(template)
         texts: dict[str, str] = {}
-        for table in self._known.values():
-            name = (table.placeholder or "").strip("{}")
-            if name in used:
-                if table.stand_in is None or (alike and not all(map(is_plain, table.fields))):
-                    return None
-                texts[name] = table.stand_in
+        for name, table in self._named_in(template):
+            if table.stand_in is None or (alike and not all(map(is_plain, table.fields))):
+                return None
+            texts[name] = table.stand_in
         return substitute(template, texts)
+
+    def barred(self, template: str) -> list[str]:
+        """Return what a template reads that Spark can analyse but not read."""
+        tables = (table for _, table in self._named_in(template) if table.needs_keys)
+        return sorted(f"lookup table {table.name!r}" for table in tables)
+
+    def _named_in(self, template: str) -> Iterator[tuple[str, Table]]:
+        """Yield the caller's tables in a template by the names of their placeholders."""
+        used = placeholders(template)
+        named = (((table.placeholder or "").strip("{}"), table) for table in self._known.values())
+        return ((name, table) for name, table in named if name in used)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -296,10 +304,7 @@ class Catalog:
             return self._framed(name, where, fixed=True)
         if isinstance(where, LookupTable):
             lookup, frame = lookup_of(self.frames, where, self.settings.storage)
-            table = Table(name, lambda: frame, None, self.frames.place(frame, "t"), lookup)
-            if table.needs_keys:
-                self.frames.bar(table.placeholder or "", f"lookup table {name!r}")
-            return table
+            return Table(name, lambda: frame, None, self.frames.place(frame, "t"), lookup)
         raise InputError(
             f"table {name!r} is given as {type(where).__name__}: expected a path to Parquet, CSV or JSON "
             "files (a file, a folder or a glob), a Spark DataFrame, or what millrace.lookup returns"
