@@ -82,7 +82,7 @@ class CachedPlan:
         try:
             return (
                 all(conf.get(*setting) == value for setting, value in self.settings.items())
-                and all(catalog.state_of(table) == state for table, state in self.tables)
+                and all(catalog.state_of(table, now=True) == state for table, state in self.tables)
                 and frames.sql(self.analysis.template).sameSemantics(self.analysis.frame)
                 and default_parallelism(frames.spark) == self.parallelism
             )
@@ -139,7 +139,7 @@ def keep(
     """
     if key is None or analysis is None or prepared.filters:
         return None
-    states = tuple((table, table.state) for table in catalog.used)
+    states = tuple((table, catalog.state_of(table, now=False)) for table in catalog.used)
     if any(state is None for _, state in states):
         return None
     spark, settings = catalog.frames.spark, catalog.settings
