@@ -33,11 +33,7 @@ class _Shifted:
 
 
 def check_streams(graph: JoinGraph, groups: list[list[str]]) -> None:
-    """Refuse a FROM clause with streams that is not one block.
-
-    Raises:
-        Unsupported: Spark would join something with the block's result, and keep all of that.
-    """
+    """Refuse streams that are not one block: Spark would join its result, and keep all of that."""
     streams = graph.streams
     if not streams:
         return

@@ -35,8 +35,7 @@ from millrace.sql.syntax.scopes import Scope
 def take_blocks(context: PlanContext, scope: Scope) -> list[exp.Expr] | None:
     """Take what can be taken of a SELECT's FROM; note the reason where nothing can.
 
-    Returns:
-        The conditions that are in its WHERE now, None when it is as it was.
+    Returns the conditions that are in its WHERE now, None when it is as it was.
     """
     try:
         rewriting = _take(context, scope)
@@ -57,7 +56,7 @@ def _take(context: PlanContext, scope: Scope) -> Rewriting | None:
     if not _add_inputs(graph):
         return None
     graph.conditions = conditions = _split(graph)
-    groups = _groups(graph) or _lone(graph)
+    groups = _groups(graph)
     # Above a join of streams an eddy calls predicates under the limits of the whole job, for new rows only;
     # the same one that looks up, if there are lookups.
     conditions.place_calls([] if graph.streams and not graph.has_lookup(graph.inputs) else groups)
@@ -148,7 +147,8 @@ def _conjuncts(graph: JoinGraph, translator: Translator) -> list[Conjunct]:
             raise Unsupported("a condition in a form that Millrace does not read")
         reads, foreign = graph.reads(node)
         predicate, computed = translator.predicate(node), False
-        if predicate is None and not foreign and (len(reads) > 1 or _is_scanned(graph, reads)):
+        scanned = any(graph.inputs[alias].is_scanned for alias in reads)
+        if predicate is None and not foreign and (len(reads) > 1 or scanned):
             equal = isinstance(inner, exp.EQ) and len(reads) > 1
             with_computed = replace(translator, computed=DerivedColumns(graph, direct=equal).column)
             predicate = with_computed.predicate(node)
@@ -157,12 +157,6 @@ def _conjuncts(graph: JoinGraph, translator: Translator) -> list[Conjunct]:
             predicate = context.calls.in_block(node, graph.lookup, context.constants, values)
         result.append(Conjunct(node, reads, foreign, predicate, pushable(context, node), computed))
     return result
-
-
-def _is_scanned(graph: JoinGraph, reads: frozenset[str]) -> bool:
-    """Tell whether a condition is over one relation that tasks would read themselves."""
-    table = graph.inputs[next(iter(reads))].table if len(reads) == 1 else None
-    return table is not None and table.lookup is None and table.parquet is not None
 
 
 def _groups(graph: JoinGraph) -> list[list[str]]:
@@ -185,7 +179,9 @@ def _groups(graph: JoinGraph) -> list[list[str]]:
     unlinked = [alias for part in parts if frozenset(part) in complete for alias in part]
     groups = [part for part in [*groups, sorted(unlinked, key=inputs.index)] if len(part) >= 2]
     grouped = {alias for group in groups for alias in group}
-    return groups + [[alias] for alias in inputs if alias not in grouped and _is_alone(graph, alias)]
+    groups += [[alias] for alias in inputs if alias not in grouped and _is_alone(graph, alias)]
+    # A lone relation is a block too if conditions ask for matches in others.
+    return groups or ([inputs] if len(inputs) == 1 and any(semi_joined(graph)) else [])
 
 
 def _is_alone(graph: JoinGraph, alias: str) -> bool:
@@ -198,11 +194,6 @@ def _is_alone(graph: JoinGraph, alias: str) -> bool:
         all(constants_of(filters, ColumnRef(alias, column), lookup) is not None for column in columns)
         for columns in lookup.table.bind
     )
-
-
-def _lone(graph: JoinGraph) -> list[list[str]]:
-    """Return the only input as a block if conditions ask for matches in other relations."""
-    return [list(graph.inputs)] if len(graph.inputs) == 1 and any(semi_joined(graph)) else []
 
 
 def _check_complete(graph: JoinGraph, group: list[str]) -> None:

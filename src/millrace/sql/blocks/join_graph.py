@@ -122,6 +122,11 @@ class JoinInput:
         return None if self.table is None else self.table.lookup
 
     @property
+    def is_scanned(self) -> bool:
+        """Whether it is files, no lookup table, that tasks would read themselves."""
+        return self.table is not None and self.lookup is None and self.table.parquet is not None
+
+    @property
     def every(self) -> tuple[Field, ...]:
         """Its columns, and those that are computed."""
         return (*self.columns, *(column.field for column in self.computed))
@@ -275,11 +280,7 @@ class JoinGraph:
     # What is not certain
 
     def check_certain(self) -> None:
-        """Refuse a SELECT in which it is not certain what some name means.
-
-        Raises:
-            Unsupported: There is such a name.
-        """
+        """Refuse a SELECT in which it is not certain what some name means."""
         names = self.context.names
         parts = list(self.scope.select.walk())
         for column in parts:

@@ -86,11 +86,7 @@ def _computed_on_arrival(columns: Sequence[Field], computed: Sequence[DerivedCol
 
 
 def schema_of(alias: str, columns: Sequence[Field]) -> pa.Schema:
-    """Return columns of a relation in a block's types.
-
-    Raises:
-        Unsupported: A block cannot carry one.
-    """
+    """Return columns of a relation in a block's types; raises Unsupported where it cannot carry one."""
     for column in columns:
         if column.arrow is None:
             raise Unsupported(

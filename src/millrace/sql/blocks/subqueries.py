@@ -31,7 +31,7 @@ from millrace.sql.aggregation.calls import aggregates, is_windowed
 from millrace.sql.blocks.conditions import Conjunct, SplitConjuncts, as_equality, pushable
 from millrace.sql.blocks.join_graph import AliasedField, JoinGraph, JoinInput
 from millrace.sql.blocks.scan import rows_of, schema_of
-from millrace.sql.expr.translate import Translator, constant_operands
+from millrace.sql.expr.translate import Lookup, Translator, constant_operands
 from millrace.sql.expr.types import Field, field_of
 from millrace.sql.names.outputs import Match
 from millrace.sql.planner.context import PlanContext
@@ -68,13 +68,11 @@ class SemiJoins:
         predicate: One Exists, or ANDs and ORs of several and of other predicates.
         scans: The relations.
         conjunct: The condition that this stands for.
-        step: For a SEMI or ANTI join, the number of its step in the FROM clause.
     """
 
     predicate: Predicate
     scans: list[_Scan]
     conjunct: Conjunct
-    step: int | None = None
 
     @property
     def equalities(self) -> list[Equality]:
@@ -102,7 +100,7 @@ def take_semi_joins(graph: JoinGraph, group: Collection[str]) -> list[SemiJoins]
         if not step.item.semi or number in conditions.steps or not finder.is_read_by(step):
             continue
         try:
-            semi_joins.append(finder.join(number, step))
+            semi_joins.append(finder.join(step))
             conditions.steps.add(number)
         except Unsupported as leave:
             name = "" if step.relation is None else f" {step.relation.alias}"
@@ -168,7 +166,7 @@ class _Finder:
             self._check_searchable()
         return SemiJoins(predicate, scans, conjunct)
 
-    def join(self, number: int, step: JoinStep) -> SemiJoins:
+    def join(self, step: JoinStep) -> SemiJoins:
         """Return what a SEMI or ANTI join asks."""
         relation = step.relation
         if relation is None or step.item.natural:
@@ -177,8 +175,7 @@ class _Finder:
             raise Unsupported("a hint asks Spark to join it")
         self._check_stable(relation.node)
         self._check_calls(relation.node, *step.conditions)
-        inner = _Relation(self._context, relation, self._aliases)
-        terms = inner.correlated(step.terms)
+        inner = _Relation(self._context, relation, self._aliases, step.terms)
         keys = []
         for a, b in self._graph.keys_of(step):
             outer = self._graph.column_of(a)
@@ -186,8 +183,8 @@ class _Finder:
                 raise Unsupported("USING over columns that are not the block's")
             keys.append(self._key(outer, inner.field(b.sources[0][1])))
         conjunct = Conjunct(step.conditions[0] if step.conditions else None)
-        exists, scan = self._exists(inner, terms, keys, negated=step.item.keyword == "LEFT ANTI JOIN")
-        return SemiJoins(exists, [scan], conjunct, number)
+        exists, scan = self._exists(inner, keys, negated=step.item.keyword == "LEFT ANTI JOIN")
+        return SemiJoins(exists, [scan], conjunct)
 
     def is_read_by(self, step: JoinStep) -> bool:
         """Tell whether a join's condition reads the block."""
@@ -199,8 +196,7 @@ class _Finder:
         """Return a condition or its negation; adds the relations that it asks."""
         inner, context = unwrap(node), self._context
         if inner.find(exp.Query) is None:
-            context.constants.prepare(list(constant_operands(inner)))
-            predicate = Translator(self._outer, context.constants, context.settings.ansi).predicate(inner)
+            predicate = _translator(context, self._outer, [inner]).predicate(inner)
             if predicate is None:
                 raise Unsupported(f"only Spark evaluates {context.shown(inner)}")
             return Not(predicate) if negated else predicate
@@ -225,9 +221,10 @@ class _Finder:
         while isinstance(query, exp.Subquery) and query.is_wrapper:
             query = query.this
         self._check_stable(query)
-        outer = self._compared(left or [])
+        outer = [self._outer(part) if isinstance(part, exp.Column) else None for part in left or ()]
+        if None in outer:
+            raise Unsupported("IN compares something other than columns of the block")
         inner: _Relation | _Query
-        terms: list[exp.Expr] = []
         columns: Sequence[AliasedField | None]
         try:
             self._check_calls(query)
@@ -238,45 +235,36 @@ class _Finder:
             inner = _Query(self._context, query, self._aliases)
             columns = inner.whole(len(outer))
         else:
-            inner, terms = self._inner(select)
+            inner = self._inner(select)
             items = () if left is None else [unwrap(item.unalias()) for item in select.expressions]
             columns = [inner.column(item) for item in items if isinstance(item, exp.Column)]
         if len(columns) != len(outer):
             raise Unsupported("IN over another number of columns")
         keys, nullable = [], False
         for mine, other in zip(outer, columns, strict=True):
-            if other is None:
+            if mine is None or other is None:
                 raise Unsupported("IN compares with something other than a column")
             keys.append(self._key(mine, other, set_operation=True))
             nullable |= mine[1].nullable or other[1].nullable
-        null_aware = left is not None and negated and nullable
-        return self._exists(inner, terms, keys, negated=negated, null_aware=null_aware)
+        return self._exists(inner, keys, negated=negated, null_aware=negated and nullable)
 
-    def _inner(self, select: exp.Select) -> tuple[_Relation | _Query, list[exp.Expr]]:
-        """Return what a SELECT reads, and its conditions that read the outer query."""
-        terms = where_conjuncts(select)
+    def _inner(self, select: exp.Select) -> _Relation | _Query:
+        """Return what a SELECT reads, without its conditions that read the outer query."""
+        context, terms = self._context, where_conjuncts(select)
         try:
-            relation = _Relation(self._context, _only_relation(self._context, select), self._aliases)
-            return relation, relation.correlated(terms)
+            return _Relation(context, _only_relation(context, select), self._aliases, terms)
         except Unsupported:
-            query = _Query(self._context, select, self._aliases)
-            return query, query.correlated(terms)
+            return _Query(context, select, self._aliases, terms)
 
     def _exists(
-        self,
-        inner: _Relation | _Query,
-        terms: Sequence[exp.Expr],
-        keys: list[Compare],
-        *,
-        negated: bool,
-        null_aware: bool = False,
+        self, inner: _Relation | _Query, keys: list[Compare], *, negated: bool, null_aware: bool = False
     ) -> tuple[Exists, _Scan]:
-        """Return what terms, which read both sides, and further keys ask of a relation, and the relation."""
+        """Return what keys, and conditions that read both sides, ask of a relation, and the relation."""
         context, conditions = self._context, list[Predicate]()
-        context.constants.prepare([c for term in terms for c in constant_operands(term)])
-        ansi = context.settings.ansi
-        translator = Translator(lambda node: inner.column(node) or self._outer(node), context.constants, ansi)
-        for term in terms:
+        translator = _translator(
+            context, lambda node: inner.column(node) or self._outer(node), inner.correlated
+        )
+        for term in inner.correlated:
             match translator.predicate(term):
                 case None:
                     raise Unsupported(f"only Spark evaluates {context.shown(term)}")
@@ -302,14 +290,6 @@ class _Finder:
     def _outer(self, node: exp.Column) -> AliasedField | None:
         column = self._graph.lookup(node)
         return column if column is not None and column[0] in self._group else None
-
-    def _compared(self, left: list[exp.Expr]) -> list[AliasedField]:
-        """Return the block's columns that IN compares."""
-        looked_up = [self._graph.lookup(part) if isinstance(part, exp.Column) else None for part in left]
-        columns = [column for column in looked_up if column is not None]
-        if len(columns) != len(left):
-            raise Unsupported("IN compares something other than columns of the block")
-        return columns
 
     def _key(self, outer: AliasedField, inner: AliasedField, *, set_operation: bool = False) -> Compare:
         equality, types = self._graph.equality(outer, inner), (outer[1].type, inner[1].type)
@@ -337,15 +317,35 @@ class _Finder:
 
 
 class _Relation:
-    """One relation, with filters."""
+    """One relation; those of ``terms`` that read nothing else are its filters, the others correlated."""
 
-    def __init__(self, context: PlanContext, relation: Relation, aliases: Collection[str]) -> None:
+    def __init__(
+        self, context: PlanContext, relation: Relation, aliases: Collection[str], terms: Sequence[exp.Expr]
+    ) -> None:
         self._context = context
         self._input = JoinInput.of(context, relation, 0, aliases)
         if self._input.lookup:
             raise Unsupported("it reads a lookup table")
         self.alias = self._input.alias
-        self._conditions = SplitConjuncts()
+        if any(term.find(exp.Query) is not None for term in terms):
+            raise Unsupported("a subquery in its condition")
+        own, self.correlated = list[exp.Expr](), list[exp.Expr]()
+        for term in terms:
+            (own if self._is_read_alone(term) else self.correlated).append(term)
+        translator = _translator(context, self.column, own)
+        alone, none = frozenset({self.alias}), frozenset[int]()
+        filters = [
+            Conjunct(term, alone, none, translator.predicate(term), pushable(context, term)) for term in own
+        ]
+        self._filters = SplitConjuncts.of(
+            filters, translator, lambda _, node: self._input.condition_text(context, node)
+        )
+        for conjunct in self._filters.above:
+            raise Unsupported(f"only Spark evaluates {conjunct.shown(context)}")
+
+    def _is_read_alone(self, term: exp.Expr) -> bool:
+        attributes = (match.attribute for _, match in _meant(self._context, term))
+        return all(source is self._input.relation for each in attributes for source, _ in each.sources)
 
     def column(self, node: exp.Column) -> AliasedField | None:
         """Return its column that a name means, None if it means anything else."""
@@ -358,55 +358,36 @@ class _Relation:
         """Return a column by its place."""
         return self.alias, self._input.columns[place]
 
-    def correlated(self, terms: Sequence[exp.Expr]) -> list[exp.Expr]:
-        """Take the conditions that read nothing but it as filters, and return the others."""
-        context, relation = self._context, self._input.relation
-        if any(term.find(exp.Query) is not None for term in terms):
-            raise Unsupported("a subquery in its condition")
-        own, others = list[exp.Expr](), list[exp.Expr]()
-        for term in terms:
-            sources = (source for _, match in _meant(context, term) for source, _ in match.attribute.sources)
-            (own if all(source is relation for source in sources) else others).append(term)
-        context.constants.prepare([c for term in own for c in constant_operands(term)])
-        translator = Translator(self.column, context.constants, context.settings.ansi)
-        filters = [
-            Conjunct(
-                term,
-                frozenset({self.alias}),
-                frozenset(),
-                translator.predicate(term),
-                pushable(context, term),
-            )
-            for term in own
-        ]
-        self._conditions = SplitConjuncts.of(
-            filters, translator, lambda _, node: self._input.condition_text(context, node)
-        )
-        for conjunct in self._conditions.above:
-            raise Unsupported(f"only Spark evaluates {conjunct.shown(context)}")
-        return others
-
     def rows(self, read: Collection[str]) -> _Scan:
         """Return it, filtered, with these of its columns."""
         columns = [field for field in self._input.columns if field.name in read]
-        return rows_of(self._context, self._input, columns, self._conditions)
+        return rows_of(self._context, self._input, columns, self._filters)
 
 
 class _Query:
     """A query that is read by itself, with columns ``c0``, ``c1``, …
 
-    Those of a SELECT that :func:`_plain` has passed are the columns of its FROM clause that are looked up.
+    With ``terms``, the WHERE of a SELECT that :func:`_plain` has passed, it is read without the correlated
+    ones, and its columns are those of its FROM clause that are looked up. Without, it is :meth:`whole`.
     """
 
-    def __init__(self, context: PlanContext, query: exp.Expr, aliases: Collection[str]) -> None:
+    def __init__(
+        self,
+        context: PlanContext,
+        query: exp.Expr,
+        aliases: Collection[str],
+        terms: Sequence[exp.Expr] | None = None,
+    ) -> None:
         self._context = context
         self._query = query
         self.alias = "subquery"
         while self.alias in aliases:
             self.alias += "_"
+        self.correlated: list[exp.Expr] = []
         self._columns: dict[tuple[int, int], tuple[Field, Span]] = {}
-        self._cut: list[exp.Expr] = []
         self._whole: tuple[list[Field], Read] | None = None
+        if terms is not None:
+            self._cut(query, terms)
 
     def whole(self, count: int) -> list[AliasedField]:
         """Take the query as it stands, of any form, and return its columns."""
@@ -439,18 +420,17 @@ class _Query:
             self._columns[key] = field, name_span(node)
         return self.alias, self._columns[key][0]
 
-    def correlated(self, terms: Sequence[exp.Expr]) -> list[exp.Expr]:
-        """Return the conditions that read the outer query; the text is read without them."""
-        inside = {id(part) for part in self._query.walk() if isinstance(part, exp.Select)}
+    def _cut(self, select: exp.Expr, terms: Sequence[exp.Expr]) -> None:
+        """Find the conditions that read the outer query; refuse one that reads it somewhere else."""
+        inside = {id(part) for part in select.walk() if isinstance(part, exp.Select)}
 
         def is_inside(node: exp.Expr) -> bool:
             return all(id(scope.select) in inside for scope, _ in _meant(self._context, node))
 
-        self._cut = [term for term in terms if not is_inside(term)]
-        dropped = {id(part) for node in (*self._cut, *self._query.expressions) for part in node.walk()}
-        if not all(is_inside(c) for c in self._query.find_all(exp.Column) if id(c) not in dropped):
+        self.correlated = [term for term in terms if not is_inside(term)]
+        dropped = {id(part) for node in (*self.correlated, *select.expressions) for part in node.walk()}
+        if not all(is_inside(column) for column in select.find_all(exp.Column) if id(column) not in dropped):
             raise Unsupported("it reads the outer query somewhere else than in WHERE")
-        return self._cut
 
     def rows(self, read: Collection[str]) -> _Scan:
         """Return it with these of its columns; as it stands, with all."""
@@ -463,7 +443,7 @@ class _Query:
         spans = [span(item) for item in self._query.expressions]
         start, end = spans[0][0], spans[-1][1]
         edits = [Edit(start, end, (", ".join(text.edited(name) for _, name in columns),))]
-        edits += [Edit(*span(term), ("true",)) for term in self._cut]
+        edits += [Edit(*span(term), ("true",)) for term in self.correlated]
         edits += [edit for edit in text.edits if edit.end < start or edit.start > end]
         fields = [field for field, _ in columns]
         return fields, self._read([field.name for field in fields], edits)
@@ -485,12 +465,14 @@ class _Query:
         return f"{prefix}SELECT * FROM ({text}) AS __t({', '.join(names)})"
 
 
-def _meant(context: PlanContext, node: exp.Expr) -> Iterator[tuple[Scope, Match]]:
-    """Yield what names mean, each with the SELECT whose column it is; nothing for those that are no columns.
+def _translator(context: PlanContext, lookup: Lookup, nodes: Iterable[exp.Expr]) -> Translator:
+    """Return a translator of some conditions, whose constants Spark is asked for at once."""
+    context.constants.prepare([constant for node in nodes for constant in constant_operands(node)])
+    return Translator(lookup, context.constants, context.settings.ansi)
 
-    Raises:
-        Unsupported: It is not certain what one means.
-    """
+
+def _meant(context: PlanContext, node: exp.Expr) -> Iterator[tuple[Scope, Match]]:
+    """Yield what names of columns mean, each with its SELECT; refuse names that are not certain."""
     for column in node.find_all(exp.Column):
         resolved = context.names.find(column)
         if resolved is None:
@@ -501,12 +483,9 @@ def _meant(context: PlanContext, node: exp.Expr) -> Iterator[tuple[Scope, Match]
 
 
 def _plain(select: exp.Expr, *, shown: bool) -> exp.Select:
-    """Return a SELECT whose rows are those of its FROM clause that its WHERE keeps.
+    """Return a SELECT whose rows are those of its FROM clause that its WHERE keeps; refuse any other query.
 
     Where it is ``shown``, its columns matter; otherwise they only must not change the number of rows.
-
-    Raises:
-        Unsupported: It is another form of query.
     """
     plain = _from_and_where(select)
     items = [unwrap(item.unalias()) for item in plain.expressions]
@@ -516,7 +495,7 @@ def _plain(select: exp.Expr, *, shown: bool) -> exp.Select:
 
 
 def _from_and_where(select: exp.Expr) -> exp.Select:
-    """Return a SELECT that has nothing but items, FROM and WHERE; raises as :func:`_plain` does."""
+    """Return a SELECT that has nothing but items, FROM and WHERE."""
     if not isinstance(select, exp.Select):
         raise Unsupported("a set operation")
     more = [name for name, value in select.args.items() if value and name not in _PLAIN]
