@@ -13,7 +13,7 @@ from millrace.errors import InputError
 from millrace.sql.blocks.conditions import connected
 from millrace.sql.blocks.join_graph import AliasedField, JoinGraph, JoinInput
 from millrace.sql.expr.derived import length_of, shifted
-from millrace.sql.syntax.parse import Unsupported, conjuncts, unwrap
+from millrace.sql.syntax.parse import Unsupported, unwrap
 from millrace.streams.retention import EventTimes, TimeBound, retention
 
 WATERMARK = "spark.watermarkDelayMs"
@@ -116,20 +116,19 @@ def _time_of(graph: JoinGraph, alias: str) -> str:
 
 def _bounds(graph: JoinGraph, columns: dict[str, str]) -> Iterator[TimeBound]:
     """Yield what the conditions of a FROM clause and its WHERE say of differences between event times."""
-    for term in graph.source.inner_terms:
-        for node in map(unwrap, conjuncts(term)):
-            match node:
-                case exp.Between():
-                    middle = _shifted(graph, columns, node.this)
-                    low, high = (_shifted(graph, columns, node.args[name]) for name in ("low", "high"))
-                    yield from _at_most(low, middle)
-                    yield from _at_most(middle, high)
-                case exp.EQ() | exp.LT() | exp.LTE() | exp.GT() | exp.GTE():
-                    left, right = (_shifted(graph, columns, side) for side in (node.this, node.expression))
-                    if not isinstance(node, _AT_LEAST):
-                        yield from _at_most(left, right)
-                    if not isinstance(node, _AT_MOST):
-                        yield from _at_most(right, left)
+    for node in map(unwrap, graph.source.inner_terms):
+        match node:
+            case exp.Between():
+                middle = _shifted(graph, columns, node.this)
+                low, high = (_shifted(graph, columns, node.args[name]) for name in ("low", "high"))
+                yield from _at_most(low, middle)
+                yield from _at_most(middle, high)
+            case exp.EQ() | exp.LT() | exp.LTE() | exp.GT() | exp.GTE():
+                left, right = (_shifted(graph, columns, side) for side in (node.this, node.expression))
+                if not isinstance(node, _AT_LEAST):
+                    yield from _at_most(left, right)
+                if not isinstance(node, _AT_MOST):
+                    yield from _at_most(right, left)
     for pair in graph.inner_keys():
         a, b = (_event_time(columns, graph.column_of(attribute)) for attribute in pair)
         yield from (*_at_most(a, b), *_at_most(b, a))
