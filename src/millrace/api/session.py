@@ -24,7 +24,7 @@ from millrace.spark.handles import remember
 from millrace.spark.patches import watch
 from millrace.spark.session import alive, own_work, session_of
 from millrace.spark.types import arrow_schema
-from millrace.sql.blocks.calls import Calls
+from millrace.sql.blocks.predicates import Calls
 from millrace.sql.planner import plan_cache
 from millrace.sql.planner.planner import Planner
 from millrace.sql.session.functions import Predicates, by_name
