@@ -221,12 +221,14 @@ class Query(PlannedQuery):
         return RunReport({}, self._planned(), tuple(self.lookups()), budgets, calls)
 
     def _planned(self) -> Planned:
-        weaker = [one.run.weaker for one in self.taken] + [each.mask.weaker for each in self.filters]
+        weakened = [one.run.weakened_guarantees for one in self.taken] + [
+            each.mask.weakened_guarantees for each in self.filters
+        ]
         return Planned(
             {one.block.name: _shape(one.block) for one in self.taken},
             tuple(self.reasons),
             settings(self.options),
-            tuple(text for texts in weaker for text in texts),
+            tuple(text for texts in weakened for text in texts),
         )
 
 

@@ -36,7 +36,7 @@ _NULL = 0x6E756C6C
 _TWO = np.uint64(2)
 
 
-class Deal(Protocol):
+class Partitioner(Protocol):
     """Says which coordinates the rows of one map task go to."""
 
     def __call__(self, batch: pa.RecordBatch) -> Array:
@@ -46,7 +46,7 @@ class Deal(Protocol):
         """
 
 
-class InTurn:
+class RoundRobin:
     """Deals rows in turn, in the order in which they come.
 
     Args:
@@ -63,7 +63,7 @@ class InTurn:
         return np.arange(first, self._next, dtype=np.int64)
 
 
-class ByContent:
+class HashPartitioner:
     """Deals rows by what they contain, whatever their order.
 
     Args:
@@ -72,7 +72,7 @@ class ByContent:
 
     def __init__(self, partition: int) -> None:
         self._partition = partition
-        self._counted = InTurn(partition)
+        self._counted = RoundRobin(partition)
 
     def __call__(self, batch: pa.RecordBatch) -> Array:
         """Return numbers that follow from the rows and the partition, ``int64``."""

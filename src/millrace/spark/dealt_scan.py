@@ -74,7 +74,7 @@ class Scan:
 
 
 @dataclass(frozen=True)
-class Held:
+class InlineTable:
     """A table that travels with the plan, read whole by every task."""
 
     table: pa.Table
@@ -88,13 +88,13 @@ class Held:
         yield from self.table.to_batches(max_chunksize=batch_size)
 
 
-def tell_sizes(join: JoinSpec, scans: Mapping[str, Scan | Held], task: int) -> JoinSpec:
+def tell_sizes(join: JoinSpec, scans: Mapping[str, Scan | InlineTable], task: int) -> JoinSpec:
     """Return a block with the sizes of what a task itself reads of it, by alias."""
     sources = [scans[each.alias].tell(each, task) if each.alias in scans else each for each in join.sources]
     joined = len(join.relations)
     return replace(join, relations=tuple(sources[:joined]), beside=tuple(sources[joined:]))
 
 
-def held(frame: DataFrame, schema: pa.Schema) -> Held:
+def inline_table(frame: DataFrame, schema: pa.Schema) -> InlineTable:
     """Return the rows of a DataFrame, with a relation's columns; runs it."""
-    return Held(frame.toArrow().rename_columns(schema.names).cast(schema))
+    return InlineTable(frame.toArrow().rename_columns(schema.names).cast(schema))

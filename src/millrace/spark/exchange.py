@@ -23,7 +23,7 @@ from millrace.engine.kernels import mix
 from millrace.engine.relations.keys import Array, codes
 from millrace.errors import ExecutionError
 from millrace.parquet.types import counted
-from millrace.spark.dealing import Deal, InTurn
+from millrace.spark.dealing import Partitioner, RoundRobin
 from millrace.spark.hypercube import Cube
 
 BLOCK_SCHEMA = pa.schema(
@@ -56,12 +56,12 @@ class BlockWriter:
         deal: Says where the tuples go if the relation is spread.
     """
 
-    def __init__(self, cut: Cut, deal: Deal | None = None) -> None:
+    def __init__(self, cut: Cut, deal: Partitioner | None = None) -> None:
         self.rows = 0
         self.blocks = 0
         self.bytes = 0
         self._cut = cut
-        self._deal = (deal or InTurn()) if cut.cube.is_spread(cut.relation) else None
+        self._deal = (deal or RoundRobin()) if cut.cube.is_spread(cut.relation) else None
         self._offsets = cut.cube.offsets(cut.relation)
         self._keys = [
             (column, axis.type, axis.nulls)

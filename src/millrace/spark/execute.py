@@ -22,7 +22,7 @@ from millrace.parquet.parquet import Split, splits
 from millrace.parquet.types import fixed_width
 from millrace.predicates import PredicateSpec
 from millrace.spark.block import Block, FrameInput, Input, LookupInput, ParquetInput, PreparedBlock
-from millrace.spark.dealt_scan import LEAST_ROWS, Held, Scan, held
+from millrace.spark.dealt_scan import LEAST_ROWS, InlineTable, Scan, inline_table
 from millrace.spark.exchange import BLOCK_SCHEMA, NOTHING, Cut
 from millrace.spark.limits import Limits
 from millrace.spark.lookups import Lookups
@@ -88,7 +88,7 @@ class _Assembly:
             for relation, size in zip(block.join.sources, self._sizes, strict=True)
         )
         stream = None if block.stream is None else block.join.aliases.index(block.stream)
-        self._held = set() if stream is None else self._tables_beside(stream)
+        self._inline = set() if stream is None else self._tables_beside(stream)
         joined = len(block.join.relations)
         self._join = replace(block.join, relations=self._arriving[:joined], beside=self._arriving[joined:])
         self._parallelism = options.cells or default_parallelism(spark)
@@ -108,7 +108,7 @@ class _Assembly:
             )
 
     def run(self) -> PreparedBlock:
-        exchanged = [n for n, mode in enumerate(self._placement.modes) if mode is Mode.EXCHANGED]
+        exchanged = [n for n, mode in enumerate(self._placement.modes) if mode is Mode.SHUFFLED]
         last = self._last(exchanged)
         schema = self._block.schema
         run = PreparedBlock(
@@ -124,7 +124,7 @@ class _Assembly:
         )
         run = replace(
             run,
-            weaker=self._weaker,
+            weakened_guarantees=self._weakened_guarantees,
             spent=self._spent,
             calls=self._limits.progress,
             tasks=self._tasks(exchanged),
@@ -148,9 +148,9 @@ class _Assembly:
             scans={
                 self._arriving[n].alias: self._read(n, mode)
                 for n, mode in enumerate(placement.modes)
-                if mode in (Mode.OWN, Mode.WHOLE)
+                if mode in (Mode.PARTITIONED, Mode.BROADCAST)
             },
-            frame=stream if Mode.FRAME in placement.modes else None,
+            frame=stream if Mode.STREAMED in placement.modes else None,
             exchanged=bool(exchanged),
             limits=self._limits,
             warm_start=FileWarmStart(sink.run) if self._called else None,
@@ -158,12 +158,12 @@ class _Assembly:
             sink=sink,
             lookups=self._lookups,
             unread=tuple(
-                self._join.aliases[n] for n, mode in enumerate(placement.modes) if mode is Mode.ASKED
+                self._join.aliases[n] for n, mode in enumerate(placement.modes) if mode is Mode.LOOKUP
             ),
             target=target,
             aggregate=self._block.aggregate,
         )
-        if Mode.FRAME in placement.modes:
+        if Mode.STREAMED in placement.modes:
             assert placement.stream is not None
             given = self._inputs[placement.stream]
             assert isinstance(given, FrameInput)
@@ -178,7 +178,7 @@ class _Assembly:
         """Return a relation with the rows that a cell gets of it; of those that it reads it knows itself."""
         relation, size, placement = self._arriving[number], self._sizes[number], self._placement
         mode, own = placement.modes[number], self._splits[number]
-        if mode not in (Mode.EXCHANGED, Mode.FRAME):
+        if mode not in (Mode.SHUFFLED, Mode.STREAMED):
             return relation
         rows, guessed = float(size.rows), relation.guessed
         passing = rows
@@ -188,8 +188,8 @@ class _Assembly:
             guessed = isinstance(given, ParquetInput) and bool(given.filters)
         # A DataFrame that is streamed has as many cells as partitions, which are about as many as tasks.
         cells = placement.cells or self._parallelism
-        share = 1 / cells if mode is Mode.FRAME else placement.cube.copies(number) / cells
-        guessed |= share < 1 or mode is Mode.FRAME or self._reduction is not None
+        share = 1 / cells if mode is Mode.STREAMED else placement.cube.copies(number) / cells
+        guessed |= share < 1 or mode is Mode.STREAMED or self._reduction is not None
         return relation.expect(passing * share, rows * share, guessed=guessed)
 
     @cached_property
@@ -213,18 +213,18 @@ class _Assembly:
         )
         return tables
 
-    def _read(self, number: int, mode: Mode) -> Scan | Held:
+    def _read(self, number: int, mode: Mode) -> Scan | InlineTable:
         given = self._inputs[number]
         if isinstance(given, FrameInput):
-            assert number in self._held
-            return held(given.frame, self._arriving[number].schema)
+            assert number in self._inline
+            return inline_table(given.frame, self._arriving[number].schema)
         return self._scan(number, mode)
 
     def _scan(self, number: int, mode: Mode) -> Scan:
         given, own = self._inputs[number], self._splits[number]
         assert isinstance(given, ParquetInput)
         assert own is not None
-        parts = _deal(own, [0] * (self._placement.cells or 1)) if mode is Mode.OWN else (own,)
+        parts = _deal(own, [0] * (self._placement.cells or 1)) if mode is Mode.PARTITIONED else (own,)
         return Scan.of(self._arriving[number].schema, given.filters, parts, given.table.computed)
 
     @cached_property
@@ -234,7 +234,9 @@ class _Assembly:
             return None
         filtered = [isinstance(each, ParquetInput) and bool(each.filters) for each in self._inputs]
         small = small_relations(self._join, self._sizes, filtered, self._parallelism)
-        return Reduction(self._join, tuple((n, self._scan(n, Mode.WHOLE)) for n in small)) if small else None
+        return (
+            Reduction(self._join, tuple((n, self._scan(n, Mode.BROADCAST)) for n in small)) if small else None
+        )
 
     def _last(self, exchanged: Sequence[int]) -> int | None:
         """Return the relation whose blocks are sorted last, or None to leave blocks unsorted."""
@@ -282,7 +284,7 @@ class _Assembly:
                 relation = self._arriving[n]
                 cut = CutTask(relation.alias, relation.schema, cuts[n], sink, self._reduction)
                 sides.append(given.frame.mapInArrow(cut, rows))
-        if Mode.OWN in self._placement.modes:
+        if Mode.PARTITIONED in self._placement.modes:
             # Where nothing is exchanged Spark makes no tasks; but these have rows of their own to read.
             nothing = zip(("id", NOTHING, "''"), rows, strict=True)
             columns = [f"CAST({x} AS {f.dataType.simpleString()}) AS {f.name}" for x, f in nothing]
@@ -329,7 +331,7 @@ class _Assembly:
             text += ", each tuple once" if relation.distinct else ""
             text += ", looked through for matches" if relation in join.beside else ""
             text += f"; {placement.modes[number].value}"
-            if placement.modes[number] is Mode.EXCHANGED and (copies := placement.cube.copies(number)) > 1:
+            if placement.modes[number] is Mode.SHUFFLED and (copies := placement.cube.copies(number)) > 1:
                 text += f", {copies} copies"
             lines.append(text + (", sorted last" if number == last else ""))
         if not in_place and self._reduction is not None:
@@ -339,16 +341,18 @@ class _Assembly:
             lines.append(f"  join state: {state.name}, because {state.because}")
         lines += [f"  on {equality}" for equality in join.equalities]
         lines += [f"  where {show(predicate)}" for predicate in join.residuals]
-        lines += [f"  weaker: {each}" for each in self._weaker]
+        lines += [f"  weaker: {each}" for each in self._weakened_guarantees]
         return "\n".join(lines)
 
     def _spent(self) -> list[Spent]:
         return self._limits.spent() + ([] if self._lookups is None else self._lookups.spent())
 
     @property
-    def _weaker(self) -> tuple[str, ...]:
+    def _weakened_guarantees(self) -> tuple[str, ...]:
         """What is promised less of limits and lookups because tasks do not reach the coordinator."""
-        return self._limits.weaker + (() if self._lookups is None else self._lookups.weaker)
+        return self._limits.weakened_guarantees + (
+            () if self._lookups is None else self._lookups.weakened_guarantees
+        )
 
 
 def _numbers(spark: SparkSession, tasks: int) -> DataFrame:

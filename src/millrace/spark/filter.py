@@ -19,7 +19,7 @@ from millrace.spark.handles import remember
 from millrace.spark.patches import noted
 from millrace.spark.plans import Mode, explained, planned
 from millrace.spark.predicates import Applied, Predicate, check_sendable
-from millrace.spark.session import alive, own_work
+from millrace.spark.session import alive, internal_query
 from millrace.spark.where import Mask, Slot, mask
 
 _MASK = "__millrace_mask"
@@ -40,7 +40,7 @@ def where(
         settings = replace(settings, policy=policy)
     filter_ = Filter(df, conditions_of(predicates), settings)
     try:
-        with own_work():
+        with internal_query():
             return filter_.frame()
     except MillraceError:
         raise
@@ -207,7 +207,7 @@ class Filtered:
         planned = Planned(settings=settings(self.options))
         if self.mask is None:
             return RunReport({}, planned)
-        planned = replace(planned, weaker=self.mask.weaker)
+        planned = replace(planned, weaker=self.mask.weakened_guarantees)
         spent, calls = tuple(self.mask.spent()), tuple(self.mask.calls())
         return RunReport({}, planned, budgets=spent, calls=calls)
 

@@ -38,13 +38,13 @@ class Limits:
         run: Identifies the run.
         address: Of the coordinator; None when no predicate needs one, or tasks do not reach it.
         alone: What tasks go by then.
-        weaker: Which promises are weaker then, a sentence for each predicate.
+        weakened_guarantees: Which promises are weaker then, a sentence for each predicate.
     """
 
     run: str
     address: Address | None = None
     alone: Alone | None = None
-    weaker: tuple[str, ...] = ()
+    weakened_guarantees: tuple[str, ...] = ()
 
     @classmethod
     def of(

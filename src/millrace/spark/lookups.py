@@ -81,14 +81,14 @@ class Lookups:
             do not reach it.
         relations: What is looked up.
         own: What each task keeps for itself then, by the lookups' numbers.
-        weaker: Which promises are weaker then, a sentence for each lookup.
+        weakened_guarantees: Which promises are weaker then, a sentence for each lookup.
     """
 
     run: str
     address: Address | None
     relations: tuple[Lookup, ...] = field(default_factory=tuple)
     own: tuple[Registration, ...] = ()
-    weaker: tuple[str, ...] = ()
+    weakened_guarantees: tuple[str, ...] = ()
 
     @classmethod
     def of(

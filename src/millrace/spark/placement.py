@@ -32,11 +32,11 @@ _SMALL_BYTES = 64 * 1024 * 1024
 class Mode(Enum):
     """How a relation's tuples reach the eddies."""
 
-    OWN = "read in place: each task reads its own row groups"
-    WHOLE = "read whole by every task"
-    FRAME = "streamed from Spark's own tasks"
-    EXCHANGED = "exchanged in blocks"
-    ASKED = "looked up as its keys come"
+    PARTITIONED = "read in place: each task reads its own row groups"
+    BROADCAST = "read whole by every task"
+    STREAMED = "streamed from Spark's own tasks"
+    SHUFFLED = "exchanged in blocks"
+    LOOKUP = "looked up as its keys come"
 
 
 @dataclass(frozen=True)
@@ -116,7 +116,7 @@ def place(
     fixed = [size.fixed for size in sizes]
     graph, staying = dealing(join)
     cube = with_nulls(choose(graph, [max(1, size.bytes) for size in sizes], cells, fixed), staying)
-    return Placement((Mode.EXCHANGED,) * len(sizes), cube.cells, cube, None, reason)
+    return Placement((Mode.SHUFFLED,) * len(sizes), cube.cells, cube, None, reason)
 
 
 def dealing(join: JoinSpec) -> tuple[QueryGraph, set[tuple[int, str]]]:
@@ -187,7 +187,7 @@ def _by_keys(
     too much, or in place, any cell may want any key, and the coordinator of the job sees to it that it
     is asked for once.
     """
-    modes = [Mode.ASKED if size.asked else Mode.EXCHANGED for size in sizes]
+    modes = [Mode.LOOKUP if size.asked else Mode.SHUFFLED for size in sizes]
     if options.placement == "in_place":
         stream = _stream([replace(s, fixed=s.fixed or n in bound) for n, s in enumerate(sizes)], forced=True)
         if stream is not None:
@@ -248,13 +248,13 @@ def _objection(sizes: Sequence[Size], stream: int, options: Options, parallelism
 
 
 def _in_place(sizes: Sequence[Size], stream: int, parallelism: int, reason: str) -> Placement:
-    modes = [Mode.EXCHANGED if size.splits is None else Mode.WHOLE for size in sizes]
-    modes = [Mode.ASKED if size.asked else mode for size, mode in zip(sizes, modes, strict=True)]
+    modes = [Mode.SHUFFLED if size.splits is None else Mode.BROADCAST for size in sizes]
+    modes = [Mode.LOOKUP if size.asked else mode for size, mode in zip(sizes, modes, strict=True)]
     splits = sizes[stream].splits
     if splits is None:
-        modes[stream] = Mode.FRAME
+        modes[stream] = Mode.STREAMED
         return Placement(tuple(modes), None, Cube(()), stream, reason)
-    modes[stream] = Mode.OWN
+    modes[stream] = Mode.PARTITIONED
     cells = max(1, min(parallelism, splits))
     # On the only axis, no exchanged relation has a coordinate: each of their tuples goes to every cell.
     cube = Cube((Axis(cells, None, ((stream, ""),)),) if cells > 1 else ())

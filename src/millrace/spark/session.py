@@ -1,9 +1,9 @@
 """What a query asks of its Spark session: whether it lives, its settings, its cores, what a stage costs.
 
-What Millrace itself asks while it plans is told apart from what the user asks, by :func:`own_work`. Spark's
-Python side logs every error of its analyser as a record of some kilobytes, beside raising it. Who
-plans a query may ask Spark several times before the error goes to the user, who would see all these records.
-And a session that is enabled for Millrace must not send Millrace's own questions through Millrace.
+Questions that Millrace asks while it plans are marked by :func:`internal_query`. Spark's Python side logs
+every error of its analyser as a record of some kilobytes, beside raising it. Millrace may ask several times
+before the error reaches the user, who would see all these records. And a session that is enabled for Millrace
+must not send Millrace's own questions through Millrace.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from weakref import WeakKeyDictionary
 
 from millrace.errors import InputError
 from millrace.spark.failures import translated
-from millrace.spark.worker import prompt
+from millrace.spark.worker import low_latency
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -33,8 +33,8 @@ _STARTS = 2
 """Runs of each job in :func:`start_seconds`, which takes the shortest."""
 
 _LOGGERS = ("SQLQueryContextLogger", "DataFrameQueryContextLogger")
-# Within own_work, the sessions' parallelism by their identities, as far as it was asked for.
-_within: ContextVar[dict[int, int] | None] = ContextVar("millrace_own_work", default=None)
+# Within internal_query, the sessions' parallelism by their identities, as far as it was asked for.
+_within: ContextVar[dict[int, int] | None] = ContextVar("millrace_internal_query", default=None)
 
 
 def session_of(spark: Any, tables: Mapping[Any, Any]) -> SparkSession:
@@ -71,7 +71,7 @@ def default_parallelism(spark: SparkSession) -> int:
     """Return Spark's default parallelism: on most clusters, the number of cores.
 
     Connect has no call for it, so a tiny job counts the partitions that Spark gives to a range;
-    once a session. Classic Spark is asked once in :func:`own_work`.
+    once a session. Classic Spark is asked once in :func:`internal_query`.
     """
     if not is_connect(spark):
         return (_within.get() or {}).get(id(spark)) or _parallelism(spark)
@@ -149,7 +149,7 @@ class SessionConf:
 
 
 class _Filter(logging.Filter):
-    """Drops records of threads that are within :func:`own_work`."""
+    """Drops records of threads that are within :func:`internal_query`."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         return _within.get() is None
@@ -158,13 +158,13 @@ class _Filter(logging.Filter):
 _filter = _Filter()
 
 
-def at_own_work() -> bool:
-    """Return whether this thread is within :func:`own_work`."""
+def is_internal_query() -> bool:
+    """Return whether this thread is within :func:`internal_query`."""
     return _within.get() is not None
 
 
 @contextmanager
-def own_work() -> Iterator[None]:
+def internal_query() -> Iterator[None]:
     """Ask Spark without its log, and as it is, in this thread, while the body runs."""
     from pyspark.logger import PySparkLogger  # makes loggers of its own class, before ours does
 
@@ -192,7 +192,7 @@ def start_seconds(spark: SparkSession) -> float:
     return known
 
 
-@prompt
+@low_latency
 def _same(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     yield from batches
 

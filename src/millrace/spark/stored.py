@@ -30,7 +30,7 @@ from millrace.spark.scans import table_at
 from millrace.spark.session import SessionConf, default_parallelism
 from millrace.spark.tasks import number_of
 from millrace.spark.types import spark_schema
-from millrace.spark.worker import prompt
+from millrace.spark.worker import low_latency
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -93,7 +93,7 @@ class ReadTask:
     step: int
 
     @shortened
-    @prompt
+    @low_latency
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Yield the rows that are the task's to read."""
         number = number_of(batches)

@@ -22,9 +22,9 @@ from millrace.errors import InputError
 from millrace.options import Options
 from millrace.spark.coordinating import host_of
 from millrace.spark.failures import shortened
-from millrace.spark.session import own_work
+from millrace.spark.session import internal_query
 from millrace.spark.types import normalise
-from millrace.spark.worker import prompt
+from millrace.spark.worker import low_latency
 
 if TYPE_CHECKING:
     from millrace.limits.registration import Address
@@ -63,7 +63,7 @@ class _Send:
     schema: pa.Schema
 
     @shortened
-    @prompt
+    @low_latency
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         self.target.send(normalise(batch, self.schema) for batch in batches)
         yield from ()
@@ -111,7 +111,7 @@ def stream_of(
         def run() -> None:
             spark.addTag(tag)  # tags belong to a thread
             try:
-                with own_work():  # the action is the reader's
+                with internal_query():  # the action is the reader's
                     frame.collect()
             except BaseException as error:  # noqa: BLE001  # it is raised where the rows are wanted
                 stream.fail(error)

@@ -18,8 +18,8 @@ from millrace.engine.peak import peak_memory
 from millrace.engine.spec import JoinSpec
 from millrace.engine.spill.run_of import run_of
 from millrace.options import Options
-from millrace.spark.dealing import ByContent, Deal, InTurn
-from millrace.spark.dealt_scan import LEAST_ROWS, Held, Scan, tell_sizes
+from millrace.spark.dealing import HashPartitioner, Partitioner, RoundRobin
+from millrace.spark.dealt_scan import LEAST_ROWS, InlineTable, Scan, tell_sizes
 from millrace.spark.exchange import FIGURES, BlockReader, BlockWriter, Cut, block_rows, figures_block
 from millrace.spark.failures import shortened
 from millrace.spark.limits import Limits
@@ -28,7 +28,7 @@ from millrace.spark.reduction import Reducer, Reduction
 from millrace.spark.reports import FileWarmStart, Sink, task_name
 from millrace.spark.streaming import Target
 from millrace.spark.types import normalise
-from millrace.spark.worker import prompt
+from millrace.spark.worker import low_latency
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ class EddyTask:
     join: JoinSpec
     options: Options
     stream: str | None
-    scans: dict[str, Scan | Held]
+    scans: dict[str, Scan | InlineTable]
     frame: str | None
     exchanged: bool
     limits: Limits
@@ -74,7 +74,7 @@ class EddyTask:
         return task_name(self.sink.run)
 
     @shortened
-    @prompt
+    @low_latency
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Yield the cell's part of the result."""
         began = time.perf_counter()
@@ -171,7 +171,7 @@ class ScanTask:
     reduction: Reduction | None = None
 
     @shortened
-    @prompt
+    @low_latency
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Yield rows of blocks."""
         task = number_of(batches)
@@ -181,7 +181,7 @@ class ScanTask:
         with books.telling():
             for alias, scan, cut in zip(self.aliases, self.scans, self.cuts, strict=True):
                 rows = scan.read(task, self.batch_size, partial(books.ranges.keeps, alias))
-                yield from books.cut(alias, rows, cut, InTurn(task))
+                yield from books.cut(alias, rows, cut, RoundRobin(task))
         yield from books.close()
 
 
@@ -196,14 +196,14 @@ class CutTask:
     reduction: Reduction | None = None
 
     @shortened
-    @prompt
+    @low_latency
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Yield rows of blocks."""
         task = _partition()
         books = _Books(f"cut {self.alias} {task}", self.sink, self.reduction)
         source = _normalised(batches, self.schema)
         with books.telling():
-            yield from books.cut(self.alias, source, self.cut, ByContent(task))
+            yield from books.cut(self.alias, source, self.cut, HashPartitioner(task))
         yield from books.close()
 
 
@@ -259,7 +259,7 @@ class _Books:
         return self._sink.telling(self._task, self._figures)
 
     def cut(
-        self, alias: str, source: Iterator[pa.RecordBatch], cut: Cut, deal: Deal
+        self, alias: str, source: Iterator[pa.RecordBatch], cut: Cut, deal: Partitioner
     ) -> Iterator[pa.RecordBatch]:
         began = time.perf_counter()
         writer = BlockWriter(cut, deal)

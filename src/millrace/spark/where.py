@@ -28,7 +28,7 @@ from millrace.spark.failures import shortened
 from millrace.spark.limits import Limits
 from millrace.spark.reports import FileWarmStart, Reports, Sink, task_name
 from millrace.spark.values import SparkValues, spark_values
-from millrace.spark.worker import prompt
+from millrace.spark.worker import low_latency
 
 if TYPE_CHECKING:
     from millrace.limits.progress import LookupProgress
@@ -65,7 +65,7 @@ class Mask:
             or, on Spark Connect where figures are wanted, a struct of ``keep`` and ``report``.
         reports: Where its figures arrive.
         plan: What it does, as text.
-        weaker: What is promised less of limits because tasks do not reach the coordinator.
+        weakened_guarantees: What is promised less of limits because tasks do not reach the coordinator.
         spent: Returns what was spent of budgets.
         calls: Returns what calls of predicates with limits have come to.
     """
@@ -73,7 +73,7 @@ class Mask:
     function: Any
     reports: Reports
     plan: str
-    weaker: tuple[str, ...] = ()
+    weakened_guarantees: tuple[str, ...] = ()
     spent: Callable[[], list[Spent]] = list
     calls: Callable[[], list[LookupProgress]] = list
 
@@ -108,7 +108,7 @@ def mask(
     )
 
     @shortened
-    @prompt
+    @low_latency
     def keep(batches: Iterator[tuple[pa.Array, ...]]) -> Iterator[pa.Array]:
         yield from task(batches)
 
@@ -119,7 +119,7 @@ def mask(
     if not all(slot.spec.deterministic for slot in slots):
         function = function.asNondeterministic()
     limits = task.limits
-    return Mask(function, reports, task.plan(), limits.weaker, limits.spent, limits.progress)
+    return Mask(function, reports, task.plan(), limits.weakened_guarantees, limits.spent, limits.progress)
 
 
 @dataclass(frozen=True)
@@ -181,7 +181,7 @@ class MaskTask:
                     text += f", {setting}={getattr(spec, setting)}"
             text += "" if spec.answers is None else f", answers kept in {str(spec.answers)!r}"
             lines.append(text + (", on_error=null" if spec.on_error == "null" else ""))
-        lines += [f"  weaker: {each}" for each in self.limits.weaker]
+        lines += [f"  weaker: {each}" for each in self.limits.weakened_guarantees]
         return "\n".join(lines)
 
     def _join(self, schema: pa.Schema, names: Sequence[str]) -> JoinSpec:

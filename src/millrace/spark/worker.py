@@ -34,7 +34,7 @@ _LOCAL = ("127.0.0.1", "::1", "::ffff:127.0.0.1")
 _modules = 0
 
 
-def prompt(task: Callable[P, Iterator[T]]) -> Callable[P, Iterator[T]]:
+def low_latency(task: Callable[P, Iterator[T]]) -> Callable[P, Iterator[T]]:
     """Let a task have its input at once, the next one begin soon, and its memory be measured."""
 
     @functools.wraps(task)

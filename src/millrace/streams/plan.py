@@ -24,7 +24,7 @@ from millrace.options import Options
 from millrace.parquet.parquet import splits
 from millrace.reports.micro_batch import PREFIX, SEPARATOR
 from millrace.spark.block import Block, FrameInput, ParquetInput, PreparedBlock
-from millrace.spark.dealt_scan import Held, Scan, held
+from millrace.spark.dealt_scan import InlineTable, Scan, inline_table
 from millrace.spark.exchange import BLOCK_SCHEMA
 from millrace.spark.hypercube import Cube, choose
 from millrace.spark.placement import dealing, with_nulls
@@ -225,7 +225,7 @@ def _frame(block: Block, alias: str) -> FrameInput:
     return given
 
 
-def _table(block: Block, alias: str) -> Scan | Held:
+def _table(block: Block, alias: str) -> Scan | InlineTable:
     """Return how a table is read, which every cell does when it begins."""
     given = block.inputs[alias]
     schema = block.join.relation(alias).schema
@@ -234,7 +234,7 @@ def _table(block: Block, alias: str) -> Scan | Held:
             parts = (splits(table, filters, columns),)
             return Scan.of(schema, filters, parts, table.computed)
         case FrameInput(frame):
-            kept = held(frame, schema)
+            kept = inline_table(frame, schema)
             if kept.table.nbytes > _MOST_TABLE:
                 raise SetupError(
                     f"table {alias!r} is a DataFrame of {kept.table.nbytes:,} bytes, and travels with every "

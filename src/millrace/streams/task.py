@@ -16,7 +16,7 @@ from millrace.engine.spec import JoinSpec
 from millrace.engine.values import Value, computed
 from millrace.errors import ReadError
 from millrace.options import Options
-from millrace.spark.dealt_scan import Held, Scan, tell_sizes
+from millrace.spark.dealt_scan import InlineTable, Scan, tell_sizes
 from millrace.spark.hypercube import Axis
 
 FORMAT = 3
@@ -63,7 +63,7 @@ class ContinuousJoin:
     name: str
     join: JoinSpec
     streams: tuple[Stream, ...]
-    tables: Mapping[str, Scan | Held]
+    tables: Mapping[str, Scan | InlineTable]
     options: Options
     cells: int
     dealt: str

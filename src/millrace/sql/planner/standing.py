@@ -14,7 +14,7 @@ import pyarrow as pa
 from millrace.engine.expressions import ColumnRef, Predicate, columns_of
 from millrace.errors import InputError
 from millrace.options import Options
-from millrace.spark.session import own_work
+from millrace.spark.session import internal_query
 from millrace.spark.types import arrow_schema
 from millrace.sql.blocks.components import Groups
 from millrace.sql.planner.build import block_of
@@ -176,7 +176,10 @@ class SharedJoin:
 
     @contextmanager
     def _context(self) -> Iterator[tuple[Frames, Callable[[str], tuple[Plan, StructType]]]]:
-        with own_work(), closing(Planner(self._spark, self._options, self._streams, {}, {})) as pipeline:
+        with (
+            internal_query(),
+            closing(Planner(self._spark, self._options, self._streams, {}, {})) as pipeline,
+        ):
             yield pipeline.frames, lambda text: pipeline.plan(parse(text))
 
 
