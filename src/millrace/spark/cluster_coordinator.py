@@ -24,8 +24,7 @@ from millrace.limits.detached import IDLE_SECONDS, Call, Seal, Started, call, st
 from millrace.limits.process import RemoteCoordinator
 from millrace.options import EXECUTOR
 from millrace.spark.failures import is_sparks, translated
-from millrace.spark.reach import own_address
-from millrace.spark.session import internal_query
+from millrace.spark.session import internal_query, own_address
 
 if TYPE_CHECKING:
     from millrace.limits.registration import Address, Registration

@@ -6,7 +6,6 @@ import heapq
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 from functools import cached_property, reduce
-from weakref import WeakKeyDictionary
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession, functions as sf
@@ -29,7 +28,7 @@ from millrace.spark.lookups import Lookups
 from millrace.spark.placement import Mode, Size, place
 from millrace.spark.reduction import Reduction, small_relations
 from millrace.spark.reports import FileWarmStart, Reports
-from millrace.spark.session import default_parallelism
+from millrace.spark.session import default_parallelism, facts_of, shuffle_partitions
 from millrace.spark.streaming import Target, endless, stream_of
 from millrace.spark.tasks import CutTask, EddyTask, ScanTask
 from millrace.spark.types import spark_schema
@@ -38,8 +37,6 @@ from millrace.spark.types import spark_schema
 _UNKNOWN_BYTES = 256 * 1024 * 1024
 # From this size on, a cell's blocks are sorted, so that the streamed relation need not wait in memory.
 _SORTED_BYTES = 256 * 1024 * 1024
-
-_NUMBERS: WeakKeyDictionary[SparkSession, dict[int, DataFrame]] = WeakKeyDictionary()
 
 
 def execute(spark: SparkSession, block: Block, options: Options) -> PreparedBlock:
@@ -95,7 +92,7 @@ class _Assembly:
         bound = {n: [spec.columns for spec in each.indexes] for n, each in self._looked_up.items()}
         # Asking is a request on Spark Connect, and files need no answer.
         frames = any(size.splits is None for size in self._sizes)
-        partitions = int(str(spark.conf.get("spark.sql.shuffle.partitions", "200"))) if frames else 0
+        partitions = shuffle_partitions(spark) if frames else 0
         self._placement = place(
             self._join, self._sizes, options, self._parallelism, bound, partitions, stream
         )
@@ -357,10 +354,10 @@ class _Assembly:
 
 def _numbers(spark: SparkSession, tasks: int) -> DataFrame:
     """Return one partition for each number from 0, which is its only row; made once a session."""
-    known = _NUMBERS.setdefault(spark, {})
-    if tasks not in known:
-        known[tasks] = spark.range(0, tasks, 1, numPartitions=tasks)
-    return known[tasks]
+    numbers = facts_of(spark).numbers
+    if tasks not in numbers:
+        numbers[tasks] = spark.range(0, tasks, 1, numPartitions=tasks)
+    return numbers[tasks]
 
 
 def _scanned(given: Input | None) -> ParquetInput | FrameInput | None:

@@ -28,7 +28,7 @@ from millrace.spark.dealt_scan import InlineTable, Scan, inline_table
 from millrace.spark.exchange import BLOCK_SCHEMA
 from millrace.spark.hypercube import Cube, choose
 from millrace.spark.placement import dealing, with_nulls
-from millrace.spark.session import default_parallelism
+from millrace.spark.session import SessionConf, default_parallelism, shuffle_partitions
 from millrace.spark.streaming import endless
 from millrace.spark.types import spark_schema
 from millrace.streams.exchange import Pack, Unpack
@@ -173,7 +173,7 @@ def deal(
 def _check_provider(spark: SparkSession) -> None:
     """Raise SetupError unless state is kept in RocksDB, by an operator that can be had."""
     require("streams", "a join of streams, whose state Spark sends to Python,", "google.protobuf")
-    provider = str(spark.conf.get(_PROVIDER, ""))
+    provider = SessionConf(spark).get(_PROVIDER, "")
     if provider != _ROCKSDB:
         raise SetupError(
             f"a continuous join keeps its state in RocksDB, and the session's state store is {provider!r}: "
@@ -184,7 +184,7 @@ def _check_provider(spark: SparkSession) -> None:
 
 def _cells(spark: SparkSession, options: Options) -> int:
     """Return the number of cells: one for each partition of Spark's state."""
-    partitions = int(str(spark.conf.get("spark.sql.shuffle.partitions", "200")))
+    partitions = shuffle_partitions(spark)
     cores = default_parallelism(spark)
     if partitions > _MOST_CELLS * cores:
         warnings.warn(
