@@ -6,12 +6,11 @@ What asks is imported where it is used: tasks without lookups do not need it.
 from __future__ import annotations
 
 import atexit
+import functools
 import tempfile
-import weakref
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
-from functools import cache as once
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -24,13 +23,13 @@ from millrace.engine.expressions import Predicate, and_all, columns_of, evaluate
 from millrace.engine.figures import ModuleFigures
 from millrace.engine.spec import JoinSpec
 from millrace.limits.clock import WallClock
+from millrace.limits.registration import Registration
 from millrace.options import Options
-from millrace.spark.coordinating import Alone, coordinator_at, coordinator_of, execution_of
+from millrace.spark.coordinating import coordinator_at, coordinator_of, execution_of
+from millrace.spark.limits import Registered
 
 if TYPE_CHECKING:
-    from millrace.limits.budget import Spent
     from millrace.limits.progress import FailedKey, LookupProgress
-    from millrace.limits.registration import Address, Registration
     from millrace.limits.secrets import Secrets
     from millrace.lookups.asking import Connect
     from millrace.lookups.index import LookupIndex
@@ -72,23 +71,10 @@ class Opened:
 
 
 @dataclass(frozen=True)
-class Lookups:
-    """All lookups of a block; travels to the tasks.
+class Lookups(Registered):
+    """All lookups of a block; travels to the tasks."""
 
-    Attributes:
-        run: Identifies the run.
-        address: Of the coordinator, where keys are claimed, limits kept and secrets known; None where tasks
-            do not reach it.
-        relations: What is looked up.
-        own: What each task keeps for itself then, by the lookups' numbers.
-        weakened_guarantees: Which promises are weaker then, a sentence for each lookup.
-    """
-
-    run: str
-    address: Address | None
-    relations: tuple[Lookup, ...] = field(default_factory=tuple)
-    own: tuple[Registration, ...] = ()
-    weakened_guarantees: tuple[str, ...] = ()
+    relations: tuple[Lookup, ...] = ()
 
     @classmethod
     def of(
@@ -113,15 +99,14 @@ class Lookups:
             ExecutionError: The coordinator cannot listen, or is not reached and has to be.
         """
         from millrace.limits.process import CoordinatorProcess
-        from millrace.limits.registration import Registration
         from millrace.limits.secrets import Secrets
 
         registrations: list[Registration] = []
         relations = []
         coordinator = coordinator_of(spark, options)
         # On an executor's disk answers would be lost with it.
-        beside = isinstance(coordinator, CoordinatorProcess)
-        cache = _cache_of_streams() if stream and beside else None
+        is_here = isinstance(coordinator, CoordinatorProcess)
+        cache = _cache_of_streams() if stream and is_here else None
         for alias, given in inputs.items():
             indexes, scans = [], []
             for spec in given.indexes:
@@ -135,32 +120,20 @@ class Lookups:
                 registrations.append(Registration(f"scan of {alias}", secrets=secrets.values()))
             schema = given.indexes[0].schema if given.indexes else join.relation(alias).schema
             relations.append(Lookup(alias, schema, given.filters, tuple(indexes), tuple(scans)))
-        if isinstance(coordinator, Alone):
-            own = tuple(map(coordinator.registration, registrations))
-            asked = [number for each in relations for number, _ in each.indexes]
-            told = tuple(coordinator.told(registrations[number]) for number in asked)
-            return cls(run, None, tuple(relations), own, told)
-        coordinator.register(run, registrations)
-        found = cls(run, coordinator.address_of(run), tuple(relations))
-        if not stream:  # which runs on when nothing refers to its DataFrame any more
-            weakref.finalize(found, coordinator.release, run).atexit = False
-        return found
+        limited = [number for relation in relations for number, _ in relation.indexes]
+        return cls.register(
+            coordinator, run, registrations, limited, released=not stream, relations=tuple(relations)
+        )
 
     def progress(self) -> list[LookupProgress]:
         """Return how far the indexes are; in the process that planned the query."""
-        if self.address is None:
-            return []
+        progress = super().progress()
         numbers = [number for relation in self.relations for number, _ in relation.indexes]
-        known = coordinator_at(self.address).progress(self.run)
-        return [known[number] for number in numbers]
-
-    def spent(self) -> list[Spent]:
-        """Return what was spent of budgets; in the process that planned the query."""
-        return [] if self.address is None else coordinator_at(self.address).spent(self.run)
+        return [progress[number] for number in numbers] if progress else []
 
     def failed(self) -> list[FailedKey]:
         """Return the keys that could not be looked up; in the process that planned the query."""
-        return [] if self.address is None else coordinator_at(self.address).failed(self.run)
+        return [] if self.address is None else coordinator_at(self.address).failed(self.scope)
 
     @contextmanager
     def open(self, join: JoinSpec) -> Iterator[Opened]:
@@ -171,7 +144,7 @@ class Lookups:
 
         loop = Loop()
         clock = WallClock()
-        job = f"{self.run}/{execution_of(TaskContext.get())}"
+        job = f"{self.scope}/{execution_of(TaskContext.get())}"
         modules: list[LookupIndex | LookupScan] = []
         access: dict[str, list[LookupIndex | LookupScan]] = {}
         for relation in self.relations:
@@ -233,7 +206,7 @@ class _Keep:
         return pa.RecordBatch.from_arrays(columns, schema=self.schema)
 
 
-@once
+@functools.cache
 def _cache_of_streams() -> Path:
     """Return the folder for answers to streams that name none; it is removed when this process ends."""
     folder = tempfile.TemporaryDirectory(prefix="millrace-streams-", ignore_cleanup_errors=True)
