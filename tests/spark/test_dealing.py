@@ -13,9 +13,15 @@ from hypothesis import given, settings, strategies as hs
 
 from millrace.engine.expressions import Column as ColumnOf, ColumnRef, Compare, Literal
 from millrace.parquet.parquet import open_table, splits
-from millrace.spark.dealing import HashPartitioner, RoundRobin
 from millrace.spark.dealt_scan import Scan
-from millrace.spark.exchange import BLOCK_SCHEMA, BlockReader, BlockWriter, Cut
+from millrace.spark.exchange import (
+    BLOCK_SCHEMA,
+    BlockReader,
+    BlockWriter,
+    Cut,
+    HashPartitioner,
+    RoundRobin,
+)
 from millrace.spark.hypercube import Axis, Cube
 from millrace.spark.reports import Sink
 from millrace.spark.tasks import CutTask, ScanTask

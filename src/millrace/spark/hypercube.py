@@ -7,7 +7,7 @@ and goes to every cell that agrees with them. The tuples of one result agree on 
 so they meet in exactly one cell.
 
 A relation may also be *spread*: it gets an axis of its own on which a tuple's coordinate is
-arbitrary (see :mod:`millrace.spark.dealing`). That is right too, since no other relation has a coordinate
+arbitrary (see :mod:`millrace.spark.exchange`). That is right too, since no other relation has a coordinate
 there, and it is the best axis when one relation is large and the others are small, or not connected with it.
 A relation with set semantics cannot be spread: equal tuples must meet.
 """
@@ -86,13 +86,13 @@ class Cube:
         """Return whether the relation has an axis of its own."""
         return any(axis.type is None and axis.column(relation) is not None for axis in self.axes)
 
-    def base(self, relation: int, hashes: Sequence[Array], dealt: Array | None = None) -> Array | None:
+    def base(self, relation: int, hashes: Sequence[Array], spread: Array | None = None) -> Array | None:
         """Return each tuple's cell with the coordinate 0 wherever the relation has none.
 
         Args:
             relation: The relation's number.
             hashes: For each of its hashed axes in order, a mixed ``int64`` hash of each of the ``n`` keys.
-            dealt: If it is spread, a number from 0 for each tuple, of which the remainder is its coordinate.
+            spread: If it is spread, a number from 0 for each tuple, of which the remainder is its coordinate.
 
         Returns:
             Cell numbers, shape ``(n,)``, or None when it is 0 for every tuple.
@@ -104,8 +104,8 @@ class Cube:
             if column is None:
                 continue
             if axis.type is None:
-                assert dealt is not None
-                coordinate = dealt % axis.share
+                assert spread is not None
+                coordinate = spread % axis.share
             else:
                 # Unsigned, because the remainder of a negative number would be negative in C.
                 coordinate = (next(remaining).view(np.uint64) % np.uint64(axis.share)).astype(np.int64)

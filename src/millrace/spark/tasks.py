@@ -18,9 +18,18 @@ from millrace.engine.peak import peak_memory
 from millrace.engine.spec import JoinSpec
 from millrace.engine.spill.run_of import run_of
 from millrace.options import Options
-from millrace.spark.dealing import HashPartitioner, Partitioner, RoundRobin
 from millrace.spark.dealt_scan import LEAST_ROWS, InlineTable, Scan, tell_sizes
-from millrace.spark.exchange import FIGURES, BlockReader, BlockWriter, Cut, block_rows, figures_block
+from millrace.spark.exchange import (
+    FIGURES,
+    BlockReader,
+    BlockWriter,
+    Cut,
+    HashPartitioner,
+    Partitioner,
+    RoundRobin,
+    block_rows,
+    figures_block,
+)
 from millrace.spark.failures import shortened
 from millrace.spark.limits import Limits
 from millrace.spark.lookups import Lookups

@@ -9,8 +9,7 @@ import numpy as np
 import pyarrow as pa
 from pyspark import TaskContext
 
-from millrace.spark.dealing import HashPartitioner
-from millrace.spark.exchange import BLOCK_SCHEMA, NOTHING, BlockWriter, Cut, block_rows
+from millrace.spark.exchange import BLOCK_SCHEMA, NOTHING, BlockWriter, Cut, HashPartitioner, block_rows
 from millrace.spark.hypercube import Cube
 from millrace.spark.worker import low_latency
 from millrace.streams.processor import CONTROL
