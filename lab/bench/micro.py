@@ -117,11 +117,10 @@ def _counts(*numbers: int) -> pa.RecordBatch:
 def _blocks(run: Run, path: str, tasks: int) -> DataFrame:
     """Return the counts after an exchange of a file's rows in blocks."""
     from millrace.parquet.parquet import open_table, splits
-    from millrace.spark.dealt_scan import Scan
     from millrace.spark.exchange import BLOCK_SCHEMA, Cut
     from millrace.spark.hypercube import Axis, Cube
     from millrace.spark.reports import Sink
-    from millrace.spark.tasks import ScanTask
+    from millrace.spark.tasks import Scan, ScanTask
     from millrace.spark.types import spark_schema
 
     own = splits(open_table(path), (), tuple(SCHEMA.names))

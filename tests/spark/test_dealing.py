@@ -13,7 +13,6 @@ from hypothesis import given, settings, strategies as hs
 
 from millrace.engine.expressions import Column as ColumnOf, ColumnRef, Compare, Literal
 from millrace.parquet.parquet import open_table, splits
-from millrace.spark.dealt_scan import Scan
 from millrace.spark.exchange import (
     BLOCK_SCHEMA,
     BlockReader,
@@ -24,7 +23,7 @@ from millrace.spark.exchange import (
 )
 from millrace.spark.hypercube import Axis, Cube
 from millrace.spark.reports import Sink
-from millrace.spark.tasks import CutTask, ScanTask
+from millrace.spark.tasks import CutTask, Scan, ScanTask
 
 SCHEMAS = [
     pa.schema([("k", pa.int64()), ("s", pa.string())]),

@@ -21,7 +21,6 @@ from millrace.parquet.parquet import Split, splits
 from millrace.parquet.types import fixed_width
 from millrace.predicates import PredicateSpec
 from millrace.spark.block import Block, FrameInput, Input, LookupInput, ParquetInput, PreparedBlock
-from millrace.spark.dealt_scan import LEAST_ROWS, InlineTable, Scan, inline_table
 from millrace.spark.exchange import BLOCK_SCHEMA, NOTHING, Cut
 from millrace.spark.limits import Limits
 from millrace.spark.lookups import Lookups
@@ -30,7 +29,7 @@ from millrace.spark.reduction import Reduction, small_relations
 from millrace.spark.reports import FileWarmStart, Reports
 from millrace.spark.session import default_parallelism, facts_of, shuffle_partitions
 from millrace.spark.streaming import Target, endless, stream_of
-from millrace.spark.tasks import CutTask, EddyTask, ScanTask
+from millrace.spark.tasks import LEAST_ROWS, CutTask, EddyTask, InlineTable, Scan, ScanTask
 from millrace.spark.types import spark_schema
 
 # A DataFrame of unknown size is taken to be as large as the largest relation, and at least this large.
@@ -214,7 +213,7 @@ class _Assembly:
         given = self._inputs[number]
         if isinstance(given, FrameInput):
             assert number in self._inline
-            return inline_table(given.frame, self._arriving[number].schema)
+            return InlineTable.of(given.frame, self._arriving[number].schema)
         return self._scan(number, mode)
 
     def _scan(self, number: int, mode: Mode) -> Scan:

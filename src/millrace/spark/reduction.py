@@ -11,6 +11,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
@@ -25,8 +26,10 @@ from millrace.engine.spec import JoinSpec
 from millrace.engine.state.stem import singletons
 from millrace.engine.statistics import Statistics
 from millrace.engine.tuples import TupleBatch
-from millrace.spark.dealt_scan import LEAST_ROWS, Scan
 from millrace.spark.placement import Size
+
+if TYPE_CHECKING:
+    from millrace.spark.tasks import Scan
 
 _SMALL = 16 * 1024 * 1024
 """Bytes in memory of a relation that every map task reads."""
@@ -98,7 +101,7 @@ class Reducer:
         )
         for number, scan in reduction.scans:
             stem = self._stems[number]
-            for batch in scan.read(0, LEAST_ROWS):
+            for batch in scan.read(0):
                 found = self._met(number, batch, built=False)
                 if found.size:
                     stem.build(found, None)

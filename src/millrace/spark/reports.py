@@ -112,10 +112,10 @@ class Sink:
         self.accumulator.add({(self.run, task): (_execution(), zlib.compress(text.encode(), 1))})
         return True
 
-    def telling(
+    def report_live(
         self, task: str, figures: Callable[[], CellFigures]
     ) -> Telling | AbstractContextManager[None]:
-        """Return what tells a task's figures while the body runs, under the name that they end with."""
+        """Report a task's figures while the body runs, under the name that they end with."""
         if self.live is None:
             return nullcontext()
         try:

@@ -1,24 +1,30 @@
-"""What runs inside Spark's tasks: callables that pickle, for ``mapInArrow``."""
+"""What runs inside Spark's tasks, and what they read themselves: callables that pickle for ``mapInArrow``."""
 
 from __future__ import annotations
 
+import pickle
 import time
-from collections.abc import Iterable, Iterator
-from contextlib import AbstractContextManager, nullcontext
+import zlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
-from pyspark import TaskContext
 
 from millrace.engine.aggregates import AggregateSpec, PartialAggregation
 from millrace.engine.arrivals.key_ranges import KeyRanges
+from millrace.engine.expressions import Predicate
 from millrace.engine.figures import CellFigures, ModuleFigures
 from millrace.engine.peak import peak_memory
-from millrace.engine.spec import JoinSpec
+from millrace.engine.spec import JoinSpec, RelationSpec
 from millrace.engine.spill.run_of import run_of
+from millrace.engine.values import Value
 from millrace.options import Options
-from millrace.spark.dealt_scan import LEAST_ROWS, InlineTable, Scan, tell_sizes
+from millrace.parquet.pruning import Keeps
+from millrace.parquet.reading import read_splits
+from millrace.parquet.tables import Split
 from millrace.spark.exchange import (
     FIGURES,
     BlockReader,
@@ -37,7 +43,96 @@ from millrace.spark.reduction import Reducer, Reduction
 from millrace.spark.reports import FileWarmStart, Sink, task_name
 from millrace.spark.streaming import Target
 from millrace.spark.types import normalise
-from millrace.spark.worker import low_latency
+from millrace.spark.worker import low_latency, partition_number
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+LEAST_ROWS = 4096
+"""Scans read at least this many rows at once; the eddy cuts them down to its own batches."""
+
+
+@dataclass(frozen=True)
+class Scan:
+    """A direct scan of one relation, its row groups dealt to tasks.
+
+    Attributes:
+        schema: What the relation's tuples look like.
+        filters: Applied while reading.
+        parts: The splits of each task; a single part is read whole by every task. Spark sends one function
+            to all tasks, and a table of many files has ten thousands of splits: so each part is packed by
+            itself, and a task unpacks its own only.
+        computed: Columns that are computed of those of the files.
+        sizes: Of each part, its rows and how many of them are expected to pass the filters.
+    """
+
+    schema: pa.Schema
+    filters: tuple[Predicate, ...]
+    parts: tuple[bytes, ...]
+    computed: tuple[tuple[str, Value], ...] = ()
+    sizes: tuple[tuple[int, float], ...] = ()
+
+    @classmethod
+    def of(
+        cls,
+        schema: pa.Schema,
+        filters: tuple[Predicate, ...],
+        parts: Iterable[Sequence[Split]],
+        computed: tuple[tuple[str, Value], ...] = (),
+    ) -> Scan:
+        """Return a scan of parts, which are packed; paths are long and alike, so they are compressed."""
+        splits = [tuple(part) for part in parts]
+        packed = tuple(zlib.compress(pickle.dumps(part, -1), 1) for part in splits)
+        sizes = tuple((sum(s.rows for s in part), sum(s.rows * s.passing for s in part)) for part in splits)
+        return cls(schema, filters, packed, computed, sizes)
+
+    def sized(self, relation: RelationSpec, task: int) -> RelationSpec:
+        """Return the relation with the size of what is the task's to read."""
+        rows, passing = self.sizes[0] if len(self.sizes) == 1 else self.sizes[task]
+        return relation.expect(passing, rows, guessed=bool(self.filters))
+
+    def read(
+        self, task: int, batch_size: int = LEAST_ROWS, keeps: Keeps | None = None
+    ) -> Iterator[pa.RecordBatch]:
+        """Yield the tuples that are the task's to read, without row groups that are not to be kept."""
+        packed = self.parts[0] if len(self.parts) == 1 else self.parts[task]
+        own: tuple[Split, ...] = pickle.loads(zlib.decompress(packed))  # noqa: S301  # the plan's own bytes
+        names = tuple(self.schema.names)
+        computed = {name.lower(): value for name, value in self.computed}
+        for batch in read_splits(own, names, self.filters, batch_size, computed, keeps):
+            yield batch if not names else pa.RecordBatch.from_arrays(batch.columns, schema=self.schema)
+
+
+@dataclass(frozen=True)
+class InlineTable:
+    """A table that travels with the plan, read whole by every task."""
+
+    table: pa.Table
+
+    @classmethod
+    def of(cls, frame: DataFrame, schema: pa.Schema) -> InlineTable:
+        """Return the rows of a DataFrame, with a relation's columns; runs it."""
+        return cls(frame.toArrow().rename_columns(schema.names).cast(schema))
+
+    def sized(self, relation: RelationSpec, task: int) -> RelationSpec:
+        """Return the relation with the size of the table."""
+        return replace(relation, rows=self.table.num_rows, guessed=False)
+
+    def read(
+        self, task: int, batch_size: int = LEAST_ROWS, keeps: Keeps | None = None
+    ) -> Iterator[pa.RecordBatch]:
+        """Yield all of its rows; see :meth:`Scan.read`."""
+        yield from self.table.to_batches(max_chunksize=batch_size)
+
+
+def with_sizes(join: JoinSpec, scans: Mapping[str, Scan | InlineTable], task: int) -> JoinSpec:
+    """Return a block with the sizes of what a task itself reads of it, by alias."""
+    sources = [
+        scans[relation.alias].sized(relation, task) if relation.alias in scans else relation
+        for relation in join.sources
+    ]
+    joined = len(join.relations)
+    return replace(join, relations=tuple(sources[:joined]), beside=tuple(sources[joined:]))
 
 
 @dataclass(frozen=True)
@@ -52,12 +147,9 @@ class EddyTask:
         frame: Alias of the relation whose tuples are the task's input, or None.
         exchanged: Whether the task's input is blocks; otherwise, without ``frame``, it is one row
             that holds the cell's number.
-        limits: How the tasks agree on the limits of users' predicates.
         warm_start: What tasks on this machine have learned, None where there are no users' predicates.
         last: With sorted blocks, the number of the relation whose blocks come last.
-        sink: Where the figures go.
-        lookups: The relations that are looked up, None without.
-        unread: Aliases of those among them that are not read as well.
+        unread: Aliases of relations that are looked up and not read as well.
         target: Where the result goes as it comes; None gives it to Spark.
         aggregate: How its rows are aggregated before they are handed on; None hands them on as they are.
     """
@@ -94,7 +186,7 @@ class EddyTask:
             # The partition's number will not do: inside a UNION Spark counts on from the other branch.
             cell = reader.cell
         else:
-            cell = number_of(batches) if self.frame is None else _partition()
+            cell = number_of(batches) if self.frame is None else partition_number()
         if cell is None:
             return  # without a block some relation has no tuple for this cell, so there is no result
         ranges = KeyRanges()
@@ -105,7 +197,7 @@ class EddyTask:
             schema = self.aggregate.schema(schema)
         with self.lookups.open(self.join) if self.lookups else nullcontext() as opened:
             run = run_of(
-                tell_sizes(self.join, self.scans, cell),
+                with_sizes(self.join, self.scans, cell),
                 sources,
                 self.options,
                 stream=self.stream,
@@ -116,12 +208,12 @@ class EddyTask:
             )
             results = run.run()
 
-            def done() -> CellFigures:
-                made = run.figures(cell)
+            def figures_so_far() -> CellFigures:
+                figures = run.figures(cell)
                 if reader is None:
-                    return made
+                    return figures
                 return replace(
-                    made,
+                    figures,
                     rows_exchanged=reader.rows,
                     blocks_exchanged=reader.blocks,
                     bytes_exchanged=reader.bytes,
@@ -129,7 +221,7 @@ class EddyTask:
 
             if aggregation is not None:
                 results = aggregation.over(results)
-            with self.sink.telling(f"cell {cell}.0", done):
+            with self.sink.report_live(f"cell {cell}.0", figures_so_far):
                 if self.target is None:
                     for result in results:
                         yield self.sink.data(result)
@@ -139,7 +231,7 @@ class EddyTask:
             reader.drain()
         if not self.sink.active:
             return
-        figures = done()
+        figures = figures_so_far()
         modules = [*figures.modules, *ranges.figures()]
         if opened:
             modules += opened.figures()
@@ -186,12 +278,12 @@ class ScanTask:
         task = number_of(batches)
         if task is None:
             return
-        books = _Books(f"scan {task}", self.sink, self.reduction)
-        with books.telling():
+        side = _MapSide(f"scan {task}", self.sink, self.reduction)
+        with self.sink.report_live(side.task, side.figures):
             for alias, scan, cut in zip(self.aliases, self.scans, self.cuts, strict=True):
-                rows = scan.read(task, self.batch_size, partial(books.ranges.keeps, alias))
-                yield from books.cut(alias, rows, cut, RoundRobin(task))
-        yield from books.close()
+                rows = scan.read(task, self.batch_size, partial(side.ranges.keeps, alias))
+                yield from side.cut(alias, rows, cut, RoundRobin(task))
+        yield from side.report()
 
 
 @dataclass(frozen=True)
@@ -208,12 +300,12 @@ class CutTask:
     @low_latency
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Yield rows of blocks."""
-        task = _partition()
-        books = _Books(f"cut {self.alias} {task}", self.sink, self.reduction)
+        task = partition_number()
+        side = _MapSide(f"cut {self.alias} {task}", self.sink, self.reduction)
         source = _normalised(batches, self.schema)
-        with books.telling():
-            yield from books.cut(self.alias, source, self.cut, HashPartitioner(task))
-        yield from books.close()
+        with self.sink.report_live(side.task, side.figures):
+            yield from side.cut(self.alias, source, self.cut, HashPartitioner(task))
+        yield from side.report()
 
 
 def _normalised(batches: Iterator[pa.RecordBatch], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
@@ -232,11 +324,6 @@ def number_of(batches: Iterator[pa.RecordBatch]) -> int | None:
     return int(numbers[0]) if numbers else None
 
 
-def _partition() -> int:
-    context = TaskContext.get()
-    return 0 if context is None else context.partitionId()
-
-
 @dataclass
 class _Cutting:
     """One relation that is cut: rows read, batches, and seconds so far."""
@@ -252,57 +339,54 @@ class _Cutting:
         return ModuleFigures(name, "scan", self.rows, self.writer.rows, self.calls, self.seconds)
 
 
-class _Books:
-    """Cuts relations in one map task, of what their reduction leaves, and keeps the task's figures."""
+class _MapSide:
+    """Cuts what their reduction leaves of relations, in one map task, and keeps the task's figures."""
 
     def __init__(self, task: str, sink: Sink, reduction: Reduction | None) -> None:
-        self._task = task
+        self.task = task
+        self.ranges = KeyRanges()
         self._sink = sink
         self._began = time.perf_counter()
-        self.ranges = KeyRanges()
         self._reducer = Reducer(reduction, self.ranges)
-        self._cut: list[_Cutting] = []
-
-    def telling(self) -> AbstractContextManager[object]:
-        """Return what tells figures while the body runs."""
-        return self._sink.telling(self._task, self._figures)
+        self._cuttings: list[_Cutting] = []
 
     def cut(
-        self, alias: str, source: Iterator[pa.RecordBatch], cut: Cut, deal: Partitioner
+        self, alias: str, source: Iterator[pa.RecordBatch], cut: Cut, partitioner: Partitioner
     ) -> Iterator[pa.RecordBatch]:
         began = time.perf_counter()
-        writer = BlockWriter(cut, deal)
+        writer = BlockWriter(cut, partitioner)
         cutting = _Cutting(alias, writer)
-        self._cut.append(cutting)
+        self._cuttings.append(cutting)
         for batch in source:
             cutting.rows += batch.num_rows
             cutting.calls += 1
-            kept = self._reducer.reduced(cut.relation, batch)
-            if kept.num_rows:
-                yield from writer.add(kept)
+            reduced = self._reducer.reduced(cut.relation, batch)
+            if reduced.num_rows:
+                yield from writer.add(reduced)
             cutting.seconds = time.perf_counter() - began
         yield from writer.finish()
         cutting.seconds = time.perf_counter() - began
 
-    def close(self) -> Iterator[pa.RecordBatch]:
+    def report(self) -> Iterator[pa.RecordBatch]:
+        """Report the figures, as a block of their own where they have to travel with the data."""
         if not self._sink.active:
             return
-        text = self._figures().to_json()
-        if not self._sink.add(self._task, text):
+        text = self.figures().to_json()
+        if not self._sink.add(self.task, text):
             yield block_rows([(0, FIGURES, figures_block(text))])
 
-    def _figures(self) -> CellFigures:
-        """Return what has been done so far; also while a relation is cut, and from another thread."""
+    def figures(self) -> CellFigures:
+        """Return what was done so far; also while a relation is cut, and from another thread."""
         return CellFigures(
             cell=-1,
             seconds=time.perf_counter() - self._began,
             modules=(
-                *(cutting.figures() for cutting in self._cut),
+                *(cutting.figures() for cutting in self._cuttings),
                 *self._reducer.figures(),
                 *self.ranges.figures(),
             ),
-            rows_exchanged=sum(cutting.writer.rows for cutting in self._cut),
-            blocks_exchanged=sum(cutting.writer.blocks for cutting in self._cut),
-            bytes_exchanged=sum(cutting.writer.bytes for cutting in self._cut),
+            rows_exchanged=sum(cutting.writer.rows for cutting in self._cuttings),
+            blocks_exchanged=sum(cutting.writer.blocks for cutting in self._cuttings),
+            bytes_exchanged=sum(cutting.writer.bytes for cutting in self._cuttings),
             peak_bytes=peak_memory(),
         )

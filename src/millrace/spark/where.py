@@ -162,7 +162,7 @@ class MaskTask:
             warm_start=self.warm_start,
         )
         name = f"mask {_task()}"
-        with self.sink.telling(name, lambda: eddy.figures(_task())):
+        with self.sink.report_live(name, lambda: eddy.figures(_task())):
             yield from _reported(eddy) if self.sink.hidden else eddy.run()
         if self.sink.accumulator is not None:
             self.sink.add(name, eddy.figures(_task()).to_json())

@@ -47,6 +47,14 @@ def low_latency(task: Callable[P, Iterator[T]]) -> Callable[P, Iterator[T]]:
     return run
 
 
+def partition_number() -> int:
+    """Return which of its stage's partitions this task is for, 0 where there is no task."""
+    from pyspark import TaskContext
+
+    context = TaskContext.get()
+    return 0 if context is None else context.partitionId()
+
+
 def acknowledge() -> int:
     """Acknowledge at once what comes from processes of this machine; returns from how many of them.
 

@@ -24,12 +24,12 @@ from millrace.options import Options
 from millrace.parquet.parquet import splits
 from millrace.reports.micro_batch import PREFIX, SEPARATOR
 from millrace.spark.block import Block, FrameInput, ParquetInput, PreparedBlock
-from millrace.spark.dealt_scan import InlineTable, Scan, inline_table
 from millrace.spark.exchange import BLOCK_SCHEMA
 from millrace.spark.hypercube import Cube, choose
 from millrace.spark.placement import dealing, with_nulls
 from millrace.spark.session import SessionConf, default_parallelism, shuffle_partitions
 from millrace.spark.streaming import endless
+from millrace.spark.tasks import InlineTable, Scan
 from millrace.spark.types import spark_schema
 from millrace.streams.exchange import Pack, Unpack
 from millrace.streams.processor import OUTPUT, CellProcessor
@@ -234,7 +234,7 @@ def _table(block: Block, alias: str) -> Scan | InlineTable:
             parts = (splits(table, filters, columns),)
             return Scan.of(schema, filters, parts, table.computed)
         case FrameInput(frame):
-            kept = inline_table(frame, schema)
+            kept = InlineTable.of(frame, schema)
             if kept.table.nbytes > _MOST_TABLE:
                 raise SetupError(
                     f"table {alias!r} is a DataFrame of {kept.table.nbytes:,} bytes, and travels with every "
