@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Collection, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property, reduce
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession, functions as sf
-from pyspark.sql.types import StructType
 
 from millrace.engine.architectures.choice import architecture_of
 from millrace.engine.expressions import Call, show
@@ -29,7 +28,7 @@ from millrace.spark.reduction import Reduction, small_relations
 from millrace.spark.reports import FileWarmStart, Reports
 from millrace.spark.session import default_parallelism, facts_of, shuffle_partitions
 from millrace.spark.streaming import Target, endless, stream_of
-from millrace.spark.tasks import LEAST_ROWS, CutTask, EddyTask, InlineTable, Scan, ScanTask
+from millrace.spark.tasks import LEAST_ROWS, CutTask, EddyTask, InlineTable, Scan, ScanTask, with_sources
 from millrace.spark.types import spark_schema
 
 # A DataFrame of unknown size is taken to be as large as the largest relation, and at least this large.
@@ -44,14 +43,14 @@ def execute(spark: SparkSession, block: Block, options: Options) -> PreparedBloc
     Raises:
         InputError: A relation has no input, or a Parquet table has to be read by Spark.
     """
-    for alias in (relation.alias for relation in block.join.sources):
-        given = _scanned(block.inputs.get(alias))
-        if alias not in block.inputs:
-            raise InputError(f"block {block.name}: relation {alias!r} has no input")
-        if isinstance(given, ParquetInput) and given.table.unsupported:
+    for relation in block.join.sources:
+        if relation.alias not in block.inputs:
+            raise InputError(f"block {block.name}: relation {relation.alias!r} has no input")
+        scan = _scanned(block.inputs[relation.alias])
+        if isinstance(scan, ParquetInput) and scan.table.unsupported:
             raise InputError(
-                f"block {block.name}: {given.table.path} cannot be scanned directly "
-                f"({given.table.unsupported}); give the relation as a DataFrame that Spark reads"
+                f"block {block.name}: {scan.table.path} cannot be scanned directly "
+                f"({scan.table.unsupported}); give the relation as a DataFrame that Spark reads"
             )
     return _Assembly(spark, block, options).run()
 
@@ -75,18 +74,22 @@ class _Assembly:
             splits(each.table, each.filters, each.columns) if isinstance(each, ParquetInput) else None
             for each in self._inputs
         ]
-        self._sizes = _sizes(block.join, self._inputs, self._splits, self._looked_up)
+        self._sizes = _sizes(block.join, self._inputs, self._splits)
         # Everything that arrives, by number: what stands beside the join comes behind its relations.
         self._arriving = tuple(
             relation
-            if size.asked
+            if size.is_lookup
             else replace(relation, rows=size.rows, guessed=relation.guessed or relation.rows is None)
             for relation, size in zip(block.join.sources, self._sizes, strict=True)
         )
         stream = None if block.stream is None else block.join.aliases.index(block.stream)
-        self._inline = set() if stream is None else self._tables_beside(stream)
-        joined = len(block.join.relations)
-        self._join = replace(block.join, relations=self._arriving[:joined], beside=self._arriving[joined:])
+        if stream is not None:
+            # DataFrames beside a stream travel with the plan, for no exchange takes both.
+            self._sizes = tuple(
+                replace(size, splits=1) if isinstance(scan, FrameInput) and number != stream else size
+                for number, (scan, size) in enumerate(zip(self._inputs, self._sizes, strict=True))
+            )
+        self._join = with_sources(block.join, self._arriving)
         self._parallelism = options.cells or default_parallelism(spark)
         bound = {n: [spec.columns for spec in each.indexes] for n, each in self._looked_up.items()}
         # Asking is a request on Spark Connect, and files need no answer.
@@ -107,38 +110,35 @@ class _Assembly:
         exchanged = [n for n, mode in enumerate(self._placement.modes) if mode is Mode.SHUFFLED]
         last = self._last(exchanged)
         schema = self._block.schema
-        run = PreparedBlock(
+
+        def stream() -> Iterator[pa.RecordBatch]:
+            return stream_of(
+                self._spark, self._options, schema, lambda target: self._frame(exchanged, last, target)
+            )
+
+        lookups = self._lookups
+        return PreparedBlock(
             self._reports.sink.run,
             self._frame(exchanged, last),
             self._plan(last),
             self._reports.figures,
-            endless
-            if self._block.stream is not None
-            else lambda: stream_of(
-                self._spark, self._options, schema, lambda to: self._frame(exchanged, last, to)
-            ),
-        )
-        run = replace(
-            run,
+            stream if self._block.stream is None else endless,
+            progress=list if lookups is None else lookups.progress,
+            failed=list if lookups is None else lookups.failed,
             weakened_guarantees=self._weakened_guarantees,
             spent=self._spent,
             calls=self._limits.progress,
             tasks=self._tasks(exchanged),
             forget=self._reports.forget,
         )
-        if self._lookups is None:
-            return run
-        return replace(run, progress=self._lookups.progress, failed=self._lookups.failed)
 
     def _frame(self, exchanged: list[int], last: int | None, target: Target | None = None) -> DataFrame:
         """Return the block's result; with a target, which gets it instead, a DataFrame without rows."""
         placement = self._placement
         sink = self._reports.sink
         stream = None if placement.stream is None else self._join.aliases[placement.stream]
-        told = [self._describe(n) for n in range(len(self._arriving))]
-        joined = len(self._join.relations)
         task = EddyTask(
-            join=replace(self._join, relations=tuple(told[:joined]), beside=tuple(told[joined:])),
+            join=with_sources(self._join, [self._describe(n) for n in range(len(self._arriving))]),
             options=self._options,
             stream=stream if last is None else self._join.aliases[last],
             scans={
@@ -168,7 +168,8 @@ class _Assembly:
             source = self._exchange(exchanged, last)
         else:
             source = _numbers(self._spark, placement.cells or 1)
-        return self._reports.attach(source.mapInArrow(task, sink.schema(self._result())))
+        result = self._block.result or spark_schema(self._block.schema)
+        return self._reports.attach(source.mapInArrow(task, sink.schema(result)))
 
     def _describe(self, number: int) -> RelationSpec:
         """Return a relation with the rows that a cell gets of it; of those that it reads it knows itself."""
@@ -197,22 +198,9 @@ class _Assembly:
     def _limits(self) -> Limits:
         return Limits.of(self._spark, self._reports.sink.run, self._called, self._options)
 
-    def _result(self) -> StructType:
-        """Return the block's columns as Spark is told them."""
-        return self._block.result or spark_schema(self._block.schema)
-
-    def _tables_beside(self, stream: int) -> set[int]:
-        """Have DataFrames beside a stream travel with the plan, for no exchange takes both; returns which."""
-        tables = {n for n, each in enumerate(self._inputs) if isinstance(each, FrameInput) and n != stream}
-        self._sizes = tuple(
-            replace(size, splits=1) if n in tables else size for n, size in enumerate(self._sizes)
-        )
-        return tables
-
     def _read(self, number: int, mode: Mode) -> Scan | InlineTable:
         given = self._inputs[number]
         if isinstance(given, FrameInput):
-            assert number in self._inline
             return InlineTable.of(given.frame, self._arriving[number].schema)
         return self._scan(number, mode)
 
@@ -237,7 +225,7 @@ class _Assembly:
     def _last(self, exchanged: Sequence[int]) -> int | None:
         """Return the relation whose blocks are sorted last, or None to leave blocks unsorted."""
         cells = self._placement.cells
-        free = [n for n in exchanged if not self._sizes[n].fixed]
+        free = [n for n in exchanged if not self._sizes[n].is_fixed]
         if self._options.online or self._placement.stream is not None or not free or cells is None:
             return None
         largest = max(free, key=lambda n: self._sizes[n].bytes)
@@ -313,7 +301,7 @@ class _Assembly:
         for number, relation in enumerate(self._arriving):
             size, given = self._sizes[number], self._inputs[number]
             text = f"  {relation.alias}: about {size.rows:,} rows, {size.bytes / 1e6:,.1f} MB"
-            if size.asked:
+            if size.is_lookup:
                 text = f"  {relation.alias}:"
             elif isinstance(given, ParquetInput):
                 text += f" from {size.splits} row groups of {given.table.path}"
@@ -322,7 +310,7 @@ class _Assembly:
             else:
                 why = given.why if isinstance(given, FrameInput) else ""
                 text += f" from a DataFrame ({why})" if why else " from a DataFrame"
-            comma = "" if size.asked else ","
+            comma = "" if size.is_lookup else ","
             text += f"{comma} columns {', '.join(relation.schema.names) or 'none'}"
             text += ", each tuple once" if relation.distinct else ""
             text += ", looked through for matches" if relation in join.beside else ""
@@ -368,34 +356,30 @@ def _sizes(
     join: JoinSpec,
     inputs: Sequence[ParquetInput | FrameInput | None],
     pruned: Sequence[tuple[Split, ...] | None],
-    looked_up: Collection[int],
 ) -> tuple[Size, ...]:
     """Return what is known of the relations' sizes; nothing is read of those that are only looked up."""
     sizes: list[Size | None] = []
     fixed = [r.distinct or n >= len(join.relations) for n, r in enumerate(join.sources)]
-    for number, (relation, given, own) in enumerate(zip(join.sources, inputs, pruned, strict=True)):
-        if number in looked_up and given is None:
-            sizes.append(Size(0, 0, None, fixed[number], asked=True))
-        elif isinstance(given, ParquetInput) and own is not None:
+    for relation, scan, own, is_fixed in zip(join.sources, inputs, pruned, fixed, strict=True):
+        if scan is None:
+            sizes.append(Size(0, 0, None, is_fixed, is_lookup=True))
+        elif isinstance(scan, ParquetInput) and own is not None:
             rows = sum(split.rows for split in own)
-            width = given.table.decoded_bytes_of(given.columns) / max(1, given.table.rows)
-            sizes.append(Size(rows, round(rows * width), len(own), fixed[number]))
-        elif isinstance(given, FrameInput) and given.bytes is not None:
-            rows = relation.rows if relation.rows is not None else given.bytes // _row_bytes(relation.schema)
-            sizes.append(Size(rows, given.bytes, None, fixed[number]))
+            width = scan.table.decoded_bytes_of(scan.columns) / max(1, scan.table.rows)
+            sizes.append(Size(rows, round(rows * width), len(own), is_fixed))
+        elif isinstance(scan, FrameInput) and scan.bytes is not None:
+            rows = relation.rows if relation.rows is not None else scan.bytes // _row_bytes(relation.schema)
+            sizes.append(Size(rows, scan.bytes, None, is_fixed))
         else:
             sizes.append(None)
-    largest = max((size.bytes for size in sizes if size is not None), default=0)
-    unknown = max(largest, _UNKNOWN_BYTES)
-    result = []
+    unknown = max([_UNKNOWN_BYTES, *(size.bytes for size in sizes if size is not None)])
     for number, (relation, size) in enumerate(zip(join.sources, sizes, strict=True)):
-        if size is None:
-            width = _row_bytes(relation.schema)
-            rows = unknown // width if relation.rows is None else relation.rows
-            taken = unknown if relation.rows is None else rows * width
-            size = Size(rows, taken, None, fixed[number])
-        result.append(size)
-    return tuple(result)
+        if size is None and relation.rows is None:
+            sizes[number] = Size(unknown // _row_bytes(relation.schema), unknown, None, fixed[number])
+        elif size is None:
+            total = relation.rows * _row_bytes(relation.schema)
+            sizes[number] = Size(relation.rows, total, None, fixed[number])
+    return tuple(size for size in sizes if size is not None)
 
 
 def _row_bytes(schema: pa.Schema) -> int:

@@ -47,16 +47,16 @@ class Size:
         rows: Estimated rows that are read, before filters; but a DataFrame has its filters applied.
         bytes: Their estimated size in memory.
         splits: Number of row groups to read; None for a DataFrame.
-        fixed: Whether it can be neither streamed nor spread by rows: it has set semantics, so that equal
-            tuples must meet in one cell, or stands beside the join, where any tuple may look for a match.
-        asked: Whether it is not read at all, but looked up.
+        is_fixed: True if it must not be streamed or partitioned by row: it needs deduplication within one
+            cell, or it is the inner side of a semijoin, where any tuple may look for a match.
+        is_lookup: Whether it is not read at all, but looked up.
     """
 
     rows: int
     bytes: int
     splits: int | None
-    fixed: bool
-    asked: bool = False
+    is_fixed: bool
+    is_lookup: bool = False
 
 
 @dataclass(frozen=True)
@@ -113,13 +113,13 @@ def place(
             reason = "no relation can be streamed in place"
     else:
         reason = "asked for"
-    fixed = [size.fixed for size in sizes]
-    graph, staying = dealing(join)
+    fixed = [size.is_fixed for size in sizes]
+    graph, staying = partition_graph(join)
     cube = with_nulls(choose(graph, [max(1, size.bytes) for size in sizes], cells, fixed), staying)
     return Placement((Mode.SHUFFLED,) * len(sizes), cube.cells, cube, None, reason)
 
 
-def dealing(join: JoinSpec) -> tuple[QueryGraph, set[tuple[int, str]]]:
+def partition_graph(join: JoinSpec) -> tuple[QueryGraph, set[tuple[int, str]]]:
     """Return the query graph that tuples are dealt to cells by, relations beside the join included.
 
     What has no class of its own goes to every cell. The keys of EXISTS and NOT EXISTS deal like a join's, but
@@ -187,16 +187,18 @@ def _by_keys(
     too much, or in place, any cell may want any key, and the coordinator of the job sees to it that it
     is asked for once.
     """
-    modes = [Mode.LOOKUP if size.asked else Mode.SHUFFLED for size in sizes]
+    modes = [Mode.LOOKUP if size.is_lookup else Mode.SHUFFLED for size in sizes]
     if options.placement == "in_place":
-        stream = _stream([replace(s, fixed=s.fixed or n in bound) for n, s in enumerate(sizes)], forced=True)
+        stream = _stream(
+            [replace(s, is_fixed=s.is_fixed or n in bound) for n, s in enumerate(sizes)], forced=True
+        )
         if stream is not None:
             return _in_place(sizes, stream, parallelism, "asked for")
-    if all(size.asked for size in sizes):
+    if all(size.is_lookup for size in sizes):
         return Placement(tuple(modes), 1, Cube(()), None, "everything is looked up")
     graph = QueryGraph.of(join)
-    weights = [0 if size.asked else max(1, size.bytes) for size in sizes]
-    best = choose(graph, weights, cells, [s.fixed or n in bound for n, s in enumerate(sizes)], list(bound))
+    weights = [0 if size.is_lookup else max(1, size.bytes) for size in sizes]
+    best = choose(graph, weights, cells, [s.is_fixed or n in bound for n, s in enumerate(sizes)], list(bound))
     owners = [
         Cube((replace(axis, share=cells),))
         for axis, number in class_axes(graph, list(bound))
@@ -218,8 +220,8 @@ def _by_keys(
 
 def _stream(sizes: Sequence[Size], *, forced: bool) -> int | None:
     """Return the largest relation that may be streamed, or None."""
-    free = [number for number, size in enumerate(sizes) if not size.fixed and not size.asked]
-    frames = sum(size.splits is None and not size.asked for size in sizes)
+    free = [number for number, size in enumerate(sizes) if not size.is_fixed and not size.is_lookup]
+    frames = sum(size.splits is None and not size.is_lookup for size in sizes)
     # Beside a streamed DataFrame nothing can be exchanged, so it must be the only one.
     fitting = [n for n in free if sizes[n].splits is not None or frames == 1]
     if not forced and free:
@@ -249,7 +251,7 @@ def _objection(sizes: Sequence[Size], stream: int, options: Options, parallelism
 
 def _in_place(sizes: Sequence[Size], stream: int, parallelism: int, reason: str) -> Placement:
     modes = [Mode.SHUFFLED if size.splits is None else Mode.BROADCAST for size in sizes]
-    modes = [Mode.LOOKUP if size.asked else mode for size, mode in zip(sizes, modes, strict=True)]
+    modes = [Mode.LOOKUP if size.is_lookup else mode for size, mode in zip(sizes, modes, strict=True)]
     splits = sizes[stream].splits
     if splits is None:
         modes[stream] = Mode.STREAMED

@@ -127,10 +127,13 @@ class InlineTable:
 
 def with_sizes(join: JoinSpec, scans: Mapping[str, Scan | InlineTable], task: int) -> JoinSpec:
     """Return a block with the sizes of what a task itself reads of it, by alias."""
-    sources = [
-        scans[relation.alias].sized(relation, task) if relation.alias in scans else relation
-        for relation in join.sources
-    ]
+    return with_sources(
+        join, [scans[r.alias].sized(r, task) if r.alias in scans else r for r in join.sources]
+    )
+
+
+def with_sources(join: JoinSpec, sources: Sequence[RelationSpec]) -> JoinSpec:
+    """Return a block with other descriptions of its relations, those beside the join last."""
     joined = len(join.relations)
     return replace(join, relations=tuple(sources[:joined]), beside=tuple(sources[joined:]))
 

@@ -26,7 +26,7 @@ from millrace.reports.micro_batch import PREFIX, SEPARATOR
 from millrace.spark.block import Block, FrameInput, ParquetInput, PreparedBlock
 from millrace.spark.exchange import BLOCK_SCHEMA
 from millrace.spark.hypercube import Cube, choose
-from millrace.spark.placement import dealing, with_nulls
+from millrace.spark.placement import partition_graph, with_nulls
 from millrace.spark.session import SessionConf, default_parallelism, shuffle_partitions
 from millrace.spark.streaming import endless
 from millrace.spark.tasks import InlineTable, Scan
@@ -126,7 +126,7 @@ def deal(
     keeps = retention(list(times.columns), times.bounds)
     aliases = block.join.aliases
     cells = _cells(spark, options)
-    graph, staying = dealing(block.join)
+    graph, staying = partition_graph(block.join)
     weights = [1.0 if alias in times.columns else 0.0 for alias in aliases]
     cube = with_nulls(choose(graph, weights, cells, [w == 0 for w in weights]), staying)
     keys = _keys(spark, cells)[: cube.cells]
