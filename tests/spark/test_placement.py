@@ -13,8 +13,7 @@ from millrace.engine.expressions import Column, ColumnRef, Compare, Exists, IsNu
 from millrace.engine.spec import JoinSpec
 from millrace.options import Options
 from millrace.spark.exchange import BlockWriter, Cut
-from millrace.spark.hypercube import choose
-from millrace.spark.placement import CELL_BYTES, Size, partition_graph, place, with_nulls
+from millrace.spark.placement import CELL_BYTES, Size, choose_cube, place
 from tests.spark.test_hypercube import COLUMNS, blocks, cells_of, spec_of
 
 
@@ -56,8 +55,7 @@ def test_a_cell_that_asks_has_every_match(data):
     other = data.draw(hs.none() | outer)
     whole = asked if other is None else Or((asked, IsNull(Column(other))))
     join = replace(spec, relations=tuple(joined), equalities=equalities, residuals=(whole,), beside=(last,))
-    graph, staying = partition_graph(join)
-    cube = with_nulls(choose(graph, sizes, limit, [False] * len(joined) + [True]), staying)
+    cube = choose_cube(join, sizes, limit, [False] * len(joined) + [True])
     rows = [[tuple(None if v > 1 else v for v in row) for row in each] for each in rows]
     homes = [
         [cells if _is_sent(cube, number, row) else [] for row, cells in zip(each, found, strict=True)]

@@ -130,7 +130,7 @@ def choose(
     graph: QueryGraph,
     sizes: Sequence[float],
     cells: int,
-    distinct: Sequence[bool],
+    fixed: Sequence[bool],
     looked_up: Collection[int] = (),
 ) -> Cube:
     """Return the cube of at most ``cells`` cells whose fullest cell receives the least.
@@ -139,14 +139,14 @@ def choose(
         graph: The query graph.
         sizes: Rows or bytes of each relation that are to be sent.
         cells: Upper bound on the number of cells, at least 1.
-        distinct: For each relation, whether it has set semantics.
+        fixed: For each relation, whether it must not be spread.
         looked_up: Relations with an index, which every cell can ask for any of their tuples: they are no
             reason for an axis, for there a result would be found in every cell.
 
     Ties go to fewer copies sent, then to fewer cells.
     """
     candidates = [axis for axis, _ in class_axes(graph, looked_up)]
-    loose = [n for n in range(graph.relations) if not distinct[n] and n not in looked_up]
+    loose = [n for n in range(graph.relations) if not fixed[n] and n not in looked_up]
     loose.sort(key=lambda number: -sizes[number])
     candidates += [Axis(1, None, ((number, ""),)) for number in loose[:2]]
     # The heaviest classes first, so that a cut-off search drops the lightest.

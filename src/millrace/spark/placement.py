@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 
@@ -30,7 +30,7 @@ _SMALL_BYTES = 64 * 1024 * 1024
 
 
 class Mode(Enum):
-    """How a relation's tuples reach the eddies."""
+    """How a relation's tuples reach the eddies; the values are what plans say."""
 
     PARTITIONED = "read in place: each task reads its own row groups"
     BROADCAST = "read whole by every task"
@@ -66,7 +66,7 @@ class Placement:
     Attributes:
         modes: Per relation, by number.
         cells: Number of eddies; None when it is the number of a DataFrame's partitions.
-        cube: Which cells an exchanged tuple goes to.
+        cube: Which cells a shuffled tuple goes to.
         stream: Number of the relation to leave unbuilt, or None to let the eddy choose.
         reason: Why, for the plan.
     """
@@ -113,48 +113,37 @@ def place(
             reason = "no relation can be streamed in place"
     else:
         reason = "asked for"
-    fixed = [size.is_fixed for size in sizes]
-    graph, staying = partition_graph(join)
-    cube = with_nulls(choose(graph, [max(1, size.bytes) for size in sizes], cells, fixed), staying)
+    cube = choose_cube(join, [max(1, size.bytes) for size in sizes], cells, [s.is_fixed for s in sizes])
     return Placement((Mode.SHUFFLED,) * len(sizes), cube.cells, cube, None, reason)
 
 
-def partition_graph(join: JoinSpec) -> tuple[QueryGraph, set[tuple[int, str]]]:
-    """Return the query graph that tuples are dealt to cells by, relations beside the join included.
+def choose_cube(join: JoinSpec, sizes: Sequence[float], cells: int, fixed: Sequence[bool]) -> Cube:
+    """Return the cube for a block, relations beside the join included; see :func:`hypercube.choose`.
 
-    What has no class of its own goes to every cell. The keys of EXISTS and NOT EXISTS deal like a join's, but
-    a tuple with a null key passes NOT EXISTS, and may pass an OR: it has to stay where nothing else rejects
-    it. ``NOT IN`` needs to know of every null, and whether there is any tuple at all.
-
-    Returns:
-        The graph, and the columns, by relation number, whose nulls stay where tuples are dealt by them.
+    What has no class of its own goes to every cell. The keys of EXISTS and NOT EXISTS partition like a
+    join's, but a tuple with a null key passes NOT EXISTS, and may pass an OR: it has to stay where nothing
+    else rejects it. ``NOT IN`` needs to know of every null, and whether there is any tuple at all.
     """
     plain = JoinSpec(join.sources, join.equalities)
-    staying = set()
-    found = [(each, each is p and not each.negated) for p in join.residuals for each in exists_in(p)]
-    for each, needed in sorted(found, key=lambda one: not one[1]):
-        for key in () if each.null_aware else each.keys:
+    staying: set[tuple[int, str]] = set()  # columns whose nulls stay where tuples are partitioned by them
+    semijoins = [(each, each is p and not each.negated) for p in join.residuals for each in exists_in(p)]
+    for semijoin, needed in sorted(semijoins, key=lambda pair: not pair[1]):
+        for key in () if semijoin.null_aware else semijoin.keys:
             assert isinstance(key.left, Column)
             assert isinstance(key.right, Column)
             left, right = key.left.ref, key.right.ref
             if not needed:
                 # One column of the relation would tie two others to each other, which need not be equal.
-                if _is_dealt(plain, right, key.type):
+                if _is_key(plain, right, key.type):
                     continue
-                if not _is_dealt(plain, left, key.type):
+                if not _is_key(plain, left, key.type):
                     staying.add((plain.aliases.index(left.relation), left.column))
             plain = replace(plain, equalities=(*plain.equalities, Equality(left, right, key.type)))
-    return QueryGraph.of(plain), staying
+    axes = choose(QueryGraph.of(plain), sizes, cells, fixed).axes
+    return Cube(tuple(replace(axis, nulls=not staying.isdisjoint(axis.columns)) for axis in axes))
 
 
-def with_nulls(cube: Cube, staying: Collection[tuple[int, str]]) -> Cube:
-    """Return a cube on which tuples with a null in one of these columns stay."""
-    return Cube(
-        tuple(replace(axis, nulls=any(each in staying for each in axis.columns)) for axis in cube.axes)
-    )
-
-
-def _is_dealt(join: JoinSpec, ref: ColumnRef, kind: pa.DataType) -> bool:
+def _is_key(join: JoinSpec, ref: ColumnRef, kind: pa.DataType) -> bool:
     """Return whether some equality of that type has the column."""
     return any(ref in each.ends and each.type == kind for each in join.equalities)
 
@@ -181,7 +170,7 @@ def _by_keys(
     bound: Mapping[int, Sequence[tuple[str, ...]]],
     cells: int,
 ) -> Placement:
-    """Decide for a block with lookups: tuples are dealt by the keys that are asked for.
+    """Decide for a block with lookups: tuples are partitioned by the keys that are asked for.
 
     One cell then owns a key, and no two have to agree on who asks for it. Where that would load the cells
     too much, or in place, any cell may want any key, and the coordinator of the job sees to it that it

@@ -25,8 +25,8 @@ from millrace.parquet.parquet import splits
 from millrace.reports.micro_batch import PREFIX, SEPARATOR
 from millrace.spark.block import Block, FrameInput, ParquetInput, PreparedBlock
 from millrace.spark.exchange import BLOCK_SCHEMA
-from millrace.spark.hypercube import Cube, choose
-from millrace.spark.placement import partition_graph, with_nulls
+from millrace.spark.hypercube import Cube
+from millrace.spark.placement import choose_cube
 from millrace.spark.session import SessionConf, default_parallelism, shuffle_partitions
 from millrace.spark.streaming import endless
 from millrace.spark.tasks import InlineTable, Scan
@@ -126,9 +126,8 @@ def deal(
     keeps = retention(list(times.columns), times.bounds)
     aliases = block.join.aliases
     cells = _cells(spark, options)
-    graph, staying = partition_graph(block.join)
     weights = [1.0 if alias in times.columns else 0.0 for alias in aliases]
-    cube = with_nulls(choose(graph, weights, cells, [w == 0 for w in weights]), staying)
+    cube = choose_cube(block.join, weights, cells, [w == 0 for w in weights])
     keys = _keys(spark, cells)[: cube.cells]
     leads = roles(block, times.columns, cube) if share else {}
     streams = tuple(
