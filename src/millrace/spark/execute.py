@@ -98,7 +98,7 @@ class _Assembly:
         self._placement = place(
             self._join, self._sizes, options, self._parallelism, bound, partitions, stream
         )
-        self._reports = Reports(spark, wanted=options.report and stream is None, options=options)
+        self._reports = Reports(spark, options, wanted=options.report and stream is None)
         self._lookups: Lookups | None = None
         if self._looked_up:
             named = {self._join.aliases[n]: each for n, each in self._looked_up.items()}

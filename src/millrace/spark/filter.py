@@ -294,7 +294,7 @@ class Mask:
             reporting: On Spark Connect, let the function return its figures beside the mask; without it
                 there are none there.
         """
-        reports = Reports(spark, wanted=options.report, carried=reporting, options=options)
+        reports = Reports(spark, options, wanted=options.report, carried=reporting)
         run = reports.sink.run
         limits = Limits.of(spark, run, dict(enumerate(slot.spec for slot in slots)), options)
         warm_start, values = FileWarmStart(run), spark_values(spark)
