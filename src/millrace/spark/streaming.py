@@ -75,11 +75,7 @@ def sent(frame: DataFrame, schema: pa.Schema) -> Callable[[Target], DataFrame]:
 
 
 def endless() -> Iterator[pa.RecordBatch]:
-    """Refuse to hand out a result that never ends.
-
-    Raises:
-        InputError: Always.
-    """
+    """Refuse to hand out a result that never ends."""
     raise InputError(
         "a query of streams has no end to wait for: start it with df.writeStream, and read what it writes"
     )
@@ -90,14 +86,7 @@ def stream_of(
 ) -> Iterator[pa.RecordBatch]:
     """Run a job and yield what its tasks send, as it comes; the job is cancelled when the iterator is closed.
 
-    Args:
-        spark: The session.
-        options: The run's settings.
-        schema: Of the result.
-        frame_of: Returns the DataFrame to run, without rows of its own.
-
-    Raises:
-        Exception: What the job raised.
+    ``frame_of`` returns the DataFrame to run, without rows of its own. What the job raises is raised here.
     """
     limits.check_libraries("a result that is read as it comes")
     from millrace.spark.results import ResultsServer
@@ -122,11 +111,11 @@ def stream_of(
 
         thread = threading.Thread(target=run, name="millrace results", daemon=True)
         thread.start()
-        done = False
+        is_done = False
         try:
             yield from stream
-            done = True
+            is_done = True
         finally:
-            if not done and thread.is_alive():
+            if not is_done and thread.is_alive():
                 spark.interruptTag(tag)
     thread.join()
