@@ -8,7 +8,7 @@ from __future__ import annotations
 import atexit
 import functools
 import tempfile
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -18,9 +18,7 @@ import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql import SparkSession
 
-from millrace.engine.arrivals.access_methods import Access
 from millrace.engine.expressions import Predicate, and_all, columns_of, evaluate
-from millrace.engine.figures import ModuleFigures
 from millrace.engine.spec import JoinSpec
 from millrace.limits.clock import WallClock
 from millrace.limits.registration import Registration
@@ -56,18 +54,6 @@ class Lookup:
     filters: tuple[Predicate, ...]
     indexes: tuple[tuple[int, IndexSpec], ...]
     scans: tuple[tuple[int, Source], ...]
-
-
-@dataclass(frozen=True)
-class Opened:
-    """The access modules of one task."""
-
-    access: Access
-    modules: Sequence[LookupIndex | LookupScan]
-
-    def figures(self) -> tuple[ModuleFigures, ...]:
-        """Return what was asked for."""
-        return tuple(module.figures() for module in self.modules)
 
 
 @dataclass(frozen=True)
@@ -107,19 +93,19 @@ class Lookups(Registered):
         # On an executor's disk answers would be lost with it.
         is_here = isinstance(coordinator, CoordinatorProcess)
         cache = _cache_of_streams() if stream and is_here else None
-        for alias, given in inputs.items():
+        for alias, lookup in inputs.items():
             indexes, scans = [], []
-            for spec in given.indexes:
+            for spec in lookup.indexes:
                 secrets = Secrets.of_environment(spec.source.secrets, f"lookup {spec.name!r}")
                 indexes.append((len(registrations), spec))
-                kept = spec if cache is None or spec.cache else replace(spec, cache=cache)
-                registrations.append(kept.registration(secrets))
-            for source in given.sources:
+                cached = spec if cache is None or spec.cache else replace(spec, cache=cache)
+                registrations.append(cached.registration(secrets))
+            for source in lookup.sources:
                 secrets = Secrets.of_environment(source.secrets, f"the scan of {alias!r}")
                 scans.append((len(registrations), source))
                 registrations.append(Registration(f"scan of {alias}", secrets=secrets.values()))
-            schema = given.indexes[0].schema if given.indexes else join.relation(alias).schema
-            relations.append(Lookup(alias, schema, given.filters, tuple(indexes), tuple(scans)))
+            schema = lookup.indexes[0].schema if lookup.indexes else join.relation(alias).schema
+            relations.append(Lookup(alias, schema, lookup.filters, tuple(indexes), tuple(scans)))
         limited = [number for relation in relations for number, _ in relation.indexes]
         return cls.register(
             coordinator, run, registrations, limited, released=not stream, relations=tuple(relations)
@@ -136,8 +122,8 @@ class Lookups(Registered):
         return [] if self.address is None else coordinator_at(self.address).failed(self.scope)
 
     @contextmanager
-    def open(self, join: JoinSpec) -> Iterator[Opened]:
-        """Open the access modules in a task; what is under way is given up at the end."""
+    def open(self, join: JoinSpec) -> Iterator[dict[str, list[LookupIndex | LookupScan]]]:
+        """Open the access modules of a task, by alias; what is under way is given up at the end."""
         from millrace.lookups.index import LookupIndex
         from millrace.lookups.loop import Loop
         from millrace.lookups.scan import LookupScan
@@ -145,21 +131,21 @@ class Lookups(Registered):
         loop = Loop()
         clock = WallClock()
         job = f"{self.scope}/{execution_of(TaskContext.get())}"
-        modules: list[LookupIndex | LookupScan] = []
         access: dict[str, list[LookupIndex | LookupScan]] = {}
         for relation in self.relations:
             keep = _Keep(relation.alias, relation.filters, join.relation(relation.alias).schema)
-            mine: list[LookupIndex | LookupScan] = [
+            modules: list[LookupIndex | LookupScan] = [
                 LookupIndex(spec, keep, loop, self._connecting(job, number), clock)
                 for number, spec in relation.indexes
             ]
             for number, source in relation.scans:
                 secrets = self._secrets(job, number)
-                mine.append(LookupScan(relation.alias, source, relation.schema, keep, loop, secrets, clock))
-            access[relation.alias] = mine
-            modules += mine
+                modules.append(
+                    LookupScan(relation.alias, source, relation.schema, keep, loop, secrets, clock)
+                )
+            access[relation.alias] = modules
         try:
-            yield Opened(access, modules)
+            yield access
         finally:
             loop.close()
 

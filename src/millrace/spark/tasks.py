@@ -198,7 +198,7 @@ class EddyTask:
         if self.aggregate is not None:
             aggregation = PartialAggregation(self.aggregate, schema)
             schema = self.aggregate.schema(schema)
-        with self.lookups.open(self.join) if self.lookups else nullcontext() as opened:
+        with self.lookups.open(self.join) if self.lookups else nullcontext() as access:
             run = run_of(
                 with_sizes(self.join, self.scans, cell),
                 sources,
@@ -206,7 +206,7 @@ class EddyTask:
                 stream=self.stream,
                 callers=self.limits.caller,
                 warm_start=self.warm_start,
-                access=opened.access if opened else None,
+                access=access,
                 ranges=ranges,
             )
             results = run.run()
@@ -236,8 +236,8 @@ class EddyTask:
             return
         figures = figures_so_far()
         modules = [*figures.modules, *ranges.figures()]
-        if opened:
-            modules += opened.figures()
+        for lookups in (access or {}).values():
+            modules += [lookup.figures() for lookup in lookups]
         if aggregation is not None:
             modules.append(aggregation.figures())
         texts = [] if reader is None else reader.figures

@@ -62,19 +62,19 @@ def acknowledge() -> int:
     """
     if not hasattr(socket, "TCP_QUICKACK"):
         return 0
-    asked = 0
+    acknowledged = 0
     for name in os.listdir(_OPEN):  # noqa: PTH208  # numbers, many times a query
         try:
             if not stat.S_ISSOCK(os.fstat(int(name)).st_mode):
                 continue
-            with socket.socket(fileno=os.dup(int(name))) as one:
-                if one.family not in (socket.AF_INET, socket.AF_INET6) or one.getpeername()[0] not in _LOCAL:
+            with socket.socket(fileno=os.dup(int(name))) as own:
+                if own.family not in (socket.AF_INET, socket.AF_INET6) or own.getpeername()[0] not in _LOCAL:
                     continue
-                one.setsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK, 1)
-                asked += 1
+                own.setsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK, 1)
+                acknowledged += 1
         except OSError:
             continue  # closed meanwhile, or it listens
-    return asked
+    return acknowledged
 
 
 def look_again() -> None:
