@@ -11,7 +11,7 @@ from __future__ import annotations
 from sqlglot import exp
 
 from millrace.predicates import PredicateSpec
-from millrace.spark.filter import Slot
+from millrace.spark.mask import Slot
 from millrace.sql.planner.context import PlanContext
 from millrace.sql.planner.plan import FilterPlan
 from millrace.sql.session.functions import filter_name

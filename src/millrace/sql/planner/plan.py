@@ -20,7 +20,7 @@ from millrace.engine.values import Value
 from millrace.lookups.index_spec import IndexSpec
 from millrace.lookups.source import Source
 from millrace.spark.block import ParquetInput
-from millrace.spark.filter import Slot
+from millrace.spark.mask import Slot
 from millrace.streams.retention import EventTimes
 
 _SCANNED = re.compile(r"__c(\d+)\b")

@@ -16,7 +16,7 @@ from pyspark.sql import SparkSession
 
 from millrace.errors import PredicateError, QueryError
 from millrace.options import Options
-from millrace.spark.filter import Mask, Slot
+from millrace.spark.mask import Mask, Slot
 from millrace.spark.plain import certain, plain_function
 from millrace.spark.predicates import Predicate, check_sendable
 from millrace.spark.session import is_connect
