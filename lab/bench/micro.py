@@ -120,7 +120,8 @@ def _blocks(run: Run, path: str, tasks: int) -> DataFrame:
     from millrace.spark.exchange import BLOCK_SCHEMA, Cut
     from millrace.spark.hypercube import Axis, Cube
     from millrace.spark.reports import Sink
-    from millrace.spark.tasks import Scan, ScanTask
+    from millrace.spark.task_inputs import Scan
+    from millrace.spark.tasks import ScanTask
     from millrace.spark.types import spark_schema
 
     own = splits(open_table(path), (), tuple(SCHEMA.names))

@@ -23,7 +23,8 @@ from millrace.spark.exchange import (
 )
 from millrace.spark.hypercube import Axis, Cube
 from millrace.spark.reports import Sink
-from millrace.spark.tasks import CutTask, Scan, ScanTask
+from millrace.spark.task_inputs import Scan
+from millrace.spark.tasks import CutTask, ScanTask
 
 SCHEMAS = [
     pa.schema([("k", pa.int64()), ("s", pa.string())]),

@@ -14,7 +14,7 @@ from millrace import query
 from millrace.parquet.parquet import open_table, read_splits, splits
 from millrace.parquet.partitions import Doubtful
 from millrace.spark.scans import scan_of, table_at
-from millrace.spark.tasks import Scan
+from millrace.spark.task_inputs import Scan
 from tests.session import changed
 from tests.sql.compare import bag_of
 

@@ -17,7 +17,7 @@ from millrace.options import Options
 from millrace.parquet.parquet import open_table
 from millrace.spark import execute as execution
 from millrace.spark.block import Block, FrameInput, ParquetInput
-from millrace.spark.tasks import with_sizes
+from millrace.spark.task_inputs import with_sizes
 
 ROWS = {"r": 2000, "s": 8000, "t": 4000}
 KEYS = 500

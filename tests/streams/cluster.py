@@ -14,7 +14,7 @@ import pytest
 from millrace.engine.expressions import Column, ColumnRef, Compare
 from millrace.engine.spec import Equality, JoinSpec, OutputColumn, RelationSpec
 from millrace.options import Options
-from millrace.spark.tasks import InlineTable
+from millrace.spark.task_inputs import InlineTable
 from millrace.streams import processor as processing, warm
 from millrace.streams.mapped import MappedBlocks
 from millrace.streams.processor import CONTROL, CellProcessor

@@ -28,7 +28,8 @@ from millrace.spark.reduction import Reduction, small_relations
 from millrace.spark.reports import FileWarmStart, Reports
 from millrace.spark.session import default_parallelism, facts_of, shuffle_partitions
 from millrace.spark.streaming import Target, endless, stream_of
-from millrace.spark.tasks import LEAST_ROWS, CutTask, EddyTask, InlineTable, Scan, ScanTask, with_sources
+from millrace.spark.task_inputs import LEAST_ROWS, InlineTable, Scan, with_sources
+from millrace.spark.tasks import CutTask, EddyTask, ScanTask
 from millrace.spark.types import spark_schema
 
 # A DataFrame of unknown size is taken to be as large as the largest relation, and at least this large.

@@ -11,7 +11,6 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
@@ -27,9 +26,7 @@ from millrace.engine.state.stem import singletons
 from millrace.engine.statistics import Statistics
 from millrace.engine.tuples import TupleBatch
 from millrace.spark.placement import Size
-
-if TYPE_CHECKING:
-    from millrace.spark.tasks import Scan
+from millrace.spark.task_inputs import Scan
 
 _SMALL = 16 * 1024 * 1024
 """Bytes in memory of a relation that every map task reads."""

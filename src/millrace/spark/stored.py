@@ -26,7 +26,8 @@ from millrace.spark.failures import is_sparks, shortened
 from millrace.spark.readers import format_of, read
 from millrace.spark.scans import table_at
 from millrace.spark.session import SessionConf, default_parallelism, paths_are_local
-from millrace.spark.tasks import Scan, number_of
+from millrace.spark.task_inputs import Scan
+from millrace.spark.tasks import number_of
 from millrace.spark.types import spark_schema
 from millrace.spark.worker import low_latency
 

@@ -32,12 +32,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Target:
-    """Where tasks send results; travels to them.
-
-    Attributes:
-        address: Of the process that wants them.
-        stream: What they belong to.
-    """
+    """Where tasks send results: the process that wants them, and the stream there; travels to them."""
 
     address: Address
     stream: str

@@ -29,7 +29,7 @@ from millrace.spark.hypercube import Cube
 from millrace.spark.placement import choose_cube
 from millrace.spark.session import SessionConf, default_parallelism, shuffle_partitions
 from millrace.spark.streaming import endless
-from millrace.spark.tasks import InlineTable, Scan
+from millrace.spark.task_inputs import InlineTable, Scan
 from millrace.spark.types import spark_schema
 from millrace.streams.exchange import Pack, Unpack
 from millrace.streams.processor import OUTPUT, CellProcessor

@@ -17,7 +17,7 @@ from millrace.engine.values import Value, computed
 from millrace.errors import ReadError
 from millrace.options import Options
 from millrace.spark.hypercube import Axis
-from millrace.spark.tasks import InlineTable, Scan, with_sizes
+from millrace.spark.task_inputs import InlineTable, Scan, with_sizes
 
 FORMAT = 3
 """Version of what a checkpoint holds. Format 2, which is read too, has fingerprints of text."""

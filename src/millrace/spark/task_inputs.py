@@ -1,0 +1,113 @@
+"""What tasks read themselves: row groups that are dealt to them, or a table that travels with the plan.
+
+A file of its own, so that the tasks of streams load these and not the tasks of blocks.
+"""
+
+from __future__ import annotations
+
+import pickle
+import zlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from millrace.engine.expressions import Predicate
+from millrace.engine.spec import JoinSpec, RelationSpec
+from millrace.engine.values import Value
+from millrace.parquet.pruning import Keeps
+from millrace.parquet.reading import read_splits
+from millrace.parquet.tables import Split
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+LEAST_ROWS = 4096
+"""Scans read at least this many rows at once; the eddy cuts them down to its own batches."""
+
+
+@dataclass(frozen=True)
+class Scan:
+    """A direct scan of one relation, its row groups dealt to tasks.
+
+    Attributes:
+        schema: What the relation's tuples look like.
+        filters: Applied while reading.
+        parts: The splits of each task; a single part is read whole by every task. Spark sends one function
+            to all tasks, and a table of many files has ten thousands of splits: so each part is packed by
+            itself, and a task unpacks its own only.
+        computed: Columns that are computed of those of the files.
+        sizes: Of each part, its rows and how many of them are expected to pass the filters.
+    """
+
+    schema: pa.Schema
+    filters: tuple[Predicate, ...]
+    parts: tuple[bytes, ...]
+    computed: tuple[tuple[str, Value], ...] = ()
+    sizes: tuple[tuple[int, float], ...] = ()
+
+    @classmethod
+    def of(
+        cls,
+        schema: pa.Schema,
+        filters: tuple[Predicate, ...],
+        parts: Iterable[Sequence[Split]],
+        computed: tuple[tuple[str, Value], ...] = (),
+    ) -> Scan:
+        """Return a scan of parts, which are packed; paths are long and alike, so they are compressed."""
+        splits = [tuple(part) for part in parts]
+        packed = tuple(zlib.compress(pickle.dumps(part, -1), 1) for part in splits)
+        sizes = tuple((sum(s.rows for s in part), sum(s.rows * s.passing for s in part)) for part in splits)
+        return cls(schema, filters, packed, computed, sizes)
+
+    def sized(self, relation: RelationSpec, task: int) -> RelationSpec:
+        """Return the relation with the size of what is the task's to read."""
+        rows, passing = self.sizes[0] if len(self.sizes) == 1 else self.sizes[task]
+        return relation.expect(passing, rows, guessed=bool(self.filters))
+
+    def read(
+        self, task: int, batch_size: int = LEAST_ROWS, keeps: Keeps | None = None
+    ) -> Iterator[pa.RecordBatch]:
+        """Yield the tuples that are the task's to read, without row groups that are not to be kept."""
+        packed = self.parts[0] if len(self.parts) == 1 else self.parts[task]
+        own: tuple[Split, ...] = pickle.loads(zlib.decompress(packed))  # noqa: S301  # the plan's own bytes
+        names = tuple(self.schema.names)
+        computed = {name.lower(): value for name, value in self.computed}
+        for batch in read_splits(own, names, self.filters, batch_size, computed, keeps):
+            yield batch if not names else pa.RecordBatch.from_arrays(batch.columns, schema=self.schema)
+
+
+@dataclass(frozen=True)
+class InlineTable:
+    """A table that travels with the plan, read whole by every task."""
+
+    table: pa.Table
+
+    @classmethod
+    def of(cls, frame: DataFrame, schema: pa.Schema) -> InlineTable:
+        """Return the rows of a DataFrame, with a relation's columns; runs it."""
+        return cls(frame.toArrow().rename_columns(schema.names).cast(schema))
+
+    def sized(self, relation: RelationSpec, task: int) -> RelationSpec:
+        """Return the relation with the size of the table."""
+        return replace(relation, rows=self.table.num_rows, guessed=False)
+
+    def read(
+        self, task: int, batch_size: int = LEAST_ROWS, keeps: Keeps | None = None
+    ) -> Iterator[pa.RecordBatch]:
+        """Yield all of its rows; see :meth:`Scan.read`."""
+        yield from self.table.to_batches(max_chunksize=batch_size)
+
+
+def with_sizes(join: JoinSpec, scans: Mapping[str, Scan | InlineTable], task: int) -> JoinSpec:
+    """Return a block with the sizes of what a task itself reads of it, by alias."""
+    return with_sources(
+        join, [scans[r.alias].sized(r, task) if r.alias in scans else r for r in join.sources]
+    )
+
+
+def with_sources(join: JoinSpec, sources: Sequence[RelationSpec]) -> JoinSpec:
+    """Return a block with other descriptions of its relations, those beside the join last."""
+    joined = len(join.relations)
+    return replace(join, relations=tuple(sources[:joined]), beside=tuple(sources[joined:]))
