@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 
 import numpy as np
@@ -157,44 +157,38 @@ def choose(
             candidates.pop()
         coarse = _best(candidates, sizes, cells, step=2)
         ranked = sorted((axis for axis in coarse if axis.share > 1), key=lambda axis: -axis.share)
-        candidates = [Axis(1, axis.type, axis.columns) for axis in ranked]
+        candidates = [replace(axis, share=1) for axis in ranked]
         while _count(len(candidates), cells, 1) > _SEARCH_LIMIT:
             candidates.pop()
     return Cube(tuple(axis for axis in _best(candidates, sizes, cells, step=1) if axis.share > 1))
 
 
 def class_axes(graph: QueryGraph, looked_up: Collection[int] = ()) -> Iterator[tuple[Axis, int]]:
-    """Yield the attribute classes that tuples can be dealt by, as axes of one coordinate, numbered."""
+    """Yield the attribute classes that tuples can be partitioned by, as axes of one coordinate, numbered."""
     for number, attribute in enumerate(graph.classes):
         if attribute.span.bit_count() > 1 and any(r not in looked_up for r, _ in attribute.members):
-            yield Axis(1, attribute.type, tuple(_first_columns(attribute.members))), number
+            columns: dict[int, str] = {}
+            for relation, column in attribute.members:
+                columns.setdefault(relation, column)
+            yield Axis(1, attribute.type, tuple(columns.items())), number
 
 
 def _best(candidates: Sequence[Axis], sizes: Sequence[float], cells: int, *, step: int) -> list[Axis]:
     """Return the candidates with the shares whose fullest cell receives the least."""
     holds = [[axis.column(r) is not None for axis in candidates] for r in range(len(sizes))]
-    best: tuple[float, float, int] | None = None
-    shares: tuple[int, ...] = ()
-    for vector in _products(len(candidates), cells, step):
-        product = math.prod(vector)
+
+    def rank(shares: tuple[int, ...]) -> tuple[float, float, int]:
+        product = math.prod(shares)
         load = sent = 0.0
         for size, mine in zip(sizes, holds, strict=True):
-            own = math.prod(share for share, held in zip(vector, mine, strict=True) if held)
+            own = math.prod(share for share, is_own in zip(shares, mine, strict=True) if is_own)
             load += size / own
             sent += size * product / own
         # Rounded, so that sums that differ by a rounding error are ties.
-        rank = (float(f"{load:.9g}"), float(f"{sent:.9g}"), product)
-        if best is None or rank < best:
-            best, shares = rank, vector
-    return [Axis(share, axis.type, axis.columns) for share, axis in zip(shares, candidates, strict=True)]
+        return float(f"{load:.9g}"), float(f"{sent:.9g}"), product
 
-
-def _first_columns(members: Sequence[tuple[int, str]]) -> Iterator[tuple[int, str]]:
-    seen: set[int] = set()
-    for number, column in members:
-        if number not in seen:
-            seen.add(number)
-            yield number, column
+    shares = min(_products(len(candidates), cells, step), key=rank)
+    return [replace(axis, share=share) for share, axis in zip(shares, candidates, strict=True)]
 
 
 def _shares(cells: int, step: int) -> Iterator[int]:
