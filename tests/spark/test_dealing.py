@@ -178,7 +178,7 @@ def test_a_scan_sends_the_same_in_every_attempt(tmp_path):
     low = Compare("<", ColumnOf(ColumnRef("t", "k")), Literal(905, pa.int64()), pa.int64())
     own = splits(found, (low,), ("k", "s"))
     scan = Scan.of(table.schema, (low,), (own[::2], own[1::2]))
-    task = ScanTask(("t",), (scan,), (Cut(0, CUBES[0], 1 << 20),), 100, Sink("test", None, hidden=False))
+    task = ScanTask({"t": (scan, Cut(0, CUBES[0], 1 << 20))}, 100, Sink("test", None, hidden=False))
     for number in (0, 1):
         first, second = (list(task(iter([pa.record_batch([pa.array([number])], ["id"])]))) for _ in range(2))
         assert first == second

@@ -252,9 +252,7 @@ class _Assembly:
             # The largest first, the smaller ones fill the gaps.
             scans = {n: self._scan(n, loads) for n in reversed(scanned)}
             task = ScanTask(
-                tuple(self._arriving[n].alias for n in scanned),
-                tuple(scans[n] for n in scanned),
-                tuple(cuts[n] for n in scanned),
+                {self._arriving[n].alias: (scans[n], cuts[n]) for n in scanned},
                 max(self._options.batch_size, LEAST_ROWS),
                 sink,
                 self._reduction,

@@ -165,12 +165,10 @@ class EddyTask:
 class ScanTask:
     """A map task of the exchange: scans its row groups and cuts their tuples by cell.
 
-    The input is one row that holds the task's number.
+    The input is one row that holds the task's number. ``scans`` are by alias.
     """
 
-    aliases: tuple[str, ...]
-    scans: tuple[Scan, ...]
-    cuts: tuple[Cut, ...]
+    scans: dict[str, tuple[Scan, Cut]]
     batch_size: int
     sink: Sink
     reduction: Reduction | None = None
@@ -184,7 +182,7 @@ class ScanTask:
             return
         side = _MapSide(f"scan {task}", self.sink, self.reduction)
         with self.sink.report_live(side.task, side.figures):
-            for alias, scan, cut in zip(self.aliases, self.scans, self.cuts, strict=True):
+            for alias, (scan, cut) in self.scans.items():
                 rows = scan.read(task, self.batch_size, partial(side.ranges.keeps, alias))
                 yield from side.cut(alias, rows, cut, RoundRobin(task))
         yield from side.report()
