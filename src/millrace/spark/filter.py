@@ -181,14 +181,7 @@ def _is_pinned(condition: Condition) -> bool:
 
 @dataclass(frozen=True, eq=False)
 class Filtered:
-    """The handle of a filtered DataFrame.
-
-    Attributes:
-        df: The DataFrame.
-        mask: The eddy over its predicates, None where all conditions are Spark's.
-        native: What Spark evaluates, as text.
-        options: Settings of the run.
-    """
+    """The handle of a filtered DataFrame, with the texts of the conditions that Spark evaluates."""
 
     df: DataFrame
     mask: Mask | None

@@ -63,13 +63,8 @@ class Registered:
     ) -> Self:
         """Register with a coordinator, until nothing in this process refers to the result any more.
 
-        Args:
-            coordinator: It, or why tasks have to do without.
-            scope: What it knows the registrations by.
-            registrations: By their numbers in the tasks.
-            limited: Numbers of those that have something to promise.
-            released: Whether it ever ends: a stream runs on when nothing refers to its DataFrame.
-            fields: Further ones of the class.
+        ``limited`` are the numbers of registrations that promise something. A stream is not ``released``: it
+        runs on when nothing refers to its DataFrame.
         """
         if isinstance(coordinator, Alone):
             own = tuple(map(coordinator.registration, registrations))

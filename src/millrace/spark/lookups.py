@@ -39,14 +39,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Lookup:
-    """The access modules of one relation of a block that is looked up.
+    """A relation that is looked up: all columns of its table, and filters of what its sources return.
 
-    Attributes:
-        alias: Of the relation.
-        schema: All columns of the lookup table.
-        filters: Applied to what its sources return.
-        indexes: With the number that the coordinator knows each by.
-        scans: The same for sources that return all rows.
+    Indexes, and sources that return all rows, come with the numbers that the coordinator knows them by.
     """
 
     alias: str

@@ -38,12 +38,7 @@ _SHOWN = (
 
 @dataclass(frozen=True)
 class Slot:
-    """One predicate of a filter.
-
-    Attributes:
-        spec: The predicate.
-        columns: Which of the filter's argument columns it reads, in its order; none means all.
-    """
+    """A predicate of a filter, and which of the filter's argument columns it reads; none means all."""
 
     spec: PredicateSpec
     columns: tuple[int, ...] = ()
@@ -58,7 +53,6 @@ class Mask:
             or, on Spark Connect where figures are wanted, a struct of ``keep`` and ``report``.
         reports: Where its figures arrive.
         plan: What it does, as text.
-        limits: Of its predicates.
     """
 
     function: Any
@@ -78,13 +72,8 @@ class Mask:
     ) -> Mask:
         """Return predicates, in the order as written, as one function of Spark.
 
-        Args:
-            spark: The session.
-            slots: The predicates.
-            options: Settings of the run.
-            labels: What errors and reports call the argument columns.
-            reporting: On Spark Connect, let the function return its figures beside the mask; without it
-                there are none there.
+        On Spark Connect the function returns its figures beside the mask if it is ``reporting``; without
+        that there are none there.
         """
         reports = Reports(spark, options, wanted=options.report, carried=reporting)
         run = reports.sink.run

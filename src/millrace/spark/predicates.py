@@ -33,12 +33,9 @@ Argument = Column | str
 
 @dataclass(frozen=True)
 class Predicate:
-    """A predicate that can be applied to columns.
+    """A predicate that can be applied to columns; to ``columns`` where no others are given.
 
-    Attributes:
-        spec: The function, and how it is to be called.
-        made: PySpark's function object that it was made of, if any.
-        columns: Those that it is applied to by default.
+    ``made`` is PySpark's function object that it was made of, if any.
     """
 
     spec: PredicateSpec
@@ -61,10 +58,6 @@ class Predicate:
     @classmethod
     def of(cls, given: object, name: str | None = None) -> Predicate:
         """Return a predicate made of one, or of PySpark's ``udf``, ``pandas_udf`` or ``arrow_udf``.
-
-        Args:
-            given: The function object as PySpark or :func:`millrace.predicate` returned it.
-            name: A name for it; its own by default.
 
         Raises:
             PredicateError: It is something else, or does not return booleans.
@@ -97,13 +90,7 @@ class Predicate:
 
 @dataclass(frozen=True)
 class Applied:
-    """A predicate with the columns it reads.
-
-    Attributes:
-        spec: The predicate.
-        arguments: Columns, or names of columns.
-        labels: What to call the arguments in messages.
-    """
+    """A predicate with the columns it reads, and what messages call these."""
 
     spec: PredicateSpec
     arguments: tuple[Argument, ...]

@@ -37,12 +37,7 @@ _LARGE = 4
 
 @dataclass(frozen=True)
 class Reduction:
-    """What every map task of an exchange reads to filter what it sends.
-
-    Attributes:
-        join: The block.
-        scans: Of the small relations, with their numbers, in the order of reading.
-    """
+    """The small relations that every map task reads first, by number, in the order of reading."""
 
     join: JoinSpec
     scans: tuple[tuple[int, Scan], ...]

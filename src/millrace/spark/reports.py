@@ -85,7 +85,6 @@ class Sink:
     """Where a task puts its figures; travels to the tasks.
 
     Attributes:
-        run: Identifies the run.
         accumulator: On classic Spark; None on Connect.
         hidden: Whether the result has the hidden column.
         live: Where figures go while tasks work, None where nobody looks.
@@ -184,11 +183,7 @@ def _latest(accumulator: Accumulator[Entries], run: str) -> dict[str, bytes]:
 class Reports:
     """The driver's side: makes the sink, and reads what the tasks reported.
 
-    Args:
-        spark: The session.
-        options: Settings of the run, among them how tasks reach this process.
-        wanted: Whether anybody wants the figures.
-        carried: Whether rows of the result can carry them, which is the only way on Spark Connect.
+    ``carried`` says whether rows of the result can carry figures, which is the only way on Spark Connect.
     """
 
     def __init__(self, spark: SparkSession, options: Options, *, wanted: bool, carried: bool = True) -> None:

@@ -143,10 +143,7 @@ class SessionConf:
     """The settings of a session while one query is planned.
 
     Classic Spark is asked for them one by one, which takes less than copying all; Spark Connect once for
-    all that are set, for each question is a request.
-
-    Attributes:
-        asked: The values so far, by key and default.
+    all that are set, for each question is a request. ``asked`` are the values so far, by key and default.
     """
 
     def __init__(self, spark: SparkSession) -> None:

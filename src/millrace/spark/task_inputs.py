@@ -32,8 +32,6 @@ class Scan:
     """A direct scan of one relation, its row groups dealt to tasks.
 
     Attributes:
-        schema: What the relation's tuples look like.
-        filters: Applied while reading.
         parts: The splits of each task; a single part is read whole by every task. Spark sends one function
             to all tasks, and a table of many files has ten thousands of splits: so each part is packed by
             itself, and a task unpacks its own only.

@@ -44,8 +44,6 @@ class EddyTask:
     """Runs the eddy of one cell.
 
     Attributes:
-        join: The block.
-        options: The run's settings.
         stream: Alias of the relation to leave unbuilt, or None.
         scans: By alias, the relations that the task reads itself.
         frame: Alias of the relation whose tuples are the task's input, or None.
