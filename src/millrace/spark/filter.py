@@ -94,7 +94,8 @@ def _filter(df: DataFrame, conditions: Sequence[Condition], options: Options) ->
     applied = [c for c in conditions if isinstance(c, Applied)]
     pinned = next((i for i, c in enumerate(conditions) if _is_pinned(c)), len(conditions))
     native = [(i, c) for i, c in enumerate(conditions) if not isinstance(c, Applied)]
-    filtered, mask = df, None
+    filtered = df
+    mask: Mask | None = None
     for place, condition in native:
         _warn_of_unseen(df, condition, place + 1)
     for place, condition in native:
