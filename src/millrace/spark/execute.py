@@ -369,11 +369,10 @@ def _sizes(
             sizes.append(None)
     unknown = max([_UNKNOWN_BYTES, *(size.bytes for size in sizes if size is not None)])
     for number, (relation, size) in enumerate(zip(join.sources, sizes, strict=True)):
-        if size is None and relation.rows is None:
-            sizes[number] = Size(unknown // _row_bytes(relation.schema), unknown, None, fixed[number])
-        elif size is None:
-            total = relation.rows * _row_bytes(relation.schema)
-            sizes[number] = Size(relation.rows, total, None, fixed[number])
+        if size is None:
+            width, rows = _row_bytes(relation.schema), relation.rows
+            total = unknown if rows is None else rows * width
+            sizes[number] = Size(unknown // width if rows is None else rows, total, None, fixed[number])
     return tuple(size for size in sizes if size is not None)
 
 

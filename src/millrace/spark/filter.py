@@ -68,8 +68,8 @@ def conditions_of(given: Sequence[object]) -> list[Condition]:
         elif isinstance(condition, tuple) and condition:
             conditions.append(Predicate.of(condition[0])(*condition[1:]))
         elif isinstance(condition, Predicate) or callable(condition):
-            own = isinstance(condition, Predicate)
-            name = condition.name if own else getattr(condition, "__name__", "predicate")
+            is_ours = isinstance(condition, Predicate)
+            name = getattr(condition, "name" if is_ours else "__name__", "predicate")
             raise PredicateError(
                 f"predicate {place}, {name!r}, is applied to no column: write {name}('column')"
             )
