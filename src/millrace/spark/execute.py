@@ -370,9 +370,10 @@ def _sizes(
     unknown = max([_UNKNOWN_BYTES, *(size.bytes for size in sizes if size is not None)])
     for number, (relation, size) in enumerate(zip(join.sources, sizes, strict=True)):
         if size is None:
-            width, rows = _row_bytes(relation.schema), relation.rows
-            total = unknown if rows is None else rows * width
-            sizes[number] = Size(unknown // width if rows is None else rows, total, None, fixed[number])
+            width = _row_bytes(relation.schema)
+            rows = unknown // width if relation.rows is None else relation.rows
+            total = unknown if relation.rows is None else rows * width
+            sizes[number] = Size(rows, total, None, fixed[number])
     return tuple(size for size in sizes if size is not None)
 
 
