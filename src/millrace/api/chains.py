@@ -23,7 +23,7 @@ from millrace.options import Options
 from millrace.spark.filter import where
 from millrace.spark.handles import left_to_spark
 from millrace.spark.patches import noted
-from millrace.spark.session import is_connect, own_work
+from millrace.spark.session import internal_query, is_connect
 from millrace.sql.session.errors import contain
 from millrace.sql.syntax.parse import parse
 
@@ -116,7 +116,7 @@ class Link:
         """Return Millrace's of the same rows, which Spark Connect may still refuse, or why there is none."""
         if self._made is None:
             try:
-                with own_work():
+                with internal_query():
                     self._made = self.chain.made(df, self.options)
             except (MillraceError, PySparkException) as error:
                 self._made = _why(self.chain, error)

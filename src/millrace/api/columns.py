@@ -18,7 +18,7 @@ from weakref import ref
 from pyspark.errors import AnalysisException
 from pyspark.sql import Column, DataFrame, SparkSession, functions as sf
 
-from millrace.spark.session import own_work
+from millrace.spark.session import internal_query
 
 _NOTE = "_millrace_column"
 _TEXT = re.compile(r"Column<'(\w+)'>")
@@ -70,7 +70,7 @@ def name_of(column: Column, spark: SparkSession) -> str | None:
     if found is None:
         return None
     name = found[1]
-    with own_work():
+    with internal_query():
         probe = spark.range(0).select(sf.lit(None).cast(_PROBE).alias(name))
         try:
             if probe.select(column).schema != probe.schema:

@@ -30,7 +30,7 @@ from millrace.spark.filter import where
 from millrace.spark.handles import left_to_spark, runs_instead
 from millrace.spark.patches import replace, restore, watch
 from millrace.spark.predicates import Applied
-from millrace.spark.session import alive, at_own_work, is_connect, own_work, session_of
+from millrace.spark.session import alive, internal_query, is_connect, is_internal_query, session_of
 from millrace.sql.session.errors import contain
 from millrace.sql.session.functions import Predicates
 
@@ -120,7 +120,7 @@ class Enabled:
         self, plain: Callable[..., DataFrame], text: Any, args: Any, named: Mapping[str, Any]
     ) -> DataFrame:
         """Answer a text: as Spark does, unless a part of it is Millrace's."""
-        if at_own_work() or not isinstance(text, str) or named:
+        if is_internal_query() or not isinstance(text, str) or named:
             return plain(text, args, **named)
         try:
             query = self._own.query(text, args)
@@ -222,7 +222,7 @@ def _join(plain: Callable[..., DataFrame]) -> Callable[..., DataFrame]:
 
 
 def _of(df: DataFrame) -> Enabled | None:
-    return None if at_own_work() else _latest(df.sparkSession)
+    return None if is_internal_query() else _latest(df.sparkSession)
 
 
 def _latest(spark: SparkSession) -> Enabled | None:
@@ -269,7 +269,7 @@ def _deferred(name: str, plain: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(plain)
     def called(self: Any, *args: Any, **named: Any) -> Any:
         known = link_of(self)
-        if known is None or at_own_work() or not known.defers:
+        if known is None or is_internal_query() or not known.defers:
             return now(self, *args, **named)
         given = tuple(copy(each) if isinstance(each, list | dict) else each for each in args)  # may change
         derived = Derived(self, known, name, given, named)
@@ -302,9 +302,9 @@ def _better(name: str, plain: Callable[..., Any]) -> Callable[..., Any]:
 def _chosen(made: Any) -> Any:
     """Return the better DataFrame or group, None within Millrace, which makes it."""
     known = link_of(made)
-    if known is None or at_own_work():
+    if known is None or is_internal_query():
         return None
-    with own_work():
+    with internal_query():
         better = known.better(made)
     if isinstance(better, str):
         left_to_spark(made, better)

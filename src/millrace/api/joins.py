@@ -15,7 +15,7 @@ from millrace.api.session import Session
 from millrace.errors import QueryError
 from millrace.options import Options
 from millrace.spark.handles import same_handle
-from millrace.spark.session import is_connect, own_work
+from millrace.spark.session import internal_query, is_connect
 from millrace.sql.syntax.edits import plain_quote
 
 if TYPE_CHECKING:
@@ -170,7 +170,7 @@ def _columns_of(df: DataFrame, rows: DataFrame) -> DataFrame:
     they mean to Spark's. Spark never runs the part that is known to be empty. To Spark Connect, Columns of
     what a union is made of mean nothing: there names and aliases do.
     """
-    with own_work():
+    with internal_query():
         made = rows.transform(df.where(sf.lit(False)).union)
     same_handle(made, rows)
     return made

@@ -213,19 +213,23 @@ class Query(PlannedQuery):
 
     def beside(self) -> RunReport:
         """Return what is known beside figures, at any time: the plan, lookups, budgets."""
-        spent = [one.run.spent() for one in self.taken] + [each.mask.spent() for each in self.filters]
+        spent = [one.run.spent() for one in self.taken] + [each.mask.limits.spent() for each in self.filters]
         budgets = tuple(each for some in spent for each in some)
-        called = [one.run.calls() for one in self.taken] + [each.mask.calls() for each in self.filters]
+        called = [one.run.calls() for one in self.taken] + [
+            each.mask.limits.progress() for each in self.filters
+        ]
         calls = tuple(each for some in called for each in some)
         return RunReport({}, self._planned(), tuple(self.lookups()), budgets, calls)
 
     def _planned(self) -> Planned:
-        weaker = [one.run.weaker for one in self.taken] + [each.mask.weaker for each in self.filters]
+        weakened = [one.run.weakened_guarantees for one in self.taken] + [
+            each.mask.limits.weakened_guarantees for each in self.filters
+        ]
         return Planned(
             {one.block.name: _shape(one.block) for one in self.taken},
             tuple(self.reasons),
             settings(self.options),
-            tuple(text for texts in weaker for text in texts),
+            tuple(text for texts in weakened for text in texts),
         )
 
 

@@ -22,7 +22,7 @@ from millrace.options import Options, StorageOptions
 from millrace.spark.filter import where
 from millrace.spark.handles import remember
 from millrace.spark.patches import watch
-from millrace.spark.session import alive, own_work, session_of
+from millrace.spark.session import alive, internal_query, session_of
 from millrace.spark.types import arrow_schema
 from millrace.sql.blocks.predicates import Calls
 from millrace.sql.planner import plan_cache
@@ -148,7 +148,7 @@ class Session:
         spark = session_of(
             self._spark, {str(n): each for n, each in enumerate([*given, *self._tables.values()])}
         )
-        with own_work():
+        with internal_query():
             made = joining(
                 spark,
                 self._tables,
@@ -391,7 +391,7 @@ def prepare(
 ) -> Query:
     """Return a query, ready to run; errors come without the frames and the log records of planning."""
     try:
-        with own_work():
+        with internal_query():
             return _prepare(query, spark, tables, options, predicates, args)
     except (MillraceError, AnalysisException) as error:
         raise error.with_traceback(None) from error.__cause__

@@ -9,7 +9,7 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from millrace.spark.session import at_own_work
+from millrace.spark.session import is_internal_query
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -105,7 +105,7 @@ class Action:
     def __init__(self, name: str, frame: Any, *, nests: bool = True) -> None:
         self._ends: list[End] = []
         self._nests = nests and bool(_watchers)
-        if not _watchers or at_own_work() or _within.action:
+        if not _watchers or is_internal_query() or _within.action:
             self._nests = False
             return
         found = carried(frame)

@@ -57,16 +57,7 @@ class Cascade:
         return self.fit(arrays, spark_values(df.sparkSession))
 
     def fit(self, arrays: list[pa.Array], values: Values) -> FittedCascade:
-        """Let both stages judge a uniform sample that was drawn before.
-
-        Args:
-            arrays: An array of the sample's rows for each argument.
-            values: Makes the functions' arguments of them.
-
-        Raises:
-            ExecutionError: The costly predicate raised.
-            PredicateError: A function returns something else than it should.
-        """
+        """Let both stages judge a uniform sample that was drawn before: an array for each argument."""
         outcome, _ = judged(self.costly.spec, arrays, values)
         if (outcome.truth == RAISED).any() and self.costly.spec.on_error == "fail":
             first = next(iter(outcome.failures.values()), None)
@@ -76,14 +67,14 @@ class Cascade:
                 f"{len(outcome.truth)} rows of the sample{said}. Handle that in the function, or set "
                 "on_error='null'"
             )
-        found = learned(
+        thresholds = learned(
             self.score.of(arrays, values),
             outcome.truth == KEPT,
             recall=self.recall,
             precision=self.precision,
             confidence=self.confidence,
         )
-        return FittedCascade(self, found)
+        return FittedCascade(self, thresholds)
 
 
 @dataclass(frozen=True)
@@ -108,7 +99,7 @@ class FittedCascade:
         """
         if not columns:
             raise PredicateError("a cascade is applied to no column: write *fitted('column')")
-        score, costly, found = self.cascade.score, self.cascade.costly.spec, self.thresholds
-        first = PredicateSpec(f"{costly.name}_maybe", Maybe(score, found.low), score.kind)
-        second = replace(costly, sure=(score, found.high))
+        score, costly, thresholds = self.cascade.score, self.cascade.costly.spec, self.thresholds
+        first = PredicateSpec(f"{costly.name}_maybe", Maybe(score, thresholds.low), score.kind)
+        second = replace(costly, sure=(score, thresholds.high))
         return Applied.of(first, columns, {}), Applied.of(second, columns, {})

@@ -19,8 +19,7 @@ from millrace import limits
 from millrace.errors import ExecutionError, OptionError
 from millrace.options import EXECUTOR, Options
 from millrace.spark import actions
-from millrace.spark.reach import own_address, tried
-from millrace.spark.session import default_parallelism
+from millrace.spark.session import default_parallelism, own_address, try_in_task
 
 if TYPE_CHECKING:
     from millrace.limits.process import CoordinatorProcess
@@ -245,7 +244,7 @@ def _tried(spark: SparkSession, address: Address) -> str | None:
     found: list[str | None] = []
 
     def run() -> None:
-        found.append(tried(spark, partial(_why, address)))
+        found.append(try_in_task(spark, partial(_why, address)))
 
     job = threading.Thread(target=run, name="millrace preflight", daemon=True)
     job.start()

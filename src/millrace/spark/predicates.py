@@ -33,12 +33,9 @@ Argument = Column | str
 
 @dataclass(frozen=True)
 class Predicate:
-    """A predicate that can be applied to columns.
+    """A predicate that can be applied to columns; to ``columns`` where no others are given.
 
-    Attributes:
-        spec: The function, and how it is to be called.
-        made: PySpark's function object that it was made of, if any.
-        columns: That it is applied to where nothing else is said.
+    ``made`` is PySpark's function object that it was made of, if any.
     """
 
     spec: PredicateSpec
@@ -61,10 +58,6 @@ class Predicate:
     @classmethod
     def of(cls, given: object, name: str | None = None) -> Predicate:
         """Return a predicate made of one, or of PySpark's ``udf``, ``pandas_udf`` or ``arrow_udf``.
-
-        Args:
-            given: The function object as PySpark or :func:`millrace.predicate` returned it.
-            name: A name for it; its own by default.
 
         Raises:
             PredicateError: It is something else, or does not return booleans.
@@ -97,13 +90,7 @@ class Predicate:
 
 @dataclass(frozen=True)
 class Applied:
-    """A predicate with the columns it reads.
-
-    Attributes:
-        spec: The predicate.
-        arguments: Columns, or names of columns.
-        labels: What to call the arguments in messages.
-    """
+    """A predicate with the columns it reads, and what messages call these."""
 
     spec: PredicateSpec
     arguments: tuple[Argument, ...]
@@ -129,12 +116,10 @@ class Applied:
         check_arity(spec, len(arguments), tuple(named))
         if named:
             spec = _with_names(spec, len(arguments), tuple(named))
-        every = (*arguments, *named.values())
+        values = (*arguments, *named.values())
         names = (*_parameters(spec, len(arguments)), *named)
-        labels = tuple(
-            given if isinstance(given, str) else name for given, name in zip(every, names, strict=True)
-        )
-        return cls(spec, every, labels)
+        labels = tuple(v if isinstance(v, str) else name for v, name in zip(values, names, strict=True))
+        return cls(spec, values, labels)
 
     def columns(self) -> list[Column]:
         """Return the arguments as columns."""
@@ -142,11 +127,7 @@ class Applied:
 
 
 def check_arity(spec: PredicateSpec, positional: int, named: tuple[str, ...] = ()) -> None:
-    """Check that the function can be called with so many arguments.
-
-    Raises:
-        PredicateError: It cannot.
-    """
+    """Raise PredicateError unless the function can be called with so many arguments."""
     if spec.kind in ("pandas_iter", "arrow_iter"):
         return  # one iterator, whatever the number of columns
     try:
@@ -156,18 +137,15 @@ def check_arity(spec: PredicateSpec, positional: int, named: tuple[str, ...] = (
     try:
         signature.bind(*[None] * positional, **dict.fromkeys(named))
     except TypeError as error:
-        given = f"{positional + len(named)} argument{'s' * (positional + len(named) != 1)}"
+        count = positional + len(named)
         raise PredicateError(
-            f"predicate {spec.name!r} takes {spec.name}{signature}, got {given}: {error}"
+            f"predicate {spec.name!r} takes {spec.name}{signature}, "
+            f"got {count} argument{'s' * (count != 1)}: {error}"
         ) from None
 
 
 def check_sendable(spec: PredicateSpec) -> None:
-    """Check that a predicate can travel to the tasks.
-
-    Raises:
-        PredicateError: It refers to something that does not pickle.
-    """
+    """Raise PredicateError unless the predicate pickles, so that it can travel to the tasks."""
     try:
         cloudpickle.dumps(spec.function)  # type: ignore[no-untyped-call]
     except Exception as error:
@@ -178,17 +156,11 @@ def check_sendable(spec: PredicateSpec) -> None:
 
 
 def predicate(function: Callable[..., Any] | None = None, *, name: str | None = None, **settings: Any) -> Any:
-    """Make a predicate of a function; see :func:`millrace.predicate`.
+    """Make a predicate of a function, or with None return a decorator; see :func:`millrace.predicate`."""
 
-    Args:
-        function: The function; None returns a decorator.
-        name: The predicate's, the function's own by default.
-        settings: Further fields of :class:`millrace.predicates.PredicateSpec`.
-    """
-
-    def make(given: Callable[..., Any]) -> Predicate:
-        label = str(name or getattr(given, "__name__", type(given).__name__))
-        return Predicate(PredicateSpec(label, given, **settings))
+    def make(function: Callable[..., Any]) -> Predicate:
+        label = str(name or getattr(function, "__name__", type(function).__name__))
+        return Predicate(PredicateSpec(label, function, **settings))
 
     return make if function is None else make(function)
 
