@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from millrace import streams
     from millrace.api import models, monitor
     from millrace.api.enabling import enable
-    from millrace.api.predicates import cascade, estimate, filter, predicate, where  # noqa: A004
+    from millrace.api.estimate import estimate
+    from millrace.api.predicates import cascade, filter, predicate, where  # noqa: A004
     from millrace.api.results import explain, report, to_batches
     from millrace.api.session import Session, join, lookup, query, sql
     from millrace.lookups.database import database
@@ -54,9 +55,9 @@ __all__ = [
     "where",
 ]
 
-_MODULES = {"load_ipython_extension": "api.magic", "enable": "api.enabling"}
+_MODULES = {"load_ipython_extension": "api.magic", "enable": "api.enabling", "estimate": "api.estimate"}
 _MODULES |= {name: f"lookups.{name}" for name in ("database", "function", "http")}
-_MODULES |= dict.fromkeys(("cascade", "estimate", "filter", "predicate", "where"), "api.predicates")
+_MODULES |= dict.fromkeys(("cascade", "filter", "predicate", "where"), "api.predicates")
 _MODULES |= dict.fromkeys(("explain", "report", "to_batches"), "api.results")
 _MODULES |= dict.fromkeys(("Session", "join", "lookup", "query", "sql"), "api.session")
 _NAMESPACES = {"models": "api.models", "monitor": "api.monitor", "streams": "streams"}

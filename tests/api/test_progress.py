@@ -13,7 +13,7 @@ import pytest
 import millrace
 from millrace.api import progress
 from millrace.api.progress import Watch
-from millrace.spark.handles import tasks_of
+from millrace.spark.frames import tasks_of
 
 
 def test_a_line_tells_of_what_runs_now(spark, files):

@@ -146,6 +146,24 @@ def joining(
     return maker.made(HOWS[kind], None if select is None else _several(select, "select"))
 
 
+def select_join(
+    items: str, relations: Sequence[str], ons: Sequence[str], where: Sequence[str], keyword: str = "JOIN"
+) -> str:
+    """Return a query over relations from left to right; ``ons`` are clauses of all but the first."""
+    joined = "".join(f" {keyword} {each}{on}" for each, on in zip(relations[1:], ons, strict=True))
+    return f"SELECT {items} FROM {relations[0]}{joined}{where_clause(where)}"  # noqa: S608  # SQL is what this writes
+
+
+def using(names: Iterable[str]) -> str:
+    """Return a join's clause for columns that both sides have."""
+    return f" USING ({', '.join(map(plain_quote, names))})"
+
+
+def where_clause(conditions: Sequence[str]) -> str:
+    """Return conditions as a clause."""
+    return f" WHERE {' AND '.join(f'({each})' for each in conditions)}" if conditions else ""
+
+
 def _several(given: Any, name: str) -> list[Any]:
     pair = (
         isinstance(given, tuple) and len(given) == 2 and all(isinstance(each, str | Column) for each in given)
@@ -361,27 +379,21 @@ class _Maker:
 
     def made(self, keyword: str, select: list[str] | None) -> Joining:
         """Return the join as a query."""
-        first, *rest = (plain_quote(each.alias) for each in self.relations)
-        text = f"SELECT {self._items(select)} FROM {first}"  # noqa: S608
-        for number, alias in enumerate(rest, 1):
-            text += f" {keyword} {alias}"
-            before = self.relations[:number]
-            shared = [
-                n for n in self._using if self.relations[number].has(n) and any(r.has(n) for r in before)
-            ]
-            terms = self._on.get(number, [])
-            if shared and not terms:
-                text += f" USING ({', '.join(map(plain_quote, shared))})"
-            elif shared:
-                raise QueryError(
-                    f"on joins {self.relations[number].alias} by {shared[0]!r} and by something else: write "
-                    f"{shared[0]!r} as a pair too"
-                )
-            elif terms:
-                text += f" ON {' AND '.join(terms)}"
-        if self._where:
-            text += f" WHERE {' AND '.join(f'({each})' for each in self._where)}"
+        aliases = [plain_quote(each.alias) for each in self.relations]
+        ons = [self._on_clause(number) for number in range(1, len(self.relations))]
+        text = select_join(self._items(select), aliases, ons, self._where, keyword)
         return Joining(text, {each.alias: each.given for each in self.relations}, tuple(self._above))
+
+    def _on_clause(self, number: int) -> str:
+        relation, before = self.relations[number], self.relations[:number]
+        shared = [name for name in self._using if relation.has(name) and any(r.has(name) for r in before)]
+        terms = self._on.get(number, [])
+        if shared and terms:
+            raise QueryError(
+                f"on joins {relation.alias} by {shared[0]!r} and by something else: write {shared[0]!r} as a "
+                "pair too"
+            )
+        return using(shared) if shared else f" ON {' AND '.join(terms)}" if terms else ""
 
     def _items(self, select: list[str] | None) -> str:
         if select is not None:

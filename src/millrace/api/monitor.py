@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from millrace.api.progress import progress
 from millrace.reports.comparison import compare
-from millrace.spark.handles import query_of
+from millrace.spark.frames import query_of
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from millrace.api.progress import by_default
 from millrace.options import Options
 from millrace.predicates.cascade import Score, ScoreKind
-from millrace.predicates.estimate import Estimate
 from millrace.spark.cascade import Cascade
-from millrace.spark.estimate import estimate as estimate_by
 from millrace.spark.filter import where as run
 from millrace.spark.patches import watch
 from millrace.spark.predicates import Predicate, predicate as make
@@ -179,32 +177,3 @@ def cascade(
         MillraceError: The costly predicate is none; a share is out of range when thresholds are learned.
     """
     return Cascade(Score(score, kind), Predicate.of(costly), recall, precision, confidence)
-
-
-def estimate(
-    df: DataFrame,
-    *predicates: object,
-    sample: int = 200,
-    seed: int = 0,
-    prices: Mapping[str, float] | None = None,
-) -> Estimate:
-    """Return what :func:`where` with the same arguments is expected to take, before you pay for it.
-
-    A uniform sample is really judged, by every predicate, in this process: that many calls are made. From it
-    follow the order that an eddy comes to, the calls of each predicate in it, with intervals, and their time.
-
-    >>> print(millrace.estimate(df, is_spam("text"), in_stock("id"), prices={"is_spam": 0.002}))  # doctest:
-    +SKIP
-
-    Args:
-        df: Not a streaming one.
-        predicates: As for :func:`where`, one of Python's functions at least.
-        sample: Rows to judge.
-        seed: Of the sample.
-        prices: Of a request, by the predicate's name, in any unit; with ``batch`` a request has several rows.
-            By default what ``cost`` of the predicate says, or what a model's prices make of the sample.
-
-    Raises:
-        MillraceError: A predicate cannot be used, a price is of no predicate, the sample is out of range.
-    """
-    return estimate_by(df, *predicates, sample=sample, seed=seed, prices=prices)

@@ -1,31 +1,47 @@
-"""``millrace.monitor.progress``, and the line that is shown by default while an action runs."""
+"""``millrace.monitor.progress``, and the line that is shown by default while an action runs.
+
+The line tells of the tasks that a session has begun and finished, of rows and of the orders in use. There is
+room for one line, so who shows one takes the room.
+"""
 
 from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, nullcontext, suppress
+from importlib import import_module
 from typing import TYPE_CHECKING, Any, TextIO, cast
 
-from millrace.api.line import EVERY, Watch, is_notebook, is_seen, room, writer
-from millrace.spark import actions
-from millrace.spark.handles import tasks_of
-from millrace.spark.session import alive, session_of
-from millrace.spark.stages import repeatedly, tasks_shown
+from millrace.errors import MillraceError
+from millrace.spark.frames import latest, tasks_of, unwatch, watch
+from millrace.spark.session import alive, is_connect, session_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from millrace.spark.actions import Carried, End
+    from millrace.limits.progress import LookupProgress
+    from millrace.reports.run_report import RunReport
+    from millrace.spark.frames import Carried, End
+
+EVERY = 0.5
+"""Seconds between two lines."""
+
+_LOOK_EVERY = 0.1
+"""Seconds between two looks at the tasks of classic Spark."""
+
+_LONGEST = 60
+"""Letters of an order."""
+
+_SOON = 0.25
+"""Of the tasks: what has to be done before the rest is guessed from it."""
 
 _SOME = frozenset({"take", "first", "head", "tail", "show", "isEmpty"})
 """Actions for which Spark runs as few tasks as will do."""
 
 _READ = ("toLocalIterator", "to_batches")
 """Actions whose rows are read one by one: a reader who prints them sees how far they are."""
-
-__all__ = ["Watch", "by_default", "progress"]
 
 
 @contextmanager
@@ -47,24 +63,24 @@ def progress(spark: SparkSession | None = None, *, shown: bool | None = None) ->
         if write is None:
             yield
             return
-        watch = Watch()
+        line = Watch()
 
         def begun(name: str, carried: Carried) -> None:
-            watch.expect(_planned(name, carried))
+            line.expect(_planned(name, carried))
 
-        with tasks_shown(alive(session_of(spark, {})), watch.tasks):
-            actions.watch(begun)
+        with tasks_shown(alive(session_of(spark, {})), line.tasks):
+            watch(begun)
             try:
-                with repeatedly(lambda: write(watch.line(), False), EVERY):
+                with repeatedly(lambda: write(line.line(), False), EVERY):
                     yield
             finally:
-                actions.unwatch(begun)
-                write(watch.line(), True)
+                unwatch(begun)
+                write(line.line(), True)
 
 
 def by_default() -> None:
     """Show a line for each action from now on that takes a while, where somebody sees it."""
-    actions.watch(_begun)
+    watch(_begun)
 
 
 def _begun(name: str, carried: Carried) -> End | None:
@@ -148,3 +164,186 @@ class _Clearing:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.base, name)
+
+
+# What stands in the line, and who shows it
+
+_room = threading.Lock()
+
+Write = Callable[[str, bool], None]
+"""Shows a line in the place of the one before; the last one is marked."""
+
+
+class Watch:
+    """What has been done since it was made.
+
+    Args:
+        clock: Gives seconds.
+        before: Seconds that count from before it was made.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic, before: float = 0.0) -> None:
+        self._clock = clock
+        self._began = clock() - before
+        self._before = {id(handle): _seen(report) for handle, report in _reports()}
+        self._tasks = (0, 0)
+        self._planned = 0
+        self._lock = threading.Lock()
+
+    def tasks(self, total: int, finished: int) -> None:
+        """Note the counts of tasks, which never fall."""
+        with self._lock:
+            self._tasks = max(total, self._tasks[0]), max(finished, self._tasks[1])
+
+    def expect(self, tasks: int) -> None:
+        """Note that an action has so many tasks; Spark tells of them when their stage begins."""
+        with self._lock:
+            self._planned += tasks
+
+    def line(self) -> str:
+        """Return the line."""
+        seconds = max(self._clock() - self._began, 1e-3)
+        total, finished = max(self._tasks[0], self._planned), self._tasks[1]
+        parts = [f"{finished:,} of {total:,} tasks"] if total else []
+        if total == self._planned and _SOON * total <= finished < total:  # no more are to come
+            parts.append(f"about {seconds * (total - finished) / finished:,.0f} s left")
+        reports = [report for handle, report in _reports() if self._before.get(id(handle)) != _seen(report)]
+        if reports:
+            rows = sum(report.totals.output_tuples for report in reports)
+            parts.append(f"{rows:,} rows, {rows / seconds:,.0f} a second")
+            orders = reports[-1].orders()
+            if orders:
+                best = max(orders, key=lambda order: order.tuples)
+                shown = best.order if len(best.order) <= _LONGEST else best.order[: _LONGEST - 1] + "…"
+                parts.append(f"{shown} ({best.share:.0%})")
+        for handle in latest()[-1:]:
+            with suppress(MillraceError):  # who knew has ended, and the line says the rest
+                parts += [lookup_line(one) for one in getattr(handle, "lookups", list)() if one.in_flight]
+        return " · ".join([f"{seconds:.1f} s", *parts])
+
+
+def lookup_line(one: LookupProgress) -> str:
+    """Return how far a lookup is, in words."""
+    text = f"{one.name}: {one.done:,} of {one.keys:,} keys"
+    parts = ((one.cached, "cached"), (one.failed, "failed"), (one.in_flight, "in flight"))
+    text += "".join(f", {count:,} {what}" for count, what in parts if count)
+    return text + (f", {one.rate:,.0f} a second" if one.rate else "")
+
+
+def _reports() -> Iterator[tuple[Any, RunReport]]:
+    for handle in latest():
+        try:
+            yield handle, handle.report()
+        except MillraceError:  # nothing has run yet
+            continue
+
+
+def _seen(report: RunReport) -> tuple[int, int, float]:
+    sums = report.totals
+    return sums.cells, sums.output_tuples, sums.worker_seconds
+
+
+@contextmanager
+def room() -> Iterator[bool]:
+    """Tell the body whether it may show a line, or something else in its place; nobody else does then."""
+    free = _room.acquire(blocking=False)
+    try:
+        yield free
+    finally:
+        if free:
+            _room.release()
+
+
+def is_notebook() -> bool:
+    """Whether this runs in a kernel, below whose cells things are shown."""
+    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
+    return shell is not None and getattr(shell, "kernel", None) is not None
+
+
+def is_seen() -> bool:
+    """Whether somebody would see a line."""
+    return is_notebook() or sys.stderr.isatty()
+
+
+def writer(*, anywhere: bool) -> Write | None:
+    """Return what shows lines here, None where nobody would see them."""
+    if is_notebook():
+        return _notebook()
+    return _terminal if anywhere or sys.stderr.isatty() else None
+
+
+def _terminal(line: str, last: bool) -> None:  # noqa: FBT001  # one of two kinds of line
+    sys.stderr.write(f"\r{line}\x1b[K" + ("\n" if last else ""))
+    sys.stderr.flush()
+
+
+def _notebook() -> Write:
+    display: Any = import_module("IPython.display").display
+    handle = display({"text/plain": ""}, raw=True, display_id=True)
+    return lambda line, _last: handle.update({"text/plain": line}, raw=True)
+
+
+# Tasks, on classic Spark and on Spark Connect
+
+Show = Callable[[int, int], None]
+"""Takes the number of tasks known so far, and of those that are finished."""
+
+
+@contextmanager
+def tasks_shown(spark: SparkSession, show: Show) -> Iterator[None]:
+    """Call a function with the counts of tasks while the body runs."""
+    with _connect(spark, show) if is_connect(spark) else _classic(spark, show):
+        yield
+
+
+@contextmanager
+def repeatedly(look: Callable[[], None], every: float = _LOOK_EVERY) -> Iterator[None]:
+    """Call a function every so many seconds while the body runs."""
+    stop = threading.Event()
+
+    def watch() -> None:
+        while not stop.wait(every):
+            look()
+
+    thread = threading.Thread(target=watch, name="millrace-progress", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join()
+
+
+@contextmanager
+def _classic(spark: SparkSession, show: Show) -> Iterator[None]:
+    tracker = spark.sparkContext.statusTracker()
+    stages: dict[int, tuple[int, int]] = {}
+
+    def look() -> None:
+        active = set(tracker.getActiveStageIds())
+        for stage in active | set(stages):
+            if info := tracker.getStageInfo(stage):
+                stages[stage] = (info.numTasks, info.numCompletedTasks)
+        show(sum(total for total, _ in stages.values()), sum(done for _, done in stages.values()))
+
+    with repeatedly(look):
+        yield
+
+
+@contextmanager
+def _connect(spark: SparkSession, show: Show) -> Iterator[None]:
+    known: dict[tuple[str | None, int], tuple[int, int]] = {}
+
+    # Spark calls handlers by keyword; the names are Spark's. Any callable will do, whatever its
+    # annotation says.
+    def look(stages: Iterable[Any] | None, operation_id: str | None, **_: Any) -> None:
+        for stage in stages or ():
+            known[operation_id, stage.stage_id] = (stage.num_tasks, stage.num_completed_tasks)
+        show(sum(total for total, _ in known.values()), sum(done for _, done in known.values()))
+
+    handler = cast("Any", look)
+    spark.registerProgressHandler(handler)
+    try:
+        yield
+    finally:
+        spark.removeProgressHandler(handler)

@@ -8,18 +8,18 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from millrace.api.estimate import estimate_lookups
 from millrace.api.results import query_stream
 from millrace.engine.aggregates import AggregateSpec
-from millrace.engine.expressions import Call, show
+from millrace.engine.expressions import show
 from millrace.engine.figures import CellFigures
 from millrace.engine.values import show as show_value
 from millrace.errors import ExecutionError, QueryError
-from millrace.predicates.estimate import Estimate, LookupEstimate
+from millrace.predicates.estimate import CostPreview
 from millrace.reports.micro_batch import PREFIX
 from millrace.reports.planned import BlockShape, Explanation, Planned, settings
 from millrace.reports.run_report import RunReport
 from millrace.spark.block import Block, FrameInput, LookupInput
-from millrace.spark.lookup_estimate import lookup_estimates
 from millrace.spark.plans import Mode, planned
 from millrace.sql.planner.build import PlannedBlock, PlannedQuery
 from millrace.sql.planner.plan import Read
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from millrace.limits.progress import LookupProgress
 
 
-Estimating = Callable[[int, int, Mapping[str, float] | None], Estimate]
+Estimating = Callable[[int, int, Mapping[str, float] | None], CostPreview]
 
 
 class Query(PlannedQuery):
@@ -94,7 +94,7 @@ class Query(PlannedQuery):
 
     def estimate(
         self, sample: int = 200, seed: int = 0, prices: Mapping[str, float] | None = None
-    ) -> Estimate:
+    ) -> CostPreview:
         """Return what the query's predicates of Python and lookups are expected to take, before you pay.
 
         The rest of the query is run, without predicates, and a uniform sample of its rows really judged, in
@@ -115,25 +115,14 @@ class Query(PlannedQuery):
             QueryError: It has neither, or calls a predicate elsewhere than alone in the outermost WHERE.
             MillraceError: As :func:`millrace.estimate`.
         """
-        asking = [
-            one.block
-            for one in self.taken
-            if any(isinstance(each, LookupInput) for each in one.block.inputs.values())
-        ]
-        if not asking and self._estimating is None:
+        preview = estimate_lookups(self, sample, seed)
+        if preview is None and self._estimating is not None:
+            preview = self._estimating(sample, seed, prices)
+        if preview is None:
             raise QueryError(
                 "the query has no lookup and calls no predicate of Python that could be estimated"
             )
-        if not asking and self._estimating is not None:
-            return self._estimating(sample, seed, prices)
-        found: list[LookupEstimate] = []
-        unknown: list[str] = []
-        for block in asking:
-            lookups, left = lookup_estimates(self.df.sparkSession, block, self.options, sample, seed)
-            found, unknown = found + lookups, unknown + left
-        if self.filters or any(isinstance(each, Call) for block in asking for each in block.join.residuals):
-            unknown.append("predicates, whose rows come from lookups, all of which would have to be asked")
-        return Estimate(0, 0, (0, 0, 0), (), tuple(found), tuple(unknown))
+        return preview
 
     def to_batches(self, batch_size: int | None = None) -> Iterator[pa.RecordBatch]:
         """Run the query and yield its rows as they come, while the tasks still run.

@@ -11,8 +11,7 @@ from millrace.errors import OptionError, UnsupportedType
 from millrace.options import Options
 from millrace.reports.planned import Explanation
 from millrace.reports.run_report import RunReport
-from millrace.spark.actions import acted
-from millrace.spark.handles import handle_of, known_query, running
+from millrace.spark.frames import acted, handle_of, known_query, running
 from millrace.spark.plans import Mode
 from millrace.spark.streaming import endless, sent, stream_of
 from millrace.spark.types import arrow_schema

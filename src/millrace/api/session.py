@@ -12,7 +12,7 @@ from pyspark.errors import AnalysisException
 from pyspark.sql.types import StructType
 
 from millrace.api.arguments import Args, formatted, parameters
-from millrace.api.estimating import estimate_of
+from millrace.api.estimate import estimate_predicates
 from millrace.api.joining import Condition, Side, joining
 from millrace.api.progress import by_default
 from millrace.api.query import Query
@@ -20,7 +20,7 @@ from millrace.errors import InputError, MillraceError, QueryError, UnsupportedTy
 from millrace.lookups.declared import lookup as declare
 from millrace.options import Options, StorageOptions
 from millrace.spark.filter import where
-from millrace.spark.handles import remember
+from millrace.spark.frames import remember
 from millrace.spark.patches import watch
 from millrace.spark.session import alive, own_work, session_of
 from millrace.spark.types import arrow_schema
@@ -119,7 +119,7 @@ class Session:
                 return prepare(rest, self._spark, merged, settings, {}, args).df
 
             # A query is what was planned; this is how to plan another like it.
-            object.__setattr__(made, "_estimating", partial(estimate_of, text, named, run))
+            object.__setattr__(made, "_estimating", partial(estimate_predicates, text, named, run))
         return made
 
     def where(

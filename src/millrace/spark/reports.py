@@ -28,10 +28,9 @@ from pyspark.errors import PySparkException
 from pyspark.sql import Observation, SparkSession, functions as sf, types as st
 
 from millrace.engine.figures import CellFigures
-from millrace.errors import ExecutionError, MissingExtra
+from millrace.errors import ExecutionError, MillraceError, MissingExtra
 from millrace.options import Options
-from millrace.spark.coordinating import execution_of
-from millrace.spark.live import address_of
+from millrace.spark.coordinating import execution_of, host_of
 from millrace.spark.session import is_connect
 
 if TYPE_CHECKING:
@@ -39,6 +38,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
     from millrace.limits.registration import Address
+    from millrace.reports.board.board import Board
     from millrace.reports.board.telling import Telling
 
 REPORT = "__millrace_report"
@@ -75,13 +75,38 @@ def _execution() -> int | None:
 _ACCUMULATORS: dict[SparkContext, Accumulator[Entries]] = {}
 
 
-def task_name(run: str) -> str:
-    """Return what a task's function is called in Spark's plans.
+_board: Board | None = None
+_boards = 0
 
-    Args:
-        run: The run's name, ``millrace-`` and 32 hexadecimal digits.
+
+def tell_board(board: Board | None) -> None:
+    """Let tasks of queries that are planned from now on tell a board their figures while they work."""
+    global _board, _boards
+    from millrace.reports.board.server import LiveServer
+
+    LiveServer.board = _board = board
+    _boards += board is not None
+
+
+def told_board() -> tuple[Board | None, int]:
+    """Return the board that tasks tell now, and its number: 0 for none."""
+    return _board, 0 if _board is None else _boards
+
+
+def _address_of(spark: SparkSession, run: str, options: Options) -> Address | None:
+    """Return where tasks of a run tell their figures; None where nobody looks, or cannot be told.
+
+    That tasks do not reach it is found out by them, and harms nobody.
     """
-    return run.replace("-", "_")
+    if _board is None:
+        return None
+    from millrace.reports.board.server import LiveServer
+
+    port = options.limits_port + 2 if options.limits_port else 0  # coordinator and results have the first
+    try:
+        return LiveServer.started(host_of(spark, options), port, options.limits_bind).address_of(run)
+    except MillraceError:
+        return None
 
 
 @dataclass(frozen=True)
@@ -213,7 +238,7 @@ class Reports:
         self._accumulator = accumulator
         self._wanted = wanted
         self._lost = connect and not carried
-        told = address_of(spark, self._name, options or Options())
+        told = _address_of(spark, self._name, options or Options())
         self.sink = Sink(self._name, accumulator, wanted and connect and carried, told)
 
     def attach(self, mapped: DataFrame) -> DataFrame:

@@ -22,10 +22,11 @@ from millrace.spark.dealing import ByContent, Deal, InTurn
 from millrace.spark.dealt_scan import LEAST_ROWS, Held, Scan, tell_sizes
 from millrace.spark.exchange import FIGURES, BlockReader, BlockWriter, Cut, block_rows, figures_block
 from millrace.spark.failures import shortened
+from millrace.spark.frames import task_name
 from millrace.spark.limits import Limits
 from millrace.spark.lookups import Lookups
 from millrace.spark.reduction import Reducer, Reduction
-from millrace.spark.reports import FileWarmStart, Sink, task_name
+from millrace.spark.reports import FileWarmStart, Sink
 from millrace.spark.streaming import Target
 from millrace.spark.types import normalise
 from millrace.spark.worker import prompt

@@ -25,8 +25,9 @@ from millrace.limits.budget import Spent
 from millrace.options import Options
 from millrace.predicates import PredicateSpec
 from millrace.spark.failures import shortened
+from millrace.spark.frames import task_name
 from millrace.spark.limits import Limits
-from millrace.spark.reports import FileWarmStart, Reports, Sink, task_name
+from millrace.spark.reports import FileWarmStart, Reports, Sink
 from millrace.spark.values import SparkValues, spark_values
 from millrace.spark.worker import prompt
 

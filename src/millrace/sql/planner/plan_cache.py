@@ -26,7 +26,7 @@ from pyspark.errors import PySparkException
 
 from millrace.errors import MillraceError
 from millrace.options import Options
-from millrace.spark.live import looking
+from millrace.spark.reports import told_board
 from millrace.spark.session import default_parallelism
 from millrace.sql.planner.build import PlannedQuery
 from millrace.sql.session.original import Understood
@@ -100,7 +100,7 @@ def key_of(text: str, args: Mapping[str, Any], tables: Tables, options: Options)
     if not all(isinstance(value, _PLAIN) for value in args.values()):
         return None
     # Tasks of a query that was planned while nobody looked tell nothing while they run.
-    key = (text, tuple(values), tuple(given), options, looking())
+    key = (text, tuple(values), tuple(given), options, told_board()[1])
     try:
         hash(key)
     except TypeError:
