@@ -43,12 +43,7 @@ Place = tuple[int, str]
 
 @dataclass(frozen=True, eq=False)
 class Left:
-    """What Spark makes, though perhaps of what Millrace makes below.
-
-    Attributes:
-        why: Why it is Spark's.
-        otherwise: It as a method of what Millrace makes below; None where it makes nothing.
-    """
+    """What is left to Spark, and why; ``otherwise`` is it as a method of what Millrace makes below, if any."""
 
     why: str
     otherwise: Derived | None = None
@@ -80,15 +75,7 @@ class Joins:
     otherwise: Derived | None = None
 
     def made(self, df: DataFrame, options: Options) -> DataFrame | str:
-        """Return what Millrace makes of it, or why it takes no join of it.
-
-        Args:
-            df: Spark's DataFrame.
-            options: Settings of the run.
-
-        Raises:
-            PySparkException: Spark does not understand it.
-        """
+        """Return what Millrace makes of it, or why it takes no join of it."""
         try:
             found = self._joined(df, options)
         except QueryError as error:
@@ -202,15 +189,7 @@ class Filters:
 
 @dataclass(frozen=True, eq=False)
 class Derived:
-    """A method's result that runs nothing: it is asked of what Millrace makes instead.
-
-    Attributes:
-        of: Whose method it is: a DataFrame or a group.
-        link: How that was made; None where that is not known.
-        method: Its name.
-        args: As given then.
-        named: As given then.
-    """
+    """The result of a method of ``of`` that runs nothing: it is asked of what Millrace makes instead."""
 
     of: Any
     link: Link | None
@@ -237,12 +216,7 @@ Chain = Filters | Joins | Derived | Left
 
 @dataclass(eq=False)
 class Link:
-    """How something of Spark's was made, and what Millrace makes of it.
-
-    Attributes:
-        chain: How it was made.
-        options: Settings of the run.
-    """
+    """How something of Spark's was made, and what Millrace makes of it."""
 
     chain: Chain
     options: Options = field(default_factory=Options)

@@ -34,12 +34,7 @@ class _Note:
 
 @dataclass(frozen=True, eq=False)
 class Taken(_Note):
-    """A column of a DataFrame.
-
-    Attributes:
-        frame: The DataFrame, as long as somebody holds it.
-        name: As it was asked for.
-    """
+    """A column of a DataFrame, by the name as it was asked for."""
 
     frame: ref[DataFrame]
     name: str

@@ -45,12 +45,9 @@ Nothing else is taken to reject rows, for nothing tells how many: such a chain i
 
 @dataclass(frozen=True, eq=False)
 class Relation:
-    """What is joined.
+    """A DataFrame to join, and conditions in SQL over it.
 
-    Attributes:
-        df: A DataFrame.
-        conditions: In SQL, over it.
-        known: The DataFrames whose Columns are columns of it: itself, and what filters made of it.
+    ``known`` are the DataFrames whose Columns are columns of it: itself, and what filters made of it.
     """
 
     df: DataFrame

@@ -97,10 +97,7 @@ def _planned(name: str, carried: Carried) -> int:
 class _Line:
     """The line of one action, once that has taken a while; it is gone when the action is over.
 
-    Args:
-        spark: The action's session, None where it is not known.
-        prints: Whether the action prints something, which must not stand behind the line.
-        tasks: That are known to come.
+    With ``prints`` the action prints something, which must not stand behind the line.
     """
 
     def __init__(self, spark: SparkSession | None, *, prints: bool, tasks: int = 0) -> None:
@@ -175,12 +172,7 @@ Write = Callable[[str, bool], None]
 
 
 class Watch:
-    """What has been done since it was made.
-
-    Args:
-        clock: Gives seconds.
-        before: Seconds that count from before it was made.
-    """
+    """What has been done since it was made, and ``before`` seconds earlier."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic, before: float = 0.0) -> None:
         self._clock = clock
@@ -285,15 +277,41 @@ def _notebook() -> Write:
 
 # Tasks, on classic Spark and on Spark Connect
 
-Show = Callable[[int, int], None]
-"""Takes the number of tasks known so far, and of those that are finished."""
-
 
 @contextmanager
-def tasks_shown(spark: SparkSession, show: Show) -> Iterator[None]:
-    """Call a function with the counts of tasks while the body runs."""
-    with _connect(spark, show) if is_connect(spark) else _classic(spark, show):
+def tasks_shown(spark: SparkSession, show: Callable[[int, int], None]) -> Iterator[None]:
+    """Call a function with the counts of tasks, known and finished, while the body runs."""
+    stages: dict[Any, tuple[int, int]] = {}
+
+    def tell() -> None:
+        show(sum(total for total, _ in stages.values()), sum(done for _, done in stages.values()))
+
+    if not is_connect(spark):
+        tracker = spark.sparkContext.statusTracker()
+
+        def look() -> None:
+            for stage in {*tracker.getActiveStageIds(), *stages}:
+                if info := tracker.getStageInfo(stage):
+                    stages[stage] = (info.numTasks, info.numCompletedTasks)
+            tell()
+
+        with repeatedly(look):
+            yield
+        return
+
+    # Spark calls handlers by keyword; the names are Spark's. Any callable will do, whatever its annotation
+    # says. Its argument hides our stages.
+    def note(stages: Iterable[Any] | None, operation_id: str | None, **_: Any) -> None:
+        for stage in stages or ():
+            known[operation_id, stage.stage_id] = (stage.num_tasks, stage.num_completed_tasks)
+        tell()
+
+    known, handler = stages, cast("Any", note)
+    spark.registerProgressHandler(handler)
+    try:
         yield
+    finally:
+        spark.removeProgressHandler(handler)
 
 
 @contextmanager
@@ -312,38 +330,3 @@ def repeatedly(look: Callable[[], None], every: float = _LOOK_EVERY) -> Iterator
     finally:
         stop.set()
         thread.join()
-
-
-@contextmanager
-def _classic(spark: SparkSession, show: Show) -> Iterator[None]:
-    tracker = spark.sparkContext.statusTracker()
-    stages: dict[int, tuple[int, int]] = {}
-
-    def look() -> None:
-        active = set(tracker.getActiveStageIds())
-        for stage in active | set(stages):
-            if info := tracker.getStageInfo(stage):
-                stages[stage] = (info.numTasks, info.numCompletedTasks)
-        show(sum(total for total, _ in stages.values()), sum(done for _, done in stages.values()))
-
-    with repeatedly(look):
-        yield
-
-
-@contextmanager
-def _connect(spark: SparkSession, show: Show) -> Iterator[None]:
-    known: dict[tuple[str | None, int], tuple[int, int]] = {}
-
-    # Spark calls handlers by keyword; the names are Spark's. Any callable will do, whatever its
-    # annotation says.
-    def look(stages: Iterable[Any] | None, operation_id: str | None, **_: Any) -> None:
-        for stage in stages or ():
-            known[operation_id, stage.stage_id] = (stage.num_tasks, stage.num_completed_tasks)
-        show(sum(total for total, _ in known.values()), sum(done for _, done in known.values()))
-
-    handler = cast("Any", look)
-    spark.registerProgressHandler(handler)
-    try:
-        yield
-    finally:
-        spark.removeProgressHandler(handler)

@@ -90,13 +90,7 @@ def _same_types(query: PlannedQuery, given: pa.Schema, columns: Sequence[str]) -
 def frame_stream(
     frame: DataFrame, options: Options | None = None, batch_size: int | None = None
 ) -> Iterator[pa.RecordBatch]:
-    """Run any DataFrame and return its rows as they come.
-
-    Raises:
-        OptionError: ``batch_size`` is out of range.
-        InputError: It is a stream.
-        UnsupportedType: A column has a type that cannot be sent.
-    """
+    """Run any DataFrame and return its rows as they come."""
     _check(batch_size)
     if frame.isStreaming:
         return endless()

@@ -1,4 +1,4 @@
-"""Cascades over DataFrames: learn thresholds on a sample, then filter by both stages in one eddy.
+"""``millrace.cascade``: learn thresholds on a sample, then filter by both stages in one eddy.
 
 Samples are uniform, and judged in this process; estimates of what predicates cost use them too.
 """
@@ -6,7 +6,7 @@ Samples are uniform, and judged in this process; estimates of what predicates co
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
@@ -18,13 +18,46 @@ from millrace.errors import BudgetError, ExecutionError, InputError, OptionError
 from millrace.limits.budget import cost_of
 from millrace.predicates.callers import caller_of
 from millrace.predicates.calls import KEPT, RAISED, Outcome, Values
-from millrace.predicates.cascade import Maybe, Score, Thresholds, learned
+from millrace.predicates.cascade import Maybe, Score, ScoreKind, Thresholds, learned
 from millrace.predicates.service import CallError, Service
 from millrace.predicates.spec import PredicateSpec
 from millrace.spark.predicates import Applied, Predicate, check_arity
 from millrace.spark.values import spark_values
 
 _LEAST, _MOST = 10, 1_000_000
+
+
+def cascade(
+    score: Callable[..., Any],
+    costly: object,
+    *,
+    recall: float = 0.95,
+    precision: float = 0.95,
+    confidence: float = 0.95,
+    kind: ScoreKind = "row",
+) -> Cascade:
+    """Put a cheap score before a costly predicate, which then decides only where the score is not sure.
+
+    Thresholds are learned on a sample that both judge, and keep their promises with the stated confidence
+    whatever the scores are like. Rows between them get the costly predicate's own answer.
+
+    >>> cheap = millrace.cascade(length_of, is_complaint, recall=0.95)  # doctest: +SKIP
+    >>> fitted = cheap.learn(reviews, "text", sample=1000)  # doctest: +SKIP
+    >>> millrace.where(reviews, *fitted("text"))  # doctest: +SKIP
+
+    Args:
+        score: From a row's values to a number, the higher the likelier that the costly predicate keeps it. A
+            null or NaN leaves the row to the costly predicate.
+        costly: A function made by :func:`predicate` or by PySpark's ``udf``, ``pandas_udf`` or ``arrow_udf``.
+        recall: Share of the rows that the costly predicate keeps which are to be kept, at least.
+        precision: Share of the kept rows that the costly predicate keeps, at least.
+        confidence: Probability with which both hold, over the samples that might have been drawn.
+        kind: How the score is called: ``"row"``, ``"pandas"`` or ``"arrow"``, as for :func:`predicate`.
+
+    Raises:
+        MillraceError: The costly predicate is none; a share is out of range when thresholds are learned.
+    """
+    return Cascade(Score(score, kind), Predicate.of(costly), recall, precision, confidence)
 
 
 @dataclass(frozen=True)

@@ -48,15 +48,7 @@ _NOTE = "_millrace_call"
 
 @dataclass
 class _Patch:
-    """A method of ours, and what stood in its place.
-
-    Attributes:
-        holder: A class or a session.
-        name: The method's.
-        ours: What stands there.
-        before: What stood there; ``_NOTHING`` where it was inherited.
-        owners: Who wants it there.
-    """
+    """A method of ours, and what stood in its place before: ``_NOTHING`` where it was inherited."""
 
     holder: Any
     name: str
@@ -75,14 +67,7 @@ _lock = threading.RLock()
 
 
 def replace(owner: str, holder: Any, name: str, make: Callable[[Callable[..., Any]], Any]) -> None:
-    """Put a method of ours in the place of one, once however often.
-
-    Args:
-        owner: Who wants it there.
-        holder: A class, or a session.
-        name: The method's.
-        make: Makes ours of the one that stands there.
-    """
+    """Put what ``make`` makes of a method of a class or session in its place, once however often."""
     kind = holder if isinstance(holder, type) else type(holder)
     assert (kind.__name__, name) in REPLACED[owner], f"{kind.__name__}.{name} is not in the table"
     with _lock:
@@ -127,13 +112,7 @@ def watch(owner: str = "where") -> None:
 
 @dataclass(frozen=True)
 class Noted:
-    """A call of one of PySpark's function objects.
-
-    Attributes:
-        function: The function object.
-        arguments: As they were given.
-        named: Those given by name.
-    """
+    """A call of one of PySpark's function objects."""
 
     function: Any
     arguments: tuple[Any, ...]
