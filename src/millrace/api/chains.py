@@ -43,7 +43,7 @@ Place = tuple[int, str]
 
 @dataclass(frozen=True, eq=False)
 class Left:
-    """What is left to Spark, and why; ``otherwise`` is it as a method of what Millrace makes below, if any."""
+    """What is left to Spark, and why; ``otherwise`` is it as a method of what Millrace makes below."""
 
     why: str
     otherwise: Derived | None = None

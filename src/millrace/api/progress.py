@@ -281,18 +281,18 @@ def _notebook() -> Write:
 @contextmanager
 def tasks_shown(spark: SparkSession, show: Callable[[int, int], None]) -> Iterator[None]:
     """Call a function with the counts of tasks, known and finished, while the body runs."""
-    stages: dict[Any, tuple[int, int]] = {}
+    counts: dict[Any, tuple[int, int]] = {}
 
     def tell() -> None:
-        show(sum(total for total, _ in stages.values()), sum(done for _, done in stages.values()))
+        show(sum(total for total, _ in counts.values()), sum(done for _, done in counts.values()))
 
     if not is_connect(spark):
         tracker = spark.sparkContext.statusTracker()
 
         def look() -> None:
-            for stage in {*tracker.getActiveStageIds(), *stages}:
+            for stage in {*tracker.getActiveStageIds(), *counts}:
                 if info := tracker.getStageInfo(stage):
-                    stages[stage] = (info.numTasks, info.numCompletedTasks)
+                    counts[stage] = (info.numTasks, info.numCompletedTasks)
             tell()
 
         with repeatedly(look):
@@ -300,13 +300,13 @@ def tasks_shown(spark: SparkSession, show: Callable[[int, int], None]) -> Iterat
         return
 
     # Spark calls handlers by keyword; the names are Spark's. Any callable will do, whatever its annotation
-    # says. Its argument hides our stages.
+    # says.
     def note(stages: Iterable[Any] | None, operation_id: str | None, **_: Any) -> None:
         for stage in stages or ():
-            known[operation_id, stage.stage_id] = (stage.num_tasks, stage.num_completed_tasks)
+            counts[operation_id, stage.stage_id] = (stage.num_tasks, stage.num_completed_tasks)
         tell()
 
-    known, handler = stages, cast("Any", note)
+    handler = cast("Any", note)
     spark.registerProgressHandler(handler)
     try:
         yield
