@@ -174,7 +174,7 @@ def _method(kind: type[Any], name: str, methods: Methods) -> Callable[..., Any]:
         with acting(None if action == _LAZY else action, self):
             result = current()(self, *args, **named)
         if type(result).__name__ in METHODS and type(result).__module__.startswith("pyspark.sql."):
-            carry(_extend(result), carried(self, *args, *named.values()))
+            carry(_extend(result), carried(result, self, *args, *named.values()))
         return acted(action, self, result) if isinstance(result, Iterator) else result
 
     @functools.wraps(current())
@@ -356,7 +356,8 @@ def remember(
         _planned.append((weakref.ref(handle), title, runs))
         if _planning is not None:
             _planning(_planned[-1])
-    carry(frame, Carried(frozenset(runs or ()), not handle.options.progress, frame.sparkSession))
+    below = carried(frame).runs
+    carry(frame, Carried(below.union(runs or ()), not handle.options.progress, frame.sparkSession))
     _latest.append(handle)
     return _extend(frame)
 
