@@ -161,14 +161,9 @@ class FittedCascade:
 def draw_sample(
     df: DataFrame, columns: Sequence[Column], sample: int, seed: int, what: str
 ) -> list[pa.Array]:
-    """Return columns of rows of a DataFrame, each set of so many as likely as any other.
+    """Return columns of so many rows of a DataFrame, each set of rows as likely as any other.
 
-    Args:
-        df: The rows; all of them are read.
-        columns: What to take of each.
-        sample: How many rows, or all if there are fewer.
-        seed: Of the choice.
-        what: Needs the sample, for the error.
+    All rows are read. ``what`` needs the sample, for errors.
 
     Raises:
         OptionError: The size of the sample is out of range.

@@ -20,7 +20,7 @@ import re
 import threading
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
@@ -279,7 +279,7 @@ def acting(action: str | None, frame: Any, *, nests: bool = True) -> Iterator[No
             end(failed)
 
 
-def acted(action: str | None, frame: Any, rows: Iterator[T]) -> Iterator[T]:
+def acted(action: str | None, frame: Any, rows: Iterator[T]) -> Generator[T]:
     """Yield what an action gives out, as it is asked for; the action lasts that long."""
     with acting(action, frame, nests=False):
         yield from rows
@@ -344,11 +344,7 @@ def remember(
 ) -> DataFrame:
     """Put a handle on its DataFrame, whose methods then do more; returns the DataFrame.
 
-    Args:
-        frame: The DataFrame.
-        handle: What is known of it.
-        runs: The runs that it is made of, with the names of their blocks and filters.
-        title: What people know it by.
+    ``runs`` are those of its own blocks and filters, with their names; ``title`` is what people know it by.
     """
     setattr(frame, _HANDLE, handle)
     if runs:
