@@ -116,7 +116,7 @@ def test_chains_of_joins_are_one(spark, files):
 def test_chains_on_columns_are_sparks_rows(spark, tmp_path):
     """Whatever Columns compare and name, and wherever they were taken of: its columns and its rows."""
     assert differing(spark, tmp_path, {**TAKEN, **RESOLVED}) == {}
-    assert not {"_millrace_column"} & set(vars(spark.range(1).id == spark.range(1)["id"]))
+    assert not {"_millrace_note"} & set(vars(spark.range(1).id == spark.range(1)["id"]))
 
 
 def test_aliases_of_joined_dataframes_are_sparks(spark, tmp_path):

@@ -19,13 +19,13 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, functions as sf
 
 from millrace.api.chains import filtered, joined, linked
-from millrace.api.columns import both, equal, noting, taken
+from millrace.api.columns import both, equal, taken
 from millrace.api.session import Session
 from millrace.errors import MillraceError
 from millrace.options import Options
 from millrace.spark.filter import where
 from millrace.spark.frames import left_to_spark
-from millrace.spark.patches import replace, restore, watch
+from millrace.spark.patches import noting, replace, restore, watch
 from millrace.spark.predicates import Applied
 from millrace.spark.session import alive, at_own_work, session_of
 from millrace.sql.session.errors import contain

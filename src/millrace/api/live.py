@@ -223,22 +223,14 @@ def live(port: int = 0, *, open_browser: bool = False) -> Live:
     return made
 
 
+_SHARED = ("number", "title", "state", "error", "seconds", "rows_in", "rows_out", "rate")
+
+
 def _query(view: QueryView) -> dict[str, Any]:
     report = view.report
-    return {
-        "number": view.number,
-        "title": view.title,
-        "action": view.action,
-        "state": view.state,
-        "error": view.error,
-        "seconds": view.seconds,
-        "rows_in": view.rows_in,
-        "rows_out": view.rows_out,
-        "rate": view.rate,
-        "tasks": view.tasks,
+    return {name: getattr(view, name) for name in (*_SHARED, "action", "tasks", "points")} | {
         "tasks_over": view.over,
         "tasks_planned": view.planned,
-        "points": view.points,
         "orders": [
             asdict(each) | {"block": block}
             for block, cell in report.cells()
@@ -257,15 +249,5 @@ def _query(view: QueryView) -> dict[str, Any]:
 
 
 def _stream(view: StreamView) -> dict[str, Any]:
-    return {
-        "number": view.number,
-        "title": view.title,
-        "state": view.state,
-        "error": view.error,
-        "seconds": view.seconds,
-        "rows_in": view.rows_in,
-        "late": view.late,
-        "rows_out": view.rows_out,
-        "rate": view.rate,
-        "batches": [each.to_dict() for each in view.batches],
-    }
+    figures = {name: getattr(view, name) for name in (*_SHARED, "late")}
+    return figures | {"batches": [each.to_dict() for each in view.batches]}

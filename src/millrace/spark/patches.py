@@ -20,6 +20,8 @@ from dataclasses import dataclass, field
 from importlib import import_module
 from typing import Any
 
+from pyspark.sql import Column
+
 REPLACED = {
     "where": {("UserDefinedFunction", "__call__")},
     "enable": {
@@ -43,7 +45,7 @@ accessor: from the first time that one of these is asked for until the process e
 
 _CLASSIC, _CONNECT = "pyspark.sql.udf", "pyspark.sql.connect.udf"
 _NOTHING = object()
-_NOTE = "_millrace_call"
+_NOTE = "_millrace_note"
 
 
 @dataclass
@@ -119,19 +121,31 @@ class Noted:
     named: dict[str, Any]
 
 
+def note_of(column: object) -> object:
+    """Return the note on a Column, None where there is none."""
+    return getattr(column, "__dict__", {}).get(_NOTE)
+
+
 def noted(column: object) -> Noted | None:
     """Return the call that a Column is, or None where it is something else."""
-    note = getattr(column, "__dict__", {}).get(_NOTE)
+    note = note_of(column)
     return note if isinstance(note, Noted) else None
 
 
-def noting_calls(call: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a ``__call__`` of function objects that puts a note on the Column that it returns."""
+def noting(note: Callable[..., object]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Return what makes a method put a note on the Column that it returns, of what it was called with."""
 
-    @functools.wraps(call)
-    def noting(self: Any, *arguments: Any, **named: Any) -> Any:
-        column = call(self, *arguments, **named)
-        setattr(column, _NOTE, Noted(self, arguments, named))
-        return column
+    def wrapped(plain: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(plain)
+        def called(self: Any, *arguments: Any, **named: Any) -> Any:
+            made = plain(self, *arguments, **named)
+            if isinstance(made, Column) and (found := note(self, *arguments, **named)) is not None:
+                setattr(made, _NOTE, found)
+            return made
 
-    return noting
+        return called
+
+    return wrapped
+
+
+noting_calls = noting(lambda function, *arguments, **named: Noted(function, arguments, named))
