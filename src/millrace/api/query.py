@@ -151,11 +151,9 @@ class Query(PlannedQuery):
         ``attempts``. With ``on_error="fail"`` the first failure ends the query.
         """
         failed = [each for one in self.taken for each in one.run.failed()]
-        columns = [
-            [getattr(f, name) for f in failed] for name in ("name", "key", "kind", "message", "attempts")
-        ]
-        return pa.table(
-            [pa.array(column, f.type) for column, f in zip(columns, FAILED_KEYS, strict=True)], FAILED_KEYS
+        rows = [(each.name, each.key, each.kind, each.message, each.attempts) for each in failed]
+        return pa.Table.from_pylist(
+            [dict(zip(FAILED_KEYS.names, row, strict=True)) for row in rows], FAILED_KEYS
         )
 
     @property
@@ -219,15 +217,8 @@ class Query(PlannedQuery):
         )
 
 
-FAILED_KEYS = pa.schema(
-    [
-        pa.field("lookup", pa.string()),
-        pa.field("key", pa.string()),
-        pa.field("error", pa.string()),
-        pa.field("message", pa.string()),
-        pa.field("attempts", pa.int64()),
-    ]
-)
+_TEXTS = ("lookup", "key", "error", "message")
+FAILED_KEYS = pa.schema([*((name, pa.string()) for name in _TEXTS), ("attempts", pa.int64())])
 """The columns of :meth:`Query.failed_keys`."""
 
 
