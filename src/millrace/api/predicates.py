@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from millrace.api.progress import by_default
+from millrace.api.monitor import by_default
 from millrace.options import Options
 from millrace.spark.filter import where as run
 from millrace.spark.patches import watch

@@ -14,7 +14,7 @@ from pyspark.sql.types import StructType
 from millrace.api.arguments import Args, formatted, parameters
 from millrace.api.estimate import estimate_predicates
 from millrace.api.joining import Condition, Side, build_join
-from millrace.api.progress import by_default
+from millrace.api.monitor import by_default
 from millrace.api.query import Query
 from millrace.errors import InputError, MillraceError, QueryError, UnsupportedType
 from millrace.lookups.declared import lookup as declare
