@@ -390,13 +390,13 @@ def prepare(
             if not plan_cache.is_known(key):
                 statement = _parsed(query, predicates, args)  # before a session is made
             session = alive(session_of(spark, tables))
-            with closing(Planner(session, options, tables, predicates, values)) as pipeline:
-                own = plan_cache.find(key, pipeline.catalog)
+            with closing(Planner(session, options, tables, predicates, values)) as planner:
+                own = plan_cache.find(key, planner.catalog)
                 if own is not None:
                     prepared = own.prepared
                 else:
-                    prepared = pipeline.query(statement or _parsed(query, predicates, args))
-                    own = plan_cache.keep(key, prepared, pipeline.catalog, pipeline.understood)
+                    prepared = planner.query(statement or _parsed(query, predicates, args))
+                    own = plan_cache.keep(key, prepared, planner.catalog, planner.understood)
                 handle = Query(**vars(prepared))
                 made = handle if own is None else Query(**vars(own.lend()))
                 remember(made.df, handle, made.runs, query)
