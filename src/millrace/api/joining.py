@@ -7,7 +7,6 @@ DataFrame, and one over several is Spark's to evaluate on the result.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import product
@@ -21,8 +20,7 @@ from millrace.errors import QueryError, near
 from millrace.lookups.table import LookupTable
 from millrace.options import StorageOptions
 from millrace.spark.filter import where as filtered
-from millrace.spark.readers import FORMATS, suffix_of
-from millrace.spark.stored import Stored, stored_at
+from millrace.spark.path_tables import FORMATS, PathTable, open_path, suffix_of
 from millrace.sql.syntax.edits import plain_quote
 
 if TYPE_CHECKING:
@@ -109,7 +107,7 @@ def build_join(
     kind = _SAME.get(plain, plain)
     if kind not in HOWS:
         raise QueryError(f"how is {how!r}: {near(str(how), HOWS)}")
-    builder = _JoinBuilder(spark, _relations(spark, shared, relations, storage), kind, storage)
+    builder = _JoinBuilder(_relations(spark, shared, relations, storage), kind)
     conditions = _several(on, "on")
     joined = kind == "cross" or conditions or (kind == "inner" and _several(where, "where"))
     if len(builder.relations) > 1 and not joined:
@@ -190,10 +188,6 @@ def _is_path(each: str | Path) -> bool:
     return isinstance(each, Path) or "/" in each or suffix_of(each) in (".parquet", *FORMATS)
 
 
-def _at(spark: SparkSession, path: str | Path, storage: StorageOptions | None) -> Stored:
-    return stored_at(spark, os.path.expanduser(str(path)), storage=storage)  # noqa: PTH111  # paths may be URIs
-
-
 def _relation(
     spark: SparkSession,
     shared: Mapping[str, Any],
@@ -209,9 +203,8 @@ def _relation(
     if isinstance(each, LookupTable):
         return _Relation(alias, each, list(each.schema.names))
     if isinstance(each, str | Path):
-        found = _at(spark, each, storage)
-        names = found.frame.columns if found.files is None else found.files.schema.names
-        return _Relation(alias, each, list(names))
+        each = open_path(spark, each, storage=storage)
+        return _Relation(alias, each, each.columns)
     if not hasattr(each, "mapInArrow"):
         raise QueryError(
             f"join is given a {type(each).__name__}: expected DataFrames, lookup tables, names of tables, "
@@ -221,13 +214,9 @@ def _relation(
 
 
 class _JoinBuilder:
-    def __init__(
-        self, spark: SparkSession, relations: list[_Relation], kind: str, storage: StorageOptions | None
-    ) -> None:
+    def __init__(self, relations: list[_Relation], kind: str) -> None:
         self.relations = relations
         self._kind = kind
-        self._storage = storage
-        self._spark = spark
         self._using: list[str] = []
         self._on: dict[int, list[str]] = {}
         self._where: list[str] = []
@@ -318,9 +307,7 @@ class _JoinBuilder:
     def _frame(self, relation: _Relation) -> DataFrame | None:
         if isinstance(relation.given, LookupTable):
             return None
-        if isinstance(relation.given, str | Path):
-            relation.given = _at(self._spark, relation.given, self._storage).frame
-        frame: DataFrame = relation.given
+        frame: DataFrame = relation.given.frame if isinstance(relation.given, PathTable) else relation.given
         return frame
 
     def _reference(self, number: int, side: Side) -> str:
@@ -347,7 +334,9 @@ class _JoinBuilder:
             self._above.append(condition)
             return
         relation = self.relations[owners[0]]
-        relation.given = filtered(relation.given, condition)
+        frame = self._frame(relation)
+        assert frame is not None
+        relation.given = filtered(frame, condition)
 
     def _is_kept(self, number: int) -> bool:
         """Tell whether filtering a relation before the join is filtering its result."""

@@ -9,6 +9,7 @@ from sqlglot import exp
 
 from millrace.engine.expressions import Call, ColumnRef, columns_of, relations_of
 from millrace.engine.spec import Equality, JoinSpec, RelationSpec
+from millrace.spark.block import Input
 from millrace.spark.values import SparkValues
 from millrace.sql.blocks.components import split
 from millrace.sql.blocks.conditions import Conjunct, SplitConjuncts, pushable, sort_conditions
@@ -29,7 +30,7 @@ from millrace.sql.expr.types import comparison_type
 from millrace.sql.lookups.binding import bind, constants_of, lookup_rows
 from millrace.sql.names.outputs import Attribute
 from millrace.sql.planner.context import PlanContext
-from millrace.sql.planner.plan import BlockPlan, Rows
+from millrace.sql.planner.plan import BlockPlan
 from millrace.sql.rewrite.select import Rewriting
 from millrace.sql.syntax.ctes import in_recursion
 from millrace.sql.syntax.from_clause import Relation
@@ -245,7 +246,7 @@ def _looks_up(graph: JoinGraph, aliases: Iterable[str]) -> bool:
 def _alone(member: JoinInput, found: SplitConjuncts) -> bool:
     """Tell whether a relation is a block by itself: a lookup table that Spark cannot scan, or need not."""
     lookup = member.lookup
-    if lookup is None or lookup.asked:
+    if lookup is None or lookup.needs_keys:
         return lookup is not None
     filters = found.filters.get(member.alias, ())
     return any(
@@ -321,7 +322,7 @@ def _assemble(graph: JoinGraph, group: list[str], found: SplitConjuncts, rewriti
     for same in roles:
         read |= with_same_columns(same, read)
     specs: list[RelationSpec] = []
-    rows: dict[str, Rows] = {}
+    rows: dict[str, Input] = {}
     for member in members:
         columns = [f for f in member.every if ColumnRef(member.alias, f.name) in read]
         if member.alias in binding.indexes:
@@ -334,9 +335,9 @@ def _assemble(graph: JoinGraph, group: list[str], found: SplitConjuncts, rewriti
             spec, rows[member.alias] = rows_of(context, member, columns, found, in_cells=in_cells)
         specs.append(spec)
     rows |= {other.alias: rows[lead.alias] for lead, *others in roles for other in others}
-    specs += [*sets, *(constants.spec for constants in binding.constants)]
+    specs += [*sets, *(spec for spec, _ in binding.constants)]
     extras = [extra for each in (*joined, *matched) for extra in each.relations]
-    extras += [(constants.spec, constants.rows) for constants in binding.constants]
+    extras += binding.constants
     rows |= {spec.alias: given for spec, given in extras}
     # A user's function need not be hashable, so calls are not compared.
     others = dict.fromkeys(p for p in residuals if not isinstance(p, Call))
@@ -354,5 +355,5 @@ def _assemble(graph: JoinGraph, group: list[str], found: SplitConjuncts, rewriti
     above = tuple(graph.shown(conjunct) for conjunct in native)
     result = None if piece.counting else rewriting.result(piece)
     stream = streams[0] if len(streams) == 1 else None
-    plan = BlockPlan(piece.name, join, rows, result, above, piece.aggregate, times, stream)
+    plan = BlockPlan(piece.name, join, rows, result, piece.aggregate, stream, above, times)
     rewriting.plans.append(plan)

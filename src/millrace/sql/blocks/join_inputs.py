@@ -19,12 +19,12 @@ from millrace.engine.spec import RelationSpec
 from millrace.engine.values import Value, columns_of as values_read
 from millrace.errors import InputError
 from millrace.parquet.types import fixed_width
-from millrace.spark.block import ParquetInput
+from millrace.spark.block import FrameInput, ParquetInput
 from millrace.sql.blocks.conditions import SplitConjuncts
 from millrace.sql.expr.types import Field
 from millrace.sql.lookups.tables import Lookup
 from millrace.sql.planner.context import PlanContext, short
-from millrace.sql.planner.plan import Read, scanned, show_scanned
+from millrace.sql.planner.plan import scanned, show_scanned
 from millrace.sql.session.tables import Table
 from millrace.sql.syntax.ctes import definitions
 from millrace.sql.syntax.edits import Edit
@@ -160,20 +160,22 @@ def renamings(context: PlanContext, member: JoinInput, node: exp.Expr) -> list[E
     return edits
 
 
-def reading(context: PlanContext, member: JoinInput, columns: Sequence[Field], where: Sequence[str]) -> Read:
+def reading(
+    context: PlanContext, member: JoinInput, columns: Sequence[Field], where: Sequence[str]
+) -> FrameInput:
     """Return how Spark reads columns of a relation, filtered.
 
     Raises:
         Unsupported: The definitions that it needs cannot be put into one WITH clause.
     """
     whole = context.whole(member.relation, context.text.edited)
-    barred = context.frames.barred(whole)
+    barred = context.catalog.barred(whole)
     if barred:
         raise Unsupported(f"it reads {' and '.join(barred)}, of which Spark has no rows")
     return read_from(whole, member, columns, where)
 
 
-def read_from(whole: str, member: JoinInput, columns: Sequence[Field], where: Sequence[str]) -> Read:
+def read_from(whole: str, member: JoinInput, columns: Sequence[Field], where: Sequence[str]) -> FrameInput:
     """Return how Spark reads columns of the rows that a query gives, filtered.
 
     Args:
@@ -184,7 +186,7 @@ def read_from(whole: str, member: JoinInput, columns: Sequence[Field], where: Se
     """
     condition = " AND ".join(where)
     template = member.scan(whole, member.texts(columns)) + (f" WHERE {condition}" if where else "")
-    return Read(template, show_scanned(condition, member.names))
+    return FrameInput(template, where=show_scanned(condition, member.names))
 
 
 def rows_of(
@@ -194,7 +196,7 @@ def rows_of(
     found: SplitConjuncts,
     *,
     in_cells: bool = False,
-) -> tuple[RelationSpec, ParquetInput | Read]:
+) -> tuple[RelationSpec, ParquetInput | FrameInput]:
     """Return the relation's spec, and where its rows come from.
 
     ``columns`` are those that the block reads or gives out, in the relation's order. ``in_cells`` says that

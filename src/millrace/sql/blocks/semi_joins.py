@@ -30,17 +30,17 @@ from millrace.engine.expressions import (
     beside,
 )
 from millrace.engine.spec import Equality, RelationSpec
+from millrace.spark.block import Input
 from millrace.sql.blocks.conditions import Conjunct, SplitConjuncts
 from millrace.sql.blocks.join_graph import JoinGraph
 from millrace.sql.blocks.subqueries import Found, Inner, Several, Single, Whole, only_relation, plain
 from millrace.sql.expr.translate import Translator, constant_operands
 from millrace.sql.expr.types import comparison_type
-from millrace.sql.planner.plan import Rows
 from millrace.sql.syntax.ctes import definitions
 from millrace.sql.syntax.from_clause import JoinStep
 from millrace.sql.syntax.parse import Unsupported, conjuncts, disjuncts, unwrap, where_conjuncts
 
-_Read = tuple[RelationSpec, Rows]
+_Read = tuple[RelationSpec, Input]
 """A relation, and where its rows come from."""
 
 

@@ -19,6 +19,7 @@ from pyspark.errors import PySparkException
 from sqlglot import exp
 
 from millrace.engine.spec import RelationSpec
+from millrace.spark.block import FrameInput, Input
 from millrace.sql.aggregation.calls import aggregates, is_windowed
 from millrace.sql.blocks.conditions import Conjunct, SplitConjuncts, pushable, sort_conditions
 from millrace.sql.blocks.join_inputs import condition_text, member_of, rows_of, schema_of
@@ -26,7 +27,6 @@ from millrace.sql.expr.translate import Translator, constant_operands
 from millrace.sql.expr.types import Field, field_of
 from millrace.sql.names.outputs import Match
 from millrace.sql.planner.context import PlanContext
-from millrace.sql.planner.plan import Read, Rows
 from millrace.sql.syntax.ctes import with_prefix
 from millrace.sql.syntax.edits import Edit, Span
 from millrace.sql.syntax.from_clause import Relation
@@ -61,7 +61,7 @@ class Inner(Protocol):
             Unsupported: One of them cannot be told apart, or taken.
         """
 
-    def rows(self, read: Collection[str]) -> tuple[RelationSpec, Rows]:
+    def rows(self, read: Collection[str]) -> tuple[RelationSpec, Input]:
         """Return it with these of its columns, in an order of its own.
 
         Raises:
@@ -124,7 +124,7 @@ class Single:
             raise Unsupported(f"only Spark evaluates {context.shown(node)}")
         return others
 
-    def rows(self, read: Collection[str]) -> tuple[RelationSpec, Rows]:
+    def rows(self, read: Collection[str]) -> tuple[RelationSpec, Input]:
         """Return the relation, filtered."""
         columns = [field for field in self._member.columns if field.name in read]
         return rows_of(self._context, self._member, columns, self._found)
@@ -175,7 +175,7 @@ class Several:
             raise Unsupported("it reads the outer query somewhere else than in WHERE")
         return self._cut
 
-    def rows(self, read: Collection[str]) -> tuple[RelationSpec, Rows]:
+    def rows(self, read: Collection[str]) -> tuple[RelationSpec, Input]:
         """Return the FROM clause with what is left of WHERE."""
         context, statement = self._context, self._context.statement
         chosen = [each for each in self._columns.values() if each[0].name in read]
@@ -188,9 +188,11 @@ class Several:
         text = context.text.with_edits(statement.span(self._select, "a subquery"), edits)
         names = ", ".join(field.name for field, _ in chosen)
         made = f"{prefix}SELECT * FROM ({text}) AS __t({names})"
-        if context.frames.barred(made):
+        if context.catalog.barred(made):
             raise Unsupported("it reads a lookup table")
-        return RelationSpec(self.alias, schema_of(self.alias, [field for field, _ in chosen])), Read(made)
+        return RelationSpec(self.alias, schema_of(self.alias, [field for field, _ in chosen])), FrameInput(
+            made
+        )
 
 
 class Whole:
@@ -213,7 +215,7 @@ class Whole:
             f"{with_prefix(statement, query, render)}SELECT * FROM ({render(span)}) AS __in({names})"
             for render in (text.bound, text.edited)
         )
-        if context.frames.barred(self._made):
+        if context.catalog.barred(self._made):
             raise Unsupported("it reads a lookup table")
         try:
             self.fields = [field_of(column) for column in context.schema(asked).fields]
@@ -228,9 +230,9 @@ class Whole:
         """Return no condition: all of them are within it."""
         return []
 
-    def rows(self, read: Collection[str]) -> tuple[RelationSpec, Rows]:
+    def rows(self, read: Collection[str]) -> tuple[RelationSpec, Input]:
         """Return it with all of its columns."""
-        return RelationSpec(self.alias, schema_of(self.alias, self.fields)), Read(self._made)
+        return RelationSpec(self.alias, schema_of(self.alias, self.fields)), FrameInput(self._made)
 
 
 def plain(select: exp.Expr, *, shown: bool) -> exp.Select:
