@@ -15,7 +15,7 @@ from millrace.errors import InputError, MillraceError, MillraceWarning, Predicat
 from millrace.options import Options
 from millrace.reports.planned import Explanation, Planned, settings
 from millrace.reports.run_report import RunReport
-from millrace.spark.handles import remember
+from millrace.spark.frames import remember
 from millrace.spark.mask import Mask, Slot
 from millrace.spark.patches import noted
 from millrace.spark.plans import Mode, explained, planned

@@ -5,7 +5,8 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
+from pathlib import Path
+from typing import Any, Literal
 
 from pyspark import cloudpickle
 from pyspark.sql import Column, functions as sf
@@ -155,12 +156,71 @@ def check_sendable(spec: PredicateSpec) -> None:
         ) from error
 
 
-def predicate(function: Callable[..., Any] | None = None, *, name: str | None = None, **settings: Any) -> Any:
-    """Make a predicate of a function, or with None return a decorator; see :func:`millrace.predicate`."""
+def predicate(
+    function: Callable[..., Any] | None = None,
+    *,
+    kind: Kind = "row",
+    name: str | None = None,
+    deterministic: bool = True,
+    on_error: Literal["fail", "null"] = "fail",
+    batch: int | None = None,
+    retries: int = 0,
+    timeout: float | None = None,
+    answers: str | Path | None = None,
+    max_in_flight: int | None = None,
+    per_second: float | None = None,
+    dedupe: bool = False,
+    max_requests: int | None = None,
+    max_cost: float | None = None,
+    cost: float | Callable[[Any, Any], float] | None = None,
+    limit_group: str | None = None,
+) -> Any:
+    """Make a predicate of a Python function, to apply to columns in :func:`where` or use in SQL.
 
-    def make(function: Callable[..., Any]) -> Predicate:
-        label = str(name or getattr(function, "__name__", type(function).__name__))
-        return Predicate(PredicateSpec(label, function, **settings))
+    >>> @millrace.predicate(kind="async", max_in_flight=16, timeout=5.0)  # doctest: +SKIP
+    ... async def is_spam(text): ...
+
+    Args:
+        function: Returns truth: True, False or None.
+        kind: ``"row"``: called with one value per argument; ``"pandas"``: with a Series per argument,
+            returns a Series; ``"arrow"``: the same with Arrow arrays; ``"async"``: a coroutine
+            function called with one value per argument, or with lists where ``batch`` is given.
+        name: What plans, reports and errors call it, and its name in SQL; the function's own by default.
+        deterministic: False where it may differ between two calls; it then keeps its place.
+        on_error: What becomes of a row for which it raises and which nothing else rejects:
+            ``"fail"`` fails the query, ``"null"`` drops the row.
+        batch: Rows per call, at most.
+        retries: How often a call that raised is repeated, with growing random waits.
+        timeout: Seconds for a call, ``async`` only.
+        answers: A folder, or a file that ends in ``.sqlite``, on this machine, where answers outlive the
+            job: the same job tomorrow, or once more after it failed, asks only for what is missing. They
+            count for equal arguments and the same function: its code, what it has captured, what it names.
+            Implies ``dedupe``; ``async`` only.
+        max_in_flight: Calls at once in the whole job, over all tasks; ``async`` only.
+        per_second: Calls a second in the whole job; ``async`` only.
+        dedupe: Ask once per job for equal arguments; ``async`` only.
+        max_requests: Calls that a query may make in all, repeated ones included; ``async`` only. At the limit
+            it stops with :class:`millrace.errors.BudgetError`.
+        max_cost: What all calls of a query may cost, in the unit of ``cost``; ``async`` only.
+        cost: What a call costs: a number, or a function of its arguments (a tuple; with ``batch`` a list of
+            them) and what it returned. At a fixed price the limit is never exceeded, else by no more than
+            the calls under way turn out dearer than any before. Until one has told its cost they go one by
+            one.
+        limit_group: Shares ``max_in_flight``, ``per_second`` and budget with all predicates and lookups of
+            this process that name the same one, in all its queries; they have to give the same limits.
+
+    Raises:
+        MillraceError: A setting is out of range or does not go with the kind or the function.
+    """
+
+    def make(given: Callable[..., Any]) -> Predicate:
+        label = str(name or getattr(given, "__name__", type(given).__name__))
+        spec = PredicateSpec(
+            label, given, kind, deterministic, on_error, batch, retries, timeout, max_in_flight, per_second,
+            dedupe, max_requests, max_cost, cost, limit_group=limit_group,
+            answers=answers,  # type: ignore[arg-type]  # the spec makes a path of it, or says what is wrong
+        )  # fmt: skip
+        return Predicate(spec)
 
     return make if function is None else make(function)
 

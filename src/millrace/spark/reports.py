@@ -28,10 +28,9 @@ from pyspark.errors import PySparkException
 from pyspark.sql import Observation, SparkSession, functions as sf, types as st
 
 from millrace.engine.figures import CellFigures
-from millrace.errors import ExecutionError, MissingExtra
+from millrace.errors import ExecutionError, MillraceError, MissingExtra
 from millrace.options import Options
-from millrace.spark.coordinating import execution_of
-from millrace.spark.live import address_of
+from millrace.spark.coordinating import execution_of, host_of
 from millrace.spark.session import is_connect
 
 if TYPE_CHECKING:
@@ -39,6 +38,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
     from millrace.limits.registration import Address
+    from millrace.reports.board.board import Board
     from millrace.reports.board.telling import Telling
 
 REPORT = "__millrace_report"
@@ -78,6 +78,40 @@ _ACCUMULATORS: dict[SparkContext, Accumulator[Entries]] = {}
 def task_name(run: str) -> str:
     """Return what a task's function is called in Spark's plans; a run is ``millrace-`` and 32 digits."""
     return run.replace("-", "_")
+
+
+_board: Board | None = None
+_boards = 0
+
+
+def tell_board(board: Board | None) -> None:
+    """Let tasks of queries that are planned from now on tell a board their figures while they work."""
+    global _board, _boards
+    from millrace.reports.board.server import LiveServer
+
+    LiveServer.board = _board = board
+    _boards += board is not None
+
+
+def told_board() -> tuple[Board | None, int]:
+    """Return the board that tasks tell now, and its number: 0 for none."""
+    return _board, 0 if _board is None else _boards
+
+
+def _address_of(spark: SparkSession, run: str, options: Options) -> Address | None:
+    """Return where tasks of a run tell their figures; None where nobody looks, or cannot be told.
+
+    That tasks do not reach it is found out by them, and harms nobody.
+    """
+    if _board is None:
+        return None
+    from millrace.reports.board.server import LiveServer
+
+    port = options.limits_port + 2 if options.limits_port else 0  # coordinator and results have the first
+    try:
+        return LiveServer.started(host_of(spark, options), port, options.limits_bind).address_of(run)
+    except MillraceError:
+        return None
 
 
 @dataclass(frozen=True)
@@ -199,7 +233,7 @@ class Reports:
             self._accumulator = _ACCUMULATORS[context]
         self._lost = connect and not carried
         run = f"millrace-{uuid.uuid4().hex}"
-        live = address_of(spark, run, options)
+        live = _address_of(spark, run, options)
         self.sink = Sink(run, self._accumulator, wanted and connect and carried, live)
 
     def attach(self, mapped: DataFrame) -> DataFrame:

@@ -29,10 +29,11 @@ from millrace.spark.exchange import (
     figures_block,
 )
 from millrace.spark.failures import shortened
+from millrace.spark.frames import task_name
 from millrace.spark.limits import Limits
 from millrace.spark.lookups import Lookups
 from millrace.spark.reduction import Reducer, Reduction
-from millrace.spark.reports import FileWarmStart, Sink, task_name
+from millrace.spark.reports import FileWarmStart, Sink
 from millrace.spark.streaming import Target
 from millrace.spark.task_inputs import LEAST_ROWS, InlineTable, Scan, with_sizes
 from millrace.spark.types import normalise
