@@ -16,9 +16,9 @@ from millrace.engine.expressions import And, Column, ColumnRef, Compare, InList,
 from millrace.engine.spec import Equality, RelationSpec
 from millrace.lookups.index_spec import IndexSpec
 from millrace.spark.block import FrameInput, LookupInput, ParquetInput
-from millrace.sql.blocks.components import Groups
-from millrace.sql.blocks.conditions import SplitConjuncts
-from millrace.sql.blocks.join_inputs import JoinInput, read_from, schema_of
+from millrace.sql.blocks.conditions import SplitConjuncts, connected
+from millrace.sql.blocks.join_graph import JoinInput
+from millrace.sql.blocks.scan import read_from, schema_of
 from millrace.sql.expr.types import Field
 from millrace.sql.lookups.tables import Lookup
 from millrace.sql.planner.context import PlanContext
@@ -124,7 +124,7 @@ def _ties(equalities: Iterable[Equality]) -> Mapping[tuple[str, str], set[str]]:
     """Return, per relation and column, the other relations that equalities of one type tie it to."""
     pairs = [((e.left, e.type), (e.right, e.type)) for e in equalities]
     ties: dict[tuple[str, str], set[str]] = defaultdict(set)
-    for group in Groups.tied(pairs).sets():
+    for group in connected(pairs):
         for ref, _ in group:
             ties[ref.relation, ref.column] |= {other.relation for other, _ in group} - {ref.relation}
     return ties

@@ -12,7 +12,7 @@ from pyspark.sql import types as t
 from sqlglot import exp
 
 from millrace.errors import first_line
-from millrace.sql.blocks.calls import Calls
+from millrace.sql.blocks.predicates import Calls
 from millrace.sql.expr.constants import Constants
 from millrace.sql.expr.determinism import Determinism
 from millrace.sql.expr.types import Field, field_of

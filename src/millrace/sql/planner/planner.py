@@ -30,8 +30,8 @@ from sqlglot import exp
 from millrace.errors import InputError, MillraceError, MillraceWarning, QueryError, SetupError, first_line
 from millrace.options import Options
 from millrace.sql.blocks.cost_model import why_nothing_worth
-from millrace.sql.blocks.filters import take_filter
 from millrace.sql.blocks.find import take_blocks
+from millrace.sql.blocks.predicates import take_filter
 from millrace.sql.lookups.restriction import Restriction, refusal
 from millrace.sql.lookups.tables import Lookup
 from millrace.sql.planner.build import PlannedFilter, PlannedQuery, build

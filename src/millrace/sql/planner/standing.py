@@ -15,9 +15,9 @@ from millrace.engine.expressions import ColumnRef, Predicate, columns_of
 from millrace.errors import InputError
 from millrace.options import Options
 from millrace.spark.block import FrameInput
-from millrace.spark.session import own_work
+from millrace.spark.session import internal_query
 from millrace.spark.types import arrow_schema
-from millrace.sql.blocks.components import Groups
+from millrace.sql.blocks.conditions import connected
 from millrace.sql.planner.build import with_inputs
 from millrace.sql.planner.plan import BlockPlan, Plan
 from millrace.sql.planner.planner import Planner
@@ -131,16 +131,14 @@ class SharedJoin:
         some = tuple(alias for alias in join.aliases if alias in named)
         if len(some) == len(join.aliases):
             return some
-        keys = Groups.tied([each.ends for each in join.equalities])
-        if len(keys.sets()) != 1 or {ref.relation for ref in keys.sets()[0]} != set(join.aliases):
+        keys = connected(equality.ends for equality in join.equalities)
+        if len(keys) != 1 or {ref.relation for ref in keys[0]} != set(join.aliases):
             raise InputError(
                 "a query joins some of a hub's streams only where all of them are joined by one key, for "
                 "else rows of one stream are in several places: join all of them, or make another hub"
             )
-        linked = Groups(some)
-        for each in join.equalities:
-            linked.join(each.relations)
-        if not linked.are_together(some):
+        edges = [{*equality.relations} for equality in join.equalities]
+        if len(connected([edge for edge in edges if edge <= named], some)) != 1:
             raise InputError(
                 f"no equality of the hub's join ties {', '.join(some)} together: name the streams between"
             )
@@ -157,7 +155,7 @@ class SharedJoin:
 
     @contextmanager
     def _planner(self) -> Iterator[Planner]:
-        with own_work(), closing(Planner(self._spark, self._options, self._streams, {}, {})) as planner:
+        with internal_query(), closing(Planner(self._spark, self._options, self._streams, {}, {})) as planner:
             yield planner
 
 
