@@ -12,8 +12,8 @@ from millrace.spark.session import default_parallelism, start_seconds
 from millrace.sql.blocks.join_graph import JoinGraph
 from millrace.sql.blocks.semi_joins import asked
 from millrace.sql.session.tables import Catalog, dotted
-from millrace.sql.syntax.ctes import base_tables, cte_of, definitions, tables_in
 from millrace.sql.syntax.parse import Statement
+from millrace.sql.syntax.scopes import base_tables, cte_of, definitions, tables_in
 
 JOIN_SECONDS = 0.04
 """What Spark needs for a join of next to nothing, beyond a block that has it."""

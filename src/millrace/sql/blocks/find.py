@@ -31,10 +31,8 @@ from millrace.sql.names.outputs import Attribute
 from millrace.sql.planner.context import PlanContext
 from millrace.sql.planner.plan import BlockPlan, Rows
 from millrace.sql.rewrite.select import Rewriting
-from millrace.sql.syntax.ctes import in_recursion
-from millrace.sql.syntax.from_clause import Relation
 from millrace.sql.syntax.parse import Unsupported, unwrap
-from millrace.sql.syntax.scopes import Scope
+from millrace.sql.syntax.scopes import Relation, Scope, in_recursion
 
 
 def take_blocks(context: PlanContext, scope: Scope) -> list[exp.Expr] | None:

@@ -12,9 +12,8 @@ from millrace.sql.blocks.join_inputs import JoinInput
 from millrace.sql.expr.types import Field
 from millrace.sql.names.outputs import Attribute, joined
 from millrace.sql.planner.context import PlanContext
-from millrace.sql.syntax.from_clause import FromClause, JoinStep, Relation
 from millrace.sql.syntax.parse import Unsupported
-from millrace.sql.syntax.scopes import Scope
+from millrace.sql.syntax.scopes import FromClause, JoinStep, Relation, Scope
 
 Keys = list[tuple[Attribute, Attribute]]
 

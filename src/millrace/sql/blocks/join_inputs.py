@@ -26,10 +26,9 @@ from millrace.sql.lookups.tables import Lookup
 from millrace.sql.planner.context import PlanContext, short
 from millrace.sql.planner.plan import Read, scanned, show_scanned
 from millrace.sql.session.tables import Table
-from millrace.sql.syntax.ctes import definitions
 from millrace.sql.syntax.edits import Edit
-from millrace.sql.syntax.from_clause import Relation
 from millrace.sql.syntax.parse import Unsupported, name_span
+from millrace.sql.syntax.scopes import Relation, definitions
 
 
 @dataclass(frozen=True)

@@ -36,9 +36,8 @@ from millrace.sql.blocks.subqueries import Found, Inner, Several, Single, Whole,
 from millrace.sql.expr.translate import Translator, constant_operands
 from millrace.sql.expr.types import comparison_type
 from millrace.sql.planner.plan import Rows
-from millrace.sql.syntax.ctes import definitions
-from millrace.sql.syntax.from_clause import JoinStep
 from millrace.sql.syntax.parse import Unsupported, conjuncts, disjuncts, unwrap, where_conjuncts
+from millrace.sql.syntax.scopes import JoinStep, definitions
 
 _Read = tuple[RelationSpec, Rows]
 """A relation, and where its rows come from."""

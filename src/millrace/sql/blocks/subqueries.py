@@ -27,11 +27,9 @@ from millrace.sql.expr.types import Field, field_of
 from millrace.sql.names.outputs import Match
 from millrace.sql.planner.context import PlanContext
 from millrace.sql.planner.plan import Read, Rows
-from millrace.sql.syntax.ctes import with_prefix
 from millrace.sql.syntax.edits import Edit, Span
-from millrace.sql.syntax.from_clause import Relation
 from millrace.sql.syntax.parse import Unsupported, name_span, unwrap
-from millrace.sql.syntax.scopes import Scope
+from millrace.sql.syntax.scopes import Relation, Scope, with_prefix
 
 Found = tuple[str, Field]
 """An alias, and a column of the relation of that alias."""

@@ -14,11 +14,9 @@ from sqlglot import exp
 from millrace.sql.lookups.outsides import shown_places, uses
 from millrace.sql.lookups.views import View, clause_of, is_repeatable, is_strict
 from millrace.sql.planner.context import PlanContext
-from millrace.sql.syntax.ctes import definitions, tables_in
 from millrace.sql.syntax.edits import plain_quote
-from millrace.sql.syntax.from_clause import FromClause, FromItem, JoinStep, Relation
 from millrace.sql.syntax.parse import Statement, Unsupported, compared, function_of, unwrap
-from millrace.sql.syntax.scopes import Scope
+from millrace.sql.syntax.scopes import FromClause, FromItem, JoinStep, Relation, Scope, definitions, tables_in
 
 KEYS = "__k"
 """Names the values where they are joined with the relation."""

@@ -8,10 +8,8 @@ from sqlglot import exp
 
 from millrace.sql.lookups.views import View
 from millrace.sql.planner.context import PlanContext
-from millrace.sql.syntax.ctes import cte_of, tables_in
-from millrace.sql.syntax.from_clause import Relation
 from millrace.sql.syntax.parse import Unsupported, unwrap, where_conjuncts
-from millrace.sql.syntax.scopes import Scope
+from millrace.sql.syntax.scopes import Relation, Scope, cte_of, tables_in
 
 
 def shown_places(view: View, names: frozenset[str]) -> list[int]:

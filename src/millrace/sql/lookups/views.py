@@ -9,9 +9,8 @@ from sqlglot import exp
 
 from millrace.sql.expr.constants import is_constant
 from millrace.sql.planner.context import PlanContext
-from millrace.sql.syntax.from_clause import FromClause, JoinStep, Relation
 from millrace.sql.syntax.parse import Unsupported, compared, unwrap
-from millrace.sql.syntax.scopes import Scope
+from millrace.sql.syntax.scopes import FromClause, JoinStep, Relation, Scope
 
 # Expressions of these are null when a column of theirs is.
 _STRICT = (

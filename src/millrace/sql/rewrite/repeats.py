@@ -15,9 +15,8 @@ from sqlglot import exp
 
 from millrace.sql.blocks.subqueries import existence_test
 from millrace.sql.planner.context import PlanContext
-from millrace.sql.syntax.ctes import cte_of, tables_in, within
 from millrace.sql.syntax.edits import Edit
-from millrace.sql.syntax.scopes import Scope
+from millrace.sql.syntax.scopes import Scope, cte_of, tables_in, within
 
 
 class CommonSubqueries:
