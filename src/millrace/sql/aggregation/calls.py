@@ -214,20 +214,25 @@ class FinalAggregates:
         Raises:
             Unsupported: A part of it is not known in the text.
         """
+        argument = call.argument
         if call.rows:
             return FinalAggregate(self._counted(call, (self._rows(),)))
-        if call.argument is None:
+        if argument is None:
             return None
+        values = _values(argument)
+        parts: tuple[Part, ...] | None = None
         match call.kind:
+            case "count" if call.tests:
+                parts, values = self._tests(call, argument), ()
             case "count":
-                return self._tests(call, call.argument) if call.tests else self._count(call, call.argument)
+                parts = self._count(call, argument)
             case "min" | "max":
-                return self._extreme(call, call.argument)
+                parts, values = self._extreme(call, argument), (argument,)
             case "sum":
-                return self._sum(call, call.argument)
+                parts = self._sum(call, argument)
             case "avg":
-                return self._average(call, call.argument)
-        return None
+                parts = self._average(call, argument)
+        return None if parts is None else FinalAggregate(parts, values)
 
     # Counts
 
@@ -242,14 +247,13 @@ class FinalAggregates:
             return ()
         return (" FILTER (WHERE ", self._statement.span(call.condition), ")")
 
-    def _tests(self, call: Aggregate, condition: exp.Expr) -> FinalAggregate:
-        return FinalAggregate(
-            self._counted(call, ("CASE WHEN ", self._statement.span(condition), f" THEN {self._rows()} END"))
-        )
+    def _tests(self, call: Aggregate, condition: exp.Expr) -> tuple[Part, ...]:
+        span = self._statement.span(condition)
+        return self._counted(call, ("CASE WHEN ", span, f" THEN {self._rows()} END"))
 
-    def _count(self, call: Aggregate, argument: exp.Expr) -> FinalAggregate | None:
+    def _count(self, call: Aggregate, argument: exp.Expr) -> tuple[Part, ...] | None:
         parts = self._counts(argument)
-        return None if parts is None else FinalAggregate(self._counted(call, parts), _values(argument))
+        return None if parts is None else self._counted(call, parts)
 
     def _counts(self, argument: exp.Expr) -> tuple[Part, ...] | None:
         """Return what gives, for a partial row, how many of its rows have a value that is not null."""
@@ -266,25 +270,21 @@ class FinalAggregates:
 
     # Extremes
 
-    def _extreme(self, call: Aggregate, argument: exp.Expr) -> FinalAggregate | None:
+    def _extreme(self, call: Aggregate, argument: exp.Expr) -> tuple[Part, ...] | None:
         typed = self._arguments.of(argument)
         if typed is None or isinstance(typed.type, t.CharType | t.VarcharType):
             return None
         how: How = "min" if call.kind == "min" else "max"
-        name = self._partial(how, typed.value, typed.type)
-        return FinalAggregate((f"{how}({name})", *self._filter(call)), (argument,))
+        return (f"{how}({self._partial(how, typed.value, typed.type)})", *self._filter(call))
 
     # Sums
 
-    def _sum(self, call: Aggregate, argument: exp.Expr) -> FinalAggregate | None:
+    def _sum(self, call: Aggregate, argument: exp.Expr) -> tuple[Part, ...] | None:
         kind = self._kind(argument)
-        total = None if kind is None else total_type(kind)
-        if kind is None or total is None:
-            return None
-        parts = self._summed(call, argument, kind, total)
-        return None if parts is None else FinalAggregate(parts, _values(argument))
+        total = None if kind is None else _total_type(kind)
+        return None if kind is None or total is None else self._summed(call, argument, kind, total)
 
-    def _average(self, call: Aggregate, argument: exp.Expr) -> FinalAggregate | None:
+    def _average(self, call: Aggregate, argument: exp.Expr) -> tuple[Part, ...] | None:
         kind = self._kind(argument)
         if not isinstance(kind, t.NumericType):
             return None
@@ -302,8 +302,7 @@ class FinalAggregates:
         if summed is None:
             return None
         counted = ("CAST(sum(", *counts, ")", *self._filter(call), f" AS {count})")
-        parts = ("CAST(try_divide(", *summed, ", ", *counted, f") AS {result})")
-        return FinalAggregate(parts, _values(argument))
+        return ("CAST(try_divide(", *summed, ", ", *counted, f") AS {result})")
 
     def _kind(self, argument: exp.Expr) -> t.DataType | None:
         """Return the type of a call's argument."""
@@ -342,7 +341,7 @@ class FinalAggregates:
         if constant is not None and constant.value == 1 and isinstance(typed.type, t.IntegerType):
             return self._rows()
         wide = widened(typed, t.DoubleType()) if isinstance(total, t.DoubleType) else typed
-        kind = None if wide is None else total_type(wide.type)
+        kind = None if wide is None else _total_type(wide.type)
         return None if wide is None or kind is None else self._partial("sum", wide.value, kind)
 
     # CASE
@@ -369,8 +368,7 @@ class FinalAggregates:
         return (*parts, "END")
 
 
-def total_type(kind: t.DataType) -> t.DataType | None:
-    """Return the type of a sum."""
+def _total_type(kind: t.DataType) -> t.DataType | None:
     if isinstance(kind, t.DecimalType):
         return t.DecimalType(min(_MOST_DIGITS, kind.precision + 10), kind.scale)
     if isinstance(kind, t.IntegralType):
