@@ -150,11 +150,11 @@ class Aggregation:
         if relation is self._site.through:
             item: exp.Expr = self._graph.scope.select.expressions[place].unalias()
             return item
-        member = self._graph.member(relation)
-        if member is None:
+        owner = self._graph.input_of(relation)
+        if owner is None:
             return None
-        field = member.columns[place]
-        name = self._names.get(ColumnRef(member.alias, field.name))
+        field = owner.columns[place]
+        name = self._names.get(ColumnRef(owner.alias, field.name))
         # A relation that a block could take may stay beside this one.
         return None if name is None else (name, field)
 

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from pyspark.errors import PySparkException
 from pyspark.sql import types as t
@@ -24,16 +23,13 @@ from sqlglot import exp
 from millrace.engine.values import Constant, Later, Read
 from millrace.parquet.tables import ParquetTable
 from millrace.spark.types import arrow_type
-from millrace.sql.blocks.join_inputs import DerivedColumn, JoinInput, renamings
+from millrace.sql.blocks.join_graph import DerivedColumn, JoinGraph, JoinInput
 from millrace.sql.expr.numbers import Typed
 from millrace.sql.expr.types import Field, field_of, type_within
 from millrace.sql.expr.values import Meaning, ValueTranslator
 from millrace.sql.planner.context import PlanContext
 from millrace.sql.syntax.edits import Edit, Span
 from millrace.sql.syntax.parse import Unsupported, unwrap
-
-if TYPE_CHECKING:
-    from millrace.sql.blocks.join_graph import JoinGraph
 
 _TRIED: dict[type[exp.Expr], str] = {
     exp.Add: "try_add",
@@ -81,11 +77,11 @@ class DerivedColumns:
         statement = self._context.statement
         if len(reads) != 1 or foreign or not statement.has_span(node):
             return None
-        member = self._graph.members[next(iter(reads))]
+        member = self._graph.inputs[next(iter(reads))]
         scan = None if member.table is None else member.table.parquet
         if member.lookup or self._context.volatility.volatile(node):
             return None
-        edits = renamings(self._context, member, node)
+        edits = member.renamings(self._context, node)
         if edits is None:
             return None
         # Without ANSI arithmetic never raises: what overflows begins again at the other end.

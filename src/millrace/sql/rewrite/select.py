@@ -26,9 +26,8 @@ from millrace.engine.aggregates import AggregateSpec
 from millrace.engine.expressions import ColumnRef
 from millrace.engine.spec import OutputColumn
 from millrace.sql.aggregation.aggregation import BARS, Aggregation
-from millrace.sql.blocks.conditions import SplitConjuncts, is_boolean
-from millrace.sql.blocks.join_graph import JoinGraph
-from millrace.sql.blocks.join_inputs import JoinInput
+from millrace.sql.blocks.conditions import is_boolean
+from millrace.sql.blocks.join_graph import JoinGraph, JoinInput
 from millrace.sql.blocks.subqueries import existence_test
 from millrace.sql.expr.types import Field
 from millrace.sql.names.names import is_star
@@ -48,7 +47,7 @@ _ODD = re.compile(r"\W")
 
 @dataclass(eq=False)
 class BlockOutput:
-    """A block's relation in the rewritten text, which stands for its members.
+    """A block's relation in the rewritten text, which stands for its inputs.
 
     Attributes:
         names: The output name of each column that somebody above reads, in order.
@@ -60,7 +59,7 @@ class BlockOutput:
 
     name: str
     alias: str
-    members: list[JoinInput]
+    inputs: list[JoinInput]
     names: dict[ColumnRef, str]
     counting: bool = False
     hidden: dict[ColumnRef, str] = field(default_factory=dict)
@@ -68,7 +67,7 @@ class BlockOutput:
     distinct: bool = False
 
     @property
-    def output(self) -> tuple[OutputColumn, ...]:
+    def columns(self) -> tuple[OutputColumn, ...]:
         """The columns of its join."""
         return tuple(OutputColumn(name, ref) for ref, name in (*self.names.items(), *self.hidden.items()))
 
@@ -85,61 +84,58 @@ class Rewriting:
 
     Args:
         graph: The SELECT's FROM clause.
-        conditions: Its conditions.
-        members: The relations that blocks take.
-        streaming: Whether some are streams: their results have no end at which they could be counted.
+        inputs: The relations that blocks take.
 
     Attributes:
         plans: The blocks.
     """
 
-    def __init__(
-        self, graph: JoinGraph, conditions: SplitConjuncts, members: list[JoinInput], *, streaming: bool
-    ) -> None:
+    def __init__(self, graph: JoinGraph, inputs: list[JoinInput]) -> None:
         self.plans: list[BlockPlan] = []
         self._graph = graph
-        self._conditions = conditions
+        self._conditions = graph.conditions
         self._context = graph.context
-        self._streaming = streaming
+        # Results of streams have no end at which they could be counted.
+        self._streaming = bool(graph.streams)
         self._select = graph.scope.select
-        self._members = {id(member.relation): member for member in members}
-        self._above = OuterReferences(graph, conditions, self._members)
-        self._pieces: list[BlockOutput] = []
+        self._inputs = {id(taken.relation): taken for taken in inputs}
+        self._above = OuterReferences(graph, self._inputs)
+        self._outputs: list[BlockOutput] = []
         self._edits: list[Edit] = []
 
     # What is read above a block
 
-    def piece(self, members: list[JoinInput], preferred: list[ColumnRef]) -> BlockOutput:
-        """Return the relation that will stand for the members, with the columns read above them.
+    def add_output(self, inputs: list[JoinInput], preferred: list[ColumnRef]) -> BlockOutput:
+        """Return the relation that will stand for a block's inputs, with the columns read above them.
 
         Where none is read, it has one of those preferred, because rows need a column to travel in.
 
         Raises:
             Unsupported: What reads them cannot be rewritten.
         """
-        number = self._context.next_block(len(self._pieces))
-        piece = BlockOutput(f"b{number}", f"{self._context.stem}{number}", members, {})
-        columns = {ColumnRef(m.alias, f.name): f for m in members for f in m.columns}
+        number = self._context.next_block(len(self._outputs))
+        output = BlockOutput(f"b{number}", f"{self._context.stem}{number}", inputs, {})
+        columns = {ColumnRef(i.alias, f.name): f for i in inputs for f in i.columns}
         names = {
-            ref: f"{piece.alias}_{place}_{_ODD.sub('_', ref.column)}" for place, ref in enumerate(columns)
+            ref: f"{output.alias}_{place}_{_ODD.sub('_', ref.column)}" for place, ref in enumerate(columns)
         }
         if not self._streaming:
-            piece.counting = not self._wanted(columns) and self._above.only_counts(members)
-        if not piece.counting and not self._streaming:
-            alone = len(members) == len(self._members)
-            piece.aggregation = self._aggregation(columns, names, piece.alias, alone=alone)
-        piece.names = {ref: names[ref] for ref in self._wanted(columns)}
-        if piece.aggregation is not None:
-            reads = piece.aggregation.reads
-            piece.hidden = {r: n for r, n in names.items() if r not in piece.names and n in reads}
-        if not piece.names and not piece.hidden and not piece.counting:
+            output.counting = not self._wanted(columns) and self._above.only_counts(inputs)
+        if not output.counting and not self._streaming:
+            alone = len(inputs) == len(self._inputs)
+            output.aggregation = self._aggregation(columns, names, output.alias, alone=alone)
+        output.names = {ref: names[ref] for ref in self._wanted(columns)}
+        if output.aggregation is not None:
+            reads = output.aggregation.reads
+            output.hidden = {r: n for r, n in names.items() if r not in output.names and n in reads}
+        if not output.names and not output.hidden and not output.counting:
             fitting = [*preferred, *(ref for ref, column in columns.items() if column.arrow is not None)]
             if not fitting:
                 raise Unsupported("no column of the relations can pass through a join here")
-            (piece.names if piece.aggregation is None else piece.hidden)[fitting[0]] = names[fitting[0]]
-        piece.distinct = piece.aggregation is None and self._is_set([columns[ref] for ref in piece.names])
-        self._pieces.append(piece)
-        return piece
+            (output.names if output.aggregation is None else output.hidden)[fitting[0]] = names[fitting[0]]
+        output.distinct = output.aggregation is None and self._is_set([columns[ref] for ref in output.names])
+        self._outputs.append(output)
+        return output
 
     def _is_set(self, columns: Iterable[Field]) -> bool:
         """Tell whether nobody above a block can tell equal rows of these columns from one."""
@@ -151,10 +147,10 @@ class Rewriting:
     def _wanted(self, columns: Iterable[ColumnRef]) -> list[ColumnRef]:
         """Return those of the columns that are read above their block."""
         wanted = {
-            ColumnRef(member.alias, member.columns[place].name)
+            ColumnRef(owner.alias, owner.columns[place].name)
             for attribute in self._above.read()
             for relation, place in attribute.sources
-            if (member := self._members.get(id(relation))) is not None
+            if (owner := self._inputs.get(id(relation))) is not None
         }
         return [ref for ref in columns if ref in wanted]
 
@@ -178,11 +174,11 @@ class Rewriting:
             return None
         return aggregation
 
-    def result(self, piece: BlockOutput) -> t.StructType:
+    def schema_of(self, output: BlockOutput) -> t.StructType:
         """Return the columns that a block hands on with Spark's own types and nullability."""
-        columns = {ColumnRef(m.alias, f.name): f for m in piece.members for f in m.columns}
-        kept = ((name, columns[ref]) for ref, name in piece.names.items())
-        partial = piece.aggregation.fields if piece.aggregation else ()
+        columns = {ColumnRef(i.alias, f.name): f for i in output.inputs for f in i.columns}
+        kept = ((name, columns[ref]) for ref, name in output.names.items())
+        partial = output.aggregation.fields if output.aggregation else ()
         return t.StructType([*(t.StructField(n, f.type, f.nullable, f.metadata) for n, f in kept), *partial])
 
     # Edits
@@ -203,11 +199,11 @@ class Rewriting:
             text = ", ".join(map(self._shown, shown))
             self._edits.append(Edit(*context.statement.span(item), (text,)))
         self._from()
-        for piece in self._pieces:
-            self._edits += piece.aggregation.edits if piece.aggregation else ()
+        for output in self._outputs:
+            self._edits += output.aggregation.edits if output.aggregation else ()
         context.text.edits += self._edits
         context.blocks += self.plans
-        context.placed |= {id(m.relation.node) for p in self._pieces for m in p.members}
+        context.placed |= {id(i.relation.node) for o in self._outputs for i in o.inputs}
         context.direct = self._direct()
         for conjunct in self._conditions.used:
             if conjunct.node is not None and context.calls.of(conjunct.node) is not None:
@@ -224,13 +220,13 @@ class Rewriting:
         return texts[0] if len(texts) == 1 else f"coalesce({', '.join(texts)})"
 
     def _source_text(self, relation: Relation, place: int) -> str:
-        member = self._members.get(id(relation))
-        if member is not None:
-            ref = ColumnRef(member.alias, member.columns[place].name)
-            return quote(next(p.names[ref] for p in self._pieces if ref in p.names))
+        owner = self._inputs.get(id(relation))
+        if owner is not None:
+            ref = ColumnRef(owner.alias, owner.columns[place].name)
+            return quote(next(o.names[ref] for o in self._outputs if ref in o.names))
         columns = self._context.names.columns(relation)
         name = columns[place]
-        others = [r for r in self._graph.source.relations() if id(r) not in self._members]
+        others = [r for r in self._graph.source.relations() if id(r) not in self._inputs]
         alias = relation.qualifier[-1] if relation.qualifier else None
         same = [r for r in others if alias is not None and r.qualifier[-1:] == (alias,)]
         if alias is None or len(same) != 1 or [c.lower() for c in columns].count(name.lower()) != 1:
@@ -298,13 +294,13 @@ class Rewriting:
         for number, step in enumerate(graph.steps):
             if number in self._conditions.steps:
                 continue
-            piece = next((p for p in self._pieces if any(m.step == number for m in p.members)), None)
+            output = next((o for o in self._outputs if any(i.step == number for i in o.inputs)), None)
             first = len(parts) == 1
-            if piece is None:
+            if output is None:
                 parts += self._step(step, first=first)
-            elif id(piece) not in done:
-                done.add(id(piece))
-                parts.append(f"{'' if first else ' CROSS JOIN '}{{{piece.name}}} AS {piece.alias}")
+            elif id(output) not in done:
+                done.add(id(output))
+                parts.append(f"{'' if first else ' CROSS JOIN '}{{{output.name}}} AS {output.alias}")
         where = self._select.args.get("where")
         end = graph.source.end
         if graph.source.whole and where is None and end == graph.source.span[1]:
@@ -312,8 +308,8 @@ class Rewriting:
         elif graph.source.whole:
             self._edits.append(Edit(*((end, end) if where is None else span(where)), tuple(self._where())))
         self._edits.append(Edit(*graph.source.span, tuple(parts)))
-        for piece in self._pieces:
-            if piece.counting:
+        for output in self._outputs:
+            if output.counting:
                 counted = self._select.expressions[0].unalias()
                 self._edits.append(Edit(*span(counted), (f"coalesce(sum({COUNT}), 0)",)))
 
@@ -355,11 +351,11 @@ class Rewriting:
     def _direct(self) -> Direct | None:
         """Return how the SELECT is nothing but columns of its only block, None if it is more."""
         select = self._select
-        if select is not self._context.statement.root or len(self._pieces) != 1 or self._conditions.above:
+        if select is not self._context.statement.root or len(self._outputs) != 1 or self._conditions.above:
             return None
-        (piece,) = self._pieces
+        (output,) = self._outputs
         bars = [*BARS, "limit", "offset", "with_", "laterals"]
-        if piece.counting or not self._above.is_whole(piece.members) or any(map(select.args.get, bars)):
+        if output.counting or not self._above.is_whole(output.inputs) or any(map(select.args.get, bars)):
             return None
         stars = {id(item): shown for item, shown in self._above.stars}
         columns: list[Attribute] = []
@@ -372,7 +368,7 @@ class Rewriting:
                 columns.append(match.attribute)
             else:
                 return None
-        return Direct(piece.name, tuple(self._text(column).strip("`") for column in columns))
+        return Direct(output.name, tuple(self._text(column).strip("`") for column in columns))
 
 
 def _is_row(node: exp.Expr | None) -> bool:
@@ -403,8 +399,7 @@ class OuterReferences:
     """References outside a block that resolve to columns of its FROM clause: names and stars.
 
     Args:
-        graph: The SELECT's FROM clause.
-        conditions: Its conditions: what blocks evaluate is not above them.
+        graph: The SELECT's FROM clause; those of its conditions that blocks evaluate are not above them.
         taken: Ids of the relations that blocks take.
 
     Attributes:
@@ -413,9 +408,9 @@ class OuterReferences:
         items: What it shows; nothing to an EXISTS.
     """
 
-    def __init__(self, graph: JoinGraph, conditions: SplitConjuncts, taken: Container[int]) -> None:
+    def __init__(self, graph: JoinGraph, taken: Container[int]) -> None:
         self._graph = graph
-        self._conditions = conditions
+        self._conditions = graph.conditions
         self._context = graph.context
         self._select = graph.scope.select
         self._taken = taken
@@ -489,16 +484,16 @@ class OuterReferences:
                 raise Unsupported("a star inside an expression")
         return stars
 
-    def is_whole(self, members: list[JoinInput]) -> bool:
+    def is_whole(self, inputs: list[JoinInput]) -> bool:
         """Tell whether a block of these relations is all of the FROM clause."""
         left = len(self._graph.steps) - len(self._conditions.steps)
-        return len(members) == left and not self._graph.source.views
+        return len(inputs) == left and not self._graph.source.views
 
-    def only_counts(self, members: list[JoinInput]) -> bool:
+    def only_counts(self, inputs: list[JoinInput]) -> bool:
         """Tell whether the SELECT is nothing but a ``count(*)`` of one block."""
         items = self._select.expressions
         barred = self._conditions.above or any(map(self._select.args.get, BARS))
-        if barred or len(items) != 1 or not self.is_whole(members):
+        if barred or len(items) != 1 or not self.is_whole(inputs):
             return False
         count = items[0].unalias()
         if not isinstance(count, exp.Count) or count.expressions:
