@@ -143,20 +143,16 @@ class Aggregation:
     # What a name means
 
     def _meaning(self, column: exp.Column) -> Meaning | None:
-        source = self._context.names.source(column)
-        if source is None:
+        attribute = self._context.names.attribute(column)
+        if attribute is None:
             return None
-        relation, place = source
-        if relation is self._site.through:
-            item: exp.Expr = self._graph.scope.select.expressions[place].unalias()
+        if self._site.through is not None and attribute.relation is self._site.through:
+            item: exp.Expr = self._graph.scope.select.expressions[attribute.sources[0][1]].unalias()
             return item
-        owner = self._graph.input_of(relation)
-        if owner is None:
-            return None
-        field = owner.columns[place]
-        name = self._names.get(ColumnRef(owner.alias, field.name))
+        owned = self._graph.column_of(attribute)
+        name = None if owned is None else self._names.get(ColumnRef(owned[0], owned[1].name))
         # A relation that a block could take may stay beside this one.
-        return None if name is None else (name, field)
+        return None if owned is None or name is None else (name, owned[1])
 
     # What becomes of aggregates
 

@@ -213,8 +213,8 @@ class JoinGraph:
 
     def lookup(self, column: exp.Column) -> AliasedField | None:
         """Return the alias and the column that a name means, None if it means anything else."""
-        match = self.context.names.match(column)
-        return None if match is None or match.nested else self.column_of(match.attribute)
+        attribute = self.context.names.attribute(column)
+        return None if attribute is None else self.column_of(attribute)
 
     def reads(self, node: exp.Expr) -> tuple[frozenset[str], frozenset[int]]:
         """Return the inputs that a condition reads, and the numbers of other steps that it reads.

@@ -347,10 +347,10 @@ class _Relation:
 
     def column(self, node: exp.Column) -> AliasedField | None:
         """Return its column that a name means, None if it means anything else."""
-        match = self._context.names.match(node)
-        if match is None or match.nested or match.attribute.relation is not self._input.relation:
+        attribute = self._context.names.attribute(node)
+        if attribute is None or attribute.relation is not self._input.relation:
             return None
-        return self.field(match.attribute.sources[0][1])
+        return self.field(attribute.sources[0][1])
 
     def field(self, place: int) -> AliasedField:
         """Return a column by its place."""

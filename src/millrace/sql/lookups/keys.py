@@ -92,11 +92,10 @@ class RelationSite:
 
     def column(self, node: exp.Expr) -> str | None:
         """Return the lower-case name of this relation's column that an expression is, None if it is none."""
-        inner = unwrap(node)
-        match = self.context.names.match(inner) if isinstance(inner, exp.Column) else None
-        if match is None or match.nested or match.attribute.relation is not self.relation:
+        attribute = self.context.names.attribute(unwrap(node))
+        if attribute is None or attribute.relation is not self.relation:
             return None
-        return match.attribute.name.lower()
+        return attribute.name.lower()
 
     def hints(self, wanted: Iterable[frozenset[str]]) -> Iterator[str]:
         """Yield what about this relation's place keeps its columns from being bound."""

@@ -165,15 +165,10 @@ class Names:
         resolved = self.find(column)
         return None if resolved is None or resolved.why else resolved.match
 
-    def source(self, column: exp.Expr) -> tuple[Relation, int] | None:
-        """Return the relation, and the place in it, of the column that an expression is.
-
-        None for what is no name, or the name of a struct's field or of a coalesced column, or not certain.
-        """
-        match = self.match(column) if isinstance(column, exp.Column) else None
-        if match is None or match.nested or len(match.attribute.sources) > 1:
-            return None
-        return match.attribute.sources[0]
+    def attribute(self, node: exp.Expr) -> Attribute | None:
+        """Return the column of FROM that an expression is; None for a field of a struct, or if in doubt."""
+        match = self.match(node) if isinstance(node, exp.Column) else None
+        return None if match is None or match.nested else match.attribute
 
     def relations_read(self, node: exp.Expr) -> list[Relation] | None:
         """Return the relations whose columns an expression reads, None where it is not certain."""

@@ -360,12 +360,11 @@ class Rewriting:
         stars = {id(item): shown for item, shown in self._above.stars}
         columns: list[Attribute] = []
         for item in select.expressions:
-            node = unwrap(item.unalias())
-            match = self._context.names.match(node) if isinstance(node, exp.Column) else None
+            attribute = self._context.names.attribute(unwrap(item.unalias()))
             if id(item) in stars:
                 columns += stars[id(item)]
-            elif match is not None and not match.nested:
-                columns.append(match.attribute)
+            elif attribute is not None:
+                columns.append(attribute)
             else:
                 return None
         return Direct(output.name, tuple(self._text(column).strip("`") for column in columns))
