@@ -65,7 +65,7 @@ def why_nothing_worth(catalog: Catalog, statement: Statement) -> str | None:
 
 def _why_not(catalog: Catalog, rows: int, joins: int) -> str | None:
     saved = JOIN_SECONDS * joins + rows / ROWS_A_SECOND / default_parallelism(catalog.frames.spark)
-    if saved >= LONG or saved >= (start := start_seconds(catalog.frames.spark)):
+    if saved >= LONG or saved >= (start := start_seconds(catalog.frames.spark, saved)):
         return None
     return (
         f"joining {rows:,} rows is not worth a stage in Python, which takes {start:.2f} s to start "
