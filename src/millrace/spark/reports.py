@@ -75,11 +75,6 @@ def _execution() -> int | None:
 _ACCUMULATORS: dict[SparkContext, Accumulator[Entries]] = {}
 
 
-def task_name(run: str) -> str:
-    """Return what a task's function is called in Spark's plans; a run is ``millrace-`` and 32 digits."""
-    return run.replace("-", "_")
-
-
 _board: Board | None = None
 _boards = 0
 
