@@ -79,8 +79,8 @@ _board: Board | None = None
 _boards = 0
 
 
-def tell_board(board: Board | None) -> None:
-    """Let tasks of queries that are planned from now on tell a board their figures while they work."""
+def set_live_board(board: Board | None) -> None:
+    """Let tasks of queries that are planned from now on send a board their figures while they work."""
     global _board, _boards
     from millrace.reports.board.server import LiveServer
 
@@ -88,8 +88,8 @@ def tell_board(board: Board | None) -> None:
     _boards += board is not None
 
 
-def told_board() -> tuple[Board | None, int]:
-    """Return the board that tasks tell now, and its number: 0 for none."""
+def live_board() -> tuple[Board | None, int]:
+    """Return the board that tasks send figures to now, and its number: 0 for none."""
     return _board, 0 if _board is None else _boards
 
 
