@@ -59,6 +59,12 @@ class SessionFacts:
         unreached: Why stores cannot be read directly, None for those that can.
         finds_files: Whether Spark's driver finds files of this machine, by whether they come with a scheme.
         numbers: By their number of partitions, DataFrames of one number in each.
+        frames: Over files, by path: the files' state then, the DataFrame, and who reads it in a store. Spark
+            lists files when a DataFrame is made, so it is used again only while none has changed.
+        closed_stores: Why Spark cannot open what is in a store, by the beginning of its paths.
+        coordinators: Why tasks do not reach a coordinator, by its address; empty where they do.
+        functions: On Spark Connect, the name of each predicate that was ever used, by its identity and name:
+            Connect analyses a query anew for each action, so names have to stay.
     """
 
     parallelism: int | None = None
@@ -67,6 +73,10 @@ class SessionFacts:
     unreached: dict[Remote, str | None] = field(default_factory=dict)
     finds_files: dict[bool, bool] = field(default_factory=dict)
     numbers: dict[int, DataFrame] = field(default_factory=dict)
+    frames: dict[str, tuple[object, DataFrame, str]] = field(default_factory=dict)
+    closed_stores: dict[str, str] = field(default_factory=dict)
+    coordinators: dict[tuple[str, int], str] = field(default_factory=dict)
+    functions: dict[tuple[int, str], tuple[object, str]] = field(default_factory=dict)
 
 
 def facts_of(spark: SparkSession) -> SessionFacts:
