@@ -21,7 +21,7 @@ import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from pyspark.errors import ParseException, PySparkException
 from pyspark.sql import types as t
@@ -233,11 +233,10 @@ class Planner:
             raise InputError(f"the rewritten query reads {' and '.join(barred)}, which has no rows for Spark")
         return plan
 
-    def _give_up_aggregates(self) -> None:
-        """Have tasks aggregate no rows from the next attempt on, if they do."""
-        if self._aggregates:
-            self._aggregates = False
-            raise _GivenUp
+    def _give_up_aggregates(self) -> NoReturn:
+        """Have tasks aggregate no rows from the next attempt on; that of a plan within this one counts too."""
+        self._aggregates = False
+        raise _GivenUp
 
     def _lookups(self, statement: Statement) -> list[tuple[exp.Table, Lookup]]:
         """Return the lookup tables that a query names, in their places."""
@@ -375,7 +374,7 @@ def _contained(step: Callable[..., T], *arguments: Any) -> T | str:
 
 
 def _until_planned(attempt: Callable[[_Forced], T]) -> T:
-    """Try to plan, each time without what was given up before; Spark is asked nothing twice."""
+    """Try to plan, each time without what was given up before; what Spark answered is kept."""
     forced: _Forced = {}
     while True:
         try:
@@ -386,9 +385,10 @@ def _until_planned(attempt: Callable[[_Forced], T]) -> T:
 
 def _give_up(lookups: Iterable[exp.Table], reasons: list[str], forced: _Forced) -> None:
     """Have lookup tables replaced by their rows from the next attempt on, if some are not."""
-    new = {id(node): reasons for node in lookups if id(node) not in forced}
-    if new:
-        forced |= new
+    nodes = [id(node) for node in lookups]
+    is_new = not forced.keys() >= set(nodes)
+    forced |= dict.fromkeys(nodes, reasons)
+    if is_new:
         raise _GivenUp
 
 
