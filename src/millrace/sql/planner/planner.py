@@ -234,7 +234,7 @@ class Planner:
         return plan
 
     def _give_up_aggregates(self) -> NoReturn:
-        """Have tasks aggregate no rows from the next attempt on; that of a plan within this one counts too."""
+        """Have tasks aggregate no rows from the next attempt on; a plan within this one may ask for it too."""
         self._aggregates = False
         raise _GivenUp
 
