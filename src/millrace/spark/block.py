@@ -12,9 +12,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from millrace.engine.aggregates import AggregateSpec
-from millrace.engine.expressions import Predicate
+from millrace.engine.expressions import Predicate, Value
 from millrace.engine.spec import JoinSpec
-from millrace.engine.values import Value
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -20,7 +20,8 @@ from pyspark import TaskContext
 from pyspark.sql import SparkSession
 
 from millrace.engine.arrivals.access_methods import Access
-from millrace.engine.expressions import Predicate, and_all, columns_of, evaluate
+from millrace.engine.evaluation import evaluate
+from millrace.engine.expressions import Predicate, and_all, columns_of
 from millrace.engine.figures import ModuleFigures
 from millrace.engine.spec import JoinSpec
 from millrace.limits.clock import WallClock

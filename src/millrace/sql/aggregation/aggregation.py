@@ -9,21 +9,21 @@ its forms, HAVING, ORDER BY and windows over groups stay as they are.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 import pyarrow as pa
 from pyspark.sql import types as t
 from sqlglot import exp
 
 from millrace.engine.aggregates import AggregateSpec, How, Partial
-from millrace.engine.expressions import ColumnRef
-from millrace.engine.values import Value, columns_of
+from millrace.engine.expressions import ColumnRef, Value, columns_of
 from millrace.spark.types import arrow_type
 from millrace.sql.aggregation.calls import Aggregate, aggregates, is_windowed
 from millrace.sql.aggregation.finals import FinalAggregates
 from millrace.sql.aggregation.levels import GroupingSite, level_of
 from millrace.sql.blocks.join_graph import JoinGraph
+from millrace.sql.expr.translate import Meaning, Translator
 from millrace.sql.expr.types import Field
-from millrace.sql.expr.values import Meaning, ValueTranslator
 from millrace.sql.syntax.edits import Edit, quote
 from millrace.sql.syntax.parse import Unsupported
 
@@ -59,7 +59,7 @@ class Aggregation:
         self.consumed: set[int] = set()
         self.fields: list[t.StructField] = []
         self._check()
-        finals = FinalAggregates(self._context, ValueTranslator(self._context, self._meaning), self._partial)
+        finals = FinalAggregates(self._context, Translator(self._context, self._meaning), self._partial)
         for each in aggregates(level.scope.select):
             self._rewrite(each, finals)
         if level.through is not None:
@@ -89,7 +89,8 @@ class Aggregation:
     @property
     def reads(self) -> set[str]:
         """The names of the columns that partial results are computed of."""
-        return {name for partial in self._partials.values() for name in columns_of(partial.value)}
+        values = (partial.value for partial in self._partials.values())
+        return {ref.column for value in values if value is not None for ref in columns_of(value)}
 
     def check_keys(self, keys: Mapping[ColumnRef, Field]) -> None:
         """Refuse columns by which tasks do not group.
@@ -134,7 +135,7 @@ class Aggregation:
             member = self._graph.member_column(found.match.attribute)
             name = None if member is None else self._names.get(ColumnRef(member[0], member[1].name))
             # A relation that a block could take may stay beside this one.
-            return None if member is None or name is None else (name, member[1])
+            return None if member is None or name is None else ("", replace(member[1], name=name))
         place = self._place(column)
         return None if place is None else self._graph.scope.select.expressions[place].unalias()
 

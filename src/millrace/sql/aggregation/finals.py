@@ -13,10 +13,10 @@ from pyspark.sql import types as t
 from sqlglot import exp
 
 from millrace.engine.aggregates import How
-from millrace.engine.values import Constant, Value
+from millrace.engine.expressions import Literal, Value
 from millrace.sql.aggregation.calls import Aggregate
-from millrace.sql.expr.numbers import Typed, holds, widened
-from millrace.sql.expr.values import ValueTranslator
+from millrace.sql.expr.functions import Typed, cast, holds
+from millrace.sql.expr.translate import Translator
 from millrace.sql.planner.context import PlanContext
 from millrace.sql.syntax.edits import Part
 from millrace.sql.syntax.parse import unwrap
@@ -59,7 +59,7 @@ class FinalAggregates:
         partial: Returns the name of a column of partial results.
     """
 
-    def __init__(self, context: PlanContext, arguments: ValueTranslator, partial: PartialOf) -> None:
+    def __init__(self, context: PlanContext, arguments: Translator, partial: PartialOf) -> None:
         self._statement = context.statement
         self._arguments = arguments
         self._partial = partial
@@ -111,10 +111,10 @@ class FinalAggregates:
         """Return what gives, for a partial row, how many of its rows have a value that is not null."""
 
         def count(node: exp.Expr) -> str | None:
-            found = self._arguments.of(node)
+            found = self._arguments.value(node)
             if found is None:
                 return None
-            if isinstance(found.value, Constant):
+            if isinstance(found.value, Literal):
                 return self._rows()
             return self._partial("count", found.value, t.LongType())
 
@@ -123,7 +123,7 @@ class FinalAggregates:
     # Extremes
 
     def _extreme(self, call: Aggregate, argument: exp.Expr) -> FinalAggregate | None:
-        found = self._arguments.of(argument)
+        found = self._arguments.value(argument)
         if found is None or isinstance(found.type, t.CharType | t.VarcharType):
             return None
         how: How = "min" if call.kind == "min" else "max"
@@ -165,7 +165,7 @@ class FinalAggregates:
         """Return the type of a call's argument."""
         branches = _branches(argument)
         if branches is None:
-            found = self._arguments.of(argument)
+            found = self._arguments.value(argument)
             return None if found is None else found.type
         return self._arguments.type_of_case([b.value for b in branches if b.value is not None])
 
@@ -177,10 +177,10 @@ class FinalAggregates:
         shown = total.simpleString()
 
         def term(node: exp.Expr) -> str | None:
-            found = self._arguments.of(node)
+            found = self._arguments.value(node)
             if found is None or not _joins(found.type, kind):
                 return None
-            if isinstance(found.value, Constant) and found.value.value == 0:
+            if isinstance(found.value, Literal) and found.value.value == 0:
                 return f"CAST(0 AS {shown})"
             name = self._sum_of(found, total)
             return None if name is None else f"CAST({name} AS {shown})" if conditional else name
@@ -195,12 +195,12 @@ class FinalAggregates:
     def _sum_of(self, found: Typed, total: t.DataType) -> str | None:
         """Return the partial sums of an argument."""
         if (
-            isinstance(found.value, Constant)
+            isinstance(found.value, Literal)
             and found.value.value == 1
             and isinstance(found.type, t.IntegerType)
         ):
             return self._rows()
-        wide = widened(found, t.DoubleType()) if isinstance(total, t.DoubleType) else found
+        wide = cast(found, t.DoubleType()) if isinstance(total, t.DoubleType) else found
         kind = None if wide is None else total_type(wide.type)
         return None if wide is None or kind is None else self._partial("sum", wide.value, kind)
 

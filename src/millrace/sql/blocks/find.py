@@ -132,7 +132,7 @@ def _hinted(select: exp.Select) -> set[str]:
 def _sorted(graph: JoinGraph) -> SplitConjuncts:
     """Return the conditions of the clause by who evaluates them."""
     context = graph.context
-    translator = Translator(graph.lookup, context.constants, context.settings.ansi)
+    translator = Translator(context, graph.lookup)
     unscanned = {alias for alias, member in graph.members.items() if member.lookup}
 
     def text_of(alias: str, node: exp.Expr) -> str | None:
@@ -171,7 +171,7 @@ def _conjuncts(graph: JoinGraph, translator: Translator) -> list[Conjunct]:
         predicate, computed = translator.predicate(node), False
         if predicate is None and not foreign and (len(reads) > 1 or _is_scanned(graph, reads)):
             equal = isinstance(inner, exp.EQ) and len(reads) > 1
-            with_computed = replace(translator, computed=DerivedColumns(graph, direct=equal).column)
+            with_computed = replace(translator, derived=DerivedColumns(graph, direct=equal).column)
             predicate = with_computed.predicate(node)
             computed = predicate is not None
         if predicate is None:

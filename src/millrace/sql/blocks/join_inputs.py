@@ -14,9 +14,8 @@ from dataclasses import dataclass, field, replace
 import pyarrow as pa
 from sqlglot import exp
 
-from millrace.engine.expressions import columns_of
+from millrace.engine.expressions import Value, columns_of
 from millrace.engine.spec import RelationSpec
-from millrace.engine.values import Value, columns_of as values_read
 from millrace.errors import InputError
 from millrace.parquet.types import fixed_width
 from millrace.spark.block import ParquetInput
@@ -238,7 +237,9 @@ def _made_on_arrival(columns: Sequence[Field], computed: Sequence[DerivedColumn]
     """Return the columns of a stream that cells compute of what travels, so that less does."""
     values = {each.field.name: each.value for each in computed if each.value is not None}
     travel = {each.name for each in columns} - set(values)
-    return {name: value for name, value in values.items() if set(values_read(value)) <= travel}
+    return {
+        name: value for name, value in values.items() if {ref.column for ref in columns_of(value)} <= travel
+    }
 
 
 def schema_of(alias: str, columns: Sequence[Field]) -> pa.Schema:

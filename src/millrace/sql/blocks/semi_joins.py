@@ -177,7 +177,7 @@ class _Finder:
         """Return a condition without subqueries, or its negation."""
         context = self._context
         context.constants.prepare(list(constant_operands(node)))
-        found = Translator(self._outer, context.constants, context.settings.ansi).predicate(node)
+        found = Translator(context, self._outer).predicate(node)
         if found is None:
             raise Unsupported(f"only Spark evaluates {context.shown(node)}")
         return Not(found) if negated else found
@@ -270,8 +270,7 @@ class _Finder:
         """Return what terms, which read both sides, and further keys ask of a relation, and the relation."""
         context, conditions = self._context, list[Predicate]()
         context.constants.prepare([c for term in terms for c in constant_operands(term)])
-        ansi = context.settings.ansi
-        translator = Translator(lambda node: inner.column(node) or self._outer(node), context.constants, ansi)
+        translator = Translator(context, lambda node: inner.column(node) or self._outer(node))
         for term in terms:
             match translator.predicate(term):
                 case None:

@@ -109,7 +109,7 @@ class Single:
         for term in terms:
             (mine if _reads_only(context, term, self._member.relation) else others).append(term)
         context.constants.prepare([c for term in mine for c in constant_operands(term)])
-        translator = Translator(self.column, context.constants, context.settings.ansi)
+        translator = Translator(context, self.column)
         found = []
         for term in mine:
             scanned = pushable(term) and not context.volatility.volatile(term)

@@ -14,9 +14,8 @@ import pyarrow as pa
 from pyspark.sql import types as t
 
 from millrace.engine.aggregates import AggregateSpec
-from millrace.engine.expressions import Predicate
+from millrace.engine.expressions import Predicate, Value
 from millrace.engine.spec import JoinSpec
-from millrace.engine.values import Value
 from millrace.lookups.index_spec import IndexSpec
 from millrace.lookups.source import Source
 from millrace.spark.block import ParquetInput
