@@ -72,7 +72,7 @@ for needs in (
     try:
         needs()
     except millrace.MillraceError as error:
-        print(type(error).__name__, str(error).partition("pip install ")[2])
+        print(type(error).__name__, str(error).partition("pip install ")[2].partition(",")[0])
 print(sorted({name.split(".")[0] for name in sys.modules} & set(HIDDEN)))
 spark.stop()
 """

@@ -15,7 +15,7 @@ from pyspark.sql.classic.dataframe import DataFrame
 
 from millrace.api import session
 from millrace.sql.planner import planner
-from millrace.sql.session.frames import Frames
+from millrace.sql.session.asking import Frames
 
 _RELEASE = "m\nd\n"
 """How a command begins that releases an object; the garbage collector sends these at any time."""

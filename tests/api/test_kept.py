@@ -44,12 +44,12 @@ def planned(monkeypatch):
     monkeypatch.setattr(plan_cache, "_kept", type(plan_cache._kept)())
     texts: list[str] = []
 
-    class Seen(session.Pipeline):
+    class Seen(session.Planner):
         def query(self, statement):
             texts.append(statement.text)
             return super().query(statement)
 
-    monkeypatch.setattr(session, "Pipeline", Seen)
+    monkeypatch.setattr(session, "Planner", Seen)
     return texts
 
 

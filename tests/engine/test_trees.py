@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
+from functools import cache
 from itertools import combinations, pairwise
 
 import pyarrow as pa
@@ -78,10 +79,17 @@ def components(relations: int, pairs: Iterable[tuple[int, int]]) -> list[list[in
     return groups
 
 
+@cache
+def all_trees(relations: int) -> list[tuple[tuple[int, int], ...]]:
+    """Return, by trying all sets of edges, the trees over so many relations."""
+    sets = combinations(combinations(range(relations), 2), relations - 1)
+    return [edges for edges in sets if len(components(relations, edges)) == 1]
+
+
 def trees_of(
     spec: JoinSpec, leaves: int = 0, barred: Collection[int] = ()
 ) -> set[frozenset[tuple[int, int]]]:
-    """Return, by trying all sets of edges, the trees with as few cross products as can be.
+    """Return, by trying all trees, those with as few cross products as can be.
 
     A relation that may only be a leaf hangs on one edge, which is no cross product and not barred, and not on
     another such relation.
@@ -93,9 +101,9 @@ def trees_of(
 
     def is_legal(tree: tuple[tuple[int, int], ...]) -> bool:
         hanging = [[edge for edge in tree if leaf in edge] for leaf in outer]
-        return len(components(relations, tree)) == 1 and all(len(e) == 1 and e[0] in serve for e in hanging)
+        return all(len(e) == 1 and e[0] in serve for e in hanging)
 
-    found = [tree for tree in combinations(every, relations - 1) if is_legal(tree)]
+    found = [tree for tree in all_trees(relations) if is_legal(tree)]
     fewest = min((len({*tree} - tied) for tree in found), default=0)
     return {frozenset(tree) for tree in found if len({*tree} - tied) == fewest}
 

@@ -20,11 +20,11 @@ from millrace.parquet.parquet import open_table, read_splits, splits
 from millrace.parquet.partitions import Doubtful
 from millrace.parquet.remote import NoConnection, Remote, StoreError
 from millrace.parquet.stores import DISKS, located
-from millrace.spark import reach, stored
-from millrace.spark.scans import _store_of
-from millrace.spark.stored import stored_at
+from millrace.spark import path_tables, reach
+from millrace.spark.path_tables import open_path
+from millrace.spark.scan_detection import _store_of
 from millrace.sql.session import tables
-from millrace.sql.session.frames import estimate
+from millrace.sql.session.asking import estimate
 from tests.sql.compare import bag_of
 from tests.stores import Proxy, s3
 
@@ -129,7 +129,7 @@ def test_without_options_spark_is_asked_first(spark, server, local, remote, monk
 
 
 def test_spark_expects_what_there_is(spark, server, remote):
-    found = stored_at(spark, remote["orders"], storage=StorageOptions(server.options))
+    found = open_path(spark, remote["orders"], storage=StorageOptions(server.options))
     assert found.files is not None
     _, size = estimate(found.frame)
     assert size == pytest.approx(found.files.decoded_bytes_of(found.files.schema.names), rel=0.2)
@@ -291,7 +291,7 @@ def test_logs_and_odd_folders_stay_with_spark(spark, server):
 
 def test_spark_reads_what_only_it_can(spark, server, local, monkeypatch):
     """Given a connector, which there is none of here."""
-    monkeypatch.setattr(stored, "_by_spark", lambda *_: (spark.read.parquet(local["customers"]), ""))
+    monkeypatch.setattr(path_tables, "_by_spark", lambda *_: (spark.read.parquet(local["customers"]), ""))
     made = query(
         "SELECT name, u.id FROM t JOIN t AS u USING (name)",
         tables={"t": "s3a://shop/data/*.parquet"},
@@ -308,7 +308,7 @@ def test_a_table_without_rows(spark, server):
     empty = pa.table({"a": pa.array([], pa.int64()), "b": pa.array([], pa.string())})
     server.files.create_dir("shop")
     pq.write_table(empty, "shop/none.parquet", filesystem=server.files)
-    found = stored_at(spark, "s3://shop/none.parquet", storage=StorageOptions(server.options))
+    found = open_path(spark, "s3://shop/none.parquet", storage=StorageOptions(server.options))
     assert found.frame.dtypes == [("a", "bigint"), ("b", "string")]
     assert found.frame.count() == 0
 

@@ -14,7 +14,8 @@ from millrace import query
 from millrace.parquet.parquet import open_table, read_splits, splits
 from millrace.parquet.partitions import Doubtful
 from millrace.spark.dealt_scan import Scan
-from millrace.spark.scans import scan_of, table_at
+from millrace.spark.path_tables import files_at
+from millrace.spark.scan_detection import scan_of
 from tests.session import changed
 from tests.sql.compare import bag_of
 
@@ -106,13 +107,13 @@ def test_settings_that_change_reading(spark, folder, tmp_path):
     for key in ("spark.sql.files.ignoreCorruptFiles", "spark.sql.caseSensitive"):
         with changed(spark, {key: "true"}):
             assert key in left(frame)
-    assert not table_at(spark, folder).unsupported
-    assert not table_at(spark, bytes_in_lists).unsupported
+    assert not files_at(spark, folder).unsupported
+    assert not files_at(spark, bytes_in_lists).unsupported
     with changed(spark, {"spark.sql.parquet.binaryAsString": "true"}):
-        assert not table_at(spark, folder).unsupported
-        assert table_at(spark, bytes_in_lists).unsupported
+        assert not files_at(spark, folder).unsupported
+        assert files_at(spark, bytes_in_lists).unsupported
     with changed(spark, {"spark.sql.sources.partitionColumnTypeInference.enabled": "false"}):
-        assert table_at(spark, folder).unsupported
+        assert files_at(spark, folder).unsupported
 
 
 def test_tables_of_the_catalog(spark, schema):
@@ -205,7 +206,7 @@ def test_formats_within_files(spark, tmp_path):
     annotated = b"\x25\x00\x4c\x1c\x00\x00"  # UTF8, STRING
     assert data.count(annotated) == 1
     path.write_bytes(data.replace(annotated, b"\x25\x08\x4c\x4c\x00\x00"))
-    assert table_at(spark, str(path)).unsupported
+    assert files_at(spark, str(path)).unsupported
     assert spark.read.parquet(str(path)).dtypes == [("e", "string")]
     assert "ENUM" in left(spark.read.parquet(str(path)))
 
@@ -221,7 +222,7 @@ def test_formats_within_files(spark, tmp_path):
             check(frame.select("k"))
 
     (tmp_path / "secret.parquet").write_bytes(b"PARE" + bytes(40) + b"PARE")
-    assert table_at(spark, str(tmp_path / "secret.parquet")).unsupported
+    assert files_at(spark, str(tmp_path / "secret.parquet")).unsupported
 
 
 def test_a_log_says_which_files_count(spark, tmp_path, folder):
@@ -232,12 +233,12 @@ def test_a_log_says_which_files_count(spark, tmp_path, folder):
     (tmp_path / "delta" / "_delta_log").mkdir()
     assert "_delta_log" in left(spark.read.parquet(path))
     for part in (path, f"{path}/*.parquet", next(Path(path).glob("*.parquet"))):
-        assert table_at(spark, str(part)).unsupported
+        assert files_at(spark, str(part)).unsupported
 
 
 def test_paths_that_are_not_local(spark):
     for path in ("dbfs:/x", "hdfs:/x", "viewfs://x/y", "wasbs://a@b/x"):
-        assert table_at(spark, path).unsupported
+        assert files_at(spark, path).unsupported
 
 
 def test_files_that_go_between(spark, tmp_path):

@@ -120,6 +120,7 @@ def test_what_has_no_report_says_so(streaming, tmp_path):
 @pytest.mark.nightly
 def test_a_stream_without_a_join_of_millraces_has_no_report(streaming):
     """There is nothing to tell of it."""
+    millrace.streams.feed(streaming)
     alone = streaming.readStream.format("millrace_feed").options(stream="payments", backlog="50").load()
     query = alone.writeStream.format("noop").trigger(availableNow=True).start()
     query.awaitTermination()

@@ -17,10 +17,10 @@ from sqlglot import exp
 from millrace.errors import QueryError
 from millrace.options import Options, StorageOptions
 from millrace.parquet.partitions import Doubtful
-from millrace.spark.scans import scan_of
+from millrace.spark.scan_detection import scan_of
 from millrace.spark.session import SessionConf, default_parallelism
 from millrace.sql.blocks.cost_model import ROWS_A_SECOND
-from millrace.sql.session.frames import default_widths, estimate
+from millrace.sql.session.asking import default_widths, estimate
 from millrace.sql.syntax.parse import parse
 
 if TYPE_CHECKING:

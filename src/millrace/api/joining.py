@@ -7,7 +7,6 @@ DataFrame, and one over several is Spark's to evaluate on the result.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,8 +19,7 @@ from millrace.errors import QueryError, near
 from millrace.lookups.table import LookupTable
 from millrace.options import StorageOptions
 from millrace.spark.filter import where as filtered
-from millrace.spark.readers import FORMATS, suffix_of
-from millrace.spark.stored import Stored, stored_at
+from millrace.spark.path_tables import FORMATS, PathTable, open_path, suffix_of
 from millrace.sql.syntax.edits import plain_quote
 
 if TYPE_CHECKING:
@@ -131,7 +129,7 @@ def joining(
     kind = _SAME.get(plain, plain)
     if kind not in HOWS:
         raise QueryError(f"how is {how!r}: {near(str(how), HOWS)}")
-    maker = _Maker(spark, _relations(spark, shared, relations, storage), kind, storage)
+    maker = _Maker(_relations(spark, shared, relations, storage), kind)
     conditions = _several(on, "on")
     joined = kind == "cross" or conditions or (kind == "inner" and _several(where, "where"))
     if len(maker.relations) > 1 and not joined:
@@ -194,10 +192,6 @@ def _is_path(each: str | Path) -> bool:
     return isinstance(each, Path) or "/" in each or suffix_of(each) in (".parquet", *FORMATS)
 
 
-def _at(spark: SparkSession, path: str | Path, storage: StorageOptions | None) -> Stored:
-    return stored_at(spark, os.path.expanduser(str(path)), storage=storage)  # noqa: PTH111  # paths may be URIs
-
-
 def _relation(
     spark: SparkSession,
     shared: Mapping[str, Any],
@@ -213,9 +207,8 @@ def _relation(
     if isinstance(each, LookupTable):
         return _Relation(alias, each, list(each.schema.names))
     if isinstance(each, str | Path):
-        found = _at(spark, each, storage)
-        names = found.frame.columns if found.files is None else found.files.schema.names
-        return _Relation(alias, each, list(names))
+        each = open_path(spark, each, storage=storage)
+        return _Relation(alias, each, each.columns)
     if not hasattr(each, "mapInArrow"):
         raise QueryError(
             f"join is given a {type(each).__name__}: expected DataFrames, lookup tables, names of tables, "
@@ -225,13 +218,9 @@ def _relation(
 
 
 class _Maker:
-    def __init__(
-        self, spark: SparkSession, relations: list[_Relation], kind: str, storage: StorageOptions | None
-    ) -> None:
+    def __init__(self, relations: list[_Relation], kind: str) -> None:
         self.relations = relations
         self._kind = kind
-        self._storage = storage
-        self._spark = spark
         self._using: list[str] = []
         self._on: dict[int, list[str]] = {}
         self._where: list[str] = []
@@ -321,9 +310,7 @@ class _Maker:
     def _frame(self, relation: _Relation) -> DataFrame | None:
         if isinstance(relation.given, LookupTable):
             return None
-        if isinstance(relation.given, str | Path):
-            relation.given = _at(self._spark, relation.given, self._storage).frame
-        frame: DataFrame = relation.given
+        frame: DataFrame = relation.given.frame if isinstance(relation.given, PathTable) else relation.given
         return frame
 
     def _reference(self, number: int, side: Side) -> str:
@@ -350,7 +337,9 @@ class _Maker:
             self._above.append(condition)
             return
         relation = self.relations[owners[0]]
-        relation.given = filtered(relation.given, condition)
+        frame = self._frame(relation)
+        assert frame is not None
+        relation.given = filtered(frame, condition)
 
     def _is_kept(self, number: int) -> bool:
         """Tell whether filtering a relation before the join is filtering its result."""

@@ -21,7 +21,6 @@ from millrace.spark.block import Block, FrameInput, LookupInput
 from millrace.spark.lookup_estimate import lookup_estimates
 from millrace.spark.plans import Mode, planned
 from millrace.sql.planner.build import PlannedBlock, PlannedQuery
-from millrace.sql.planner.plan import Read
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -254,8 +253,8 @@ def _explain(one: PlannedBlock) -> list[str]:
     """Return what eddies do for a block, and what of its conditions Spark does."""
     join = one.block.join
     lines = one.run.plan.split("\n")
-    for alias, rows in one.plan.rows.items():
-        if isinstance(rows, Read) and rows.where:
+    for alias, rows in one.block.inputs.items():
+        if isinstance(rows, FrameInput) and rows.where:
             lines.append(f"  {alias}: Spark filters it by {rows.where}")
     for alias, given in one.block.inputs.items():
         if isinstance(given, LookupInput):
@@ -264,9 +263,9 @@ def _explain(one: PlannedBlock) -> list[str]:
         lines.append("  only counts rows")
     else:
         lines.append("  gives " + ", ".join(f"{o.source} as {o.name}" for o in join.output))
-    if one.plan.aggregate is not None:
-        lines.append(_explain_aggregate(one.plan.aggregate))
-    lines += [f"  Spark evaluates above it: {text}" for text in one.plan.above]
+    if one.block.aggregate is not None:
+        lines.append(_explain_aggregate(one.block.aggregate))
+    lines += [f"  Spark evaluates above it: {text}" for text in one.block.above]
     return lines
 
 

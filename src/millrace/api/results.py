@@ -69,7 +69,7 @@ def query_stream(query: PlannedQuery, batch_size: int | None) -> Iterator[pa.Rec
     """Run a query and return its rows as they come: the block's own where Spark does nothing above it."""
     _check(batch_size)
     direct = query.direct
-    taken = next((one for one in query.taken if direct is not None and one.plan.name == direct.block), None)
+    taken = next((one for one in query.taken if direct is not None and one.block.name == direct.block), None)
     if (
         direct is None
         or taken is None

@@ -24,7 +24,7 @@ from millrace.spark.handles import remember
 from millrace.spark.patches import watch
 from millrace.spark.session import alive, own_work, session_of
 from millrace.spark.types import arrow_schema
-from millrace.sql.blocks.calls import Calls
+from millrace.sql.blocks.predicates import Calls
 from millrace.sql.planner import plan_cache
 from millrace.sql.planner.planner import Planner
 from millrace.sql.session.functions import Predicates, by_name
@@ -417,7 +417,7 @@ def _prepare(
             prepared = own.prepared
         else:
             prepared = pipeline.query(statement or _parsed(query, predicates, args))
-            own = plan_cache.keep(key, prepared, pipeline.catalog, pipeline.understood)
+            own = plan_cache.keep(key, prepared, pipeline.catalog, pipeline.analysis)
         handle = Query(**vars(prepared))
         made = handle if own is None else Query(**vars(own.lend()))
         remember(made.df, handle, made.runs, query)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import threading
 import typing
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -23,9 +22,9 @@ from millrace.cli.tables import Fitted
 from millrace.errors import ExecutionError, InputError, OptionError, require
 from millrace.options import Options
 from millrace.reports.pages.files import check_target
+from millrace.spark.path_tables import open_path
 from millrace.spark.plans import planned
 from millrace.spark.session import is_connect
-from millrace.spark.stored import stored_at
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -241,7 +240,7 @@ def _frame(request: Request, spark: SparkSession) -> tuple[DataFrame, Query | No
     if request.lookups:
         raise InputError("--lookup needs --engine millrace: Spark alone cannot ask for rows by key")
     for name, path in request.tables.items():
-        stored_at(spark, os.path.expanduser(path)).frame.createOrReplaceTempView(name)  # noqa: PTH111  # globs
+        open_path(spark, path).frame.createOrReplaceTempView(name)
     return spark.sql(request.text), None
 
 

@@ -1,7 +1,7 @@
 """A block with its inputs, which ``sql`` hands to Spark execution, and a block that is ready to run.
 
 ``Block.join`` is what the eddies run. ``Block.inputs`` says, for each relation, where its tuples
-come from: Parquet files that the tasks read themselves, a Spark DataFrame, or the indexes of a lookup
+come from: Parquet files that the tasks read themselves, rows that Spark reads, or the indexes of a lookup
 table, which are asked for the values that other relations have.
 """
 
@@ -11,12 +11,13 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
+
 from millrace.engine.aggregates import AggregateSpec
 from millrace.engine.expressions import Predicate, Value
 from millrace.engine.spec import JoinSpec
 
 if TYPE_CHECKING:
-    import pyarrow as pa
     from pyspark.sql import DataFrame
     from pyspark.sql.types import StructType
 
@@ -43,17 +44,31 @@ class ParquetInput:
 
 @dataclass(frozen=True)
 class FrameInput:
-    """A Spark DataFrame that has exactly the relation's columns, its filters already applied.
+    """Rows that Spark reads: exactly the relation's columns in order, its filters already applied.
 
-    ``bytes`` is Spark's own estimate of its size in bytes, None when it is unknown. ``why`` says why the
-    tasks do not read its files themselves, if it has any. ``computed`` are columns of the relation that the
-    frame lacks: cells of a join of streams compute them of the others.
+    Attributes:
+        source: In a plan the template of a query for them, under whatever names, or the rows themselves; in a
+            block that is to run their DataFrame.
+        bytes: Spark's own estimate of their size, None when it is unknown.
+        why: Why the tasks do not read their files themselves, if they have any.
+        computed: Columns of the relation that the rows lack: cells of a join of streams compute them of the
+            others.
+        where: The filters as text, for explanations.
+        filters: The filters as predicates; None where only Spark evaluates some of them.
     """
 
-    frame: DataFrame = field(compare=False)
+    source: DataFrame | pa.Table | str
     bytes: int | None = None
     why: str = ""
     computed: tuple[tuple[str, Value], ...] = ()
+    where: str = ""
+    filters: tuple[Predicate, ...] | None = None
+
+    @property
+    def frame(self) -> DataFrame:
+        """The DataFrame of a block that is to run."""
+        assert not isinstance(self.source, str | pa.Table), "the block has to be built before"
+        return self.source
 
 
 @dataclass(frozen=True)
@@ -65,7 +80,7 @@ class LookupInput:
 
     Attributes:
         indexes: Those that the block's equalities can bind.
-        scan: All rows as files or as a DataFrame, its filters applied; None without.
+        scan: All rows, its filters applied; None without.
         sources: Sources that return all rows, asynchronously.
         filters: Applied to what ``indexes`` and ``sources`` return; they may read any column of the table.
     """

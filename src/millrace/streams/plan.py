@@ -233,8 +233,8 @@ def _table(block: Block, alias: str) -> Scan | Held:
         case ParquetInput(table, columns, filters):
             parts = (splits(table, filters, columns),)
             return Scan.of(schema, filters, parts, table.computed)
-        case FrameInput(frame):
-            kept = held(frame, schema)
+        case FrameInput():
+            kept = held(given.frame, schema)
             if kept.table.nbytes > _MOST_TABLE:
                 raise SetupError(
                     f"table {alias!r} is a DataFrame of {kept.table.nbytes:,} bytes, and travels with every "

@@ -132,7 +132,7 @@ class Aggregation:
         if found is None or found.match is None or found.match.nested:
             return None
         if found.scope is self._graph.scope:
-            member = self._graph.member_column(found.match.attribute)
+            member = self._graph.column_of(found.match.attribute)
             name = None if member is None else self._names.get(ColumnRef(member[0], member[1].name))
             # A relation that a block could take may stay beside this one.
             return None if member is None or name is None else ("", replace(member[1], name=name))

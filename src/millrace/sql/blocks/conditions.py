@@ -1,18 +1,36 @@
-"""The conditions of a FROM clause: what each reads, and who evaluates it."""
+"""The conditions of a FROM clause: what each reads, who evaluates it, and what they link."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable
+from collections.abc import Callable, Container, Hashable, Iterable
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 from sqlglot import exp
 
 from millrace.engine.expressions import And, Call, Column, Compare, Comparison, Or, Predicate, relations_of
 from millrace.engine.spec import Equality
-from millrace.sql.blocks.components import Groups
 from millrace.sql.expr.translate import Translator
 from millrace.sql.names.outputs import Attribute
+from millrace.sql.planner.context import PlanContext
 from millrace.sql.syntax.parse import conjuncts, disjuncts, unwrap
+
+Item = TypeVar("Item", bound=Hashable)
+
+
+def connected(edges: Iterable[Iterable[Item]], items: Iterable[Item] = ()) -> list[list[Item]]:
+    """Return the connected components of a graph whose edges have any number of ends.
+
+    Components, and the items of each, are in the order in which ``items``, then ``edges`` first name them.
+    """
+    component_of = {item: {item} for item in items}
+    for edge in edges:
+        merged = set[Item]().union(*(component_of.setdefault(item, {item}) for item in edge))
+        component_of.update(dict.fromkeys(merged, merged))
+    components: dict[int, list[Item]] = {}
+    for item, component in component_of.items():
+        components.setdefault(id(component), []).append(item)
+    return list(components.values())
 
 
 def is_boolean(node: exp.Expr) -> bool:
@@ -20,16 +38,14 @@ def is_boolean(node: exp.Expr) -> bool:
     return isinstance(unwrap(node), exp.Predicate | exp.Connector | exp.Not | exp.Boolean)
 
 
-def pushable(node: exp.Expr) -> bool:
-    """Tell whether Spark may evaluate a filter at a relation's scan: builtin, without subqueries.
+def pushable(context: PlanContext, node: exp.Expr) -> bool:
+    """Tell whether Spark may evaluate a filter at a relation's scan: builtin, stable, without subqueries.
 
-    Spark itself pushes such filters below its joins, so what they may raise it would raise too. A filter that
-    may differ between two calls is for the caller to tell.
+    Spark itself pushes such filters below its joins, so what they may raise it would raise too.
     """
-    if not is_boolean(node):
-        return False
     barred = (exp.Query, exp.Anonymous, exp.AnonymousAggFunc, exp.AggFunc, exp.Window, exp.Exists)
-    return not any(isinstance(part, barred) for part in node.walk())
+    stable = is_boolean(node) and not any(isinstance(part, barred) for part in node.walk())
+    return stable and not context.volatility.volatile(node)
 
 
 @dataclass(eq=False)
@@ -38,18 +54,18 @@ class Conjunct:
 
     Attributes:
         node: Its syntax tree, None for USING.
-        computed: Whether the predicate reads computed columns.
-        pair: The columns that USING compares.
-        reads: Members that it reads outside of subqueries, by their aliases.
+        reads: Aliases of the inputs that it reads outside of subqueries.
         foreign: Numbers of the other steps of the FROM clause that it reads, -1 for what is outside of it.
-        predicate: The same for Millrace, or None.
-        pushable: Spark may evaluate it at the scan of the one relation it reads.
+        predicate: The same for Millrace, None where only Spark evaluates it.
+        pushable: Whether Spark may evaluate it at the scan of the one relation it reads.
+        computed: Whether the predicate reads derived columns.
+        pair: The columns that USING compares.
     """
 
     node: exp.Expr | None
-    reads: frozenset[str]
-    foreign: frozenset[int]
-    predicate: Predicate | None
+    reads: frozenset[str] = frozenset()
+    foreign: frozenset[int] = frozenset()
+    predicate: Predicate | None = None
     pushable: bool = False
     computed: bool = False
     pair: tuple[Attribute, Attribute] | None = None
@@ -59,20 +75,27 @@ class Conjunct:
         """The relation that it filters, when it reads just one."""
         return next(iter(self.reads)) if len(self.reads) == 1 and not self.foreign else None
 
+    def shown(self, context: PlanContext) -> str:
+        """Return it for explanations."""
+        if self.pair is not None:
+            return " = ".join(attribute.name for attribute in self.pair)
+        assert self.node is not None
+        return context.shown(self.node)
 
-Text = Callable[[str, exp.Expr], str | None]
+
+TextOf = Callable[[str, exp.Expr], str | None]
 """Returns the text of a condition over one relation, as Spark reads it in a scan; None if it has none."""
 
 
 @dataclass(eq=False)
 class SplitConjuncts:
-    """Conditions by who evaluates them.
+    """Conditions by who evaluates them: a scan, a block, or Spark above the block.
 
     Attributes:
         filters: Per alias, predicates for a direct scan; their conjuncts are consumed by them.
         texts: Per alias, the same and more as SQL, for a scan by Spark.
         spark_only: Aliases with a filter that only Spark evaluates: Spark has to scan these.
-        equalities: Edges of the query graph.
+        equalities: Edges of the join graph.
         residuals: Other predicates over several relations, and calls.
         calls: Calls of the caller's predicates that a block could evaluate.
         above: Conjuncts that stay in WHERE.
@@ -90,7 +113,55 @@ class SplitConjuncts:
     used: list[Conjunct] = field(default_factory=list)
     steps: set[int] = field(default_factory=set)
 
-    def filter(self, alias: str, predicate: Predicate | None, text: str) -> None:
+    @classmethod
+    def of(
+        cls,
+        conditions: Iterable[Conjunct],
+        translator: Translator,
+        text_of: TextOf,
+        unscanned: Container[str] = (),
+    ) -> SplitConjuncts:
+        """Split conditions; only a block filters ``unscanned``, relations that Spark does not scan."""
+        split = cls()
+        null_safe: list[Conjunct] = []
+        for conjunct in conditions:
+            if isinstance(conjunct.predicate, Call):
+                split.calls.append(conjunct)
+                continue
+            alias, node = conjunct.single, conjunct.node
+            scanned = conjunct.pushable and alias not in unscanned
+            if alias is not None and node is not None and (conjunct.predicate is not None or scanned):
+                text = text_of(alias, node)
+                if text is not None:
+                    split.add_filter(alias, conjunct.predicate, text)
+                    split.used.append(conjunct)
+                    continue
+            branches = None if conjunct.computed else _Branching.of(node, translator, text_of)
+            if branches is not None:
+                branches.imply(conjunct, split)
+            if conjunct.predicate is None or conjunct.foreign or len(conjunct.reads) < 2:
+                split.above.append(conjunct)
+                continue
+            equality = as_equality(conjunct.predicate)
+            if equality is not None:
+                split.equalities.append(equality)
+            elif as_equality(conjunct.predicate, "<=>") is not None:
+                null_safe.append(conjunct)  # Spark joins by hashing it, and a block could not
+                continue
+            else:
+                split.residuals += [conjunct.predicate] if branches is None else branches.residuals()
+            split.used.append(conjunct)
+        linked = connected(equality.relations for equality in split.equalities)
+        for conjunct in null_safe:
+            # What nothing else links would be a cross product in a block, and is none in Spark.
+            if conjunct.predicate is not None and any(conjunct.reads <= {*part} for part in linked):
+                split.residuals.append(conjunct.predicate)
+                split.used.append(conjunct)
+            else:
+                split.above.append(conjunct)
+        return split
+
+    def add_filter(self, alias: str, predicate: Predicate | None, text: str) -> None:
         """Add a filter of one relation; without a predicate only Spark can apply it."""
         if predicate is None:
             self.spark_only.add(alias)
@@ -116,58 +187,11 @@ class SplitConjuncts:
 
 
 def as_equality(predicate: Predicate, op: Comparison = "=") -> Equality | None:
-    """Return ``a.x = b.y`` as an edge of the query graph, None for any other predicate."""
+    """Return ``a.x = b.y`` as an edge of the join graph, None for any other predicate."""
     match predicate:
-        case Compare(found, Column(left), Column(right), kind):
-            return Equality(left, right, kind) if found == op and left.relation != right.relation else None
+        case Compare(compared, Column(left), Column(right), kind):
+            return Equality(left, right, kind) if compared == op and left.relation != right.relation else None
     return None
-
-
-def sort_conditions(
-    found: Iterable[Conjunct], translator: Translator, text_of: Text, unscanned: Container[str] = ()
-) -> SplitConjuncts:
-    """Decide for every conjunct whether a scan, the block or Spark above the block evaluates it.
-
-    ``unscanned`` are aliases of relations that Spark does not scan, so that only a block filters them.
-    """
-    result = SplitConjuncts()
-    null_safe: list[Conjunct] = []
-    for conjunct in found:
-        if isinstance(conjunct.predicate, Call):
-            result.calls.append(conjunct)
-            continue
-        alias, node = conjunct.single, conjunct.node
-        scanned = conjunct.pushable and alias not in unscanned
-        if alias is not None and node is not None and (conjunct.predicate is not None or scanned):
-            text = text_of(alias, node)
-            if text is not None:
-                result.filter(alias, conjunct.predicate, text)
-                result.used.append(conjunct)
-                continue
-        branches = None if conjunct.computed else _Branching.of(node, translator, text_of)
-        if branches is not None:
-            branches.imply(conjunct, result)
-        if conjunct.predicate is None or conjunct.foreign or len(conjunct.reads) < 2:
-            result.above.append(conjunct)
-            continue
-        equality = as_equality(conjunct.predicate)
-        if equality is not None:
-            result.equalities.append(equality)
-        elif as_equality(conjunct.predicate, "<=>") is not None:
-            null_safe.append(conjunct)  # Spark joins by hashing it, and a block could not
-            continue
-        else:
-            result.residuals += [conjunct.predicate] if branches is None else branches.residuals()
-        result.used.append(conjunct)
-    linked = Groups.tied([equality.relations for equality in result.equalities])
-    for conjunct in null_safe:
-        # What nothing else links would be a cross product in a block, and is none in Spark.
-        if conjunct.predicate is not None and linked.are_together(conjunct.reads):
-            result.residuals.append(conjunct.predicate)
-            result.used.append(conjunct)
-        else:
-            result.above.append(conjunct)
-    return result
 
 
 @dataclass(frozen=True)
@@ -182,7 +206,7 @@ class _Branching:
     texts: dict[Predicate, str]
 
     @classmethod
-    def of(cls, node: exp.Expr | None, translator: Translator, text_of: Text) -> _Branching | None:
+    def of(cls, node: exp.Expr | None, translator: Translator, text_of: TextOf) -> _Branching | None:
         if node is None or not isinstance(unwrap(node), exp.Or):
             return None
         texts: dict[Predicate, str] = {}
@@ -210,8 +234,7 @@ class _Branching:
     def rest(self, alias: str | None = None) -> dict[Predicate, str]:
         """Return what each branch says beside the common terms, with its text; nothing if one says no more.
 
-        Args:
-            alias: The relation that is meant alone.
+        With ``alias``, only terms over that relation alone count.
         """
         common, rest = self.common(), {}
         for branch in self.branches:
@@ -228,15 +251,15 @@ class _Branching:
         rest = self.rest()
         return [*common, Or(tuple(rest))] if rest else common
 
-    def imply(self, conjunct: Conjunct, result: SplitConjuncts) -> None:
+    def imply(self, conjunct: Conjunct, split: SplitConjuncts) -> None:
         """Add what it implies: shared equalities, filters of one relation."""
         for term in self.common():
             equality, aliases = as_equality(term), relations_of(term)
             if equality is not None:
-                result.equalities.append(equality)
+                split.equalities.append(equality)
             elif len(aliases) == 1:
-                result.filter(next(iter(aliases)), term, self.texts[term])
+                split.add_filter(next(iter(aliases)), term, self.texts[term])
         for alias in sorted(conjunct.reads):
             if implied := self.rest(alias):
                 predicate = Or(tuple(implied)) if len(implied) > 1 else next(iter(implied))
-                result.filter(alias, predicate, " OR ".join(implied.values()))
+                split.add_filter(alias, predicate, " OR ".join(implied.values()))

@@ -10,7 +10,8 @@ from sqlglot import exp
 
 from millrace.spark.session import default_parallelism, start_seconds
 from millrace.sql.blocks.join_graph import JoinGraph
-from millrace.sql.blocks.semi_joins import asked
+from millrace.sql.blocks.subqueries import semi_joined
+from millrace.sql.planner.context import PlanContext
 from millrace.sql.session.tables import Catalog, dotted
 from millrace.sql.syntax.ctes import base_tables, cte_of, definitions, tables_in
 from millrace.sql.syntax.parse import Statement
@@ -33,15 +34,13 @@ def why_not_worth(graph: JoinGraph, group: list[str]) -> str | None:
     So are those of an EXISTS or IN that joins.
     """
     context = graph.context
-    members = [graph.members[alias] for alias in group]
-    if context.settings.options.take_all or context.calls.found:
+    inputs = [graph.inputs[alias] for alias in group]
+    if context.settings.options.take_all or context.calls.nodes or graph.has_lookup(group):
         return None
-    if any(context.is_streaming(member.relation.node) for member in members):
+    if any(context.is_streaming(each.relation.node) for each in inputs):
         return None
-    if any(member.lookup for member in members):
-        return None
-    counts = [member.table.rows if member.table else _rows(graph, member.relation.node) for member in members]
-    counts += [0 if _joins(node) else _rows(graph, node) for node in asked(graph)]
+    counts = [each.table.rows if each.table else _rows(context, each.relation.node) for each in inputs]
+    counts += [0 if _joins(node) else _rows(context, node) for node in semi_joined(graph)]
     if None in counts:
         return None
     rows = sum(count for count in counts if count is not None)
@@ -68,8 +67,10 @@ def _why_not(catalog: Catalog, rows: int, joins: int) -> str | None:
     saved = JOIN_SECONDS * joins + rows / ROWS_A_SECOND / default_parallelism(catalog.frames.spark)
     if saved >= LONG or saved >= (start := start_seconds(catalog.frames.spark)):
         return None
-    told = f"joining {rows:,} rows is not worth a stage in Python, which takes {start:.2f} s to start"
-    return f"{told} (option take_all)"
+    return (
+        f"joining {rows:,} rows is not worth a stage in Python, which takes {start:.2f} s to start "
+        "(option take_all)"
+    )
 
 
 def _joins(node: exp.Expr) -> bool:
@@ -77,9 +78,8 @@ def _joins(node: exp.Expr) -> bool:
     return any(part.find(exp.Join) is not None for part in (node, *definitions(node)))
 
 
-def _rows(graph: JoinGraph, node: exp.Expr) -> int | None:
+def _rows(context: PlanContext, node: exp.Expr) -> int | None:
     """Return how many rows a relation or query has at most, None where nothing tells."""
-    context = graph.context
     parts = [node, *definitions(node)]
     tables = [table for part in parts for table in tables_in(part)]
     if any(part.find(*_REDUCING) for part in parts) or any(id(table) in context.placed for table in tables):

@@ -1,22 +1,165 @@
-"""One FROM clause while its blocks are found: its members, and what its conditions read."""
+"""The join graph of one FROM clause: the relations that a block may take, and the conditions that link them.
+
+Where Spark reads a relation for a block, its columns go by their places: it is read as ``SELECT … FROM (…) AS
+t(__c0, __c1, …)``, and a condition in it names them so. No name in it can mean anything else.
+"""
+
+# ruff: noqa: S608  # SQL is what this module writes
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 from sqlglot import exp
 
-from millrace.sql.blocks.conditions import Conjunct
-from millrace.sql.blocks.join_inputs import JoinInput
-from millrace.sql.expr.types import Field
+from millrace.engine.expressions import ColumnRef, Value
+from millrace.engine.spec import Equality
+from millrace.errors import InputError
+from millrace.sql.blocks.conditions import SplitConjuncts
+from millrace.sql.expr.types import Field, comparison_type
+from millrace.sql.lookups.tables import Lookup
 from millrace.sql.names.outputs import Attribute, joined
-from millrace.sql.planner.context import PlanContext
+from millrace.sql.planner.context import PlanContext, short
+from millrace.sql.planner.plan import scanned
+from millrace.sql.session.tables import Table
+from millrace.sql.syntax.ctes import definitions
+from millrace.sql.syntax.edits import Edit
 from millrace.sql.syntax.from_clause import FromClause, JoinStep, Relation
-from millrace.sql.syntax.parse import Unsupported
+from millrace.sql.syntax.parse import Unsupported, name_span
 from millrace.sql.syntax.scopes import Scope
 
-Keys = list[tuple[Attribute, Attribute]]
+AliasedField = tuple[str, Field]
+"""An alias, and a column of the relation of that alias."""
+
+UsingKeys = list[tuple[Attribute, Attribute]]
+"""The pairs of columns that USING or NATURAL compares."""
+
+
+@dataclass(frozen=True)
+class DerivedColumn:
+    """An expression over one relation as a column of it.
+
+    Attributes:
+        field: The column.
+        text: The expression where Spark reads the relation.
+        value: The same where tasks read it themselves; None where only Spark computes it.
+        hides_errors: Whether it is null in rows in which the expression as written has no value and raises.
+    """
+
+    field: Field
+    text: str
+    value: Value | None = None
+    hides_errors: bool = False
+
+
+@dataclass(eq=False)
+class JoinInput:
+    """A relation that a block may take.
+
+    Attributes:
+        alias: Its name in the block, as the query writes it.
+        relation: The relation.
+        step: Number of its step in the FROM clause.
+        columns: Its columns in order, under names that are unique in the block.
+        table: The base table that it is, if it is one.
+        computed: Further columns, which are expressions over these.
+    """
+
+    alias: str
+    relation: Relation
+    step: int
+    columns: tuple[Field, ...]
+    table: Table | None = None
+    computed: list[DerivedColumn] = field(default_factory=list)
+
+    @classmethod
+    def of(cls, context: PlanContext, relation: Relation, step: int, aliases: Collection[str]) -> JoinInput:
+        """Return a relation as an input with an alias unlike those in use.
+
+        Raises:
+            Unsupported: It has a form that only Spark handles.
+            InputError: It is the result of a join of streams.
+        """
+        node = relation.node
+        shown = short(context.shown(node))
+        if not relation.plain:
+            kind = "TABLESAMPLE" if node.args.get("sample") else "a version"
+            raise Unsupported(f"{kind} of {shown}")
+        if relation.kind not in ("table", "cte", "query"):
+            raise Unsupported(f"{shown} is a relation that only Spark evaluates")
+        table = context.names.table(relation)
+        if table is None and any(context.volatility.volatile(part) for part in (node, *definitions(node))):
+            raise Unsupported(f"{shown} may give other rows when it runs again")
+        fields = context.names.fields(relation)
+        if context.is_streaming(node) and context.has_block(node):
+            raise InputError(
+                f"{shown} joins streams, and its rows are joined with others again, although they may be "
+                "older than the watermark by then: join all of the streams in one FROM clause, or write the "
+                "result of the inner join to a table and read that as a stream in another query"
+            )
+        # What files call their columns is what a block calls them, whatever the query does.
+        own = table.fields if table is not None and table.parquet is not None else fields
+        names: list[str] = []
+        for place, column in enumerate(own):
+            names.append(column.name if column.name not in names else f"{column.name}#{place}")
+        columns = tuple(replace(column, name=name) for column, name in zip(fields, names, strict=True))
+        alias = relation.alias or f"#{step}"
+        while alias in aliases:
+            alias += "_"
+        return cls(alias, relation, step, columns, table)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of its columns in the block."""
+        return tuple(column.name for column in self.columns)
+
+    @property
+    def lookup(self) -> Lookup | None:
+        """The lookup table that it is, None for any other relation."""
+        return None if self.table is None else self.table.lookup
+
+    @property
+    def is_scanned(self) -> bool:
+        """Whether it is files, no lookup table, that tasks would read themselves."""
+        return self.table is not None and self.lookup is None and self.table.parquet is not None
+
+    @property
+    def every(self) -> tuple[Field, ...]:
+        """Its columns, and those that are computed."""
+        return (*self.columns, *(column.field for column in self.computed))
+
+    def texts(self, columns: Iterable[Field]) -> list[str]:
+        """Return what gives columns where Spark reads the relation."""
+        texts = {column.name: scanned(place) for place, column in enumerate(self.columns)}
+        computed = enumerate(self.computed)
+        texts |= {column.field.name: f"{column.text} AS __e{place}" for place, column in computed}
+        return [texts[column.name] for column in columns]
+
+    def scan(self, query: str, items: Iterable[str]) -> str:
+        """Return a query for expressions over the columns, by their places, of a query for all of these."""
+        names = ", ".join(scanned(place) for place in range(len(self.columns)))
+        return f"SELECT {', '.join(items)} FROM ({query}) AS __t({names})"
+
+    def condition_text(self, context: PlanContext, node: exp.Expr) -> str | None:
+        """Return a condition as it stands where Spark reads the relation; None if it has no text."""
+        edits = self.renamings(context, node)
+        if edits is None or not context.statement.has_span(node):
+            return None
+        return context.text.with_edits(context.statement.span(node), edits)
+
+    def renamings(self, context: PlanContext, node: exp.Expr) -> list[Edit] | None:
+        """Return the edits that name its columns as where Spark reads it; None if it reads other ones."""
+        edits = []
+        for column in node.find_all(exp.Column):
+            resolved = context.names.find(column)
+            match = None if resolved is None else resolved.match
+            if match is None or match.attribute.relation is not self.relation:
+                return None
+            text = scanned(match.attribute.sources[0][1])
+            edits.append(Edit(*name_span(column, match.qualifier), (text,)))
+        return edits
 
 
 @dataclass(eq=False)
@@ -27,13 +170,15 @@ class JoinGraph:
         context: The query.
         scope: The SELECT.
         source: Its FROM clause.
-        members: The relations that a block may take, by alias.
+        inputs: The relations that a block may take, by alias.
+        conditions: What links and filters them, by who evaluates it.
     """
 
     context: PlanContext
     scope: Scope
     source: FromClause
-    members: dict[str, JoinInput] = field(default_factory=dict)
+    inputs: dict[str, JoinInput] = field(default_factory=dict)
+    conditions: SplitConjuncts = field(default_factory=SplitConjuncts)
 
     @property
     def steps(self) -> list[JoinStep]:
@@ -42,24 +187,68 @@ class JoinGraph:
 
     @property
     def streams(self) -> list[str]:
-        """The aliases of the members that are streams."""
-        return [alias for alias, m in self.members.items() if self.context.is_streaming(m.relation.node)]
+        """The aliases of the inputs that are streams."""
+        return [alias for alias, i in self.inputs.items() if self.context.is_streaming(i.relation.node)]
 
-    def member(self, relation: Relation) -> JoinInput | None:
-        """Return the member that a relation is."""
-        return next((m for m in self.members.values() if m.relation is relation), None)
+    @cached_property
+    def hinted(self) -> set[str]:
+        """The relations that hints name, in lower case: Spark is to join them as the user chose."""
+        hint = self.scope.select.args.get("hint")
+        joins = () if hint is None else hint.find_all(exp.JoinHint)
+        return {table.name.lower() for join in joins for table in join.expressions}
 
-    def member_column(self, attribute: Attribute) -> tuple[str, Field] | None:
-        """Return the member and the column that an attribute is, None if it is no column of a member."""
-        member = None if attribute.relation is None else self.member(attribute.relation)
-        return None if member is None else (member.alias, member.columns[attribute.sources[0][1]])
+    def has_lookup(self, aliases: Iterable[str]) -> bool:
+        """Tell whether some of the inputs are lookup tables."""
+        return any(self.inputs[alias].lookup for alias in aliases)
 
-    def lookup(self, column: exp.Column) -> tuple[str, Field] | None:
-        """Return the member and the column that a name means, None if it means anything else."""
+    # What names mean
+
+    def input_of(self, relation: Relation) -> JoinInput | None:
+        """Return the input that a relation is."""
+        return next((each for each in self.inputs.values() if each.relation is relation), None)
+
+    def column_of(self, attribute: Attribute) -> AliasedField | None:
+        """Return the alias and the column that an attribute is, None if it is no column of an input."""
+        owner = None if attribute.relation is None else self.input_of(attribute.relation)
+        return None if owner is None else (owner.alias, owner.columns[attribute.sources[0][1]])
+
+    def lookup(self, column: exp.Column) -> AliasedField | None:
+        """Return the alias and the column that a name means, None if it means anything else."""
         match = self.context.names.match(column)
-        return None if match is None or match.nested else self.member_column(match.attribute)
+        return None if match is None or match.nested else self.column_of(match.attribute)
 
-    def merged(self) -> Keys:
+    def reads(self, node: exp.Expr) -> tuple[frozenset[str], frozenset[int]]:
+        """Return the inputs that a condition reads, and the numbers of other steps that it reads.
+
+        What lies outside of this FROM clause, or is not known, has the number -1.
+        """
+        names = self.context.names
+        attributes: list[Attribute] = []
+        outside = False
+        for column in node.find_all(exp.Column):
+            resolved = names.find(column)
+            if resolved is not None and resolved.scope is self.scope:
+                if resolved.match is not None:
+                    attributes.append(resolved.match.attribute)
+                    continue
+                outside = True
+            place = names.scopes.place_of(column)
+            outside |= place is not None and place.scope is self.scope
+        reads, foreign = self.reads_attributes(attributes)
+        return reads, foreign | {-1} if outside else foreign
+
+    def reads_attributes(self, attributes: Iterable[Attribute]) -> tuple[frozenset[str], frozenset[int]]:
+        """Return the inputs that columns are of, and the numbers of other steps."""
+        relations = [relation for attribute in attributes for relation, _ in attribute.sources]
+        owners = [(relation, self.input_of(relation)) for relation in relations]
+        return (
+            frozenset(owner.alias for _, owner in owners if owner is not None),
+            frozenset(self.source.number(relation) for relation, owner in owners if owner is None),
+        )
+
+    # USING and NATURAL
+
+    def inner_keys(self) -> UsingKeys:
         """Return what USING and NATURAL compare where inner joins may move."""
         movable = {id(step.clause): step.clause for step in self.steps if step.movable}
         return [
@@ -70,54 +259,27 @@ class JoinGraph:
             for pair in pairs
         ]
 
-    def keys_of(self, step: JoinStep) -> Keys:
+    def keys_of(self, step: JoinStep) -> UsingKeys:
         """Return what USING or NATURAL of one step compares."""
         return self._keys_of(step.clause)[step.place]
 
-    def _keys_of(self, clause: FromClause) -> list[Keys]:
+    def _keys_of(self, clause: FromClause) -> list[UsingKeys]:
         if not any(item.merges for item in clause.items):
             return [[] for _ in clause.items]
-        return [list(each.keys) for each in joined(clause, self.context.names.columns)]
+        return [list(step.keys) for step in joined(clause, self.context.names.columns)]
 
-    def reads(self, node: exp.Expr) -> tuple[frozenset[str], frozenset[int]]:
-        """Return the members that a condition reads, and the numbers of other steps that it reads.
+    def equality(self, left: AliasedField | None, right: AliasedField | None) -> Equality | None:
+        """Return an equality of two columns as an edge of the graph, None where Spark has to compare."""
+        if left is None or right is None or not (left[1].comparable and right[1].comparable):
+            return None
+        kind = comparison_type(left[1].type, right[1].type, ansi=self.context.settings.ansi)
+        a, b = (ColumnRef(alias, field.name) for alias, field in (left, right))
+        return None if kind is None else Equality(a, b, kind)
 
-        What lies outside of this FROM clause, or is not known, has the number -1.
-        """
-        names = self.context.names
-        attributes: list[Attribute] = []
-        outside = False
-        for column in node.find_all(exp.Column):
-            found = names.find(column)
-            if found is not None and found.scope is self.scope:
-                if found.match is not None:
-                    attributes.append(found.match.attribute)
-                    continue
-                outside = True
-            place = names.scopes.place_of(column)
-            outside |= place is not None and place.scope is self.scope
-        reads, foreign = self.reads_attributes(attributes)
-        return reads, foreign | {-1} if outside else foreign
-
-    def reads_attributes(self, attributes: Iterable[Attribute]) -> tuple[frozenset[str], frozenset[int]]:
-        """Return the members that columns are of, and the numbers of other steps."""
-        reads: set[str] = set()
-        foreign: set[int] = set()
-        for attribute in attributes:
-            for relation, _ in attribute.sources:
-                member = self.member(relation)
-                if member is not None:
-                    reads.add(member.alias)
-                else:
-                    foreign.add(self.source.number(relation))
-        return frozenset(reads), frozenset(foreign)
+    # What is not certain
 
     def check_certain(self) -> None:
-        """Refuse a SELECT in which it is not certain what some name means.
-
-        Raises:
-            Unsupported: There is such a name.
-        """
+        """Refuse a SELECT in which it is not certain what some name means."""
         names = self.context.names
         parts = list(self.scope.select.walk())
         for column in parts:
@@ -125,33 +287,28 @@ class JoinGraph:
                 continue
             if column.find_ancestor(exp.Star) is not None:
                 continue  # EXCEPT: it names what the star shows
-            found = names.find(column)
-            if found is not None and found.scope is self.scope and (found.why or found.match is None):
+            resolved = names.find(column)
+            if resolved is None or resolved.scope is not self.scope:
+                continue
+            if resolved.why or resolved.match is None:
                 shown = ".".join(part.name for part in column.parts)
-                raise Unsupported(f"it is not certain what {shown} means: {found.why}")
+                raise Unsupported(f"it is not certain what {shown} means: {resolved.why}")
         self._check_words(parts)
 
     def _check_words(self, parts: Sequence[exp.Expr]) -> None:
-        """Refuse a word that is the name of a member's column, and that the parser did not take for a name.
+        """Refuse a word that is the name of an input's column, and that the parser did not take for a name.
 
         Functions that are called without parentheses could be columns: ``current_date``.
         """
-        statement = self.context.statement
+        statement, columns = self.context.statement, self.context.names.columns
         start, end = statement.span(self.scope.select) if statement.has_span(self.scope.select) else (0, 0)
-        columns = self.context.names.columns
-        known = {name.lower() for m in self.members.values() for name in (*m.names, *columns(m.relation))}
-        seen = {each.meta.get("start") for each in parts if isinstance(each, exp.Identifier)}
-        syntax = {each.name.lower() for each in parts if isinstance(each, exp.Var)}
-        syntax |= {each.sql().lower() for each in parts if isinstance(each, exp.DataType)}
+        inputs = self.inputs.values()
+        named = {name.lower() for each in inputs for name in (*each.names, *columns(each.relation))}
+        parsed = {part.meta.get("start") for part in parts if isinstance(part, exp.Identifier)}
+        syntax = {part.name.lower() for part in parts if isinstance(part, exp.Var)}
+        syntax |= {part.sql().lower() for part in parts if isinstance(part, exp.DataType)}
         for (first, last), word in statement.names:
-            if start <= first < end and word in known and first not in seen and word not in syntax:
+            if start <= first < end and word in named and first not in parsed and word not in syntax:
                 parameter = statement.text[max(0, first - 2) : first].lstrip()[-1:] == ":"
                 if not parameter and statement.text[last:].lstrip()[:1] != "(":
                     raise Unsupported(f"{word} stands in a form that Millrace does not read")
-
-    def shown(self, conjunct: Conjunct) -> str:
-        """Return a condition for explanations."""
-        if conjunct.pair is not None:
-            return " = ".join(each.name for each in conjunct.pair)
-        assert conjunct.node is not None
-        return self.context.shown(conjunct.node)

@@ -1,160 +1,416 @@
-"""The relation that EXISTS, IN, and SEMI and ANTI joins look for matches in, as a block can have it.
+"""EXISTS, IN, their negations, and SEMI and ANTI joins: relations beside a block, searched for matches.
 
-- :class:`Single`: one relation, with the conditions that read it alone as its filters. Files are scanned by
-  the tasks themselves, as those of any other relation.
-- :class:`Several`: a FROM clause that Spark or a block of its own runs; conditions that read the outer query
-  are cut out of the text.
-- :class:`Whole`: a subquery of any form that reads nothing of the outer query.
+Each becomes a relation with the columns that decide a match, and an
+:class:`~millrace.engine.expressions.Exists` over them. Of the conditions that read both sides, equalities of
+two columns are its keys, and what else Millrace evaluates is what a match has to satisfy beside them. The
+relation has one of two forms:
+
+- :class:`_Relation`: one relation, with the conditions that read it alone as its filters. Files are scanned
+  by the tasks themselves, as those of any other relation.
+- :class:`_Query`: a query that Spark or a block of its own runs. Conditions that read the outer query are cut
+  out of its text; where it is more than a FROM clause with conditions, there must be none.
+
+EXISTS and IN may also be terms of ANDs and ORs. What is unknown is as good as false there, as it is in WHERE,
+but not below NOT. So a NOT is moved down to the terms.
 """
 
 # ruff: noqa: S608  # SQL is what this module writes
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
-from dataclasses import replace
-from typing import Protocol
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 
 from pyspark.errors import PySparkException
+from pyspark.sql import types as t
 from sqlglot import exp
 
-from millrace.engine.spec import RelationSpec
+from millrace.engine.expressions import And, Column, Compare, Exists, Not, Or, Predicate, and_all, beside
+from millrace.engine.spec import Equality, RelationSpec
+from millrace.spark.block import FrameInput, Input
 from millrace.sql.aggregation.calls import aggregates, is_windowed
-from millrace.sql.blocks.conditions import Conjunct, SplitConjuncts, pushable, sort_conditions
-from millrace.sql.blocks.join_inputs import condition_text, member_of, rows_of, schema_of
-from millrace.sql.expr.translate import Translator, constant_operands
+from millrace.sql.blocks.conditions import Conjunct, SplitConjuncts, as_equality, pushable
+from millrace.sql.blocks.join_graph import AliasedField, JoinGraph, JoinInput
+from millrace.sql.blocks.scan import rows_of, schema_of
+from millrace.sql.expr.translate import Lookup, Translator, constant_operands
 from millrace.sql.expr.types import Field, field_of
 from millrace.sql.names.outputs import Match
 from millrace.sql.planner.context import PlanContext
-from millrace.sql.planner.plan import Read, Rows
-from millrace.sql.syntax.ctes import with_prefix
+from millrace.sql.syntax.ctes import definitions, with_prefix
 from millrace.sql.syntax.edits import Edit, Span
-from millrace.sql.syntax.from_clause import Relation
-from millrace.sql.syntax.parse import Unsupported, name_span, unwrap
+from millrace.sql.syntax.from_clause import JoinStep, Relation
+from millrace.sql.syntax.parse import (
+    Unsupported,
+    compared,
+    conjuncts,
+    disjuncts,
+    name_span,
+    unwrap,
+    where_conjuncts,
+)
 from millrace.sql.syntax.scopes import Scope
 
-Found = tuple[str, Field]
-"""An alias, and a column of the relation of that alias."""
+_Scan = tuple[RelationSpec, Input]
+"""A relation, and where its rows come from."""
 
 _PLAIN = frozenset({"expressions", "from_", "joins", "where", "distinct"})
 """What a SELECT may have whose rows are those of its FROM clause that its WHERE keeps."""
 
-_SHOWN = (exp.Column, exp.Star, exp.Literal, exp.Null, exp.Boolean)
+_CONSTANT_ITEMS = (exp.Column, exp.Star, exp.Literal, exp.Null, exp.Boolean)
+"""What EXISTS may select: nothing that changes the number of rows, or raises."""
 
 
-class Inner(Protocol):
-    """A relation to look for matches in.
+@dataclass(frozen=True, eq=False)
+class SemiJoins:
+    """What one condition, or one SEMI or ANTI join, asks of relations beside a block.
 
     Attributes:
-        alias: Its name beside the block.
+        predicate: One Exists, or ANDs and ORs of several and of other predicates.
+        scans: The relations.
+        conjunct: The condition that this stands for.
     """
 
-    alias: str
+    predicate: Predicate
+    scans: list[_Scan]
+    conjunct: Conjunct
 
-    def column(self, node: exp.Column) -> Found | None:
-        """Return its column that a name means, None if it means anything else."""
-
-    def correlated(self, terms: Sequence[exp.Expr]) -> list[exp.Expr]:
-        """Take the conditions that read nothing but it, and return the others.
-
-        Raises:
-            Unsupported: One of them cannot be told apart, or taken.
-        """
-
-    def rows(self, read: Collection[str]) -> tuple[RelationSpec, Rows]:
-        """Return it with these of its columns, in an order of its own.
-
-        Raises:
-            Unsupported: It cannot be read by itself.
-        """
+    @property
+    def equalities(self) -> list[Equality]:
+        """What joins it where it is joined as a set instead: each tuple has one partner at most then."""
+        assert isinstance(self.predicate, Exists)
+        return [edge for key in self.predicate.keys if (edge := as_equality(key)) is not None]
 
 
-class Single:
-    """One relation.
+def take_semi_joins(graph: JoinGraph, group: Collection[str]) -> list[SemiJoins]:
+    """Take what a block can evaluate out of the conditions; what it cannot stays above, with a reason."""
+    conditions, context = graph.conditions, graph.context
+    finder = _Finder(graph, group)
+    semi_joins = []
+    for conjunct in list(conditions.above):
+        if conjunct.node is None or not any(_queries(conjunct.node)):
+            continue
+        if conjunct.foreign or not conjunct.reads or not conjunct.reads <= set(group):
+            continue
+        try:
+            semi_joins.append(finder.condition(conjunct))
+            conditions.above.remove(conjunct)
+        except Unsupported as leave:
+            context.reasons.append(f"{conjunct.shown(context)}: {leave}")
+    for number, step in enumerate(graph.steps):
+        if not step.item.semi or number in conditions.steps or not finder.is_read_by(step):
+            continue
+        try:
+            semi_joins.append(finder.join(step))
+            conditions.steps.add(number)
+        except Unsupported as leave:
+            name = "" if step.relation is None else f" {step.relation.alias}"
+            context.reasons.append(f"{step.item.keyword}{name}: {leave}")
+    conditions.used += [each.conjunct for each in semi_joins]
+    return semi_joins
 
-    Args:
-        context: The query.
-        relation: The relation.
-        taken: Aliases that are in use.
-    """
 
-    def __init__(self, context: PlanContext, relation: Relation, taken: Sequence[str]) -> None:
+def why_joined_as_sets(graph: JoinGraph, group: Iterable[str]) -> str | None:
+    """Return why relations are joined to a block as sets, None where they are searched for matches."""
+    if graph.context.settings.options.memory_budget is not None:
+        return "matches are looked for in memory, which memory_budget bounds"
+    if graph.has_lookup(group):  # they may bind it
+        return "beside a lookup table only EXISTS and IN by equalities are taken"
+    if len(graph.streams) > 1:  # cells keep what is joined
+        return "beside a join of streams only EXISTS and IN by equalities are taken"
+    return None
+
+
+def semi_joined(graph: JoinGraph) -> Iterator[exp.Expr]:
+    """Yield the relations of SEMI and ANTI joins, and the queries of EXISTS and IN in conditions."""
+    yield from (step.relation.node for step in graph.steps if step.item.semi and step.relation is not None)
+    for term in graph.source.inner_terms if graph.source.whole else ():
+        yield from _queries(term)
+
+
+def _queries(node: exp.Expr) -> Iterator[exp.Expr]:
+    """Yield the queries of EXISTS and IN among the terms of a condition."""
+    left = [node]
+    while left:
+        inner = unwrap(left.pop())
+        if isinstance(inner, exp.And | exp.Or | exp.Not) and inner.find(exp.Query) is not None:
+            left += inner.iter_expressions(reverse=True)
+        elif (test := _test(inner)) is not None:
+            yield test[0]
+
+
+def _test(node: exp.Expr) -> tuple[exp.Expr, list[exp.Expr] | None] | None:
+    """Return the subquery of EXISTS or IN, and what IN compares; None for any other condition."""
+    if isinstance(node, exp.Exists) and isinstance(node.this, exp.Query):
+        return node.this, None
+    if isinstance(node, exp.In) and node.args.get("query") is not None:
+        return node.args["query"], compared(node)
+    return None
+
+
+class _Finder:
+    """Finds what a block of some inputs of a graph can ask of relations beside it."""
+
+    def __init__(self, graph: JoinGraph, group: Collection[str]) -> None:
+        self._graph = graph
+        self._context = graph.context
+        self._group = set(group)
+        self._only_sets = why_joined_as_sets(graph, group)
+        self._aliases = list(graph.inputs)
+
+    def condition(self, conjunct: Conjunct) -> SemiJoins:
+        """Return what a condition with EXISTS and IN among its terms asks."""
+        assert conjunct.node is not None
+        scans: list[_Scan] = []
+        predicate = self._predicate(conjunct.node, scans, negated=False)
+        if not isinstance(predicate, Exists):
+            self._check_searchable()
+        return SemiJoins(predicate, scans, conjunct)
+
+    def join(self, step: JoinStep) -> SemiJoins:
+        """Return what a SEMI or ANTI join asks."""
+        relation = step.relation
+        if relation is None or step.item.natural:
+            raise Unsupported("a form that Millrace does not read")
+        if (relation.alias or "").lower() in self._graph.hinted:
+            raise Unsupported("a hint asks Spark to join it")
+        self._check_stable(relation.node)
+        self._check_calls(relation.node, *step.conditions)
+        inner = _Relation(self._context, relation, self._aliases, step.terms)
+        keys = []
+        for a, b in self._graph.keys_of(step):
+            outer = self._graph.column_of(a)
+            if outer is None or outer[0] not in self._group or len(b.sources) != 1:
+                raise Unsupported("USING over columns that are not the block's")
+            keys.append(self._key(outer, inner.field(b.sources[0][1])))
+        conjunct = Conjunct(step.conditions[0] if step.conditions else None)
+        exists, scan = self._exists(inner, keys, negated=step.item.keyword == "LEFT ANTI JOIN")
+        return SemiJoins(exists, [scan], conjunct)
+
+    def is_read_by(self, step: JoinStep) -> bool:
+        """Tell whether a join's condition reads the block."""
+        left = [a for a, _ in self._graph.keys_of(step)]
+        reads = [self._graph.reads_attributes(left), *map(self._graph.reads, step.conditions)]
+        return any(aliases & self._group for aliases, _ in reads)
+
+    def _predicate(self, node: exp.Expr, scans: list[_Scan], *, negated: bool) -> Predicate:
+        """Return a condition or its negation; adds the relations that it asks."""
+        inner, context = unwrap(node), self._context
+        if inner.find(exp.Query) is None:
+            predicate = _translator(context, self._outer, [inner]).predicate(inner)
+            if predicate is None:
+                raise Unsupported(f"only Spark evaluates {context.shown(inner)}")
+            return Not(predicate) if negated else predicate
+        if isinstance(inner, exp.Not):
+            return self._predicate(inner.this, scans, negated=not negated)
+        if isinstance(inner, exp.And | exp.Or):
+            is_and = isinstance(inner, exp.And)
+            nodes = conjuncts(inner) if is_and else disjuncts(inner)
+            terms = tuple(self._predicate(term, scans, negated=negated) for term in nodes)
+            return And(terms) if is_and is not negated else Or(terms)
+        test = _test(inner)
+        if test is None:
+            raise Unsupported(f"only Spark evaluates {context.shown(node)}")
+        exists, scan = self._subquery(*test, negated=negated)
+        scans.append(scan)
+        return exists
+
+    def _subquery(
+        self, query: exp.Expr, left: list[exp.Expr] | None, *, negated: bool
+    ) -> tuple[Exists, _Scan]:
+        """Return what EXISTS, or IN with these on its left, asks, and of which relation."""
+        while isinstance(query, exp.Subquery) and query.is_wrapper:
+            query = query.this
+        self._check_stable(query)
+        outer = [self._outer(part) if isinstance(part, exp.Column) else None for part in left or ()]
+        if None in outer:
+            raise Unsupported("IN compares something other than columns of the block")
+        inner: _Relation | _Query
+        columns: Sequence[AliasedField | None]
+        try:
+            self._check_calls(query)
+            select = _plain(query, shown=left is not None)
+        except Unsupported:
+            if left is None:
+                raise
+            inner = _Query(self._context, query, self._aliases)
+            columns = inner.whole(len(outer))
+        else:
+            inner = self._inner(select)
+            items = () if left is None else [unwrap(item.unalias()) for item in select.expressions]
+            columns = [inner.column(item) for item in items if isinstance(item, exp.Column)]
+        if len(columns) != len(outer):
+            raise Unsupported("IN over another number of columns")
+        keys, nullable = [], False
+        for mine, other in zip(outer, columns, strict=True):
+            if mine is None or other is None:
+                raise Unsupported("IN compares with something other than a column")
+            keys.append(self._key(mine, other, set_operation=True))
+            nullable |= mine[1].nullable or other[1].nullable
+        return self._exists(inner, keys, negated=negated, null_aware=negated and nullable)
+
+    def _inner(self, select: exp.Select) -> _Relation | _Query:
+        """Return what a SELECT reads, without its conditions that read the outer query."""
+        context, terms = self._context, where_conjuncts(select)
+        try:
+            return _Relation(context, _only_relation(context, select), self._aliases, terms)
+        except Unsupported:
+            return _Query(context, select, self._aliases, terms)
+
+    def _exists(
+        self, inner: _Relation | _Query, keys: list[Compare], *, negated: bool, null_aware: bool = False
+    ) -> tuple[Exists, _Scan]:
+        """Return what keys, and conditions that read both sides, ask of a relation, and the relation."""
+        context, conditions = self._context, list[Predicate]()
+        translator = _translator(
+            context, lambda node: inner.column(node) or self._outer(node), inner.correlated
+        )
+        for term in inner.correlated:
+            match translator.predicate(term):
+                case None:
+                    raise Unsupported(f"only Spark evaluates {context.shown(term)}")
+                case Compare("=", Column(a), Column(b)) as equality if (a.relation == inner.alias) != (
+                    b.relation == inner.alias
+                ):
+                    turned = replace(equality, left=equality.right, right=equality.left)
+                    keys.append(turned if a.relation == inner.alias else equality)
+                case predicate:
+                    conditions.append(predicate)
+        if not keys:
+            raise Unsupported("no equality ties it to the block")
+        condition = and_all(tuple(conditions))
+        if null_aware and (len(keys) > 1 or condition is not None):
+            raise Unsupported("NOT IN by more than one column, of which some may be null")
+        exists = Exists(inner.alias, tuple(dict.fromkeys(keys)), condition, negated, null_aware)
+        if negated or condition is not None:
+            self._check_searchable()
+        scan = inner.rows(beside(exists))
+        self._aliases.append(inner.alias)
+        return exists, scan
+
+    def _outer(self, node: exp.Column) -> AliasedField | None:
+        column = self._graph.lookup(node)
+        return column if column is not None and column[0] in self._group else None
+
+    def _key(self, outer: AliasedField, inner: AliasedField, *, set_operation: bool = False) -> Compare:
+        equality, types = self._graph.equality(outer, inner), (outer[1].type, inner[1].type)
+        # IN coerces as set operations do; only where both ways agree it is an equality.
+        alike = types[0] == types[1] or all(isinstance(each, t.IntegralType) for each in types)
+        if equality is None or (set_operation and not alike):
+            raise Unsupported("columns of types that Spark compares in a way of its own")
+        return Compare("=", Column(equality.left), Column(equality.right), equality.type)
+
+    def _check_stable(self, node: exp.Expr) -> None:
+        if any(map(self._context.volatility.volatile, (node, *definitions(node)))):
+            raise Unsupported("it may give other rows when it runs again")
+        if self._context.is_streaming(node):
+            raise Unsupported("it reads a stream")
+
+    def _check_calls(self, *nodes: exp.Expr) -> None:
+        """Refuse calls of predicates, whose place in the text a filter of their own has taken."""
+        calls = self._context.calls
+        if any(calls.of(part) is not None for node in nodes for part in node.walk()):
+            raise Unsupported("it calls a predicate")
+
+    def _check_searchable(self) -> None:
+        if self._only_sets is not None:
+            raise Unsupported(self._only_sets)
+
+
+class _Relation:
+    """One relation; those of ``terms`` that read nothing else are its filters, the others correlated."""
+
+    def __init__(
+        self, context: PlanContext, relation: Relation, aliases: Collection[str], terms: Sequence[exp.Expr]
+    ) -> None:
         self._context = context
-        self._member = member_of(context, relation, 0, taken)
-        if self._member.lookup:
+        self._input = JoinInput.of(context, relation, 0, aliases)
+        if self._input.lookup:
             raise Unsupported("it reads a lookup table")
-        self.alias = self._member.alias
-        self._found = SplitConjuncts()
-
-    def column(self, node: exp.Column) -> Found | None:
-        """Return its column that a name means."""
-        match = self._context.names.match(node)
-        if match is None or match.nested:
-            return None
-        sources = match.attribute.sources
-        if len(sources) != 1 or sources[0][0] is not self._member.relation:
-            return None
-        return self.alias, self._member.columns[sources[0][1]]
-
-    def field(self, place: int) -> Found:
-        """Return a column by its place."""
-        return self.alias, self._member.columns[place]
-
-    def correlated(self, terms: Sequence[exp.Expr]) -> list[exp.Expr]:
-        """Take the conditions that read nothing but it as filters."""
-        context, others = self._context, list[exp.Expr]()
+        self.alias = self._input.alias
         if any(term.find(exp.Query) is not None for term in terms):
             raise Unsupported("a subquery in its condition")
-        mine: list[exp.Expr] = []
+        own, self.correlated = list[exp.Expr](), list[exp.Expr]()
         for term in terms:
-            (mine if _reads_only(context, term, self._member.relation) else others).append(term)
-        context.constants.prepare([c for term in mine for c in constant_operands(term)])
-        translator = Translator(context, self.column)
-        found = []
-        for term in mine:
-            scanned = pushable(term) and not context.volatility.volatile(term)
-            reads = frozenset({self.alias})
-            found.append(Conjunct(term, reads, frozenset(), translator.predicate(term), scanned))
-        self._found = sort_conditions(
-            found, translator, lambda _, node: condition_text(context, self._member, node)
+            (own if self._is_read_alone(term) else self.correlated).append(term)
+        translator = _translator(context, self.column, own)
+        alone, none = frozenset({self.alias}), frozenset[int]()
+        filters = [
+            Conjunct(term, alone, none, translator.predicate(term), pushable(context, term)) for term in own
+        ]
+        self._filters = SplitConjuncts.of(
+            filters, translator, lambda _, node: self._input.condition_text(context, node)
         )
-        if self._found.above:
-            node = self._found.above[0].node
-            assert node is not None
-            raise Unsupported(f"only Spark evaluates {context.shown(node)}")
-        return others
+        for conjunct in self._filters.above:
+            raise Unsupported(f"only Spark evaluates {conjunct.shown(context)}")
 
-    def rows(self, read: Collection[str]) -> tuple[RelationSpec, Rows]:
-        """Return the relation, filtered."""
-        columns = [field for field in self._member.columns if field.name in read]
-        return rows_of(self._context, self._member, columns, self._found)
+    def _is_read_alone(self, term: exp.Expr) -> bool:
+        attributes = (match.attribute for _, match in _meant(self._context, term))
+        return all(source is self._input.relation for each in attributes for source, _ in each.sources)
+
+    def column(self, node: exp.Column) -> AliasedField | None:
+        """Return its column that a name means, None if it means anything else."""
+        match = self._context.names.match(node)
+        if match is None or match.nested or match.attribute.relation is not self._input.relation:
+            return None
+        return self.field(match.attribute.sources[0][1])
+
+    def field(self, place: int) -> AliasedField:
+        """Return a column by its place."""
+        return self.alias, self._input.columns[place]
+
+    def rows(self, read: Collection[str]) -> _Scan:
+        """Return it, filtered, with these of its columns."""
+        columns = [field for field in self._input.columns if field.name in read]
+        return rows_of(self._context, self._input, columns, self._filters)
 
 
-class Several:
-    """A FROM clause that is read by itself.
+class _Query:
+    """A query that is read by itself, with columns ``c0``, ``c1``, …
 
-    Args:
-        context: The query.
-        select: A SELECT that :func:`plain` has passed.
-        taken: Aliases that are in use.
+    With ``terms``, the WHERE of a SELECT that :func:`_plain` has passed, it is read without the correlated
+    ones, and its columns are those of its FROM clause that are looked up. Without, it is :meth:`whole`.
     """
 
-    def __init__(self, context: PlanContext, select: exp.Select, taken: Sequence[str]) -> None:
+    def __init__(
+        self,
+        context: PlanContext,
+        query: exp.Expr,
+        aliases: Collection[str],
+        terms: Sequence[exp.Expr] | None = None,
+    ) -> None:
         self._context = context
-        self._select = select
-        self._scope = context.names.scopes.of(select)
-        self.alias = _fresh(taken)
+        self._query = query
+        self.alias = "subquery"
+        while self.alias in aliases:
+            self.alias += "_"
+        self.correlated: list[exp.Expr] = []
         self._columns: dict[tuple[int, int], tuple[Field, Span]] = {}
-        self._cut: list[exp.Expr] = []
+        self._whole: tuple[list[Field], FrameInput] | None = None
+        if terms is not None:
+            self._cut(query, terms)
 
-    def column(self, node: exp.Column) -> Found | None:
-        """Return its column that a name means."""
+    def whole(self, count: int) -> list[AliasedField]:
+        """Take the query as it stands, of any form, and return its columns."""
+        context, names = self._context, [f"c{n}" for n in range(count)]
+        if context.escapes(self._query):
+            raise Unsupported("it reads the outer query in a form that Millrace does not read")
+        read = self._read(names, context.text.edits)
+        try:
+            schema = context.schema(self._template(names, ()))
+        except PySparkException:
+            raise Unsupported("Spark cannot analyse it by itself") from None
+        fields = [field_of(column) for column in schema.fields]
+        self._whole = fields, read
+        return [(self.alias, field) for field in fields]
+
+    def column(self, node: exp.Column) -> AliasedField | None:
+        """Return its column that a name means, None if it means anything else."""
         names = self._context.names
-        found = names.find(node)
-        if found is None or found.why or found.match is None or found.match.nested:
+        resolved = names.find(node)
+        if resolved is None or resolved.why or resolved.match is None or resolved.match.nested:
             return None
-        sources = found.match.attribute.sources
-        if found.scope is not self._scope or len(sources) != 1:
+        sources = resolved.match.attribute.sources
+        if resolved.scope.select is not self._query or len(sources) != 1:
             return None
         relation, place = sources[0]
         key = (id(relation), place)
@@ -164,94 +420,82 @@ class Several:
             self._columns[key] = field, name_span(node)
         return self.alias, self._columns[key][0]
 
-    def correlated(self, terms: Sequence[exp.Expr]) -> list[exp.Expr]:
-        """Return the conditions that read the outer query; the text is read without them."""
-        inside = _inside(self._select)
-        self._cut = [term for term in terms if not _is_inside(self._context, term, inside)]
-        apart = {id(part) for term in self._cut for part in term.walk()}
-        apart |= {id(part) for item in self._select.expressions for part in item.walk()}
-        rest = [part for part in self._select.walk() if id(part) not in apart]
-        if not all(_is_inside(self._context, part, inside) for part in rest if isinstance(part, exp.Column)):
+    def _cut(self, select: exp.Expr, terms: Sequence[exp.Expr]) -> None:
+        """Find the conditions that read the outer query; refuse one that reads it somewhere else."""
+        inside = {id(part) for part in select.walk() if isinstance(part, exp.Select)}
+
+        def is_inside(node: exp.Expr) -> bool:
+            return all(id(scope.select) in inside for scope, _ in _meant(self._context, node))
+
+        self.correlated = [term for term in terms if not is_inside(term)]
+        dropped = {id(part) for node in (*self.correlated, *select.expressions) for part in node.walk()}
+        if not all(is_inside(column) for column in select.find_all(exp.Column) if id(column) not in dropped):
             raise Unsupported("it reads the outer query somewhere else than in WHERE")
-        return self._cut
 
-    def rows(self, read: Collection[str]) -> tuple[RelationSpec, Rows]:
-        """Return the FROM clause with what is left of WHERE."""
-        context, statement = self._context, self._context.statement
-        chosen = [each for each in self._columns.values() if each[0].name in read]
-        items = ", ".join(context.text.edited(span) for _, span in chosen)
-        spans = [statement.span(item) for item in self._select.expressions]
+    def rows(self, read: Collection[str]) -> _Scan:
+        """Return it with these of its columns; as it stands, with all."""
+        fields, rows = self._whole or self._columns_read(read)
+        return RelationSpec(self.alias, schema_of(self.alias, fields)), rows
+
+    def _columns_read(self, read: Collection[str]) -> tuple[list[Field], FrameInput]:
+        text, span = self._context.text, self._context.statement.span
+        columns = [(field, name) for field, name in self._columns.values() if field.name in read]
+        spans = [span(item) for item in self._query.expressions]
         start, end = spans[0][0], spans[-1][1]
-        edits = [Edit(start, end, (items,)), *(Edit(*statement.span(term), ("true",)) for term in self._cut)]
-        edits += [each for each in context.text.edits if each.end < start or each.start > end]
-        prefix = with_prefix(statement, self._select, context.text.edited)
-        text = context.text.with_edits(statement.span(self._select, "a subquery"), edits)
-        names = ", ".join(field.name for field, _ in chosen)
-        made = f"{prefix}SELECT * FROM ({text}) AS __t({names})"
-        if context.frames.barred(made):
+        edits = [Edit(start, end, (", ".join(text.edited(name) for _, name in columns),))]
+        edits += [Edit(*span(term), ("true",)) for term in self.correlated]
+        edits += [edit for edit in text.edits if edit.end < start or edit.start > end]
+        fields = [field for field, _ in columns]
+        return fields, self._read([field.name for field in fields], edits)
+
+    def _read(self, names: Iterable[str], edits: Iterable[Edit]) -> FrameInput:
+        template = self._template(names, edits)
+        if self._context.catalog.barred(template):
             raise Unsupported("it reads a lookup table")
-        return RelationSpec(self.alias, schema_of(self.alias, [field for field, _ in chosen])), Read(made)
+        return FrameInput(template)
+
+    def _template(self, names: Iterable[str], edits: Iterable[Edit]) -> str:
+        statement = self._context.statement
+
+        def render(span: Span) -> str:
+            return self._context.text.with_edits(span, edits)
+
+        text = render(statement.span(self._query, "a subquery"))
+        prefix = with_prefix(statement, self._query, render)
+        return f"{prefix}SELECT * FROM ({text}) AS __t({', '.join(names)})"
 
 
-class Whole:
-    """A subquery that reads nothing of the outer one; its columns are ``c0``, ``c1``, …
+def _translator(context: PlanContext, lookup: Lookup, nodes: Iterable[exp.Expr]) -> Translator:
+    """Return a translator of some conditions, whose constants Spark is asked for at once."""
+    context.constants.prepare([constant for node in nodes for constant in constant_operands(node)])
+    return Translator(context, lookup)
 
-    Args:
-        context: The query.
-        query: The subquery.
-        taken: Aliases that are in use.
-        count: Number of its columns.
+
+def _meant(context: PlanContext, node: exp.Expr) -> Iterator[tuple[Scope, Match]]:
+    """Yield what names of columns mean, each with its SELECT; refuse names that are not certain."""
+    for column in node.find_all(exp.Column):
+        resolved = context.names.find(column)
+        if resolved is None:
+            continue
+        if resolved.why or resolved.match is None:
+            raise Unsupported(f"it is not certain what {column.name} means")
+        yield resolved.scope, resolved.match
+
+
+def _plain(select: exp.Expr, *, shown: bool) -> exp.Select:
+    """Return a SELECT whose rows are those of its FROM clause that its WHERE keeps; refuse any other query.
+
+    Where it is ``shown``, its columns matter; otherwise they only must not change the number of rows.
     """
-
-    def __init__(self, context: PlanContext, query: exp.Expr, taken: Sequence[str], count: int) -> None:
-        statement, text = context.statement, context.text
-        if context.escapes(query):
-            raise Unsupported("it reads the outer query in a form that Millrace does not read")
-        self.alias = _fresh(taken)
-        span, names = statement.span(query, "a subquery"), ", ".join(f"c{n}" for n in range(count))
-        asked, self._made = (
-            f"{with_prefix(statement, query, render)}SELECT * FROM ({render(span)}) AS __in({names})"
-            for render in (text.bound, text.edited)
-        )
-        if context.frames.barred(self._made):
-            raise Unsupported("it reads a lookup table")
-        try:
-            self.fields = [field_of(column) for column in context.schema(asked).fields]
-        except PySparkException:
-            raise Unsupported("Spark cannot analyse it by itself") from None
-
-    def column(self, node: exp.Column) -> Found | None:
-        """Return None: no name outside of it means one of its columns."""
-        return None
-
-    def correlated(self, terms: Sequence[exp.Expr]) -> list[exp.Expr]:
-        """Return no condition: all of them are within it."""
-        return []
-
-    def rows(self, read: Collection[str]) -> tuple[RelationSpec, Rows]:
-        """Return it with all of its columns."""
-        return RelationSpec(self.alias, schema_of(self.alias, self.fields)), Read(self._made)
-
-
-def plain(select: exp.Expr, *, shown: bool) -> exp.Select:
-    """Return a SELECT whose rows are those of its FROM clause that its WHERE keeps.
-
-    Args:
-        select: A query.
-        shown: Whether its columns matter; otherwise they only must not change the number of rows.
-
-    Raises:
-        Unsupported: It is another form of query.
-    """
-    found = _from_and_where(select)
-    items = [unwrap(item.unalias()) for item in found.expressions]
-    if not all(isinstance(item, exp.Column if shown else _SHOWN) for item in items):
+    plain = _from_and_where(select)
+    items = [unwrap(item.unalias()) for item in plain.expressions]
+    if not all(isinstance(item, exp.Column if shown else _CONSTANT_ITEMS) for item in items):
         raise Unsupported("a subquery that computes columns")
-    return found
+    return plain
 
 
 def _from_and_where(select: exp.Expr) -> exp.Select:
-    """Return a SELECT that has nothing but items, FROM and WHERE; raises as :func:`plain` does."""
+    """Return a SELECT that has nothing but items, FROM and WHERE."""
     if not isinstance(select, exp.Select):
         raise Unsupported("a set operation")
     more = [name for name, value in select.args.items() if value and name not in _PLAIN]
@@ -259,6 +503,17 @@ def _from_and_where(select: exp.Expr) -> exp.Select:
     if more or select.args.get("from_") is None or (distinct is not None and distinct.args.get("on")):
         raise Unsupported(f"a subquery with {more[0].rstrip('_').upper() if more else 'an odd form'}")
     return select
+
+
+def _only_relation(context: PlanContext, select: exp.Select) -> Relation:
+    """Return the one relation of a SELECT's FROM clause; raises Unsupported where there are more."""
+    scope = context.names.scopes.of(select)
+    if scope.clause is None:
+        raise Unsupported(scope.why or "a subquery without FROM")
+    content = scope.clause.items[0].content
+    if len(scope.clause.items) > 1 or not isinstance(content, Relation) or scope.clause.views:
+        raise Unsupported("a subquery over several relations")
+    return content
 
 
 def existence_test(select: exp.Select) -> exp.Exists | exp.In | None:
@@ -272,70 +527,10 @@ def existence_test(select: exp.Select) -> exp.Exists | exp.In | None:
     around = node.parent
     try:
         if isinstance(around, exp.Exists):
-            plain(select, shown=False)
+            _plain(select, shown=False)
             return around
         if isinstance(around, exp.In) and node.arg_key == "query":
             return None if aggregates(_from_and_where(select)) or is_windowed(select) else around
     except Unsupported:
         pass
     return None
-
-
-def only_relation(context: PlanContext, select: exp.Select) -> Relation:
-    """Return the one relation of a SELECT's FROM clause.
-
-    Raises:
-        Unsupported: There are several, or the FROM clause has a form that only Spark handles.
-    """
-    scope = context.names.scopes.of(select)
-    if scope.clause is None:
-        raise Unsupported(scope.why or "a subquery without FROM")
-    content = scope.clause.items[0].content
-    if len(scope.clause.items) > 1 or not isinstance(content, Relation) or scope.clause.views:
-        raise Unsupported("a subquery over several relations")
-    return content
-
-
-def _fresh(taken: Sequence[str]) -> str:
-    alias = "subquery"
-    while alias in taken:
-        alias += "_"
-    return alias
-
-
-def _inside(select: exp.Select) -> set[int]:
-    return {id(part) for part in select.walk() if isinstance(part, exp.Select)}
-
-
-def _meant(context: PlanContext, node: exp.Expr) -> Iterator[tuple[Scope, Match]]:
-    """Yield what names mean, each with the SELECT whose column it is; nothing for those that are no columns.
-
-    Raises:
-        Unsupported: It is not certain what one means.
-    """
-    for column in node.find_all(exp.Column):
-        found = context.names.find(column)
-        if found is None:
-            continue
-        if found.why or found.match is None:
-            raise Unsupported(f"it is not certain what {column.name} means")
-        yield found.scope, found.match
-
-
-def _is_inside(context: PlanContext, node: exp.Expr, inside: Collection[int]) -> bool:
-    """Tell whether every name means a column of these SELECTs.
-
-    Raises:
-        Unsupported: It is not certain what one means.
-    """
-    return all(id(scope.select) in inside for scope, _ in _meant(context, node))
-
-
-def _reads_only(context: PlanContext, node: exp.Expr, relation: Relation) -> bool:
-    """Tell whether every name outside of subqueries means a column of a relation.
-
-    Raises:
-        Unsupported: It is not certain what one means.
-    """
-    matches = (match for _, match in _meant(context, node))
-    return all(each is relation for match in matches for each, _ in match.attribute.sources)

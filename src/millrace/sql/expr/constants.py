@@ -18,7 +18,7 @@ from sqlglot import exp
 from sqlglot.optimizer.simplify import simplify
 
 from millrace.sql.expr.types import Constant, digits_of, plain_date
-from millrace.sql.session.frames import Frames
+from millrace.sql.session.asking import Frames
 from millrace.sql.syntax.edits import unescape
 from millrace.sql.syntax.parse import unwrap
 

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from pyspark.errors import PySparkException
 from pyspark.sql import types as t
@@ -24,7 +23,7 @@ from sqlglot import exp
 from millrace.engine.expressions import Column, ColumnRef, Literal, TimestampAdd
 from millrace.parquet.tables import ParquetTable
 from millrace.spark.types import arrow_type
-from millrace.sql.blocks.join_inputs import DerivedColumn, JoinInput, renamings
+from millrace.sql.blocks.join_graph import DerivedColumn, JoinGraph, JoinInput
 from millrace.sql.expr.functions import (
     ARITHMETIC,
     DATE,
@@ -45,9 +44,6 @@ from millrace.sql.expr.types import Field, field_of, type_within
 from millrace.sql.planner.context import PlanContext
 from millrace.sql.syntax.edits import Edit, Span
 from millrace.sql.syntax.parse import Unsupported, unwrap
-
-if TYPE_CHECKING:
-    from millrace.sql.blocks.join_graph import JoinGraph
 
 _DAY = 86_400_000_000
 _FIXED = ("UTC", "Etc/UTC", "GMT", "Z", "+00:00")
@@ -75,10 +71,10 @@ class DerivedColumns:
         statement = self._context.statement
         if len(reads) != 1 or foreign or not statement.has_span(node):
             return None
-        relation = self._graph.members[next(iter(reads))]
+        relation = self._graph.inputs[next(iter(reads))]
         if relation.lookup or self._context.volatility.volatile(node):
             return None
-        edits = renamings(self._context, relation, node)
+        edits = relation.renamings(self._context, node)
         if edits is None:
             return None
         # Without ANSI arithmetic never raises: what overflows begins again at the other end.

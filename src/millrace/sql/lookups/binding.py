@@ -15,25 +15,16 @@ import pyarrow as pa
 from millrace.engine.expressions import And, Column, ColumnRef, Compare, InList, Literal, Or, Predicate
 from millrace.engine.spec import Equality, RelationSpec
 from millrace.lookups.index_spec import IndexSpec
-from millrace.spark.block import ParquetInput
-from millrace.sql.blocks.components import Groups
-from millrace.sql.blocks.conditions import SplitConjuncts
-from millrace.sql.blocks.join_inputs import JoinInput, read_from, schema_of
+from millrace.spark.block import FrameInput, LookupInput, ParquetInput
+from millrace.sql.blocks.conditions import SplitConjuncts, connected
+from millrace.sql.blocks.join_graph import JoinInput
+from millrace.sql.blocks.scan import read_from, schema_of
 from millrace.sql.expr.types import Field
 from millrace.sql.lookups.tables import Lookup
 from millrace.sql.planner.context import PlanContext
-from millrace.sql.planner.plan import LookedUp, Read, Values
 from millrace.sql.syntax.parse import Unsupported
 
 _MOST_CONSTANTS = 100_000
-
-
-@dataclass(eq=False)
-class Constants:
-    """Constant keys as a relation of a block."""
-
-    spec: RelationSpec
-    rows: Values
 
 
 @dataclass(eq=False)
@@ -43,14 +34,14 @@ class AccessPlan:
     Attributes:
         equalities: The block's, with those that constants add.
         residuals: What became of equalities that compare a bind column in a second type.
-        constants: Relations of constants.
+        constants: Constant keys as relations of the block.
         indexes: Per lookup table that is asked, the indexes that are bound; none for one that is only
             scanned by sources.
     """
 
     equalities: list[Equality]
     residuals: list[Predicate] = field(default_factory=list)
-    constants: list[Constants] = field(default_factory=list)
+    constants: list[tuple[RelationSpec, FrameInput]] = field(default_factory=list)
     indexes: dict[str, tuple[IndexSpec, ...]] = field(default_factory=dict)
 
 
@@ -64,25 +55,18 @@ def bind(
 ) -> AccessPlan:
     """Find out how the lookup tables among the relations of a block are reached.
 
-    Args:
-        members: The block's relations.
-        others: Relations of subqueries.
-        equalities: What joins them all.
-        filters: Per alias, what the block applies to the relation alone.
-        scans: Whether lookup tables are scanned, where they can be.
-
-    Raises:
-        Unsupported: A lookup table that is not scanned is bound by nothing.
+    ``others`` are relations of subqueries. ``filters`` are, per alias, what the block applies to the relation
+    alone. Without ``scans`` no lookup table is scanned. Unsupported where one is bound by nothing.
     """
     lookups = {m.alias: m.lookup for m in members if m.lookup is not None}
     binding = AccessPlan(list(equalities))
     if not lookups:
         return binding
-    for alias, found in lookups.items():
-        if not found.table.is_set:
-            _keep_one_type(binding, alias, found)
+    for alias, lookup in lookups.items():
+        if not lookup.table.is_set:
+            _keep_one_type(binding, alias, lookup)
     reached = {member.alias for member in members} | {spec.alias for spec in others}
-    reached -= {alias for alias, found in lookups.items() if not (scans and found.table.is_scanned)}
+    reached -= {alias for alias, lookup in lookups.items() if not (scans and lookup.table.is_scanned)}
     while True:
         ties = _ties(binding.equalities)
         while fresh := {
@@ -97,32 +81,32 @@ def bind(
         for alias in lost:
             binds = lookups[alias].table.bind
             free = [[c for c in columns if not ties[alias, c] & reached] for columns in binds]
-            made = _constants(alias, lookups[alias], free, filters.get(alias, ()), len(binding.constants))
-            if made:
+            keys = _constants(alias, lookups[alias], free, filters.get(alias, ()), len(binding.constants))
+            if keys:
                 break
         else:
             raise Unsupported("; ".join(_unbound(alias, lookups[alias]) for alias in lost))
-        for constants, equality in made:
-            binding.constants.append(constants)
+        for spec, rows, equality in keys:
+            binding.constants.append((spec, rows))
             binding.equalities.append(equality)
-            reached.add(constants.spec.alias)
-    for alias, found in lookups.items():
-        bound = tuple(i for i in found.table.indexes() if all(ties[alias, c] for c in i.columns))
-        if bound or found.asked or not scans:
+            reached.add(spec.alias)
+    for alias, lookup in lookups.items():
+        bound = tuple(i for i in lookup.table.indexes() if all(ties[alias, c] for c in i.columns))
+        if bound or lookup.needs_keys or not scans:
             binding.indexes[alias] = bound
     return binding
 
 
-def _unbound(alias: str, found: Lookup) -> str:
-    name = found.table.name
+def _unbound(alias: str, lookup: Lookup) -> str:
+    name = lookup.table.name
     shown = f"lookup table {name!r}" + ("" if alias.lower() == name.lower() else f" ({alias})")
-    return f"{shown} needs values for {found.table.needs(alias)}"
+    return f"{shown} needs values for {lookup.table.needs(alias)}"
 
 
-def _keep_one_type(binding: AccessPlan, alias: str, found: Lookup) -> None:
+def _keep_one_type(binding: AccessPlan, alias: str, lookup: Lookup) -> None:
     """Let each bind column be compared in one type: asked in two, a row could come twice."""
-    for column in found.table.bind[0]:
-        own = found.table.schema.field(column).type
+    for column in lookup.table.bind[0]:
+        own = lookup.table.schema.field(column).type
         ref = ColumnRef(alias, column)
         touching = [e for e in binding.equalities if ref in e.ends]
         kinds = list(dict.fromkeys(e.type for e in touching))
@@ -140,43 +124,43 @@ def _ties(equalities: Iterable[Equality]) -> Mapping[tuple[str, str], set[str]]:
     """Return, per relation and column, the other relations that equalities of one type tie it to."""
     pairs = [((e.left, e.type), (e.right, e.type)) for e in equalities]
     ties: dict[tuple[str, str], set[str]] = defaultdict(set)
-    for group in Groups.tied(pairs).sets():
+    for group in connected(pairs):
         for ref, _ in group:
             ties[ref.relation, ref.column] |= {other.relation for other, _ in group} - {ref.relation}
     return ties
 
 
 def _constants(
-    alias: str, found: Lookup, free: Sequence[list[str]], filters: Sequence[Predicate], number: int
-) -> list[tuple[Constants, Equality]]:
+    alias: str, lookup: Lookup, free: Sequence[list[str]], filters: Sequence[Predicate], number: int
+) -> list[tuple[RelationSpec, FrameInput, Equality]]:
     """Return relations of constants that bind an index of a lookup table, none if there are none.
 
     ``free`` are, for each index, the columns that no other relation has values for.
     """
     best: dict[str, list[pa.Scalar]] | None = None
     for columns in free:
-        known = {c: constants_of(filters, ColumnRef(alias, c), found) for c in columns}
-        values = {column: keys for column, keys in known.items() if keys is not None}
+        keys = ((column, constants_of(filters, ColumnRef(alias, column), lookup)) for column in columns)
+        values = {column: constants for column, constants in keys if constants is not None}
         if len(values) == len(columns) and (best is None or len(values) < len(best)):
             best = values
-    made = []
-    for place, (column, keys) in enumerate((best or {}).items(), number):
-        kind = found.table.schema.field(column).type
-        rows = pa.table({"key": pa.array(keys, kind)})
-        spec = RelationSpec(f"__key{place}", rows.schema, rows=len(keys))
+    relations = []
+    for place, (column, constants) in enumerate((best or {}).items(), number):
+        kind = lookup.table.schema.field(column).type
+        rows = pa.table({"key": pa.array(constants, kind)})
+        spec = RelationSpec(f"__key{place}", rows.schema, rows=len(constants))
         equality = Equality(ColumnRef(spec.alias, "key"), ColumnRef(alias, column), kind)
-        made.append((Constants(spec, Values(rows)), equality))
-    return made
+        relations.append((spec, FrameInput(rows), equality))
+    return relations
 
 
-def constants_of(filters: Sequence[Predicate], ref: ColumnRef, found: Lookup) -> list[pa.Scalar] | None:
+def constants_of(filters: Sequence[Predicate], ref: ColumnRef, lookup: Lookup) -> list[pa.Scalar] | None:
     """Return distinct values, in the column's type, one of which a row must have; None if any may do."""
-    kind = found.table.schema.field(ref.column).type
+    kind = lookup.table.schema.field(ref.column).type
     for predicate in filters:
         values = _values(predicate, ref)
         if values is not None and len(values) <= _MOST_CONSTANTS:
-            exact = [each for value in values if (each := _exactly(value, kind)) is not None]
-            return list(dict.fromkeys(exact))
+            exact = (_exactly(value, kind) for value in values)
+            return list(dict.fromkeys(value for value in exact if value is not None))
     return None
 
 
@@ -187,19 +171,19 @@ def _values(predicate: Predicate, ref: ColumnRef) -> list[pa.Scalar] | None:
         case InList(Column(left), values, kind) if left == ref:
             return [pa.scalar(value, kind) for value in values if value is not None]
         case And(arguments):
-            known = [v for a in arguments if (v := _values(a, ref)) is not None]
-            return min(known, key=len, default=None)
+            sets = [_values(a, ref) for a in arguments]
+            return min((each for each in sets if each is not None), key=len, default=None)
         case Or(arguments):
-            each = [_values(a, ref) for a in arguments]
-            return None if None in each else [value for values in each for value in values or ()]
+            sets = [_values(a, ref) for a in arguments]
+            return None if None in sets else [value for each in sets for value in each or ()]
     return None
 
 
 def _exactly(value: pa.Scalar, kind: pa.DataType) -> pa.Scalar | None:
     """Return a constant in a column's type; None if no value of that type is equal to it."""
     try:
-        made = value.cast(kind)
-        return made if made.cast(value.type).equals(value) else None
+        exact = value.cast(kind)
+        return exact if exact.cast(value.type).equals(value) else None
     except pa.ArrowInvalid:
         return None
 
@@ -208,26 +192,26 @@ def lookup_rows(
     context: PlanContext,
     member: JoinInput,
     columns: list[Field],
-    found: SplitConjuncts,
+    conjuncts: SplitConjuncts,
     indexes: tuple[IndexSpec, ...],
     *,
     scans: bool = True,
-) -> tuple[RelationSpec, LookedUp]:
+) -> tuple[RelationSpec, LookupInput]:
     """Return the spec of a lookup table that is asked, and how it is; without ``scans`` by key alone."""
     lookup = member.lookup
     assert lookup is not None
     table = lookup.table
     if table.is_set:
         columns = list(member.columns)
-    filters = tuple(dict.fromkeys(found.filters.get(member.alias, ())))
+    filters = tuple(dict.fromkeys(conjuncts.filters.get(member.alias, ())))
     schema = schema_of(member.alias, columns)
-    scan: ParquetInput | Read | None = None
+    scan: ParquetInput | FrameInput | None = None
     if scans and lookup.parquet is not None:
         scan = ParquetInput(lookup.parquet, tuple(schema.names), filters)
     elif scans and lookup.scan is not None:
         placeholder = context.frames.place(lookup.scan, "t")
         whole = f"SELECT * FROM {placeholder}"  # noqa: S608
-        scan = read_from(whole, member, columns, found.texts.get(member.alias, ()))
+        scan = read_from(whole, member, columns, conjuncts.texts.get(member.alias, ()))
     # Of a set, equal tuples from several access methods are one by that alone.
     spec = RelationSpec(member.alias, schema)
-    return spec, LookedUp(indexes, scan, table.sources if scans else (), filters)
+    return spec, LookupInput(indexes, scan, table.sources if scans else (), filters)

@@ -6,18 +6,17 @@ query for them may leave out whatever only removes rows; it never misses one.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from sqlglot import exp
 
-from millrace.sql.lookups.outsides import shown_places, uses
-from millrace.sql.lookups.views import View, clause_of, is_repeatable, is_strict
+from millrace.sql.expr.constants import is_constant
 from millrace.sql.planner.context import PlanContext
-from millrace.sql.syntax.ctes import definitions, tables_in
+from millrace.sql.syntax.ctes import cte_of, definitions, tables_in
 from millrace.sql.syntax.edits import plain_quote
 from millrace.sql.syntax.from_clause import FromClause, FromItem, JoinStep, Relation
-from millrace.sql.syntax.parse import Statement, Unsupported, compared, function_of, unwrap
+from millrace.sql.syntax.parse import Statement, Unsupported, compared, function_of, unwrap, where_conjuncts
 from millrace.sql.syntax.scopes import Scope
 
 KEYS = "__k"
@@ -25,6 +24,13 @@ KEYS = "__k"
 
 Wanted = Sequence[frozenset[str]]
 """For each value that is wanted, the relation's columns (in lower case) any of which gives it."""
+
+# Expressions of these are null when a column of theirs is.
+_STRICT = (
+    exp.Column, exp.Identifier, exp.Literal, exp.Paren, exp.Cast, exp.DataType, exp.DataTypeParam, exp.Lower,
+    exp.Upper, exp.Trim, exp.Add, exp.Sub, exp.Mul, exp.Neg, exp.Substring, exp.Boolean,
+)  # fmt: skip
+_BARRED = (exp.Query, exp.AggFunc, exp.Window, exp.Star)
 
 
 @dataclass(frozen=True)
@@ -55,16 +61,109 @@ class Keys:
         for place, node in enumerate(self.relations):
             begin = ", " if place else "\nFROM "
             text += ("\n" if isinstance(node, exp.Join) else begin) + statement.cut(node)
-        terms = [f"({statement.cut(each)}\n)" for each in self.where]  # a comment may end a term
+        terms = [f"({statement.cut(term)}\n)" for term in self.where]  # a comment may end a term
         return text + "\n" + (f"\nWHERE {' AND '.join(terms)}" if terms else "")
 
 
-class KeyFinder:
-    """Finds the values for relations of one query.
+class RelationSite:
+    """One relation in its FROM clause, and what the conditions there say about it.
 
-    Args:
-        context: The query.
+    Unsupported where the FROM clause has a form that is not read here.
     """
+
+    def __init__(self, context: PlanContext, scope: Scope, relation: Relation) -> None:
+        self.context, self.scope, self.relation = context, scope, relation
+        self.clause = _clause_of(scope)
+        self.place = self.clause.number(relation)
+        self.step = self.clause.steps[self.place]
+
+    def on(self) -> list[exp.Expr]:
+        """Return the terms that rows of this relation have to meet to be joined, by an inner or left join."""
+        if self.step.free:
+            return self.clause.inner_terms
+        return self.step.terms if self.step.item.kind == "left" and self.step.relation is not None else []
+
+    def column(self, node: exp.Expr) -> str | None:
+        """Return the lower-case name of this relation's column that an expression is, None if it is none."""
+        inner = unwrap(node)
+        match = self.context.names.match(inner) if isinstance(inner, exp.Column) else None
+        if match is None or match.nested or match.attribute.relation is not self.relation:
+            return None
+        return match.attribute.name.lower()
+
+    def hints(self, wanted: Iterable[frozenset[str]]) -> Iterator[str]:
+        """Yield what about this relation's place keeps its columns from being bound."""
+        steps, kind = self.clause.steps, self.step.item.kind
+        if self.step.relation is None:
+            yield "it stands in a parenthesised join; write that as a derived table, (SELECT … FROM …)"
+        if kind in ("right", "full"):
+            yield f"a {kind.upper()} JOIN keeps all of its rows"
+        behind = [step.item.kind for step in steps[self.place + 1 :]]
+        if "full" in behind:
+            yield "a FULL JOIN keeps all of its rows"
+        elif self.place == 0 and behind[:1] == ["left"]:
+            yield "a LEFT, SEMI or ANTI JOIN keeps all rows of its left side"
+        names = frozenset().union(*wanted)
+        for term in [*(term for step in steps for term in step.terms), *self.clause.where]:
+            inner = unwrap(term)
+            if not isinstance(inner, exp.EQ | exp.NullSafeEQ) or not self.context.statement.has_span(term):
+                continue
+            shown, sides = self.context.shown(term), (inner.this, inner.expression)
+            if isinstance(inner, exp.NullSafeEQ):
+                if names & set(map(self.column, sides)):
+                    yield f"{shown} also asks for null, which no source can be asked for"
+                continue
+            for side in sides:
+                if self.column(side) is None and names & set(map(self.column, side.find_all(exp.Column))):
+                    yield f"{shown} compares an expression of the column, not the column itself"
+
+    def partners(self, term: exp.Expr) -> Iterator[tuple[str, exp.Expr]]:
+        """Yield a column of this relation with the expression that a term says it is equal to.
+
+        Only expressions are meant whose values can be got without this relation, by running them again.
+        """
+        for name, other in self._sides(term):
+            read = self.context.names.relations_read(other)
+            if read is not None and self.relation not in read and _is_repeatable(self.context, other):
+                yield name, other
+
+    def _sides(self, term: exp.Expr) -> Iterator[tuple[str, exp.Expr]]:
+        inner = unwrap(term)
+        if isinstance(inner, exp.EQ):
+            for own, other in ((inner.this, inner.expression), (inner.expression, inner.this)):
+                if (name := self.column(own)) is not None:
+                    yield name, other
+
+    def fixed(self, term: exp.Expr) -> set[str]:
+        """Return the columns of this relation that a term limits to values that need no other relation."""
+        inner = unwrap(term)
+        if not isinstance(inner, exp.In):
+            return {name for name, other in self._sides(term) if is_constant(other)}
+        query, keys = inner.args.get("query"), [self.column(key) for key in compared(inner)]
+        if query is None:
+            is_fixed = len(keys) == 1 and bool(inner.expressions) and all(map(is_constant, inner.expressions))
+        else:
+            is_fixed = not self.context.volatility.unrepeatable(query) and not self.context.escapes(query)
+        return {key for key in keys if key is not None} if is_fixed and None not in keys else set()
+
+    def filters(self) -> list[exp.Expr]:
+        """Return terms that this relation's rows have to meet, whatever they are joined with."""
+        terms = [term for term in self.on() if self._reads_only_this(term)]
+        if not self.step.item.semi:
+            # A WHERE that a null does not meet drops the rows that an outer join makes up.
+            terms += [term for term in self.clause.where if term not in terms and self.fixed(term)]
+        return terms
+
+    def _reads_only_this(self, term: exp.Expr) -> bool:
+        if self.fixed(term):
+            return True
+        read = self.context.names.relations_read(term)
+        reads_only_this = set(read or ()) == {self.relation} and term.find(exp.Anonymous) is None
+        return reads_only_this and _is_repeatable(self.context, term)
+
+
+class KeyFinder:
+    """Finds the values for relations of one query."""
 
     def __init__(self, context: PlanContext) -> None:
         self._context = context
@@ -81,98 +180,113 @@ class KeyFinder:
             raise Unsupported("it is bound by itself")
         self._under_way.append(relation)
         try:
-            view = View.of(self._context, scope, relation)
-            if any(each.alias == KEYS for each in view.clause.relations()):
+            site = RelationSite(self._context, scope, relation)
+            if any(each.alias == KEYS for each in site.clause.relations()):
                 raise Unsupported("")  # it has been tried: the values do not compare with the column
-            reasons = list(view.hints(wanted))
+            reasons = list(site.hints(wanted))
             for way in (self._among, self._before, self._behind, self._around, self._outside):
                 try:
-                    return self._checked(way(view, wanted))
+                    if (queries := way(site, wanted)) is not None:
+                        self._check_repeatable(queries)
+                        return queries
                 except Unsupported as leave:
                     reasons.append(str(leave))
-            raise Unsupported("; ".join(dict.fromkeys(each for each in reasons if each)))
+            raise Unsupported("; ".join(dict.fromkeys(filter(None, reasons))))
         finally:
             self._under_way.pop()
 
-    # Ways to values; each raises Unsupported where it leads to none
+    def _check_repeatable(self, queries: Iterable[Keys]) -> None:
+        for node in {id(node): node for keys in queries for node in keys.nodes}.values():
+            for part in (node, *definitions(node)):
+                why = self._context.volatility.unrepeatable(part)
+                if why is not None:
+                    raise Unsupported(f"what gives its values may give others when it runs again ({why})")
 
-    def _among(self, view: View, wanted: Wanted) -> list[Keys]:
+    # Ways to values; each returns None, or raises Unsupported with a reason, where it leads to none
+
+    def _among(self, site: RelationSite, wanted: Wanted) -> list[Keys] | None:
         """Among relations that inner joins join: those that the values read, and what they join."""
-        if not view.step.free:
-            raise Unsupported("")
-        free = _free(view.clause)
-        picked = self._of_steps(view, view.on(), wanted, free)
-        return [self._closure(view.clause, picked, free - {view.place})]
+        free = _free(site.clause)
+        picked = self._pick_in(site, site.on(), wanted, free) if site.step.free else None
+        return [self._closure(site.clause, picked, free - {site.place})] if picked else None
 
-    def _before(self, view: View, wanted: Wanted) -> list[Keys]:
-        """Before a left (or inner) join: the whole left side, but for left joins that nobody needs."""
-        item, place = view.step.item, view.place
-        if not place or not (item.kind == "left" or view.step.free):
-            raise Unsupported("")
-        try:
-            terms = view.on() + ([] if item.semi else view.clause.filters)
-            picked = self._of_steps(view, terms, wanted, set(range(place)))
-        except Unsupported:
+    def _before(self, site: RelationSite, wanted: Wanted) -> list[Keys] | None:
+        """Before a left (or inner) join: the whole left side, but for lookups that nobody needs."""
+        item = site.step.item
+        if not site.place or not (item.kind == "left" or site.step.free):
+            return None
+        terms = site.on() + ([] if item.semi else site.clause.filters)
+        picked = self._pick_in(site, terms, wanted, set(range(site.place)))
+        if picked is None:
             using: dict[str, exp.Expr] = {name.lower(): exp.to_identifier(name) for name in item.using}
             picked = [using[min(names & set(using))] for names in wanted if names & set(using)]
-            if len(picked) < len(wanted):
-                raise
-        return [self._prefix(view, picked)]
+        return [self._prefix(site, picked)] if len(picked) == len(wanted) else None
 
-    def _behind(self, view: View, wanted: Wanted) -> list[Keys]:
+    def _behind(self, site: RelationSite, wanted: Wanted) -> list[Keys] | None:
         """Behind a RIGHT join, on the side of which every row stays."""
-        steps = view.clause.steps
+        steps = site.clause.steps
         behind = next((n for n, step in enumerate(steps) if step.item.kind in ("right", "full")), 0)
         join = steps[behind].item.join
-        if join is None or view.place >= behind or join.side.upper() != "RIGHT" or view.step.item.semi:
-            raise Unsupported("")
-        picked = self._of_steps(view, steps[behind].terms, wanted, {behind})
-        return [Keys(tuple(picked), (join.this,))]
+        if join is None or site.place >= behind or join.side.upper() != "RIGHT" or site.step.item.semi:
+            return None
+        picked = self._pick_in(site, steps[behind].terms, wanted, {behind})
+        return [Keys(tuple(picked), (join.this,))] if picked else None
 
-    def _around(self, view: View, wanted: Wanted) -> list[Keys]:
+    def _around(self, site: RelationSite, wanted: Wanted) -> list[Keys] | None:
         """Around a subquery: the relations of a SELECT that it refers to."""
         around: set[Scope] = set()
 
-        def outer(node: exp.Expr) -> bool:
+        def is_outer(node: exp.Expr) -> bool:
             scopes = {f.scope for f in map(self._names.find, node.find_all(exp.Column)) if f}
-            if len(scopes) != 1 or view.scope in scopes or not around <= scopes:
+            if len(scopes) != 1 or site.scope in scopes or not around <= scopes:
                 return False
             around.update(scopes)
             return True
 
-        picked = _pick(view, view.on(), wanted, outer)
-        return [self._from_scope(around.pop(), picked, view.scope.select)]
+        picked = _pick(site, site.on(), wanted, is_outer)
+        return [self._of_scope(around.pop(), picked, site.scope.select)] if picked else None
 
-    def _outside(self, view: View, wanted: Wanted) -> list[Keys]:
+    def _outside(self, site: RelationSite, wanted: Wanted) -> list[Keys] | None:
         """Outside of a derived table, common table expression or IN: where its result is joined."""
-        select = view.scope.select
+        select = site.scope.select
         if select.find_ancestor(exp.Select, exp.With) is None:
-            raise Unsupported("")
-        places = [shown_places(view, names) for names in wanted]
-        found: list[Keys] = []
-        for scope, use in uses(self._context, select):
+            return None
+        places = [_shown_places(site, names) for names in wanted]
+        queries: list[Keys] = []
+        for scope, use in _uses(self._context, select):
             if isinstance(use, Relation):
                 names = [name.lower() for name in self._names.columns(use)]
-                found += self.find(scope, use, [frozenset(names[p] for p in each) for each in places])
+                queries += self.find(scope, use, [frozenset(names[p] for p in each) for each in places])
                 continue
-            values = [compared(use)[each[0]] for each in places]
-            if not all(is_repeatable(self._context, node) for node in values):
+            values = [compared(use)[first] for first, *_ in places]
+            if not all(_is_repeatable(self._context, node) for node in values):
                 raise Unsupported("IN compares it with something that may differ between two calls")
-            found.append(self._from_scope(scope, values, select))
-        return found
+            queries.append(self._of_scope(scope, values, select))
+        return queries
 
-    # Making queries
+    # Queries
 
-    def _of_steps(
-        self, view: View, terms: Iterable[exp.Expr], wanted: Wanted, steps: set[int]
-    ) -> list[exp.Expr]:
+    def _pick_in(
+        self, site: RelationSite, terms: Iterable[exp.Expr], wanted: Wanted, steps: set[int]
+    ) -> list[exp.Expr] | None:
         """Return an expression for each value, constant or over some steps of the FROM clause."""
-        return _pick(view, terms, wanted, lambda node: self._places(view.clause, node) <= steps)
+        return _pick(site, terms, wanted, lambda node: self._places(site.clause, node) <= steps)
 
     def _places(self, clause: FromClause, node: exp.Expr) -> set[int]:
         """Return the steps of a FROM clause that an expression reads, and -1 if it may read anything else."""
         read = self._names.relations_read(node)
         return {-1} if read is None else {clause.number(relation) for relation in read}
+
+    def _filters(
+        self, clause: FromClause, terms: Iterable[exp.Expr], steps: set[int]
+    ) -> list[tuple[exp.Expr, set[int]]]:
+        """Return the terms over some steps that may be evaluated once more, for the values, with these."""
+        reads = ((term, self._places(clause, term)) for term in terms)
+        return [(term, read) for term, read in reads if read and read <= steps and self._may_stay(term)]
+
+    def _may_stay(self, term: exp.Expr) -> bool:
+        called = any(function_of(part) is not None for part in term.walk())
+        return not called and _is_repeatable(self._context, term)
 
     def _closure(self, clause: FromClause, picked: Sequence[exp.Expr], free: set[int]) -> Keys:
         """Return the query over the relations that the values read and those that equalities tie to them.
@@ -181,79 +295,78 @@ class KeyFinder:
         """
         steps = clause.steps
         places = {place for node in picked for place in self._places(clause, node)}
-        terms = [(term, self._places(clause, term)) for term in clause.inner_terms]
-        kept = [(term, reads) for term, reads in terms if reads and reads <= free and self._may_stay(term)]
-        barred = {place for place in free - places if self._is_asked(steps[place])}
-        ties = [reads for term, reads in kept if isinstance(unwrap(term), exp.EQ) and not reads & barred]
+        terms = self._filters(clause, clause.inner_terms, free)
+        asked = {place for place in free - places if self._is_asked(steps[place])}
+        ties = [reads for term, reads in terms if isinstance(unwrap(term), exp.EQ) and not reads & asked]
         while more := {place for reads in ties if reads & places for place in reads - places}:
             places |= more
         if len(places) > 1 and any(steps[p].item.merges for p in places):
             raise Unsupported("relations joined by USING or NATURAL give the values")
         nodes = [steps[p].item.relations()[0].node for p in sorted(places)]
-        return Keys(tuple(picked), tuple(nodes), tuple(term for term, reads in kept if reads <= places))
+        return Keys(tuple(picked), tuple(nodes), tuple(term for term, reads in terms if reads <= places))
 
-    def _prefix(self, view: View, picked: Sequence[exp.Expr]) -> Keys:
-        """Return the query over what stands before a relation in its FROM clause, as far as it is needed."""
-        clause = view.clause
-        if view.step.clause is not clause:
+    def _prefix(self, site: RelationSite, picked: Sequence[exp.Expr]) -> Keys:
+        """Return the query over what stands before a relation in its FROM clause."""
+        clause = site.clause
+        if site.step.clause is not clause:
             raise Unsupported("it stands in a parenthesised join")
-        where = [] if view.step.free else view.on()
-        before = set(range(view.place))
-        where = [
-            term
-            for term in where + clause.filters
-            if (reads := self._places(clause, term)) and reads <= before and self._may_stay(term)
-        ]
+        where = ([] if site.step.free else site.on()) + clause.filters
+        where = [term for term, _ in self._filters(clause, where, set(range(site.place)))]
         needed = {r for node in (*picked, *where) for r in self._names.relations_read(node) or ()}
-        kept: list[exp.Expr] = []
-        for item in reversed(clause.items[: view.step.place]):
+        joins: list[exp.Expr] = []
+        for item in reversed(clause.items[: site.step.place]):
             if item.content not in needed and not clause.merges and self._is_needless(item):
                 continue
-            kept.insert(0, item.join or view.scope.select.args["from_"].this)
+            joins.insert(0, item.join or site.scope.select.args["from_"].this)
             needed |= set() if item.on is None else set(self._names.relations_read(item.on) or ())
-        return Keys(tuple(picked), tuple(kept), tuple(where))
+        return Keys(tuple(picked), tuple(joins), tuple(where))
 
-    def _from_scope(self, scope: Scope, picked: Sequence[exp.Expr], inner: exp.Expr) -> Keys:
+    def _of_scope(self, scope: Scope, picked: Sequence[exp.Expr], inner: exp.Expr) -> Keys:
         """Return the query over relations of a SELECT around a subquery."""
         node = inner.parent
         while node is not None and node is not scope.select:
             if isinstance(node, exp.From | exp.Join):
                 raise Unsupported("it depends on the FROM clause that it stands in")
             node = node.parent
-        clause = clause_of(scope)
+        clause = _clause_of(scope)
         places = {place for node in picked for place in self._places(clause, node)}
         if -1 in places:
             raise Unsupported("a subquery that depends on more than the SELECT around it")
-        if places <= _free(clause):
-            return self._closure(clause, picked, _free(clause))
-        if not all(is_strict(node) for node in picked):
+        if places <= (free := _free(clause)):
+            return self._closure(clause, picked, free)
+        if not all(map(_is_strict, picked)):
             raise Unsupported("an expression over an outer join gives the values")
         read = {r for node in picked for r in self._names.relations_read(node) or ()}
         return Keys(tuple(picked), tuple(r.node for r in clause.relations() if r in read))
 
-    def _may_stay(self, term: exp.Expr) -> bool:
-        """Tell whether a condition may be evaluated once more, for the values."""
-        called = any(function_of(part) is not None for part in term.walk())
-        return not called and is_repeatable(self._context, term)
-
     def _is_asked(self, step: JoinStep) -> bool:
-        found = None if step.relation is None else self._context.lookup(step.relation)
-        return found is not None and found.asked
+        lookup = None if step.relation is None else self._context.lookup(step.relation)
+        return lookup is not None and lookup.needs_keys
 
     def _is_needless(self, item: FromItem) -> bool:
         """Tell whether a join whose columns nobody reads may be left out; a semi join only to ask less."""
         if item.join is None or item.kind != "left" or not isinstance(item.content, Relation):
             return False
         lookups = map(self._context.catalog.lookup, tables_in(item.join))
-        return not item.semi or any(found.asked for found in lookups if found is not None)
+        return not item.semi or any(lookup.needs_keys for lookup in lookups if lookup is not None)
 
-    def _checked(self, found: list[Keys]) -> list[Keys]:
-        for node in {id(node): node for keys in found for node in keys.nodes}.values():
-            for part in (node, *definitions(node)):
-                why = self._context.volatility.unrepeatable(part)
-                if why is not None:
-                    raise Unsupported(f"what gives its values may give others when it runs again ({why})")
-        return found
+
+def _clause_of(scope: Scope) -> FromClause:
+    """Return a SELECT's FROM clause; Unsupported where it has a form that is not read here."""
+    if scope.clause is None or scope.clause.views:
+        raise Unsupported(scope.why or "a FROM clause in a form that Millrace does not read")
+    return scope.clause
+
+
+def _is_repeatable(context: PlanContext, node: exp.Expr) -> bool:
+    """Tell whether an expression can be evaluated once more, apart from the query, with the same value."""
+    barred = any(isinstance(part, _BARRED) for part in node.walk())
+    return not barred and context.statement.has_span(node) and not context.volatility.unrepeatable(node)
+
+
+def _is_strict(node: exp.Expr) -> bool:
+    """Tell whether an expression has a column and is null where one of its columns is."""
+    return all(isinstance(part, _STRICT) for part in node.walk()) and node.find(exp.Column) is not None
 
 
 def _free(clause: FromClause) -> set[int]:
@@ -262,19 +375,98 @@ def _free(clause: FromClause) -> set[int]:
 
 
 def _pick(
-    view: View, terms: Iterable[exp.Expr], wanted: Wanted, fits: Callable[[exp.Expr], bool]
-) -> list[exp.Expr]:
+    site: RelationSite, terms: Iterable[exp.Expr], wanted: Wanted, fits: Callable[[exp.Expr], bool]
+) -> list[exp.Expr] | None:
     """Return an expression for each value, of those that terms say it is equal to; constants before others.
 
-    Raises:
-        Unsupported: For one there is none that fits.
+    None where one has none that fits.
     """
-    pairs = [pair for term in terms for pair in view.partners(term)]
+    pairs = [pair for term in terms for pair in site.partners(term)]
     pairs.sort(key=lambda pair: pair[1].find(exp.Column) is not None)
     picked = []
     for names in wanted:
         best = next((node for name, node in pairs if name in names and fits(node)), None)
         if best is None:
-            raise Unsupported("")
+            return None
         picked.append(best)
     return picked
+
+
+# Where the result columns of a SELECT inside another are joined
+
+
+def _shown_places(site: RelationSite, names: frozenset[str]) -> list[int]:
+    """Return the places in a SELECT's result of a relation's columns.
+
+    Unsupported where it shows none, or rows with other values in them change what it shows of the rest.
+    """
+    select = site.scope.select
+    group, distinct = select.args.get("group"), select.args.get("distinct")
+    own = [part for part in select.walk() if part.find_ancestor(exp.Select) is select]
+    if any(isinstance(part, exp.Window) for part in own):
+        raise Unsupported("a window function around it reads all of its rows")
+    if group is None and any(isinstance(part, exp.AggFunc) for part in own):
+        raise Unsupported("an aggregate around it reads all of its rows")
+    if distinct is not None and distinct.args.get("on"):
+        raise Unsupported("DISTINCT ON around it reads all of its rows")
+    if group is not None:
+        if any(group.args.get(name) for name in ("rollup", "cube", "grouping_sets", "totals", "all")):
+            raise Unsupported("GROUP BY with ROLLUP, CUBE or GROUPING SETS reads all of its rows")
+        if not names & {site.column(each) for each in group.expressions}:
+            raise Unsupported("an aggregate around it reads all of its rows")
+    places = [
+        place
+        for place, result in enumerate(site.context.names.results(site.scope))
+        if (shown := result.attribute) and shown.relation is site.relation and shown.name.lower() in names
+    ]
+    if not places:
+        raise Unsupported("the query around it does not show the column that it is asked by")
+    return places
+
+
+def _uses(context: PlanContext, select: exp.Select) -> Iterator[tuple[Scope, Relation | exp.In]]:
+    """Yield what reads the result of a SELECT inside another: relations, or ``… IN (SELECT …)``.
+
+    Unsupported where rows of it that are equal to no value there may change others, or the uses are unknown.
+    """
+    scopes = context.names.scopes
+    query: exp.Expr = select
+    while True:
+        if any(query.args.get(name) for name in ("limit", "offset", "qualify", "sample")):
+            raise Unsupported("a LIMIT or QUALIFY around it counts all of its rows")
+        parent = query.parent
+        if not isinstance(parent, exp.SetOperation) and not _is_bare(parent):
+            break
+        query = parent  # type: ignore[assignment]  # never None here
+    if isinstance(parent, exp.In) and parent.args.get("query") is query:
+        around = parent.find_ancestor(exp.Select)
+        if around is None or not any(unwrap(term) is parent for term in where_conjuncts(around)):
+            raise Unsupported(
+                "IN is not a condition of its own in WHERE, so that all rows of its query matter"
+            )
+        yield scopes.of(around), parent
+    elif isinstance(parent, exp.CTE):
+        yield from _of_definition(context, parent)
+    elif (relation := scopes.find(parent)) is not None:
+        yield relation
+    else:
+        raise Unsupported("it stands in a subquery whose whole result is read")
+
+
+def _is_bare(node: exp.Expr | None) -> bool:
+    """Tell whether it is parentheses around a part of a UNION, or around the query of IN."""
+    around = exp.SetOperation | exp.In | exp.Subquery | exp.CTE
+    return isinstance(node, exp.Subquery) and not node.alias and isinstance(node.parent, around)
+
+
+def _of_definition(context: PlanContext, cte: exp.CTE) -> Iterator[tuple[Scope, Relation]]:
+    with_, root = cte.find_ancestor(exp.With), context.statement.root
+    if with_ is None or with_.args.get("recursive") or root is None:
+        raise Unsupported("a recursive common table expression")
+    uses = [(scope, relation) for scope, relation in context.names.scopes.relations() if relation.cte is cte]
+    nodes = {id(relation.node) for _, relation in uses}
+    if any(cte_of(node) is cte and id(node) not in nodes for node in tables_in(root)):
+        raise Unsupported(
+            f"the common table expression {cte.alias} is read in a form that is not looked into"
+        )
+    yield from uses

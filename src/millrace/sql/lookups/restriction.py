@@ -18,8 +18,7 @@ from millrace.errors import InputError, first_line
 from millrace.lookups.table import LookupTable
 from millrace.spark.plans import explained
 from millrace.sql.expr.determinism import unrepeatable_plan
-from millrace.sql.lookups.keys import KEYS, KeyFinder
-from millrace.sql.lookups.views import View
+from millrace.sql.lookups.keys import KEYS, KeyFinder, RelationSite
 from millrace.sql.planner.context import PlanContext, short
 from millrace.sql.planner.plan import Plan
 from millrace.sql.session.tables import Table
@@ -33,9 +32,7 @@ from millrace.sql.syntax.scopes import Scope
 class Restriction:
     """Replaces lookup tables of one query.
 
-    Args:
-        context: The query.
-        rows: Plans another query over the same tables, its blocks numbered from a number on.
+    ``rows`` plans another query over the same tables, its blocks numbered from a number on.
     """
 
     def __init__(self, context: PlanContext, rows: Callable[[str, int], Plan]) -> None:
@@ -44,34 +41,29 @@ class Restriction:
 
     def is_needed(self, node: exp.Table) -> bool:
         """Tell whether a lookup table stands where no block takes it."""
-        found = self._context.names.scopes.find(node)
+        where = self._context.names.scopes.find(node)
         try:
-            return found is None or not View.of(self._context, *found).step.free
+            return where is None or not RelationSite(self._context, *where).step.free
         except Unsupported:
             return False  # a block may still say why
 
     def apply(self, node: exp.Table, reasons: Sequence[str]) -> None:
-        """Replace a lookup table in the query's text.
+        """Replace a lookup table, which no block takes for these reasons, in the query's text.
 
-        Args:
-            node: Its place.
-            reasons: Why no block takes it.
-
-        Raises:
-            Refusal: Nothing gives the values to ask it with.
+        Refuse it where nothing gives the values to ask it with.
         """
         table = self._context.catalog.of(node)
         assert table.lookup is not None
         why = list(reasons)
-        found = self._context.names.scopes.find(node)
-        if found is None or found[1].columns:
+        where = self._context.names.scopes.find(node)
+        if where is None or where[1].columns:
             why.append("it has a form that is not looked into, such as a list of column names or TABLESAMPLE")
         elif node.args.get("sample"):
             why.append("TABLESAMPLE")
         else:
             for columns in table.lookup.table.bind:
                 try:
-                    plan = self._rows(*found, table, columns)
+                    plan = self._rows(*where, table, columns)
                 except Unsupported as leave:
                     why.append(str(leave))
                 except Refusal as refused:
@@ -89,19 +81,19 @@ class Restriction:
         """Return the rows of a lookup table that matter in a place, asked by some of its columns."""
         context, statement, node = self._context, self._context.statement, relation.node
         assert isinstance(node, exp.Table)
-        view = View.of(context, scope, relation)
-        filters = view.filters()
-        fixed = {name for term in filters for name in view.fixed(term)}
+        site = RelationSite(context, scope, relation)
+        filters = site.filters()
+        fixed = {name for term in filters for name in site.fixed(term)}
         free = [column for column in columns if column.lower() not in fixed]
         wanted = [frozenset({column.lower()}) for column in free]
         keys = KeyFinder(context).find(scope, relation, wanted) if free else []
-        pieces = [piece for each in keys for piece in each.nodes]
+        pieces = [piece for query in keys for piece in query.nodes]
         self._check_tables(pieces)
         alias = plain_quote(node.alias or node.name)
         text = with_prefix(statement, [*filters, *pieces], lambda span: statement.text[slice(*span)])
         text += f"SELECT {alias}.* FROM "
         if free:
-            values = "\nUNION\n".join(each.text(statement) for each in keys) or _no_values(table, free)
+            values = "\nUNION\n".join(query.text(statement) for query in keys) or _no_values(table, free)
             text += f"(\n{values}\n) AS {KEYS} INNER JOIN "
         text += f"{'.'.join(plain_quote(part.name) for part in node.parts)} AS {alias}"
         if free:
@@ -115,18 +107,17 @@ class Restriction:
         """Refuse tables that are read twice and may differ, as far as Spark's plan shows it."""
         for node in {id(table): table for each in nodes for table in base_tables(each)}.values():
             table = self._context.catalog.of(node)
-            if table.parquet is None and table.lookup is None:
-                try:
-                    plan = explained(table.frame, "EXTENDED")
-                except PySparkException:
-                    continue
-                found = unrepeatable_plan(plan)
-                if found is not None:
-                    raise InputError(
-                        f"table {table.name!r} has to be read twice, for the keys of a lookup table and for "
-                        f"its rows, but it may differ the second time ({found} in its plan); write it to "
-                        "files first"
-                    )
+            if table.parquet is not None or table.lookup is not None:
+                continue
+            try:
+                why = unrepeatable_plan(explained(table.frame, "EXTENDED"))
+            except PySparkException:
+                continue
+            if why is not None:
+                raise InputError(
+                    f"table {table.name!r} has to be read twice, for the keys of a lookup table and for its "
+                    f"rows, but it may differ the second time ({why} in its plan); write it to files first"
+                )
 
     def _replace(self, node: exp.Table, table: Table, plan: Plan) -> None:
         """Put rows in the place of a table's name."""
@@ -148,31 +139,25 @@ def _no_values(table: Table, columns: Sequence[str]) -> str:
 
 
 class Refusal(InputError):
-    """A lookup table stands where nothing gives the values to ask it with.
-
-    Attributes:
-        place: The name of the first relation of its FROM clause, in lower case.
-    """
+    """A lookup table stands where nothing gives the values to ask it with."""
 
     place = ""
+    """The name of the first relation of its FROM clause, in lower case."""
 
 
 def refusal(
     context: PlanContext, left: Sequence[tuple[exp.Table, LookupTable]], reasons: Sequence[str]
 ) -> Refusal:
     """Return the error for lookup tables that nothing binds, in their places."""
-    texts = []
-    for node, table in left:
-        alias = node.alias or node.name
-        shown = _place(context, node)
-        texts.append(
-            f"lookup table {table.name!r} cannot be asked in {shown!r}: nothing there gives values for "
-            f"{table.needs(alias)}"
-        )
-    why = "; ".join(dict.fromkeys(each for each in reasons if each))
+    text = "; ".join(
+        f"lookup table {table.name!r} cannot be asked in {_place(context, node)!r}: nothing there gives "
+        f"values for {table.needs(node.alias or node.name)}"
+        for node, table in left
+    )
+    why = "; ".join(dict.fromkeys(filter(None, reasons)))
+    text += f" ({why})" if why else ""
     node, table = left[0]
     first = f"{node.alias or node.name}.{table.bind[0][0]}"
-    text = "; ".join(texts) + (f" ({why})" if why else "")
     error = Refusal(
         f"{text}. What would work: an equality with what another relation has (… = {first}, of a type that "
         f"compares without a cast of {first}), as a condition of its own in ON or WHERE; constants "
@@ -186,6 +171,6 @@ def refusal(
 
 def _place(context: PlanContext, node: exp.Table) -> str:
     """Return the text of the FROM clause or join that a table stands in, on one line."""
-    found = node.find_ancestor(exp.From, exp.Join, exp.Query)
-    shown = context.shown(found if isinstance(found, exp.From | exp.Join) else node)
+    around = node.find_ancestor(exp.From, exp.Join, exp.Query)
+    shown = context.shown(around if isinstance(around, exp.From | exp.Join) else node)
     return short(shown.lstrip(", "), 80)

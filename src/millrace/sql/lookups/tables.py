@@ -12,9 +12,9 @@ from millrace.errors import InputError, first_line, near
 from millrace.lookups.table import Unreadable
 from millrace.options import StorageOptions
 from millrace.parquet.parquet import ParquetTable
-from millrace.spark.stored import stored_at
+from millrace.spark.path_tables import open_path
 from millrace.spark.types import spark_schema
-from millrace.sql.session.frames import Frames
+from millrace.sql.session.asking import Frames
 from millrace.sql.syntax.edits import plain_quote
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ class Lookup:
     parquet: ParquetTable | None = None
 
     @property
-    def asked(self) -> bool:
+    def needs_keys(self) -> bool:
         """Whether Spark cannot read it."""
         return self.scan is None
 
@@ -49,43 +49,37 @@ def lookup_of(
     """Return a lookup table, and the DataFrame that stands for it in the query's text.
 
     That is its scan, equal rows once, where Spark can read one; else one that fails when it is read.
-
-    Raises:
-        MillraceError: A source cannot work, or the scan has not the table's columns.
     """
     table.check()
     if table.frame is None:
-        one = frames.spark.range(0, 1, 1, 1)  # opaque to Spark's optimizer, which may not take it for empty
-        return Lookup(table), one.mapInArrow(Unreadable(table.name), spark_schema(table.schema))
-    parquet = None
-    if isinstance(table.frame, str):
-        found = stored_at(frames.spark, table.frame, storage=storage)
-        given, parquet = found.frame, found.files
-        if parquet is not None and not parquet.schema.equals(table.schema):
-            parquet = None
-    else:
-        given = table.frame
-    scan = _with_columns(table, given)
-    return Lookup(table, scan, parquet), scan.distinct()
+        row = frames.spark.range(0, 1, 1, 1)  # opaque to Spark's optimizer, which may not take it for empty
+        return Lookup(table), row.mapInArrow(Unreadable(table.name), spark_schema(table.schema))
+    frame, files = table.frame, None
+    if isinstance(frame, str):
+        at = open_path(frames.spark, frame, storage=storage)
+        frame, files = at.frame, at.files
+    scan = _with_columns(table, frame)
+    direct = files if files is not None and files.schema.equals(table.schema) else None
+    return Lookup(table, scan, direct), scan.distinct()
 
 
-def _with_columns(table: LookupTable, given: DataFrame) -> DataFrame:
+def _with_columns(table: LookupTable, frame: DataFrame) -> DataFrame:
     """Return a scan's rows with the table's columns, in its order and types."""
     where = f"the scan of lookup table {table.name!r}"
-    known = {name.lower(): name for name in given.columns}
+    names = {name.lower(): name for name in frame.columns}
     columns = []
     for field in spark_schema(table.schema).fields:
-        name = known.get(field.name.lower())
+        name = names.get(field.name.lower())
         if name is None:
-            raise InputError(f"{where} has no column {field.name!r}: {near(field.name, given.columns)}")
+            raise InputError(f"{where} has no column {field.name!r}: {near(field.name, frame.columns)}")
         column = sf.col(plain_quote(name))
-        if given.schema[name].dataType != field.dataType:
+        if frame.schema[name].dataType != field.dataType:
             column = column.cast(field.dataType)
         columns.append(column.alias(field.name))
     try:
-        made = given.select(*columns)
-        made.schema  # noqa: B018  # Spark Connect analyses only now
+        scan = frame.select(*columns)
+        scan.schema  # noqa: B018  # Spark Connect analyses only now
     except PySparkException as error:
-        told = f"{where} has columns of other types, which Spark cannot cast ({first_line(error)})"
-        raise InputError(told) from None
-    return made
+        why = f"{where} has columns of other types, which Spark cannot cast ({first_line(error)})"
+        raise InputError(why) from None
+    return scan

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from millrace.options import Options
-from millrace.spark.block import Block, FrameInput, Input, LookupInput, ParquetInput
+from millrace.spark.block import FrameInput, Input, LookupInput
 from millrace.spark.execute import execute
 from millrace.spark.types import spark_schema
-from millrace.sql.planner.plan import BlockPlan, Direct, LookedUp, Plan, Read, Rows, Values
-from millrace.sql.session.frames import Frames
+from millrace.sql.planner.plan import BlockPlan, Direct, Plan
+from millrace.sql.session.asking import Frames
 from millrace.sql.session.functions import Functions
 from millrace.sql.syntax.edits import unescape
 from millrace.streams.lookups import continuous_with_lookups
@@ -27,27 +27,17 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class PlannedBlock:
-    """A block that eddies run.
+    """A block that eddies run, its inputs made: its DataFrame, its plan and, after a run, its figures."""
 
-    Attributes:
-        plan: What was planned.
-        block: The join and its inputs.
-        run: Its DataFrame, its plan and, after a run, its figures.
-    """
-
-    plan: BlockPlan
-    block: Block
+    block: BlockPlan
     run: PreparedBlock
 
 
 @dataclass(frozen=True)
 class PlannedFilter:
-    """Predicates that an eddy runs inside Spark's own filter.
+    """Predicates that an eddy runs inside Spark's own filter: its function, plan and, after a run, figures.
 
-    Attributes:
-        name: Names it in reports.
-        calls: The conditions it stands for, as written; none for a function that Spark calls anywhere.
-        mask: Its function, its plan and, after a run, its figures.
+    ``calls`` are the conditions it stands for, as written; none for a function that Spark calls anywhere.
     """
 
     name: str
@@ -92,24 +82,23 @@ def build(plan: Plan, frames: Frames, functions: Functions, options: Options) ->
     taken: list[PlannedBlock] = []
     filters: list[PlannedFilter] = []
     for name, part in plan.parts:
-        made = build(part, frames, functions, options)
-        frames.put(name, made.df)
-        taken += made.taken
-        filters += made.filters
-    for one in plan.filters:
-        filters.append(
-            PlannedFilter(one.name, one.calls, functions.filter(one.function, one.slots, one.labels))
-        )
-    for each in plan.blocks:
-        block = block_of(each, frames)
-        if each.times is None:
+        query = build(part, frames, functions, options)
+        frames.put(name, query.df)
+        taken += query.taken
+        filters += query.filters
+    for each in plan.filters:
+        mask = functions.filter(each.function, each.slots, each.labels)
+        filters.append(PlannedFilter(each.name, each.calls, mask))
+    for planned in plan.blocks:
+        block = with_inputs(planned, frames)
+        if block.times is None:
             run = execute(frames.spark, block, options)
-        elif any(isinstance(given, LookupInput) for given in block.inputs.values()):
-            run = continuous_with_lookups(frames.spark, block, each.times, options)
+        elif any(isinstance(rows, LookupInput) for rows in block.inputs.values()):
+            run = continuous_with_lookups(frames.spark, block, block.times, options)
         else:
-            run = continuous(frames.spark, block, each.times, options)
-        frames.put(each.name, run.frame, unshared=True)
-        taken.append(PlannedBlock(each, block, run))
+            run = continuous(frames.spark, block, block.times, options)
+        frames.put(block.name, run.frame, unshared=True)
+        taken.append(PlannedBlock(block, run))
     return PlannedQuery(
         frames.sql(plan.template),
         tuple(taken),
@@ -122,38 +111,37 @@ def build(plan: Plan, frames: Frames, functions: Functions, options: Options) ->
     )
 
 
-def block_of(plan: BlockPlan, frames: Frames) -> Block:
-    """Return a planned block with its inputs."""
+def with_inputs(plan: BlockPlan, frames: Frames) -> BlockPlan:
+    """Return a block with the DataFrames of its inputs."""
     inputs: dict[str, Input] = {}
-    sources = []
-    known: dict[object, tuple[Input, int | None]] = {}
+    relations = []
+    built: dict[object, tuple[Input, int | None]] = {}
     for relation in plan.join.sources:
-        given = plan.rows[relation.alias]
-        same: object = relation.alias
-        if plan.times is not None and isinstance(given, Read):
-            same = (given.template, given.computed)
-        found = known.get(same) or _input(given, relation.schema, frames)
-        known[same] = found  # a stream that is read twice in the same way is one input
-        inputs[relation.alias], rows = found
-        sources.append(relation if rows is None else replace(relation, rows=rows, guessed=True))
+        rows = plan.inputs[relation.alias]
+        key: object = relation.alias
+        if plan.times is not None and isinstance(rows, FrameInput) and isinstance(rows.source, str):
+            key = (rows.source, rows.computed)  # a stream that is read twice in the same way is one input
+        if key not in built:
+            built[key] = _with_frame(rows, frames)
+        inputs[relation.alias], count = built[key]
+        relations.append(relation if count is None else replace(relation, rows=count, guessed=True))
     joined = len(plan.join.relations)
-    join = replace(plan.join, relations=tuple(sources[:joined]), beside=tuple(sources[joined:]))
-    return Block(plan.name, join, inputs, plan.result, plan.aggregate, plan.stream)
+    join = replace(plan.join, relations=tuple(relations[:joined]), beside=tuple(relations[joined:]))
+    return replace(plan, join=join, inputs=inputs)
 
 
-def _input(rows: Rows, schema: pa.Schema, frames: Frames) -> tuple[Input, int | None]:
-    """Return where a relation's rows come from, and how many these are if Spark has been asked."""
+def _with_frame(rows: Input, frames: Frames) -> tuple[Input, int | None]:
+    """Return an input with its DataFrame, and how many rows that has if Spark has been asked."""
     match rows:
-        case ParquetInput():
-            return rows, None
-        case Values(table):
+        case LookupInput(scan=FrameInput() as scan):
+            built, count = _with_frame(scan, frames)
+            assert isinstance(built, FrameInput)
+            return replace(rows, scan=built), count
+        case FrameInput(source=pa.Table() as table):
             frame = frames.spark.createDataFrame(table, spark_schema(table.schema))
-            return FrameInput(frame, max(1, table.nbytes)), None
-        case Read(template, why=why, computed=computed):
+            return replace(rows, source=frame, bytes=max(1, table.nbytes)), None
+        case FrameInput(source=str(template)):
             frame = frames.analyse(template)
             count, size = frames.estimate(template)
-            return FrameInput(frame, size, why, computed), count
-        case LookedUp(indexes, scan, sources, filters):
-            given, count = (None, None) if scan is None else _input(scan, schema, frames)
-            assert not isinstance(given, LookupInput)
-            return LookupInput(indexes, given, sources, filters), count
+            return replace(rows, source=frame, bytes=size), count
+    return rows, None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -11,7 +12,7 @@ from pyspark.sql import types as t
 from sqlglot import exp
 
 from millrace.errors import first_line
-from millrace.sql.blocks.calls import Calls
+from millrace.sql.blocks.predicates import Calls
 from millrace.sql.expr.constants import Constants
 from millrace.sql.expr.determinism import Determinism
 from millrace.sql.expr.types import Field, field_of
@@ -32,24 +33,9 @@ if TYPE_CHECKING:
 class PlanContext:
     """One query on its way to a plan. Spark is only asked: nothing is made in the session.
 
-    Args:
-        statement: The query.
-        text: Its text, with its names bound.
-        catalog: The tables.
-        predicates: The caller's, by lower-case name.
-        first: Number of the first block.
-        aggregates: Whether tasks may aggregate the rows of blocks.
-
     Attributes:
-        names: What its names mean.
-        calls: The calls of the caller's predicates.
-        blocks: The blocks so far, inner ones first.
-        filters: The filters so far, inner ones first.
-        parts: Queries for the rows of lookup tables, with their placeholders.
-        reasons: Why something stayed with Spark.
+        aggregates: Whether tasks may aggregate the rows of blocks.
         placed: Ids of the syntax trees of relations that a block took.
-        direct: How the result is a block's.
-        shared: The common table expressions that are computed once though they are read several times.
     """
 
     def __init__(
@@ -83,6 +69,18 @@ class PlanContext:
         self._replaced: dict[int, Table] = {}
         self._streaming: dict[int, bool] = {}
 
+    def plan(self) -> Plan:
+        """Return what the query becomes."""
+        return Plan(
+            self.text.rewritten(),
+            tuple(self.blocks),
+            tuple(self.filters),
+            tuple(dict.fromkeys(self.reasons)),
+            self.direct,
+            tuple(self.parts),
+            tuple(self.shared),
+        )
+
     # Tables
 
     def replace(self, node: exp.Table, table: Table) -> None:
@@ -98,11 +96,7 @@ class PlanContext:
         return None if table is None else table.lookup
 
     def describe(self, relation: Relation) -> tuple[Field, ...]:
-        """Return the columns that Spark says a relation has.
-
-        Raises:
-            Unsupported: Spark cannot analyse it by itself.
-        """
+        """Return the columns that Spark says a relation has; Unsupported where it cannot analyse it alone."""
         shown = short(self.shown(relation.node))
         if relation.kind in ("cte", "query") and self.escapes(relation.node):
             raise Unsupported(f"{shown} reads columns of the query around it")
@@ -118,11 +112,7 @@ class PlanContext:
         return self.catalog.analyse(template, alike=True).schema
 
     def whole(self, relation: Relation, text: Callable[[Span], str]) -> str:
-        """Return a query for all columns of a relation; ``text`` gives out the pieces of this one.
-
-        Raises:
-            Unsupported: The definitions that it needs cannot be put into one WITH clause.
-        """
+        """Return a query for all columns of a relation; ``text`` gives out the pieces of this one."""
         prefix = with_prefix(self.statement, relation.node, text)
         return f"{prefix}SELECT * FROM {text(relation.item)}"  # noqa: S608
 
@@ -130,8 +120,8 @@ class PlanContext:
         """Tell whether a query reads columns of a SELECT around it, and so cannot run by itself."""
         parts = list(within(node))
         inside = {id(part) for part in parts if isinstance(part, exp.Select)}
-        found = (self.names.find(part) for part in parts if isinstance(part, exp.Column))
-        return any(each is not None and id(each.scope.select) not in inside for each in found)
+        columns = (self.names.find(part) for part in parts if isinstance(part, exp.Column))
+        return any(column is not None and id(column.scope.select) not in inside for column in columns)
 
     def has_block(self, node: exp.Expr) -> bool:
         """Tell whether a block took a relation in a query; definitions that it reads do not count."""
@@ -168,13 +158,10 @@ class PlanContext:
     @cached_property
     def stem(self) -> str:
         """What generated names begin with: nothing in the query or in its tables does."""
-        known = {self.statement.text.lower()}
-        known |= {f.name.lower() for table in self.catalog.used for f in table.fields}
-        for number in range(1_000_000):
-            stem = "__mr" if not number else f"__mr_{number}_"
-            if not any(stem in text for text in known):
-                return stem
-        raise AssertionError("no name is free")
+        texts = {self.statement.text.lower()}
+        texts |= {field.name.lower() for table in self.catalog.used for field in table.fields}
+        stems = ("__mr" if not number else f"__mr_{number}_" for number in itertools.count())
+        return next(stem for stem in stems if not any(stem in text for text in texts))
 
     def next_block(self, more: int = 0) -> int:
         """Return the number of the next block but so many."""

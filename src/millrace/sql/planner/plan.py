@@ -10,15 +10,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-import pyarrow as pa
-from pyspark.sql import types as t
-
-from millrace.engine.aggregates import AggregateSpec
-from millrace.engine.expressions import Predicate, Value
-from millrace.engine.spec import JoinSpec
-from millrace.lookups.index_spec import IndexSpec
-from millrace.lookups.source import Source
-from millrace.spark.block import ParquetInput
+from millrace.spark.block import Block, FrameInput, Input
 from millrace.spark.where import Slot
 from millrace.streams.retention import EventTimes
 
@@ -26,78 +18,26 @@ _SCANNED = re.compile(r"__c(\d+)\b")
 
 
 @dataclass(frozen=True)
-class Read:
-    """Rows that Spark reads.
+class BlockPlan(Block):
+    """A block whose inputs are not made yet; its name is its placeholder in templates.
 
     Attributes:
-        template: A query whose columns are the relation's, in order, under whatever names.
-        where: The conditions in it, for explanations.
-        why: Why the tasks do not read its files themselves, for explanations.
-        filters: The conditions as predicates; None where only Spark evaluates some of them.
-        computed: The relation's columns that are not the query's, but computed of these where they arrive.
-    """
-
-    template: str
-    where: str = ""
-    why: str = ""
-    filters: tuple[Predicate, ...] | None = None
-    computed: tuple[tuple[str, Value], ...] = ()
-
-
-@dataclass(frozen=True, eq=False)
-class Values:
-    """Constant rows."""
-
-    rows: pa.Table
-
-
-@dataclass(frozen=True)
-class LookedUp:
-    """A lookup table that is asked; see :class:`millrace.spark.block.LookupInput`."""
-
-    indexes: tuple[IndexSpec, ...]
-    scan: ParquetInput | Read | None
-    sources: tuple[Source, ...]
-    filters: tuple[Predicate, ...]
-
-
-Rows = ParquetInput | Read | Values | LookedUp
-
-
-@dataclass(frozen=True)
-class BlockPlan:
-    """A block: a join, and where the rows of its relations come from.
-
-    Attributes:
-        name: ``b0`` and so on; its placeholder in templates.
-        join: The join; the relations' numbers of rows are known as far as no DataFrame has to be asked.
-        rows: Per alias, where rows come from.
-        result: The columns that it gives out, with Spark's own types and nullability; None when it only
-            counts.
         above: Conditions of its FROM and WHERE that Spark evaluates above it, for explanations.
-        aggregate: How its rows are aggregated before they are handed on, None where they are not.
         times: The event times of its streams; None for a block that ends, or has one stream only.
-        stream: Its only stream, which is joined with lookup tables as it comes; None without one.
     """
 
-    name: str
-    join: JoinSpec
-    rows: dict[str, Rows]
-    result: t.StructType | None
     above: tuple[str, ...] = ()
-    aggregate: AggregateSpec | None = None
     times: EventTimes | None = None
-    stream: str | None = None
 
 
 @dataclass(frozen=True)
 class FilterPlan:
-    """Predicates that an eddy runs inside Spark's own filter.
+    """Predicates that an eddy runs inside Spark's own filter, in the order as written.
 
     Attributes:
         name: Names it in reports.
         function: What it is called in the text.
-        slots: The predicates, in the order as written.
+        slots: The predicates.
         labels: The function's arguments, for errors and reports.
         calls: The conditions it stands for, as written.
     """
@@ -111,12 +51,7 @@ class FilterPlan:
 
 @dataclass(frozen=True)
 class Direct:
-    """A result that is nothing but columns of a block.
-
-    Attributes:
-        block: The block's name.
-        columns: Which of its columns, in the result's order.
-    """
+    """A result that is nothing but columns of a block, in this order."""
 
     block: str
     columns: tuple[str, ...]
@@ -155,14 +90,15 @@ class Plan:
         for _, part in self.parts:
             yield from part.whole()
 
-    def rows(self) -> Iterator[Rows]:
+    def inputs(self) -> Iterator[Input]:
         """Yield where the rows of all its relations come from."""
-        yield from (rows for plan in self.whole() for block in plan.blocks for rows in block.rows.values())
+        yield from (rows for plan in self.whole() for block in plan.blocks for rows in block.inputs.values())
 
     def texts(self) -> Iterator[str]:
         """Yield all that Spark reads."""
         yield from (plan.template for plan in self.whole())
-        yield from (rows.template for rows in self.rows() if isinstance(rows, Read))
+        sources = (rows.source for rows in self.inputs() if isinstance(rows, FrameInput))
+        yield from (source for source in sources if isinstance(source, str))
 
 
 def scanned(place: int) -> str:

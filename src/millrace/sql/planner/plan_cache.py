@@ -27,9 +27,10 @@ from pyspark.errors import PySparkException
 from millrace.errors import MillraceError
 from millrace.options import Options
 from millrace.spark.live import looking
+from millrace.spark.path_tables import PathTable
 from millrace.spark.session import default_parallelism
 from millrace.sql.planner.build import PlannedQuery
-from millrace.sql.session.original import Understood
+from millrace.sql.session.asking import Analysis
 from millrace.sql.session.tables import Catalog, Table, Tables
 
 _MOST = 64
@@ -51,56 +52,55 @@ class CachedPlan:
         settings: The session's settings that were asked for.
         parallelism: How many tasks ran at once.
         tables: The tables, and the state of each.
-        holders: What it was lent to.
+        holder: What it was lent to.
     """
 
     prepared: PlannedQuery
-    analysis: Understood
+    analysis: Analysis
     settings: Mapping[tuple[str, str | None], str]
     parallelism: int
     tables: tuple[tuple[Table, Hashable], ...]
-    holders: tuple[ref[Any], ...] = ()
+    holder: ref[Any]
 
     @property
     def is_free(self) -> bool:
         """Whether nobody holds it."""
-        return all(holder() is None for holder in self.holders)
+        return self.holder() is None
 
     def lend(self) -> PlannedQuery:
         """Return it for a caller, who then holds it."""
-        for one in self.prepared.taken:
-            one.run.forget()
+        for block in self.prepared.taken:
+            block.run.forget()
         # Spark makes a plan of its own for it, and keeps no result of an exchange.
         lent = replace(self.prepared, df=self.prepared.df.where("true"))
-        self.holders = (ref(lent.df),)
+        self.holder = ref(lent.df)
         return lent
 
     def is_valid(self, catalog: Catalog) -> bool:
         """Tell whether it would be prepared in the same way now."""
-        if any(catalog.settings.conf.get(*asked) != value for asked, value in self.settings.items()):
-            return False
+        frames, conf = catalog.frames, catalog.settings.conf
         try:
-            if any(catalog.state_of(table) != state for table, state in self.tables):
-                return False
-            again = catalog.frames.sql(self.analysis.template)
-            same = again.sameSemantics(self.analysis.frame)
+            return (
+                all(conf.get(*setting) == value for setting, value in self.settings.items())
+                and all(catalog.state_of(table) == state for table, state in self.tables)
+                and frames.sql(self.analysis.template).sameSemantics(self.analysis.frame)
+                and default_parallelism(frames.spark) == self.parallelism
+            )
         except (PySparkException, MillraceError, OSError):
             return False  # preparing it anew tells what is wrong
-        return same and default_parallelism(catalog.frames.spark) == self.parallelism
 
 
 def key_of(text: str, args: Mapping[str, Any], tables: Tables, options: Options) -> Hashable | None:
     """Return what two calls for one query have in common, None for what is not to be kept."""
-    given = []
-    for name, where in tables.items():
-        # A DataFrame is kept with its query, so no other one can get its identity.
-        given.append((name, str(where) if isinstance(where, str | Path) else id(where)))
-    # Python takes values for equal that are not the same to Spark: two scales of a decimal, two zeros.
-    values = [(name, type(value), repr(value)) for name, value in args.items()]
     if not all(isinstance(value, _PLAIN) for value in args.values()):
         return None
+    paths = {name: at.path if isinstance(at, PathTable) else at for name, at in tables.items()}
+    # A DataFrame is kept with its query, so no other one can get its identity.
+    named = ((name, str(at) if isinstance(at, str | Path) else id(at)) for name, at in paths.items())
+    # Python takes values for equal that are not the same to Spark: two scales of a decimal, two zeros.
+    values = ((name, type(value), repr(value)) for name, value in args.items())
     # Tasks of a query that was planned while nobody looked tell nothing while they run.
-    key = (text, tuple(values), tuple(given), options, looking())
+    key = (text, tuple(values), tuple(named), options, looking())
     try:
         hash(key)
     except TypeError:
@@ -111,48 +111,43 @@ def key_of(text: str, args: Mapping[str, Any], tables: Tables, options: Options)
 def is_known(key: Hashable | None) -> bool:
     """Tell whether a query has been kept in some session."""
     with _lock:
-        return any(key == known for known, _ in _kept)
+        return any(key == kept for kept, _ in _kept)
 
 
 def find(key: Hashable | None, catalog: Catalog) -> CachedPlan | None:
     """Return a query that was kept and that nobody holds, None if there is none or something has changed."""
     place = (key, id(catalog.frames.spark))
     with _lock:
-        found = next((each for each in _kept.get(place, ()) if each.is_free), None)
-        if found is None:
+        plan = next((copy for copy in _kept.get(place, ()) if copy.is_free), None)
+        if plan is None:
             return None
-        found.holders = (ref(catalog),)  # so that no other thread takes it
+        plan.holder = ref(catalog)  # so that no other thread takes it
         _kept.move_to_end(place)
-    if found.is_valid(catalog):
-        return found
+    if plan.is_valid(catalog):
+        return plan
     with _lock:
         _kept.pop(place, None)
     return None
 
 
 def keep(
-    key: Hashable | None, prepared: PlannedQuery, catalog: Catalog, understood: Understood | None
+    key: Hashable | None, prepared: PlannedQuery, catalog: Catalog, analysis: Analysis | None
 ) -> CachedPlan | None:
     """Keep a query and return it, None if it cannot be told when something that it rests on changes.
 
-    Args:
-        key: From :func:`key_of`.
-        prepared: The query.
-        catalog: Its tables.
-        understood: What Spark made of the text; None where it cannot be compared later.
+    ``analysis`` is what Spark made of the text; None where it cannot be compared later.
     """
-    if key is None or understood is None or prepared.filters:
+    if key is None or analysis is None or prepared.filters:
         return None
-    states = [(table, table.state) for table in catalog.used]
+    states = tuple((table, table.state) for table in catalog.used)
     if any(state is None for _, state in states):
         return None
     spark, settings = catalog.frames.spark, catalog.settings
-    conf = settings.conf
-    conf.get("spark.sql.shuffle.partitions", "200")  # what blocks are cut into depends on it
+    settings.conf.get("spark.sql.shuffle.partitions", "200")  # what blocks are cut into depends on it
     _ = settings.ansi, settings.time_zone  # on these depends what Spark does, whatever was asked
-    asked, parallelism = dict(conf.asked), default_parallelism(spark)
-    holders = (ref(catalog),)  # until it is lent, so that no other thread takes it
-    kept = CachedPlan(prepared, understood, asked, parallelism, tuple(states), holders)
+    parallelism, asked = default_parallelism(spark), dict(settings.conf.asked)
+    # Until it is lent the catalog holds it, so that no other thread takes it.
+    kept = CachedPlan(prepared, analysis, asked, parallelism, states, ref(catalog))
     with _lock:
         copies = _kept.setdefault((key, id(spark)), [])
         copies.append(kept)

@@ -18,10 +18,10 @@ next one the table is replaced, in that place, by its rows for the keys that the
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from pyspark.errors import ParseException, PySparkException
 from pyspark.sql import types as t
@@ -30,18 +30,18 @@ from sqlglot import exp
 from millrace.errors import InputError, MillraceError, MillraceWarning, QueryError, SetupError, first_line
 from millrace.options import Options
 from millrace.sql.blocks.cost_model import why_nothing_worth
-from millrace.sql.blocks.filters import take_filter
 from millrace.sql.blocks.find import take_blocks
+from millrace.sql.blocks.predicates import take_filter
 from millrace.sql.lookups.restriction import Restriction, refusal
+from millrace.sql.lookups.tables import Lookup
 from millrace.sql.planner.build import PlannedFilter, PlannedQuery, build
 from millrace.sql.planner.context import PlanContext
 from millrace.sql.planner.plan import Plan
 from millrace.sql.rewrite.labels import keep_names
 from millrace.sql.rewrite.sharing import CteMaterialization
+from millrace.sql.session.asking import Analysis, Frames, Original, analyse
 from millrace.sql.session.errors import contain
-from millrace.sql.session.frames import Frames
 from millrace.sql.session.functions import Functions, restored
-from millrace.sql.session.original import Original, Understood, analyse
 from millrace.sql.session.settings import Settings
 from millrace.sql.session.tables import Catalog, Tables, dotted
 from millrace.sql.syntax.ctes import base_tables
@@ -53,8 +53,16 @@ if TYPE_CHECKING:
 
     from millrace.spark.predicates import Predicate
 
+T = TypeVar("T")
+_Forced = dict[int, list[str]]
+"""Lookup tables that no block is to take, by the identities of their places: why."""
+
 _DEEPEST = 8
 _NO_JOIN = "no FROM clause joins two relations"
+
+
+class _GivenUp(Exception):  # no error: planning begins again
+    """Something was given up; the next attempt goes without it."""
 
 
 class Planner:
@@ -66,10 +74,6 @@ class Planner:
         tables: The caller's tables.
         predicates: The caller's predicates by lower-case name; they become functions of the session.
         args: The query's parameters by name.
-
-    Attributes:
-        frames: Runs texts on the session.
-        catalog: The tables.
 
     Raises:
         PredicateError: A predicate cannot be sent to the tasks.
@@ -87,8 +91,8 @@ class Planner:
         self.frames = Frames(spark, args)
         self._settings = Settings(spark, options)
         self.catalog = Catalog(self.frames, tables, self._settings)
-        self._context: PlanContext | None = None
         self._original: Original | None = None
+        self._is_lasting = True
         self._aggregates = options.partial_aggregates
         self._functions = Functions(spark, options, predicates)  # last: what raises before leaves none behind
 
@@ -104,65 +108,20 @@ class Planner:
             InputError: A lookup table stands where nothing gives the values to ask it with.
             pyspark.errors.AnalysisException: Spark refuses the query.
         """
-        made = self._query(statement)
-        return replace(made, stored=tuple(self.catalog.notes))
+        return replace(self._query(statement), stored=tuple(self.catalog.notes))
 
     def _query(self, statement: Statement) -> PlannedQuery:
         text = self._bound(statement)
         if statement.root is None:
             return self._unread(statement, text)
         original = Original(self.catalog, statement, text)
-        try:
-            why = self._why_spark(statement)
-        except MillraceError:
-            raise
-        except Exception as error:  # noqa: BLE001  # Spark can answer the query, whatever it is
-            why = contain(error)
+        why = _contained(self._why_spark, statement)
         if why is not None:
             return self._as_written(statement, original, [why])
         self._original = original
         schema = original.schema
-        try:
-            return self._planned(statement, original, schema)
-        except MillraceError:
-            raise
-        except Exception as error:  # noqa: BLE001  # Spark can answer the query, whatever it is
-            return self._as_written(statement, original, [contain(error)])
-
-    def _why_spark(self, statement: Statement) -> str | None:
-        """Return why nothing of a query can be taken, as far as settings, its text and footers tell."""
-        assert statement.root is not None
-        why = self._settings.bars(statement)
-        lookups = any(self.catalog.lookup(node) for node in _base_tables(statement))
-        if why is not None or statement.functions or lookups:
-            return why
-        if not any(map(_joins, statement.root.find_all(exp.Select))):
-            return _NO_JOIN
-        return why_nothing_worth(self.catalog, statement)
-
-    def _planned(self, statement: Statement, original: Original, schema: t.StructType) -> PlannedQuery:
-        forced: dict[int, list[str]] = {}
-        while True:
-            try:
-                plan, asked = self._plan(statement, schema, forced)
-            except Unsupported as leave:
-                return self._as_written(statement, original, [str(leave)])
-            if not plan.blocks and not plan.filters and not plan.parts:
-                return self._as_written(statement, original, list(plan.reasons))
-            if self.catalog.may_mix(plan):
-                self.catalog.leave_views()
-                continue
-            try:
-                built = self._built(plan, schema)
-                return replace(built, filters=(*built.filters, *self._called(statement)))
-            except Unsupported as leave:
-                reasons = [*plan.reasons, str(leave)]
-            if self._aggregates and _aggregates(plan):
-                self._aggregates = False
-                continue
-            if not asked or all(id(node) in forced for node in asked):
-                return self._as_written(statement, original, reasons)
-            forced.update({id(node): reasons for node in asked})
+        query = _contained(_until_planned, partial(self._attempt, statement, original, schema))
+        return self._as_written(statement, original, [query]) if isinstance(query, str) else query
 
     def plan(self, statement: Statement) -> tuple[Plan, t.StructType]:
         """Return what a query becomes, and the columns of its result; nothing is made.
@@ -178,28 +137,54 @@ class Planner:
             raise InputError(why)
         schema = Original(self.catalog, statement, self._bound(statement)).schema
         try:
-            return self._plan(statement, schema, {})[0], schema
+            return _until_planned(partial(self._plan, statement, schema)), schema
         except Unsupported as leave:
             raise InputError(str(leave)) from None
 
     @property
-    def understood(self) -> Understood | None:
+    def analysis(self) -> Analysis | None:
         """What Spark made of the query as written; None where that cannot be compared later."""
-        if self._original is None or (self._context and not self._context.constants.is_lasting):
-            return None
-        return self._original.understood
+        return self._original.analysis if self._original is not None and self._is_lasting else None
 
     # Planning
 
+    def _why_spark(self, statement: Statement) -> str | None:
+        """Return why nothing of a query can be taken, as far as settings, its text and footers tell."""
+        assert statement.root is not None
+        why = self._settings.bars(statement)
+        if why is not None or statement.functions or self._lookups(statement):
+            return why
+        if not any(map(_joins, statement.root.find_all(exp.Select))):
+            return _NO_JOIN
+        return why_nothing_worth(self.catalog, statement)
+
+    def _attempt(
+        self, statement: Statement, original: Original, schema: t.StructType, forced: _Forced
+    ) -> PlannedQuery:
+        """Return a query, ready to run, as :func:`_until_planned` wants it."""
+        try:
+            plan = self._plan(statement, schema, forced)
+        except Unsupported as leave:
+            return self._as_written(statement, original, [str(leave)])
+        if not plan.blocks and not plan.filters and not plan.parts:
+            return self._as_written(statement, original, list(plan.reasons))
+        if self.catalog.may_mix(plan):
+            self.catalog.leave_views()
+            raise _GivenUp
+        try:
+            built = self._built(plan, schema)
+            return replace(built, filters=(*built.filters, *self._called(statement)))
+        except Unsupported as leave:
+            reasons = [*plan.reasons, str(leave)]
+        if _aggregates(plan):
+            self._give_up_aggregates()
+        _give_up([node for node, lookup in self._lookups(statement) if lookup.needs_keys], reasons, forced)
+        return self._as_written(statement, original, reasons)
+
     def _plan(
-        self,
-        statement: Statement,
-        schema: t.StructType,
-        forced: dict[int, list[str]],
-        first: int = 0,
-        depth: int = 0,
-    ) -> tuple[Plan, list[exp.Table]]:
-        """Return a plan, and the lookup tables that it asks.
+        self, statement: Statement, schema: t.StructType, forced: _Forced, first: int = 0, depth: int = 0
+    ) -> Plan:
+        """Return a plan, as :func:`_until_planned` wants it. Its blocks are numbered from ``first`` on.
 
         Raises:
             Unsupported: The whole query stays with Spark.
@@ -207,65 +192,64 @@ class Planner:
         """
         if depth > _DEEPEST:
             raise InputError(f"lookup tables depend on each other more than {_DEEPEST} deep")
-        while True:
-            text = self._bound(statement)
-            context = PlanContext(
-                statement, text, self.catalog, self._predicates, first, aggregates=self._aggregates
-            )
-            named = [(node, self.catalog.lookup(node)) for node in _base_tables(statement)]
-            lookups = [(node, found) for node, found in named if found is not None]
-            joins = bool(lookups) or any(_joins(scope.select) for scope in context.names.scopes.all)
-            restriction = Restriction(context, partial(self._rows, depth + 1))
-            for node, found in lookups:
-                if found.asked and (id(node) in forced or restriction.is_needed(node)):
-                    restriction.apply(node, forced.get(id(node), []))
-            sharing = CteMaterialization(context)
-            for scope in context.names.scopes.all:
-                if sharing.repeats(scope):
-                    continue
-                sharing.before(scope)
-                placed = take_blocks(context, scope)
-                take_filter(context, scope, placed)
-            asked = [(node, found.table) for node, found in lookups if found.asked]
-            left = [(node, table) for node, table in asked if id(node) not in context.placed]
-            if left and all(id(node) in forced for node, _ in left):
-                raise refusal(context, left, context.reasons)
-            forced.update({id(node): context.reasons for node, _ in left if id(node) not in forced})
-            if left:
+        text = self._bound(statement)
+        context = PlanContext(
+            statement, text, self.catalog, self._predicates, first, aggregates=self._aggregates
+        )
+        lookups = self._lookups(statement)
+        restriction = Restriction(context, partial(self._rows, depth + 1))
+        for node, lookup in lookups:
+            if lookup.needs_keys and (id(node) in forced or restriction.is_needed(node)):
+                restriction.apply(node, forced.get(id(node), []))
+        sharing = CteMaterialization(context)
+        for scope in context.names.scopes.all:
+            if sharing.repeats(scope):
                 continue
-            sharing.before()
-            context.reasons += context.calls.reasons()
-            if not joins and not context.filters:
-                context.reasons.append(_NO_JOIN)
-            if not context.text.edits and not context.parts:
-                break
+            sharing.before(scope)
+            placed = take_blocks(context, scope)
+            take_filter(context, scope, placed)
+        left = [
+            (node, each.table) for node, each in lookups if each.needs_keys and id(node) not in context.placed
+        ]
+        if left:
+            _give_up([node for node, _ in left], context.reasons, forced)
+            raise refusal(context, left, context.reasons)
+        sharing.before()
+        context.reasons += context.calls.reasons()
+        joins = lookups or any(_joins(scope.select) for scope in context.names.scopes.all)
+        if not joins and not context.filters:
+            context.reasons.append(_NO_JOIN)
+        if context.text.edits or context.parts:
             try:
                 keep_names(context, [restored(name) for name in schema.names])
-                break
             except Unsupported:
-                if not any(block.aggregate for block in context.blocks):
-                    raise
-                self._aggregates = False
-        plan = Plan(
-            context.text.rewritten(),
-            tuple(context.blocks),
-            tuple(context.filters),
-            tuple(dict.fromkeys(context.reasons)),
-            context.direct,
-            tuple(context.parts),
-            tuple(context.shared),
-        )
-        self._context = context if depth == 0 else None
-        barred = self.frames.barred(plan.template)
+                if any(block.aggregate for block in context.blocks):
+                    self._give_up_aggregates()
+                raise
+        self._is_lasting &= context.constants.is_lasting
+        plan = context.plan()
+        barred = self.catalog.barred(plan.template)
         if barred:
             raise InputError(f"the rewritten query reads {' and '.join(barred)}, which has no rows for Spark")
-        return plan, [node for node, _ in asked]
+        return plan
+
+    def _give_up_aggregates(self) -> None:
+        """Have tasks aggregate no rows from the next attempt on, if they do."""
+        if self._aggregates:
+            self._aggregates = False
+            raise _GivenUp
+
+    def _lookups(self, statement: Statement) -> list[tuple[exp.Table, Lookup]]:
+        """Return the lookup tables that a query names, in their places."""
+        assert statement.root is not None
+        named = ((node, self.catalog.lookup(node)) for node in base_tables(statement.root))
+        return [(node, lookup) for node, lookup in named if lookup is not None]
 
     def _rows(self, depth: int, text: str, first: int) -> Plan:
         """Plan another query over the same tables, for rows of a lookup table."""
         statement = parse(text, self._predicates)
-        original = Original(self.catalog, statement, self._bound(statement))
-        return self._plan(statement, original.schema, {}, first, depth)[0]
+        schema = Original(self.catalog, statement, self._bound(statement)).schema
+        return _until_planned(partial(self._plan, statement, schema, first=first, depth=depth))
 
     def _bound(self, statement: Statement) -> EditedText:
         """Return the query's text with its tables, functions and parameters bound."""
@@ -274,7 +258,7 @@ class Planner:
             text.bind(*span, quote(self._functions.names[name]))
         for number, span in enumerate(statement.parameters):
             text.bind(*span, f":{PARAMETER}{number}")
-        for node in _base_tables(statement):
+        for node in () if statement.root is None else base_tables(statement.root):
             self._bind(node, statement, text)
         return text
 
@@ -283,14 +267,14 @@ class Planner:
         table = self.catalog.mapped(dotted(node))
         if table is None:
             return
-        start, end = name_span(node)
-        name = "" if node.alias else f" AS {quote(node.name)}"
-        if node.args.get("sample") and name:
-            text.bind(start, end, f"{table.placeholder}")
-            behind = statement.span(node)[1]
-            text.bind(behind, behind, name)
+        span = name_span(node)
+        alias = "" if node.alias else f" AS {quote(node.name)}"
+        if node.args.get("sample") and alias:
+            text.bind(*span, f"{table.placeholder}")
+            end = statement.span(node)[1]
+            text.bind(end, end, alias)
         else:
-            text.bind(start, end, f"{table.placeholder}{name}")
+            text.bind(*span, f"{table.placeholder}{alias}")
 
     # What runs
 
@@ -298,17 +282,16 @@ class Planner:
         """Return what a plan becomes; raises Unsupported where it does not fit."""
         try:
             built = build(plan, self.frames, self._functions, self._settings.options)
-            seen = built.df.schema
+            actual = built.df.schema
         except PySparkException as error:
             raise Unsupported(f"the rewritten query does not fit ({first_line(error)})") from None
         except SetupError:
             raise  # Spark would keep the whole of a stream's state in its own way, unasked
         except MillraceError as error:
             raise Unsupported(str(error)) from None
-        wanted = [(restored(f.name), f.dataType.simpleString()) for f in schema.fields]
-        given = [(f.name, f.dataType.simpleString()) for f in seen.fields]
-        if given != wanted:
-            shown = f"{seen.simpleString()} for {schema.simpleString()}"
+        expected = [(restored(f.name), f.dataType.simpleString()) for f in schema.fields]
+        if [(f.name, f.dataType.simpleString()) for f in actual.fields] != expected:
+            shown = f"{actual.simpleString()} for {schema.simpleString()}"
             raise Unsupported(f"the rewritten query has other columns ({shown})")
         return built
 
@@ -321,7 +304,7 @@ class Planner:
 
     def _as_written(self, statement: Statement, original: Original, reasons: list[str]) -> PlannedQuery:
         """Leave the whole query to Spark."""
-        barred = self.frames.barred(original.template)
+        barred = self.catalog.barred(original.template)
         if barred:
             original.schema  # noqa: B018  # of a wrong query Spark tells what is wrong
             raise InputError(
@@ -346,12 +329,12 @@ class Planner:
             QueryError: It is none.
         """
         parts = []
-        for name in self.catalog.given:
+        for name in self.catalog.names:
             if name.lower() not in statement.text.lower():
                 continue
             table = self.catalog.mapped(name)
             assert table is not None
-            if table.asked:
+            if table.needs_keys:
                 raise InputError(
                     f"the query names lookup table {name!r}, but Spark alone can read the query "
                     f"({statement.why}), and it has no rows of that table: write the query in another form, "
@@ -381,9 +364,37 @@ class Planner:
         return self._left(statement, frame, [statement.why])
 
 
+def _contained(step: Callable[..., T], *arguments: Any) -> T | str:
+    """Return what a step of planning gives; where it has a fault, the reason to leave the query to Spark."""
+    try:
+        return step(*arguments)
+    except MillraceError:
+        raise
+    except Exception as error:  # noqa: BLE001  # Spark can answer the query, whatever it is
+        return contain(error)
+
+
+def _until_planned(attempt: Callable[[_Forced], T]) -> T:
+    """Try to plan, each time without what was given up before; Spark is asked nothing twice."""
+    forced: _Forced = {}
+    while True:
+        try:
+            return attempt(forced)
+        except _GivenUp:
+            pass
+
+
+def _give_up(lookups: Iterable[exp.Table], reasons: list[str], forced: _Forced) -> None:
+    """Have lookup tables replaced by their rows from the next attempt on, if some are not."""
+    new = {id(node): reasons for node in lookups if id(node) not in forced}
+    if new:
+        forced |= new
+        raise _GivenUp
+
+
 def _aggregates(plan: Plan) -> bool:
     """Tell whether tasks aggregate the rows of some block."""
-    return any(b.aggregate for b in plan.blocks) or any(_aggregates(part) for _, part in plan.parts)
+    return any(block.aggregate for part in plan.whole() for block in part.blocks)
 
 
 def _without_end(segments: Sequence[Segment]) -> list[Segment]:
@@ -396,7 +407,3 @@ def _joins(select: exp.Select) -> bool:
     """Tell whether a SELECT joins relations, or its conditions have a query that may be asked for matches."""
     where = select.args.get("where")
     return bool(select.args.get("joins")) or (where is not None and where.find(exp.Query) is not None)
-
-
-def _base_tables(statement: Statement) -> list[exp.Table]:
-    return [] if statement.root is None else base_tables(statement.root)

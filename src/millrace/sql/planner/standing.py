@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -14,13 +14,13 @@ import pyarrow as pa
 from millrace.engine.expressions import ColumnRef, Predicate, columns_of
 from millrace.errors import InputError
 from millrace.options import Options
+from millrace.spark.block import FrameInput
 from millrace.spark.session import own_work
 from millrace.spark.types import arrow_schema
-from millrace.sql.blocks.components import Groups
-from millrace.sql.planner.build import block_of
-from millrace.sql.planner.plan import BlockPlan, Plan, Read
+from millrace.sql.blocks.conditions import connected
+from millrace.sql.planner.build import with_inputs
+from millrace.sql.planner.plan import BlockPlan, Plan
 from millrace.sql.planner.planner import Planner
-from millrace.sql.session.frames import Frames
 from millrace.sql.syntax.edits import quote
 from millrace.sql.syntax.parse import parse
 from millrace.streams.hub.query import terms
@@ -28,7 +28,6 @@ from millrace.streams.retention import EventTimes, retention
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-    from pyspark.sql.types import StructType
 
 
 @dataclass(frozen=True)
@@ -38,8 +37,7 @@ class Wanted:
     Attributes:
         filters: Its conditions over one relation.
         residuals: Its conditions over several.
-        columns: Where the columns of its result come from.
-        schema: These columns.
+        columns: Where the columns of its result, ``schema``, come from.
         streams: The streams that it joins.
     """
 
@@ -51,13 +49,7 @@ class Wanted:
 
 
 class SharedJoin:
-    """The join of streams that standing queries share.
-
-    Args:
-        spark: The session.
-        streams: The streams, by name.
-        source: The join as it stands behind FROM.
-        options: Settings of the run.
+    """The join of streams that standing queries share; ``source`` is how it stands behind FROM.
 
     Attributes:
         block: The join with its inputs, all columns of them.
@@ -65,16 +57,15 @@ class SharedJoin:
 
     Raises:
         InputError: It is no join of streams that an eddy can run as a whole.
-        pyspark.errors.AnalysisException: Spark refuses it.
     """
 
     def __init__(
         self, spark: SparkSession, streams: Mapping[str, DataFrame], source: str, options: Options
     ) -> None:
         self._spark, self._streams, self._source, self._options = spark, dict(streams), source, options
-        with self._context() as (frames, planned):
-            plan = _only(planned(f"SELECT * FROM {source}")[0])
-            self.block = block_of(plan, frames)
+        with self._planner() as planner:
+            plan = _only(planner.plan(parse(f"SELECT * FROM {source}"))[0])
+            self.block = with_inputs(plan, planner.frames)
         columns = {} if plan.times is None else plan.times.columns
         tables = sorted(set(plan.join.aliases) - set(columns))
         if plan.times is None or tables:
@@ -87,23 +78,17 @@ class SharedJoin:
         self._equalities = frozenset(plan.join.equalities)
 
     def wanted(self, select: str, where: str | None, streams: Iterable[str] | None = None) -> Wanted:
-        """Return what a query wants.
-
-        Args:
-            select: Its columns, as behind SELECT.
-            where: Its own conditions, as behind WHERE; None for none.
-            streams: The streams that it joins, by their names in the join; None for all.
+        """Return what a query wants: columns as behind SELECT, conditions as behind WHERE, of some streams.
 
         Raises:
             InputError: It wants what only Spark evaluates.
-            pyspark.errors.AnalysisException: Spark refuses the query.
         """
         joined = self._some(streams)
         if len(joined) < len(self.block.join.aliases) and select.strip() == "*":
             select = ", ".join(f"{quote(alias)}.*" for alias in joined)
         text = f"SELECT {select}\nFROM {self._source}"
-        with self._context() as (_, planned):
-            whole, schema = planned(text if where is None else f"{text}\nWHERE (\n{where}\n)")
+        with self._planner() as planner:
+            whole, schema = planner.plan(parse(text if where is None else f"{text}\nWHERE (\n{where}\n)"))
         plan = _only(whole)
         if whole.direct is None:
             raise InputError(
@@ -133,11 +118,7 @@ class SharedJoin:
         return Wanted(filters, residuals, columns, arrow_schema(schema), joined)
 
     def _some(self, streams: Iterable[str] | None) -> tuple[str, ...]:
-        """Return the streams that a query joins, in the join's order.
-
-        Raises:
-            InputError: The hub cannot join just these.
-        """
+        """Return the streams that a query joins, in the join's order; refuse what the hub cannot join."""
         join = self.block.join
         if streams is None:
             return join.aliases
@@ -150,16 +131,14 @@ class SharedJoin:
         some = tuple(alias for alias in join.aliases if alias in named)
         if len(some) == len(join.aliases):
             return some
-        keys = Groups.tied([each.ends for each in join.equalities])
-        if len(keys.sets()) != 1 or {ref.relation for ref in keys.sets()[0]} != set(join.aliases):
+        keys = connected(equality.ends for equality in join.equalities)
+        if len(keys) != 1 or {ref.relation for ref in keys[0]} != set(join.aliases):
             raise InputError(
                 "a query joins some of a hub's streams only where all of them are joined by one key, for "
                 "else rows of one stream are in several places: join all of them, or make another hub"
             )
-        linked = Groups(some)
-        for each in join.equalities:
-            linked.join(each.relations)
-        if not linked.are_together(some):
+        edges = [{*equality.relations} for equality in join.equalities]
+        if len(connected([edge for edge in edges if edge <= named], some)) != 1:
             raise InputError(
                 f"no equality of the hub's join ties {', '.join(some)} together: name the streams between"
             )
@@ -175,17 +154,13 @@ class SharedJoin:
         return some
 
     @contextmanager
-    def _context(self) -> Iterator[tuple[Frames, Callable[[str], tuple[Plan, StructType]]]]:
-        with own_work(), closing(Planner(self._spark, self._options, self._streams, {}, {})) as pipeline:
-            yield pipeline.frames, lambda text: pipeline.plan(parse(text))
+    def _planner(self) -> Iterator[Planner]:
+        with own_work(), closing(Planner(self._spark, self._options, self._streams, {}, {})) as planner:
+            yield planner
 
 
 def _only(plan: Plan) -> BlockPlan:
-    """Return the block that a query is.
-
-    Raises:
-        InputError: It is more than that, or less.
-    """
+    """Return the block that a query is; refuse what is more than that, or less."""
     if len(plan.blocks) != 1 or plan.filters or plan.parts:
         why = "; ".join(plan.reasons) or "it is not one join"
         raise InputError(f"a hub's queries share one join of streams, and this is none: {why}")
@@ -196,9 +171,9 @@ def _only(plan: Plan) -> BlockPlan:
 
 
 def _filters(plan: BlockPlan) -> Iterator[Predicate]:
-    for alias, rows in plan.rows.items():
-        if not isinstance(rows, Read) or rows.filters is None:
-            where = f": {' '.join(rows.where.split())}" if isinstance(rows, Read) else ""
+    for alias, rows in plan.inputs.items():
+        if not isinstance(rows, FrameInput) or rows.filters is None:
+            where = f": {' '.join(rows.where.split())}" if isinstance(rows, FrameInput) else ""
             raise _left_to_spark(f"a condition on {alias}{where}")
         yield from rows.filters
 

@@ -9,8 +9,7 @@ from functools import cached_property
 from sqlglot import exp
 
 from millrace.sql.blocks.conditions import SplitConjuncts
-from millrace.sql.blocks.join_graph import JoinGraph
-from millrace.sql.blocks.join_inputs import JoinInput
+from millrace.sql.blocks.join_graph import JoinGraph, JoinInput
 from millrace.sql.blocks.subqueries import existence_test
 from millrace.sql.names.names import Resolved, is_star
 from millrace.sql.names.outputs import Attribute

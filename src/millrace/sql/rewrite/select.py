@@ -21,8 +21,7 @@ from millrace.engine.expressions import ColumnRef
 from millrace.engine.spec import OutputColumn
 from millrace.sql.aggregation.aggregation import Aggregation
 from millrace.sql.blocks.conditions import Conjunct, SplitConjuncts, is_boolean
-from millrace.sql.blocks.join_graph import JoinGraph
-from millrace.sql.blocks.join_inputs import JoinInput
+from millrace.sql.blocks.join_graph import JoinGraph, JoinInput
 from millrace.sql.expr.types import Field
 from millrace.sql.names.names import is_star
 from millrace.sql.names.outputs import Attribute

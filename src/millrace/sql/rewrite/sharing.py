@@ -1,25 +1,32 @@
-"""A common table expression, or a repeated query, that has a block and is read often is computed once.
+"""A common table expression, or a repeated subquery, that has a block and is read often is computed once.
 
-Spark puts a definition in the place of each name. A task's Python code would then run for each, since what
-every place reads of it differs and nothing below is alike. So its result passes an exchange whose two ends
-let nothing through: hashing by all columns keeps every column below it, and no filter is pushed below a
-sample, not even of all rows. Below is the same everywhere, and Spark makes an exchange of the same rows once
-a query (``spark.sql.exchange.reuse``), also across the DataFrames that the blocks of a query read.
+Spark runs equal subqueries once, and equal exchanges. Two blocks are never equal to it, even if they join the
+same, since each has Python code of its own. So a query in parentheses that stands in several places, word for
+word, is planned in the first one. Every later place gets the text of the first as it was rewritten, which
+reads the same blocks.
+
+Spark puts a definition in the place of each name, too. A task's Python code would then run for each, since
+what every place reads of it differs and nothing below is alike. So the result of a definition, and of a
+repeated query among relations, passes an exchange whose two ends let nothing through: hashing by all columns
+keeps every column below it, and no filter is pushed below a sample, not even of all rows. Below is the same
+everywhere, and Spark makes an exchange of the same rows once a query (``spark.sql.exchange.reuse``), also
+across the DataFrames that the blocks of a query read.
 """
 
 # ruff: noqa: S608  # SQL is what this module writes
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import defaultdict
+from collections.abc import Callable, Hashable, Iterable, Iterator
 
 from pyspark.sql import types as t
 from sqlglot import exp
 
+from millrace.sql.blocks.subqueries import existence_test
 from millrace.sql.expr.types import Field
 from millrace.sql.planner.context import PlanContext
-from millrace.sql.rewrite.repeats import CommonSubqueries
-from millrace.sql.syntax.ctes import cte_of, tables_in
+from millrace.sql.syntax.ctes import cte_of, tables_in, within
 from millrace.sql.syntax.edits import Edit, quote
 from millrace.sql.syntax.parse import Unsupported
 from millrace.sql.syntax.scopes import Scope
@@ -30,65 +37,115 @@ _HASHED = (
 
 
 class CteMaterialization:
-    """The common table expressions and repeated queries of one query.
+    """The common table expressions and repeated subqueries of one query.
 
-    Args:
-        context: The query. SELECTs are planned from inner to outer ones, and definitions before their uses.
+    SELECTs are planned from inner to outer ones, and definitions before their uses.
     """
 
     def __init__(self, context: PlanContext) -> None:
         self._context = context
+        self._first: dict[int, exp.Query] = {}
+        self._repeated: set[int] = set()
+        self._shared: set[int] = set()
+        # By the identities of queries: their readers in order, names or relations of FROM clauses.
+        self._readers: defaultdict[int, list[exp.Expr]] = defaultdict(list)
+        self._bodies: dict[int, exp.Expr] = {}
         assert context.statement.root is not None
-        named = ((table, cte_of(table)) for table in tables_in(context.statement.root))
-        self._reads = [(table, cte) for table, cte in named if cte is not None]
-        self._counts = Counter(id(cte) for _, cte in self._reads)
-        self._settled: set[int] = set()
-        self._repeats = CommonSubqueries(context)
+        for table in tables_in(context.statement.root):
+            cte = cte_of(table)
+            if cte is not None and not _is_recursive(cte) and not _is_ordered(cte.this):
+                self._read(cte.this, table)
+        for alike in _grouped(self._subqueries(), self._words):
+            for first, *others in _grouped(alike, self._meaning):
+                if self._is_plain(first) and not any(map(context.escapes, (first, *others))):
+                    self._first |= {id(other): first for other in others}
+                    for relation in filter(None, map(_relation_of, (first, *others))):
+                        self._read(first, relation)
+
+    def _read(self, body: exp.Expr, reader: exp.Expr) -> None:
+        self._bodies[id(body)] = body
+        self._readers[id(body)].append(reader)
+
+    # Repeated subqueries
+
+    def _subqueries(self) -> Iterator[exp.Query]:
+        """Yield queries in parentheses in the order in which their SELECTs are planned."""
+        seen: set[int] = set()
+        for scope in self._context.names.scopes.all:
+            node: exp.Expr | None = scope.select
+            while node is not None:
+                around = node.parent
+                if isinstance(node, exp.Query) and isinstance(around, exp.Subquery) and id(node) not in seen:
+                    seen.add(id(node))
+                    if self._context.statement.has_span(node):
+                        yield node
+                node = around
+
+    def _words(self, body: exp.Query) -> Hashable:
+        """Return the text as it was bound, in which equal words may stand at different distances."""
+        return tuple(self._context.text.bound(self._context.statement.span(body)).split())
+
+    def _meaning(self, body: exp.Query) -> Hashable:
+        """Return the text of the syntax tree, with what the names of tables mean."""
+        named = tuple(id(cte) if (cte := cte_of(table)) else None for table in tables_in(body))
+        # A subquery of EXISTS or IN may be rewritten to another with the same set of rows.
+        test = type(existence_test(body)) if isinstance(body, exp.Select) else None
+        return body.sql(dialect="spark"), named, test
+
+    def _is_plain(self, body: exp.Query) -> bool:
+        context = self._context
+        has_definitions = any(isinstance(part, exp.With) for part in within(body))
+        looks_up = any(context.catalog.lookup(table) for table in tables_in(body) if cte_of(table) is None)
+        return not (has_definitions or looks_up or context.volatility.volatile(body))
 
     def repeats(self, scope: Scope) -> bool:
-        """Tell whether a SELECT is part of a query that was planned before, and has blocks there."""
-        first = self._repeats.first(scope)
-        if first is not None:
-            self._settle(first)
-        return first is not None
+        """Tell whether a SELECT is part of a query that was planned before, and has blocks there.
 
-    def _settle(self, body: exp.Expr) -> None:
-        """Let a repeated query pass an exchange if there are relations among its places."""
-        places = self._repeats.places(body)
-        if not places or id(body) in self._settled or not self._has_block(body):
+        The outermost such query gets the text from there.
+        """
+        node: exp.Expr | None = scope.select
+        outermost = None
+        while node is not None:
+            first = self._first.get(id(node))
+            if first is not None and (id(node) in self._repeated or self._context.has_block(first)):
+                outermost = first
+                self._repeat(first, node)
+            node = node.parent
+        if outermost is not None:
+            self._share(outermost)
+        return outermost is not None
+
+    def _repeat(self, first: exp.Query, again: exp.Expr) -> None:
+        context = self._context
+        if id(again) in self._repeated:
             return
-        read = [place.parent for place in places if _is_relation(place)]
-        self._settled.add(id(body))
-        if len(read) > 1 and isinstance(read[0], exp.Subquery):
-            self._share(body, read[0], f"{self._context.shown(read[0])}, read {len(read)} times")
+        self._repeated.add(id(again))
+        span = context.statement.span
+        context.text.edits.append(Edit(*span(again), (span(first),)))
+        for part, copy in zip(within(first), within(again), strict=True):
+            if id(part) in context.placed:
+                context.placed.add(id(copy))
+            if id(part) in context.calls.taken:
+                context.calls.taken.add(id(copy))
+
+    # Exchanges
 
     def before(self, scope: Scope | None = None) -> None:
-        """Settle the definitions that a SELECT reads, before it is planned itself; without one, all."""
-        for table, cte in self._reads:
-            if id(cte) in self._settled or not (
-                scope is None or table.find_ancestor(exp.Select) is scope.select
-            ):
-                continue
-            self._settled.add(id(cte))
-            if self._counts[id(cte)] > 1 and _is_plain(cte) and self._has_block(cte.this):
-                self._share(cte.this, table, f"{cte.alias}, read {self._counts[id(cte)]} times")
-        if scope is not None and scope.clause is not None:
-            for relation in scope.clause.relations():
-                self._settle(relation.node.this)
+        """Share what a SELECT reads, before it is planned itself; without one, all."""
+        for key, body in self._bodies.items():
+            readers = self._readers[key]
+            if scope is None or any(each.find_ancestor(exp.Select) is scope.select for each in readers):
+                self._share(body)
 
-    def _has_block(self, body: exp.Expr) -> bool:
-        """Tell whether a query has a block, or a definition that it reads."""
-        named = (cte_of(table) for table in tables_in(body))
-        inner = (cte.this for cte in named if cte is not None and cte is not body.parent)
-        return self._context.has_block(body) or any(map(self._has_block, inner))
-
-    def _share(self, body: exp.Expr, read: exp.Expr, told: str) -> None:
-        context = self._context
-        if not context.statement.has_span(body):
+    def _share(self, body: exp.Expr) -> None:
+        """Let a query pass an exchange if it has a block and several readers."""
+        context, readers = self._context, self._readers.get(id(body), ())
+        if id(body) in self._shared or len(readers) < 2 or not self._has_block(body):
             return
-        if context.volatility.volatile(body) or context.escapes(body):
+        self._shared.add(id(body))
+        if not context.statement.has_span(body) or context.volatility.volatile(body) or context.escapes(body):
             return
-        fields = self._fields(read)
+        fields = self._fields(readers[0])
         if not fields or not all(_is_hashed(field.type) for field in fields):
             return
         inner = [f"{context.stem}s{place}" for place in range(len(fields))]
@@ -98,32 +155,50 @@ class CteMaterialization:
         before = f"SELECT * FROM (SELECT /*+ REPARTITION({columns}) */ * FROM ("
         behind = f") AS __s({columns})) TABLESAMPLE (100 PERCENT) REPEATABLE (0) AS __t({names})"
         context.text.edits.append(Edit(*span, (before, context.text.edited(span), behind)))
-        context.shared.append(told)
+        shown = body.parent.alias if isinstance(body.parent, exp.CTE) else context.shown(readers[0])
+        context.shared.append(f"{shown}, read {len(readers)} times")
 
-    def _fields(self, read: exp.Expr) -> tuple[Field, ...]:
-        """Return the columns of a definition by one of its readings; none where they cannot be known."""
-        found = self._context.names.scopes.find(read)
-        if found is None or found[1].columns:
+    def _has_block(self, body: exp.Expr) -> bool:
+        """Tell whether a query has a block, or a definition that it reads."""
+        named = (cte_of(table) for table in tables_in(body))
+        inner = (cte.this for cte in named if cte is not None and cte is not body.parent)
+        return self._context.has_block(body) or any(map(self._has_block, inner))
+
+    def _fields(self, reader: exp.Expr) -> tuple[Field, ...]:
+        """Return the columns of a query by one of its readers; none where they cannot be known."""
+        site = self._context.names.scopes.find(reader)
+        if site is None or site[1].columns:
             return ()
         try:
-            return self._context.names.fields(found[1])
+            return self._context.names.fields(site[1])
         except Unsupported:
             return ()
 
 
-def _is_relation(body: exp.Query) -> bool:
-    """Tell whether a query in parentheses is one of a FROM clause, and its order is nobody's business."""
+def _grouped(bodies: Iterable[exp.Query], key: Callable[[exp.Query], Hashable]) -> Iterator[list[exp.Query]]:
+    """Yield what has an equal, with all its equals, in order."""
+    groups: defaultdict[Hashable, list[exp.Query]] = defaultdict(list)
+    for body in bodies:
+        groups[key(body)].append(body)
+    return (group for group in groups.values() if len(group) > 1)
+
+
+def _is_ordered(body: exp.Expr) -> bool:
+    """Tell whether a query is in an order that somebody might look for."""
+    return body.args.get("order") is not None and body.args.get("limit") is None
+
+
+def _relation_of(body: exp.Query) -> exp.Subquery | None:
+    """Return the relation of a FROM clause that a query in parentheses is, if nobody looks for its order."""
     around = body.parent
-    ordered = body.args.get("order") is not None and body.args.get("limit") is None
-    return isinstance(around, exp.Subquery) and isinstance(around.parent, exp.From | exp.Join) and not ordered
+    if not isinstance(around, exp.Subquery) or _is_ordered(body):
+        return None
+    return around if isinstance(around.parent, exp.From | exp.Join) else None
 
 
-def _is_plain(cte: exp.CTE) -> bool:
-    """Tell whether a definition does not read itself, and is in no order that somebody might look for."""
+def _is_recursive(cte: exp.CTE) -> bool:
     with_ = cte.find_ancestor(exp.With)
-    body = cte.this
-    ordered = body.args.get("order") is not None and body.args.get("limit") is None
-    return with_ is not None and not with_.args.get("recursive") and not ordered
+    return with_ is None or bool(with_.args.get("recursive"))
 
 
 def _is_hashed(kind: t.DataType) -> bool:

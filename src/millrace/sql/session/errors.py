@@ -1,7 +1,8 @@
 """Errors of planning: Spark's, in the words of the query as the user wrote it, and faults of Millrace's own.
 
 Spark sees the query with its names bound: a table may stand there under a name of ours. So what Spark says
-about a place is said again about the place in the user's text. A fault of Millrace's own is no answer: a
+about a place is said again about the place in the user's text, with what a misspelled table, function or
+keyword may have been meant to be; of columns Spark tells itself. A fault of Millrace's own is no answer: a
 query that Spark can answer is answered, and the log says what went wrong.
 """
 
@@ -9,13 +10,18 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from difflib import get_close_matches
+from typing import TYPE_CHECKING
 
 from pyspark.errors import AnalysisException, ParseException, PySparkException
 
 from millrace.errors import MillraceWarning, first_line
 from millrace.sql.session.functions import restored
 from millrace.sql.syntax.edits import Segment
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 is_strict = False
 """Whether faults are raised all the same. Tests set it, so that they see them."""
@@ -25,14 +31,20 @@ _log = logging.getLogger("millrace")
 _PLACE = re.compile(r"line (\d+),? pos (\d+)")
 _PICTURE = re.compile(r"\n+== SQL")
 _NAME = re.compile(r"__millrace_[0-9a-f]{12}_\w+|_pyspark_connect_temp_view_[0-9a-f]{32}")
+_KEYWORDS = (
+    "SELECT", "DISTINCT", "FROM", "WHERE", "GROUP", "ORDER", "HAVING", "LIMIT", "UNION", "EXCEPT",
+    "INTERSECT", "JOIN", "INNER", "LEFT", "RIGHT", "FULL", "OUTER", "CROSS", "SEMI", "ANTI", "USING",
+    "BETWEEN", "EXISTS", "WINDOW", "PARTITION", "LATERAL", "VALUES", "QUALIFY", "WITH",
+)  # fmt: skip
+_WORD = re.compile(r"[A-Za-z_]\w*")
+_CLOSE = 0.7
 
 
 def contain(error: Exception) -> str:
     """Log an error that nobody expected, with its traceback; return why Spark runs the query instead.
 
-    Raises:
-        Exception: The error itself, where faults are not to be contained, or where it is a warning that the
-            user wants to be an error.
+    The error itself is raised where faults are not to be contained, or where it is a warning that the user
+    wants to be an error.
     """
     if is_strict or isinstance(error, MillraceWarning):
         raise error
@@ -48,37 +60,28 @@ def as_written(
 ) -> PySparkException:
     """Return an error about the text that Spark got as one about the text that the user wrote.
 
-    Args:
-        error: What Spark raised.
-        sent: The pieces of the query, and what Spark got of each.
-        text: The user's.
-        suggest: Given an error and its place in the user's text, returns what was meant, or nothing.
-
-    Returns:
-        An error of the same class (of ``pyspark.errors``) and condition; the very one where it is of another
-        kind.
+    It is of the same class (of ``pyspark.errors``) and condition; the very one where it is of another kind.
+    ``sent`` are the pieces of the query, and what Spark got of each. ``suggest`` returns what was meant.
     """
-    kind = next((each for each in (ParseException, AnalysisException) if isinstance(error, each)), None)
-    if kind is None or not isinstance(error, AnalysisException):
+    if not isinstance(error, AnalysisException):
         return error
+    kind = ParseException if isinstance(error, ParseException) else AnalysisException
     message = restored(str(error).strip())
     place = _PLACE.search(message)
     condition = error.getCondition()
     # Behind the place comes Spark's plan, or its own picture of the text.
-    told = _PICTURE.split(message, maxsplit=1)[0]
-    if place is not None and place.end() < len(told):
-        told = told[: place.end()] + told[place.end() :].split("\n", 1)[0].rstrip(";")
-    told = _NAME.sub("…", told.removeprefix(f"[{condition}] "))
+    message = _PICTURE.split(message, maxsplit=1)[0]
+    if place is not None and place.end() < len(message):
+        message = message[: place.end()] + message[place.end() :].split("\n", 1)[0].rstrip(";")
+    message = _NAME.sub("…", message.removeprefix(f"[{condition}] "))
     origin = None if place is None else _origin(int(place[1]), int(place[2]), sent, text)
     if meant := suggest(error, origin):
-        told += f"\n{meant}"
+        message += f"\n{meant}"
     if origin is not None:
         line, column = _line_of(text, origin)
-        told = _PLACE.sub(f"line {line} pos {column}", told)
-        told += "\n== SQL ==\n" + _marked(text, line, column)
-    made = kind(message=told, errorClass=condition, messageParameters=error.getMessageParameters() or {})
-    made.__cause__ = None
-    return made
+        message = _PLACE.sub(f"line {line} pos {column}", message)
+        message += "\n== SQL ==\n" + _marked(text, line, column)
+    return kind(message=message, errorClass=condition, messageParameters=error.getMessageParameters() or {})
 
 
 def _origin(line: int, column: int, sent: Sequence[tuple[Segment, str]], text: str) -> int | None:
@@ -103,3 +106,45 @@ def _marked(text: str, line: int, column: int) -> str:
     """Return the user's text with a mark below a place."""
     lines = text.split("\n")
     return "\n".join([*lines[:line], "-" * column + "^^^", *lines[line:]])
+
+
+def suggestion(
+    error: AnalysisException, spark: SparkSession, tables: Iterable[str], text: str, place: int | None
+) -> str:
+    """Return a sentence such as ``did you mean 'orders'?``; empty where nothing is near.
+
+    ``tables`` are the caller's own, ``place`` is where in the text Spark stopped reading, if it is known.
+    """
+    condition, named = error.getCondition(), error.getMessageParameters() or {}
+    if condition == "TABLE_OR_VIEW_NOT_FOUND":
+        return _near(named.get("relationName", ""), [*tables, *_listed(spark, "SHOW TABLES", "tableName")])
+    if condition in ("UNRESOLVED_ROUTINE", "UNRESOLVABLE_TABLE_VALUED_FUNCTION"):
+        name = named.get("routineName") or named.get("name", "")
+        return _near(name, _listed(spark, "SHOW FUNCTIONS", "function"))
+    if condition == "PARSE_SYNTAX_ERROR" and place is not None:
+        return _keyword(text, place)
+    return ""
+
+
+def _listed(spark: SparkSession, statement: str, column: str) -> list[str]:
+    try:
+        return [row[column] for row in spark.sql(statement).collect()]
+    except PySparkException:  # a catalog that lists nothing to this user
+        return []
+
+
+def _near(name: str, names: Iterable[str]) -> str:
+    wanted = name.replace("`", "").rsplit(".", 1)[-1].lower()
+    by_lower = {each.lower(): each for each in names if not each.startswith("__millrace")}
+    close = get_close_matches(wanted, by_lower, n=3, cutoff=_CLOSE)
+    return f"did you mean {' or '.join(repr(by_lower[each]) for each in close)}?" if close else ""
+
+
+def _keyword(text: str, place: int) -> str:
+    """Look at the word before the one where Spark stopped, which Spark took for a name, and at that one."""
+    words = [each[0] for each in _WORD.finditer(text) if each.start() <= place]
+    for word in words[-2:]:
+        close = get_close_matches(word.upper(), _KEYWORDS, n=1, cutoff=_CLOSE)
+        if close and close[0] != word.upper():
+            return f"did you mean {close[0]}?"
+    return ""

@@ -29,7 +29,7 @@ _OURS = re.compile(rf"{_RESERVED}_\d+_")
 _numbers = itertools.count()
 # Spark Connect analyses a query anew for each action, so there the names have to stay: per session, one for
 # each predicate that was ever used.
-_kept: WeakKeyDictionary[SparkSession, dict[tuple[int, str], tuple[object, str]]] = WeakKeyDictionary()
+_registered: WeakKeyDictionary[SparkSession, dict[tuple[int, str], tuple[object, str]]] = WeakKeyDictionary()
 
 
 def restored(text: str) -> str:
@@ -38,12 +38,7 @@ def restored(text: str) -> str:
 
 
 def by_name(predicates: Predicates | None) -> dict[str, Predicate]:
-    """Return the caller's predicates by lower-case name: SQL compares names without case.
-
-    Raises:
-        PredicateError: One is no predicate, or they come as something else than a mapping or several.
-        QueryError: A name cannot stand in a query, or two are the same.
-    """
+    """Return the caller's predicates by lower-case name: SQL compares names without case."""
     if predicates is None:
         return {}
     if isinstance(predicates, str | Predicate) or not isinstance(predicates, Mapping | Iterable):
@@ -52,11 +47,11 @@ def by_name(predicates: Predicates | None) -> dict[str, Predicate]:
             "of predicates"
         )
     if isinstance(predicates, Mapping):
-        made = [Predicate.of(given, _checked(name)) for name, given in predicates.items()]
+        named = [Predicate.of(function, _checked(name)) for name, function in predicates.items()]
     else:
-        made = [Predicate.of(given) for given in predicates]
+        named = [Predicate.of(function) for function in predicates]
     result: dict[str, Predicate] = {}
-    for predicate in made:
+    for predicate in named:
         key = _checked(predicate.name).lower()
         if key in result:
             raise QueryError(
@@ -79,25 +74,17 @@ def _checked(name: object) -> str:
 
 
 class Functions:
-    """What one query needs of the session's temporary functions.
-
-    Args:
-        spark: The session.
-        options: Settings of the run.
-        predicates: The caller's, by lower-case name; all are registered.
+    """What one query needs of the session's temporary functions: all of the caller's predicates.
 
     Attributes:
-        names: What each is called in the session.
+        names: What each is called in the session, by lower-case name.
         masks: Per ``async`` predicate, the filter that Spark calls where no eddy of ours does.
-
-    Raises:
-        PredicateError: A predicate cannot be sent to the tasks.
     """
 
     def __init__(self, spark: SparkSession, options: Options, predicates: Mapping[str, Predicate]) -> None:
         self._spark = spark
         self._options = options
-        self._made: list[str] = []
+        self._registered: list[str] = []
         self.names: dict[str, str] = {}
         self.masks: dict[str, Mask] = {}
         try:
@@ -109,10 +96,10 @@ class Functions:
 
     def _register(self, key: str, predicate: Predicate) -> str:
         spec = predicate.spec
-        known = _kept.setdefault(self._spark, {}) if is_connect(self._spark) else {}
-        given = spec if predicate.made is None else predicate.made
-        if (id(given), predicate.name) in known:
-            return known[id(given), predicate.name][1]
+        registered = _registered.setdefault(self._spark, {}) if is_connect(self._spark) else {}
+        owner = spec if predicate.made is None else predicate.made
+        if (id(owner), predicate.name) in registered:
+            return registered[id(owner), predicate.name][1]
         check_sendable(spec)
         name = f"{_RESERVED}_{next(_numbers)}_{predicate.name}"
         if spec.kind == "async":
@@ -120,31 +107,28 @@ class Functions:
             function = self.masks[key].function
         else:
             function = plain_function(predicate)
-            known[id(given), predicate.name] = (given, name)  # kept, so that its id is
+            registered[id(owner), predicate.name] = (owner, name)  # kept, so that its id is
         self._spark.udf.register(name, function)
-        self._made.append(name)
+        self._registered.append(name)
         return name
 
     def filter(self, name: str, slots: Sequence[Slot], labels: Sequence[str]) -> Mask:
-        """Register an eddy over predicates under a name; see :func:`filter_name`.
+        """Register an eddy over predicates, in the order as written; see :func:`filter_name`.
 
-        Args:
-            name: The function's.
-            slots: The predicates in the order as written.
-            labels: The function's arguments, for errors and reports.
+        ``labels`` are the function's arguments, for errors and reports.
         """
-        made = mask(self._spark, slots, self._options, labels)
-        self._spark.udf.register(name, made.function)
-        self._made.append(name)
-        return made
+        filter_ = mask(self._spark, slots, self._options, labels)
+        self._spark.udf.register(name, filter_.function)
+        self._registered.append(name)
+        return filter_
 
     def close(self) -> None:
         """Take the names out of the session again: analysed queries keep the functions."""
         if is_connect(self._spark):
             return
-        for name in self._made:
+        for name in self._registered:
             self._spark.sql(f"DROP TEMPORARY FUNCTION IF EXISTS {name}")
-        self._made.clear()
+        self._registered.clear()
 
 
 def filter_name() -> str:

@@ -19,20 +19,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Bar:
-    """A setting under which a text means something else than what is read here.
-
-    Attributes:
-        key: The setting.
-        default: Its value where it is not set.
-        values: Those that bar, in lower case.
-        why: What they change.
-        concerns: Tells whether a query has what they change.
-    """
+    """A setting under which a text means something else than what is read here."""
 
     key: str
     default: str
-    values: tuple[str, ...]
+    values: tuple[str, ...]  # those that bar, in lower case
     why: str
+    # Tells whether a query has what they change.
     concerns: Callable[[Statement], object] = lambda _: True
 
 
@@ -83,16 +76,7 @@ Spark evaluates, which is the same in the rewritten text. Some change types, and
 
 
 class Settings:
-    """The settings of a session and a run; the session is asked for each when it is first needed.
-
-    Args:
-        spark: The session.
-        options: Of the run.
-
-    Attributes:
-        options: Of the run.
-        conf: All of the session's, for who needs others.
-    """
+    """The settings of a session and a run; the session is asked for each when it is first needed."""
 
     def __init__(self, spark: SparkSession, options: Options) -> None:
         self.options = options
@@ -126,9 +110,7 @@ class Settings:
     def bars(self, statement: Statement) -> str | None:
         """Return why the session's settings keep a whole query with Spark, or None."""
         for bar in _BARS:
-            if (
-                bar.concerns(statement)
-                and (value := self.conf.get(bar.key, bar.default)).lower() in bar.values
-            ):
+            value = self.conf.get(bar.key, bar.default) if bar.concerns(statement) else ""
+            if value.lower() in bar.values:
                 return f"{bar.key} is {value}: {bar.why}"
         return None

@@ -4,9 +4,8 @@
 
 from __future__ import annotations
 
-import os
 import re
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -18,26 +17,25 @@ from sqlglot import exp
 
 from millrace.errors import InputError
 from millrace.lookups.table import LookupTable
-from millrace.options import StorageOptions
 from millrace.parquet.parquet import ParquetTable
 from millrace.parquet.partitions import Doubtful
 from millrace.spark.block import ParquetInput
+from millrace.spark.path_tables import PathTable, files_at, open_path
 from millrace.spark.plans import is_cached
-from millrace.spark.scans import scan_of, table_at
-from millrace.spark.session import SessionConf, is_connect
-from millrace.spark.stored import stored_at
+from millrace.spark.scan_detection import scan_of
+from millrace.spark.session import is_connect
 from millrace.spark.types import spark_schema
 from millrace.sql.expr.types import Field, field_of, is_plain
 from millrace.sql.lookups.tables import Lookup, lookup_of
 from millrace.sql.planner.plan import Plan
-from millrace.sql.session.frames import Frames, estimate
+from millrace.sql.session.asking import Frames, estimate
 from millrace.sql.session.settings import Settings
 from millrace.sql.syntax.edits import placeholders, quote, substitute
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-Tables = Mapping[str, "str | Path | DataFrame | LookupTable"]
+Tables = Mapping[str, "str | Path | PathTable | DataFrame | LookupTable"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,9 +48,8 @@ class Table:
         files: Its files, where it was given by path and the tasks can read them directly.
         placeholder: What stands for it in templates, None for tables of the session's catalog.
         lookup: For a lookup table, how it is asked. Unless it has a scan, ``frame`` is only for analysis.
-        settings: The session's, where ``frame`` may be a scan of files; None where it is not to be one.
+        settings: Those of the query, where ``frame`` may be a scan of files; None where it is not to be one.
         fixed: Whether ``frame`` would be the same one in another query of the same text.
-        storage: How to reach object stores.
         left: Why tasks do not read the files, where that is known.
     """
 
@@ -61,9 +58,8 @@ class Table:
     files: ParquetTable | None
     placeholder: str | None
     lookup: Lookup | None = None
-    settings: SessionConf | None = None
+    settings: Settings | None = None
     fixed: bool = False
-    storage: StorageOptions | None = None
     left: str = ""
 
     @cached_property
@@ -86,7 +82,7 @@ class Table:
         if self.settings is None:
             return None, self.left
         try:
-            return scan_of(self.frame, self.settings, self.storage), ""
+            return scan_of(self.frame, self.settings.conf, self.settings.storage), ""
         except Doubtful as doubt:
             return None, str(doubt)
 
@@ -107,16 +103,16 @@ class Table:
         return None if self.parquet.may_grow else (states(self.parquet), is_cached(self.frame))
 
     @property
-    def asked(self) -> bool:
+    def needs_keys(self) -> bool:
         """Whether it is a lookup table that Spark cannot read."""
-        return self.lookup is not None and self.lookup.asked
+        return self.lookup is not None and self.lookup.needs_keys
 
     @cached_property
     def fields(self) -> tuple[Field, ...]:
         """The columns, in order."""
-        # Spark is told the columns of files, but for those of folders, which it looks for itself.
-        told = self.files is not None and not self.files.partition_columns
-        schema = spark_schema(self.files.schema) if self.files and told else self.frame.schema
+        # Spark gets the columns of files from here, but for those of folders, which it looks for itself.
+        is_given = self.files is not None and not self.files.partition_columns
+        schema = spark_schema(self.files.schema) if self.files and is_given else self.frame.schema
         return tuple(map(field_of, schema.fields))
 
     @cached_property
@@ -144,11 +140,7 @@ class Table:
 
 
 def check_tables(tables: object) -> None:
-    """Refuse what is no mapping of names.
-
-    Raises:
-        InputError: It is something else.
-    """
+    """Raise InputError for what is no mapping of names."""
     if tables is None:
         return
     if not isinstance(tables, Mapping):
@@ -173,18 +165,14 @@ def dotted(node: exp.Table) -> str:
 class Catalog:
     """Finds the tables: the caller's first, then the session's.
 
-    Attributes:
-        frames: Runs texts on the session.
-        settings: Of the session and the run.
-        notes: Who reads the tables in object stores, one sentence for each that was looked up.
+    ``notes`` say who reads the tables in object stores, one sentence for each that was looked up.
     """
 
     def __init__(self, frames: Frames, tables: Tables, settings: Settings) -> None:
         self.frames = frames
         self.notes: list[str] = []
         self.settings = settings
-        self._conf, self._storage = settings.conf, settings.storage
-        self._given = {name.lower(): (name, where) for name, where in tables.items()}
+        self._tables = {name.lower(): (name, where) for name, where in tables.items()}
         self._known: dict[str, Table] = {}
         self._where: tuple[str, ...] | None = None
         self._opens_views = True
@@ -203,21 +191,20 @@ class Catalog:
             return False
         names = [re.escape(table.name.rpartition(".")[2]) for table in self.used if table.placeholder is None]
         word = re.compile(rf"\b({'|'.join(names)})\b", re.IGNORECASE)
-        is_direct = any(isinstance(rows, ParquetInput) for rows in plan.rows())
+        is_direct = any(isinstance(rows, ParquetInput) for rows in plan.inputs())
         return is_direct and bool(names) and any(word.search(text) for text in plan.texts())
 
     def state_of(self, table: Table) -> Hashable | None:
         """Return the state of a table of another query as it is now: files named by path are listed again."""
         if table.files is None:
             return table.current_state()
-        found = table_at(self.frames.spark, table.files.path, self._conf, self._storage)
-        return None if found.unsupported else found.states
+        files = files_at(self.frames.spark, table.files.path, self.settings.conf, self.settings.storage)
+        return None if files.unsupported else files.states
 
     def analyse(self, template: str, *, alike: bool = False) -> DataFrame:
         """Let Spark analyse a template; its errors come out unchanged.
 
         Queries without rows stand for the caller's tables where that can be: Spark takes much less time.
-        ``alike`` is for :meth:`stand_ins`.
         """
         stand_in = self.stand_ins(template, alike=alike)
         if stand_in is not None:
@@ -230,24 +217,30 @@ class Catalog:
     def stand_ins(self, template: str, *, alike: bool = False) -> str | None:
         """Return a template with stand-ins for the caller's tables, None where one has none.
 
-        Args:
-            template: The template.
-            alike: Their columns have to have the notes and the nullability of the tables' own, too.
+        With ``alike`` their columns have to have the notes and the nullability of the tables' own, too.
         """
-        used = placeholders(template)
         texts: dict[str, str] = {}
-        for table in self._known.values():
-            name = (table.placeholder or "").strip("{}")
-            if name in used:
-                if table.stand_in is None or (alike and not all(map(is_plain, table.fields))):
-                    return None
-                texts[name] = table.stand_in
+        for name, table in self._named_in(template):
+            if table.stand_in is None or (alike and not all(map(is_plain, table.fields))):
+                return None
+            texts[name] = table.stand_in
         return substitute(template, texts)
 
+    def barred(self, template: str) -> list[str]:
+        """Return what a template reads that Spark can analyse but not read."""
+        tables = (table for _, table in self._named_in(template) if table.needs_keys)
+        return sorted(f"lookup table {table.name!r}" for table in tables)
+
+    def _named_in(self, template: str) -> Iterator[tuple[str, Table]]:
+        """Yield the caller's tables in a template by the names of their placeholders."""
+        used = placeholders(template)
+        named = (((table.placeholder or "").strip("{}"), table) for table in self._known.values())
+        return ((name, table) for name, table in named if name in used)
+
     @property
-    def given(self) -> tuple[str, ...]:
-        """The names that the caller gave, as written."""
-        return tuple(name for name, _ in self._given.values())
+    def names(self) -> tuple[str, ...]:
+        """The names of the caller's tables, as written."""
+        return tuple(name for name, _ in self._tables.values())
 
     @property
     def used(self) -> list[Table]:
@@ -260,7 +253,7 @@ class Catalog:
 
     def place_of(self, node: exp.Table) -> Callable[[], tuple[str, ...]] | None:
         """Return what tells the catalog and database that a name may be in, None for the caller's tables."""
-        if dotted(node).lower() in self._given:
+        if dotted(node).lower() in self._tables:
             return None
         return self._current
 
@@ -271,16 +264,12 @@ class Catalog:
         return self._where
 
     def mapped(self, name: str) -> Table | None:
-        """Return the caller's table of that (possibly dotted) name, or None.
-
-        Raises:
-            InputError: The path given for it cannot be read, or it is neither path nor DataFrame.
-        """
+        """Return the caller's table of that (possibly dotted) name, or None."""
         key = name.lower()
-        if key not in self._given:
+        if key not in self._tables:
             return None
         if key not in self._known:
-            self._known[key] = self._make(*self._given[key])
+            self._known[key] = self._make(*self._tables[key])
         return self._known[key]
 
     def lookup(self, node: exp.Table) -> Lookup | None:
@@ -294,45 +283,41 @@ class Catalog:
         if key not in self._known:
             text = ".".join(quote(part) for part in parts)
             frame = self.frames.sql(f"SELECT * FROM {text}")
+            opens = self._opens_views
             self._known[key] = Table(
                 dotted(node),
                 lambda: frame,
                 None,
                 None,
-                settings=self._conf if self._opens_views else None,
+                settings=self.settings if opens else None,
                 fixed=len(parts) == 1,
-                storage=self._storage,
-                left="" if self._opens_views else "Spark Connect looks its name up again for each action",
+                left="" if opens else "Spark Connect looks its name up again for each action",
             )
         return self._known[key]
 
     def _make(self, name: str, where: Any) -> Table:
         if isinstance(where, str | Path):
-            return self._from_path(name, os.path.expanduser(str(where)))  # noqa: PTH111  # globs are kept as they are
+            where = open_path(self.frames.spark, where, self.settings.conf, self.settings.storage)
+        if isinstance(where, PathTable):
+            return self._at_path(name, where)
         if hasattr(where, "schema") and hasattr(where, "mapInArrow"):
             return self._framed(name, where, fixed=True)
         if isinstance(where, LookupTable):
-            lookup, frame = lookup_of(self.frames, where, self._storage)
-            table = Table(name, lambda: frame, None, self.frames.place(frame, "t"), lookup)
-            if table.asked:
-                self.frames.bar(table.placeholder or "", f"lookup table {name!r}")
-            return table
+            lookup, frame = lookup_of(self.frames, where, self.settings.storage)
+            return Table(name, lambda: frame, None, self.frames.place(frame, "t"), lookup)
         raise InputError(
             f"table {name!r} is given as {type(where).__name__}: expected a path to Parquet, CSV or JSON "
             "files (a file, a folder or a glob), a Spark DataFrame, or what millrace.lookup returns"
         )
 
-    def _from_path(self, name: str, path: str) -> Table:
-        found = stored_at(self.frames.spark, path, self._conf, self._storage)
-        if found.how:
-            self.notes.append(f"{name}, {path}: {found.how}")
-        if found.files is None and not found.why:
-            return self._framed(name, found.frame, fixed=False)
-        place = self.frames.place(lambda: found.frame, "t")
-        return Table(name, lambda: found.frame, found.files, place, left=found.why)
+    def _at_path(self, name: str, table: PathTable) -> Table:
+        if table.how:
+            self.notes.append(f"{name}, {table.path}: {table.how}")
+        if table.files is None and not table.why:
+            return self._framed(name, table.frame, fixed=False)
+        place = self.frames.place(lambda: table.frame, "t")
+        return Table(name, lambda: table.frame, table.files, place, left=table.why)
 
     def _framed(self, name: str, frame: DataFrame, *, fixed: bool) -> Table:
         place = self.frames.place(frame, "t")
-        return Table(
-            name, lambda: frame, None, place, settings=self._conf, fixed=fixed, storage=self._storage
-        )
+        return Table(name, lambda: frame, None, place, settings=self.settings, fixed=fixed)

@@ -1,7 +1,7 @@
 """The query's text with replacements, given out as templates.
 
 A template names DataFrames as ``{name}``; braces of the text itself are doubled
-(:mod:`millrace.sql.session.frames` fills and runs it). Edits nest: a replacement may contain pieces of the
+(:mod:`millrace.sql.session.asking` fills and runs it). Edits nest: a replacement may contain pieces of the
 original text that have edits of their own, so a condition that moves keeps what was rewritten inside it.
 """
 

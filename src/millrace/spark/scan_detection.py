@@ -9,7 +9,7 @@ and table formats with a log, such as Delta. Nothing is run, and nothing is kept
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import date
 from typing import TYPE_CHECKING, Any
@@ -23,13 +23,12 @@ from pyspark.sql.types import StructType
 from millrace.errors import InputError, UnsupportedType
 from millrace.options import StorageOptions
 from millrace.parquet.described import described_table
-from millrace.parquet.parquet import open_table
 from millrace.parquet.partitions import Doubtful
 from millrace.parquet.remote import Remote
 from millrace.parquet.stores import DISKS, Store, located
 from millrace.parquet.tables import ParquetTable
 from millrace.spark.plans import SIZE_UNITS, explained, is_cached
-from millrace.spark.reach import paths_are_local, shares_disks, unreached
+from millrace.spark.reach import shares_disks, unreached
 from millrace.spark.session import SessionConf
 from millrace.spark.types import arrow_schema
 
@@ -40,22 +39,14 @@ if TYPE_CHECKING:
 _MOST_FILES = 20_000
 # So many values of a partition column may be told apart.
 _MOST_VALUES = 4096
-# Settings under which Spark passes over files, or finds columns by something else than their names.
-_LENIENT = {
+LENIENT = {
     "spark.sql.files.ignoreCorruptFiles": "false",
     "spark.sql.files.ignoreMissingFiles": "false",
     "spark.sql.parquet.fieldId.read.enabled": "false",
     "spark.sql.caseSensitive": "false",
 }
-# Those that decide what columns of some types are in files, with what they are in a new session.
-_OF_TYPES: tuple[tuple[str, str, Callable[[pa.DataType], bool]], ...] = (
-    ("spark.sql.parquet.binaryAsString", "false", pa.types.is_binary),
-    ("spark.sql.parquet.int96AsTimestamp", "true", pa.types.is_timestamp),
-    ("spark.sql.parquet.inferTimestampNTZ.enabled", "true", pa.types.is_timestamp),
-    ("spark.sql.parquet.int96RebaseModeInRead", "corrected", pa.types.is_timestamp),
-    ("spark.sql.parquet.datetimeRebaseModeInRead", "corrected", pa.types.is_temporal),
-)
-_OF_FOLDERS = "spark.sql.sources.partitionColumnTypeInference.enabled"
+"""Settings under which Spark passes over files, or finds columns by something else than their names."""
+
 # What Spark may say of a column without reading it in another way.
 _HARMLESS = {"comment"}
 # Between values in a list of them.
@@ -69,20 +60,12 @@ _RELATION_SIZE = re.compile(r"Relation .*parquet, Statistics\(sizeInBytes=([\d.]
 
 @dataclass(frozen=True)
 class _Scan:
-    """What a plan's text says of a scan.
+    """What a plan's text says of a scan."""
 
-    Attributes:
-        root: Its first root.
-        roots: The number of roots.
-        listed_by_catalog: Whether the catalog knows the partitions.
-        named: Whether it is of a table of the catalog.
-        partition_columns: Their names.
-    """
-
-    root: str
+    root: str  # the first of its roots
     roots: int
-    listed_by_catalog: bool
-    named: bool
+    is_listed_by_catalog: bool
+    is_named: bool  # in the catalog
     partition_columns: tuple[str, ...]
 
 
@@ -101,9 +84,8 @@ def scan_of(frame: DataFrame, settings: SessionConf, storage: StorageOptions | N
         raise Doubtful("it is a stream")
     if is_cached(frame):
         raise Doubtful("it is cached")
-    odd = _odd(settings, _LENIENT)
-    if odd is not None:
-        raise Doubtful(odd)
+    if (why := unusual(settings, LENIENT)) is not None:
+        raise Doubtful(why)
     schema = frame.schema
     types = _types(schema)
     try:
@@ -123,50 +105,9 @@ def scan_of(frame: DataFrame, settings: SessionConf, storage: StorageOptions | N
     table = described_table(scan.root, paths, types, scan.partition_columns, required, store)
     if scan.roots > 1:
         _check_no_root_twice(frame, table)
-    if scan.listed_by_catalog:
+    if scan.is_listed_by_catalog:
         _check_partitions(frame, table)
-    return replace(table, may_grow=scan.named)
-
-
-def table_at(
-    spark: SparkSession,
-    path: str,
-    settings: SessionConf | None = None,
-    storage: StorageOptions | None = None,
-) -> ParquetTable:
-    """Return the table at a path; it is unsupported where Spark has to read it.
-
-    Args:
-        spark: The session.
-        path: A file, a folder or a glob; or the URI of a file or a folder in an object store.
-        settings: The session's, where they are known.
-        storage: How to reach object stores.
-
-    Raises:
-        InputError: The path is of this machine or of a store that answers, and there is no table.
-    """
-    settings = settings or SessionConf(spark)
-    odd = _odd(settings, _LENIENT)
-    if odd is not None:
-        return _left(path, odd)
-    if located(path, storage)[0] == DISKS and not paths_are_local(spark):
-        return _left(path, "Spark looks for paths on another file system")
-    table = open_table(path, storage)
-    kinds = [kind for field in table.schema for kind in _kinds(field.type)]
-    usual = {key: value for key, value, concerns in _OF_TYPES if any(map(concerns, kinds))}
-    odd = _odd(settings, usual | ({_OF_FOLDERS: "true"} if table.partition_columns else {}))
-    if odd is not None:
-        return _left(path, odd)
-    if isinstance(table.store, Remote) and table.files:
-        why = unreached(spark, table.store, table.files[0].path)
-        if why is not None:
-            return _left(path, why)
-    return table
-
-
-def _left(path: str, why: str) -> ParquetTable:
-    """Return a table that Spark has to read."""
-    return ParquetTable(path, (), pa.schema([]), (), why)
+    return replace(table, may_grow=scan.is_named)
 
 
 def _store_of(spark: SparkSession, paths: Sequence[str], storage: StorageOptions | None) -> Store:
@@ -191,24 +132,17 @@ def _path(uri: str) -> str:
     return unquote(uri.removeprefix("file://"))
 
 
-def _odd(settings: SessionConf, usual: Mapping[str, str]) -> str | None:
+def unusual(settings: SessionConf, defaults: Mapping[str, str]) -> str | None:
     """Return which of some settings is not what it is in a new session, and what it is; None if none."""
-    found = ((key, value, settings.get(key, value)) for key, value in usual.items())
-    return next((f"{key} is {value}" for key, wanted, value in found if value.lower() != wanted), None)
-
-
-def _kinds(kind: pa.DataType) -> Iterator[pa.DataType]:
-    """Yield a type and all that it is made of."""
-    yield kind
-    for place in range(kind.num_fields):
-        yield from _kinds(kind.field(place).type)
+    values = ((key, default, settings.get(key, default)) for key, default in defaults.items())
+    return next((f"{key} is {value}" for key, default, value in values if value.lower() != default), None)
 
 
 def _types(schema: StructType) -> pa.Schema:
     """Return a scan's columns in Millrace's types."""
     for field in schema.fields:
-        if field.metadata and not field.metadata.keys() <= _HARMLESS:
-            raise Doubtful(f"column {field.name!r} has {min(field.metadata.keys() - _HARMLESS)}")
+        if odd := (field.metadata or {}).keys() - _HARMLESS:
+            raise Doubtful(f"column {field.name!r} has {min(odd)}")
         if not field.name.isprintable():
             raise Doubtful(f"a column is named {field.name!r}")
     if len({field.name.lower() for field in schema.fields}) < len(schema.fields):

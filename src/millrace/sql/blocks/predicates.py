@@ -1,9 +1,17 @@
-"""Calls of the caller's predicates in the text of a query."""
+"""Calls of the caller's predicates in the text of a query, and the filters that they are merged to.
+
+A block calls those that are conditions of its joins. The others that are conditions of a WHERE become one
+call of one function, in which an eddy finds the cheapest order for each row: Spark evaluates every Python
+function of a filter for every row. The merged call stands in the place of the first one, over the arguments
+of all of them, and the others become TRUE; whatever else the WHERE says stays, and Spark applies it before
+the function.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from pyspark.sql import types as t
 from sqlglot import exp
@@ -13,9 +21,17 @@ from millrace.errors import PredicateError
 from millrace.predicates import PredicateSpec, Values
 from millrace.spark.predicates import Predicate, check_arity
 from millrace.spark.types import arrow_type
+from millrace.spark.where import Slot
 from millrace.sql.expr.constants import Constants
 from millrace.sql.expr.translate import Lookup
-from millrace.sql.syntax.parse import Statement, function_of, unwrap
+from millrace.sql.planner.plan import FilterPlan
+from millrace.sql.session.functions import filter_name
+from millrace.sql.syntax.edits import Edit, Part
+from millrace.sql.syntax.parse import Statement, function_of, unwrap, where_conjuncts
+from millrace.sql.syntax.scopes import Scope
+
+if TYPE_CHECKING:
+    from millrace.sql.planner.context import PlanContext  # which has the calls of its query
 
 # Arguments that are none: what they stand for, or what they do, only Spark knows.
 _NO_ARGUMENTS = (exp.Star, exp.Distinct, exp.Lambda, exp.Order, exp.Alias)
@@ -31,7 +47,7 @@ class Calls:
     Attributes:
         statement: The query.
         predicates: The caller's predicates by lower-case name.
-        found: Every call, in the order of the text.
+        nodes: Every call, in the order of the text.
         taken: Ids of the calls that an eddy runs.
 
     Raises:
@@ -40,7 +56,7 @@ class Calls:
 
     statement: Statement
     predicates: Mapping[str, Predicate]
-    found: list[exp.Anonymous] = field(default_factory=list)
+    nodes: list[exp.Anonymous] = field(default_factory=list)
     taken: set[int] = field(default_factory=set)
 
     def __post_init__(self) -> None:
@@ -49,8 +65,8 @@ class Calls:
         for node in self.statement.root.find_all(exp.Anonymous, bfs=False):
             spec = self._spec(node)
             if spec is not None:
-                self.found.append(node)
-                _check(spec, node)
+                self.nodes.append(node)
+                _check_arguments(spec, node)
 
     def _spec(self, node: exp.Expr) -> PredicateSpec | None:
         name = function_of(node)
@@ -80,8 +96,8 @@ class Calls:
         if call is None or not call[0].deterministic:
             return None
         arguments = [_operand(node, lookup, constants) for node in call[1].expressions]
-        known = tuple(a for a in arguments if a is not None)
-        return Call(call[0], known, values) if len(known) == len(arguments) else None
+        operands = tuple(a for a in arguments if a is not None)
+        return Call(call[0], operands, values) if len(operands) == len(arguments) else None
 
     def take(self, conjunct: exp.Expr) -> None:
         """Note that an eddy runs the conjunct's call."""
@@ -89,7 +105,7 @@ class Calls:
 
     def reasons(self) -> Iterator[str]:
         """Say of each condition or expression in which Spark calls predicates that it does."""
-        left = [node for node in self.found if id(node) not in self.taken]
+        left = [node for node in self.nodes if id(node) not in self.taken]
         for text in dict.fromkeys(map(self._around, left)):
             yield f"{text} is evaluated by Spark, row by row"
 
@@ -101,16 +117,14 @@ class Calls:
             if self.statement.has_span(parent):
                 best = parent
             parent = parent.parent
-        if best is None:
-            return f"a call of {function_of(node)}"
-        return self.statement.shown(best)
+        return f"a call of {function_of(node)}" if best is None else self.statement.shown(best)
 
 
 def _is_no_argument(node: exp.Expr) -> bool:
     return isinstance(node, _NO_ARGUMENTS) or (isinstance(node, exp.Column) and node.is_star)
 
 
-def _check(spec: PredicateSpec, node: exp.Anonymous) -> None:
+def _check_arguments(spec: PredicateSpec, node: exp.Anonymous) -> None:
     """Raise where the number of arguments is wrong, as far as the text tells it."""
     for argument in node.expressions:
         if isinstance(argument, exp.Kwarg | exp.PropertyEQ):
@@ -130,11 +144,67 @@ def _check(spec: PredicateSpec, node: exp.Anonymous) -> None:
 def _operand(node: exp.Expr, lookup: Lookup, constants: Constants) -> Operand | None:
     inner = unwrap(node)
     if isinstance(inner, exp.Column):
-        found = lookup(inner)
-        if found is None or found[1].arrow is None:
+        column = lookup(inner)
+        if column is None or column[1].arrow is None:
             return None
-        return Column(ColumnRef(found[0], found[1].name))
+        return Column(ColumnRef(column[0], column[1].name))
     constant = constants.value(node)
     if constant is None or isinstance(constant.type, t.NullType):
         return None
     return Literal(constant.value, arrow_type(constant.type))
+
+
+def take_filter(context: PlanContext, scope: Scope, placed: list[exp.Expr] | None) -> None:
+    """Merge the calls of the WHERE of a SELECT; those of the SELECTs inside it are merged before.
+
+    ``placed`` are the conditions that are in its WHERE by now, when taking blocks has changed it.
+    """
+    nodes = where_conjuncts(scope.select) if placed is None else placed
+    calls = [(node, *call) for node in nodes if (call := _mergeable(context, scope, node)) is not None]
+    if not calls:
+        return
+    arguments: list[exp.Expr] = []
+    places: dict[str, int] = {}
+    slots = []
+    for _, spec, inner in calls:
+        columns = []
+        for argument in inner.expressions:
+            text = context.text.bound(context.statement.span(argument))
+            place = places.get(text)
+            if place is None or context.volatility.volatile(argument):
+                place = places[text] = len(arguments)
+                arguments.append(argument)
+            columns.append(place)
+        slots.append(Slot(spec, tuple(columns)))
+    span = context.statement.span
+    labels = tuple(map(context.shown, arguments))
+    name = filter_name()
+    # In parentheses, for a keyword may follow without a space.
+    parts: list[Part] = [f"({name}("]
+    for place, argument in enumerate(arguments):
+        parts += [", ", span(argument)] if place else [span(argument)]
+    first, *others = merged = [node for node, _, _ in calls]
+    context.text.edits.append(Edit(*span(first), (*parts, "))")))
+    context.text.edits += [Edit(*span(node), ("(TRUE)",)) for node in others]
+    for node in merged:
+        context.calls.take(node)
+    shown = tuple(map(context.shown, merged))
+    context.filters.append(FilterPlan(f"f{len(context.filters) + 1}", name, tuple(slots), labels, shown))
+
+
+def _mergeable(context: PlanContext, scope: Scope, node: exp.Expr) -> tuple[PredicateSpec, exp.Expr] | None:
+    """Return the predicate and the call, when a condition is nothing but a call that may be merged."""
+    call = context.calls.of(node)
+    if call is None or not all(map(context.statement.has_span, (node, *call[1].expressions))):
+        return None
+    # Spark treats subqueries, and columns from around this SELECT, condition by condition.
+    barred = call[1].find(exp.Query) is not None or _reads_around(context, scope, call[1])
+    return None if barred else call
+
+
+def _reads_around(context: PlanContext, scope: Scope, node: exp.Expr) -> bool:
+    """Tell whether a call may read columns of a SELECT around its own."""
+    if context.names.scopes.place_of(scope.select) is None:
+        return False
+    columns = [context.names.find(column) for column in node.find_all(exp.Column)]
+    return not all(each is not None and not each.why and each.scope is scope for each in columns)

@@ -1,0 +1,337 @@
+"""Tables by path: their files, which tasks read, and a DataFrame of their rows for what Spark runs itself.
+
+Of local files, and of all formats but Parquet, the DataFrame is Spark's own reader. For object stores Spark
+needs a connector in its class path; where it has none, or cannot open the path, tasks read the files for
+Spark too.
+
+A name says the format. CSV files are expected to begin with the names of their columns, and types are found
+out by reading them (``header``, ``inferSchema``), which is a job of its own; texts in quotes may have line
+ends and doubled quotes (``multiLine``, ``escape``), as RFC 4180 says, so that a file is read by one task.
+JSON files have an object a line, or one array or object in the whole file (``multiLine``). Whoever needs
+other settings gives a DataFrame.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
+
+import pyarrow as pa
+from pyspark.errors import PySparkException
+from pyspark.sql import functions as sf
+
+from millrace.errors import InputError, first_line
+from millrace.options import StorageOptions
+from millrace.parquet.parquet import ParquetTable, Split, open_table, splits
+from millrace.parquet.remote import Remote
+from millrace.parquet.stores import DISKS, located
+from millrace.spark.dealt_scan import Scan
+from millrace.spark.failures import is_sparks, shortened
+from millrace.spark.reach import paths_are_local, unreached
+from millrace.spark.scan_detection import LENIENT, unusual
+from millrace.spark.session import SessionConf, default_parallelism
+from millrace.spark.tasks import number_of
+from millrace.spark.types import spark_schema
+from millrace.spark.worker import prompt
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+FORMATS = {
+    ".csv": "csv", ".tsv": "csv", ".json": "json", ".jsonl": "json", ".ndjson": "json", ".orc": "orc",
+}  # fmt: skip
+"""Spark's readers by the end of a name; ``.gz`` and the like may stand behind it."""
+
+_PACKED = (".gz", ".bz2", ".zst", ".lz4", ".snappy", ".deflate")
+_OTHERS = (".txt", ".xml", ".avro", ".xlsx", ".feather", ".arrow")
+_CORRUPT = "_corrupt_record"
+# Settings that decide what columns of some types are in files, with what they are in a new session.
+_OF_TYPES: tuple[tuple[str, str, Callable[[pa.DataType], bool]], ...] = (
+    ("spark.sql.parquet.binaryAsString", "false", pa.types.is_binary),
+    ("spark.sql.parquet.int96AsTimestamp", "true", pa.types.is_timestamp),
+    ("spark.sql.parquet.inferTimestampNTZ.enabled", "true", pa.types.is_timestamp),
+    ("spark.sql.parquet.int96RebaseModeInRead", "corrected", pa.types.is_timestamp),
+    ("spark.sql.parquet.datetimeRebaseModeInRead", "corrected", pa.types.is_temporal),
+)
+_OF_FOLDERS = "spark.sql.sources.partitionColumnTypeInference.enabled"
+# As Spark cuts files for its own tasks.
+_TASK_BYTES = 128 * 1024 * 1024
+_BATCH_ROWS = 65_536
+_NUMBER_BYTES = 8
+# What Spark's connectors call some schemes.
+_SPARKS = {"s3": "s3a", "gcs": "gs"}
+
+# Weak, so that a session can go. A DataFrame over files lists them when it is made; it is used again only
+# while none has changed. With it stands who reads it.
+_FRAMES: WeakKeyDictionary[Any, dict[str, tuple[object, DataFrame, str]]] = WeakKeyDictionary()
+# Why a session's Spark cannot open what is in a store, by the beginning of its paths.
+_CLOSED: WeakKeyDictionary[Any, dict[str, str]] = WeakKeyDictionary()
+
+
+@dataclass(frozen=True)
+class PathTable:
+    """A table that is named by path, opened once however many need it.
+
+    Attributes:
+        path: Where it is.
+        files: Its files, None where only Spark can read them.
+        read: Returns all its rows, for what Spark runs itself.
+        why: Why only Spark can read it, for a table in an object store.
+        how: For a table in an object store, who reads it for Spark, and why. Empty for others.
+    """
+
+    path: str
+    files: ParquetTable | None
+    read: Callable[[], DataFrame]
+    why: str = ""
+    how: str = ""
+
+    @cached_property
+    def frame(self) -> DataFrame:
+        """All its rows. Spark lists the files of a disk only when somebody asks for them."""
+        return self.read()
+
+    @property
+    def columns(self) -> list[str]:
+        """The names of its columns."""
+        return self.frame.columns if self.files is None else list(self.files.schema.names)
+
+
+def open_path(
+    spark: SparkSession,
+    path: str | Path,
+    settings: SessionConf | None = None,
+    storage: StorageOptions | None = None,
+) -> PathTable:
+    """Return the table at a path: a file, a folder or a glob; or a file or a folder in an object store.
+
+    Raises:
+        InputError: There is no table, or neither the tasks nor Spark can read it.
+        pyspark.errors.PySparkException: Spark alone can read a path of this machine, and does not.
+    """
+    path = os.path.expanduser(str(path))  # noqa: PTH111  # globs and URIs are kept as they are
+    if (form := _format_of(path)) is not None:
+        return _left_to_spark(path, _in_format(spark, _absolute(spark, path), form))
+    is_remote = isinstance(located(path, storage)[0], Remote)
+    refusal: InputError | None = None
+    try:
+        table = files_at(spark, path, settings, storage)
+    except InputError as error:
+        if not is_remote:
+            raise
+        refusal, table = error, _unsupported(path, str(error))
+    if table.unsupported is None:
+        how = _frame(spark, path, table)[1] if is_remote else ""
+        return PathTable(path, table, lambda: _frame(spark, path, table)[0], how=how)
+    if not is_remote:
+        return _left_to_spark(path, spark.read.parquet(_absolute(spark, path)))
+    frame, why = _by_spark(spark, path, None)  # which may have credentials of its own
+    if frame is None:
+        raise refusal or InputError(
+            f"cannot read {path}: tasks do not, because of this: {table.unsupported}; and Spark does not, "
+            f"because {why}. Expected Parquet files of one schema, or a connector in Spark's class path "
+            "(hadoop-aws for s3a)"
+        )
+    why = table.unsupported
+    return _left_to_spark(path, frame, why, f"Spark reads it, because of this: {why}")
+
+
+def _left_to_spark(path: str, frame: DataFrame, why: str = "", how: str = "") -> PathTable:
+    return PathTable(path, None, lambda: frame, why, how)
+
+
+# Files that tasks read
+
+
+def files_at(
+    spark: SparkSession,
+    path: str,
+    settings: SessionConf | None = None,
+    storage: StorageOptions | None = None,
+) -> ParquetTable:
+    """Return the Parquet files at a path; the table is unsupported where Spark has to read it.
+
+    Raises:
+        InputError: The path is of this machine or of a store that answers, and there is no table.
+    """
+    settings = settings or SessionConf(spark)
+    if (why := unusual(settings, LENIENT)) is not None:
+        return _unsupported(path, why)
+    if located(path, storage)[0] == DISKS and not paths_are_local(spark):
+        return _unsupported(path, "Spark looks for paths on another file system")
+    table = open_table(path, storage)
+    kinds = [kind for field in table.schema for kind in _kinds(field.type)]
+    usual = {key: value for key, value, concerns in _OF_TYPES if any(map(concerns, kinds))}
+    why = unusual(settings, usual | ({_OF_FOLDERS: "true"} if table.partition_columns else {}))
+    if why is None and isinstance(table.store, Remote) and table.files:
+        why = unreached(spark, table.store, table.files[0].path)
+    return table if why is None else _unsupported(path, why)
+
+
+def _unsupported(path: str, why: str) -> ParquetTable:
+    return ParquetTable(path, (), pa.schema([]), (), why)
+
+
+def _kinds(kind: pa.DataType) -> Iterator[pa.DataType]:
+    """Yield a type and all that it is made of."""
+    yield kind
+    for place in range(kind.num_fields):
+        yield from _kinds(kind.field(place).type)
+
+
+# DataFrames for what Spark runs itself
+
+
+def _frame(spark: SparkSession, path: str, table: ParquetTable) -> tuple[DataFrame, str]:
+    """Return a DataFrame over files, without the job that infers a schema, and who reads it in a store."""
+    state = (table.schema, table.store, table.states)
+    frames = _FRAMES.setdefault(spark, {})
+    if path not in frames or frames[path][0] != state:
+        frames[path] = (state, *_over(spark, path, table))
+    return frames[path][1:]
+
+
+def _over(spark: SparkSession, path: str, table: ParquetTable) -> tuple[DataFrame, str]:
+    if table.store == DISKS:
+        return spark.read.schema(spark_schema(table.schema)).parquet(_absolute(spark, path)), ""
+    assert isinstance(table.store, Remote)
+    frame, why = None, "storage_options are given, which Spark does not know"
+    if not table.store.options:
+        frame, why = _by_spark(spark, path, table)
+    if frame is not None:
+        return frame, "Spark reads it where it needs its rows"
+    return by_tasks(spark, table), f"tasks read it where Spark needs its rows, because {why}"
+
+
+def _absolute(spark: SparkSession, path: str) -> str:
+    """Return a path as Spark finds it: its JVM may have been started in another folder."""
+    store, place = located(path)
+    local = store == DISKS and place == path and paths_are_local(spark)
+    return os.path.abspath(path) if local else path  # noqa: PTH100  # resolve() would follow links
+
+
+def _by_spark(spark: SparkSession, path: str, table: ParquetTable | None) -> tuple[DataFrame | None, str]:
+    """Return Spark's reader of a path in a store, or why it has none; a store without one is remembered."""
+    store, place = located(path)
+    root = place if store is None else store.root
+    closed = _CLOSED.setdefault(spark, {})
+    if root in closed:
+        return None, closed[root]
+    scheme, _, rest = place.partition(":")
+    why = ""
+    for name in dict.fromkeys((scheme, _SPARKS.get(scheme, scheme))):
+        reader = spark.read if table is None else spark.read.schema(spark_schema(table.schema))
+        try:
+            frame = reader.parquet(f"{name}:{rest}")
+            frame.schema  # noqa: B018  # Spark Connect analyses only now
+            return frame, ""
+        except Exception as error:
+            if not is_sparks(error):
+                raise
+            if "No FileSystem for scheme" not in str(error) and "ClassNotFoundException" not in str(error):
+                return None, f"it cannot open the path ({first_line(error)})"
+            why = why or f"Spark has no file system for {scheme}:"
+    closed[root] = why
+    return None, why
+
+
+@dataclass(frozen=True)
+class ReadTask:
+    """Reads a table's files for Spark. The input is one row: ``step`` times the task's number."""
+
+    scan: Scan
+    step: int
+
+    @shortened
+    @prompt
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Yield the rows that are the task's to read."""
+        number = number_of(batches)
+        if number is not None:
+            yield from self.scan.read(number // self.step, _BATCH_ROWS)
+
+
+def by_tasks(spark: SparkSession, table: ParquetTable) -> DataFrame:
+    """Return all rows of a table, read by tasks.
+
+    Spark takes the result for as large as it is, and does not send a large one to every task of its own
+    joins: its estimate is the size of the range below, of which a filter keeps one row in each partition.
+    """
+    own = splits(table)
+    parts = _cut(own, default_parallelism(spark)) or [[]]
+    step = max(1, sum(split.bytes for split in own) // _NUMBER_BYTES // len(parts))
+    task = ReadTask(Scan.of(table.schema, (), parts), step)
+    numbers = spark.range(0, len(parts) * step, 1, len(parts)).where(sf.col("id") % step == 0)
+    return numbers.mapInArrow(task, spark_schema(table.schema))
+
+
+def _cut(own: Sequence[Split], cores: int) -> list[list[Split]]:
+    """Return splits in their order, in parts of about one size."""
+    size = min(_TASK_BYTES, sum(split.bytes for split in own) // cores)
+    parts: list[list[Split]] = []
+    taken = size + 1
+    for split in own:
+        if taken >= size or taken + split.bytes // 2 > size:
+            parts.append([])
+            taken = 0
+        parts[-1].append(split)
+        taken += split.bytes
+    return parts
+
+
+# Other formats than Parquet
+
+
+def suffix_of(path: str) -> str:
+    """Return the end of a path's name that tells its format, in lower case."""
+    name = Path(path)
+    return (Path(name.stem) if name.suffix.lower() in _PACKED else name).suffix.lower()
+
+
+def _format_of(path: str) -> str | None:
+    """Return which of Spark's readers a path needs, None for Parquet.
+
+    A folder counts by its name too, as Spark writes them (``out.csv/part-….csv``), if it has such files.
+    """
+    suffix = suffix_of(path)
+    is_folder = Path(path).is_dir()
+    if suffix in _OTHERS and not is_folder:
+        raise InputError(
+            f"{path!r} is no table by its name: expected Parquet, {', '.join(FORMATS)} (also compressed); "
+            "read anything else with Spark and give the DataFrame"
+        )
+    form = FORMATS.get(suffix)
+    if form is None or not is_folder:
+        return form
+    return form if any(FORMATS.get(suffix_of(str(file))) == form for file in Path(path).iterdir()) else None
+
+
+def _in_format(spark: SparkSession, path: str, form: str) -> DataFrame:
+    """Return the rows of a path that Spark's reader of a format gives."""
+    try:
+        frame = _read(spark, path, form)
+        frame.schema  # noqa: B018  # Spark Connect looks for the path only now
+    except PySparkException as error:
+        if error.getCondition() != "PATH_NOT_FOUND":
+            raise
+        raise InputError(f"there is no {path}: expected a file, a folder or a glob") from None
+    return frame
+
+
+def _read(spark: SparkSession, path: str, form: str) -> DataFrame:
+    if form == "csv":
+        separator = "\t" if suffix_of(path) == ".tsv" else ","
+        return spark.read.csv(path, header=True, inferSchema=True, sep=separator, multiLine=True, escape='"')
+    if form == "json":
+        lines = spark.read.json(path)
+        if _CORRUPT not in lines.columns:
+            return lines
+        # Some lines are no objects: the file as a whole may be one, or an array of them.
+        whole = spark.read.json(path, multiLine=True)
+        return lines if _CORRUPT in whole.columns else whole
+    return spark.read.orc(path)
