@@ -117,10 +117,10 @@ def _counts(*numbers: int) -> pa.RecordBatch:
 def _blocks(run: Run, path: str, tasks: int) -> DataFrame:
     """Return the counts after an exchange of a file's rows in blocks."""
     from millrace.parquet.parquet import open_table, splits
-    from millrace.spark.dealt_scan import Scan
     from millrace.spark.exchange import BLOCK_SCHEMA, Cut
     from millrace.spark.hypercube import Axis, Cube
     from millrace.spark.reports import Sink
+    from millrace.spark.task_inputs import Scan
     from millrace.spark.tasks import ScanTask
     from millrace.spark.types import spark_schema
 
@@ -128,7 +128,7 @@ def _blocks(run: Run, path: str, tasks: int) -> DataFrame:
     scan = Scan.of(SCHEMA, (), [own[task::tasks] for task in range(tasks)])
     cube, options = Cube((Axis(tasks, pa.int64(), ((0, "k"),)),)), Options()
     silent = Sink("bench", None, hidden=False)
-    task = ScanTask(("t",), (scan,), (Cut(0, cube, options.block_bytes),), options.batch_size, silent)
+    task = ScanTask({"t": (scan, Cut(0, cube, options.block_bytes))}, options.batch_size, silent)
     blocks = run.spark.range(0, tasks, 1, numPartitions=tasks).mapInArrow(task, spark_schema(BLOCK_SCHEMA))
     return blocks.repartitionById(tasks, "cell").mapInArrow(count_blocks, _COUNTS)
 

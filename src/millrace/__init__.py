@@ -20,12 +20,15 @@ if TYPE_CHECKING:
     from millrace import streams
     from millrace.api import models, monitor
     from millrace.api.enabling import enable
-    from millrace.api.predicates import cascade, estimate, filter, predicate, where  # noqa: A004
+    from millrace.api.estimate import estimate
+    from millrace.api.predicates import filter, where  # noqa: A004
     from millrace.api.results import explain, report, to_batches
     from millrace.api.session import Session, join, lookup, query, sql
     from millrace.lookups.database import database
     from millrace.lookups.function import function
     from millrace.lookups.http import http
+    from millrace.spark.cascade import cascade
+    from millrace.spark.predicates import predicate
 
 __version__ = "0.1.0"
 __all__ = [
@@ -54,9 +57,10 @@ __all__ = [
     "where",
 ]
 
-_MODULES = {"load_ipython_extension": "api.magic", "enable": "api.enabling"}
+_MODULES = {"load_ipython_extension": "api.magic", "enable": "api.enabling", "estimate": "api.estimate"}
 _MODULES |= {name: f"lookups.{name}" for name in ("database", "function", "http")}
-_MODULES |= dict.fromkeys(("cascade", "estimate", "filter", "predicate", "where"), "api.predicates")
+_MODULES |= {"filter": "api.predicates", "where": "api.predicates"}
+_MODULES |= {"cascade": "spark.cascade", "predicate": "spark.predicates"}
 _MODULES |= dict.fromkeys(("explain", "report", "to_batches"), "api.results")
 _MODULES |= dict.fromkeys(("Session", "join", "lookup", "query", "sql"), "api.session")
 _NAMESPACES = {"models": "api.models", "monitor": "api.monitor", "streams": "streams"}

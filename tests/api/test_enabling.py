@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 
 import pytest
-from pyspark.sql import DataFrame, functions as sf
+from pyspark.sql import DataFrame, DataFrameWriter, DataFrameWriterV2, functions as sf
 from pyspark.sql.classic.column import Column as ClassicColumn
 from pyspark.sql.classic.dataframe import DataFrame as ClassicFrame
 from pyspark.sql.connect.dataframe import DataFrame as ConnectFrame
@@ -15,9 +15,8 @@ from pyspark.sql.udf import UserDefinedFunction
 
 import millrace
 import millrace.api.accessor
-from millrace.api import chains, enabling, gain
-from millrace.spark import patches
-from millrace.spark.actions import ACTIONS
+from millrace.api import chains, gain
+from millrace.spark import frames, patches
 from millrace.sql.blocks import cost_model
 from millrace.sql.session import errors
 from tests.spark.column_chains import RESOLVED, TAKEN, differing
@@ -117,7 +116,7 @@ def test_chains_of_joins_are_one(spark, files):
 def test_chains_on_columns_are_sparks_rows(spark, tmp_path):
     """Whatever Columns compare and name, and wherever they were taken of: its columns and its rows."""
     assert differing(spark, tmp_path, {**TAKEN, **RESOLVED}) == {}
-    assert not {"_millrace_column"} & set(vars(spark.range(1).id == spark.range(1)["id"]))
+    assert not {"_millrace_note"} & set(vars(spark.range(1).id == spark.range(1)["id"]))
 
 
 def test_aliases_of_joined_dataframes_are_sparks(spark, tmp_path):
@@ -384,23 +383,27 @@ def test_patches_of_other_libraries_stay(spark, files, monkeypatch):
 
 
 def unlisted(kind) -> set[str]:
-    """Public names of a class that are in none of the lists of methods."""
-    lists = [enabling._DEFERRED[kind.__name__], enabling._RUNNING[kind.__name__]]
-    if kind.__name__ == "DataFrame":
-        lists += [enabling._KEPT, enabling._PROPERTIES]
-    names = [name for each in lists for name in each]
-    assert len(names) == len(set(names)), "a method is in two lists"
+    """Public names of a class that the table of methods lacks."""
+    names = [name for role in frames.METHODS[kind.__name__] for name in role]
+    assert len(names) == len(set(names)), "a method has two roles"
     return {name for name in dir(kind) if not name.startswith("_")} - {*names, "millrace"}
 
 
 @pytest.mark.parametrize("kind", [ClassicFrame, ConnectFrame, GroupedData, ConnectGroup])
-def test_every_method_of_pyspark_is_in_a_list(kind):
-    """One that PySpark adds has to be put into one; until then it is Spark's own."""
+def test_every_method_of_pyspark_is_in_the_table(kind):
+    """One that PySpark adds has to be put there; until then it is Spark's own."""
     assert unlisted(kind) == set()
-    assert ACTIONS["DataFrame"] <= set(dir(ClassicFrame)) & set(dir(ConnectFrame))
     newer = type(kind.__name__, (kind,), {"novel": lambda self: "Spark's"})
     assert unlisted(newer) == {"novel"}
-    assert enabling._linking(newer).novel is newer.novel
+    made = frames.substitute(object.__new__(newer), None)
+    assert vars(made) and type(made).__bases__ == (newer,) and made.novel() == "Spark's"
+
+
+def test_every_action_of_the_table_is_pysparks():
+    """On classic Spark and on Spark Connect."""
+    assert frames.METHODS["DataFrame"].runs <= set(dir(ClassicFrame)) & set(dir(ConnectFrame))
+    for name, kind in (("DataFrameWriter", DataFrameWriter), ("DataFrameWriterV2", DataFrameWriterV2)):
+        assert frames.METHODS[name].runs <= set(dir(kind))
 
 
 def test_a_fault_of_millrace_leaves_chains_to_spark(spark, files, asked, monkeypatch, caplog):

@@ -11,9 +11,9 @@ import time
 import pytest
 
 import millrace
-from millrace.api import progress
-from millrace.api.progress import Watch
-from millrace.spark.handles import tasks_of
+from millrace.api import monitor
+from millrace.api.monitor import Watch
+from millrace.spark.frames import tasks_of
 
 
 def test_a_line_tells_of_what_runs_now(spark, files):
@@ -61,9 +61,9 @@ def test_it_is_shown_where_somebody_looks(spark, capsys):
 def test_a_line_is_shown_by_default_and_gone_at_the_end(spark, monkeypatch):
     """For whatever runs something and takes a while, unless options say no; an error takes it away too."""
     shown: list[str] = []
-    monkeypatch.setattr(progress, "is_seen", lambda: True)
-    monkeypatch.setattr(progress, "writer", lambda *, anywhere: lambda line, _last: shown.append(line))
-    monkeypatch.setattr(progress, "EVERY", 0.02)
+    monkeypatch.setattr(monitor, "is_seen", lambda: True)
+    monkeypatch.setattr(monitor, "writer", lambda *, anywhere: lambda line, _last: shown.append(line))
+    monkeypatch.setattr(monitor, "EVERY", 0.02)
     odd = millrace.predicate(lambda x: time.sleep(0.002) or (1 / (x - 500) and x % 2 == 1), name="odd")
     frame = millrace.where(spark.range(100), odd("id"))
     assert frame.groupBy().count().collect()[0][0] == 50
@@ -92,7 +92,7 @@ def test_what_is_printed_does_not_stand_behind_the_line(monkeypatch):
     out = io.StringIO()
     monkeypatch.setattr(out, "isatty", lambda: True)
     monkeypatch.setattr(sys, "stdout", out)
-    line = progress._Line(None, prints=True)
+    line = monitor._Line(None, prints=True)
     other = threading.Thread(target=print, args=("other",))
     other.start()
     other.join()

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from millrace.api.line import lookup_line
+from millrace.api.monitor import lookup_line
 from millrace.cli.lookups import lookup_from
 from millrace.cli.sql import failures
 from millrace.errors import MillraceError

@@ -10,8 +10,8 @@ import millrace
 from millrace.errors import BudgetError, ExecutionError, InputError, OptionError
 from millrace.limits import shared
 from millrace.spark import coordinating
-from millrace.spark.actions import Carried
 from millrace.spark.cluster_coordinator import ClusterCoordinator
+from millrace.spark.frames import Carried
 from tests.limits.service import Service
 from tests.spark.shop import Shop
 from tests.spark.test_limits import asking, kept

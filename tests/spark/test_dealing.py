@@ -13,11 +13,17 @@ from hypothesis import given, settings, strategies as hs
 
 from millrace.engine.expressions import Column as ColumnOf, ColumnRef, Compare, Literal
 from millrace.parquet.parquet import open_table, splits
-from millrace.spark.dealing import ByContent, InTurn
-from millrace.spark.dealt_scan import Scan
-from millrace.spark.exchange import BLOCK_SCHEMA, BlockReader, BlockWriter, Cut
+from millrace.spark.exchange import (
+    BLOCK_SCHEMA,
+    BlockReader,
+    BlockWriter,
+    Cut,
+    HashPartitioner,
+    RoundRobin,
+)
 from millrace.spark.hypercube import Axis, Cube
 from millrace.spark.reports import Sink
+from millrace.spark.task_inputs import Scan
 from millrace.spark.tasks import CutTask, ScanTask
 
 SCHEMAS = [
@@ -90,7 +96,7 @@ def test_rows_of_a_dataframe_go_to_the_same_cells_in_every_order(partition, cube
         cube = CUBES[0]
 
     def task(batches):
-        writer = BlockWriter(Cut(0, cube, block_bytes), ByContent(number))
+        writer = BlockWriter(Cut(0, cube, block_bytes), HashPartitioner(number))
         for batch in batches:
             yield from writer.add(batch)
         yield from writer.finish()
@@ -112,13 +118,13 @@ def test_what_a_null_hides_decides_nothing():
             pa.Array.from_buffers(kind, 2, [bits, *pa.array(values, kind).buffers()[1:]])
             for values in (one, other)
         ]
-        numbers = [ByContent(3)(pa.record_batch([column], ["c"])).tolist() for column in columns]
+        numbers = [HashPartitioner(3)(pa.record_batch([column], ["c"])).tolist() for column in columns]
         assert numbers[0] == numbers[1]
 
 
 def test_floating_point_numbers_decide_nothing():
     """A sum may be rounded otherwise when its addends come in another order; its row is the same row."""
-    deal = ByContent(0)
+    deal = HashPartitioner(0)
     before = pa.record_batch([pa.array([1, 2]), pa.array([0.1 + 0.2 + 0.3, 1.0])], ["k", "total"])
     after = pa.record_batch([pa.array([1, 2]), pa.array([0.3 + 0.2 + 0.1, 1.0])], ["k", "total"])
     assert not before.equals(after)
@@ -135,7 +141,7 @@ def test_rows_that_differ_are_spread_evenly(cells):
         [pa.array([f"user-{i:05}@example.org" for i in range(n)])],
     ):
         batch = pa.record_batch(columns, [f"c{i}" for i in range(len(columns))])
-        held = np.bincount(ByContent(1)(batch) % cells, minlength=cells)
+        held = np.bincount(HashPartitioner(1)(batch) % cells, minlength=cells)
         # A sum of n draws with probability 1/cells lies within six deviations but once in 10⁸ times.
         assert np.abs(held - n / cells).max() < 6 * np.sqrt(n / cells)
 
@@ -144,13 +150,13 @@ def test_rows_that_differ_are_spread_evenly(cells):
 def test_rows_that_hash_alike_are_spread_by_partition(kind):
     """With as many partitions as cells, equal rows fill all cells evenly."""
     equal = pa.record_batch([pa.nulls(10, kind)], ["c"])
-    held = np.bincount(np.concatenate([ByContent(n)(equal) % 8 for n in range(16)]), minlength=8)
+    held = np.bincount(np.concatenate([HashPartitioner(n)(equal) % 8 for n in range(16)]), minlength=8)
     assert held.tolist() == [20] * 8
 
 
 def test_rows_in_turn_are_numbered_on():
     """From the start on, over all batches."""
-    deal = InTurn(5)
+    deal = RoundRobin(5)
     batch = pa.record_batch([pa.array([1, 1, 1])], ["c"])
     assert [deal(batch).tolist(), deal(batch).tolist()] == [[5, 6, 7], [8, 9, 10]]
 
@@ -172,7 +178,7 @@ def test_a_scan_sends_the_same_in_every_attempt(tmp_path):
     low = Compare("<", ColumnOf(ColumnRef("t", "k")), Literal(905, pa.int64()), pa.int64())
     own = splits(found, (low,), ("k", "s"))
     scan = Scan.of(table.schema, (low,), (own[::2], own[1::2]))
-    task = ScanTask(("t",), (scan,), (Cut(0, CUBES[0], 1 << 20),), 100, Sink("test", None, hidden=False))
+    task = ScanTask({"t": (scan, Cut(0, CUBES[0], 1 << 20))}, 100, Sink("test", None, hidden=False))
     for number in (0, 1):
         first, second = (list(task(iter([pa.record_batch([pa.array([number])], ["id"])]))) for _ in range(2))
         assert first == second

@@ -20,7 +20,7 @@ from millrace.parquet.parquet import open_table, read_splits, splits
 from millrace.parquet.partitions import Doubtful
 from millrace.parquet.remote import NoConnection, Remote, StoreError
 from millrace.parquet.stores import DISKS, located
-from millrace.spark import path_tables, reach
+from millrace.spark import path_tables, session
 from millrace.spark.path_tables import open_path
 from millrace.spark.scan_detection import _store_of
 from millrace.sql.session import tables
@@ -117,11 +117,11 @@ def test_without_options_spark_is_asked_first(spark, server, local, remote, monk
     monkeypatch.setenv("AWS_REGION", options["region"])
     # Tasks inherit the environment of this process as it was when the first of them began.
     refused = "tasks have no credentials"
-    monkeypatch.setattr(reach, "_why_tasks", lambda *_: refused)
+    monkeypatch.setattr(session, "_why_tasks", lambda *_: refused)
     with pytest.raises(InputError, match=rf"{refused}.*no file system for s3"):
         query(JOIN, tables=remote, spark=spark)
-    monkeypatch.setattr(reach, "_why_tasks", lambda *_: None)
-    reach._UNREACHED[spark].clear()
+    monkeypatch.setattr(session, "_why_tasks", lambda *_: None)
+    session.facts_of(spark).unreached.clear()
     made = query(JOIN, tables=remote, spark=spark)
     plan = made.explain()
     assert "customers, s3a://shop/data/customers.parquet: tasks read it where Spark needs its rows" in plan
@@ -367,10 +367,10 @@ def test_files_that_spark_names_are_reached_or_not(spark, server, remote):
         _store_of(spark, [path, "s3a://other/x"], options)
     with pytest.raises(Doubtful, match="no local disk"):
         _store_of(spark, ["viewfs://x/y"], options)
-    assert reach._why_tasks(spark, Remote("s3a://shop", options), path) is None
+    assert session._why_tasks(spark, Remote("s3a://shop", options), path) is None
     few = fs.AwsStandardS3RetryStrategy(max_attempts=1)
     deaf = StorageOptions(server.options | {"endpoint_override": "127.0.0.1:9", "retry_strategy": few})
-    assert "does not answer" in (reach._why_tasks(spark, Remote("s3a://shop", deaf), path) or "")
+    assert "does not answer" in (session._why_tasks(spark, Remote("s3a://shop", deaf), path) or "")
     for _ in range(2):
         with pytest.raises(Doubtful, match="does not reach s3a://shop"):
             _store_of(spark, [path], deaf)

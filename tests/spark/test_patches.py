@@ -65,7 +65,7 @@ def test_a_call_that_was_not_noted_is_told(spark):
     """The rows are right, and a warning says why the function is called for all of them and what to do."""
     even = sf.udf(lambda x: x % 2 == 0, "boolean")
     column = even("id")
-    del column.__dict__["_millrace_call"]
+    del column.__dict__["_millrace_note"]
     with pytest.warns(MillraceWarning, match="called by Spark for every row.*as \\(function"):
         frame = millrace.where(spark.range(4), column)
     assert frame.count() == 2

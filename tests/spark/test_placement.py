@@ -13,8 +13,7 @@ from millrace.engine.expressions import Column, ColumnRef, Compare, Exists, IsNu
 from millrace.engine.spec import JoinSpec
 from millrace.options import Options
 from millrace.spark.exchange import BlockWriter, Cut
-from millrace.spark.hypercube import choose
-from millrace.spark.placement import CELL_BYTES, Size, dealing, place, with_nulls
+from millrace.spark.placement import CELL_BYTES, Size, choose_cube, place
 from tests.spark.test_hypercube import COLUMNS, blocks, cells_of, spec_of
 
 
@@ -30,7 +29,7 @@ from tests.spark.test_hypercube import COLUMNS, blocks, cells_of, spec_of
 def test_estimates_of_spark_ask_for_no_more_cells_than_spark_takes_partitions(bytes_each, splits, cells):
     """They multiply at every join, so a tiny one may be taken for a terabyte; a file's size is known."""
     join = spec_of(2, [(0, "a", 1, "b")])
-    sizes = [Size(10**6, bytes_each, splits, fixed=False)] * 2
+    sizes = [Size(10**6, bytes_each, splits, is_fixed=False)] * 2
     options = Options(placement="hypercube")
     assert place(join, sizes, options, parallelism=4, partitions=50).cells == cells
 
@@ -56,8 +55,7 @@ def test_a_cell_that_asks_has_every_match(data):
     other = data.draw(hs.none() | outer)
     whole = asked if other is None else Or((asked, IsNull(Column(other))))
     join = replace(spec, relations=tuple(joined), equalities=equalities, residuals=(whole,), beside=(last,))
-    graph, staying = dealing(join)
-    cube = with_nulls(choose(graph, sizes, limit, [False] * len(joined) + [True]), staying)
+    cube = choose_cube(join, sizes, limit, [False] * len(joined) + [True])
     rows = [[tuple(None if v > 1 else v for v in row) for row in each] for each in rows]
     homes = [
         [cells if _is_sent(cube, number, row) else [] for row, cells in zip(each, found, strict=True)]
@@ -97,7 +95,7 @@ def test_a_null_key_is_dropped_only_where_it_finds_no_match(negated, null_aware,
     tables = spec_of(2, []).relations
     residual = Or((asked, IsNull(key.left))) if either else asked
     join = JoinSpec(tables[:1], residuals=(residual,), beside=tables[1:])
-    sizes = [Size(10**6, 10**9, 8, fixed=False), Size(10**6, 10**9, 8, fixed=True)]
+    sizes = [Size(10**6, 10**9, 8, is_fixed=False), Size(10**6, 10**9, 8, is_fixed=True)]
     cube = place(join, sizes, Options(placement="hypercube", cells=4), parallelism=4).cube
     assert cube.copies(1) == (cube.cells if null_aware else 1)
     writer = BlockWriter(Cut(0, cube, 1 << 20))

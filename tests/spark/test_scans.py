@@ -13,9 +13,9 @@ from pyspark.sql import functions as sf
 from millrace import query
 from millrace.parquet.parquet import open_table, read_splits, splits
 from millrace.parquet.partitions import Doubtful
-from millrace.spark.dealt_scan import Scan
 from millrace.spark.path_tables import files_at
 from millrace.spark.scan_detection import scan_of
+from millrace.spark.task_inputs import Scan
 from tests.session import changed
 from tests.sql.compare import bag_of
 

@@ -17,7 +17,7 @@ from millrace.options import Options
 from millrace.parquet.parquet import open_table
 from millrace.spark import execute as execution
 from millrace.spark.block import Block, FrameInput, ParquetInput
-from millrace.spark.dealt_scan import tell_sizes
+from millrace.spark.task_inputs import with_sizes
 
 ROWS = {"r": 2000, "s": 8000, "t": 4000}
 KEYS = 500
@@ -94,7 +94,7 @@ def test_a_cell_is_told_what_comes_to_it(spark, tables, tasks, filtered, frames,
     cells = [figures for figures in run.figures() if figures.cell >= 0]
     assert len(cells) == options["cells"]
     for figures in cells:
-        told = tell_sizes(tasks[0].join, tasks[0].scans, figures.cell)
+        told = with_sizes(tasks[0].join, tasks[0].scans, figures.cell)
         came = {m.name: m.tuples_out for m in figures.modules if m.action == "scan"}
         for relation in told.relations:
             rows = came[f"Scan({relation.alias})"]
@@ -112,7 +112,7 @@ def test_a_migration_in_a_cell_knows_what_is_still_to_come(
 ):
     """As one that is told the truth does. It may cost much only where the end is certain."""
     execution.execute(spark, block_of(spark, tables), Options.of(options))
-    told = tell_sizes(tasks[0].join, tasks[0].scans, 1)
+    told = with_sizes(tasks[0].join, tasks[0].scans, 1)
     sources = {}
     for relation in told.relations:
         table = pq.read_table(tables[relation.alias]).select(relation.schema.names)

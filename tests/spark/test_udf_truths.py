@@ -11,6 +11,7 @@ from collections.abc import Iterator
 import numpy as np
 import pandas as pd
 import pyarrow as pa
+import pyspark
 import pytest
 from pyspark.sql import Row, functions as sf
 
@@ -278,3 +279,8 @@ def test_a_function_over_batches_that_returns_no_iterator_is_an_error(spark):
 
     with pytest.raises(PredicateError, match="returned a list, expected an iterator"):
         kept_here(function, 2)
+
+
+def test_conversions_are_those_of_the_installed_minor_version():
+    """With another one, compare ``udf_truths.py`` and ``values.py`` with PySpark's worker again."""
+    assert pyspark.__version__.split(".")[:2] == ["4", "3"]

@@ -9,7 +9,7 @@ import types
 
 import pytest
 
-from millrace.spark.worker import acknowledge, keep_modules, prompt
+from millrace.spark.worker import acknowledge, keep_modules, low_latency
 
 linux = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="other kernels have no such setting")
 
@@ -42,7 +42,7 @@ def test_a_task_asks_before_it_reads(connected):
     near, _ = connected
     near.setsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK, 0)
 
-    @prompt
+    @low_latency
     def task(rows):
         yield near.getsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK)
         yield from rows

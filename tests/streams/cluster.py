@@ -14,7 +14,7 @@ import pytest
 from millrace.engine.expressions import Column, ColumnRef, Compare
 from millrace.engine.spec import Equality, JoinSpec, OutputColumn, RelationSpec
 from millrace.options import Options
-from millrace.spark.dealt_scan import Held
+from millrace.spark.task_inputs import InlineTable
 from millrace.streams import processor as processing, warm
 from millrace.streams.mapped import MappedBlocks
 from millrace.streams.processor import CONTROL, CellProcessor
@@ -56,7 +56,7 @@ def join_of(
     pairs = list(pairwise(names))
     ties = [*pairs, (names[-1], names[0])] if cyclic else pairs
     leads = same or {}
-    held = {alias: Held(table) for alias, table in (tables or {}).items()}
+    held = {alias: InlineTable(table) for alias, table in (tables or {}).items()}
     streams = [name for name in names if name not in held]
     bounds = [b for x, y in pairs for b in (TimeBound(x, y, window * SECOND), TimeBound(y, x, 0))]
     keeps = retention(streams, [b for b in bounds if {b.earlier, b.later} <= set(streams)])

@@ -16,8 +16,8 @@ from hypothesis import given, settings, strategies as st
 from millrace.engine.relations import store
 from millrace.errors import ExecutionError, ReadError, StateError
 from millrace.parquet.parquet import open_table, splits
-from millrace.spark.dealt_scan import Scan
 from millrace.spark.hypercube import Axis
+from millrace.spark.task_inputs import Scan
 from millrace.streams import block_log as logs, cell as cells, warm
 from millrace.streams.cell import Cell
 from millrace.streams.mapped import MappedBlocks

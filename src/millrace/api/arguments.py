@@ -74,12 +74,7 @@ def formatted(text: str, values: Mapping[str, Any], spark: SparkSession | None) 
 class _Formatter(Formatter):
     """Writes values as PySpark's ``sql`` does, but for DataFrames: these become tables, not views.
 
-    Args:
-        text: The text, whose words are no names for tables.
-        spark: The session, if one was given.
-
-    Attributes:
-        tables: The tables so far, by their names.
+    No word of the text is the name of a table.
     """
 
     def __init__(self, text: str, spark: SparkSession | None) -> None:

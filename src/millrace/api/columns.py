@@ -8,9 +8,8 @@ pairs that it compares. Notes live on their Columns and hold no DataFrame. A Col
 
 from __future__ import annotations
 
-import functools
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 from weakref import ref
@@ -18,9 +17,9 @@ from weakref import ref
 from pyspark.errors import AnalysisException
 from pyspark.sql import Column, DataFrame, SparkSession, functions as sf
 
-from millrace.spark.session import own_work
+from millrace.spark.patches import note_of
+from millrace.spark.session import internal_query
 
-_NOTE = "_millrace_column"
 _TEXT = re.compile(r"Column<'(\w+)'>")
 _PROBE = "struct<millrace_probe: int>"  # no column of anybody's has this type
 
@@ -34,12 +33,7 @@ class _Note:
 
 @dataclass(frozen=True, eq=False)
 class Taken(_Note):
-    """A column of a DataFrame.
-
-    Attributes:
-        frame: The DataFrame, as long as somebody holds it.
-        name: As it was asked for.
-    """
+    """A column of a DataFrame, by the name as it was asked for."""
 
     frame: ref[DataFrame]
     name: str
@@ -54,7 +48,7 @@ class Compared(_Note):
 
 def compared(conditions: Iterable[object]) -> Compared | None:
     """Return what Columns compare together, or None where one is not known to compare columns alone."""
-    notes = [_note(each) for each in conditions]
+    notes = [note_of(each) for each in conditions]
     if not notes or not all(isinstance(each, Compared) for each in notes):
         return None
     return Compared(tuple(pair for each in notes if isinstance(each, Compared) for pair in each.pairs))
@@ -70,7 +64,7 @@ def name_of(column: Column, spark: SparkSession) -> str | None:
     if found is None:
         return None
     name = found[1]
-    with own_work():
+    with internal_query():
         probe = spark.range(0).select(sf.lit(None).cast(_PROBE).alias(name))
         try:
             if probe.select(column).schema != probe.schema:
@@ -82,22 +76,6 @@ def name_of(column: Column, spark: SparkSession) -> str | None:
         except AnalysisException:
             return name
     return None
-
-
-def noting(note: Callable[[Any, Any], _Note | None]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Return what makes a method of one argument note on the Column that it returns what is known of that."""
-
-    def wrapped(plain: Callable[..., Any]) -> Callable[..., Any]:
-        @functools.wraps(plain)
-        def called(self: Any, given: Any) -> Any:
-            made = plain(self, given)
-            if isinstance(made, Column) and (found := note(self, given)) is not None:
-                setattr(made, _NOTE, found)
-            return made
-
-        return called
-
-    return wrapped
 
 
 def taken(frame: DataFrame, item: object) -> Taken | None:
@@ -115,10 +93,6 @@ def both(left: Column, right: object) -> Compared | None:
     return compared((left, right))
 
 
-def _note(column: object) -> object:
-    return getattr(column, "__dict__", {}).get(_NOTE)
-
-
 def _side(column: Column) -> Taken | Column:
-    note = _note(column)
+    note = note_of(column)
     return note if isinstance(note, Taken) else column

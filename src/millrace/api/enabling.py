@@ -12,69 +12,27 @@ from __future__ import annotations
 import functools
 import threading
 from collections.abc import Callable, Mapping
-from copy import copy
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self
 
-from pyspark.errors import AnalysisException, PySparkException
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, functions as sf
 
-from millrace.api.chains import Chain, Derived, filtered, joined, link, link_of
-from millrace.api.columns import both, equal, noting, taken
-from millrace.api.joins import Left
+from millrace.api.chains import filtered, joined, linked
+from millrace.api.columns import both, equal, taken
 from millrace.api.session import Session
 from millrace.errors import MillraceError
 from millrace.options import Options
-from millrace.spark.actions import ACTIONS
 from millrace.spark.filter import where
-from millrace.spark.handles import left_to_spark, runs_instead
-from millrace.spark.patches import replace, restore, watch
+from millrace.spark.frames import left_to_spark
+from millrace.spark.patches import noting, replace, restore, watch
 from millrace.spark.predicates import Applied
-from millrace.spark.session import alive, at_own_work, is_connect, own_work, session_of
+from millrace.spark.session import alive, is_internal_query, session_of
 from millrace.sql.session.errors import contain
 from millrace.sql.session.functions import Predicates
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-# A method or property of PySpark's that is in none of these lists is Spark's own.
-_KEPT = frozenset(
-    ("filter", "where", "join", "transform", "printSchema", "isLocal", "sameSemantics", "semanticHash",
-     "colRegex", "metadataColumn", "columns", "dtypes", "schema", "isStreaming", "sparkSession", "sql_ctx",
-     "is_cached", "na", "stat", "plot", "rdd")
-)  # fmt: skip
-"""Of Spark's own DataFrame, whatever Millrace makes of it: so that a test knows what PySpark has anew."""
-_PROPERTIES = ("write", "writeStream", "storageLevel", "executionInfo")
-"""Of what runs."""
-_DEFERRED = {
-    "DataFrame": frozenset(
-        ("select", "selectExpr", "withColumn", "withColumns", "withColumnRenamed", "withColumnsRenamed",
-         "withMetadata", "withWatermark", "drop", "toDF", "alias", "limit", "offset", "distinct",
-         "dropDuplicates", "drop_duplicates", "dropna", "fillna", "replace", "groupBy", "groupby", "rollup",
-         "cube", "groupingSets", "agg", "orderBy", "sort", "sortWithinPartitions", "repartition",
-         "repartitionByRange", "coalesce", "hint", "sample", "union", "unionAll", "unionByName", "intersect",
-         "intersectAll", "subtract", "exceptAll", "crossJoin", "unpivot", "melt", "mapInPandas", "mapInArrow")
-    ),
-    "GroupedData": frozenset(("agg", "count", "sum", "avg", "mean", "min", "max")),
-}  # fmt: skip
-"""Methods that run nothing, by the class that has them."""
-_RUNNING = {
-    "DataFrame": ACTIONS["DataFrame"] | frozenset(
-        ("approxQuantile", "asTable", "cache", "corr", "cov", "createGlobalTempView",
-         "createOrReplaceGlobalTempView", "createOrReplaceTempView", "createTempView", "crosstab", "describe",
-         "dropDuplicatesWithinWatermark", "exists", "explain", "freqItems", "inputFiles", "lateralJoin",
-         "mergeInto", "nearestByJoin", "observe", "pandas_api", "persist", "randomSplit", "registerTempTable",
-         "repartitionById", "sampleBy", "scalar", "summary", "to", "toJSON", "transpose", "unpersist",
-         "writeTo", "zip", "zipWithIndex")
-    ),
-    "GroupedData": frozenset(
-        ("apply", "applyInArrow", "applyInPandas", "applyInPandasWithState", "cogroup", "pivot",
-         "transformWithState", "transformWithStateInPandas")
-    ),
-}  # fmt: skip
-"""Methods that run something, or are called at once on what would run, by the class that has them."""
-
-T = TypeVar("T")
 
 # In the order in which they came, by the identity of their sessions, which they hold.
 _enabled: dict[int, tuple[Enabled, ...]] = {}
@@ -120,7 +78,7 @@ class Enabled:
         self, plain: Callable[..., DataFrame], text: Any, args: Any, named: Mapping[str, Any]
     ) -> DataFrame:
         """Answer a text: as Spark does, unless a part of it is Millrace's."""
-        if at_own_work() or not isinstance(text, str) or named:
+        if is_internal_query() or not isinstance(text, str) or named:
             return plain(text, args, **named)
         try:
             query = self._own.query(text, args)
@@ -203,7 +161,7 @@ def _filter(plain: Callable[..., DataFrame]) -> Callable[..., DataFrame]:
         if isinstance(condition, Applied):
             return where(self, condition, options=enabled.options)
         made: DataFrame = plain(self, condition)
-        return _linked(made, lambda: filtered(self, link_of(self), condition), enabled.options)
+        return linked(made, lambda: filtered(self, condition), enabled.options)
 
     return filter_
 
@@ -213,100 +171,17 @@ def _join(plain: Callable[..., DataFrame]) -> Callable[..., DataFrame]:
     def join(self: DataFrame, other: DataFrame, on: Any = None, how: Any = None) -> DataFrame:
         enabled = _of(self)
         made: DataFrame = plain(self, other, on, how)
-        if enabled is None:
-            return made
-        chain = functools.partial(joined, self, link_of(self), other, link_of(other), on, how)
-        return _linked(made, chain, enabled.options)
+        return (
+            made if enabled is None else linked(made, lambda: joined(self, other, on, how), enabled.options)
+        )
 
     return join
 
 
 def _of(df: DataFrame) -> Enabled | None:
-    return None if at_own_work() else _latest(df.sparkSession)
+    return None if is_internal_query() else _latest(df.sparkSession)
 
 
 def _latest(spark: SparkSession) -> Enabled | None:
     found = _enabled.get(id(spark))
     return found[-1] if found else None
-
-
-def _linked(made: T, find: Callable[[], Chain], options: Options) -> T:
-    """Let what Spark made know its chain, and call its methods on what Millrace makes of that."""
-    try:
-        chain = find()
-    except Exception as error:  # noqa: BLE001  # whatever it is, Spark has the rows
-        chain = Left(contain(error))
-    link(made, chain, options)
-    runs_instead(made, _chosen)
-    kind: Any = type(made)
-    if not hasattr(kind, "_millrace_linked"):
-        made.__class__ = _linking(kind)
-    return made
-
-
-@functools.cache
-def _linking(kind: type[Any]) -> type[Any]:
-    """Return a class whose methods are those of the better DataFrame or group, where there is one."""
-    own: dict[str, Any] = {"__module__": kind.__module__, "__doc__": kind.__doc__, "_millrace_linked": True}
-    for name in dir(kind):
-        if name in _PROPERTIES:
-            own[name] = property(functools.partial(_property, getattr(kind, name).fget, name))
-        elif name in _DEFERRED[kind.__name__]:
-            own[name] = _deferred(name, getattr(kind, name))
-        elif name in _RUNNING[kind.__name__]:
-            own[name] = _better(name, getattr(kind, name))
-    return type(kind.__name__, (kind,), own)
-
-
-def _property(plain: Callable[[Any], Any], name: str, self: DataFrame) -> Any:
-    better = _chosen(self)
-    return plain(self) if better is None else getattr(better, name)
-
-
-def _deferred(name: str, plain: Callable[..., Any]) -> Callable[..., Any]:
-    now = _better(name, plain)
-
-    @functools.wraps(plain)
-    def called(self: Any, *args: Any, **named: Any) -> Any:
-        known = link_of(self)
-        if known is None or at_own_work() or not known.defers:
-            return now(self, *args, **named)
-        given = tuple(copy(each) if isinstance(each, list | dict) else each for each in args)  # may change
-        derived = Derived(self, known, name, given, named)
-        return _linked(plain(self, *args, **named), lambda: derived, known.options)
-
-    return called
-
-
-def _better(name: str, plain: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(plain)
-    def called(self: Any, *args: Any, **named: Any) -> Any:
-        better = _chosen(self)
-        if better is None:
-            return plain(self, *args, **named)
-        try:
-            result = getattr(better, name)(*args, **named)
-            if isinstance(result, DataFrame) and is_connect(result.sparkSession):
-                result.schema  # noqa: B018  # Spark Connect analyses only now
-        except AnalysisException:  # columns of the DataFrames that were joined, which only Spark's has
-            return plain(self, *args, **named)
-        if result is not better:
-            return result
-        if "is_cached" in vars(better):  # on classic Spark
-            self.is_cached = better.is_cached
-        return self  # of cache, for example
-
-    return called
-
-
-def _chosen(made: Any) -> Any:
-    """Return the better DataFrame or group, None within Millrace, which makes it."""
-    known = link_of(made)
-    if known is None or at_own_work():
-        return None
-    with own_work():
-        better = known.better(made)
-    if isinstance(better, str):
-        left_to_spark(made, better)
-        return None
-    return better

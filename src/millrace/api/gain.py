@@ -45,12 +45,9 @@ Nothing else is taken to reject rows, for nothing tells how many: such a chain i
 
 @dataclass(frozen=True, eq=False)
 class Relation:
-    """What is joined.
+    """A DataFrame to join, and conditions in SQL over it.
 
-    Attributes:
-        df: A DataFrame.
-        conditions: In SQL, over it.
-        known: The DataFrames whose Columns are columns of it: itself, and what filters made of it.
+    ``known`` are the DataFrames whose Columns are columns of it: itself, and what filters made of it.
     """
 
     df: DataFrame
@@ -64,10 +61,7 @@ _sizes: WeakKeyDictionary[Relation, tuple[int | None, bool]] = WeakKeyDictionary
 def why_no_gain(relations: Sequence[Relation], conditions: Iterable[str], options: Options) -> str | None:
     """Return why Spark joins better itself, None where next to nothing passes between it and Python.
 
-    Args:
-        relations: What is joined; a key is taken to be unique in all of them but the largest.
-        conditions: In SQL, over what is joined.
-        options: Settings of the run.
+    A key is taken to be unique in all relations but the largest; conditions are SQL over what is joined.
     """
     kept = _kept([*conditions, *(text for each in relations for text in each.conditions)])
     widths = [sum(default_widths(each.df.schema)) for each in relations]

@@ -26,17 +26,7 @@ if TYPE_CHECKING:
 
 
 class Hub:
-    """Many standing queries over one join of streams; see :meth:`millrace.Session.hub`.
-
-    Args:
-        spark: The session.
-        streams: The streams, by name, and maybe other tables.
-        on: The join that the queries share, as behind FROM.
-        checkpoint: The hub's folder.
-        sinks: Functions for queries that are there from before.
-        keep: ``"all"`` or ``"wanted"``.
-        options: Settings of the run.
-    """
+    """Many standing queries over one join of streams; see :meth:`millrace.Session.hub`, which makes it."""
 
     def __init__(
         self,

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -48,14 +49,7 @@ Condition = str | Column | tuple[Side, Side]
 
 @dataclass
 class _Relation:
-    """A relation to join.
-
-    Attributes:
-        alias: Its name in the query.
-        given: What the query's table of that name is; None for a table of the session.
-        columns: Its columns.
-        own: How many of these were there before keys were added.
-    """
+    """A relation: what the query's table ``alias`` is, its columns, and the keys that were added to it."""
 
     alias: str
     given: Any
@@ -68,20 +62,14 @@ class _Relation:
 
 
 @dataclass(frozen=True)
-class Joining:
-    """A join as a query.
-
-    Attributes:
-        text: The query.
-        tables: What its names stand for.
-        above: Conditions for its result.
-    """
+class JoinQuery:
+    """A join as a query: what names in its text stand for, and conditions for its result."""
 
     text: str
     tables: dict[str, Any]
     above: tuple[Column, ...]
 
-    def kept(self, result: DataFrame) -> DataFrame:
+    def filter_result(self, result: DataFrame) -> DataFrame:
         """Return the rows of the join's result that pass the conditions for it.
 
         Raises:
@@ -100,7 +88,7 @@ class Joining:
         return result
 
 
-def joining(
+def build_join(
     spark: SparkSession,
     shared: Mapping[str, Any],
     relations: Sequence[object],
@@ -109,18 +97,8 @@ def joining(
     how: str,
     select: str | Iterable[str] | None,
     storage: StorageOptions | None = None,
-) -> Joining:
-    """Return a join as a query; see :func:`millrace.join`.
-
-    Args:
-        spark: The session.
-        shared: Tables that have names already.
-        relations: A mapping of names to relations, or relations.
-        on: Conditions that join.
-        where: Further conditions.
-        how: The kind of join.
-        select: Result columns in SQL.
-        storage: How to reach object stores.
+) -> JoinQuery:
+    """Return a join as a query; see :func:`millrace.join`. ``shared`` are tables that have names already.
 
     Raises:
         QueryError: There is no relation, a condition cannot be understood, or nothing joins the relations.
@@ -129,19 +107,37 @@ def joining(
     kind = _SAME.get(plain, plain)
     if kind not in HOWS:
         raise QueryError(f"how is {how!r}: {near(str(how), HOWS)}")
-    maker = _Maker(_relations(spark, shared, relations, storage), kind)
+    builder = _JoinBuilder(_relations(spark, shared, relations, storage), kind)
     conditions = _several(on, "on")
     joined = kind == "cross" or conditions or (kind == "inner" and _several(where, "where"))
-    if len(maker.relations) > 1 and not joined:
+    if len(builder.relations) > 1 and not joined:
         raise QueryError(
-            f'nothing joins the {len(maker.relations)} relations: expected on=[("o_custkey", "c_custkey"), '
+            f'nothing joins the {len(builder.relations)} relations: expected on=[("o_custkey", "c_custkey"), '
             '…]; all combinations of their rows are how="cross"'
         )
     for condition in conditions:
-        maker.join(condition)
+        builder.join(condition)
     for condition in _several(where, "where"):
-        maker.filter(condition)
-    return maker.made(HOWS[kind], None if select is None else _several(select, "select"))
+        builder.filter(condition)
+    return builder.build(HOWS[kind], None if select is None else _several(select, "select"))
+
+
+def select_join(
+    items: str, relations: Sequence[str], ons: Sequence[str], where: Sequence[str], keyword: str = "JOIN"
+) -> str:
+    """Return a query over relations from left to right; ``ons`` are clauses of all but the first."""
+    joined = "".join(f" {keyword} {each}{on}" for each, on in zip(relations[1:], ons, strict=True))
+    return f"SELECT {items} FROM {relations[0]}{joined}{where_clause(where)}"  # noqa: S608  # SQL is what this writes
+
+
+def using(names: Iterable[str]) -> str:
+    """Return a join's clause for columns that both sides have."""
+    return f" USING ({', '.join(map(plain_quote, names))})"
+
+
+def where_clause(conditions: Sequence[str]) -> str:
+    """Return conditions as a clause."""
+    return f" WHERE {' AND '.join(f'({each})' for each in conditions)}" if conditions else ""
 
 
 def _several(given: Any, name: str) -> list[Any]:
@@ -217,7 +213,7 @@ def _relation(
     return _Relation(alias, each, list(each.columns))  # type: ignore[attr-defined]
 
 
-class _Maker:
+class _JoinBuilder:
     def __init__(self, relations: list[_Relation], kind: str) -> None:
         self.relations = relations
         self._kind = kind
@@ -254,18 +250,19 @@ class _Maker:
                 f"on has the condition {condition}: with how={self._kind!r} and {len(self.relations)} "
                 "relations it is not clear which join it is for: join two at a time, or write the query"
             )
-        owners = self._owners(condition) if isinstance(condition, Column) else []
-        if isinstance(condition, Column) and len(owners) != 1:
-            raise QueryError(
-                f"on has {condition}, which is not of one relation: write a pair of columns, or a condition "
-                "in SQL"
-            )
-        text = f"({condition})" if isinstance(condition, str) else self._reference(owners[0], condition)
+        text = f"({condition})"
+        if isinstance(condition, Column):
+            owners = self._owners(condition)
+            if len(owners) != 1:
+                raise QueryError(
+                    f"on has {condition}, which is not of one relation: write a pair of columns, or a "
+                    "condition in SQL"
+                )
+            text = self._reference(owners[0], condition)
         self._on.setdefault(1, []).append(text)
 
     def _pair(self, left: Side, right: Side) -> None:
-        sides = [(self._owners(left), left), (self._owners(right), right)]
-        pairs = [(a, b) for a in sides[0][0] for b in sides[1][0] if a != b]
+        pairs = [(a, b) for a, b in product(self._owners(left), self._owners(right)) if a != b]
         if len(pairs) != 1:
             known = [f"{each.alias} has {', '.join(each.columns[:8])}" for each in self.relations]
             names = [f"{self.relations[a].alias} and {self.relations[b].alias}" for a, b in pairs]
@@ -332,7 +329,7 @@ class _Maker:
             return
         if not isinstance(condition, Column):
             raise QueryError(f"join's where has {condition!r}: expected a Column, or a condition in SQL")
-        owners = [n for n, each in enumerate(self.relations) if self._fits(each, condition)]
+        owners = self._owners(condition)
         if len(owners) != 1 or not self._is_kept(owners[0]):
             self._above.append(condition)
             return
@@ -348,29 +345,23 @@ class _Maker:
 
     # The query
 
-    def made(self, keyword: str, select: list[str] | None) -> Joining:
+    def build(self, keyword: str, select: list[str] | None) -> JoinQuery:
         """Return the join as a query."""
-        first, *rest = (plain_quote(each.alias) for each in self.relations)
-        text = f"SELECT {self._items(select)} FROM {first}"  # noqa: S608
-        for number, alias in enumerate(rest, 1):
-            text += f" {keyword} {alias}"
-            before = self.relations[:number]
-            shared = [
-                n for n in self._using if self.relations[number].has(n) and any(r.has(n) for r in before)
-            ]
-            terms = self._on.get(number, [])
-            if shared and not terms:
-                text += f" USING ({', '.join(map(plain_quote, shared))})"
-            elif shared:
-                raise QueryError(
-                    f"on joins {self.relations[number].alias} by {shared[0]!r} and by something else: write "
-                    f"{shared[0]!r} as a pair too"
-                )
-            elif terms:
-                text += f" ON {' AND '.join(terms)}"
-        if self._where:
-            text += f" WHERE {' AND '.join(f'({each})' for each in self._where)}"
-        return Joining(text, {each.alias: each.given for each in self.relations}, tuple(self._above))
+        aliases = [plain_quote(each.alias) for each in self.relations]
+        ons = [self._on_clause(number) for number in range(1, len(self.relations))]
+        text = select_join(self._items(select), aliases, ons, self._where, keyword)
+        return JoinQuery(text, {each.alias: each.given for each in self.relations}, tuple(self._above))
+
+    def _on_clause(self, number: int) -> str:
+        relation, before = self.relations[number], self.relations[:number]
+        shared = [name for name in self._using if relation.has(name) and any(r.has(name) for r in before)]
+        terms = self._on.get(number, [])
+        if shared and terms:
+            raise QueryError(
+                f"on joins {relation.alias} by {shared[0]!r} and by something else: write {shared[0]!r} as a "
+                "pair too"
+            )
+        return using(shared) if shared else f" ON {' AND '.join(terms)}" if terms else ""
 
     def _items(self, select: list[str] | None) -> str:
         if select is not None:

@@ -23,8 +23,9 @@ from millrace.reports.board.stream import StreamView
 from millrace.reports.micro_batch import PREFIX
 from millrace.reports.pages import live as drawn
 from millrace.reports.pages.live import Part
-from millrace.spark import live as told
-from millrace.spark.reports import ended_tasks
+from millrace.reports.run_report import RunReport
+from millrace.spark.frames import Carried, End, Planned, unwatch, watch, watch_planning
+from millrace.spark.reports import ended_tasks, tell_board, told_board
 from millrace.streams.watching import StreamWatch
 
 EVERY = 1.0
@@ -71,7 +72,9 @@ class Live:
             port,
         )
         self.url = self._server.url
-        told.look(self._board, self._attach)
+        tell_board(self._board)  # and the one before nothing more
+        watch_planning(self._planned)
+        watch(self._begun)
 
     def figures(self) -> dict[str, Any]:
         """Return what is shown as dictionaries, lists, strings and numbers (docs/guides/reports.md)."""
@@ -99,11 +102,14 @@ class Live:
             if _live is self:
                 _live = None
         self._closed = True
-        told.look_away(self._board)
+        unwatch(self._begun)
+        if self._is_told():
+            watch_planning(None)
+            tell_board(None)
         self._server.close()
-        for watch in list(self._watches.values()):
+        for each in list(self._watches.values()):
             with suppress(Exception):  # its session may have been stopped
-                watch.stop()
+                each.stop()
         self._watches.clear()
 
     def __enter__(self) -> Self:
@@ -123,11 +129,31 @@ class Live:
             return html.escape(repr(self))
         return f'<a href="{self.url}" target="_blank" rel="noreferrer">Millrace live</a>'
 
-    def _attach(self, spark: SparkSession, runs: Mapping[str, str]) -> None:
-        """Listen to a session's streams, once there are some."""
+    def _is_told(self) -> bool:
+        return told_board()[0] is self._board
+
+    def _planned(self, planned: Planned) -> None:
+        """Show a query, and listen to its session's streams, once there are some."""
+        reference, title, runs = planned
+        query = reference()
+
+        def beside() -> RunReport | None:
+            handle = reference()
+            return None if handle is None else handle.beside()
+
+        self._board.known(title, runs, beside, {} if query is None else query.tasks)
+        if query is None:
+            return
+        spark = query.df.sparkSession
         with self._attaching:
             if spark not in self._watches and any(run.startswith(PREFIX) for run in runs):
                 self._watches[spark] = StreamWatch(spark, self._board.batch, self._board.stream_ended)
+
+    def _begun(self, name: str, carried: Carried) -> End | None:
+        query = self._board.begun(name, sorted(carried.runs)) if self._is_told() else None
+        if query is None:
+            return None
+        return lambda error: self._board.ended(query, None if isinstance(error, GeneratorExit) else error)
 
     def _parts(self, arguments: Mapping[str, str]) -> str:
         """Return what is drawn, but for the parts that the page has already."""
@@ -197,22 +223,14 @@ def live(port: int = 0, *, open_browser: bool = False) -> Live:
     return made
 
 
+_SHARED = ("number", "title", "state", "error", "seconds", "rows_in", "rows_out", "rate")
+
+
 def _query(view: QueryView) -> dict[str, Any]:
     report = view.report
-    return {
-        "number": view.number,
-        "title": view.title,
-        "action": view.action,
-        "state": view.state,
-        "error": view.error,
-        "seconds": view.seconds,
-        "rows_in": view.rows_in,
-        "rows_out": view.rows_out,
-        "rate": view.rate,
-        "tasks": view.tasks,
+    return {name: getattr(view, name) for name in (*_SHARED, "action", "tasks", "points")} | {
         "tasks_over": view.over,
         "tasks_planned": view.planned,
-        "points": view.points,
         "orders": [
             asdict(each) | {"block": block}
             for block, cell in report.cells()
@@ -231,15 +249,5 @@ def _query(view: QueryView) -> dict[str, Any]:
 
 
 def _stream(view: StreamView) -> dict[str, Any]:
-    return {
-        "number": view.number,
-        "title": view.title,
-        "state": view.state,
-        "error": view.error,
-        "seconds": view.seconds,
-        "rows_in": view.rows_in,
-        "late": view.late,
-        "rows_out": view.rows_out,
-        "rate": view.rate,
-        "batches": [each.to_dict() for each in view.batches],
-    }
+    figures = {name: getattr(view, name) for name in (*_SHARED, "late")}
+    return figures | {"batches": [each.to_dict() for each in view.batches]}

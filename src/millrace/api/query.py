@@ -8,17 +8,17 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from millrace.api.estimate import estimate_lookups
 from millrace.api.results import query_stream
 from millrace.engine.aggregates import AggregateSpec
-from millrace.engine.expressions import Call, show
+from millrace.engine.expressions import show
 from millrace.engine.figures import CellFigures
 from millrace.errors import ExecutionError, QueryError
-from millrace.predicates.estimate import Estimate, LookupEstimate
+from millrace.predicates.estimate import CostPreview
 from millrace.reports.micro_batch import PREFIX
 from millrace.reports.planned import BlockShape, Explanation, Planned, settings
 from millrace.reports.run_report import RunReport
 from millrace.spark.block import Block, FrameInput, LookupInput
-from millrace.spark.lookup_estimate import lookup_estimates
 from millrace.spark.plans import Mode, planned
 from millrace.sql.planner.build import PlannedBlock, PlannedQuery
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from millrace.limits.progress import LookupProgress
 
 
-Estimating = Callable[[int, int, Mapping[str, float] | None], Estimate]
+Estimating = Callable[[int, int, Mapping[str, float] | None], CostPreview]
 
 
 class Query(PlannedQuery):
@@ -92,7 +92,7 @@ class Query(PlannedQuery):
 
     def estimate(
         self, sample: int = 200, seed: int = 0, prices: Mapping[str, float] | None = None
-    ) -> Estimate:
+    ) -> CostPreview:
         """Return what the query's predicates of Python and lookups are expected to take, before you pay.
 
         The rest of the query is run, without predicates, and a uniform sample of its rows really judged, in
@@ -113,25 +113,14 @@ class Query(PlannedQuery):
             QueryError: It has neither, or calls a predicate elsewhere than alone in the outermost WHERE.
             MillraceError: As :func:`millrace.estimate`.
         """
-        asking = [
-            one.block
-            for one in self.taken
-            if any(isinstance(each, LookupInput) for each in one.block.inputs.values())
-        ]
-        if not asking and self._estimating is None:
+        preview = estimate_lookups(self, sample, seed)
+        if preview is None and self._estimating is not None:
+            preview = self._estimating(sample, seed, prices)
+        if preview is None:
             raise QueryError(
                 "the query has no lookup and calls no predicate of Python that could be estimated"
             )
-        if not asking and self._estimating is not None:
-            return self._estimating(sample, seed, prices)
-        found: list[LookupEstimate] = []
-        unknown: list[str] = []
-        for block in asking:
-            lookups, left = lookup_estimates(self.df.sparkSession, block, self.options, sample, seed)
-            found, unknown = found + lookups, unknown + left
-        if self.filters or any(isinstance(each, Call) for block in asking for each in block.join.residuals):
-            unknown.append("predicates, whose rows come from lookups, all of which would have to be asked")
-        return Estimate(0, 0, (0, 0, 0), (), tuple(found), tuple(unknown))
+        return preview
 
     def to_batches(self, batch_size: int | None = None) -> Iterator[pa.RecordBatch]:
         """Run the query and yield its rows as they come, while the tasks still run.
@@ -160,11 +149,9 @@ class Query(PlannedQuery):
         ``attempts``. With ``on_error="fail"`` the first failure ends the query.
         """
         failed = [each for one in self.taken for each in one.run.failed()]
-        columns = [
-            [getattr(f, name) for f in failed] for name in ("name", "key", "kind", "message", "attempts")
-        ]
-        return pa.table(
-            [pa.array(column, f.type) for column, f in zip(columns, FAILED_KEYS, strict=True)], FAILED_KEYS
+        rows = [(each.name, each.key, each.kind, each.message, each.attempts) for each in failed]
+        return pa.Table.from_pylist(
+            [dict(zip(FAILED_KEYS.names, row, strict=True)) for row in rows], FAILED_KEYS
         )
 
     @property
@@ -212,31 +199,28 @@ class Query(PlannedQuery):
 
     def beside(self) -> RunReport:
         """Return what is known beside figures, at any time: the plan, lookups, budgets."""
-        spent = [one.run.spent() for one in self.taken] + [each.mask.spent() for each in self.filters]
+        spent = [one.run.spent() for one in self.taken] + [each.mask.limits.spent() for each in self.filters]
         budgets = tuple(each for some in spent for each in some)
-        called = [one.run.calls() for one in self.taken] + [each.mask.calls() for each in self.filters]
+        called = [one.run.calls() for one in self.taken] + [
+            each.mask.limits.progress() for each in self.filters
+        ]
         calls = tuple(each for some in called for each in some)
         return RunReport({}, self._planned(), tuple(self.lookups()), budgets, calls)
 
     def _planned(self) -> Planned:
-        weaker = [one.run.weaker for one in self.taken] + [each.mask.weaker for each in self.filters]
+        weakened = [one.run.weakened_guarantees for one in self.taken] + [
+            each.mask.limits.weakened_guarantees for each in self.filters
+        ]
         return Planned(
             {one.block.name: _shape(one.block) for one in self.taken},
             tuple(self.reasons),
             settings(self.options),
-            tuple(text for texts in weaker for text in texts),
+            tuple(text for texts in weakened for text in texts),
         )
 
 
-FAILED_KEYS = pa.schema(
-    [
-        pa.field("lookup", pa.string()),
-        pa.field("key", pa.string()),
-        pa.field("error", pa.string()),
-        pa.field("message", pa.string()),
-        pa.field("attempts", pa.int64()),
-    ]
-)
+_TEXTS = ("lookup", "key", "error", "message")
+FAILED_KEYS = pa.schema([*((name, pa.string()) for name in _TEXTS), ("attempts", pa.int64())])
 """The columns of :meth:`Query.failed_keys`."""
 
 

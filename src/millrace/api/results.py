@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import closing
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -11,8 +12,7 @@ from millrace.errors import OptionError, UnsupportedType
 from millrace.options import Options
 from millrace.reports.planned import Explanation
 from millrace.reports.run_report import RunReport
-from millrace.spark.actions import acted
-from millrace.spark.handles import handle_of, known_query, running
+from millrace.spark.frames import acted, handle_of, known_query, running
 from millrace.spark.plans import Mode
 from millrace.spark.streaming import endless, sent, stream_of
 from millrace.spark.types import arrow_schema
@@ -77,7 +77,7 @@ def query_stream(query: PlannedQuery, batch_size: int | None) -> Iterator[pa.Rec
     ):
         return frame_stream(query.df, query.options, batch_size)
     batches = acted(_ACTION, query.df, taken.run.stream())
-    return _sized(_renamed(batches, direct.columns, arrow_schema(query.df.schema)), batch_size)
+    return _shaped(batches, direct.columns, arrow_schema(query.df.schema), batch_size)
 
 
 def _same_types(query: PlannedQuery, given: pa.Schema, columns: Sequence[str]) -> bool:
@@ -91,13 +91,7 @@ def _same_types(query: PlannedQuery, given: pa.Schema, columns: Sequence[str]) -
 def frame_stream(
     frame: DataFrame, options: Options | None = None, batch_size: int | None = None
 ) -> Iterator[pa.RecordBatch]:
-    """Run any DataFrame and return its rows as they come.
-
-    Raises:
-        OptionError: ``batch_size`` is out of range.
-        InputError: It is a stream.
-        UnsupportedType: A column has a type that cannot be sent.
-    """
+    """Run any DataFrame and return its rows as they come."""
     _check(batch_size)
     if frame.isStreaming:
         return endless()
@@ -106,7 +100,7 @@ def frame_stream(
     # Columns may share a name, or have one that Spark's Arrow functions stumble over.
     plain = pa.schema([pa.field(name, f.type) for name, f in zip(names, schema, strict=True)])
     batches = stream_of(frame.sparkSession, options or Options(), plain, sent(frame.toDF(*names), plain))
-    return _sized(_renamed(acted(_ACTION, frame, batches), tuple(names), schema), batch_size)
+    return _shaped(acted(_ACTION, frame, batches), names, schema, batch_size)
 
 
 def _check(batch_size: int | None) -> None:
@@ -114,28 +108,13 @@ def _check(batch_size: int | None) -> None:
         raise OptionError(f"batch_size is {batch_size!r}: expected a whole number above 0, or None")
 
 
-def _renamed(
-    batches: Iterator[pa.RecordBatch], columns: Sequence[str], schema: pa.Schema
+def _shaped(
+    batches: Generator[pa.RecordBatch], columns: Sequence[str], schema: pa.Schema, size: int | None
 ) -> Iterator[pa.RecordBatch]:
-    try:
+    """Yield columns in batches of a size; whoever closes this cancels the job, if it still runs."""
+    with closing(batches):
         for batch in batches:
-            yield pa.RecordBatch.from_arrays([batch.column(name) for name in columns], schema=schema)
-    finally:
-        _close(batches)
-
-
-def _sized(batches: Iterator[pa.RecordBatch], size: int | None) -> Iterator[pa.RecordBatch]:
-    try:
-        for batch in batches:
+            renamed = pa.RecordBatch.from_arrays([batch.column(name) for name in columns], schema=schema)
             step = size or max(1, batch.num_rows)
             for low in range(0, batch.num_rows, step):
-                yield batch.slice(low, step)
-    finally:
-        _close(batches)
-
-
-def _close(batches: Iterator[pa.RecordBatch]) -> None:
-    """Cancel the job behind an iterator, if it still runs."""
-    close = getattr(batches, "close", None)
-    if close is not None:
-        close()
+                yield renamed.slice(low, step)

@@ -12,17 +12,17 @@ from pyspark.errors import AnalysisException
 from pyspark.sql.types import StructType
 
 from millrace.api.arguments import Args, formatted, parameters
-from millrace.api.estimating import estimate_of
-from millrace.api.joining import Condition, Side, joining
-from millrace.api.progress import by_default
+from millrace.api.estimate import estimate_predicates
+from millrace.api.joining import Condition, Side, build_join
+from millrace.api.monitor import by_default
 from millrace.api.query import Query
 from millrace.errors import InputError, MillraceError, QueryError, UnsupportedType
 from millrace.lookups.declared import lookup as declare
 from millrace.options import Options, StorageOptions
 from millrace.spark.filter import where
-from millrace.spark.handles import remember
+from millrace.spark.frames import remember
 from millrace.spark.patches import watch
-from millrace.spark.session import alive, own_work, session_of
+from millrace.spark.session import alive, internal_query, session_of
 from millrace.spark.types import arrow_schema
 from millrace.sql.blocks.predicates import Calls
 from millrace.sql.planner import plan_cache
@@ -119,7 +119,7 @@ class Session:
                 return prepare(rest, self._spark, merged, settings, {}, args).df
 
             # A query is what was planned; this is how to plan another like it.
-            object.__setattr__(made, "_estimating", partial(estimate_of, text, named, run))
+            object.__setattr__(made, "_estimating", partial(estimate_predicates, text, named, run))
         return made
 
     def where(
@@ -148,21 +148,13 @@ class Session:
         spark = session_of(
             self._spark, {str(n): each for n, each in enumerate([*given, *self._tables.values()])}
         )
-        with own_work():
-            made = joining(
-                spark,
-                self._tables,
-                relations,
-                on,
-                where,
-                how,
-                select,
-                StorageOptions.of(self._options.updated(options).storage_options),
-            )
+        with internal_query():
+            storage = StorageOptions.of(self._options.updated(options).storage_options)
+            made = build_join(spark, self._tables, relations, on, where, how, select, storage)
         query = Session(spark, self._tables, None, self._options).query(
             made.text, tables=made.tables, predicates=self._predicates | by_name(predicates), options=options
         )
-        frame = made.kept(query.df)
+        frame = made.filter_result(query.df)
         return remember(frame, query, query.runs, made.text)
 
     def hub(
@@ -391,37 +383,26 @@ def prepare(
 ) -> Query:
     """Return a query, ready to run; errors come without the frames and the log records of planning."""
     try:
-        with own_work():
-            return _prepare(query, spark, tables, options, predicates, args)
+        with internal_query():
+            values = parameters(args)
+            key = None if predicates else plan_cache.key_of(query, values, tables, options)
+            statement = None
+            if not plan_cache.is_known(key):
+                statement = _parsed(query, predicates, args)  # before a session is made
+            session = alive(session_of(spark, tables))
+            with closing(Planner(session, options, tables, predicates, values)) as planner:
+                own = plan_cache.find(key, planner.catalog)
+                if own is not None:
+                    prepared = own.prepared
+                else:
+                    prepared = planner.query(statement or _parsed(query, predicates, args))
+                    own = plan_cache.keep(key, prepared, planner.catalog, planner.analysis)
+                handle = Query(**vars(prepared))
+                made = handle if own is None else Query(**vars(own.lend()))
+                remember(made.df, handle, made.runs, query)
+                return made
     except (MillraceError, AnalysisException) as error:
         raise error.with_traceback(None) from error.__cause__
-
-
-def _prepare(
-    query: str,
-    spark: SparkSession | None,
-    tables: Tables,
-    options: Options,
-    predicates: Mapping[str, Predicate],
-    args: Args | None,
-) -> Query:
-    values = parameters(args)
-    key = None if predicates else plan_cache.key_of(query, values, tables, options)
-    statement = None
-    if not plan_cache.is_known(key):
-        statement = _parsed(query, predicates, args)  # before a session is made
-    session = alive(session_of(spark, tables))
-    with closing(Planner(session, options, tables, predicates, values)) as pipeline:
-        own = plan_cache.find(key, pipeline.catalog)
-        if own is not None:
-            prepared = own.prepared
-        else:
-            prepared = pipeline.query(statement or _parsed(query, predicates, args))
-            own = plan_cache.keep(key, prepared, pipeline.catalog, pipeline.analysis)
-        handle = Query(**vars(prepared))
-        made = handle if own is None else Query(**vars(own.lend()))
-        remember(made.df, handle, made.runs, query)
-        return made
 
 
 def _parsed(query: str, predicates: Mapping[str, Predicate], args: Args | None) -> Statement:

@@ -85,7 +85,7 @@ def session(
             sys.stderr.write(log.read())
             raise
     note_interrupts()  # behind Spark, whose session has a handler of its own
-    from millrace.api.line import room
+    from millrace.api.monitor import room
 
     try:
         with room():  # commands show what happens in ways of their own

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 from rich.text import Text
 
-from millrace.api.progress import progress
+from millrace.api.monitor import progress
 from millrace.cli import console, output
 from millrace.cli.errors import message_of
 from millrace.cli.lookups import lookup_from

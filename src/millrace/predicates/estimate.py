@@ -132,7 +132,7 @@ class LookupEstimate:
 
 
 @dataclass(frozen=True)
-class Estimate:
+class CostPreview:
     """What a query's calls are expected to take.
 
     Attributes:
@@ -165,7 +165,7 @@ class Estimate:
         return "\n".join(lines)
 
 
-def estimated(rows: int, judged: Sequence[Judged]) -> Estimate:
+def estimated(rows: int, judged: Sequence[Judged]) -> CostPreview:
     """Return what filtering so many rows is expected to take.
 
     Args:
@@ -202,7 +202,7 @@ def estimated(rows: int, judged: Sequence[Judged]) -> Estimate:
             )
         )
         alive &= best.kept
-    return Estimate(rows, sampled, _bounds(rows, int(alive.sum()), sampled), tuple(found))
+    return CostPreview(rows, sampled, _bounds(rows, int(alive.sum()), sampled), tuple(found))
 
 
 def _bounds(rows: int, found: int, sampled: int) -> tuple[int, int, int]:

@@ -130,7 +130,7 @@ class PreparedBlock:
         stream: Runs it and returns its result as it comes, without Spark in between.
         progress: Returns how far the lookups are, at any time.
         failed: Returns the keys that could not be looked up.
-        weaker: What is promised less of limits and lookups because tasks do not reach the coordinator.
+        weakened_guarantees: Of limits and lookups, where tasks do not reach the coordinator.
         spent: Returns what was spent of budgets.
         calls: Returns what calls of predicates with limits have come to.
         tasks: How many tasks tell figures, at most; None where Spark alone knows.
@@ -144,7 +144,7 @@ class PreparedBlock:
     stream: Callable[[], Iterator[pa.RecordBatch]]
     progress: Callable[[], list[LookupProgress]] = list
     failed: Callable[[], list[FailedKey]] = list
-    weaker: tuple[str, ...] = ()
+    weakened_guarantees: tuple[str, ...] = ()
     spent: Callable[[], list[Spent]] = list
     calls: Callable[[], list[LookupProgress]] = list
     tasks: int | None = None

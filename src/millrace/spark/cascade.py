@@ -1,19 +1,63 @@
-"""Cascades over DataFrames: learn thresholds on a sample, then filter by both stages in one eddy."""
+"""``millrace.cascade``: learn thresholds on a sample, then filter by both stages in one eddy.
+
+Samples are uniform, and judged in this process; estimates of what predicates cost use them too.
+"""
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
+from typing import Any
 
 import pyarrow as pa
-from pyspark.sql import DataFrame, functions as sf
+from pyspark.sql import Column, DataFrame, functions as sf
 
-from millrace.errors import ExecutionError, PredicateError
-from millrace.predicates.calls import KEPT, RAISED, Values
-from millrace.predicates.cascade import Maybe, Score, Thresholds, learned
+from millrace.errors import BudgetError, ExecutionError, InputError, OptionError, PredicateError
+from millrace.limits.budget import cost_of
+from millrace.predicates.callers import caller_of
+from millrace.predicates.calls import KEPT, RAISED, Outcome, Values
+from millrace.predicates.cascade import Maybe, Score, ScoreKind, Thresholds, learned
+from millrace.predicates.service import CallError, Service
 from millrace.predicates.spec import PredicateSpec
-from millrace.spark.judging import drawn, judged
 from millrace.spark.predicates import Applied, Predicate, check_arity
 from millrace.spark.values import spark_values
+
+_LEAST, _MOST = 10, 1_000_000
+
+
+def cascade(
+    score: Callable[..., Any],
+    costly: object,
+    *,
+    recall: float = 0.95,
+    precision: float = 0.95,
+    confidence: float = 0.95,
+    kind: ScoreKind = "row",
+) -> Cascade:
+    """Put a cheap score before a costly predicate, which then decides only where the score is not sure.
+
+    Thresholds are learned on a sample that both judge, and keep their promises with the stated confidence
+    whatever the scores are like. Rows between them get the costly predicate's own answer.
+
+    >>> cheap = millrace.cascade(length_of, is_complaint, recall=0.95)  # doctest: +SKIP
+    >>> fitted = cheap.learn(reviews, "text", sample=1000)  # doctest: +SKIP
+    >>> millrace.where(reviews, *fitted("text"))  # doctest: +SKIP
+
+    Args:
+        score: From a row's values to a number, the higher the likelier that the costly predicate keeps it. A
+            null or NaN leaves the row to the costly predicate.
+        costly: A function made by :func:`predicate` or by PySpark's ``udf``, ``pandas_udf`` or ``arrow_udf``.
+        recall: Share of the rows that the costly predicate keeps which are to be kept, at least.
+        precision: Share of the kept rows that the costly predicate keeps, at least.
+        confidence: Probability with which both hold, over the samples that might have been drawn.
+        kind: How the score is called: ``"row"``, ``"pandas"`` or ``"arrow"``, as for :func:`predicate`.
+
+    Raises:
+        MillraceError: The costly predicate is none; a share is out of range when thresholds are learned.
+    """
+    return Cascade(Score(score, kind), Predicate.of(costly), recall, precision, confidence)
 
 
 @dataclass(frozen=True)
@@ -53,21 +97,12 @@ class Cascade:
         """
         check_arity(self.costly.spec, len(columns))
         check_arity(PredicateSpec("score", self.score.function), len(columns))
-        arrays = drawn(df, [sf.col(name) for name in columns], sample, seed, "a cascade")
+        arrays = draw_sample(df, [sf.col(name) for name in columns], sample, seed, "a cascade")
         return self.fit(arrays, spark_values(df.sparkSession))
 
     def fit(self, arrays: list[pa.Array], values: Values) -> FittedCascade:
-        """Let both stages judge a uniform sample that was drawn before.
-
-        Args:
-            arrays: An array of the sample's rows for each argument.
-            values: Makes the functions' arguments of them.
-
-        Raises:
-            ExecutionError: The costly predicate raised.
-            PredicateError: A function returns something else than it should.
-        """
-        outcome, _ = judged(self.costly.spec, arrays, values)
+        """Let both stages judge a uniform sample that was drawn before: an array for each argument."""
+        outcome, _ = judge_sample(self.costly.spec, arrays, values)
         if (outcome.truth == RAISED).any() and self.costly.spec.on_error == "fail":
             first = next(iter(outcome.failures.values()), None)
             said = "" if first is None else f": {first.kind}: {first.message}"
@@ -76,14 +111,14 @@ class Cascade:
                 f"{len(outcome.truth)} rows of the sample{said}. Handle that in the function, or set "
                 "on_error='null'"
             )
-        found = learned(
+        thresholds = learned(
             self.score.of(arrays, values),
             outcome.truth == KEPT,
             recall=self.recall,
             precision=self.precision,
             confidence=self.confidence,
         )
-        return FittedCascade(self, found)
+        return FittedCascade(self, thresholds)
 
 
 @dataclass(frozen=True)
@@ -108,7 +143,87 @@ class FittedCascade:
         """
         if not columns:
             raise PredicateError("a cascade is applied to no column: write *fitted('column')")
-        score, costly, found = self.cascade.score, self.cascade.costly.spec, self.thresholds
-        first = PredicateSpec(f"{costly.name}_maybe", Maybe(score, found.low), score.kind)
-        second = replace(costly, sure=(score, found.high))
+        score, costly, thresholds = self.cascade.score, self.cascade.costly.spec, self.thresholds
+        first = PredicateSpec(f"{costly.name}_maybe", Maybe(score, thresholds.low), score.kind)
+        second = replace(costly, sure=(score, thresholds.high))
         return Applied.of(first, columns, {}), Applied.of(second, columns, {})
+
+
+def draw_sample(
+    df: DataFrame, columns: Sequence[Column], sample: int, seed: int, what: str
+) -> list[pa.Array]:
+    """Return columns of so many rows of a DataFrame, each set of rows as likely as any other.
+
+    All rows are read. ``what`` needs the sample, for errors.
+
+    Raises:
+        OptionError: The size of the sample is out of range.
+        InputError: The DataFrame is a streaming one.
+    """
+    if type(sample) is not int or not _LEAST <= sample <= _MOST:
+        raise OptionError(
+            f"sample of {what} is {sample!r}: expected a whole number from {_LEAST} to {_MOST:,}"
+        )
+    if df.isStreaming:
+        raise InputError(
+            f"{what} needs a sample, and a streaming DataFrame has no end: give it a DataFrame of like rows"
+        )
+    named = [column.alias(f"_{place}") for place, column in enumerate(columns)]
+    table = df.select(*named).orderBy(sf.rand(seed)).limit(sample).toArrow()
+    return [pa.concat_arrays(c.chunks) if c.num_chunks else pa.nulls(0, c.type) for c in table.columns]
+
+
+@dataclass
+class SampleCost:
+    """What a sample took.
+
+    Attributes:
+        seconds: In all.
+        requests: Calls of an ``async`` predicate, repeated ones included.
+        asked: Rows that were in those that were answered.
+        cost: What the answers tell of it.
+    """
+
+    seconds: float = 0.0
+    requests: int = 0
+    asked: int = 0
+    cost: float = 0.0
+
+
+def judge_sample(spec: PredicateSpec, arrays: list[pa.Array], values: Values) -> tuple[Outcome, SampleCost]:
+    """Return what a predicate says of the rows, and what that took; limits hold for it alone."""
+    cost = SampleCost()
+    caller = caller_of(_counted(spec, cost) if spec.kind == "async" else spec, values, None, "sample")
+    began = time.perf_counter()
+    try:
+        outcome = caller.call(arrays)
+    finally:
+        caller.close()
+    cost.seconds = time.perf_counter() - began
+    return outcome, cost
+
+
+def _counted(spec: PredicateSpec, total: SampleCost) -> PredicateSpec:
+    """Return a predicate whose calls are counted; its kept answers are the same."""
+    origin = spec.origin or spec.function
+    price = spec.budget[1] or (origin.cost if isinstance(origin, Service) else None)
+
+    def charge(arguments: tuple[Any, ...], answer: object) -> None:
+        request = list(zip(*arguments, strict=True)) if spec.batch else arguments
+        if price is not None:
+            with suppress(BudgetError):  # nobody can tell
+                total.cost += cost_of(price, request, answer)
+
+    async def counted(*arguments: Any) -> Any:
+        total.requests += 1
+        try:
+            answer = await spec.function(*arguments)
+        except CallError as error:
+            if error.usage is not None:
+                charge(arguments, error)
+            raise
+        charge(arguments, answer)
+        total.asked += len(arguments[0]) if spec.batch else 1
+        return answer
+
+    return replace(spec, function=counted, origin=origin)

@@ -24,8 +24,7 @@ from millrace.limits.detached import IDLE_SECONDS, Call, Seal, Started, call, st
 from millrace.limits.process import RemoteCoordinator
 from millrace.options import EXECUTOR
 from millrace.spark.failures import is_sparks, translated
-from millrace.spark.reach import own_address
-from millrace.spark.session import own_work
+from millrace.spark.session import internal_query, own_address
 
 if TYPE_CHECKING:
     from millrace.limits.registration import Address, Registration
@@ -164,7 +163,7 @@ class ClusterCoordinator(RemoteCoordinator):
 def _run(spark: SparkSession, task: _Start | _Ask, schema: str) -> dict[str, Any]:
     """Return the row of a job of one task."""
     try:
-        with own_work():
+        with internal_query():
             return spark.range(0, 1, 1, 1).mapInArrow(task, schema).collect()[0].asDict()
     except Exception as error:
         if not is_sparks(error):

@@ -18,9 +18,8 @@ from pyspark.sql import SparkSession
 from millrace import limits
 from millrace.errors import ExecutionError, OptionError
 from millrace.options import EXECUTOR, Options
-from millrace.spark import actions
-from millrace.spark.reach import own_address, tried
-from millrace.spark.session import default_parallelism
+from millrace.spark.frames import Carried, End, watch
+from millrace.spark.session import default_parallelism, own_address, try_in_task
 
 if TYPE_CHECKING:
     from millrace.limits.process import CoordinatorProcess
@@ -127,7 +126,7 @@ def coordinator_of(spark: SparkSession, options: Options) -> CoordinatorProcess 
         ExecutionError: It cannot listen, or is not reached and the option ``without_coordinator`` is
             ``"fail"``.
     """
-    actions.watch(_begun)
+    watch(_begun)
     found = _started(spark, options)
     why = found if isinstance(found, str) else _unreached(spark, found)
     if not isinstance(found, str) and not why:
@@ -137,7 +136,7 @@ def coordinator_of(spark: SparkSession, options: Options) -> CoordinatorProcess 
     return Alone(default_parallelism(spark), why)
 
 
-def _begun(_name: str, carried: actions.Carried) -> actions.End:
+def _begun(_name: str, carried: Carried) -> End:
     """Close the taps of an action's runs when it ends early; Spark lets their tasks go on for seconds."""
     with _counting:
         _under_way.update(carried.runs)
@@ -245,7 +244,7 @@ def _tried(spark: SparkSession, address: Address) -> str | None:
     found: list[str | None] = []
 
     def run() -> None:
-        found.append(tried(spark, partial(_why, address)))
+        found.append(try_in_task(spark, partial(_why, address)))
 
     job = threading.Thread(target=run, name="millrace preflight", daemon=True)
     job.start()

@@ -47,13 +47,9 @@ SHIPPING = "see docs/guides/clusters.md for ways to send the environment to exec
 
 @dataclass(frozen=True)
 class Finding:
-    """What was looked at.
+    """What was looked at, what is there, and what to do; no advice where all is well.
 
-    Attributes:
-        check: What.
-        found: What is there.
-        advice: What to do; empty where all is well.
-        fatal: Whether Millrace does not work, or does less, until that is done.
+    ``fatal`` says whether Millrace does not work, or does less, until that is done.
     """
 
     check: str
@@ -85,33 +81,27 @@ def version_of(package: str) -> str | None:
 
 
 def examine(spark: SparkSession, options: Options | None = None) -> Iterator[Finding]:
-    """Look at a session and its executors; yields findings as they are made.
-
-    Args:
-        spark: The session.
-        options: Settings of runs; of interest is ``limits_host``.
-    """
+    """Look at a session and its executors; yields findings as they are made."""
     options = options or Options()
     yield _spark_version(spark)
-    found: list[dict[str, Any]] = []
     try:
         with _listener(spark, options) as (address, problem):
-            found = _executors(spark, address)
+            executors = _executors(spark, address)
     except Exception as error:
         if not (is_sparks(error) or isinstance(error, MillraceError)):
             raise
         yield Finding("executors", "a plain function of Python fails there", _first(error))
         return
-    yield from _pythons(found)
-    yield from _packages(found)
-    yield _folders(found)
-    yield _sockets(found, "loopback", "sockets on executors", "allow processes to connect to 127.0.0.1")
+    yield from _pythons(executors)
+    yield from _packages(executors)
+    yield _folders(executors)
+    yield _sockets(executors, "loopback", "sockets on executors", "allow processes to connect to 127.0.0.1")
     if options.limits_host == EXECUTOR:
         yield _on_executor(spark, options)
     elif problem:
         yield Finding("coordinator", "does not listen here", problem)
     else:
-        yield _sockets(found, "coordinator", "coordinator reached by tasks", _ADVICE_HOST)
+        yield _sockets(executors, "coordinator", "coordinator reached by tasks", _ADVICE_HOST)
     arrow = _trial("Arrow batches", lambda: _arrow(spark))
     yield arrow
     if arrow.well:
@@ -156,7 +146,7 @@ def _executors(spark: SparkSession, address: tuple[str, int, str] | None) -> lis
                 versions[name] = str(getattr(sys.modules[name], "__version__", "of no version"))
             except ImportError:
                 versions[name] = None
-        told: dict[str, object] = {
+        facts: dict[str, object] = {
             "executor": [platform.node(), os.environ.get("SPARK_EXECUTOR_DIRS", "")],
             "python": platform.python_version(),
             "executable": sys.executable,
@@ -167,31 +157,31 @@ def _executors(spark: SparkSession, address: tuple[str, int, str] | None) -> lis
             try:
                 from millrace.engine.kernels.compiling import kept_in
 
-                told["kernels"] = kept_in()
+                facts["kernels"] = kept_in()
             except ImportError as error:
-                told["kernels"] = str(error)
+                facts["kernels"] = str(error)
         try:
             with socket.create_server(("127.0.0.1", 0)) as server:
                 socket.create_connection(server.getsockname()[:2], patience).close()
-            told["loopback"] = ""
+            facts["loopback"] = ""
         except OSError as error:
-            told["loopback"] = str(error)
+            facts["loopback"] = str(error)
         if address is not None:
             host, port, token = address
             try:
                 with socket.create_connection((host, port), patience) as line:
-                    heard = line.recv(len(token)).decode()
-                told["coordinator"] = "" if heard == token else "something else answers there"
+                    answer = line.recv(len(token)).decode()
+                facts["coordinator"] = "" if answer == token else "something else answers there"
             except OSError as error:
-                told["coordinator"] = f"{host}:{port}: {error}"
+                facts["coordinator"] = f"{host}:{port}: {error}"
         time.sleep(wait)  # so that every executor gets a task
-        return json.dumps(told)
+        return json.dumps(facts)
 
     tasks = 2 * default_parallelism(spark)
     function: Any = sf.udf(look, "string", useArrow=False)
     rows = spark.range(0, tasks, 1, tasks).select(function("id")).collect()
-    told = [json.loads(row[0]) for row in rows]
-    return list({str(each["executor"]): each for each in told}.values())
+    executors = [json.loads(row[0]) for row in rows]
+    return list({str(executor["executor"]): executor for executor in executors}.values())
 
 
 @contextmanager
@@ -226,36 +216,36 @@ def _listener(spark: SparkSession, options: Options) -> Iterator[tuple[tuple[str
 
 def _on_executor(spark: SparkSession, options: Options) -> Finding:
     """Return whether a coordinator starts on an executor, and another task reaches it."""
-    made = coordinator_of(spark, options)
-    if isinstance(made, Alone):
-        return Finding("coordinator on an executor", "not reached by tasks", made.why)
-    return Finding("coordinator on an executor", f"reached by tasks at {made.address.host}")
+    coordinator = coordinator_of(spark, options)
+    if isinstance(coordinator, Alone):
+        return Finding("coordinator on an executor", "not reached by tasks", coordinator.why)
+    return Finding("coordinator on an executor", f"reached by tasks at {coordinator.address.host}")
 
 
-def _pythons(found: list[dict[str, Any]]) -> Iterator[Finding]:
+def _pythons(executors: list[dict[str, Any]]) -> Iterator[Finding]:
     own = platform.python_version_tuple()[:2]
-    theirs = sorted({f"{each['python']}, {each['executable']}" for each in found})
-    same = all(tuple(each["python"].split(".")[:2]) == own for each in found)
+    theirs = sorted({f"{each['python']}, {each['executable']}" for each in executors})
+    same = all(tuple(each["python"].split(".")[:2]) == own for each in executors)
     advice = "" if same else f"let executors run Python {'.'.join(own)}: set PYSPARK_PYTHON; {SHIPPING}"
-    yield Finding("executors", f"{len(found)} seen, Python {'; '.join(theirs)}", advice)
+    yield Finding("executors", f"{len(executors)} seen, Python {'; '.join(theirs)}", advice)
 
 
-def _packages(found: list[dict[str, Any]]) -> Iterator[Finding]:
+def _packages(executors: list[dict[str, Any]]) -> Iterator[Finding]:
     for name in _ON_EXECUTORS:
-        versions = {each["versions"][name] for each in found}
+        versions = {each["versions"][name] for each in executors}
         own = version_of(name)
-        told = ", ".join(sorted(version or "missing" for version in versions))
+        listed = ", ".join(sorted(version or "missing" for version in versions))
         if None in versions:
-            yield Finding(f"{name} on executors", told, f"install {name} {own} there: {SHIPPING}")
+            yield Finding(f"{name} on executors", listed, f"install {name} {own} there: {SHIPPING}")
         elif versions != {own}:
             advice = f"here it is {own}: have the same version on both sides"
-            yield Finding(f"{name} on executors", told, advice, fatal=name == "millrace")
+            yield Finding(f"{name} on executors", listed, advice, fatal=name == "millrace")
         else:
-            yield Finding(f"{name} on executors", told)
+            yield Finding(f"{name} on executors", listed)
 
 
-def _folders(found: list[dict[str, Any]]) -> Finding:
-    folders = {each["kernels"] for each in found}
+def _folders(executors: list[dict[str, Any]]) -> Finding:
+    folders = {each["kernels"] for each in executors}
     if None in folders:
         return Finding(
             "folder for compiled kernels", "unknown", "install millrace and numba on executors first"
@@ -270,8 +260,8 @@ def _folders(found: list[dict[str, Any]]) -> Finding:
     return Finding("folder for compiled kernels", ", ".join(sorted(folders)))
 
 
-def _sockets(found: list[dict[str, Any]], name: str, check: str, advice: str) -> Finding:
-    problems = sorted({each[name] for each in found if each[name]})
+def _sockets(executors: list[dict[str, Any]], name: str, check: str, advice: str) -> Finding:
+    problems = sorted({each[name] for each in executors if each[name]})
     return Finding(check, "; ".join(problems) or "yes", advice if problems else "")
 
 
@@ -285,9 +275,9 @@ def _trial(check: str, run: Callable[[], str]) -> Finding:
 
 
 def _first(error: Exception) -> str:
-    told = error if isinstance(error, MillraceError) else translated(error)
-    lines = [line for line in str(told).splitlines() if line.strip()]
-    return lines[0] if isinstance(told, MillraceError) or "Traceback" not in str(told) else lines[-1]
+    shown = error if isinstance(error, MillraceError) else translated(error)
+    lines = [line for line in str(shown).splitlines() if line.strip()]
+    return lines[0] if isinstance(shown, MillraceError) or "Traceback" not in str(shown) else lines[-1]
 
 
 def _arrow(spark: SparkSession) -> str:
@@ -302,7 +292,7 @@ def _work(spark: SparkSession) -> str:
     def even(value: int) -> bool:
         return value % 2 == 0
 
-    kept = where(spark.range(100), predicate(even, kind="row", name="even")("id")).count()
+    filtered = where(spark.range(100), predicate(even, kind="row", name="even")("id")).count()
     schema = pa.schema([("id", pa.int64())])
     join = JoinSpec(
         (RelationSpec("a", schema), RelationSpec("b", schema)),
@@ -311,7 +301,7 @@ def _work(spark: SparkSession) -> str:
     )
     block = Block("doctor", join, {n: FrameInput(spark.range(100), 100) for n in "ab"})
     joined = execute(spark, block, Options(placement="hypercube", cells=2)).frame
-    found = kept, joined.count()
-    if found != (50, 100):
-        raise ExecutionError(f"wrong rows: {found} instead of (50, 100)")
+    counts = filtered, joined.count()
+    if counts != (50, 100):
+        raise ExecutionError(f"wrong rows: {counts} instead of (50, 100)")
     return "give Spark's rows"

@@ -8,6 +8,27 @@ when the eddy asks for that relation: the others wait encoded.
 Blocks are not compressed here: Spark compresses its shuffle files itself, and the way from a task
 to the shuffle is memory. A block's length is a multiple of 8, so that its numbers are aligned
 wherever it lies among others in one Arrow buffer.
+
+The rows of a relation without a key to cut by are *spread*, the same way however often a task runs. Spark
+computes a map task again when its output is lost with an executor, while other tasks have read that output
+already. Each attempt has to send each row to the same cell, or rows are doubled and lost.
+
+*Scans* read row groups in the order that travels with their task, each row group in the order of its file,
+and filters keep that order: a row has the same number in each attempt, and :class:`RoundRobin` spreads rows.
+
+*DataFrames* are another matter. A partition that comes out of a shuffle has the same rows in each attempt,
+but in the order in which they were fetched. So :class:`HashPartitioner` makes a row's coordinate a function
+of the row and of the number of its partition, which are the same in each attempt, and of nothing else:
+
+- It follows a hash of the row. Columns of nested types are left out, and so are floating-point numbers: their
+  sum depends on the order of the addends, so that the same row may come back with another last digit. (A
+  value that depends on nothing but the order, as from ``first``, is no more proof against a lost executor
+  than it is with Spark's own ``repartition``.)
+- It is shifted by the number of the partition, so that rows that hash alike are spread as evenly as
+  partitions are: over all coordinates, if there are as many partitions.
+- Rows without a column to hash all hash alike, and go where their partition goes, whatever their order.
+- Rows without any column cannot be told apart: all that matters is how many go to each coordinate. They go
+  in turn, and ``n`` rows from the same start give the same numbers in any order and any batches.
 """
 
 from __future__ import annotations
@@ -15,15 +36,16 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 import pyarrow as pa
+from pyarrow import types as t
 
-from millrace.engine.kernels import mix
-from millrace.engine.relations.keys import Array, codes
+from millrace.engine.kernels import combine, hash_parts, mix
+from millrace.engine.relations.keys import Array, codes, is_key_type
 from millrace.errors import ExecutionError
 from millrace.parquet.types import counted
-from millrace.spark.dealing import Deal, InTurn
 from millrace.spark.hypercube import Cube
 
 BLOCK_SCHEMA = pa.schema(
@@ -34,6 +56,9 @@ FIGURES = -1
 
 NOTHING = -2
 """Relation number of a block that holds nothing, and is there so that there is one."""
+
+_NULL = 0x6E756C6C
+_TWO = np.uint64(2)
 
 # Batches wait in a map task for their block to fill; together they take at most this many blocks.
 _WAITING_BLOCKS = 16
@@ -48,20 +73,81 @@ class Cut:
     block_bytes: int
 
 
-class BlockWriter:
-    """Cuts batches of one relation by cell and collects them into blocks; lives in one map task.
+class Partitioner(Protocol):
+    """Spreads the rows of one map task over coordinates."""
+
+    def __call__(self, batch: pa.RecordBatch) -> Array:
+        """Return a number from 0 for each row of the task's next batch, shape ``(n,)``.
+
+        A row's coordinate is its number's remainder by the number of coordinates.
+        """
+
+
+class RoundRobin:
+    """Spreads rows in turn, in the order in which they come.
 
     Args:
-        cut: The relation and the cube.
-        deal: Says where the tuples go if the relation is spread.
+        start: Number of the first row; different tasks start at different places, so that small relations
+            spread evenly too.
     """
 
-    def __init__(self, cut: Cut, deal: Deal | None = None) -> None:
+    def __init__(self, start: int = 0) -> None:
+        self._next = start
+
+    def __call__(self, batch: pa.RecordBatch) -> Array:
+        """Return the rows' numbers, ``int64``."""
+        first, self._next = self._next, self._next + batch.num_rows
+        return np.arange(first, self._next, dtype=np.int64)
+
+
+class HashPartitioner:
+    """Spreads the rows of one partition by what they contain, whatever their order."""
+
+    def __init__(self, partition: int) -> None:
+        self._partition = partition
+        self._in_turn = RoundRobin(partition)
+
+    def __call__(self, batch: pa.RecordBatch) -> Array:
+        """Return numbers that follow from the rows and the partition, ``int64``."""
+        if not batch.num_columns:
+            return self._in_turn(batch)
+        hashed: Array | None = None
+        for column in batch.columns:
+            if _is_stable(column.type):
+                own = _hashes(column)
+                hashed = mix(own) if hashed is None else combine(hashed, own)
+        if hashed is None:
+            return np.full(batch.num_rows, self._partition, np.int64)
+        # Positive, and small enough to add to.
+        return (hashed.view(np.uint64) >> _TWO).view(np.int64) + self._partition
+
+
+def _is_stable(kind: pa.DataType) -> bool:
+    """Return whether values of this type can be hashed, and do not depend on the order of a sum."""
+    return is_key_type(kind) and not t.is_floating(kind)
+
+
+def _hashes(column: pa.Array) -> Array:
+    """Return an ``int64`` for each value, the same for equal ones."""
+    if t.is_string(column.type) or t.is_binary(column.type):
+        _, offsets, data = column.buffers()
+        places = np.frombuffer(offsets, np.int32)[column.offset : column.offset + len(column) + 1]
+        hashed = hash_parts(places, np.empty(0, np.uint8) if data is None else np.frombuffer(data, np.uint8))
+        valid = None if column.null_count == 0 else column.is_valid().to_numpy(zero_copy_only=False)
+    else:
+        hashed, valid = codes(column, column.type)
+    return hashed if valid is None else np.where(valid, hashed, _NULL)  # where a null is, anything may stand
+
+
+class BlockWriter:
+    """Cuts batches of one relation by cell and collects them into blocks; lives in one map task."""
+
+    def __init__(self, cut: Cut, partitioner: Partitioner | None = None) -> None:
         self.rows = 0
         self.blocks = 0
         self.bytes = 0
         self._cut = cut
-        self._deal = (deal or InTurn()) if cut.cube.is_spread(cut.relation) else None
+        self._partitioner = (partitioner or RoundRobin()) if cut.cube.is_spread(cut.relation) else None
         self._offsets = cut.cube.offsets(cut.relation)
         self._keys = [
             (column, axis.type, axis.nulls)
@@ -89,8 +175,8 @@ class BlockWriter:
             hashes.append(hashed if mask is None else np.where(mask, hashed, 0))
             if mask is not None and not nulls:
                 valid = mask if valid is None else valid & mask
-        dealt = None if self._deal is None else self._deal(batch)
-        base = self._cut.cube.base(self._cut.relation, hashes, dealt)
+        spread = None if self._partitioner is None else self._partitioner(batch)
+        base = self._cut.cube.base(self._cut.relation, hashes, spread)
         if valid is not None:
             # A null key equals nothing, so its tuple is in no result of a join.
             if base is not None:
@@ -211,9 +297,6 @@ class BlockReader:
 
     def source(self, relation: int) -> Iterator[pa.RecordBatch]:
         """Yield the relation's batches as they are asked for; blocks of others wait encoded."""
-        return self._source(relation)
-
-    def _source(self, relation: int) -> Iterator[pa.RecordBatch]:
         waiting = self._waiting[relation]
         while waiting or (not self._complete(relation) and self._pull()):
             while waiting:

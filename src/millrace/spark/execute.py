@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Collection, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property, reduce
-from weakref import WeakKeyDictionary
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession, functions as sf
-from pyspark.sql.types import StructType
 
 from millrace.engine.architectures.choice import architecture_of
 from millrace.engine.expressions import Call, show
@@ -22,15 +20,15 @@ from millrace.parquet.parquet import Split, splits
 from millrace.parquet.types import fixed_width
 from millrace.predicates import PredicateSpec
 from millrace.spark.block import Block, FrameInput, Input, LookupInput, ParquetInput, PreparedBlock
-from millrace.spark.dealt_scan import LEAST_ROWS, Held, Scan, held
 from millrace.spark.exchange import BLOCK_SCHEMA, NOTHING, Cut
 from millrace.spark.limits import Limits
 from millrace.spark.lookups import Lookups
 from millrace.spark.placement import Mode, Size, place
 from millrace.spark.reduction import Reduction, small_relations
 from millrace.spark.reports import FileWarmStart, Reports
-from millrace.spark.session import default_parallelism
+from millrace.spark.session import default_parallelism, facts_of, shuffle_partitions
 from millrace.spark.streaming import Target, endless, stream_of
+from millrace.spark.task_inputs import LEAST_ROWS, InlineTable, Scan, with_sources
 from millrace.spark.tasks import CutTask, EddyTask, ScanTask
 from millrace.spark.types import spark_schema
 
@@ -39,8 +37,6 @@ _UNKNOWN_BYTES = 256 * 1024 * 1024
 # From this size on, a cell's blocks are sorted, so that the streamed relation need not wait in memory.
 _SORTED_BYTES = 256 * 1024 * 1024
 
-_NUMBERS: WeakKeyDictionary[SparkSession, dict[int, DataFrame]] = WeakKeyDictionary()
-
 
 def execute(spark: SparkSession, block: Block, options: Options) -> PreparedBlock:
     """Return the block's result as a DataFrame; nothing runs yet.
@@ -48,14 +44,14 @@ def execute(spark: SparkSession, block: Block, options: Options) -> PreparedBloc
     Raises:
         InputError: A relation has no input, or a Parquet table has to be read by Spark.
     """
-    for alias in (relation.alias for relation in block.join.sources):
-        given = _scanned(block.inputs.get(alias))
-        if alias not in block.inputs:
-            raise InputError(f"block {block.name}: relation {alias!r} has no input")
-        if isinstance(given, ParquetInput) and given.table.unsupported:
+    for relation in block.join.sources:
+        if relation.alias not in block.inputs:
+            raise InputError(f"block {block.name}: relation {relation.alias!r} has no input")
+        scan = _scanned(block.inputs[relation.alias])
+        if isinstance(scan, ParquetInput) and scan.table.unsupported:
             raise InputError(
-                f"block {block.name}: {given.table.path} cannot be scanned directly "
-                f"({given.table.unsupported}); give the relation as a DataFrame that Spark reads"
+                f"block {block.name}: {scan.table.path} cannot be scanned directly "
+                f"({scan.table.unsupported}); give the relation as a DataFrame that Spark reads"
             )
     return _Assembly(spark, block, options).run()
 
@@ -67,243 +63,228 @@ class _Assembly:
         self._spark = spark
         self._block = block
         self._options = options
-        given = [block.inputs[relation.alias] for relation in block.join.sources]
-        self._inputs = [_scanned(each) for each in given]
-        self._looked_up = {n: each for n, each in enumerate(given) if isinstance(each, LookupInput)}
+        inputs = [block.inputs[relation.alias] for relation in block.join.sources]
+        # What is read, None where a relation is only looked up.
+        self._inputs = [_scanned(source) for source in inputs]
+        self._looked_up = {n: source for n, source in enumerate(inputs) if isinstance(source, LookupInput)}
         if self._looked_up and options.memory_budget is not None:
             raise OptionError(
                 "option memory_budget is set for a join with lookups, whose tuples wait in memory for their "
                 "answers; expected one of the two: leave it out, or load the looked-up rows into a table"
             )
         self._splits: list[tuple[Split, ...] | None] = [
-            splits(each.table, each.filters, each.columns) if isinstance(each, ParquetInput) else None
-            for each in self._inputs
+            splits(scan.table, scan.filters, scan.columns) if isinstance(scan, ParquetInput) else None
+            for scan in self._inputs
         ]
-        self._sizes = _sizes(block.join, self._inputs, self._splits, self._looked_up)
+        self._sizes = _sizes(block.join, self._inputs, self._splits)
         # Everything that arrives, by number: what stands beside the join comes behind its relations.
         self._arriving = tuple(
             relation
-            if size.asked
+            if size.is_lookup
             else replace(relation, rows=size.rows, guessed=relation.guessed or relation.rows is None)
             for relation, size in zip(block.join.sources, self._sizes, strict=True)
         )
         stream = None if block.stream is None else block.join.aliases.index(block.stream)
-        self._held = set() if stream is None else self._tables_beside(stream)
-        joined = len(block.join.relations)
-        self._join = replace(block.join, relations=self._arriving[:joined], beside=self._arriving[joined:])
+        if stream is not None:
+            # DataFrames beside a stream travel with the plan, for no exchange takes both.
+            self._sizes = tuple(
+                replace(size, splits=1) if isinstance(scan, FrameInput) and number != stream else size
+                for number, (scan, size) in enumerate(zip(self._inputs, self._sizes, strict=True))
+            )
+        self._join = with_sources(block.join, self._arriving)
         self._parallelism = options.cells or default_parallelism(spark)
-        bound = {n: [spec.columns for spec in each.indexes] for n, each in self._looked_up.items()}
+        bound = {n: [spec.columns for spec in lookup.indexes] for n, lookup in self._looked_up.items()}
         # Asking is a request on Spark Connect, and files need no answer.
         frames = any(size.splits is None for size in self._sizes)
-        partitions = int(str(spark.conf.get("spark.sql.shuffle.partitions", "200"))) if frames else 0
+        partitions = shuffle_partitions(spark) if frames else 0
         self._placement = place(
             self._join, self._sizes, options, self._parallelism, bound, partitions, stream
         )
-        self._reports = Reports(spark, wanted=options.report and stream is None, options=options)
+        self._reports = Reports(spark, options, wanted=options.report and stream is None)
         self._lookups: Lookups | None = None
         if self._looked_up:
-            named = {self._join.aliases[n]: each for n, each in self._looked_up.items()}
+            named = {self._join.aliases[n]: lookup for n, lookup in self._looked_up.items()}
             self._lookups = Lookups.of(
                 spark, self._reports.sink.run, self._join, named, options, stream=stream is not None
             )
 
     def run(self) -> PreparedBlock:
-        exchanged = [n for n, mode in enumerate(self._placement.modes) if mode is Mode.EXCHANGED]
-        last = self._last(exchanged)
-        schema = self._block.schema
-        run = PreparedBlock(
+        lookups = self._lookups
+        return PreparedBlock(
             self._reports.sink.run,
-            self._frame(exchanged, last),
-            self._plan(last),
+            self._frame(),
+            self._plan(),
             self._reports.figures,
-            endless
-            if self._block.stream is not None
-            else lambda: stream_of(
-                self._spark, self._options, schema, lambda to: self._frame(exchanged, last, to)
-            ),
-        )
-        run = replace(
-            run,
-            weaker=self._weaker,
+            self._stream if self._block.stream is None else endless,
+            progress=list if lookups is None else lookups.progress,
+            failed=list if lookups is None else lookups.failed,
+            weakened_guarantees=self._weakened_guarantees,
             spent=self._spent,
             calls=self._limits.progress,
-            tasks=self._tasks(exchanged),
+            tasks=self._tasks(),
             forget=self._reports.forget,
         )
-        if self._lookups is None:
-            return run
-        return replace(run, progress=self._lookups.progress, failed=self._lookups.failed)
 
-    def _frame(self, exchanged: list[int], last: int | None, target: Target | None = None) -> DataFrame:
+    def _stream(self) -> Iterator[pa.RecordBatch]:
+        return stream_of(self._spark, self._options, self._block.schema, self._frame)
+
+    def _frame(self, target: Target | None = None) -> DataFrame:
         """Return the block's result; with a target, which gets it instead, a DataFrame without rows."""
         placement = self._placement
         sink = self._reports.sink
         stream = None if placement.stream is None else self._join.aliases[placement.stream]
-        told = [self._describe(n) for n in range(len(self._arriving))]
-        joined = len(self._join.relations)
         task = EddyTask(
-            join=replace(self._join, relations=tuple(told[:joined]), beside=tuple(told[joined:])),
+            join=with_sources(self._join, [self._describe(n) for n in range(len(self._arriving))]),
             options=self._options,
-            stream=stream if last is None else self._join.aliases[last],
+            stream=stream if self._last is None else self._join.aliases[self._last],
             scans={
                 self._arriving[n].alias: self._read(n, mode)
                 for n, mode in enumerate(placement.modes)
-                if mode in (Mode.OWN, Mode.WHOLE)
+                if mode in (Mode.PARTITIONED, Mode.BROADCAST)
             },
-            frame=stream if Mode.FRAME in placement.modes else None,
-            exchanged=bool(exchanged),
+            frame=stream if Mode.STREAMED in placement.modes else None,
+            exchanged=bool(self._exchanged),
             limits=self._limits,
             warm_start=FileWarmStart(sink.run) if self._called else None,
-            last=last,
+            last=self._last,
             sink=sink,
             lookups=self._lookups,
             unread=tuple(
-                self._join.aliases[n] for n, mode in enumerate(placement.modes) if mode is Mode.ASKED
+                self._join.aliases[n] for n, mode in enumerate(placement.modes) if mode is Mode.LOOKUP
             ),
             target=target,
             aggregate=self._block.aggregate,
         )
-        if Mode.FRAME in placement.modes:
+        if Mode.STREAMED in placement.modes:
             assert placement.stream is not None
-            given = self._inputs[placement.stream]
-            assert isinstance(given, FrameInput)
-            source = given.frame
-        elif exchanged:
-            source = self._exchange(exchanged, last)
+            streamed = self._inputs[placement.stream]
+            assert isinstance(streamed, FrameInput)
+            source = streamed.frame
+        elif self._exchanged:
+            source = self._exchange()
         else:
             source = _numbers(self._spark, placement.cells or 1)
-        return self._reports.attach(source.mapInArrow(task, sink.schema(self._result())))
+        result = self._block.result or spark_schema(self._block.schema)
+        return self._reports.attach(source.mapInArrow(task, sink.schema(result)))
 
     def _describe(self, number: int) -> RelationSpec:
         """Return a relation with the rows that a cell gets of it; of those that it reads it knows itself."""
         relation, size, placement = self._arriving[number], self._sizes[number], self._placement
         mode, own = placement.modes[number], self._splits[number]
-        if mode not in (Mode.EXCHANGED, Mode.FRAME):
+        if mode not in (Mode.SHUFFLED, Mode.STREAMED):
             return relation
         rows, guessed = float(size.rows), relation.guessed
         passing = rows
         if own is not None:
             passing = sum(split.rows * split.passing for split in own)
-            given = self._inputs[number]
-            guessed = isinstance(given, ParquetInput) and bool(given.filters)
+            guessed = self._is_filtered(number)
         # A DataFrame that is streamed has as many cells as partitions, which are about as many as tasks.
         cells = placement.cells or self._parallelism
-        share = 1 / cells if mode is Mode.FRAME else placement.cube.copies(number) / cells
-        guessed |= share < 1 or mode is Mode.FRAME or self._reduction is not None
+        share = 1 / cells if mode is Mode.STREAMED else placement.cube.copies(number) / cells
+        guessed |= share < 1 or mode is Mode.STREAMED or self._reduction is not None
         return relation.expect(passing * share, rows * share, guessed=guessed)
 
     @cached_property
     def _called(self) -> dict[int, PredicateSpec]:
         """The users' predicates, by their numbers among the conditions."""
-        return {n: each.spec for n, each in enumerate(self._join.residuals) if isinstance(each, Call)}
+        return {n: call.spec for n, call in enumerate(self._join.residuals) if isinstance(call, Call)}
 
     @cached_property
     def _limits(self) -> Limits:
         return Limits.of(self._spark, self._reports.sink.run, self._called, self._options)
 
-    def _result(self) -> StructType:
-        """Return the block's columns as Spark is told them."""
-        return self._block.result or spark_schema(self._block.schema)
+    def _read(self, number: int, mode: Mode) -> Scan | InlineTable:
+        source = self._inputs[number]
+        if isinstance(source, FrameInput):
+            return InlineTable.of(source.frame, self._arriving[number].schema)
+        tasks = self._placement.cells or 1 if mode is Mode.PARTITIONED else 1
+        return self._scan(number, [0] * tasks)
 
-    def _tables_beside(self, stream: int) -> set[int]:
-        """Have DataFrames beside a stream travel with the plan, for no exchange takes both; returns which."""
-        tables = {n for n, each in enumerate(self._inputs) if isinstance(each, FrameInput) and n != stream}
-        self._sizes = tuple(
-            replace(size, splits=1) if n in tables else size for n, size in enumerate(self._sizes)
-        )
-        return tables
-
-    def _read(self, number: int, mode: Mode) -> Scan | Held:
-        given = self._inputs[number]
-        if isinstance(given, FrameInput):
-            assert number in self._held
-            return held(given.frame, self._arriving[number].schema)
-        return self._scan(number, mode)
-
-    def _scan(self, number: int, mode: Mode) -> Scan:
-        given, own = self._inputs[number], self._splits[number]
-        assert isinstance(given, ParquetInput)
+    def _scan(self, number: int, loads: list[int]) -> Scan:
+        """Return a scan whose splits are dealt to tasks; a single one reads them all. See :func:`_deal`."""
+        source, own = self._inputs[number], self._splits[number]
+        assert isinstance(source, ParquetInput)
         assert own is not None
-        parts = _deal(own, [0] * (self._placement.cells or 1)) if mode is Mode.OWN else (own,)
-        return Scan.of(self._arriving[number].schema, given.filters, parts, given.table.computed)
+        parts = _deal(own, loads)
+        return Scan.of(self._arriving[number].schema, source.filters, parts, source.table.computed)
+
+    def _is_filtered(self, number: int) -> bool:
+        """Return whether tasks filter a relation while they read it."""
+        source = self._inputs[number]
+        return isinstance(source, ParquetInput) and bool(source.filters)
 
     @cached_property
     def _reduction(self) -> Reduction | None:
         """What the map tasks of the exchange read to filter what they send, None for nothing."""
         if self._looked_up or not self._options.transfer:
             return None
-        filtered = [isinstance(each, ParquetInput) and bool(each.filters) for each in self._inputs]
+        filtered = [self._is_filtered(n) for n in range(len(self._inputs))]
         small = small_relations(self._join, self._sizes, filtered, self._parallelism)
-        return Reduction(self._join, tuple((n, self._scan(n, Mode.WHOLE)) for n in small)) if small else None
+        return Reduction(self._join, tuple((n, self._scan(n, [0])) for n in small)) if small else None
 
-    def _last(self, exchanged: Sequence[int]) -> int | None:
+    @cached_property
+    def _exchanged(self) -> list[int]:
+        return [n for n, mode in enumerate(self._placement.modes) if mode is Mode.SHUFFLED]
+
+    @cached_property
+    def _last(self) -> int | None:
         """Return the relation whose blocks are sorted last, or None to leave blocks unsorted."""
         cells = self._placement.cells
-        free = [n for n in exchanged if not self._sizes[n].fixed]
+        free = [n for n in self._exchanged if not self._sizes[n].is_fixed]
         if self._options.online or self._placement.stream is not None or not free or cells is None:
             return None
         largest = max(free, key=lambda n: self._sizes[n].bytes)
         received = self._sizes[largest].bytes * self._placement.cube.copies(largest) / cells
         return largest if received > _SORTED_BYTES else None
 
-    def _exchange(self, exchanged: Sequence[int], last: int | None) -> DataFrame:
+    def _exchange(self) -> DataFrame:
         """Return the blocks of the exchanged relations, each cell's in the partition of its number."""
         sink, cube, cells = self._reports.sink, self._placement.cube, self._placement.cells
         assert cells is not None
         rows = spark_schema(BLOCK_SCHEMA)
         # Relations to be built first come first, as far as Spark keeps the order.
-        ordered = sorted(exchanged, key=lambda n: self._sizes[n].rows)
+        ordered = sorted(self._exchanged, key=lambda n: self._sizes[n].rows)
         cuts = {n: Cut(n, cube, self._options.block_bytes) for n in ordered}
         sides = []
         scanned = [n for n in ordered if isinstance(self._inputs[n], ParquetInput)]
         if scanned:
-            tasks = self._scanning(scanned)
-            scans: dict[int, Scan] = {}
-            loads = [0] * tasks
-            for n in reversed(scanned):  # the largest first, the smaller ones fill the gaps
-                given, own = self._inputs[n], self._splits[n]
-                assert isinstance(given, ParquetInput)
-                assert own is not None
-                schema = self._arriving[n].schema
-                scans[n] = Scan.of(schema, given.filters, _deal(own, loads), given.table.computed)
-            names = tuple(self._arriving[n].alias for n in scanned)
-            scan = ScanTask(
-                names,
-                tuple(scans[n] for n in scanned),
-                tuple(cuts[n] for n in scanned),
+            loads = [0] * self._scanning(scanned)
+            # The largest first, the smaller ones fill the gaps.
+            scans = {n: self._scan(n, loads) for n in reversed(scanned)}
+            task = ScanTask(
+                {self._arriving[n].alias: (scans[n], cuts[n]) for n in scanned},
                 max(self._options.batch_size, LEAST_ROWS),
                 sink,
                 self._reduction,
             )
-            sides.append(_numbers(self._spark, tasks).mapInArrow(scan, rows))
+            sides.append(_numbers(self._spark, len(loads)).mapInArrow(task, rows))
         for n in ordered:
-            given = self._inputs[n]
-            if isinstance(given, FrameInput):
-                relation = self._arriving[n]
+            source, relation = self._inputs[n], self._arriving[n]
+            if isinstance(source, FrameInput):
                 cut = CutTask(relation.alias, relation.schema, cuts[n], sink, self._reduction)
-                sides.append(given.frame.mapInArrow(cut, rows))
-        if Mode.OWN in self._placement.modes:
+                sides.append(source.frame.mapInArrow(cut, rows))
+        if Mode.PARTITIONED in self._placement.modes:
             # Where nothing is exchanged Spark makes no tasks; but these have rows of their own to read.
             nothing = zip(("id", NOTHING, "''"), rows, strict=True)
             columns = [f"CAST({x} AS {f.dataType.simpleString()}) AS {f.name}" for x, f in nothing]
             sides.append(self._spark.range(0, cells, 1, 1).selectExpr(columns))
         blocks = reduce(DataFrame.union, sides).repartitionById(cells, "cell")
-        if last is not None:
-            blocks = blocks.sortWithinPartitions((sf.col("relation") == last).cast("int"))
+        if self._last is not None:
+            blocks = blocks.sortWithinPartitions((sf.col("relation") == self._last).cast("int"))
         return blocks
 
     def _scanning(self, scanned: Sequence[int]) -> int:
         """Return how many map tasks read the files of exchanged relations."""
         return max(1, min(self._parallelism, sum(len(self._splits[n] or ()) for n in scanned)))
 
-    def _tasks(self, exchanged: Sequence[int]) -> int | None:
+    def _tasks(self) -> int | None:
         """Return how many tasks tell figures; None with DataFrames, of whose partitions Spark alone knows."""
         cells = self._placement.cells
-        if cells is None or any(isinstance(self._inputs[n], FrameInput) for n in exchanged):
+        if cells is None or any(isinstance(self._inputs[n], FrameInput) for n in self._exchanged):
             return None
-        return cells + (self._scanning(exchanged) if exchanged else 0)
+        return cells + (self._scanning(self._exchanged) if self._exchanged else 0)
 
-    def _plan(self, last: int | None) -> str:
+    def _plan(self) -> str:
         placement, join = self._placement, self._join
         in_place = placement.stream is not None
         cells = "one cell a partition" if placement.cells is None else f"{placement.cells} cells"
@@ -313,25 +294,25 @@ class _Assembly:
         if not in_place:
             lines.append(f"  {placement.cube.show([relation.alias for relation in self._arriving])}")
         for number, relation in enumerate(self._arriving):
-            size, given = self._sizes[number], self._inputs[number]
+            size, source = self._sizes[number], self._inputs[number]
             text = f"  {relation.alias}: about {size.rows:,} rows, {size.bytes / 1e6:,.1f} MB"
-            if size.asked:
+            if size.is_lookup:
                 text = f"  {relation.alias}:"
-            elif isinstance(given, ParquetInput):
-                text += f" from {size.splits} row groups of {given.table.path}"
-                if given.filters:
-                    text += f" where {' AND '.join(map(show, given.filters))}"
+            elif isinstance(source, ParquetInput):
+                text += f" from {size.splits} row groups of {source.table.path}"
+                if source.filters:
+                    text += f" where {' AND '.join(map(show, source.filters))}"
             else:
-                why = given.why if isinstance(given, FrameInput) else ""
+                why = source.why if isinstance(source, FrameInput) else ""
                 text += f" from a DataFrame ({why})" if why else " from a DataFrame"
-            comma = "" if size.asked else ","
+            comma = "" if size.is_lookup else ","
             text += f"{comma} columns {', '.join(relation.schema.names) or 'none'}"
             text += ", each tuple once" if relation.distinct else ""
             text += ", looked through for matches" if relation in join.beside else ""
             text += f"; {placement.modes[number].value}"
-            if placement.modes[number] is Mode.EXCHANGED and (copies := placement.cube.copies(number)) > 1:
+            if placement.modes[number] is Mode.SHUFFLED and (copies := placement.cube.copies(number)) > 1:
                 text += f", {copies} copies"
-            lines.append(text + (", sorted last" if number == last else ""))
+            lines.append(text + (", sorted last" if number == self._last else ""))
         if not in_place and self._reduction is not None:
             lines.append(f"  what has no match in {', '.join(self._reduction.aliases)} is not sent")
         if len(join.relations) > 1:
@@ -339,63 +320,61 @@ class _Assembly:
             lines.append(f"  join state: {state.name}, because {state.because}")
         lines += [f"  on {equality}" for equality in join.equalities]
         lines += [f"  where {show(predicate)}" for predicate in join.residuals]
-        lines += [f"  weaker: {each}" for each in self._weaker]
+        lines += [f"  weaker: {guarantee}" for guarantee in self._weakened_guarantees]
         return "\n".join(lines)
 
     def _spent(self) -> list[Spent]:
         return self._limits.spent() + ([] if self._lookups is None else self._lookups.spent())
 
     @property
-    def _weaker(self) -> tuple[str, ...]:
+    def _weakened_guarantees(self) -> tuple[str, ...]:
         """What is promised less of limits and lookups because tasks do not reach the coordinator."""
-        return self._limits.weaker + (() if self._lookups is None else self._lookups.weaker)
+        return self._limits.weakened_guarantees + (
+            () if self._lookups is None else self._lookups.weakened_guarantees
+        )
 
 
 def _numbers(spark: SparkSession, tasks: int) -> DataFrame:
     """Return one partition for each number from 0, which is its only row; made once a session."""
-    known = _NUMBERS.setdefault(spark, {})
-    if tasks not in known:
-        known[tasks] = spark.range(0, tasks, 1, numPartitions=tasks)
-    return known[tasks]
+    numbers = facts_of(spark).numbers
+    if tasks not in numbers:
+        numbers[tasks] = spark.range(0, tasks, 1, numPartitions=tasks)
+    return numbers[tasks]
 
 
-def _scanned(given: Input | None) -> ParquetInput | FrameInput | None:
+def _scanned(source: Input) -> ParquetInput | FrameInput | None:
     """Return what is read of a relation, None where it is only looked up."""
-    return given.scan if isinstance(given, LookupInput) else given
+    return source.scan if isinstance(source, LookupInput) else source
 
 
 def _sizes(
     join: JoinSpec,
     inputs: Sequence[ParquetInput | FrameInput | None],
     pruned: Sequence[tuple[Split, ...] | None],
-    looked_up: Collection[int],
 ) -> tuple[Size, ...]:
     """Return what is known of the relations' sizes; nothing is read of those that are only looked up."""
     sizes: list[Size | None] = []
     fixed = [r.distinct or n >= len(join.relations) for n, r in enumerate(join.sources)]
-    for number, (relation, given, own) in enumerate(zip(join.sources, inputs, pruned, strict=True)):
-        if number in looked_up and given is None:
-            sizes.append(Size(0, 0, None, fixed[number], asked=True))
-        elif isinstance(given, ParquetInput) and own is not None:
+    for relation, scan, own, is_fixed in zip(join.sources, inputs, pruned, fixed, strict=True):
+        if scan is None:
+            sizes.append(Size(0, 0, None, is_fixed, is_lookup=True))
+        elif isinstance(scan, ParquetInput) and own is not None:
             rows = sum(split.rows for split in own)
-            width = given.table.decoded_bytes_of(given.columns) / max(1, given.table.rows)
-            sizes.append(Size(rows, round(rows * width), len(own), fixed[number]))
-        elif isinstance(given, FrameInput) and given.bytes is not None:
-            rows = relation.rows if relation.rows is not None else given.bytes // _row_bytes(relation.schema)
-            sizes.append(Size(rows, given.bytes, None, fixed[number]))
+            width = scan.table.decoded_bytes_of(scan.columns) / max(1, scan.table.rows)
+            sizes.append(Size(rows, round(rows * width), len(own), is_fixed))
+        elif isinstance(scan, FrameInput) and scan.bytes is not None:
+            rows = relation.rows if relation.rows is not None else scan.bytes // _row_bytes(relation.schema)
+            sizes.append(Size(rows, scan.bytes, None, is_fixed))
         else:
             sizes.append(None)
-    largest = max((size.bytes for size in sizes if size is not None), default=0)
-    unknown = max(largest, _UNKNOWN_BYTES)
-    result = []
+    unknown = max([_UNKNOWN_BYTES, *(size.bytes for size in sizes if size is not None)])
     for number, (relation, size) in enumerate(zip(join.sources, sizes, strict=True)):
         if size is None:
             width = _row_bytes(relation.schema)
             rows = unknown // width if relation.rows is None else relation.rows
-            taken = unknown if relation.rows is None else rows * width
-            size = Size(rows, taken, None, fixed[number])
-        result.append(size)
-    return tuple(result)
+            total = unknown if relation.rows is None else rows * width
+            sizes[number] = Size(rows, total, None, fixed[number])
+    return tuple(size for size in sizes if size is not None)
 
 
 def _row_bytes(schema: pa.Schema) -> int:

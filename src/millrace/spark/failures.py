@@ -50,15 +50,10 @@ def shortened(task: Callable[P, Iterator[T]]) -> Callable[P, Iterator[T]]:
 
 
 def translated(error: Exception) -> Exception:
-    """Return the error that a task raised, for what Spark raised because of it.
+    """Return the error that a task raised, for what Spark raised because of it; other errors as they are.
 
-    Args:
-        error: What an action raised, on classic Spark or Spark Connect.
-
-    Returns:
-        A new error with the message that the task's had, caused by ``error``: of the class of the task's, and
-        of that which Spark's API has for it, so that code that knows nothing of Millrace catches it; other
-        errors as they are.
+    It has the message that the task's had, and is caused by ``error``. Its class is the task's, and also that
+    which Spark's API has for it, so that code that knows nothing of Millrace catches it.
     """
     ours = raised_by_task(str(error)) if is_sparks(error) else None
     if ours is None:

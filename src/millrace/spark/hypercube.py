@@ -7,7 +7,7 @@ and goes to every cell that agrees with them. The tuples of one result agree on 
 so they meet in exactly one cell.
 
 A relation may also be *spread*: it gets an axis of its own on which a tuple's coordinate is
-arbitrary (see :mod:`millrace.spark.dealing`). That is right too, since no other relation has a coordinate
+arbitrary (see :mod:`millrace.spark.exchange`). That is right too, since no other relation has a coordinate
 there, and it is the best axis when one relation is large and the others are small, or not connected with it.
 A relation with set semantics cannot be spread: equal tuples must meet.
 """
@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 
 import numpy as np
@@ -86,13 +86,13 @@ class Cube:
         """Return whether the relation has an axis of its own."""
         return any(axis.type is None and axis.column(relation) is not None for axis in self.axes)
 
-    def base(self, relation: int, hashes: Sequence[Array], dealt: Array | None = None) -> Array | None:
+    def base(self, relation: int, hashes: Sequence[Array], spread: Array | None = None) -> Array | None:
         """Return each tuple's cell with the coordinate 0 wherever the relation has none.
 
         Args:
             relation: The relation's number.
             hashes: For each of its hashed axes in order, a mixed ``int64`` hash of each of the ``n`` keys.
-            dealt: If it is spread, a number from 0 for each tuple, of which the remainder is its coordinate.
+            spread: If it is spread, a number from 0 for each tuple, of which the remainder is its coordinate.
 
         Returns:
             Cell numbers, shape ``(n,)``, or None when it is 0 for every tuple.
@@ -104,8 +104,8 @@ class Cube:
             if column is None:
                 continue
             if axis.type is None:
-                assert dealt is not None
-                coordinate = dealt % axis.share
+                assert spread is not None
+                coordinate = spread % axis.share
             else:
                 # Unsigned, because the remainder of a negative number would be negative in C.
                 coordinate = (next(remaining).view(np.uint64) % np.uint64(axis.share)).astype(np.int64)
@@ -130,7 +130,7 @@ def choose(
     graph: QueryGraph,
     sizes: Sequence[float],
     cells: int,
-    distinct: Sequence[bool],
+    fixed: Sequence[bool],
     looked_up: Collection[int] = (),
 ) -> Cube:
     """Return the cube of at most ``cells`` cells whose fullest cell receives the least.
@@ -139,14 +139,14 @@ def choose(
         graph: The query graph.
         sizes: Rows or bytes of each relation that are to be sent.
         cells: Upper bound on the number of cells, at least 1.
-        distinct: For each relation, whether it has set semantics.
+        fixed: For each relation, whether it must not be spread.
         looked_up: Relations with an index, which every cell can ask for any of their tuples: they are no
             reason for an axis, for there a result would be found in every cell.
 
     Ties go to fewer copies sent, then to fewer cells.
     """
     candidates = [axis for axis, _ in class_axes(graph, looked_up)]
-    loose = [n for n in range(graph.relations) if not distinct[n] and n not in looked_up]
+    loose = [n for n in range(graph.relations) if not fixed[n] and n not in looked_up]
     loose.sort(key=lambda number: -sizes[number])
     candidates += [Axis(1, None, ((number, ""),)) for number in loose[:2]]
     # The heaviest classes first, so that a cut-off search drops the lightest.
@@ -157,44 +157,38 @@ def choose(
             candidates.pop()
         coarse = _best(candidates, sizes, cells, step=2)
         ranked = sorted((axis for axis in coarse if axis.share > 1), key=lambda axis: -axis.share)
-        candidates = [Axis(1, axis.type, axis.columns) for axis in ranked]
+        candidates = [replace(axis, share=1) for axis in ranked]
         while _count(len(candidates), cells, 1) > _SEARCH_LIMIT:
             candidates.pop()
     return Cube(tuple(axis for axis in _best(candidates, sizes, cells, step=1) if axis.share > 1))
 
 
 def class_axes(graph: QueryGraph, looked_up: Collection[int] = ()) -> Iterator[tuple[Axis, int]]:
-    """Yield the attribute classes that tuples can be dealt by, as axes of one coordinate, numbered."""
+    """Yield the attribute classes that tuples can be partitioned by, as axes of one coordinate, numbered."""
     for number, attribute in enumerate(graph.classes):
         if attribute.span.bit_count() > 1 and any(r not in looked_up for r, _ in attribute.members):
-            yield Axis(1, attribute.type, tuple(_first_columns(attribute.members))), number
+            columns: dict[int, str] = {}
+            for relation, column in attribute.members:
+                columns.setdefault(relation, column)
+            yield Axis(1, attribute.type, tuple(columns.items())), number
 
 
 def _best(candidates: Sequence[Axis], sizes: Sequence[float], cells: int, *, step: int) -> list[Axis]:
     """Return the candidates with the shares whose fullest cell receives the least."""
     holds = [[axis.column(r) is not None for axis in candidates] for r in range(len(sizes))]
-    best: tuple[float, float, int] | None = None
-    shares: tuple[int, ...] = ()
-    for vector in _products(len(candidates), cells, step):
-        product = math.prod(vector)
+
+    def rank(shares: tuple[int, ...]) -> tuple[float, float, int]:
+        product = math.prod(shares)
         load = sent = 0.0
         for size, mine in zip(sizes, holds, strict=True):
-            own = math.prod(share for share, held in zip(vector, mine, strict=True) if held)
+            own = math.prod(share for share, is_own in zip(shares, mine, strict=True) if is_own)
             load += size / own
             sent += size * product / own
         # Rounded, so that sums that differ by a rounding error are ties.
-        rank = (float(f"{load:.9g}"), float(f"{sent:.9g}"), product)
-        if best is None or rank < best:
-            best, shares = rank, vector
-    return [Axis(share, axis.type, axis.columns) for share, axis in zip(shares, candidates, strict=True)]
+        return float(f"{load:.9g}"), float(f"{sent:.9g}"), product
 
-
-def _first_columns(members: Sequence[tuple[int, str]]) -> Iterator[tuple[int, str]]:
-    seen: set[int] = set()
-    for number, column in members:
-        if number not in seen:
-            seen.add(number)
-            yield number, column
+    shares = min(_products(len(candidates), cells, step), key=rank)
+    return [replace(axis, share=share) for share, axis in zip(shares, candidates, strict=True)]
 
 
 def _shares(cells: int, step: int) -> Iterator[int]:

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Self
 
 from pyspark import TaskContext
 from pyspark.sql import SparkSession
 
 from millrace.engine.expressions import Call
 from millrace.limits.budget import Spent
+from millrace.limits.registration import Registration
 from millrace.options import Options
 from millrace.predicates import Caller, PredicateSpec
 from millrace.predicates.callers import caller_of
@@ -26,37 +27,73 @@ from millrace.spark.coordinating import (
 )
 
 if TYPE_CHECKING:
+    from millrace.limits.process import CoordinatorProcess
     from millrace.limits.progress import LookupProgress
-    from millrace.limits.registration import Address, Registration
+    from millrace.limits.registration import Address
+    from millrace.spark.cluster_coordinator import ClusterCoordinator
 
 
 @dataclass(frozen=True)
-class Limits:
-    """The coordinator of predicates' limits as tasks see it; travels to them.
+class Registered:
+    """The lookups or the predicates of a run, with what holds of their limits; travels to the tasks.
 
     Attributes:
-        run: Identifies the run.
-        address: Of the coordinator; None when no predicate needs one, or tasks do not reach it.
-        alone: What tasks go by then.
-        weaker: Which promises are weaker then, a sentence for each predicate.
+        scope: What a coordinator knows them by.
+        address: Of the coordinator, where keys are claimed, limits kept and secrets known; None where none
+            of them needs one, or tasks do not reach it.
+        own: What each task keeps for itself where tasks do not reach it, by their numbers.
+        weakened_guarantees: A sentence for each of which less is promised then.
     """
 
-    run: str
+    scope: str
     address: Address | None = None
-    alone: Alone | None = None
-    weaker: tuple[str, ...] = ()
+    own: tuple[Registration, ...] = ()
+    weakened_guarantees: tuple[str, ...] = ()
+
+    @classmethod
+    def register(
+        cls,
+        coordinator: CoordinatorProcess | ClusterCoordinator | Alone,
+        scope: str,
+        registrations: Sequence[Registration],
+        limited: Iterable[int],
+        *,
+        released: bool = True,
+        **fields: Any,
+    ) -> Self:
+        """Register with a coordinator, until nothing in this process refers to the result any more.
+
+        ``limited`` are the numbers of registrations that promise something. A stream is not ``released``: it
+        runs on when nothing refers to its DataFrame.
+        """
+        if isinstance(coordinator, Alone):
+            own = tuple(map(coordinator.registration, registrations))
+            weakened = tuple(coordinator.told(registrations[number]) for number in limited)
+            return cls(scope, None, own, weakened, **fields)
+        coordinator.register(scope, registrations)
+        registered = cls(scope, coordinator.address_of(scope), **fields)
+        if released:
+            weakref.finalize(registered, coordinator.release, scope).atexit = False
+        return registered
+
+    def spent(self) -> list[Spent]:
+        """Return what was spent of budgets; in the process that planned the query."""
+        return [] if self.address is None else coordinator_at(self.address).spent(self.scope)
+
+    def progress(self) -> list[LookupProgress]:
+        """Return what calls have come to, by number; in the process that planned the query."""
+        return [] if self.address is None else coordinator_at(self.address).progress(self.scope)
+
+
+@dataclass(frozen=True)
+class Limits(Registered):
+    """The limits of a run's predicates."""
 
     @classmethod
     def of(
         cls, spark: SparkSession, run: str, specs: Mapping[int, PredicateSpec], options: Options
     ) -> Limits:
-        """Start the coordinator in this process if some predicate's limits hold for the whole job.
-
-        Args:
-            spark: The session.
-            run: Identifies the run.
-            specs: The predicates, by their numbers in the tasks.
-            options: Settings of the run.
+        """Register predicates, by their numbers in the tasks, if limits of some hold for the whole job.
 
         Raises:
             InputError: The answers of a predicate cannot be kept where it says; says what to do.
@@ -64,56 +101,31 @@ class Limits:
                 has what needs one.
             ExecutionError: The coordinator cannot listen, or is not reached and has to be.
         """
-        if not any(spec.limited for spec in specs.values()):
-            return cls(run)
-        registrations = _registrations(specs)
-        coordinator = coordinator_of(spark, options)
-        if isinstance(coordinator, Alone):
-            limited = [registrations[number] for number, spec in specs.items() if spec.limited]
-            for each in limited:
-                coordinator.registration(each)
-            return cls(run, None, coordinator, tuple(map(coordinator.told, limited)))
-        found = cls(run, coordinator.address_of(predicates_of(run)))
-        coordinator.register(predicates_of(run), registrations)
-        weakref.finalize(found, coordinator.release, predicates_of(run)).atexit = False
-        return found
-
-    def spent(self) -> list[Spent]:
-        """Return what was spent of budgets; in the process that planned the query."""
-        if self.address is None:
-            return []
-        return coordinator_at(self.address).spent(predicates_of(self.run))
+        limited = [number for number, spec in specs.items() if spec.limited]
+        if not limited:
+            return cls(predicates_of(run))
+        registrations = [
+            registration_of(specs[number]) if number in specs else Registration("")
+            for number in range(max(specs) + 1)
+        ]
+        return cls.register(coordinator_of(spark, options), predicates_of(run), registrations, limited)
 
     def progress(self) -> list[LookupProgress]:
         """Return what calls of predicates have come to; in the process that planned the query."""
-        if self.address is None:
-            return []
-        return [
-            each for each in coordinator_at(self.address).progress(predicates_of(self.run)) if each.requests
-        ]
+        return [progress for progress in super().progress() if progress.requests]
 
     def caller(self, number: int, call: Call) -> Caller:
         """Return what calls a predicate in this task, under the limits of the job that the task is of."""
         spec, address = call.spec, self.address if call.spec.limited else None
-        if self.alone is not None:
-            own = self.alone.registration(registration_of(spec))
+        if self.own:
+            own = self.own[number]
             spec = replace(
                 spec,
                 max_in_flight=own.max_in_flight,
                 per_second=own.per_second,
                 tokens_per_minute=own.tokens_per_minute,
             )
-        return caller_of(spec, call.values, address, f"{predicates_of(self.run)}/{_job()}/{number}")
-
-
-def _registrations(specs: Mapping[int, PredicateSpec]) -> list[Registration]:
-    """Return what the coordinator has to know of predicates before their tasks join."""
-    from millrace.limits.registration import Registration
-
-    found = [Registration("") for _ in range(max(specs) + 1)]
-    for number, spec in specs.items():
-        found[number] = registration_of(spec)
-    return found
+        return caller_of(spec, call.values, address, f"{self.scope}/{_job()}/{number}")
 
 
 def _job() -> str:

@@ -20,6 +20,8 @@ from dataclasses import dataclass, field
 from importlib import import_module
 from typing import Any
 
+from pyspark.sql import Column
+
 REPLACED = {
     "where": {("UserDefinedFunction", "__call__")},
     "enable": {
@@ -43,20 +45,12 @@ accessor: from the first time that one of these is asked for until the process e
 
 _CLASSIC, _CONNECT = "pyspark.sql.udf", "pyspark.sql.connect.udf"
 _NOTHING = object()
-_NOTE = "_millrace_call"
+_NOTE = "_millrace_note"
 
 
 @dataclass
 class _Patch:
-    """A method of ours, and what stood in its place.
-
-    Attributes:
-        holder: A class or a session.
-        name: The method's.
-        ours: What stands there.
-        before: What stood there; ``_NOTHING`` where it was inherited.
-        owners: Who wants it there.
-    """
+    """A method of ours, and what stood in its place before: ``_NOTHING`` where it was inherited."""
 
     holder: Any
     name: str
@@ -75,14 +69,7 @@ _lock = threading.RLock()
 
 
 def replace(owner: str, holder: Any, name: str, make: Callable[[Callable[..., Any]], Any]) -> None:
-    """Put a method of ours in the place of one, once however often.
-
-    Args:
-        owner: Who wants it there.
-        holder: A class, or a session.
-        name: The method's.
-        make: Makes ours of the one that stands there.
-    """
+    """Put what ``make`` makes of a method of a class or session in its place, once however often."""
     kind = holder if isinstance(holder, type) else type(holder)
     assert (kind.__name__, name) in REPLACED[owner], f"{kind.__name__}.{name} is not in the table"
     with _lock:
@@ -127,32 +114,38 @@ def watch(owner: str = "where") -> None:
 
 @dataclass(frozen=True)
 class Noted:
-    """A call of one of PySpark's function objects.
-
-    Attributes:
-        function: The function object.
-        arguments: As they were given.
-        named: Those given by name.
-    """
+    """A call of one of PySpark's function objects."""
 
     function: Any
     arguments: tuple[Any, ...]
     named: dict[str, Any]
 
 
+def note_of(column: object) -> object:
+    """Return the note on a Column, None where there is none."""
+    return getattr(column, "__dict__", {}).get(_NOTE)
+
+
 def noted(column: object) -> Noted | None:
     """Return the call that a Column is, or None where it is something else."""
-    note = getattr(column, "__dict__", {}).get(_NOTE)
+    note = note_of(column)
     return note if isinstance(note, Noted) else None
 
 
-def noting_calls(call: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a ``__call__`` of function objects that puts a note on the Column that it returns."""
+def noting(note: Callable[..., object]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Return what makes a method put a note on the Column that it returns, of what it was called with."""
 
-    @functools.wraps(call)
-    def noting(self: Any, *arguments: Any, **named: Any) -> Any:
-        column = call(self, *arguments, **named)
-        setattr(column, _NOTE, Noted(self, arguments, named))
-        return column
+    def wrapped(plain: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(plain)
+        def called(self: Any, *arguments: Any, **named: Any) -> Any:
+            made = plain(self, *arguments, **named)
+            if isinstance(made, Column) and (found := note(self, *arguments, **named)) is not None:
+                setattr(made, _NOTE, found)
+            return made
 
-    return noting
+        return called
+
+    return wrapped
+
+
+noting_calls = noting(lambda function, *arguments, **named: Noted(function, arguments, named))

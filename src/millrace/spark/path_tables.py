@@ -30,14 +30,13 @@ from millrace.options import StorageOptions
 from millrace.parquet.parquet import ParquetTable, Split, open_table, splits
 from millrace.parquet.remote import Remote
 from millrace.parquet.stores import DISKS, located
-from millrace.spark.dealt_scan import Scan
 from millrace.spark.failures import is_sparks, shortened
-from millrace.spark.reach import paths_are_local, unreached
 from millrace.spark.scan_detection import LENIENT, unusual
-from millrace.spark.session import SessionConf, default_parallelism
+from millrace.spark.session import SessionConf, default_parallelism, paths_are_local, why_unreached
+from millrace.spark.task_inputs import Scan
 from millrace.spark.tasks import number_of
 from millrace.spark.types import spark_schema
-from millrace.spark.worker import prompt
+from millrace.spark.worker import low_latency
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -169,7 +168,7 @@ def files_at(
     usual = {key: value for key, value, concerns in _OF_TYPES if any(map(concerns, kinds))}
     why = unusual(settings, usual | ({_OF_FOLDERS: "true"} if table.partition_columns else {}))
     if why is None and isinstance(table.store, Remote) and table.files:
-        why = unreached(spark, table.store, table.files[0].path)
+        why = why_unreached(spark, table.store, table.files[0].path)
     return table if why is None else _unsupported(path, why)
 
 
@@ -248,7 +247,7 @@ class ReadTask:
     step: int
 
     @shortened
-    @prompt
+    @low_latency
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Yield the rows that are the task's to read."""
         number = number_of(batches)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 
@@ -30,13 +30,13 @@ _SMALL_BYTES = 64 * 1024 * 1024
 
 
 class Mode(Enum):
-    """How a relation's tuples reach the eddies."""
+    """How a relation's tuples reach the eddies; the values are what plans say."""
 
-    OWN = "read in place: each task reads its own row groups"
-    WHOLE = "read whole by every task"
-    FRAME = "streamed from Spark's own tasks"
-    EXCHANGED = "exchanged in blocks"
-    ASKED = "looked up as its keys come"
+    PARTITIONED = "read in place: each task reads its own row groups"
+    BROADCAST = "read whole by every task"
+    STREAMED = "streamed from Spark's own tasks"
+    SHUFFLED = "exchanged in blocks"
+    LOOKUP = "looked up as its keys come"
 
 
 @dataclass(frozen=True)
@@ -47,16 +47,16 @@ class Size:
         rows: Estimated rows that are read, before filters; but a DataFrame has its filters applied.
         bytes: Their estimated size in memory.
         splits: Number of row groups to read; None for a DataFrame.
-        fixed: Whether it can be neither streamed nor spread by rows: it has set semantics, so that equal
-            tuples must meet in one cell, or stands beside the join, where any tuple may look for a match.
-        asked: Whether it is not read at all, but looked up.
+        is_fixed: True if it must not be streamed or partitioned by row: it needs deduplication within one
+            cell, or it is the inner side of a semijoin, where any tuple may look for a match.
+        is_lookup: Whether it is not read at all, but looked up.
     """
 
     rows: int
     bytes: int
     splits: int | None
-    fixed: bool
-    asked: bool = False
+    is_fixed: bool
+    is_lookup: bool = False
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ class Placement:
     Attributes:
         modes: Per relation, by number.
         cells: Number of eddies; None when it is the number of a DataFrame's partitions.
-        cube: Which cells an exchanged tuple goes to.
+        cube: Which cells a shuffled tuple goes to.
         stream: Number of the relation to leave unbuilt, or None to let the eddy choose.
         reason: Why, for the plan.
     """
@@ -113,48 +113,37 @@ def place(
             reason = "no relation can be streamed in place"
     else:
         reason = "asked for"
-    fixed = [size.fixed for size in sizes]
-    graph, staying = dealing(join)
-    cube = with_nulls(choose(graph, [max(1, size.bytes) for size in sizes], cells, fixed), staying)
-    return Placement((Mode.EXCHANGED,) * len(sizes), cube.cells, cube, None, reason)
+    cube = choose_cube(join, [max(1, size.bytes) for size in sizes], cells, [s.is_fixed for s in sizes])
+    return Placement((Mode.SHUFFLED,) * len(sizes), cube.cells, cube, None, reason)
 
 
-def dealing(join: JoinSpec) -> tuple[QueryGraph, set[tuple[int, str]]]:
-    """Return the query graph that tuples are dealt to cells by, relations beside the join included.
+def choose_cube(join: JoinSpec, sizes: Sequence[float], cells: int, fixed: Sequence[bool]) -> Cube:
+    """Return the cube for a block, relations beside the join included; see :func:`hypercube.choose`.
 
-    What has no class of its own goes to every cell. The keys of EXISTS and NOT EXISTS deal like a join's, but
-    a tuple with a null key passes NOT EXISTS, and may pass an OR: it has to stay where nothing else rejects
-    it. ``NOT IN`` needs to know of every null, and whether there is any tuple at all.
-
-    Returns:
-        The graph, and the columns, by relation number, whose nulls stay where tuples are dealt by them.
+    What has no class of its own goes to every cell. The keys of EXISTS and NOT EXISTS partition like a
+    join's, but a tuple with a null key passes NOT EXISTS, and may pass an OR: it has to stay where nothing
+    else rejects it. ``NOT IN`` needs to know of every null, and whether there is any tuple at all.
     """
     plain = JoinSpec(join.sources, join.equalities)
-    staying = set()
-    found = [(each, each is p and not each.negated) for p in join.residuals for each in exists_in(p)]
-    for each, needed in sorted(found, key=lambda one: not one[1]):
-        for key in () if each.null_aware else each.keys:
+    staying: set[tuple[int, str]] = set()  # columns whose nulls stay where tuples are partitioned by them
+    semijoins = [(each, each is p and not each.negated) for p in join.residuals for each in exists_in(p)]
+    for semijoin, needed in sorted(semijoins, key=lambda pair: not pair[1]):
+        for key in () if semijoin.null_aware else semijoin.keys:
             assert isinstance(key.left, Column)
             assert isinstance(key.right, Column)
             left, right = key.left.ref, key.right.ref
             if not needed:
                 # One column of the relation would tie two others to each other, which need not be equal.
-                if _is_dealt(plain, right, key.type):
+                if _is_key(plain, right, key.type):
                     continue
-                if not _is_dealt(plain, left, key.type):
+                if not _is_key(plain, left, key.type):
                     staying.add((plain.aliases.index(left.relation), left.column))
             plain = replace(plain, equalities=(*plain.equalities, Equality(left, right, key.type)))
-    return QueryGraph.of(plain), staying
+    axes = choose(QueryGraph.of(plain), sizes, cells, fixed).axes
+    return Cube(tuple(replace(axis, nulls=not staying.isdisjoint(axis.columns)) for axis in axes))
 
 
-def with_nulls(cube: Cube, staying: Collection[tuple[int, str]]) -> Cube:
-    """Return a cube on which tuples with a null in one of these columns stay."""
-    return Cube(
-        tuple(replace(axis, nulls=any(each in staying for each in axis.columns)) for axis in cube.axes)
-    )
-
-
-def _is_dealt(join: JoinSpec, ref: ColumnRef, kind: pa.DataType) -> bool:
+def _is_key(join: JoinSpec, ref: ColumnRef, kind: pa.DataType) -> bool:
     """Return whether some equality of that type has the column."""
     return any(ref in each.ends and each.type == kind for each in join.equalities)
 
@@ -181,22 +170,24 @@ def _by_keys(
     bound: Mapping[int, Sequence[tuple[str, ...]]],
     cells: int,
 ) -> Placement:
-    """Decide for a block with lookups: tuples are dealt by the keys that are asked for.
+    """Decide for a block with lookups: tuples are partitioned by the keys that are asked for.
 
     One cell then owns a key, and no two have to agree on who asks for it. Where that would load the cells
     too much, or in place, any cell may want any key, and the coordinator of the job sees to it that it
     is asked for once.
     """
-    modes = [Mode.ASKED if size.asked else Mode.EXCHANGED for size in sizes]
+    modes = [Mode.LOOKUP if size.is_lookup else Mode.SHUFFLED for size in sizes]
     if options.placement == "in_place":
-        stream = _stream([replace(s, fixed=s.fixed or n in bound) for n, s in enumerate(sizes)], forced=True)
+        stream = _stream(
+            [replace(s, is_fixed=s.is_fixed or n in bound) for n, s in enumerate(sizes)], forced=True
+        )
         if stream is not None:
             return _in_place(sizes, stream, parallelism, "asked for")
-    if all(size.asked for size in sizes):
+    if all(size.is_lookup for size in sizes):
         return Placement(tuple(modes), 1, Cube(()), None, "everything is looked up")
     graph = QueryGraph.of(join)
-    weights = [0 if size.asked else max(1, size.bytes) for size in sizes]
-    best = choose(graph, weights, cells, [s.fixed or n in bound for n, s in enumerate(sizes)], list(bound))
+    weights = [0 if size.is_lookup else max(1, size.bytes) for size in sizes]
+    best = choose(graph, weights, cells, [s.is_fixed or n in bound for n, s in enumerate(sizes)], list(bound))
     owners = [
         Cube((replace(axis, share=cells),))
         for axis, number in class_axes(graph, list(bound))
@@ -218,8 +209,8 @@ def _by_keys(
 
 def _stream(sizes: Sequence[Size], *, forced: bool) -> int | None:
     """Return the largest relation that may be streamed, or None."""
-    free = [number for number, size in enumerate(sizes) if not size.fixed and not size.asked]
-    frames = sum(size.splits is None and not size.asked for size in sizes)
+    free = [number for number, size in enumerate(sizes) if not size.is_fixed and not size.is_lookup]
+    frames = sum(size.splits is None and not size.is_lookup for size in sizes)
     # Beside a streamed DataFrame nothing can be exchanged, so it must be the only one.
     fitting = [n for n in free if sizes[n].splits is not None or frames == 1]
     if not forced and free:
@@ -248,13 +239,13 @@ def _objection(sizes: Sequence[Size], stream: int, options: Options, parallelism
 
 
 def _in_place(sizes: Sequence[Size], stream: int, parallelism: int, reason: str) -> Placement:
-    modes = [Mode.EXCHANGED if size.splits is None else Mode.WHOLE for size in sizes]
-    modes = [Mode.ASKED if size.asked else mode for size, mode in zip(sizes, modes, strict=True)]
+    modes = [Mode.SHUFFLED if size.splits is None else Mode.BROADCAST for size in sizes]
+    modes = [Mode.LOOKUP if size.is_lookup else mode for size, mode in zip(sizes, modes, strict=True)]
     splits = sizes[stream].splits
     if splits is None:
-        modes[stream] = Mode.FRAME
+        modes[stream] = Mode.STREAMED
         return Placement(tuple(modes), None, Cube(()), stream, reason)
-    modes[stream] = Mode.OWN
+    modes[stream] = Mode.PARTITIONED
     cells = max(1, min(parallelism, splits))
     # On the only axis, no exchanged relation has a coordinate: each of their tuples goes to every cell.
     cube = Cube((Axis(cells, None, ((stream, ""),)),) if cells > 1 else ())

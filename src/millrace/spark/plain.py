@@ -41,12 +41,12 @@ def plain_function(predicate: Predicate) -> Any:
     of_arrow: Any = arrow_udf
     match spec.kind:
         case "pandas":
-            made = of_pandas(_series(spec), "boolean")
+            function = of_pandas(_series(spec), "boolean")
         case "arrow":
-            made = of_arrow(_arrays(spec), "boolean")
+            function = of_arrow(_arrays(spec), "boolean")
         case _:
-            made = udf(_rows(spec), "boolean")
-    return made if spec.deterministic else made.asNondeterministic()
+            function = udf(_rows(spec), "boolean")
+    return function if spec.deterministic else function.asNondeterministic()
 
 
 def certain(spec: PredicateSpec) -> PredicateSpec:
@@ -56,16 +56,16 @@ def certain(spec: PredicateSpec) -> PredicateSpec:
     """
     function, name, batched = spec.function, spec.name, spec.batch is not None
 
-    async def known(*values: Any) -> Any:
+    async def checked(*values: Any) -> Any:
         result = await function(*values)
-        if result is None or (batched and any(each is None for each in result)):
+        if result is None or (batched and any(truth is None for truth in result)):
             raise PredicateError(
                 f"async predicate {name!r} returned None, where it stands inside an expression: there it has "
                 "to return True or False; only a condition of its own in WHERE takes None as false"
             )
         return result
 
-    return replace(spec.through(known, "null is an error"), on_error="fail")
+    return replace(spec.through(checked, "null is an error"), on_error="fail")
 
 
 def _rows(spec: PredicateSpec) -> Function:
@@ -86,15 +86,15 @@ def _rows(spec: PredicateSpec) -> Function:
 def _series(spec: PredicateSpec) -> Function:
     function = retried(spec)
 
-    def one(columns: Sequence[Any]) -> Any:
+    def call(columns: Sequence[Any]) -> Any:
         result = function(*columns)
         return result if isinstance(result, pd.Series) else pd.Series(result, dtype=object)
 
-    def missing() -> Any:
-        return pd.Series([None], dtype=object)
+    def nulls(count: int) -> Any:
+        return pd.Series([None] * count, dtype=object)
 
     def series(*columns: pd.Series) -> pd.Series:
-        pieces = _pieces(spec, one, missing, lambda c, low, size: c.iloc[low : low + size], columns)
+        pieces = _pieces(spec, call, nulls, lambda c, low, size: c.iloc[low : low + size], columns)
         return pieces[0] if len(pieces) == 1 else pd.concat(pieces, ignore_index=True)
 
     return series
@@ -103,17 +103,17 @@ def _series(spec: PredicateSpec) -> Function:
 def _arrays(spec: PredicateSpec) -> Function:
     function = retried(spec)
 
-    def one(columns: Sequence[Any]) -> Any:
+    def call(columns: Sequence[Any]) -> Any:
         result = function(*columns)
         if isinstance(result, pa.ChunkedArray):
             result = result.combine_chunks()
         return result.cast(pa.bool_()) if isinstance(result, pa.Array) else pa.array(result, pa.bool_())
 
-    def missing() -> Any:
-        return pa.nulls(1, pa.bool_())
+    def nulls(count: int) -> Any:
+        return pa.nulls(count, pa.bool_())
 
     def arrays(*columns: pa.Array) -> pa.Array:
-        pieces = _pieces(spec, one, missing, lambda c, low, size: c.slice(low, size), columns)
+        pieces = _pieces(spec, call, nulls, lambda c, low, size: c.slice(low, size), columns)
         return pieces[0] if len(pieces) == 1 else pa.concat_arrays(pieces)
 
     return arrays
@@ -121,45 +121,41 @@ def _arrays(spec: PredicateSpec) -> Function:
 
 def _pieces(
     spec: PredicateSpec,
-    one: Callable[[Sequence[Any]], Batch],
-    missing: Callable[[], Batch],
+    call: Callable[[Sequence[Any]], Batch],
+    nulls: Callable[[int], Batch],
     cut: Callable[[Any, int, int], Any],
     columns: Sequence[Any],
 ) -> list[Batch]:
     """Return the truths of a batch in pieces; with ``on_error="null"`` halving finds what raises.
 
-    Args:
-        spec: The predicate.
-        one: Calls it.
-        missing: Makes one null.
-        cut: Returns so many rows of a column from a position on.
-        columns: The arguments, at least one.
+    ``cut`` returns so many rows of a column from a position on.
     """
     rows = len(columns[0])
     size = spec.batch or max(1, rows)
 
     def ask(part: Sequence[Any], count: int) -> list[Batch]:
         try:
-            result = one(part)
+            result = call(part)
         except PredicateError:
             raise
         except Exception:
             if spec.on_error == "fail":
                 raise
             if count <= 1:
-                return [cut(missing(), 0, count)]
+                return [nulls(count)]
             half = count // 2
             left, right = [cut(c, 0, half) for c in part], [cut(c, half, count - half) for c in part]
             return ask(left, half) + ask(right, count - half)
-        given = len(result)  # type: ignore[arg-type]
-        if given != count:
+        returned = len(result)  # type: ignore[arg-type]
+        if returned != count:
             raise PredicateError(
-                f"predicate {spec.name!r} returned {given} truth values for {count} rows: expected one a row"
+                f"predicate {spec.name!r} returned {returned} truth values for {count} rows: expected one a "
+                "row"
             )
         return [result]
 
-    found: list[Batch] = []
+    pieces: list[Batch] = []
     for low in range(0, max(1, rows), size):
         count = min(size, rows - low)
-        found += ask([cut(c, low, count) for c in columns], count)
-    return found
+        pieces += ask([cut(c, low, count) for c in columns], count)
+    return pieces

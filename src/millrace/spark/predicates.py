@@ -5,7 +5,8 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
+from pathlib import Path
+from typing import Any, Literal
 
 from pyspark import cloudpickle
 from pyspark.sql import Column, functions as sf
@@ -33,12 +34,9 @@ Argument = Column | str
 
 @dataclass(frozen=True)
 class Predicate:
-    """A predicate that can be applied to columns.
+    """A predicate that can be applied to columns; to ``columns`` where no others are given.
 
-    Attributes:
-        spec: The function, and how it is to be called.
-        made: PySpark's function object that it was made of, if any.
-        columns: That it is applied to where nothing else is said.
+    ``made`` is PySpark's function object that it was made of, if any.
     """
 
     spec: PredicateSpec
@@ -61,10 +59,6 @@ class Predicate:
     @classmethod
     def of(cls, given: object, name: str | None = None) -> Predicate:
         """Return a predicate made of one, or of PySpark's ``udf``, ``pandas_udf`` or ``arrow_udf``.
-
-        Args:
-            given: The function object as PySpark or :func:`millrace.predicate` returned it.
-            name: A name for it; its own by default.
 
         Raises:
             PredicateError: It is something else, or does not return booleans.
@@ -97,13 +91,7 @@ class Predicate:
 
 @dataclass(frozen=True)
 class Applied:
-    """A predicate with the columns it reads.
-
-    Attributes:
-        spec: The predicate.
-        arguments: Columns, or names of columns.
-        labels: What to call the arguments in messages.
-    """
+    """A predicate with the columns it reads, and what messages call these."""
 
     spec: PredicateSpec
     arguments: tuple[Argument, ...]
@@ -129,12 +117,10 @@ class Applied:
         check_arity(spec, len(arguments), tuple(named))
         if named:
             spec = _with_names(spec, len(arguments), tuple(named))
-        every = (*arguments, *named.values())
+        values = (*arguments, *named.values())
         names = (*_parameters(spec, len(arguments)), *named)
-        labels = tuple(
-            given if isinstance(given, str) else name for given, name in zip(every, names, strict=True)
-        )
-        return cls(spec, every, labels)
+        labels = tuple(v if isinstance(v, str) else name for v, name in zip(values, names, strict=True))
+        return cls(spec, values, labels)
 
     def columns(self) -> list[Column]:
         """Return the arguments as columns."""
@@ -142,11 +128,7 @@ class Applied:
 
 
 def check_arity(spec: PredicateSpec, positional: int, named: tuple[str, ...] = ()) -> None:
-    """Check that the function can be called with so many arguments.
-
-    Raises:
-        PredicateError: It cannot.
-    """
+    """Raise PredicateError unless the function can be called with so many arguments."""
     if spec.kind in ("pandas_iter", "arrow_iter"):
         return  # one iterator, whatever the number of columns
     try:
@@ -156,18 +138,15 @@ def check_arity(spec: PredicateSpec, positional: int, named: tuple[str, ...] = (
     try:
         signature.bind(*[None] * positional, **dict.fromkeys(named))
     except TypeError as error:
-        given = f"{positional + len(named)} argument{'s' * (positional + len(named) != 1)}"
+        count = positional + len(named)
         raise PredicateError(
-            f"predicate {spec.name!r} takes {spec.name}{signature}, got {given}: {error}"
+            f"predicate {spec.name!r} takes {spec.name}{signature}, "
+            f"got {count} argument{'s' * (count != 1)}: {error}"
         ) from None
 
 
 def check_sendable(spec: PredicateSpec) -> None:
-    """Check that a predicate can travel to the tasks.
-
-    Raises:
-        PredicateError: It refers to something that does not pickle.
-    """
+    """Raise PredicateError unless the predicate pickles, so that it can travel to the tasks."""
     try:
         cloudpickle.dumps(spec.function)  # type: ignore[no-untyped-call]
     except Exception as error:
@@ -177,18 +156,71 @@ def check_sendable(spec: PredicateSpec) -> None:
         ) from error
 
 
-def predicate(function: Callable[..., Any] | None = None, *, name: str | None = None, **settings: Any) -> Any:
-    """Make a predicate of a function; see :func:`millrace.predicate`.
+def predicate(
+    function: Callable[..., Any] | None = None,
+    *,
+    kind: Kind = "row",
+    name: str | None = None,
+    deterministic: bool = True,
+    on_error: Literal["fail", "null"] = "fail",
+    batch: int | None = None,
+    retries: int = 0,
+    timeout: float | None = None,
+    answers: str | Path | None = None,
+    max_in_flight: int | None = None,
+    per_second: float | None = None,
+    dedupe: bool = False,
+    max_requests: int | None = None,
+    max_cost: float | None = None,
+    cost: float | Callable[[Any, Any], float] | None = None,
+    limit_group: str | None = None,
+) -> Any:
+    """Make a predicate of a Python function, to apply to columns in :func:`where` or use in SQL.
+
+    >>> @millrace.predicate(kind="async", max_in_flight=16, timeout=5.0)  # doctest: +SKIP
+    ... async def is_spam(text): ...
 
     Args:
-        function: The function; None returns a decorator.
-        name: The predicate's, the function's own by default.
-        settings: Further fields of :class:`millrace.predicates.PredicateSpec`.
+        function: Returns truth: True, False or None.
+        kind: ``"row"``: called with one value per argument; ``"pandas"``: with a Series per argument,
+            returns a Series; ``"arrow"``: the same with Arrow arrays; ``"async"``: a coroutine
+            function called with one value per argument, or with lists where ``batch`` is given.
+        name: What plans, reports and errors call it, and its name in SQL; the function's own by default.
+        deterministic: False where it may differ between two calls; it then keeps its place.
+        on_error: What becomes of a row for which it raises and which nothing else rejects:
+            ``"fail"`` fails the query, ``"null"`` drops the row.
+        batch: Rows per call, at most.
+        retries: How often a call that raised is repeated, with growing random waits.
+        timeout: Seconds for a call, ``async`` only.
+        answers: A folder, or a file that ends in ``.sqlite``, on this machine, where answers outlive the
+            job: the same job tomorrow, or once more after it failed, asks only for what is missing. They
+            count for equal arguments and the same function: its code, what it has captured, what it names.
+            Implies ``dedupe``; ``async`` only.
+        max_in_flight: Calls at once in the whole job, over all tasks; ``async`` only.
+        per_second: Calls a second in the whole job; ``async`` only.
+        dedupe: Ask once per job for equal arguments; ``async`` only.
+        max_requests: Calls that a query may make in all, repeated ones included; ``async`` only. At the limit
+            it stops with :class:`millrace.errors.BudgetError`.
+        max_cost: What all calls of a query may cost, in the unit of ``cost``; ``async`` only.
+        cost: What a call costs: a number, or a function of its arguments (a tuple; with ``batch`` a list of
+            them) and what it returned. At a fixed price the limit is never exceeded, else by no more than
+            the calls under way turn out dearer than any before. Until one has told its cost they go one by
+            one.
+        limit_group: Shares ``max_in_flight``, ``per_second`` and budget with all predicates and lookups of
+            this process that name the same one, in all its queries; they have to give the same limits.
+
+    Raises:
+        MillraceError: A setting is out of range or does not go with the kind or the function.
     """
 
     def make(given: Callable[..., Any]) -> Predicate:
         label = str(name or getattr(given, "__name__", type(given).__name__))
-        return Predicate(PredicateSpec(label, given, **settings))
+        spec = PredicateSpec(
+            label, given, kind, deterministic, on_error, batch, retries, timeout, max_in_flight, per_second,
+            dedupe, max_requests, max_cost, cost, limit_group=limit_group,
+            answers=answers,  # type: ignore[arg-type]  # the spec makes a path of it, or says what is wrong
+        )  # fmt: skip
+        return Predicate(spec)
 
     return make if function is None else make(function)
 

@@ -25,8 +25,8 @@ from millrace.engine.spec import JoinSpec
 from millrace.engine.state.stem import singletons
 from millrace.engine.statistics import Statistics
 from millrace.engine.tuples import TupleBatch
-from millrace.spark.dealt_scan import LEAST_ROWS, Scan
 from millrace.spark.placement import Size
+from millrace.spark.task_inputs import Scan
 
 _SMALL = 16 * 1024 * 1024
 """Bytes in memory of a relation that every map task reads."""
@@ -37,12 +37,7 @@ _LARGE = 4
 
 @dataclass(frozen=True)
 class Reduction:
-    """What every map task of an exchange reads to filter what it sends.
-
-    Attributes:
-        join: The block.
-        scans: Of the small relations, with their numbers, in the order of reading.
-    """
+    """The small relations that every map task reads first, by number, in the order of reading."""
 
     join: JoinSpec
     scans: tuple[tuple[int, Scan], ...]
@@ -56,33 +51,24 @@ class Reduction:
 def small_relations(join: JoinSpec, sizes: Sequence[Size], filtered: Sequence[bool], tasks: int) -> list[int]:
     """Return relations that are worth reading in every map task, the smallest first.
 
-    Args:
-        join: The block.
-        sizes: Of its relations.
-        filtered: Which of them have filters that tasks apply.
-        tasks: Map tasks, about.
+    ``filtered`` says which of them have filters that tasks apply.
     """
     graph = QueryGraph.of(join)
     most = min(_SMALL, sum(size.bytes for size in sizes) // (_LARGE * tasks))
-    found: list[int] = []
+    small: list[int] = []
     for number in sorted(range(len(join.relations)), key=lambda n: sizes[n].rows):
         size = sizes[number]
-        reached = any(number in graph.neighbours(1 << other) for other in found)
+        reached = any(number in graph.neighbours(1 << other) for other in small)
         if size.splits is None or size.bytes > most or len(graph.roles(number)) > 1:
             continue
         if filtered[number] or reached:
-            found.append(number)
+            small.append(number)
             most -= size.bytes
-    return found
+    return small
 
 
 class Reducer:
-    """Filters the relations that one map task sends.
-
-    Args:
-        reduction: What it reads first; None filters nothing.
-        ranges: Learns from what was read what need not be read of others.
-    """
+    """Filters the relations that one map task sends; ``ranges`` learns what need not be read of them."""
 
     def __init__(self, reduction: Reduction | None, ranges: KeyRanges) -> None:
         self._statistics = Statistics()
@@ -98,10 +84,10 @@ class Reducer:
         )
         for number, scan in reduction.scans:
             stem = self._stems[number]
-            for batch in scan.read(0, LEAST_ROWS):
-                found = self._met(number, batch, built=False)
-                if found.size:
-                    stem.build(found, None)
+            for batch in scan.read(0):
+                matching = self._reduced(number, batch, built=False)
+                if matching.size:
+                    stem.build(matching, None)
             stem.complete = True
             self._transfers.ended(number)
             self._near |= sum(1 << other for other in graph.neighbours(1 << number))
@@ -110,8 +96,8 @@ class Reducer:
         """Return those rows of a relation that may have matches in all small relations."""
         if not self._near >> number & 1:  # nor does what stands beside the join meet any of them
             return batch
-        found = self._met(number, batch, built=True)
-        return found.stores[number].chunk(found.rows[number])
+        matching = self._reduced(number, batch, built=True)
+        return matching.stores[number].chunk(matching.rows[number])
 
     def figures(self) -> tuple[ModuleFigures, ...]:
         """Return what each filter did."""
@@ -121,9 +107,9 @@ class Reducer:
             for each, a in accounts
         )
 
-    def _met(self, number: int, batch: pa.RecordBatch, *, built: bool) -> TupleBatch:
-        found = singletons(self._stems[number], batch, self._aliases[number], built=built)
-        return self._transfers.reduce(number, found)
+    def _reduced(self, number: int, batch: pa.RecordBatch, *, built: bool) -> TupleBatch:
+        tuples = singletons(self._stems[number], batch, self._aliases[number], built=built)
+        return self._transfers.reduce(number, tuples)
 
     def _visit(self, transfer: Operator, batch: TupleBatch) -> Step:
         """Let a filter work on a batch, and book what came of it."""

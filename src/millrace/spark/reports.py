@@ -6,7 +6,7 @@ row with its figures in a hidden column; an observation collects these as the ro
 filter removes them. (An observation costs about 60 ns a row, so it is not used where accumulators
 are; and on Connect, unlike on classic Spark, reading it does not wait for a run.)
 
-What a task has learned also goes to the tasks after it on the same machine: :class:`FileWarmStart`.
+What a task has learned goes to the tasks after it on the same machine by :class:`FileWarmStart`.
 """
 
 from __future__ import annotations
@@ -28,10 +28,9 @@ from pyspark.errors import PySparkException
 from pyspark.sql import Observation, SparkSession, functions as sf, types as st
 
 from millrace.engine.figures import CellFigures
-from millrace.errors import ExecutionError, MissingExtra
+from millrace.errors import ExecutionError, MillraceError, MissingExtra
 from millrace.options import Options
-from millrace.spark.coordinating import execution_of
-from millrace.spark.live import address_of
+from millrace.spark.coordinating import execution_of, host_of
 from millrace.spark.session import is_connect
 
 if TYPE_CHECKING:
@@ -39,6 +38,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
     from millrace.limits.registration import Address
+    from millrace.reports.board.board import Board
     from millrace.reports.board.telling import Telling
 
 REPORT = "__millrace_report"
@@ -56,9 +56,9 @@ class _Latest(AccumulatorParam[Entries]):
 
     def addInPlace(self, value1: Entries, value2: Entries) -> Entries:  # noqa: N802  # Spark's name
         for key, (execution, packed) in value2.items():
-            known = value1.get(key, (None, b""))[0]
+            latest = value1.get(key, (None, b""))[0]
             # Of executions under way at once, the later one's figures stay.
-            if execution is None or known is None or execution >= known:
+            if execution is None or latest is None or execution >= latest:
                 value1.pop(key, None)
                 value1[key] = execution, packed
         while len(value1) > _KEPT:
@@ -76,12 +76,42 @@ _ACCUMULATORS: dict[SparkContext, Accumulator[Entries]] = {}
 
 
 def task_name(run: str) -> str:
-    """Return what a task's function is called in Spark's plans.
-
-    Args:
-        run: The run's name, ``millrace-`` and 32 hexadecimal digits.
-    """
+    """Return what a task's function is called in Spark's plans; a run is ``millrace-`` and 32 digits."""
     return run.replace("-", "_")
+
+
+_board: Board | None = None
+_boards = 0
+
+
+def tell_board(board: Board | None) -> None:
+    """Let tasks of queries that are planned from now on tell a board their figures while they work."""
+    global _board, _boards
+    from millrace.reports.board.server import LiveServer
+
+    LiveServer.board = _board = board
+    _boards += board is not None
+
+
+def told_board() -> tuple[Board | None, int]:
+    """Return the board that tasks tell now, and its number: 0 for none."""
+    return _board, 0 if _board is None else _boards
+
+
+def _address_of(spark: SparkSession, run: str, options: Options) -> Address | None:
+    """Return where tasks of a run tell their figures; None where nobody looks, or cannot be told.
+
+    That tasks do not reach it is found out by them, and harms nobody.
+    """
+    if _board is None:
+        return None
+    from millrace.reports.board.server import LiveServer
+
+    port = options.limits_port + 2 if options.limits_port else 0  # coordinator and results have the first
+    try:
+        return LiveServer.started(host_of(spark, options), port, options.limits_bind).address_of(run)
+    except MillraceError:
+        return None
 
 
 @dataclass(frozen=True)
@@ -89,10 +119,9 @@ class Sink:
     """Where a task puts its figures; travels to the tasks.
 
     Attributes:
-        run: Identifies the run.
         accumulator: On classic Spark; None on Connect.
         hidden: Whether the result has the hidden column.
-        live: Where tasks tell figures while they work, None where nobody looks.
+        live: Where figures go while tasks work, None where nobody looks.
     """
 
     run: str
@@ -112,10 +141,10 @@ class Sink:
         self.accumulator.add({(self.run, task): (_execution(), zlib.compress(text.encode(), 1))})
         return True
 
-    def telling(
+    def report_live(
         self, task: str, figures: Callable[[], CellFigures]
     ) -> Telling | AbstractContextManager[None]:
-        """Return what tells a task's figures while the body runs, under the name that they end with."""
+        """Report a task's figures while the body runs, under the name that they end with."""
         if self.live is None:
             return nullcontext()
         try:
@@ -164,9 +193,10 @@ def _zeros(kind: pa.DataType, rows: int) -> pa.Array:
 
 def ended_tasks(run: str) -> Mapping[str, bytes]:
     """Return the figures of tasks of a run's latest execution that have ended, by task; on classic Spark."""
-    return {
-        k: v for accumulator in list(_ACCUMULATORS.values()) for k, v in _latest(accumulator, run).items()
-    }
+    figures: dict[str, bytes] = {}
+    for accumulator in list(_ACCUMULATORS.values()):
+        figures |= _latest(accumulator, run)
+    return figures
 
 
 def _latest(accumulator: Accumulator[Entries], run: str) -> dict[str, bytes]:
@@ -175,58 +205,48 @@ def _latest(accumulator: Accumulator[Entries], run: str) -> dict[str, bytes]:
     Spark may leave out tasks whose output is still there from an earlier execution. That output is
     part of the latest one. So the latest is found for each kind of task, such as cells and cuts.
     """
-    own = [(task, *entry) for (each, task), entry in list(accumulator.value.items()) if each == run]
+    entries = list(accumulator.value.items())
+    own = [(task.rpartition(" ")[0], task, *entry) for (name, task), entry in entries if name == run]
     latest: dict[str, int | None] = {}
-    for task, execution, _ in own:
-        before = latest.get(_kind(task))
-        latest[_kind(task)] = execution if execution is None or before is None else max(execution, before)
-    return {task: packed for task, execution, packed in own if execution == latest[_kind(task)]}
-
-
-def _kind(task: str) -> str:
-    return task.rpartition(" ")[0]
+    for kind, _, execution, _ in own:
+        before = latest.get(kind)
+        latest[kind] = execution if execution is None or before is None else max(execution, before)
+    return {task: packed for kind, task, execution, packed in own if execution == latest[kind]}
 
 
 class Reports:
     """The driver's side: makes the sink, and reads what the tasks reported.
 
-    Args:
-        spark: The session.
-        wanted: Whether anybody wants the figures.
-        carried: Whether rows of the result can carry them, which is the only way on Spark Connect.
-        options: Settings of the run, among them how tasks reach this process.
+    ``carried`` says whether rows of the result can carry figures, which is the only way on Spark Connect.
     """
 
-    def __init__(
-        self, spark: SparkSession, *, wanted: bool, carried: bool = True, options: Options | None = None
-    ) -> None:
+    def __init__(self, spark: SparkSession, options: Options, *, wanted: bool, carried: bool = True) -> None:
         self._observation: Observation | None = None
-        self._name = f"millrace-{uuid.uuid4().hex}"
-        accumulator = None
+        self._accumulator: Accumulator[Entries] | None = None
+        self._wanted = wanted
         connect = is_connect(spark)
         if wanted and not connect:
             context = spark.sparkContext
             if context not in _ACCUMULATORS:
                 _ACCUMULATORS.clear()  # those of a context that was stopped are of no use
                 _ACCUMULATORS[context] = context.accumulator({}, _Latest())
-            accumulator = _ACCUMULATORS[context]
-        self._accumulator = accumulator
-        self._wanted = wanted
+            self._accumulator = _ACCUMULATORS[context]
         self._lost = connect and not carried
-        told = address_of(spark, self._name, options or Options())
-        self.sink = Sink(self._name, accumulator, wanted and connect and carried, told)
+        run = f"millrace-{uuid.uuid4().hex}"
+        live = _address_of(spark, run, options)
+        self.sink = Sink(run, self._accumulator, wanted and connect and carried, live)
 
     def attach(self, mapped: DataFrame) -> DataFrame:
         """Return the result's DataFrame from the one that the eddies' tasks yield."""
         if not self.sink.hidden:
             return mapped
-        self._observation = Observation(self._name)
+        self._observation = Observation(self.sink.run)
         observed = mapped.observe(self._observation, sf.collect_list(REPORT).alias("reports"))
         return observed.where(sf.col(REPORT).isNull()).drop(REPORT)
 
     def attach_mask(self, masked: DataFrame, column: str) -> DataFrame:
         """Return the rows that a filter's struct column keeps, its figures observed on the way."""
-        self._observation = Observation(self._name)
+        self._observation = Observation(self.sink.run)
         texts = sf.collect_list(sf.col(column)["report"]).alias("reports")
         observed = masked.observe(self._observation, texts)
         return observed.where(sf.col(column)["keep"]).drop(column)
@@ -234,9 +254,8 @@ class Reports:
     def figures(self, executed: DataFrame | None = None) -> list[CellFigures]:
         """Return the figures of the latest run; never waits.
 
-        Args:
-            executed: The DataFrame whose action ran the block. Only needed on Spark Connect when the
-                block's DataFrame was used inside SQL text, which hides it from Spark's client.
+        The DataFrame whose action ran the block is only needed on Spark Connect when the block's DataFrame
+        was used inside SQL text, which hides it from Spark's client.
 
         Raises:
             ExecutionError: Figures were not asked for, or no run has finished.
@@ -260,7 +279,7 @@ class Reports:
         """Forget the figures so far, because another caller gets the DataFrame."""
         if self._accumulator is not None:
             entries = self._accumulator.value
-            for key in [key for key in list(entries) if key[0] == self._name]:
+            for key in [key for key in list(entries) if key[0] == self.sink.run]:
                 entries.pop(key, None)
         elif self._observation is not None:
             with suppress(PySparkException):  # what the latest run failed with
@@ -268,13 +287,13 @@ class Reports:
 
     def _reported(self, executed: DataFrame | None) -> list[str]:
         if self._accumulator is not None:
-            own = _latest(self._accumulator, self._name)
+            own = _latest(self._accumulator, self.sink.run)
             return [zlib.decompress(packed).decode() for packed in own.values()]
         seen: Any = None
         if self._observation is not None:
             seen = self._observation.get.get("reports")
         if not seen and executed is not None and (info := executed.executionInfo) is not None:
-            seen = dict(info.flows).get(self._name, {}).get("reports")
+            seen = dict(info.flows).get(self.sink.run, {}).get("reports")
         return list(seen or [])
 
 
@@ -283,9 +302,6 @@ class FileWarmStart:
     """What the tasks of a run on one machine tell each other.
 
     It is in a file of the executor's own folder, which Spark removes with the executor.
-
-    Attributes:
-        run: Identifies the run.
     """
 
     run: str

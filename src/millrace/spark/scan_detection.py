@@ -28,8 +28,7 @@ from millrace.parquet.remote import Remote
 from millrace.parquet.stores import DISKS, Store, located
 from millrace.parquet.tables import ParquetTable
 from millrace.spark.plans import SIZE_UNITS, explained, is_cached
-from millrace.spark.reach import shares_disks, unreached
-from millrace.spark.session import SessionConf
+from millrace.spark.session import SessionConf, shares_disks, why_unreached
 from millrace.spark.types import arrow_schema
 
 if TYPE_CHECKING:
@@ -121,7 +120,7 @@ def _store_of(spark: SparkSession, paths: Sequence[str], storage: StorageOptions
     if not all(path.startswith(f"{store.root}/") for path in paths):
         raise Doubtful("its files are in several places")
     if isinstance(store, Remote):
-        why = unreached(spark, store, first)
+        why = why_unreached(spark, store, first)
         if why is not None:
             raise Doubtful(why)
     return store

@@ -1,40 +1,72 @@
-"""What a query asks of its Spark session: whether it lives, its settings, its cores, what a stage costs.
+"""What a query asks of its Spark session: its settings, its cores, what a stage costs, what its tasks reach.
 
-What Millrace itself asks while it plans is told apart from what the user asks, by :func:`own_work`. Spark's
-Python side logs every error of its analyser as a record of some kilobytes, beside raising it. Who
-plans a query may ask Spark several times before the error goes to the user, who would see all these records.
-And a session that is enabled for Millrace must not send Millrace's own questions through Millrace.
+Questions that Millrace asks while it plans are marked by :func:`internal_query`. Spark's Python side logs
+every error of its analyser as a record of some kilobytes, beside raising it. Millrace may ask several times
+before the error reaches the user, who would see all these records. And a session that is enabled for Millrace
+must not send Millrace's own questions through Millrace.
+
+This process, Spark's driver and its tasks may run on different machines, and tasks may have other
+credentials, or none. So what they reach is tried once a session, in the process that it is about.
 """
 
 from __future__ import annotations
 
 import logging
 import os
+import socket
 import sys
+import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
+from dataclasses import dataclass, field
+from functools import cached_property, partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from weakref import WeakKeyDictionary
 
-from millrace.errors import InputError
-from millrace.spark.failures import translated
-from millrace.spark.worker import prompt
+from millrace.errors import InputError, MillraceError, first_line
+from millrace.spark.failures import is_sparks, translated
+from millrace.spark.worker import low_latency
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
-_PARALLELISM: WeakKeyDictionary[SparkSession, int] = WeakKeyDictionary()
-_START_SECONDS: WeakKeyDictionary[SparkSession, float] = WeakKeyDictionary()
+    from millrace.parquet.remote import Remote
 
-_STARTS = 2
+_RUNS = 2
 """Runs of each job in :func:`start_seconds`, which takes the shortest."""
 
 _LOGGERS = ("SQLQueryContextLogger", "DataFrameQueryContextLogger")
-# Within own_work, the sessions' parallelism by their identities, as far as it was asked for.
-_within: ContextVar[dict[int, int] | None] = ContextVar("millrace_own_work", default=None)
+# Within internal_query, the sessions' parallelism by their identities, as far as it was asked for.
+_within: ContextVar[dict[int, int] | None] = ContextVar("millrace_internal_query", default=None)
+_FACTS = "_millrace_facts"
+
+
+@dataclass
+class SessionFacts:
+    """What was found out about a session, once; kept as long as the session.
+
+    Attributes:
+        parallelism: Of a Spark Connect server.
+        start_seconds: See :func:`start_seconds`.
+        unreached: Why stores cannot be read directly, None for those that can.
+        finds_files: Whether Spark's driver finds files of this machine, by whether they come with a scheme.
+        numbers: By their number of partitions, DataFrames of one number in each.
+    """
+
+    parallelism: int | None = None
+    start_seconds: float | None = None
+    unreached: dict[Remote, str | None] = field(default_factory=dict)
+    finds_files: dict[bool, bool] = field(default_factory=dict)
+    numbers: dict[int, DataFrame] = field(default_factory=dict)
+
+
+def facts_of(spark: SparkSession) -> SessionFacts:
+    """Return what was found out about a session so far, to be added to."""
+    facts: SessionFacts = vars(spark).setdefault(_FACTS, SessionFacts())
+    return facts
 
 
 def session_of(spark: Any, tables: Mapping[Any, Any]) -> SparkSession:
@@ -42,24 +74,19 @@ def session_of(spark: Any, tables: Mapping[Any, Any]) -> SparkSession:
     from pyspark.sql import DataFrame, SparkSession  # tasks load this module too, and need no session
 
     if spark is None:
-        frames = [each for each in tables.values() if isinstance(each, DataFrame)]
-        found = frames[0].sparkSession if frames else SparkSession.getActiveSession()
-        return found or _new_session()
+        frames = [table for table in tables.values() if isinstance(table, DataFrame)]
+        session = frames[0].sparkSession if frames else SparkSession.getActiveSession()
+        if session is None:
+            # Its workers run this Python: the one on the PATH may lack what they need.
+            os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+            session = SparkSession.builder.getOrCreate()
+        return session
     if not hasattr(spark, "sql") or not hasattr(spark, "conf"):
         raise InputError(
             f"spark is given as {type(spark).__name__}: expected a SparkSession; tables and options go by "
             "name, such as tables={'orders': 'orders.parquet'}"
         )
-    session: SparkSession = spark
-    return session
-
-
-def _new_session() -> SparkSession:
-    """Make a session whose workers run this Python: the one on the PATH may lack what they need."""
-    from pyspark.sql import SparkSession
-
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    return SparkSession.builder.getOrCreate()
+    return spark  # type: ignore[no-any-return]
 
 
 def is_connect(spark: SparkSession) -> bool:
@@ -71,26 +98,26 @@ def default_parallelism(spark: SparkSession) -> int:
     """Return Spark's default parallelism: on most clusters, the number of cores.
 
     Connect has no call for it, so a tiny job counts the partitions that Spark gives to a range;
-    once a session. Classic Spark is asked once in :func:`own_work`.
+    once a session. Classic Spark is asked once in :func:`internal_query`.
     """
     if not is_connect(spark):
         return (_within.get() or {}).get(id(spark)) or _parallelism(spark)
-    known = _PARALLELISM.get(spark)
-    if known is None:
+    facts = facts_of(spark)
+    if facts.parallelism is None:
         from pyspark.sql import functions as sf  # loaded by then; the command line asks for is_connect before
 
         parts = spark.range(1 << 20).select(sf.spark_partition_id().alias("part")).distinct()
-        known = _PARALLELISM[spark] = max(1, parts.count())
-    return known
+        facts.parallelism = max(1, parts.count())
+    return facts.parallelism
 
 
 def _parallelism(spark: SparkSession) -> int:
     """Ask classic Spark."""
-    found: int = max(1, spark.sparkContext.defaultParallelism)
+    parallelism: int = max(1, spark.sparkContext.defaultParallelism)
     asked = _within.get()
     if asked is not None:
-        asked[id(spark)] = found
-    return found
+        asked[id(spark)] = parallelism
+    return parallelism
 
 
 def alive(spark: SparkSession) -> SparkSession:
@@ -116,40 +143,43 @@ class SessionConf:
     """The settings of a session while one query is planned.
 
     Classic Spark is asked for them one by one, which takes less than copying all; Spark Connect once for
-    all that are set, for each question is a request.
-
-    Args:
-        spark: The session.
-
-    Attributes:
-        asked: What was asked for so far: the values by key and default.
+    all that are set, for each question is a request. ``asked`` are the values so far, by key and default.
     """
 
     def __init__(self, spark: SparkSession) -> None:
         self._spark = spark
         self.asked: dict[tuple[str, str | None], str] = {}
-        self._set = dict(spark.conf.getAll) if is_connect(spark) else None
+
+    @cached_property
+    def _set(self) -> dict[str, str] | None:
+        """On Connect, all that are set."""
+        return dict(self._spark.conf.getAll) if is_connect(self._spark) else None
 
     def get(self, key: str, default: str | None = None) -> str:
         """Return a setting's value, where it is not set ``default``, or without one Spark's own."""
         value = self.asked.get((key, default))
         if value is None:
-            if default is not None and self._set is not None:
+            if default is None:
+                value = str(self._spark.conf.get(key))
+            elif self._set is not None:
                 value = self._set.get(key, default)
             else:
-                value = str(
-                    self._spark.conf.get(key) if default is None else self._spark.conf.get(key, default)
-                )
+                value = str(self._spark.conf.get(key, default))
             self.asked[key, default] = value
         return value
 
     def is_on(self, key: str, default: str = "false") -> bool:
-        """Tell whether a setting is true."""
+        """Return whether a setting is true."""
         return self.get(key, default).lower() == "true"
 
 
+def shuffle_partitions(spark: SparkSession) -> int:
+    """Return how many partitions Spark shuffles DataFrames into."""
+    return int(SessionConf(spark).get("spark.sql.shuffle.partitions", "200"))
+
+
 class _Filter(logging.Filter):
-    """Drops records of threads that are within :func:`own_work`."""
+    """Drops records of threads that are within :func:`internal_query`."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         return _within.get() is None
@@ -158,13 +188,13 @@ class _Filter(logging.Filter):
 _filter = _Filter()
 
 
-def at_own_work() -> bool:
-    """Return whether this thread is within :func:`own_work`."""
+def is_internal_query() -> bool:
+    """Return whether this thread is within :func:`internal_query`."""
     return _within.get() is not None
 
 
 @contextmanager
-def own_work() -> Iterator[None]:
+def internal_query() -> Iterator[None]:
     """Ask Spark without its log, and as it is, in this thread, while the body runs."""
     from pyspark.logger import PySparkLogger  # makes loggers of its own class, before ours does
 
@@ -182,17 +212,16 @@ def start_seconds(spark: SparkSession) -> float:
 
     The first call in a session runs a few tiny jobs; the workers that they start are there for later ones.
     """
-    known = _START_SECONDS.get(spark)
-    if known is None:
-        one = spark.range(1)
-        plain = min(_timed(one.selectExpr("id + 1 AS id")) for _ in range(_STARTS))
-        known = _START_SECONDS[spark] = max(
-            0.0, min(_timed(one.mapInArrow(_same, "id long")) for _ in range(_STARTS)) - plain
-        )
-    return known
+    facts = facts_of(spark)
+    if facts.start_seconds is None:
+        row = spark.range(1)
+        plain = min(_timed(row.selectExpr("id + 1 AS id")) for _ in range(_RUNS))
+        staged = min(_timed(row.mapInArrow(_same, "id long")) for _ in range(_RUNS))
+        facts.start_seconds = max(0.0, staged - plain)
+    return facts.start_seconds
 
 
-@prompt
+@low_latency
 def _same(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     yield from batches
 
@@ -202,8 +231,98 @@ def _timed(frame: DataFrame) -> float:
     try:
         frame.collect()
     except Exception as error:
-        found = translated(error)  # the first that runs in the workers' Python, which may lack Millrace
-        if found is error:
+        ours = translated(error)  # the first that runs in the workers' Python, which may lack Millrace
+        if ours is error:
             raise
-        raise found from error
+        raise ours from error
     return time.perf_counter() - start
+
+
+@dataclass(frozen=True)
+class _Attempt:
+    """Runs in a task, whose one row is why the attempt failed."""
+
+    attempt: Callable[[], str | None]
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        import pyarrow as pa
+
+        for _ in batches:
+            pass  # Spark wants all to be read
+        yield pa.RecordBatch.from_arrays([pa.array([self.attempt()], pa.string())], ["why"])
+
+
+def try_in_task(spark: SparkSession, attempt: Callable[[], str | None]) -> str | None:
+    """Let a task try something, and return why that failed: what it says itself, or Spark of its job."""
+    try:
+        frame = spark.range(0, 1, 1, 1).mapInArrow(_Attempt(attempt), "why string")
+        return frame.collect()[0][0]  # type: ignore[no-any-return]
+    except Exception as error:
+        if not is_sparks(error):
+            raise
+        return first_line(error)
+
+
+def own_address(driver: str) -> str:
+    """Return this machine's address on the way to Spark's driver."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        probe.connect((driver, 9))  # sends nothing: it only chooses the way
+        return str(probe.getsockname()[0])
+
+
+def why_unreached(spark: SparkSession, store: Remote, path: str) -> str | None:
+    """Return why a store cannot be read directly, None where it can; each store is tried once a session.
+
+    A task tries it too, unless storage options give the tasks all that this process has. ``path`` is anything
+    in the store.
+    """
+    unreached = facts_of(spark).unreached
+    if store not in unreached:
+        why = _why(store, path)
+        unreached[store] = f"this process does not reach {store.root}: {why}" if why else None
+        if why is None and not store.options:
+            why = _why_tasks(spark, store, path)
+            unreached[store] = f"tasks do not reach {store.root}: {why}" if why else None
+    return unreached[store]
+
+
+def _why(store: Remote, path: str) -> str | None:
+    from millrace.parquet.remote import NoConnection
+
+    try:
+        store.info(path)
+    except (MillraceError, NoConnection) as error:
+        return str(error)
+    return None
+
+
+def _why_tasks(spark: SparkSession, store: Remote, path: str) -> str | None:
+    return try_in_task(spark, partial(_why, store, path))
+
+
+def shares_disks(spark: SparkSession) -> bool:
+    """Return whether Spark's driver has this machine's files; a Spark Connect server may run elsewhere."""
+    return not is_connect(spark) or _finds_files(spark, schemeless=False)
+
+
+def paths_are_local(spark: SparkSession) -> bool:
+    """Return whether Spark, too, takes a path without a scheme for one of this machine's files."""
+    return _finds_files(spark, schemeless=True)
+
+
+def _finds_files(spark: SparkSession, *, schemeless: bool) -> bool:
+    """Return whether Spark finds a new file of this machine; asked once a session."""
+    from pyspark.errors import PySparkException
+
+    facts = facts_of(spark).finds_files
+    if schemeless not in facts:
+        with tempfile.TemporaryDirectory(prefix="millrace-") as folder:
+            file = Path(folder) / "seen.txt"
+            file.touch()
+            path = str(file) if schemeless else file.as_uri()
+            try:
+                uris = spark.read.text(path).inputFiles()
+            except PySparkException:
+                uris = []
+        facts[schemeless] = any(uri.startswith("file:") for uri in uris)
+    return facts[schemeless]

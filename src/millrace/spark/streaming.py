@@ -22,9 +22,9 @@ from millrace.errors import InputError
 from millrace.options import Options
 from millrace.spark.coordinating import host_of
 from millrace.spark.failures import shortened
-from millrace.spark.session import own_work
+from millrace.spark.session import internal_query
 from millrace.spark.types import normalise
-from millrace.spark.worker import prompt
+from millrace.spark.worker import low_latency
 
 if TYPE_CHECKING:
     from millrace.limits.registration import Address
@@ -32,12 +32,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Target:
-    """Where tasks send results; travels to them.
-
-    Attributes:
-        address: Of the process that wants them.
-        stream: What they belong to.
-    """
+    """Where tasks send results: the process that wants them, and the stream there; travels to them."""
 
     address: Address
     stream: str
@@ -63,7 +58,7 @@ class _Send:
     schema: pa.Schema
 
     @shortened
-    @prompt
+    @low_latency
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         self.target.send(normalise(batch, self.schema) for batch in batches)
         yield from ()
@@ -75,11 +70,7 @@ def sent(frame: DataFrame, schema: pa.Schema) -> Callable[[Target], DataFrame]:
 
 
 def endless() -> Iterator[pa.RecordBatch]:
-    """Refuse to hand out a result that never ends.
-
-    Raises:
-        InputError: Always.
-    """
+    """Refuse to hand out a result that never ends."""
     raise InputError(
         "a query of streams has no end to wait for: start it with df.writeStream, and read what it writes"
     )
@@ -90,14 +81,7 @@ def stream_of(
 ) -> Iterator[pa.RecordBatch]:
     """Run a job and yield what its tasks send, as it comes; the job is cancelled when the iterator is closed.
 
-    Args:
-        spark: The session.
-        options: The run's settings.
-        schema: Of the result.
-        frame_of: Returns the DataFrame to run, without rows of its own.
-
-    Raises:
-        Exception: What the job raised.
+    ``frame_of`` returns the DataFrame to run, without rows of its own. What the job raises is raised here.
     """
     limits.check_libraries("a result that is read as it comes")
     from millrace.spark.results import ResultsServer
@@ -111,7 +95,7 @@ def stream_of(
         def run() -> None:
             spark.addTag(tag)  # tags belong to a thread
             try:
-                with own_work():  # the action is the reader's
+                with internal_query():  # the action is the reader's
                     frame.collect()
             except BaseException as error:  # noqa: BLE001  # it is raised where the rows are wanted
                 stream.fail(error)
@@ -122,11 +106,11 @@ def stream_of(
 
         thread = threading.Thread(target=run, name="millrace results", daemon=True)
         thread.start()
-        done = False
+        is_done = False
         try:
             yield from stream
-            done = True
+            is_done = True
         finally:
-            if not done and thread.is_alive():
+            if not is_done and thread.is_alive():
                 spark.interruptTag(tag)
     thread.join()

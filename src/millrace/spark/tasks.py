@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 
 import pyarrow as pa
-from pyspark import TaskContext
 
 from millrace.engine.aggregates import AggregateSpec, PartialAggregation
 from millrace.engine.arrivals.key_ranges import KeyRanges
@@ -18,17 +17,27 @@ from millrace.engine.peak import peak_memory
 from millrace.engine.spec import JoinSpec
 from millrace.engine.spill.run_of import run_of
 from millrace.options import Options
-from millrace.spark.dealing import ByContent, Deal, InTurn
-from millrace.spark.dealt_scan import LEAST_ROWS, Held, Scan, tell_sizes
-from millrace.spark.exchange import FIGURES, BlockReader, BlockWriter, Cut, block_rows, figures_block
+from millrace.spark.exchange import (
+    FIGURES,
+    BlockReader,
+    BlockWriter,
+    Cut,
+    HashPartitioner,
+    Partitioner,
+    RoundRobin,
+    block_rows,
+    figures_block,
+)
 from millrace.spark.failures import shortened
+from millrace.spark.frames import task_name
 from millrace.spark.limits import Limits
 from millrace.spark.lookups import Lookups
 from millrace.spark.reduction import Reducer, Reduction
-from millrace.spark.reports import FileWarmStart, Sink, task_name
+from millrace.spark.reports import FileWarmStart, Sink
 from millrace.spark.streaming import Target
+from millrace.spark.task_inputs import LEAST_ROWS, InlineTable, Scan, with_sizes
 from millrace.spark.types import normalise
-from millrace.spark.worker import prompt
+from millrace.spark.worker import low_latency, partition_number
 
 
 @dataclass(frozen=True)
@@ -36,19 +45,14 @@ class EddyTask:
     """Runs the eddy of one cell.
 
     Attributes:
-        join: The block.
-        options: The run's settings.
         stream: Alias of the relation to leave unbuilt, or None.
         scans: By alias, the relations that the task reads itself.
         frame: Alias of the relation whose tuples are the task's input, or None.
         exchanged: Whether the task's input is blocks; otherwise, without ``frame``, it is one row
             that holds the cell's number.
-        limits: How the tasks agree on the limits of users' predicates.
         warm_start: What tasks on this machine have learned, None where there are no users' predicates.
         last: With sorted blocks, the number of the relation whose blocks come last.
-        sink: Where the figures go.
-        lookups: The relations that are looked up, None without.
-        unread: Aliases of those among them that are not read as well.
+        unread: Aliases of relations that are looked up and not read as well.
         target: Where the result goes as it comes; None gives it to Spark.
         aggregate: How its rows are aggregated before they are handed on; None hands them on as they are.
     """
@@ -56,7 +60,7 @@ class EddyTask:
     join: JoinSpec
     options: Options
     stream: str | None
-    scans: dict[str, Scan | Held]
+    scans: dict[str, Scan | InlineTable]
     frame: str | None
     exchanged: bool
     limits: Limits
@@ -74,7 +78,7 @@ class EddyTask:
         return task_name(self.sink.run)
 
     @shortened
-    @prompt
+    @low_latency
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Yield the cell's part of the result."""
         began = time.perf_counter()
@@ -85,7 +89,7 @@ class EddyTask:
             # The partition's number will not do: inside a UNION Spark counts on from the other branch.
             cell = reader.cell
         else:
-            cell = number_of(batches) if self.frame is None else _partition()
+            cell = number_of(batches) if self.frame is None else partition_number()
         if cell is None:
             return  # without a block some relation has no tuple for this cell, so there is no result
         ranges = KeyRanges()
@@ -94,25 +98,25 @@ class EddyTask:
         if self.aggregate is not None:
             aggregation = PartialAggregation(self.aggregate, schema)
             schema = self.aggregate.schema(schema)
-        with self.lookups.open(self.join) if self.lookups else nullcontext() as opened:
+        with self.lookups.open(self.join) if self.lookups else nullcontext() as access:
             run = run_of(
-                tell_sizes(self.join, self.scans, cell),
+                with_sizes(self.join, self.scans, cell),
                 sources,
                 self.options,
                 stream=self.stream,
                 callers=self.limits.caller,
                 warm_start=self.warm_start,
-                access=opened.access if opened else None,
+                access=access,
                 ranges=ranges,
             )
             results = run.run()
 
-            def done() -> CellFigures:
-                made = run.figures(cell)
+            def figures_so_far() -> CellFigures:
+                figures = run.figures(cell)
                 if reader is None:
-                    return made
+                    return figures
                 return replace(
-                    made,
+                    figures,
                     rows_exchanged=reader.rows,
                     blocks_exchanged=reader.blocks,
                     bytes_exchanged=reader.bytes,
@@ -120,7 +124,7 @@ class EddyTask:
 
             if aggregation is not None:
                 results = aggregation.over(results)
-            with self.sink.telling(f"cell {cell}.0", done):
+            with self.sink.report_live(f"cell {cell}.0", figures_so_far):
                 if self.target is None:
                     for result in results:
                         yield self.sink.data(result)
@@ -130,10 +134,10 @@ class EddyTask:
             reader.drain()
         if not self.sink.active:
             return
-        figures = done()
+        figures = figures_so_far()
         modules = [*figures.modules, *ranges.figures()]
-        if opened:
-            modules += opened.figures()
+        for lookups in (access or {}).values():
+            modules += [lookup.figures() for lookup in lookups]
         if aggregation is not None:
             modules.append(aggregation.figures())
         texts = [] if reader is None else reader.figures
@@ -160,29 +164,27 @@ class EddyTask:
 class ScanTask:
     """A map task of the exchange: scans its row groups and cuts their tuples by cell.
 
-    The input is one row that holds the task's number.
+    The input is one row that holds the task's number. ``scans`` are by alias.
     """
 
-    aliases: tuple[str, ...]
-    scans: tuple[Scan, ...]
-    cuts: tuple[Cut, ...]
+    scans: dict[str, tuple[Scan, Cut]]
     batch_size: int
     sink: Sink
     reduction: Reduction | None = None
 
     @shortened
-    @prompt
+    @low_latency
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Yield rows of blocks."""
         task = number_of(batches)
         if task is None:
             return
-        books = _Books(f"scan {task}", self.sink, self.reduction)
-        with books.telling():
-            for alias, scan, cut in zip(self.aliases, self.scans, self.cuts, strict=True):
-                rows = scan.read(task, self.batch_size, partial(books.ranges.keeps, alias))
-                yield from books.cut(alias, rows, cut, InTurn(task))
-        yield from books.close()
+        side = _MapSide(f"scan {task}", self.sink, self.reduction)
+        with self.sink.report_live(side.task, side.figures):
+            for alias, (scan, cut) in self.scans.items():
+                rows = scan.read(task, self.batch_size, partial(side.ranges.keeps, alias))
+                yield from side.cut(alias, rows, cut, RoundRobin(task))
+        yield from side.report()
 
 
 @dataclass(frozen=True)
@@ -196,15 +198,15 @@ class CutTask:
     reduction: Reduction | None = None
 
     @shortened
-    @prompt
+    @low_latency
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Yield rows of blocks."""
-        task = _partition()
-        books = _Books(f"cut {self.alias} {task}", self.sink, self.reduction)
+        task = partition_number()
+        side = _MapSide(f"cut {self.alias} {task}", self.sink, self.reduction)
         source = _normalised(batches, self.schema)
-        with books.telling():
-            yield from books.cut(self.alias, source, self.cut, ByContent(task))
-        yield from books.close()
+        with self.sink.report_live(side.task, side.figures):
+            yield from side.cut(self.alias, source, self.cut, HashPartitioner(task))
+        yield from side.report()
 
 
 def _normalised(batches: Iterator[pa.RecordBatch], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
@@ -223,11 +225,6 @@ def number_of(batches: Iterator[pa.RecordBatch]) -> int | None:
     return int(numbers[0]) if numbers else None
 
 
-def _partition() -> int:
-    context = TaskContext.get()
-    return 0 if context is None else context.partitionId()
-
-
 @dataclass
 class _Cutting:
     """One relation that is cut: rows read, batches, and seconds so far."""
@@ -243,57 +240,54 @@ class _Cutting:
         return ModuleFigures(name, "scan", self.rows, self.writer.rows, self.calls, self.seconds)
 
 
-class _Books:
-    """Cuts relations in one map task, of what their reduction leaves, and keeps the task's figures."""
+class _MapSide:
+    """Cuts what their reduction leaves of relations, in one map task, and keeps the task's figures."""
 
     def __init__(self, task: str, sink: Sink, reduction: Reduction | None) -> None:
-        self._task = task
+        self.task = task
+        self.ranges = KeyRanges()
         self._sink = sink
         self._began = time.perf_counter()
-        self.ranges = KeyRanges()
         self._reducer = Reducer(reduction, self.ranges)
-        self._cut: list[_Cutting] = []
-
-    def telling(self) -> AbstractContextManager[object]:
-        """Return what tells figures while the body runs."""
-        return self._sink.telling(self._task, self._figures)
+        self._cuttings: list[_Cutting] = []
 
     def cut(
-        self, alias: str, source: Iterator[pa.RecordBatch], cut: Cut, deal: Deal
+        self, alias: str, source: Iterator[pa.RecordBatch], cut: Cut, partitioner: Partitioner
     ) -> Iterator[pa.RecordBatch]:
         began = time.perf_counter()
-        writer = BlockWriter(cut, deal)
+        writer = BlockWriter(cut, partitioner)
         cutting = _Cutting(alias, writer)
-        self._cut.append(cutting)
+        self._cuttings.append(cutting)
         for batch in source:
             cutting.rows += batch.num_rows
             cutting.calls += 1
-            kept = self._reducer.reduced(cut.relation, batch)
-            if kept.num_rows:
-                yield from writer.add(kept)
+            reduced = self._reducer.reduced(cut.relation, batch)
+            if reduced.num_rows:
+                yield from writer.add(reduced)
             cutting.seconds = time.perf_counter() - began
         yield from writer.finish()
         cutting.seconds = time.perf_counter() - began
 
-    def close(self) -> Iterator[pa.RecordBatch]:
+    def report(self) -> Iterator[pa.RecordBatch]:
+        """Report the figures, as a block of their own where they have to travel with the data."""
         if not self._sink.active:
             return
-        text = self._figures().to_json()
-        if not self._sink.add(self._task, text):
+        text = self.figures().to_json()
+        if not self._sink.add(self.task, text):
             yield block_rows([(0, FIGURES, figures_block(text))])
 
-    def _figures(self) -> CellFigures:
-        """Return what has been done so far; also while a relation is cut, and from another thread."""
+    def figures(self) -> CellFigures:
+        """Return what was done so far; also while a relation is cut, and from another thread."""
         return CellFigures(
             cell=-1,
             seconds=time.perf_counter() - self._began,
             modules=(
-                *(cutting.figures() for cutting in self._cut),
+                *(cutting.figures() for cutting in self._cuttings),
                 *self._reducer.figures(),
                 *self.ranges.figures(),
             ),
-            rows_exchanged=sum(cutting.writer.rows for cutting in self._cut),
-            blocks_exchanged=sum(cutting.writer.blocks for cutting in self._cut),
-            bytes_exchanged=sum(cutting.writer.bytes for cutting in self._cut),
+            rows_exchanged=sum(cutting.writer.rows for cutting in self._cuttings),
+            blocks_exchanged=sum(cutting.writer.blocks for cutting in self._cuttings),
+            bytes_exchanged=sum(cutting.writer.bytes for cutting in self._cuttings),
             peak_bytes=peak_memory(),
         )

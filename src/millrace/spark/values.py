@@ -17,12 +17,14 @@ from pyarrow import types as t
 from pyspark.sql import Row, SparkSession
 from pyspark.sql.types import VariantVal
 
+from millrace.spark.session import SessionConf
+
 Convert = Callable[[Any], Any]
 
 
 def spark_values(spark: SparkSession) -> SparkValues:
     """Return the conversions under the session's time zone."""
-    return SparkValues(str(spark.conf.get("spark.sql.session.timeZone")))
+    return SparkValues(SessionConf(spark).get("spark.sql.session.timeZone"))
 
 
 @dataclass(frozen=True)

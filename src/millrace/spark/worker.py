@@ -34,7 +34,7 @@ _LOCAL = ("127.0.0.1", "::1", "::ffff:127.0.0.1")
 _modules = 0
 
 
-def prompt(task: Callable[P, Iterator[T]]) -> Callable[P, Iterator[T]]:
+def low_latency(task: Callable[P, Iterator[T]]) -> Callable[P, Iterator[T]]:
     """Let a task have its input at once, the next one begin soon, and its memory be measured."""
 
     @functools.wraps(task)
@@ -47,6 +47,14 @@ def prompt(task: Callable[P, Iterator[T]]) -> Callable[P, Iterator[T]]:
     return run
 
 
+def partition_number() -> int:
+    """Return which of its stage's partitions this task is for, 0 where there is no task."""
+    from pyspark import TaskContext
+
+    context = TaskContext.get()
+    return 0 if context is None else context.partitionId()
+
+
 def acknowledge() -> int:
     """Acknowledge at once what comes from processes of this machine; returns from how many of them.
 
@@ -54,19 +62,19 @@ def acknowledge() -> int:
     """
     if not hasattr(socket, "TCP_QUICKACK"):
         return 0
-    asked = 0
+    acknowledged = 0
     for name in os.listdir(_OPEN):  # noqa: PTH208  # numbers, many times a query
         try:
             if not stat.S_ISSOCK(os.fstat(int(name)).st_mode):
                 continue
-            with socket.socket(fileno=os.dup(int(name))) as one:
-                if one.family not in (socket.AF_INET, socket.AF_INET6) or one.getpeername()[0] not in _LOCAL:
+            with socket.socket(fileno=os.dup(int(name))) as own:
+                if own.family not in (socket.AF_INET, socket.AF_INET6) or own.getpeername()[0] not in _LOCAL:
                     continue
-                one.setsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK, 1)
-                asked += 1
+                own.setsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK, 1)
+                acknowledged += 1
         except OSError:
             continue  # closed meanwhile, or it listens
-    return asked
+    return acknowledged
 
 
 def look_again() -> None:

@@ -9,10 +9,9 @@ import numpy as np
 import pyarrow as pa
 from pyspark import TaskContext
 
-from millrace.spark.dealing import ByContent
-from millrace.spark.exchange import BLOCK_SCHEMA, NOTHING, BlockWriter, Cut, block_rows
+from millrace.spark.exchange import BLOCK_SCHEMA, NOTHING, BlockWriter, Cut, HashPartitioner, block_rows
 from millrace.spark.hypercube import Cube
-from millrace.spark.worker import prompt
+from millrace.spark.worker import low_latency
 from millrace.streams.processor import CONTROL
 from millrace.streams.tagged_union import Layout, untagged
 
@@ -33,7 +32,7 @@ class Pack:
     block_bytes: int
     keys: tuple[int, ...]
 
-    @prompt
+    @low_latency
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Yield blocks, and before them one for the key that watches over the checkpoint, and each cell."""
         context = TaskContext.get()
@@ -41,7 +40,7 @@ class Pack:
         others = self.keys if context is None or context.partitionId() == 0 else ()
         yield block_rows([(key, NOTHING, pa.py_buffer(b"")) for key in (CONTROL, *others)])
         writers = {
-            number: BlockWriter(Cut(number, self.cube, self.block_bytes), ByContent(0))
+            number: BlockWriter(Cut(number, self.cube, self.block_bytes), HashPartitioner(0))
             for number in self.layouts
         }
         for batch in batches:
@@ -66,7 +65,7 @@ class Unpack:
 
     schema: pa.Schema
 
-    @prompt
+    @low_latency
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Yield the rows."""
         for batch in batches:

@@ -24,12 +24,12 @@ from millrace.options import Options
 from millrace.parquet.parquet import splits
 from millrace.reports.micro_batch import PREFIX, SEPARATOR
 from millrace.spark.block import Block, FrameInput, ParquetInput, PreparedBlock
-from millrace.spark.dealt_scan import Held, Scan, held
 from millrace.spark.exchange import BLOCK_SCHEMA
-from millrace.spark.hypercube import Cube, choose
-from millrace.spark.placement import dealing, with_nulls
-from millrace.spark.session import default_parallelism
+from millrace.spark.hypercube import Cube
+from millrace.spark.placement import choose_cube
+from millrace.spark.session import SessionConf, default_parallelism, shuffle_partitions
 from millrace.spark.streaming import endless
+from millrace.spark.task_inputs import InlineTable, Scan
 from millrace.spark.types import spark_schema
 from millrace.streams.exchange import Pack, Unpack
 from millrace.streams.processor import OUTPUT, CellProcessor
@@ -126,9 +126,8 @@ def deal(
     keeps = retention(list(times.columns), times.bounds)
     aliases = block.join.aliases
     cells = _cells(spark, options)
-    graph, staying = dealing(block.join)
     weights = [1.0 if alias in times.columns else 0.0 for alias in aliases]
-    cube = with_nulls(choose(graph, weights, cells, [w == 0 for w in weights]), staying)
+    cube = choose_cube(block.join, weights, cells, [w == 0 for w in weights])
     keys = _keys(spark, cells)[: cube.cells]
     leads = roles(block, times.columns, cube) if share else {}
     streams = tuple(
@@ -173,7 +172,7 @@ def deal(
 def _check_provider(spark: SparkSession) -> None:
     """Raise SetupError unless state is kept in RocksDB, by an operator that can be had."""
     require("streams", "a join of streams, whose state Spark sends to Python,", "google.protobuf")
-    provider = str(spark.conf.get(_PROVIDER, ""))
+    provider = SessionConf(spark).get(_PROVIDER, "")
     if provider != _ROCKSDB:
         raise SetupError(
             f"a continuous join keeps its state in RocksDB, and the session's state store is {provider!r}: "
@@ -184,7 +183,7 @@ def _check_provider(spark: SparkSession) -> None:
 
 def _cells(spark: SparkSession, options: Options) -> int:
     """Return the number of cells: one for each partition of Spark's state."""
-    partitions = int(str(spark.conf.get("spark.sql.shuffle.partitions", "200")))
+    partitions = shuffle_partitions(spark)
     cores = default_parallelism(spark)
     if partitions > _MOST_CELLS * cores:
         warnings.warn(
@@ -225,7 +224,7 @@ def _frame(block: Block, alias: str) -> FrameInput:
     return given
 
 
-def _table(block: Block, alias: str) -> Scan | Held:
+def _table(block: Block, alias: str) -> Scan | InlineTable:
     """Return how a table is read, which every cell does when it begins."""
     given = block.inputs[alias]
     schema = block.join.relation(alias).schema
@@ -234,7 +233,7 @@ def _table(block: Block, alias: str) -> Scan | Held:
             parts = (splits(table, filters, columns),)
             return Scan.of(schema, filters, parts, table.computed)
         case FrameInput():
-            kept = held(given.frame, schema)
+            kept = InlineTable.of(given.frame, schema)
             if kept.table.nbytes > _MOST_TABLE:
                 raise SetupError(
                     f"table {alias!r} is a DataFrame of {kept.table.nbytes:,} bytes, and travels with every "

@@ -17,8 +17,8 @@ from millrace.engine.runs.continuous import ContinuousRun
 from millrace.engine.spec import JoinSpec
 from millrace.errors import ReadError
 from millrace.options import Options
-from millrace.spark.dealt_scan import Held, Scan, tell_sizes
 from millrace.spark.hypercube import Axis
+from millrace.spark.task_inputs import InlineTable, Scan, with_sizes
 
 FORMAT = 3
 """Version of what a checkpoint holds. Format 2, which is read too, has fingerprints of text."""
@@ -64,7 +64,7 @@ class ContinuousJoin:
     name: str
     join: JoinSpec
     streams: tuple[Stream, ...]
-    tables: Mapping[str, Scan | Held]
+    tables: Mapping[str, Scan | InlineTable]
     options: Options
     cells: int
     dealt: str
@@ -142,7 +142,7 @@ class ContinuousJoin:
         size = self.options.batch_size
         tables = {alias: table.read(0, size) for alias, table in self.tables.items()}
         streams = [stream.alias for stream in self.streams]
-        join = tell_sizes(self.join, self.tables, 0)
+        join = with_sizes(self.join, self.tables, 0)
         try:
             return ContinuousRun(join, streams, tables, self.options, warm_start=_Lessons(lessons))
         except ReadError as error:

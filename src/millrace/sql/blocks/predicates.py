@@ -19,9 +19,9 @@ from sqlglot import exp
 from millrace.engine.expressions import Call, Column, ColumnRef, Literal, Operand
 from millrace.errors import PredicateError
 from millrace.predicates import PredicateSpec, Values
+from millrace.spark.mask import Slot
 from millrace.spark.predicates import Predicate, check_arity
 from millrace.spark.types import arrow_type
-from millrace.spark.where import Slot
 from millrace.sql.expr.constants import Constants
 from millrace.sql.expr.translate import Lookup
 from millrace.sql.planner.plan import FilterPlan

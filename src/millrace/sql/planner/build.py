@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
     from millrace.spark.block import PreparedBlock
-    from millrace.spark.where import Mask
+    from millrace.spark.mask import Mask
 
 
 @dataclass(frozen=True)

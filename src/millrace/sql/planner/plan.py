@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from millrace.spark.block import Block, FrameInput, Input
-from millrace.spark.where import Slot
+from millrace.spark.mask import Slot
 from millrace.streams.retention import EventTimes
 
 _SCANNED = re.compile(r"__c(\d+)\b")

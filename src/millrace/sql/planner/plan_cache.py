@@ -26,8 +26,8 @@ from pyspark.errors import PySparkException
 
 from millrace.errors import MillraceError
 from millrace.options import Options
-from millrace.spark.live import looking
 from millrace.spark.path_tables import PathTable
+from millrace.spark.reports import told_board
 from millrace.spark.session import default_parallelism
 from millrace.sql.planner.build import PlannedQuery
 from millrace.sql.session.asking import Analysis
@@ -100,7 +100,7 @@ def key_of(text: str, args: Mapping[str, Any], tables: Tables, options: Options)
     # Python takes values for equal that are not the same to Spark: two scales of a decimal, two zeros.
     values = ((name, type(value), repr(value)) for name, value in args.items())
     # Tasks of a query that was planned while nobody looked tell nothing while they run.
-    key = (text, tuple(values), tuple(named), options, looking())
+    key = (text, tuple(values), tuple(named), options, told_board()[1])
     try:
         hash(key)
     except TypeError:

@@ -15,7 +15,7 @@ from millrace.engine.expressions import ColumnRef, Predicate, columns_of
 from millrace.errors import InputError
 from millrace.options import Options
 from millrace.spark.block import FrameInput
-from millrace.spark.session import own_work
+from millrace.spark.session import internal_query
 from millrace.spark.types import arrow_schema
 from millrace.sql.blocks.conditions import connected
 from millrace.sql.planner.build import with_inputs
@@ -155,7 +155,7 @@ class SharedJoin:
 
     @contextmanager
     def _planner(self) -> Iterator[Planner]:
-        with own_work(), closing(Planner(self._spark, self._options, self._streams, {}, {})) as planner:
+        with internal_query(), closing(Planner(self._spark, self._options, self._streams, {}, {})) as planner:
             yield planner
 
 

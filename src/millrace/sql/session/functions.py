@@ -16,10 +16,10 @@ from pyspark.sql import SparkSession
 
 from millrace.errors import PredicateError, QueryError
 from millrace.options import Options
+from millrace.spark.mask import Mask, Slot
 from millrace.spark.plain import certain, plain_function
 from millrace.spark.predicates import Predicate, check_sendable
 from millrace.spark.session import is_connect
-from millrace.spark.where import Mask, Slot, mask
 
 Predicates = Mapping[str, object] | Iterable[object]
 
@@ -103,7 +103,7 @@ class Functions:
         check_sendable(spec)
         name = f"{_RESERVED}_{next(_numbers)}_{predicate.name}"
         if spec.kind == "async":
-            self.masks[key] = mask(self._spark, [Slot(certain(spec))], self._options)
+            self.masks[key] = Mask.of(self._spark, [Slot(certain(spec))], self._options)
             function = self.masks[key].function
         else:
             function = plain_function(predicate)
@@ -117,7 +117,7 @@ class Functions:
 
         ``labels`` are the function's arguments, for errors and reports.
         """
-        filter_ = mask(self._spark, slots, self._options, labels)
+        filter_ = Mask.of(self._spark, slots, self._options, labels)
         self._spark.udf.register(name, filter_.function)
         self._registered.append(name)
         return filter_

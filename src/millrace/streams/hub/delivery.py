@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 from pyspark import TaskContext
 
 from millrace.errors import InputError
-from millrace.spark.worker import prompt
+from millrace.spark.worker import low_latency
 from millrace.streams.hub.folder import Folder
 from millrace.streams.hub.task import ENVELOPE
 
@@ -85,7 +85,7 @@ class Write:
     sinks: Mapping[int, FileSink]
     batch: int
 
-    @prompt
+    @low_latency
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Yield what is not written."""
         context = TaskContext.get()

@@ -1,4 +1,7 @@
-"""What tasks read themselves: files whose row groups are dealt to them, or a table that they are sent."""
+"""What tasks read themselves: row groups that are dealt to them, or a table that travels with the plan.
+
+A file of its own, so that the tasks of streams load these and not the tasks of blocks.
+"""
 
 from __future__ import annotations
 
@@ -25,11 +28,9 @@ LEAST_ROWS = 4096
 
 @dataclass(frozen=True)
 class Scan:
-    """A direct scan of one relation, dealt to tasks.
+    """A direct scan of one relation, its row groups dealt to tasks.
 
     Attributes:
-        schema: What the relation's tuples look like.
-        filters: Applied while reading.
         parts: The splits of each task; a single part is read whole by every task. Spark sends one function
             to all tasks, and a table of many files has ten thousands of splits: so each part is packed by
             itself, and a task unpacks its own only.
@@ -52,17 +53,19 @@ class Scan:
         computed: tuple[tuple[str, Value], ...] = (),
     ) -> Scan:
         """Return a scan of parts, which are packed; paths are long and alike, so they are compressed."""
-        dealt = [tuple(part) for part in parts]
-        packed = tuple(zlib.compress(pickle.dumps(part, -1), 1) for part in dealt)
-        sizes = tuple((sum(s.rows for s in part), sum(s.rows * s.passing for s in part)) for part in dealt)
+        splits = [tuple(part) for part in parts]
+        packed = tuple(zlib.compress(pickle.dumps(part, -1), 1) for part in splits)
+        sizes = tuple((sum(s.rows for s in part), sum(s.rows * s.passing for s in part)) for part in splits)
         return cls(schema, filters, packed, computed, sizes)
 
-    def tell(self, relation: RelationSpec, task: int) -> RelationSpec:
+    def sized(self, relation: RelationSpec, task: int) -> RelationSpec:
         """Return the relation with the size of what is the task's to read."""
         rows, passing = self.sizes[0] if len(self.sizes) == 1 else self.sizes[task]
         return relation.expect(passing, rows, guessed=bool(self.filters))
 
-    def read(self, task: int, batch_size: int, keeps: Keeps | None = None) -> Iterator[pa.RecordBatch]:
+    def read(
+        self, task: int, batch_size: int = LEAST_ROWS, keeps: Keeps | None = None
+    ) -> Iterator[pa.RecordBatch]:
         """Yield the tuples that are the task's to read, without row groups that are not to be kept."""
         packed = self.parts[0] if len(self.parts) == 1 else self.parts[task]
         own: tuple[Split, ...] = pickle.loads(zlib.decompress(packed))  # noqa: S301  # the plan's own bytes
@@ -73,27 +76,35 @@ class Scan:
 
 
 @dataclass(frozen=True)
-class Held:
+class InlineTable:
     """A table that travels with the plan, read whole by every task."""
 
     table: pa.Table
 
-    def tell(self, relation: RelationSpec, task: int) -> RelationSpec:
+    @classmethod
+    def of(cls, frame: DataFrame, schema: pa.Schema) -> InlineTable:
+        """Return the rows of a DataFrame, with a relation's columns; runs it."""
+        return cls(frame.toArrow().rename_columns(schema.names).cast(schema))
+
+    def sized(self, relation: RelationSpec, task: int) -> RelationSpec:
         """Return the relation with the size of the table."""
         return replace(relation, rows=self.table.num_rows, guessed=False)
 
-    def read(self, task: int, batch_size: int, keeps: Keeps | None = None) -> Iterator[pa.RecordBatch]:
+    def read(
+        self, task: int, batch_size: int = LEAST_ROWS, keeps: Keeps | None = None
+    ) -> Iterator[pa.RecordBatch]:
         """Yield all of its rows; see :meth:`Scan.read`."""
         yield from self.table.to_batches(max_chunksize=batch_size)
 
 
-def tell_sizes(join: JoinSpec, scans: Mapping[str, Scan | Held], task: int) -> JoinSpec:
+def with_sizes(join: JoinSpec, scans: Mapping[str, Scan | InlineTable], task: int) -> JoinSpec:
     """Return a block with the sizes of what a task itself reads of it, by alias."""
-    sources = [scans[each.alias].tell(each, task) if each.alias in scans else each for each in join.sources]
+    return with_sources(
+        join, [scans[r.alias].sized(r, task) if r.alias in scans else r for r in join.sources]
+    )
+
+
+def with_sources(join: JoinSpec, sources: Sequence[RelationSpec]) -> JoinSpec:
+    """Return a block with other descriptions of its relations, those beside the join last."""
     joined = len(join.relations)
     return replace(join, relations=tuple(sources[:joined]), beside=tuple(sources[joined:]))
-
-
-def held(frame: DataFrame, schema: pa.Schema) -> Held:
-    """Return the rows of a DataFrame, with a relation's columns; runs it."""
-    return Held(frame.toArrow().rename_columns(schema.names).cast(schema))

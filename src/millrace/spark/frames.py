@@ -1,0 +1,454 @@
+"""Millrace's DataFrames: PySpark's own, with methods that do a little more.
+
+What Millrace returns is of a class derived from its own, and so is whatever is derived from it: DataFrames,
+groups, writers. Their methods
+
+- raise what a task raised, so that ``except MillraceError`` is enough: Spark passes errors on as its own;
+- tell watchers when an action begins and ends: the line of progress, the live page, the limits of a run;
+- in an enabled session, run what Millrace has in the place of Spark's DataFrame (:class:`Substitute`).
+
+A DataFrame has a handle, which explains it and has its figures, and carries the names of the runs that it is
+made of. What is derived from it carries them too; where they are lost, as behind a view, Spark's plan names
+the tasks of the runs.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+import re
+import threading
+import weakref
+from collections import deque
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
+
+from pyspark.errors import PySparkException
+
+from millrace.errors import InputError
+from millrace.spark.failures import translated
+from millrace.spark.plans import explained
+from millrace.spark.session import is_internal_query
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import DataFrame, SparkSession
+
+    from millrace.limits.progress import LookupProgress
+    from millrace.options import Options
+    from millrace.reports.planned import Explanation
+    from millrace.reports.run_report import RunReport
+    from millrace.spark.plans import Mode
+
+T = TypeVar("T")
+
+
+# PySpark's methods
+
+
+class Methods(NamedTuple):
+    """Public names of one of PySpark's classes, by what they do.
+
+    Attributes:
+        runs: Actions.
+        at_once: They run something on the way, or are otherwise called at once on what would run.
+        derives: They run nothing, and return another DataFrame or group.
+        properties: Of what runs.
+        own: Of Spark's own DataFrame, whatever Millrace has in its place.
+    """
+
+    runs: frozenset[str] = frozenset()
+    at_once: frozenset[str] = frozenset()
+    derives: frozenset[str] = frozenset()
+    properties: frozenset[str] = frozenset()
+    own: frozenset[str] = frozenset()
+
+
+def _methods(**names: str) -> Methods:
+    return Methods(**{role: frozenset(text.split()) for role, text in names.items()})
+
+
+METHODS = {
+    "DataFrame": _methods(
+        runs="""collect count take first head tail show isEmpty toPandas toArrow toLocalIterator foreach
+            foreachPartition checkpoint localCheckpoint""",
+        at_once="""approxQuantile asTable cache corr cov createGlobalTempView createOrReplaceGlobalTempView
+            createOrReplaceTempView createTempView crosstab describe dropDuplicatesWithinWatermark exists
+            explain freqItems inputFiles lateralJoin mergeInto nearestByJoin observe pandas_api persist
+            randomSplit registerTempTable repartitionById sampleBy scalar summary to toJSON transpose
+            unpersist writeTo zip zipWithIndex""",
+        derives="""select selectExpr withColumn withColumns withColumnRenamed withColumnsRenamed withMetadata
+            withWatermark drop toDF alias limit offset distinct dropDuplicates drop_duplicates dropna fillna
+            replace groupBy groupby rollup cube groupingSets agg orderBy sort sortWithinPartitions
+            repartition repartitionByRange coalesce hint sample union unionAll unionByName intersect
+            intersectAll subtract exceptAll crossJoin unpivot melt mapInPandas mapInArrow""",
+        properties="write writeStream storageLevel executionInfo",
+        own="""filter where join transform printSchema isLocal sameSemantics semanticHash colRegex
+            metadataColumn columns dtypes schema isStreaming sparkSession sql_ctx is_cached na stat plot
+            rdd""",
+    ),
+    "GroupedData": _methods(
+        at_once="""apply applyInArrow applyInPandas applyInPandasWithState cogroup pivot transformWithState
+            transformWithStateInPandas""",
+        derives="agg count sum avg mean min max",
+    ),
+    "DataFrameWriter": _methods(
+        runs="save saveAsTable insertInto parquet json csv text orc xml jdbc",
+    ),
+    "DataFrameWriterV2": _methods(runs="create replace createOrReplace append overwrite overwritePartitions"),
+    "MergeIntoWriter": _methods(runs="merge"),
+    "DataFrameNaFunctions": Methods(),
+    "DataFrameStatFunctions": Methods(),
+}
+"""The methods of what is a DataFrame or leads to one, by class. One that is missing is Spark's own."""
+
+_WITH_METHODS = ("na", "stat")
+"""Properties of Spark's own DataFrame whose methods are derived from it."""
+_LAZY = "toLocalIterator"
+"""The action that begins with the first row that is asked for."""
+_SUBCLASS, _SUBSTITUTE = "_millrace_subclass", "_millrace_substitute"
+
+
+class Substitute(Protocol):
+    """What Millrace may run in the place of something of Spark's with the same rows."""
+
+    def chosen(self, frame: Any) -> Any:
+        """Return it, None where Spark's own runs."""
+
+    def call(
+        self, frame: Any, name: str, plain: Callable[..., Any], args: Any, named: Any, *, derives: bool
+    ) -> Any:
+        """Return what a method gives, which Spark's own is that of ``plain``."""
+
+
+def substitute(frame: T, other: Substitute) -> T:
+    """Call methods of something of Spark's on what Millrace has in its place; returns the former."""
+    setattr(frame, _SUBSTITUTE, other)
+    return _extend(frame)
+
+
+def substitute_of(frame: Any) -> Any:
+    """Return what may run in the place of something, None for most."""
+    return getattr(frame, "__dict__", {}).get(_SUBSTITUTE)  # other attributes of DataFrames are columns
+
+
+def running(frame: DataFrame) -> DataFrame:
+    """Return the DataFrame that runs in the place of one, which may be itself."""
+    other = None if is_internal_query() else substitute_of(frame)
+    chosen: DataFrame | None = None if other is None else other.chosen(frame)
+    return frame if chosen is None else chosen
+
+
+def _extend(made: T) -> T:
+    kind: Any = type(made)
+    if not hasattr(kind, _SUBCLASS):
+        made.__class__ = subclass_of(kind)
+    return made
+
+
+@functools.cache
+def subclass_of(kind: type[Any]) -> type[Any]:
+    """Return a class whose methods do more, and which shows itself as its base."""
+    own: dict[str, Any] = {"__module__": kind.__module__, "__doc__": kind.__doc__, _SUBCLASS: True}
+    methods = METHODS.get(kind.__name__, Methods())
+    for name in dir(kind):
+        member = getattr(kind, name)
+        if name in methods.properties or (name in _WITH_METHODS and isinstance(member, property)):
+            own[name] = property(_method(kind, name, methods), doc=member.__doc__)
+        elif callable(member) and (not name.startswith("_") or name == "__getitem__"):
+            own[name] = _method(kind, name, methods)
+    return type(kind.__name__, (kind,), own)
+
+
+def _method(kind: type[Any], name: str, methods: Methods) -> Callable[..., Any]:
+    is_property = isinstance(getattr(kind, name), property)
+    can_be_substituted = name in methods.runs | methods.at_once | methods.derives | methods.properties
+    action = name if name in methods.runs else None
+
+    def current() -> Callable[..., Any]:  # another may stand there by now
+        member = getattr(kind, name)
+        return member.fget if is_property else member  # type: ignore[no-any-return]
+
+    def plain(self: Any, /, *args: Any, **named: Any) -> Any:
+        with acting(None if action == _LAZY else action, self):
+            result = current()(self, *args, **named)
+        if type(result).__name__ in METHODS and type(result).__module__.startswith("pyspark.sql."):
+            carry(_extend(result), carried(result, self, *args, *named.values()))
+        return acted(action, self, result) if isinstance(result, Iterator) else result
+
+    @functools.wraps(current())
+    def called(self: Any, /, *args: Any, **named: Any) -> Any:
+        other = substitute_of(self) if can_be_substituted and not is_internal_query() else None
+        if other is None:
+            return plain(self, *args, **named)
+        if not is_property:
+            return other.call(self, name, plain, args, named, derives=name in methods.derives)
+        chosen = other.chosen(self)
+        return plain(self) if chosen is None else getattr(chosen, name)
+
+    return called
+
+
+# Actions
+
+
+class Carried(NamedTuple):
+    """What a DataFrame carries, and what writes it.
+
+    Attributes:
+        runs: Names of its runs.
+        quiet: Whether no line shall show its progress.
+        spark: Its session, which writers have none of that is public.
+    """
+
+    runs: frozenset[str] = frozenset()
+    quiet: bool = False
+    spark: SparkSession | None = None
+
+
+End = Callable[[BaseException | None], None]
+"""Takes what an action failed with, or None; GeneratorExit where whoever reads its rows has enough."""
+
+Watcher = Callable[[str, Carried], End | None]
+"""Takes an action's name and what its DataFrame or writer carries; returns what is called at the end."""
+
+_CARRIED = "_millrace_carried"
+_watchers: list[Watcher] = []
+
+
+class _Within(threading.local):
+    """Whether this thread is within an action: the ones that it does itself on the way are part of it."""
+
+    action = False
+
+
+_within = _Within()
+
+
+def watch(watcher: Watcher) -> None:
+    """Tell a watcher of actions from now on; once is enough."""
+    if watcher not in _watchers:
+        _watchers.append(watcher)
+
+
+def unwatch(watcher: Watcher) -> None:
+    """Tell it no more."""
+    if watcher in _watchers:
+        _watchers.remove(watcher)
+
+
+def carry(made: Any, what: Carried) -> None:
+    """Let a DataFrame, or what leads to one, carry something."""
+    if what.runs:
+        made.__dict__[_CARRIED] = what
+
+
+def carried(*arguments: Any) -> Carried:
+    """Return what arguments carry, together."""
+    found = [what for each in arguments if (what := getattr(each, "__dict__", {}).get(_CARRIED)) is not None]
+    if len(found) < 2:
+        return found[0] if found else Carried()
+    runs = frozenset().union(*(what.runs for what in found))
+    return Carried(runs, any(what.quiet for what in found), found[0].spark)
+
+
+@contextmanager
+def acting(action: str | None, frame: Any, *, nests: bool = True) -> Iterator[None]:
+    """Raise what a task raised in the body, and tell watchers of an action while it runs, if it is one.
+
+    With ``nests`` what this thread runs meanwhile is part of the action.
+    """
+    watchers = [] if action is None or is_internal_query() or _within.action else list(_watchers)
+    what = carried(frame)
+    ends = [end for each in watchers if what.runs and (end := each(str(action), what)) is not None]
+    nests = nests and bool(watchers)
+    _within.action |= nests
+    failed: BaseException | None = None
+    try:
+        yield
+    except BaseException as error:
+        failed = translated(error) if isinstance(error, Exception) else error
+        if failed is error:
+            raise
+        raise failed from None  # what Spark raised is its context, which a traceback need not show
+    finally:
+        if nests:
+            _within.action = False
+        for end in ends:
+            end(failed)
+
+
+def acted(action: str | None, frame: Any, rows: Iterator[T]) -> Generator[T]:
+    """Yield what an action gives out, as it is asked for; the action lasts that long."""
+    with acting(action, frame, nests=False):
+        yield from rows
+
+
+# Handles
+
+
+class Handle(Protocol):
+    """A DataFrame's own account."""
+
+    @property
+    def options(self) -> Options:
+        """Settings of its runs."""
+
+    @property
+    def tasks(self) -> Mapping[str, int]:
+        """How many tasks its runs have at most, by their names, where that is known."""
+
+    def explain(self, mode: Mode = "simple") -> Explanation:
+        """Return what runs, as text, with a plan of Spark's."""
+
+    def report(self, executed: DataFrame | None = None) -> RunReport:
+        """Return the figures of the latest run, of a derived DataFrame where one is given."""
+
+    def beside(self) -> RunReport:
+        """Return what is known beside figures, at any time: the plan, lookups, budgets."""
+
+
+class QueryHandle(Handle, Protocol):
+    """The account of a query's DataFrame."""
+
+    def to_batches(self, batch_size: int | None = None) -> Iterator[pa.RecordBatch]:
+        """Run it and yield its rows as they come."""
+
+    def lookups(self) -> list[LookupProgress]:
+        """Return how far its lookups are."""
+
+    def failed_keys(self) -> pa.Table:
+        """Return the keys that could not be looked up."""
+
+
+Planned = tuple["weakref.ref[Any]", str, Mapping[str, str]]
+"""A query that was planned: its handle, its title, and its runs with the names of blocks and filters."""
+
+_HANDLE, _LEFT = "_millrace_handle", "_millrace_left"
+_RUN = re.compile(r"millrace_([0-9a-f]{32})")
+_runs: weakref.WeakValueDictionary[str, Handle] = weakref.WeakValueDictionary()
+_latest: deque[Handle] = deque(maxlen=16)
+_planned: deque[Planned] = deque(maxlen=64)
+_planning: Callable[[Planned], None] | None = None
+_log = logging.getLogger("millrace")
+
+
+def task_name(run: str) -> str:
+    """Return what a task's function is called in Spark's plans, of a run ``millrace-`` and 32 hex digits."""
+    return run.replace("-", "_")
+
+
+def remember(
+    frame: DataFrame, handle: Handle, runs: Mapping[str, str] | None = None, title: str = ""
+) -> DataFrame:
+    """Put a handle on its DataFrame, whose methods then do more; returns the DataFrame.
+
+    ``runs`` are those of its own blocks and filters, with their names; ``title`` is what people know it by.
+    """
+    setattr(frame, _HANDLE, handle)
+    if runs:
+        _runs.update(dict.fromkeys(map(task_name, runs), handle))
+        _planned.append((weakref.ref(handle), title, runs))
+        if _planning is not None:
+            _planning(_planned[-1])
+    below = carried(frame).runs
+    carry(frame, Carried(below.union(runs or ()), not handle.options.progress, frame.sparkSession))
+    _latest.append(handle)
+    return _extend(frame)
+
+
+def watch_planning(watcher: Callable[[Planned], None] | None) -> None:
+    """Tell one watcher of the latest queries, and of those that are planned from now on; None ends that."""
+    global _planning
+    _planning = watcher
+    if watcher is not None:
+        for each in list(_planned):
+            watcher(each)
+
+
+def same_handle(frame: DataFrame, other: DataFrame) -> None:
+    """Let a DataFrame be known by the handle of another, which has the same rows."""
+    setattr(frame, _HANDLE, getattr(other, _HANDLE))
+
+
+def left_to_spark(frame: Any, why: str) -> None:
+    """Note why Millrace has no part in a DataFrame of an enabled session; whoever logs is told."""
+    if vars(frame).get(_LEFT) != why:
+        setattr(frame, _LEFT, why)
+        _log.info("left to Spark: %s", why)
+
+
+def handle_of(frame: DataFrame) -> Handle:
+    """Return the handle of a DataFrame, or of the one that it is derived from.
+
+    Raises:
+        InputError: Millrace returned neither, or it is derived from several.
+    """
+    own = _own_handle(frame)
+    if own is not None:
+        return own
+    instead = running(frame)
+    if instead is not frame:
+        return handle_of(instead)
+    if not hasattr(frame, "sparkSession"):
+        raise InputError(f"expected a DataFrame that Millrace returned, got a {type(frame).__name__}")
+    handles = _handles(map(task_name, carried(frame).runs))
+    if len(handles) != 1:  # lost, or of several, of which the plan may have only one
+        try:
+            handles = _handles(match[0] for match in _RUN.finditer(explained(frame)))
+        except PySparkException:
+            handles = []
+    if len(handles) == 1:
+        return handles[0]
+    if handles:
+        raise InputError(
+            f"this DataFrame is derived from {len(handles)} that Millrace returned: ask for each of those"
+        )
+    why = getattr(frame, "__dict__", {}).get(_LEFT)
+    if why is not None:
+        raise InputError(f"Millrace has no part in this DataFrame: {why}")
+    raise InputError(
+        "nothing is known of this DataFrame: expected one that millrace.where, millrace.sql or millrace.join "
+        "returned, or one derived from it"
+    )
+
+
+def _own_handle(frame: DataFrame) -> Handle | None:
+    return getattr(frame, "__dict__", {}).get(_HANDLE)
+
+
+def _handles(names: Iterable[str]) -> list[Handle]:
+    return list({id(handle): handle for name in names if (handle := _runs.get(name)) is not None}.values())
+
+
+def tasks_of(runs: Iterable[str]) -> int:
+    """Return how many tasks runs have together, at most, as far as that is known."""
+    handles = {run: _runs.get(task_name(run)) for run in runs}
+    return sum(handle.tasks.get(run, 0) for run, handle in handles.items() if handle is not None)
+
+
+def latest() -> list[Handle]:
+    """Return the handles of the DataFrames that were made last, older ones first."""
+    return list(_latest)
+
+
+def known_query(frame: DataFrame) -> QueryHandle | None:
+    """Return the handle of the very DataFrame of a query, None for any other DataFrame."""
+    handle = _own_handle(frame)
+    return handle if hasattr(handle, "failed_keys") else None  # type: ignore[return-value]
+
+
+def query_of(frame: DataFrame) -> QueryHandle:
+    """Return the handle of a query's DataFrame, or of the one that a DataFrame is derived from.
+
+    Raises:
+        InputError: Neither ``millrace.sql`` nor ``millrace.join`` returned it.
+    """
+    handle = handle_of(frame)
+    if not hasattr(handle, "failed_keys"):
+        raise InputError(
+            "nothing is known of lookups of this DataFrame: expected one that millrace.sql or millrace.join "
+            "returned, or one derived from it"
+        )
+    return handle  # type: ignore[return-value]
