@@ -23,7 +23,13 @@ BROKEN_RULES = pytest.StashKey[dict[str, bool]]()
 """Tests that break a rule on purpose, and whether they run at night only."""
 
 hypothesis.settings.register_profile("gate", max_examples=100, deadline=None, derandomize=True, database=None)
-hypothesis.settings.register_profile("nightly", max_examples=1250, deadline=None, print_blob=True)
+hypothesis.settings.register_profile(
+    "nightly",
+    max_examples=1250,
+    deadline=None,
+    derandomize=False,  # where CI is set in the environment, the default is True
+    print_blob=True,
+)
 hypothesis.settings.load_profile(PROFILE)
 
 

@@ -138,7 +138,7 @@ class Profiling(Operator):
 
 
 class Settle(Operator):
-    """Gives a predicate that raised its last word on tuples that nothing else rejects."""
+    """Gives predicates that raised their last word on tuples that nothing else rejects."""
 
     action = "settle"
     queued = False

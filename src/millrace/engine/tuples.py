@@ -195,11 +195,6 @@ def is_complete(signature: Signature, graph: QueryGraph) -> bool:
     return signature.built and signature.span == graph.everything and met
 
 
-def to_settle(signature: Signature) -> int:
-    """Return the first of the predicates that raised for tuples of the signature."""
-    return (signature.raised & -signature.raised).bit_length() - 1
-
-
 def ready_predicates(signature: Signature, graph: QueryGraph) -> tuple[int, ...]:
     """Return the predicates that tuples of a signature can meet, and have not met."""
     return tuple(

@@ -190,7 +190,8 @@ class Invariants:
             try:
                 truth = predicate.spec.function(*given)
             except ArithmeticError:
-                return True  # what is raised is kept until nothing else rejects the tuple
+                # What is raised is kept until nothing else rejects the tuple, or counts as null.
+                return predicate.spec.on_error == "fail"
             known: bool | None = truth if predicate.spec.kind == "row" else truth[0].as_py()
             return known
         raise TypeError(f"the checker does not know the predicate {predicate}")

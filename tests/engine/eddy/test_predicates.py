@@ -173,6 +173,22 @@ def test_rows_are_those_of_a_plain_filter(drawn, arrival, batch_size, policy, se
 
 
 @pytest.mark.parametrize("policy", POLICY_NAMES)
+@pytest.mark.parametrize(
+    "other",
+    [
+        [Table(["raise", "raise"], "pandas", "null")],
+        [Table([False, "raise"], "pandas"), Table([True, False])],
+    ],
+    ids=["its failure counts as null", "it was called for several rows"],
+)
+def test_an_exception_waits_for_what_another_call_that_raised_says_of_its_row(policy, other):
+    """Of a call for several rows that raised, what it says of one of them is only known in the end."""
+    tables = [Table(["raise", "raise"]), *other]
+    assert expected(tables, 2) == [False, False]
+    assert run(tables, 2, policy=policy) == [False, False]
+
+
+@pytest.mark.parametrize("policy", POLICY_NAMES)
 def test_a_predicate_that_is_not_deterministic_keeps_its_place(policy):
     """It is asked exactly for the rows that those before it pass, in any policy."""
     numbers = np.random.default_rng(5).random((3, 2000)) < 0.5

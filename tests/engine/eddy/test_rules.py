@@ -48,6 +48,7 @@ from millrace.engine.state.windows import Windows
 from millrace.engine.tuples import TupleBatch
 from millrace.errors import ExecutionError, MillraceError
 from millrace.options import ARCHITECTURES
+from millrace.predicates import KEPT
 from tests.engine.eddy.access_cases import IndexPlan, Plan, ScanPlan, asked
 from tests.engine.eddy.answers import ASKED, RAISED, WRONG, Example, answer, answers
 from tests.engine.eddy.blocks import JOINED, chain, stream
@@ -187,7 +188,7 @@ AWAY: dict[str, Broken] = {
     ),
     # Predicates, queues, windows and memory budgets.
     # What a predicate raised surfaces if nothing else rejects the tuple.
-    "swallow": swap(UdfSelection, "settle", lambda self, batch: np.arange(batch.size)),
+    "swallow": swap(UdfSelection, "settle", lambda self, batch: (np.full(batch.size, KEPT), None)),
     # A relation has ended for joins when its last tuple has left the queues.
     "end_before_queues": wrap(QueuedBuffer, "pop", lambda pop: lambda self, *, draining=False: pop(self)),
     # Eviction alone does not make the answer right: what is evicted when depends on arrival.

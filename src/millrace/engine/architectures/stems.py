@@ -77,6 +77,7 @@ class SteMs:
     """
 
     grouped = True
+    is_serial = False
 
     def __init__(
         self,

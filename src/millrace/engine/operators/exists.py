@@ -235,10 +235,6 @@ class ExistsSelection:
     def remember(self, built: TupleBatch) -> None:
         """Nothing: asking again costs little."""
 
-    def settle(self, batch: TupleBatch) -> Array:
-        """Return every position: there is nothing to settle."""
-        return np.arange(batch.size)
-
     def close(self) -> None:
         """Nothing to let go of."""
 

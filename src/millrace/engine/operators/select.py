@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
@@ -10,7 +11,7 @@ import pyarrow as pa
 from millrace.engine.arrivals.schedule import Source, wait
 from millrace.engine.expressions import Call, Predicate, exists_in
 from millrace.engine.figures import StateFigures
-from millrace.engine.graph import QueryGraph
+from millrace.engine.graph import QueryGraph, members
 from millrace.engine.operator import Estimate, Profiling, Select, Settle, Step
 from millrace.engine.operators.exists import ExistsSelection
 from millrace.engine.operators.selection import CompiledSelection, Selection, divide
@@ -64,7 +65,7 @@ class Selecting:
     Attributes:
         selects: The operator of each predicate.
         profile: All that are ready at once.
-        settles: What gives each predicate its last word.
+        settlement: What gives predicates that raised their last word.
     """
 
     def __init__(self, graph: QueryGraph, selections: Sequence[Selection], statistics: Statistics) -> None:
@@ -73,7 +74,8 @@ class Selecting:
         self._statistics = statistics
         self.selects = [PredicateSelect(self, selection) for selection in selections]
         self.profile = PredicateProfile(self, graph)
-        self.settles = [PredicateSettle(self, selection) for selection in selections]
+        self.settlement = PredicateSettle(self)
+        self._called = {each.number: each for each in selections if isinstance(each, UdfSelection)}
         asking = [each for each in selections if isinstance(each, ExistsSelection)]
         self._matches = {alias: found for each in asking for alias, found in each.matches.items()}
 
@@ -114,11 +116,29 @@ class Selecting:
             self._statistics.profile(batch.signature.span).add(passed)
         return divide(batch, verdicts, label)
 
-    def settle(self, batch: TupleBatch, predicate: int) -> TupleBatch:
-        """Give a predicate that raised its last word."""
-        kept = self._selections[predicate].settle(batch)
-        signature = batch.signature.having(raised=batch.signature.raised & ~(1 << predicate))
-        return batch.take(kept, signature=signature)
+    def settle(self, batch: TupleBatch) -> TupleBatch:
+        """Give all predicates that raised their last word, and return the tuples that pass after all.
+
+        Any of them may turn out to reject a tuple. So no exception surfaces before all have been settled.
+
+        Raises:
+            ExecutionError: A predicate raised for a tuple that nothing else rejects.
+        """
+        raised = members(batch.signature.raised)
+        for number in raised:
+            truth, failures = self._called[number].settle(batch)
+            failures = np.full(batch.size, None) if failures is None else failures
+            batch = replace(batch, failures={**batch.failures, number: failures})
+            batch = batch.take(np.flatnonzero(truth != REJECTED))
+        failed = [
+            (int(position), number)
+            for number in raised
+            for position in np.flatnonzero(batch.failures[number] != None)[:1]  # noqa: E711  # each element
+        ]
+        if failed:
+            position, number = min(failed)
+            raise self._called[number].error(batch, position)
+        return replace(batch, signature=batch.signature.having(raised=0), failures={})
 
     def remember(self, built: TupleBatch) -> None:
         """Let predicates know of base tuples that met them before they were built."""
@@ -174,15 +194,15 @@ class PredicateProfile(Profiling):
 
 
 class PredicateSettle(Settle):
-    """Gives one predicate its last word."""
+    """Gives predicates that raised their last word."""
 
-    def __init__(self, selecting: Selecting, selection: Selection) -> None:
-        super().__init__(selection.number, selection.name, selection.label)
+    def __init__(self, selecting: Selecting) -> None:
+        super().__init__(0, "Settle", "settle")
         self._selecting = selecting
 
     def step(self, work: TupleBatch, limit: int) -> Step:
-        """Return the tuples that pass although the predicate raised for them at first."""
-        kept = self._selecting.settle(work, self.target)
+        """Return the tuples that pass although predicates raised for them at first."""
+        kept = self._selecting.settle(work)
         return Step((kept,), kept.size)
 
 

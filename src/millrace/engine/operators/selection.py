@@ -48,13 +48,6 @@ class Selection(Protocol):
     def remember(self, built: TupleBatch) -> None:
         """Take note of singletons that met the predicate before they were built into their SteM."""
 
-    def settle(self, batch: TupleBatch) -> Array:
-        """Return the positions of the tuples that pass although the predicate raised for them at first.
-
-        Raises:
-            ExecutionError: It raises again, and its exceptions are to fail the query.
-        """
-
     def close(self) -> None:
         """Let go of what the predicate holds."""
 
@@ -101,10 +94,6 @@ class CompiledSelection:
 
     def remember(self, built: TupleBatch) -> None:
         """Nothing: asking again costs next to nothing."""
-
-    def settle(self, batch: TupleBatch) -> Array:
-        """Return every position: there is nothing to settle."""
-        return np.arange(batch.size)
 
     def close(self) -> None:
         """Nothing to let go of."""

@@ -103,17 +103,14 @@ class UdfSelection:
         if raised is not None:
             known.update({int(r): f for r, f in zip(rows, raised, strict=True) if f is not None})
 
-    def settle(self, batch: TupleBatch) -> Array:
-        """Return the positions of the tuples that pass after all."""
+    def settle(self, batch: TupleBatch) -> Verdict:
+        """Return the truth of tuples for which calls raised, with a failure for each that is to blame."""
         found = batch.failures[self.number]
         doubted = np.flatnonzero(found == None)  # noqa: E711  # element by element
         truth = np.full(batch.size, RAISED, np.int8)
         failures = {i: failure for i, failure in enumerate(found) if failure is not None}
         self._decide(batch, doubted, truth, failures)
-        if failures and self._call.spec.on_error == "fail":
-            first = min(failures)
-            raise self._error(batch, first, failures[first])
-        return np.flatnonzero(truth == KEPT)
+        return self._verdict(truth, failures)
 
     def close(self) -> None:
         """Let go of what the predicate holds."""
@@ -182,7 +179,9 @@ class UdfSelection:
             self._decide(batch, doubted[:half], truth, failures)
             self._decide(batch, doubted[half:], truth, failures)
 
-    def _error(self, batch: TupleBatch, position: int, failure: Failure) -> ExecutionError:
+    def error(self, batch: TupleBatch, position: int) -> ExecutionError:
+        """Return what tells the user of the failure of a tuple that nothing else rejects."""
+        failure: Failure = batch.failures[self.number][position]
         row = batch.take(np.array([position]))
         shown = []
         for ref in dict.fromkeys(columns_of(self._call)):

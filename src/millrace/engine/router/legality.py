@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 
 from millrace.engine.graph import QueryGraph
 from millrace.engine.operator import Build, Operator, Profiling, Select, Settle
-from millrace.engine.tuples import Signature, is_complete, ready_predicates, to_settle
+from millrace.engine.tuples import Signature, is_complete, ready_predicates
 
 
 class Legality:
@@ -26,7 +26,7 @@ class Legality:
         builds: By relation.
         selects: By predicate.
         profile: Of all predicates that are ready.
-        settles: By predicate.
+        settle: Of all predicates that raised.
         joins: Returns the joins that are legal for a signature.
     """
 
@@ -36,14 +36,14 @@ class Legality:
         builds: Sequence[Build],
         selects: Sequence[Select],
         profile: Profiling,
-        settles: Sequence[Settle],
+        settle: Settle,
         joins: Callable[[Signature], Sequence[Operator]],
     ) -> None:
         self._graph = graph
         self._builds = builds
         self._selects = selects
         self._profile = profile
-        self._settles = settles
+        self._settle = settle
         self._joins = joins
 
     def of(self, signature: Signature) -> Sequence[Operator]:
@@ -56,7 +56,7 @@ class Legality:
         if signature.prior is not None:
             return self._joins(signature)
         if is_complete(signature, graph):
-            return (self._settles[to_settle(signature)],)
+            return (self._settle,)
         if signature.span == graph.everything:
             return self._ready(signature)
         legal = self._joins(signature)

@@ -43,7 +43,7 @@ class Admission:
         visit: Lets an operator work on a batch, and counts it.
         gathers: Whether what filters leave of the streamed relation may wait until it makes a batch. Not
             where a run may be given up and gone on with, for what has been read has to be out then, nor where
-            the output knows batches as they arrived.
+            the output knows batches as they arrived, nor with windows, which let go of what it would meet.
     """
 
     def __init__(

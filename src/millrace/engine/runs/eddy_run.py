@@ -107,7 +107,7 @@ class EddyRun(BlockRun):
             self._preference,
             given.get("ranges") or KeyRanges(),
             self._admitting,
-            gathers=given.get("watch") is None and given.get("output") is None,
+            gathers=given.get("watch") is None and given.get("output") is None and not self._graph.windows,
         )
         self._eddy = self._routed(policy, backpressure)
         self._rounds = 0
@@ -121,7 +121,7 @@ class EddyRun(BlockRun):
             for stem, alias in zip(self._stems, self._spec.aliases, strict=True)
         ]
         legality = Legality(
-            self._graph, builds, selecting.selects, selecting.profile, selecting.settles, self._state.joins
+            self._graph, builds, selecting.selects, selecting.profile, selecting.settlement, self._state.joins
         )
         called = self._called
         # What a user's predicate says of a few tuples is worth more than the time that small batches take.
@@ -165,7 +165,7 @@ class EddyRun(BlockRun):
             if any(batch is None for _, batch in arrivals):  # an end holds once nothing is in flight
                 yield from self._work(draining=True)
             self._admit(arrivals)
-            yield from self._work()
+            yield from self._work(draining=self._state.is_serial)
             if not eddy.is_flying:
                 yield from self._output.rest()
             if self._is_empty():

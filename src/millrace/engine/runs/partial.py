@@ -17,7 +17,7 @@ from millrace.engine.operators.select import Selecting
 from millrace.engine.operators.selection import columns_by_relation
 from millrace.engine.relations import BATCH_BYTES
 from millrace.engine.spec import JoinSpec
-from millrace.engine.tuples import TupleBatch, ready_predicates, to_settle
+from millrace.engine.tuples import TupleBatch, ready_predicates
 from millrace.errors import InputError, StateError, near
 
 
@@ -71,7 +71,7 @@ def passed(batch: TupleBatch, graph: QueryGraph, selecting: Selecting) -> Iterat
         if ready:
             waiting += selecting.meet(batch, ready[:1], "partial")
         elif batch.signature.raised:
-            waiting.append(selecting.settle(batch, to_settle(batch.signature)))
+            waiting.append(selecting.settle(batch))
         else:
             yield batch
 

@@ -27,7 +27,7 @@ from millrace.engine.state.memory import held_by
 from millrace.engine.state.stair import StairProbe
 from millrace.engine.state.stem import SteM
 from millrace.engine.trees import edge_names
-from millrace.engine.tuples import TupleBatch, is_complete, is_result, ready_predicates, to_settle
+from millrace.engine.tuples import TupleBatch, is_complete, is_result, ready_predicates
 from millrace.errors import InputError
 from millrace.options import Options
 
@@ -158,7 +158,7 @@ class StaticPlan(BlockRun):
                 select = self._selecting.selects[ready[0]]
                 waiting += self._step(select, batch.signature, batch, fresh=True).batches
             elif is_complete(batch.signature, self._graph) and batch.signature.raised:
-                waiting.append(self._selecting.settle(batch, to_settle(batch.signature)))
+                waiting.append(self._selecting.settle(batch))
             else:
                 yield batch
 

@@ -35,6 +35,10 @@ class JoinState(Protocol):
     stems: Sequence[SteM]
     grouped: bool
 
+    @property
+    def is_serial(self) -> bool:
+        """Whether all that what arrives leads to has to be done before more arrives."""
+
     def build(self, relation: int, batch: TupleBatch) -> TupleBatch:
         """Take base tuples, and return those that go on."""
 

@@ -1,20 +1,28 @@
-"""The aggregates that a SELECT calls, by what becomes of them when rows come in partial rows.
+"""The aggregates that a SELECT calls, and what stands for each once its rows come as partial results.
 
 Those that stay as they are have to give the same for rows that are fewer but no others: ``max``, or anything
-DISTINCT. The others have to be put together from partial results.
+DISTINCT. The others are put together from partial results, with the call's own type. The sum of a CASE is
+linear in its branches: each has a partial result of its own, and the conditions stay as they are, over
+columns that the tasks group by.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal as OneOf
 
+from pyspark.sql import types as t
 from sqlglot import exp
 
-from millrace.sql.syntax.parse import Unsupported, function_of
+from millrace.engine.aggregates import How
+from millrace.engine.expressions import Literal, Value
+from millrace.sql.expr.functions import Typed, cast, holds
+from millrace.sql.expr.translate import Translator
+from millrace.sql.syntax.edits import Part
+from millrace.sql.syntax.parse import Statement, Unsupported, function_of, unwrap
 
-Kind = Literal["sum", "avg", "count", "min", "max", "same"]
+Kind = OneOf["sum", "avg", "count", "min", "max", "same"]
 
 CLAUSES = ("expressions", "group", "having", "order", "sort", "cluster", "distribute", "qualify", "windows")
 """The clauses of a SELECT that see its groups."""
@@ -42,13 +50,20 @@ _NAMED: dict[str, Kind] = {"mean": "avg", "every": "min", "some": "max"}
 _UNCERTAIN = (exp.Anonymous, exp.Any)
 _WRAPPERS = (exp.Filter, exp.IgnoreNulls, exp.RespectNulls, exp.WithinGroup)
 
+_MOST_DIGITS = 38
+# Spark rounds the quotient of an average once; a division in SQL is rounded first to at least 9 digits more
+# than are kept. Up to so many digits, and 10^9 rows in a group, no quotient is near enough to a tie to tell.
+_MOST_AVERAGED = 15
+
+
+# What a SELECT calls
+
 
 @dataclass(frozen=True, eq=False)
 class Aggregate:
-    """A call of an aggregate.
+    """A call of an aggregate, with its FILTER.
 
     Attributes:
-        node: The call, with its FILTER.
         kind: How it is put together from partial results; ``"same"`` for one that may stay as it is.
         argument: Its only argument, None where it has several, or counts rows.
         rows: Whether it counts rows.
@@ -95,17 +110,13 @@ def is_windowed(select: exp.Select) -> bool:
 
 
 def _clauses(select: exp.Select) -> Iterator[exp.Expr]:
-    for key in CLAUSES:
-        found = select.args.get(key)
-        for node in found if isinstance(found, list) else [found]:
-            if isinstance(node, exp.Expr):
-                yield node
+    return (node for node in select.iter_expressions() if node.arg_key in CLAUSES)
 
 
 def _called(select: exp.Select) -> Iterator[exp.Expr]:
     """Yield the calls of what is an aggregate, or may be one, outside of subqueries."""
-    for graph in _clauses(select):
-        yield from _within(graph)
+    for clause in _clauses(select):
+        yield from _within(clause)
 
 
 def _within(node: exp.Expr) -> Iterator[exp.Expr]:
@@ -145,7 +156,7 @@ def _arguments(node: exp.Expr) -> list[exp.Expr]:
     if isinstance(node, exp.Anonymous):
         return list(node.expressions)
     first = [node.this] if isinstance(node.this, exp.Expr) else []
-    return [*first, *(each for each in node.iter_expressions() if each is not node.this)]
+    return [*first, *(part for part in node.iter_expressions() if part is not node.this)]
 
 
 def _bare(node: exp.Expr) -> exp.Expr:
@@ -157,3 +168,245 @@ def _bare(node: exp.Expr) -> exp.Expr:
 def _name(node: exp.Expr) -> str:
     node = _bare(node)
     return (node.name if isinstance(node, exp.Anonymous) else type(node).__name__).lower()
+
+
+# What stands for a call
+
+
+@dataclass(frozen=True)
+class FinalAggregate:
+    """The text that stands for a call, and the expressions of the call that are computed in tasks."""
+
+    parts: tuple[Part, ...]
+    values: tuple[exp.Expr, ...] = ()
+
+
+@dataclass(frozen=True)
+class _Branch:
+    """A branch of a CASE."""
+
+    condition: exp.Expr | None  # None for ELSE
+    value: exp.Expr | None  # None for NULL
+
+
+class FinalAggregates:
+    """Rewrites calls.
+
+    Args:
+        statement: The query.
+        arguments: Translates their arguments.
+        partial: Returns the name of a column of partial results.
+    """
+
+    def __init__(
+        self,
+        statement: Statement,
+        arguments: Translator,
+        partial: Callable[[How, Value | None, t.DataType], str],
+    ) -> None:
+        self._statement = statement
+        self._arguments = arguments
+        self._partial = partial
+
+    def of(self, call: Aggregate) -> FinalAggregate | None:
+        """Return what stands for a call, None where only Spark computes it.
+
+        Raises:
+            Unsupported: A part of it is not known in the text.
+        """
+        argument = call.argument
+        if call.rows:
+            return FinalAggregate(self._counted(call, (self._rows(),)))
+        if argument is None:
+            return None
+        values = _values(argument)
+        parts: tuple[Part, ...] | None = None
+        match call.kind:
+            case "count" if call.tests:
+                parts, values = self._tests(call, argument), ()
+            case "count":
+                parts = self._count(call, argument)
+            case "min" | "max":
+                parts, values = self._extreme(call, argument), (argument,)
+            case "sum":
+                parts = self._sum(call, argument)
+            case "avg":
+                parts = self._average(call, argument)
+        return None if parts is None else FinalAggregate(parts, values)
+
+    # Counts
+
+    def _rows(self) -> str:
+        return self._partial("count", None, t.LongType())
+
+    def _counted(self, call: Aggregate, parts: tuple[Part, ...]) -> tuple[Part, ...]:
+        return ("coalesce(sum(", *parts, ")", *self._filter(call), ", 0L)")
+
+    def _filter(self, call: Aggregate) -> tuple[Part, ...]:
+        if call.condition is None:
+            return ()
+        return (" FILTER (WHERE ", self._statement.span(call.condition), ")")
+
+    def _tests(self, call: Aggregate, condition: exp.Expr) -> tuple[Part, ...]:
+        span = self._statement.span(condition)
+        return self._counted(call, ("CASE WHEN ", span, f" THEN {self._rows()} END"))
+
+    def _count(self, call: Aggregate, argument: exp.Expr) -> tuple[Part, ...] | None:
+        parts = self._counts(argument)
+        return None if parts is None else self._counted(call, parts)
+
+    def _counts(self, argument: exp.Expr) -> tuple[Part, ...] | None:
+        """Return what gives, for a partial row, how many of its rows have a value that is not null."""
+
+        def count(node: exp.Expr) -> str | None:
+            typed = self._arguments.value(node)
+            if typed is None:
+                return None
+            if isinstance(typed.value, Literal):
+                return self._rows()
+            return self._partial("count", typed.value, t.LongType())
+
+        return self._case(argument, count)
+
+    # Extremes
+
+    def _extreme(self, call: Aggregate, argument: exp.Expr) -> tuple[Part, ...] | None:
+        typed = self._arguments.value(argument)
+        if typed is None or isinstance(typed.type, t.CharType | t.VarcharType):
+            return None
+        how: How = "min" if call.kind == "min" else "max"
+        return (f"{how}({self._partial(how, typed.value, typed.type)})", *self._filter(call))
+
+    # Sums
+
+    def _sum(self, call: Aggregate, argument: exp.Expr) -> tuple[Part, ...] | None:
+        kind = self._kind(argument)
+        total = None if kind is None else _total_type(kind)
+        return None if kind is None or total is None else self._summed(call, argument, kind, total)
+
+    def _average(self, call: Aggregate, argument: exp.Expr) -> tuple[Part, ...] | None:
+        kind = self._kind(argument)
+        if not isinstance(kind, t.NumericType):
+            return None
+        counts = self._counts(argument)
+        if counts is None:
+            return None
+        total: t.DataType = t.DoubleType()
+        result, count = "DOUBLE", "DOUBLE"
+        if isinstance(kind, t.DecimalType):
+            if kind.precision > _MOST_AVERAGED:
+                return None
+            total = t.DecimalType(kind.precision + 10, kind.scale)
+            result, count = f"DECIMAL({kind.precision + 4}, {kind.scale + 4})", "DECIMAL(20, 0)"
+        summed = self._summed(call, argument, kind, total)
+        if summed is None:
+            return None
+        counted = ("CAST(sum(", *counts, ")", *self._filter(call), f" AS {count})")
+        return ("CAST(try_divide(", *summed, ", ", *counted, f") AS {result})")
+
+    def _kind(self, argument: exp.Expr) -> t.DataType | None:
+        """Return the type of a call's argument."""
+        branches = _branches(argument)
+        if branches is None:
+            typed = self._arguments.value(argument)
+            return None if typed is None else typed.type
+        return self._arguments.type_of_case([b.value for b in branches if b.value is not None])
+
+    def _summed(
+        self, call: Aggregate, argument: exp.Expr, kind: t.DataType, total: t.DataType
+    ) -> tuple[Part, ...] | None:
+        """Return the sum of an argument of some type, as a number of another."""
+        conditional = _branches(argument) is not None
+        shown = total.simpleString()
+
+        def term(node: exp.Expr) -> str | None:
+            typed = self._arguments.value(node)
+            if typed is None or not _joins(typed.type, kind):
+                return None
+            if isinstance(typed.value, Literal) and typed.value.value == 0:
+                return f"CAST(0 AS {shown})"
+            name = self._sum_of(typed, total)
+            return None if name is None else f"CAST({name} AS {shown})" if conditional else name
+
+        parts = self._case(argument, term)
+        if parts is None:
+            return None
+        parts = ("sum(", *parts, ")", *self._filter(call))
+        plain = isinstance(total, t.LongType | t.DoubleType)
+        return parts if plain else ("CAST(", *parts, f" AS {shown})")
+
+    def _sum_of(self, typed: Typed, total: t.DataType) -> str | None:
+        """Return the partial sums of an argument."""
+        constant = typed.value if isinstance(typed.value, Literal) else None
+        if constant is not None and constant.value == 1 and isinstance(typed.type, t.IntegerType):
+            return self._rows()
+        wide = cast(typed, t.DoubleType()) if isinstance(total, t.DoubleType) else typed
+        kind = None if wide is None else _total_type(wide.type)
+        return None if wide is None or kind is None else self._partial("sum", wide.value, kind)
+
+    # CASE
+
+    def _case(self, argument: exp.Expr, term: Callable[[exp.Expr], str | None]) -> tuple[Part, ...] | None:
+        """Return a CASE with its values replaced, or the text for a value that is none."""
+        branches = _branches(argument)
+        if branches is None:
+            single = term(argument)
+            return None if single is None else (single,)
+        node = unwrap(argument)
+        subject = node.this if isinstance(node, exp.Case) else None
+        parts: list[Part] = ["CASE "]
+        if subject is not None:
+            parts += [self._statement.span(subject), " "]
+        for branch in branches:
+            text = "NULL" if branch.value is None else term(branch.value)
+            if text is None:
+                return None
+            if branch.condition is None:
+                parts.append(f"ELSE {text} ")
+            else:
+                parts += ["WHEN ", self._statement.span(branch.condition), f" THEN {text} "]
+        return (*parts, "END")
+
+
+def _total_type(kind: t.DataType) -> t.DataType | None:
+    if isinstance(kind, t.DecimalType):
+        return t.DecimalType(min(_MOST_DIGITS, kind.precision + 10), kind.scale)
+    if isinstance(kind, t.IntegralType):
+        return t.LongType()
+    return t.DoubleType() if isinstance(kind, t.FractionalType) else None
+
+
+def _branches(argument: exp.Expr) -> list[_Branch] | None:
+    """Return the branches of a CASE or IF, None for another expression."""
+    node = unwrap(argument)
+    if isinstance(node, exp.Case):
+        ifs, default = node.args["ifs"], node.args.get("default")
+    elif isinstance(node, exp.If):
+        ifs, default = [node], node.args.get("false")
+    else:
+        return None
+    branches = [_Branch(branch.this, _value(branch.args.get("true"))) for branch in ifs]
+    return branches if default is None else [*branches, _Branch(None, _value(default))]
+
+
+def _value(node: exp.Expr | None) -> exp.Expr | None:
+    return None if node is None or isinstance(unwrap(node), exp.Null) else node
+
+
+def _values(argument: exp.Expr) -> tuple[exp.Expr, ...]:
+    """Return the values of a CASE, or the only one that an argument is."""
+    branches = _branches(argument)
+    if branches is None:
+        return (argument,)
+    return tuple(branch.value for branch in branches if branch.value is not None)
+
+
+def _joins(kind: t.DataType, whole: t.DataType) -> bool:
+    """Tell whether a branch's values are the same numbers in the type of the whole CASE."""
+    if kind == whole:
+        return True
+    if isinstance(whole, t.DoubleType):
+        return isinstance(kind, t.NumericType)
+    if isinstance(whole, t.IntegralType):
+        return isinstance(kind, t.IntegralType)
+    return holds(whole, kind)

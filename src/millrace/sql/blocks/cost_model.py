@@ -13,8 +13,8 @@ from millrace.sql.blocks.join_graph import JoinGraph
 from millrace.sql.blocks.subqueries import semi_joined
 from millrace.sql.planner.context import PlanContext
 from millrace.sql.session.tables import Catalog, dotted
-from millrace.sql.syntax.ctes import base_tables, cte_of, definitions, tables_in
 from millrace.sql.syntax.parse import Statement
+from millrace.sql.syntax.scopes import base_tables, cte_of, definitions, tables_in
 
 JOIN_SECONDS = 0.04
 """What Spark needs for a join of next to nothing, beyond a block that has it."""

@@ -28,9 +28,8 @@ from millrace.sql.lookups.binding import bind, constants_of, lookup_rows
 from millrace.sql.planner.context import PlanContext
 from millrace.sql.planner.plan import BlockPlan
 from millrace.sql.rewrite.select import Rewriting
-from millrace.sql.syntax.ctes import in_recursion
 from millrace.sql.syntax.parse import Unsupported, unwrap
-from millrace.sql.syntax.scopes import Scope
+from millrace.sql.syntax.scopes import Scope, in_recursion
 
 
 def take_blocks(context: PlanContext, scope: Scope) -> list[exp.Expr] | None:
@@ -79,7 +78,7 @@ def _take(context: PlanContext, scope: Scope) -> Rewriting | None:
         )
     graph.check_certain()
     inputs = [graph.inputs[alias] for alias in inside]
-    rewriting = Rewriting(graph, conditions, inputs, streaming=bool(graph.streams))
+    rewriting = Rewriting(graph, inputs)
     for group in groups:
         _plan(graph, group, rewriting)
     return rewriting
@@ -246,11 +245,11 @@ def _plan(graph: JoinGraph, group: list[str], rewriting: Rewriting) -> None:
     equalities, residuals = binding.equalities, [*residuals, *binding.residuals]
     ends = [ref for equality in equalities for ref in equality.ends]
     plain = {ColumnRef(join_input.alias, f.name) for join_input in inputs for f in join_input.columns}
-    piece = rewriting.piece(inputs, [ref for ref in ends if ref in plain])
+    output = rewriting.add_output(inputs, [ref for ref in ends if ref in plain])
     times = event_times(graph, group)
     clocks = set() if times is None else {ColumnRef(*time) for time in times.columns.items()}
     read = {*ends, *clocks, *(ref for p in residuals for ref in columns_of(p))}
-    read |= {output.source for output in piece.output}
+    read |= {column.source for column in output.columns}
     roles = same_streams(graph, times)
     for same in roles:
         read |= with_same_columns(same, read)
@@ -280,13 +279,13 @@ def _plan(graph: JoinGraph, group: list[str], rewriting: Rewriting) -> None:
         tuple(specs),
         tuple(dict.fromkeys(equalities)),
         (*(others if times is None else together(others)), *calls),
-        piece.output,
-        piece.counting,
+        output.columns,
+        output.counting,
         () if sets else tuple(spec for spec, _ in scans),
     )
     native = [c for c in conditions.above if context.calls.of(c.node) is None]
     above = tuple(conjunct.shown(context) for conjunct in native)
-    result = None if piece.counting else rewriting.result(piece)
+    result = None if output.counting else rewriting.schema_of(output)
     stream = streams[0] if len(streams) == 1 else None
-    plan = BlockPlan(piece.name, join, rows, result, piece.aggregate, stream, above, times)
+    plan = BlockPlan(output.name, join, rows, result, output.aggregate, stream, above, times)
     rewriting.plans.append(plan)

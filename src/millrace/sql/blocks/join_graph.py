@@ -24,11 +24,9 @@ from millrace.sql.names.outputs import Attribute, joined
 from millrace.sql.planner.context import PlanContext, short
 from millrace.sql.planner.plan import scanned
 from millrace.sql.session.tables import Table
-from millrace.sql.syntax.ctes import definitions
 from millrace.sql.syntax.edits import Edit
-from millrace.sql.syntax.from_clause import FromClause, JoinStep, Relation
 from millrace.sql.syntax.parse import Unsupported, name_span
-from millrace.sql.syntax.scopes import Scope
+from millrace.sql.syntax.scopes import FromClause, JoinStep, Relation, Scope, definitions
 
 AliasedField = tuple[str, Field]
 """An alias, and a column of the relation of that alias."""
@@ -214,8 +212,8 @@ class JoinGraph:
 
     def lookup(self, column: exp.Column) -> AliasedField | None:
         """Return the alias and the column that a name means, None if it means anything else."""
-        match = self.context.names.match(column)
-        return None if match is None or match.nested else self.column_of(match.attribute)
+        attribute = self.context.names.attribute(column)
+        return None if attribute is None else self.column_of(attribute)
 
     def reads(self, node: exp.Expr) -> tuple[frozenset[str], frozenset[int]]:
         """Return the inputs that a condition reads, and the numbers of other steps that it reads.

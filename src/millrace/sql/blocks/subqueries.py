@@ -36,9 +36,7 @@ from millrace.sql.expr.translate import Lookup, Translator, constant_operands
 from millrace.sql.expr.types import Field, field_of
 from millrace.sql.names.outputs import Match
 from millrace.sql.planner.context import PlanContext
-from millrace.sql.syntax.ctes import definitions, with_prefix
 from millrace.sql.syntax.edits import Edit, Span
-from millrace.sql.syntax.from_clause import JoinStep, Relation
 from millrace.sql.syntax.parse import (
     Unsupported,
     compared,
@@ -48,7 +46,7 @@ from millrace.sql.syntax.parse import (
     unwrap,
     where_conjuncts,
 )
-from millrace.sql.syntax.scopes import Scope
+from millrace.sql.syntax.scopes import JoinStep, Relation, Scope, definitions, with_prefix
 
 _Scan = tuple[RelationSpec, Input]
 """A relation, and where its rows come from."""
@@ -349,10 +347,10 @@ class _Relation:
 
     def column(self, node: exp.Column) -> AliasedField | None:
         """Return its column that a name means, None if it means anything else."""
-        match = self._context.names.match(node)
-        if match is None or match.nested or match.attribute.relation is not self._input.relation:
+        attribute = self._context.names.attribute(node)
+        if attribute is None or attribute.relation is not self._input.relation:
             return None
-        return self.field(match.attribute.sources[0][1])
+        return self.field(attribute.sources[0][1])
 
     def field(self, place: int) -> AliasedField:
         """Return a column by its place."""

@@ -9,8 +9,8 @@ from pyspark.errors import PySparkException
 from sqlglot import exp
 
 from millrace.predicates import PredicateSpec
-from millrace.sql.syntax.ctes import within
 from millrace.sql.syntax.parse import function_of
+from millrace.sql.syntax.scopes import within
 
 # Functions whose value differs between two calls. (The date and the time are one constant a query.)
 _VOLATILE_NAMES = frozenset(

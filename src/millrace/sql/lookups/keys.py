@@ -13,11 +13,18 @@ from sqlglot import exp
 
 from millrace.sql.expr.constants import is_constant
 from millrace.sql.planner.context import PlanContext
-from millrace.sql.syntax.ctes import cte_of, definitions, tables_in
 from millrace.sql.syntax.edits import plain_quote
-from millrace.sql.syntax.from_clause import FromClause, FromItem, JoinStep, Relation
 from millrace.sql.syntax.parse import Statement, Unsupported, compared, function_of, unwrap, where_conjuncts
-from millrace.sql.syntax.scopes import Scope
+from millrace.sql.syntax.scopes import (
+    FromClause,
+    FromItem,
+    JoinStep,
+    Relation,
+    Scope,
+    cte_of,
+    definitions,
+    tables_in,
+)
 
 KEYS = "__k"
 """Names the values where they are joined with the relation."""
@@ -85,11 +92,10 @@ class RelationSite:
 
     def column(self, node: exp.Expr) -> str | None:
         """Return the lower-case name of this relation's column that an expression is, None if it is none."""
-        inner = unwrap(node)
-        match = self.context.names.match(inner) if isinstance(inner, exp.Column) else None
-        if match is None or match.nested or match.attribute.relation is not self.relation:
+        attribute = self.context.names.attribute(unwrap(node))
+        if attribute is None or attribute.relation is not self.relation:
             return None
-        return match.attribute.name.lower()
+        return attribute.name.lower()
 
     def hints(self, wanted: Iterable[frozenset[str]]) -> Iterator[str]:
         """Yield what about this relation's place keeps its columns from being bound."""

@@ -22,11 +22,9 @@ from millrace.sql.lookups.keys import KEYS, KeyFinder, RelationSite
 from millrace.sql.planner.context import PlanContext, short
 from millrace.sql.planner.plan import Plan
 from millrace.sql.session.tables import Table
-from millrace.sql.syntax.ctes import base_tables, with_prefix
 from millrace.sql.syntax.edits import plain_quote
-from millrace.sql.syntax.from_clause import Relation
 from millrace.sql.syntax.parse import Unsupported
-from millrace.sql.syntax.scopes import Scope
+from millrace.sql.syntax.scopes import Relation, Scope, base_tables, with_prefix
 
 
 class Restriction:

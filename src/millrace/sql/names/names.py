@@ -16,11 +16,10 @@ from pyspark.sql import types as t
 from sqlglot import exp
 
 from millrace.sql.expr.types import Field, type_within
-from millrace.sql.names.outputs import Attribute, Match, Output, Unclear, both, output_of, own_output, seen_by
+from millrace.sql.names.outputs import Attribute, Match, Output, Unclear, output_of, seen_by
 from millrace.sql.session.tables import Table
-from millrace.sql.syntax.from_clause import FromClause, Relation
 from millrace.sql.syntax.parse import Statement, Unsupported, unwrap
-from millrace.sql.syntax.scopes import Place, Scope, Scopes
+from millrace.sql.syntax.scopes import FromClause, Place, Relation, Scope, Scopes
 
 # Clauses in which a name means a result column before a column of FROM.
 BY_RESULT = frozenset({"order", "sort", "cluster", "distribute", "having", "qualify", "hint"})
@@ -29,27 +28,20 @@ _RESULT_FIRST = BY_RESULT - {"having", "qualify"}
 
 @dataclass(frozen=True)
 class Resolved:
-    """What a column's name means.
-
-    Attributes:
-        scope: The SELECT whose column it is.
-        match: Which one; None where it is not certain which.
-        why: What is not certain, empty where all is.
-        result: Whether it is a result column of that SELECT too, the same.
-    """
+    """What a column's name means: a column of this SELECT."""
 
     scope: Scope
-    match: Match | None
-    why: str = ""
-    result: bool = False
+    match: Match | None  # None where it is not certain which
+    why: str = ""  # what is not certain
+    result: bool = False  # the same is a result column of that SELECT too
 
 
 @dataclass(frozen=True)
 class Result:
-    """A result column of a SELECT: its name, None where Spark makes one up, and the column that it is."""
+    """A result column of a SELECT."""
 
-    name: str | None
-    attribute: Attribute | None
+    name: str | None  # None where Spark makes one up
+    attribute: Attribute | None  # the column of FROM that it is
     alias: bool
 
 
@@ -62,9 +54,6 @@ class Names:
         describe: Returns the columns that Spark says a relation has; raises Unsupported where it cannot.
         current: Returns the session's catalog and database in lower case; None for a table of the caller's,
             which is in none.
-
-    Attributes:
-        scopes: Its SELECTs.
     """
 
     def __init__(
@@ -78,11 +67,11 @@ class Names:
         self._describe = describe
         self.scopes = Scopes(statement)
         for _, relation in self.scopes.relations():
-            if relation.kind == "table":
+            if relation.kind == "table" and not relation.node.alias:
                 relation.current = current(relation.node)  # type: ignore[arg-type]
         self._fields: dict[int, tuple[Field, ...] | Unsupported] = {}
-        self._bindings: dict[int, Resolved | None] = {}
-        self._outputs: dict[tuple[int, str, int], Output] = {}
+        self._resolved: dict[int, Resolved | None] = {}
+        self._outputs: dict[tuple[int, bool, int], Output] = {}
 
     # Columns of relations
 
@@ -96,16 +85,16 @@ class Names:
         Raises:
             Unsupported: They cannot be known.
         """
-        known = self._fields.get(id(relation))
-        if known is None:
+        fields = self._fields.get(id(relation))
+        if fields is None:
             try:
-                known = self._named(relation)
-            except Unsupported as leave:
-                known = leave
-            self._fields[id(relation)] = known
-        if isinstance(known, Unsupported):
-            raise known
-        return known
+                fields = self._named(relation)
+            except Unsupported as error:
+                fields = error
+            self._fields[id(relation)] = fields
+        if isinstance(fields, Unsupported):
+            raise fields
+        return fields
 
     def _named(self, relation: Relation) -> tuple[Field, ...]:
         if relation.kind in ("lateral", "view"):
@@ -139,10 +128,10 @@ class Names:
         while isinstance(select, exp.Subquery | exp.SetOperation) and not select.args.get("by_name"):
             select = select.this
         if isinstance(select, exp.Select):
-            names = [result.name for result in self.results(self.scopes.of(select))]
-            known = tuple(name for name in names if name is not None)
-            if len(known) == len(names):
-                return known
+            results = self.results(self.scopes.of(select))
+            names = tuple(result.name for result in results if result.name is not None)
+            if len(names) == len(results):
+                return names
         raise Unsupported("a relation whose columns have no names here")
 
     def output(self, scope: Scope) -> Output:
@@ -155,29 +144,31 @@ class Names:
             if scope.why:
                 raise Unsupported(scope.why)
             return Output()
-        return self._with_views(scope.clause, len(scope.clause.items) + len(scope.clause.views))
+        return self._output(scope.clause, len(scope.clause.items) + len(scope.clause.views))
 
-    def _with_views(self, clause: FromClause, end: int) -> Output:
-        key = (id(clause), "", end)
+    def _output(self, clause: FromClause, end: int, *, on: bool = False) -> Output:
+        key = (id(clause), on, end)
         if key not in self._outputs:
-            output = output_of(clause, self.columns, end)
-            for view in clause.views[: max(0, end - len(clause.items))]:
-                output = both(output, own_output(view, self.columns))
-            self._outputs[key] = output
+            self._outputs[key] = (seen_by if on else output_of)(clause, self.columns, end)
         return self._outputs[key]
 
     # Names
 
     def find(self, column: exp.Column) -> Resolved | None:
         """Return what a column's name means, None when it is no column of any SELECT here."""
-        if id(column) not in self._bindings:
-            self._bindings[id(column)] = self._find(column)
-        return self._bindings[id(column)]
+        if id(column) not in self._resolved:
+            self._resolved[id(column)] = self._find(column)
+        return self._resolved[id(column)]
 
     def match(self, column: exp.Column) -> Match | None:
         """Return which column of a FROM clause a name means, None where it is none, or not certain."""
-        found = self.find(column)
-        return None if found is None or found.why else found.match
+        resolved = self.find(column)
+        return None if resolved is None or resolved.why else resolved.match
+
+    def attribute(self, node: exp.Expr) -> Attribute | None:
+        """Return the column of FROM that an expression is; None for a field of a struct, or if in doubt."""
+        match = self.match(node) if isinstance(node, exp.Column) else None
+        return None if match is None or match.nested else match.attribute
 
     def relations_read(self, node: exp.Expr) -> list[Relation] | None:
         """Return the relations whose columns an expression reads, None where it is not certain."""
@@ -192,13 +183,13 @@ class Names:
         why = ""
         while place is not None:
             try:
-                found = self._look_up(parts, column, place)
-            except Unsupported as leave:
-                why = why or str(leave)
+                resolved = self._look_up(parts, column, place)
+            except Unsupported as error:
+                why = why or str(error)
             else:
-                if isinstance(found, Resolved):
-                    return replace(found, why=why) if why and not found.why else found
-                if found:
+                if isinstance(resolved, Resolved):
+                    return replace(resolved, why=why) if why and not resolved.why else resolved
+                if resolved:
                     return None
             place = self.scopes.place_of(place.scope.select)
         return None
@@ -228,13 +219,8 @@ class Names:
         return False
 
     def _seen(self, place: Place) -> Output:
-        if place.key == "on" and place.clause is not None:
-            key = (id(place.clause), "on", place.end)
-            if key not in self._outputs:
-                self._outputs[key] = seen_by(place.clause, self.columns, place.end)
-            return self._outputs[key]
-        if place.key == "lateral" and place.clause is not None:
-            return self._with_views(place.clause, place.end)
+        if place.key in ("on", "lateral") and place.clause is not None:
+            return self._output(place.clause, place.end, on=place.key == "on")
         if place.key in ("on", "lateral", "pivot"):
             raise Unsupported(f"a name in {place.key.upper()}")
         return self.output(place.scope)
@@ -256,9 +242,9 @@ class Names:
             return self._star_results(scope, inner)
         attribute = None
         if isinstance(inner, exp.Column):
-            binding = self.find(inner)
-            if binding and binding.scope is scope and binding.match and not binding.match.nested:
-                attribute = binding.match.attribute
+            resolved = self.find(inner)
+            if resolved and resolved.scope is scope and resolved.match and not resolved.match.nested:
+                attribute = resolved.match.attribute
         if isinstance(item, exp.Alias):
             return [Result(item.alias, attribute, True)]
         if isinstance(inner, exp.Column) or (isinstance(inner, exp.Dot) and _is_path(inner)):
@@ -266,9 +252,9 @@ class Names:
         return [Result(None, None, False)]
 
     def _star_results(self, scope: Scope, star: exp.Expr) -> list[Result]:
-        if isinstance(star, exp.Column) and (found := self.find_struct(star)) is not None:
-            assert found.match is not None
-            return [Result(name, None, False) for name in self._struct_fields(found.match, star)]
+        if isinstance(star, exp.Column) and (struct := self.find_struct(star)) is not None:
+            assert struct.match is not None
+            return [Result(name, None, False) for name in self._struct_fields(struct.match, star)]
         return [Result(a.name, a, False) for a in self.starred(scope, star)]
 
     def find_struct(self, star: exp.Column) -> Resolved | None:
@@ -317,7 +303,7 @@ class Names:
             raise Unsupported(f"a star, where {error}") from None
         if any(value for name, value in mark.args.items() if name != "except_"):
             raise Unsupported("a star with REPLACE or RENAME")
-        return [each for each in shown if each not in dropped]
+        return [attribute for attribute in shown if attribute not in dropped]
 
 
 def _answers(result: Result, parts: tuple[str, ...]) -> bool:

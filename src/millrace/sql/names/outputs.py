@@ -12,8 +12,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from millrace.sql.syntax.from_clause import FromClause, FromItem, Relation
 from millrace.sql.syntax.parse import Unsupported
+from millrace.sql.syntax.scopes import FromClause, FromItem, Relation
 
 Columns = Callable[[Relation], tuple[str, ...]]
 """Returns the names of a relation's columns in order; raises Unsupported where they cannot be known."""
@@ -21,15 +21,10 @@ Columns = Callable[[Relation], tuple[str, ...]]
 
 @dataclass(frozen=True)
 class Attribute:
-    """A column that a FROM clause gives out.
+    """A column that a FROM clause gives out."""
 
-    Attributes:
-        name: As Spark spells it.
-        sources: The relation's column, by its place there; several are coalesced (FULL JOIN … USING).
-    """
-
-    name: str
-    sources: tuple[tuple[Relation, int], ...]
+    name: str  # as Spark spells it
+    sources: tuple[tuple[Relation, int], ...]  # by places; several are coalesced (FULL JOIN … USING)
 
     @property
     def relation(self) -> Relation | None:
@@ -39,7 +34,7 @@ class Attribute:
 
 @dataclass(frozen=True)
 class Match:
-    """What a name means: an attribute, after so many qualifiers, before so many names of struct fields."""
+    """A resolved name: its first parts qualify an attribute, and its last ones are fields of a struct."""
 
     attribute: Attribute
     qualifier: int
@@ -52,12 +47,7 @@ class Unclear(Exception):
 
 @dataclass(frozen=True)
 class Output:
-    """The columns of a FROM clause.
-
-    Attributes:
-        shown: What ``*`` shows, in order.
-        hidden: What is only found with a qualifier, in order.
-    """
+    """The columns of a FROM clause: what ``*`` shows, and what is only found with a qualifier, in order."""
 
     shown: tuple[Attribute, ...] = ()
     hidden: tuple[Attribute, ...] = ()
@@ -75,17 +65,17 @@ class Output:
         """
         qualified = range(min(3, len(parts) - 1), 0, -1)
         shown, hidden = self._named
-        for among, taken in (
-            *((shown, taken) for taken in qualified),
+        for among, length in (
+            *((shown, length) for length in qualified),
             (shown, 0),
-            *((hidden, taken) for taken in qualified),
+            *((hidden, length) for length in qualified),
         ):
-            named = among.get(parts[taken], ())
-            found = [each for each in named if not taken or _answers(each, tuple(parts[:taken]))]
-            if len({each.sources for each in found}) > 1:
-                raise Unclear(f"several columns are named {found[0].name}")
-            if found:
-                return Match(found[0], taken, len(parts) - taken - 1)
+            named = among.get(parts[length], ())
+            hits = [hit for hit in named if not length or _answers(hit, tuple(parts[:length]))]
+            if len({hit.sources for hit in hits}) > 1:
+                raise Unclear(f"several columns are named {hits[0].name}")
+            if hits:
+                return Match(hits[0], length, len(parts) - length - 1)
         return None
 
     def star(self, qualifier: tuple[str, ...]) -> list[Attribute]:
@@ -94,13 +84,13 @@ class Output:
         Raises:
             Unclear: Only Spark knows whether a relation is meant.
         """
-        return [each for each in (*self.hidden, *self.shown) if _answers(each, qualifier)]
+        return [column for column in (*self.hidden, *self.shown) if _answers(column, qualifier)]
 
 
 def _by_name(attributes: Sequence[Attribute]) -> dict[str, list[Attribute]]:
     named: dict[str, list[Attribute]] = {}
-    for each in attributes:
-        named.setdefault(each.name.lower(), []).append(each)
+    for attribute in attributes:
+        named.setdefault(attribute.name.lower(), []).append(attribute)
     return named
 
 
@@ -113,55 +103,24 @@ def _answers(attribute: Attribute, qualifier: tuple[str, ...]) -> bool:
 
 @dataclass(frozen=True)
 class Joined:
-    """What an item makes of the columns on its left.
-
-    Attributes:
-        output: All columns then.
-        keys: The columns of both sides that USING or NATURAL compares.
-    """
+    """What an item makes of the columns on its left, and which of both sides USING or NATURAL compares."""
 
     output: Output
     keys: tuple[tuple[Attribute, Attribute], ...] = ()
 
 
 def output_of(clause: FromClause, columns: Columns, end: int | None = None) -> Output:
-    """Return the columns of a clause's items, without its LATERAL VIEWs.
-
-    Args:
-        clause: The clause.
-        columns: Tells a relation's columns.
-        end: How many items, None for all.
+    """Return the columns of the first ``end`` items and LATERAL VIEWs of a clause, or of all.
 
     Raises:
         Unsupported: A relation's columns cannot be known.
     """
     steps = joined(clause, columns, end)
-    return steps[-1].output if steps else Output()
-
-
-def joined(clause: FromClause, columns: Columns, end: int | None = None) -> list[Joined]:
-    """Return what each of so many items makes of those left of it."""
-    steps: list[Joined] = []
-    for item in clause.items[:end]:
-        own = _content(item, columns)
-        steps.append(_join(steps[-1].output, own, item) if steps else Joined(own))
-    return steps
-
-
-def own_output(relation: Relation, columns: Columns) -> Output:
-    """Return a relation's own columns."""
-    return Output(tuple(Attribute(name, ((relation, n),)) for n, name in enumerate(columns(relation))))
-
-
-def _content(item: FromItem, columns: Columns) -> Output:
-    if isinstance(item.content, FromClause):
-        return output_of(item.content, columns)
-    return own_output(item.content, columns)
-
-
-def both(left: Output, right: Output) -> Output:
-    """Return the columns of two sides beside each other."""
-    return Output(left.shown + right.shown, left.hidden + right.hidden)
+    output = steps[-1].output if steps else Output()
+    views = clause.views if end is None else clause.views[: max(0, end - len(clause.items))]
+    for view in views:
+        output = _both(output, _own(view, columns))
+    return output
 
 
 def seen_by(clause: FromClause, columns: Columns, place: int) -> Output:
@@ -170,13 +129,32 @@ def seen_by(clause: FromClause, columns: Columns, place: int) -> Output:
     Raises:
         Unsupported: A relation's columns cannot be known.
     """
-    return both(output_of(clause, columns, place), _content(clause.items[place], columns))
+    return _both(output_of(clause, columns, place), _own(clause.items[place].content, columns))
+
+
+def joined(clause: FromClause, columns: Columns, end: int | None = None) -> list[Joined]:
+    """Return what each of so many items makes of those left of it."""
+    steps: list[Joined] = []
+    for item in clause.items[:end]:
+        own = _own(item.content, columns)
+        steps.append(_join(steps[-1].output, own, item) if steps else Joined(own))
+    return steps
+
+
+def _own(content: Relation | FromClause, columns: Columns) -> Output:
+    if isinstance(content, FromClause):
+        return output_of(content, columns)
+    return Output(tuple(Attribute(name, ((content, n),)) for n, name in enumerate(columns(content))))
+
+
+def _both(left: Output, right: Output) -> Output:
+    return Output(left.shown + right.shown, left.hidden + right.hidden)
 
 
 def _join(left: Output, right: Output, item: FromItem) -> Joined:
     names = _common(left, right) if item.natural else list(item.using)
     if not names:
-        return Joined(left if item.semi else both(left, right))
+        return Joined(left if item.semi else _both(left, right))
     pairs = [(_first(left, name), _first(right, name)) for name in names]
     a, b = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
     rest, other = _without(left, a), _without(right, b)
@@ -196,21 +174,21 @@ def _join(left: Output, right: Output, item: FromItem) -> Joined:
 
 def _common(left: Output, right: Output) -> list[str]:
     """Return the names that NATURAL joins by: those of both, letter by letter, in the left side's order."""
-    there = Counter(each.name for each in right.shown)
+    there = Counter(attribute.name for attribute in right.shown)
     names = []
-    for each in left.shown:
-        if there[each.name] > 0:
-            there[each.name] -= 1
-            names.append(each.name)
+    for attribute in left.shown:
+        if there[attribute.name] > 0:
+            there[attribute.name] -= 1
+            names.append(attribute.name)
     return names
 
 
 def _first(side: Output, name: str) -> Attribute:
-    for each in side.shown:
-        if each.name.lower() == name.lower():
-            return each
+    for attribute in side.shown:
+        if attribute.name.lower() == name.lower():
+            return attribute
     raise Unsupported(f"USING({name}) over a column that is not there")
 
 
 def _without(side: Output, keys: Sequence[Attribute]) -> tuple[Attribute, ...]:
-    return tuple(each for each in side.shown if not any(each is key for key in keys))
+    return tuple(attribute for attribute in side.shown if not any(attribute is key for key in keys))

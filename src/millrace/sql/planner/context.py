@@ -20,11 +20,9 @@ from millrace.sql.lookups.tables import Lookup
 from millrace.sql.names.names import Names
 from millrace.sql.planner.plan import BlockPlan, Direct, FilterPlan, Plan
 from millrace.sql.session.tables import Catalog, Table
-from millrace.sql.syntax.ctes import base_tables, with_prefix, within
 from millrace.sql.syntax.edits import EditedText, Span
-from millrace.sql.syntax.from_clause import Relation
 from millrace.sql.syntax.parse import Statement, Unsupported
-from millrace.sql.syntax.scopes import Scope
+from millrace.sql.syntax.scopes import Relation, Scope, base_tables, with_prefix, within
 
 if TYPE_CHECKING:
     from millrace.spark.predicates import Predicate

@@ -37,16 +37,16 @@ from millrace.sql.lookups.tables import Lookup
 from millrace.sql.planner.build import PlannedFilter, PlannedQuery, build
 from millrace.sql.planner.context import PlanContext
 from millrace.sql.planner.plan import Plan
-from millrace.sql.rewrite.labels import keep_names
+from millrace.sql.rewrite.select import keep_names
 from millrace.sql.rewrite.sharing import CteMaterialization
 from millrace.sql.session.asking import Analysis, Frames, Original, analyse
 from millrace.sql.session.errors import contain
 from millrace.sql.session.functions import Functions, restored
 from millrace.sql.session.settings import Settings
 from millrace.sql.session.tables import Catalog, Tables, dotted
-from millrace.sql.syntax.ctes import base_tables
 from millrace.sql.syntax.edits import EditedText, Segment, quote
 from millrace.sql.syntax.parse import NO_QUERY, PARAMETER, Statement, Unsupported, name_span, parse
+from millrace.sql.syntax.scopes import base_tables
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -2,34 +2,42 @@
 
 A block becomes one relation whose columns have names that nothing else has, and every name that meant one
 of them is replaced, qualified or not. USING and NATURAL become ON, so that no column is merged with another
-any more, and stars are written out. What kept its name without being told to (a column in the SELECT list, a
-field of a struct) gets it as an alias. All of that is edits of the original text.
+any more, and stars are written out. Result columns and struct fields that took their name from the column get
+an explicit alias; those that Spark names after their expression, ``(id + 1)``, get the name that the query as
+written gives them, because somebody may read the column by it. All of that is edits of the original text.
 """
+
+# ruff: noqa: S608  # SQL is what this module writes
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import accumulate
 
 import pyarrow as pa
+from pyspark.errors import PySparkException
 from pyspark.sql import types as t
 from sqlglot import exp
 
 from millrace.engine.aggregates import AggregateSpec
 from millrace.engine.expressions import ColumnRef
 from millrace.engine.spec import OutputColumn
-from millrace.sql.aggregation.aggregation import Aggregation
-from millrace.sql.blocks.conditions import Conjunct, SplitConjuncts, is_boolean
+from millrace.sql.aggregation.aggregation import BARS, Aggregation
+from millrace.sql.blocks.conditions import is_boolean
 from millrace.sql.blocks.join_graph import JoinGraph, JoinInput
+from millrace.sql.blocks.subqueries import existence_test
 from millrace.sql.expr.types import Field
 from millrace.sql.names.names import is_star
-from millrace.sql.names.outputs import Attribute
+from millrace.sql.names.outputs import Attribute, Match
+from millrace.sql.planner.context import PlanContext
 from millrace.sql.planner.plan import BlockPlan, Direct
-from millrace.sql.rewrite.references import BARS, OuterReferences, Reference
-from millrace.sql.syntax.edits import Edit, Part, quote
-from millrace.sql.syntax.from_clause import JoinStep, Relation
+from millrace.sql.session.functions import restored
+from millrace.sql.syntax.edits import Edit, Part, Span, quote
 from millrace.sql.syntax.parse import Unsupported, name_span, unwrap
+from millrace.sql.syntax.scopes import JoinStep, Relation, Scope, with_prefix
 
 COUNT = "__count"
 """The column of a block that only counts."""
@@ -39,12 +47,9 @@ _ODD = re.compile(r"\W")
 
 @dataclass(eq=False)
 class BlockOutput:
-    """A block's relation in the rewritten text.
+    """A block's relation in the rewritten text, which stands for its inputs.
 
     Attributes:
-        name: The block's.
-        alias: The relation's.
-        members: The relations it stands for, in order.
         names: The output name of each column that somebody above reads, in order.
         counting: Whether only the number of its rows is wanted.
         hidden: The same of further columns, which only partial results are computed of.
@@ -54,7 +59,7 @@ class BlockOutput:
 
     name: str
     alias: str
-    members: list[JoinInput]
+    inputs: list[JoinInput]
     names: dict[ColumnRef, str]
     counting: bool = False
     hidden: dict[ColumnRef, str] = field(default_factory=dict)
@@ -62,7 +67,7 @@ class BlockOutput:
     distinct: bool = False
 
     @property
-    def output(self) -> tuple[OutputColumn, ...]:
+    def columns(self) -> tuple[OutputColumn, ...]:
         """The columns of its join."""
         return tuple(OutputColumn(name, ref) for ref, name in (*self.names.items(), *self.hidden.items()))
 
@@ -79,82 +84,73 @@ class Rewriting:
 
     Args:
         graph: The SELECT's FROM clause.
-        found: Its conditions.
-        members: The relations that blocks take.
-        streaming: Whether some are streams: their results have no end at which they could be counted.
+        inputs: The relations that blocks take.
 
     Attributes:
         plans: The blocks.
     """
 
-    def __init__(
-        self, graph: JoinGraph, found: SplitConjuncts, members: list[JoinInput], *, streaming: bool = False
-    ) -> None:
+    def __init__(self, graph: JoinGraph, inputs: list[JoinInput]) -> None:
         self.plans: list[BlockPlan] = []
         self._graph = graph
-        self._found = found
+        self._conditions = graph.conditions
         self._context = graph.context
-        self._streaming = streaming
+        # Results of streams have no end at which they could be counted.
+        self._streaming = bool(graph.streams)
         self._select = graph.scope.select
-        self._above = OuterReferences(graph, found, members)
-        self._members = {id(member.relation): member for member in members}
-        self._pieces: list[BlockOutput] = []
+        self._inputs = {id(taken.relation): taken for taken in inputs}
+        self._above = OuterReferences(graph, self._inputs)
+        self._outputs: list[BlockOutput] = []
         self._edits: list[Edit] = []
 
     # What is read above a block
 
-    def piece(self, members: list[JoinInput], preferred: list[ColumnRef]) -> BlockOutput:
-        """Return the relation that will stand for the members, with the columns read above them.
+    def add_output(self, inputs: list[JoinInput], preferred: list[ColumnRef]) -> BlockOutput:
+        """Return the relation that will stand for a block's inputs, with the columns read above them.
 
-        Args:
-            members: The block's.
-            preferred: Columns to give out where none is read, because rows need a column to travel in.
+        Where none is read, it has one of those preferred, because rows need a column to travel in.
 
         Raises:
             Unsupported: What reads them cannot be rewritten.
         """
-        number = self._context.next_block(len(self._pieces))
-        piece = BlockOutput(f"b{number}", f"{self._context.stem}{number}", members, {})
-        columns = {ColumnRef(m.alias, f.name): f for m in members for f in m.columns}
+        number = self._context.next_block(len(self._outputs))
+        output = BlockOutput(f"b{number}", f"{self._context.stem}{number}", inputs, {})
+        columns = {ColumnRef(i.alias, f.name): f for i in inputs for f in i.columns}
         names = {
-            ref: f"{piece.alias}_{place}_{_ODD.sub('_', ref.column)}" for place, ref in enumerate(columns)
+            ref: f"{output.alias}_{place}_{_ODD.sub('_', ref.column)}" for place, ref in enumerate(columns)
         }
         if not self._streaming:
-            piece.counting = not self._wanted(columns) and self._above.only_counts(members)
-        if not piece.counting and not self._streaming:
-            alone = len(members) == len(self._members)
-            piece.aggregation = self._aggregation(columns, names, piece.alias, alone=alone)
-        piece.names = {ref: names[ref] for ref in self._wanted(columns)}
-        if piece.aggregation is not None:
-            piece.hidden = {
-                ref: name
-                for ref, name in names.items()
-                if ref not in piece.names and name in piece.aggregation.reads
-            }
-        if not piece.names and not piece.hidden and not piece.counting:
-            fits = [ref for ref, each in columns.items() if each.arrow is not None]
-            read = [*preferred, *fits][:1]
-            if not read:
+            output.counting = not self._wanted(columns) and self._above.only_counts(inputs)
+        if not output.counting and not self._streaming:
+            alone = len(inputs) == len(self._inputs)
+            output.aggregation = self._aggregation(columns, names, output.alias, alone=alone)
+        output.names = {ref: names[ref] for ref in self._wanted(columns)}
+        if output.aggregation is not None:
+            reads = output.aggregation.reads
+            output.hidden = {r: n for r, n in names.items() if r not in output.names and n in reads}
+        if not output.names and not output.hidden and not output.counting:
+            fitting = [*preferred, *(ref for ref, column in columns.items() if column.arrow is not None)]
+            if not fitting:
                 raise Unsupported("no column of the relations can pass through a join here")
-            (piece.names if piece.aggregation is None else piece.hidden)[read[0]] = names[read[0]]
-        piece.distinct = piece.aggregation is None and self._is_set([columns[ref] for ref in piece.names])
-        self._pieces.append(piece)
-        return piece
+            (output.names if output.aggregation is None else output.hidden)[fitting[0]] = names[fitting[0]]
+        output.distinct = output.aggregation is None and self._is_set([columns[ref] for ref in output.names])
+        self._outputs.append(output)
+        return output
 
     def _is_set(self, columns: Iterable[Field]) -> bool:
         """Tell whether nobody above a block can tell equal rows of these columns from one."""
         if self._streaming or self._above.test is None or not self._context.aggregates:
             return False
-        nested = any(each.arrow is None or pa.types.is_nested(each.arrow) for each in columns)
+        nested = any(column.arrow is None or pa.types.is_nested(column.arrow) for column in columns)
         return not nested and not self._context.volatility.volatile(self._select)
 
     def _wanted(self, columns: Iterable[ColumnRef]) -> list[ColumnRef]:
         """Return those of the columns that are read above their block."""
         wanted = {
-            ColumnRef(member.alias, member.columns[place].name)
+            ColumnRef(owner.alias, owner.columns[place].name)
             for attribute in self._above.read()
             for relation, place in attribute.sources
-            if (member := self._members.get(id(relation))) is not None
+            if (owner := self._inputs.get(id(relation))) is not None
         }
         return [ref for ref in columns if ref in wanted]
 
@@ -166,23 +162,24 @@ class Rewriting:
         if not context.aggregates:
             return None
         try:
-            found = Aggregation.of(self._graph, names, stem, alone=alone)
-            if found is None:
+            aggregation = Aggregation.of(self._graph, names, stem, alone=alone)
+            if aggregation is None:
                 return None
-            self._above.consumed |= found.consumed
-            found.check_keys({ref: columns[ref] for ref in self._wanted(columns)})
-        except Unsupported as leave:
+            self._above.consumed |= aggregation.consumed
+            aggregation.check_keys({ref: columns[ref] for ref in self._wanted(columns)})
+        except Unsupported as error:
             self._above.consumed.clear()
             where = context.where(self._graph.scope)
-            context.reasons.append(f"{where}: its rows are grouped by Spark alone: {leave}")
+            context.reasons.append(f"{where}: its rows are grouped by Spark alone: {error}")
             return None
-        return found
+        return aggregation
 
-    def result(self, piece: BlockOutput) -> t.StructType:
+    def schema_of(self, output: BlockOutput) -> t.StructType:
         """Return the columns that a block hands on with Spark's own types and nullability."""
-        columns = {ColumnRef(m.alias, f.name): f for m in piece.members for f in m.columns}
-        kept = [_column(name, columns[ref]) for ref, name in piece.names.items()]
-        return t.StructType([*kept, *(piece.aggregation.fields if piece.aggregation else ())])
+        columns = {ColumnRef(i.alias, f.name): f for i in output.inputs for f in i.columns}
+        kept = ((name, columns[ref]) for ref, name in output.names.items())
+        partial = output.aggregation.fields if output.aggregation else ()
+        return t.StructType([*(t.StructField(n, f.type, f.nullable, f.metadata) for n, f in kept), *partial])
 
     # Edits
 
@@ -193,85 +190,76 @@ class Rewriting:
             Unsupported: Something cannot be rewritten.
         """
         context, graph = self._context, self._graph
-        for use in self._above.uses():
-            self._replace(use)
+        for reference in self._above.references():
+            self._replace(reference)
         if not self._above.items:
             spans = [context.statement.span(item) for item in self._select.expressions]
             self._edits.append(Edit(spans[0][0], spans[-1][1], ("1",)))
         for item, shown in self._above.stars:
-            text = ", ".join(self._shown(shown))
+            text = ", ".join(map(self._shown, shown))
             self._edits.append(Edit(*context.statement.span(item), (text,)))
         self._from()
-        for piece in self._pieces:
-            self._edits += piece.aggregation.edits if piece.aggregation else ()
+        for output in self._outputs:
+            self._edits += output.aggregation.edits if output.aggregation else ()
         context.text.edits += self._edits
         context.blocks += self.plans
-        context.placed |= {id(m.relation.node) for p in self._pieces for m in p.members}
+        context.placed |= {id(i.relation.node) for o in self._outputs for i in o.inputs}
         context.direct = self._direct()
-        for conjunct in self._found.used:
+        for conjunct in self._conditions.used:
             if conjunct.node is not None and context.calls.of(conjunct.node) is not None:
                 context.calls.take(conjunct.node)
-        return [c.node for c in self._found.above if c.node is not None] if graph.source.whole else None
+        return [c.node for c in self._conditions.above if c.node is not None] if graph.source.whole else None
 
-    def reference(self, attribute: Attribute) -> str:
+    def _text(self, attribute: Attribute) -> str:
         """Return what names a column of this FROM clause in the rewritten text.
 
         Raises:
             Unsupported: Nothing does.
         """
-        texts = [self._reference(relation, place) for relation, place in attribute.sources]
+        texts = [self._source_text(relation, place) for relation, place in attribute.sources]
         return texts[0] if len(texts) == 1 else f"coalesce({', '.join(texts)})"
 
-    def _reference(self, relation: Relation, place: int) -> str:
-        member = self._members.get(id(relation))
-        if member is not None:
-            ref = ColumnRef(member.alias, member.columns[place].name)
-            return quote(next(p.names[ref] for p in self._pieces if ref in p.names))
+    def _source_text(self, relation: Relation, place: int) -> str:
+        owner = self._inputs.get(id(relation))
+        if owner is not None:
+            ref = ColumnRef(owner.alias, owner.columns[place].name)
+            return quote(next(o.names[ref] for o in self._outputs if ref in o.names))
         columns = self._context.names.columns(relation)
         name = columns[place]
-        others = [r for r in self._graph.source.relations() if id(r) not in self._members]
+        others = [r for r in self._graph.source.relations() if id(r) not in self._inputs]
         alias = relation.qualifier[-1] if relation.qualifier else None
         same = [r for r in others if alias is not None and r.qualifier[-1:] == (alias,)]
-        if alias is None or len(same) != 1 or sum(each.lower() == name.lower() for each in columns) != 1:
+        if alias is None or len(same) != 1 or [c.lower() for c in columns].count(name.lower()) != 1:
             raise Unsupported(f"column {name} of a relation without a name of its own")
         return f"{quote(alias)}.{quote(name)}"
 
-    def _replace(self, use: Reference) -> None:
-        column, match = use.column, use.binding.match
-        assert match is not None
-        taken = self._above.touches(use.attribute)
-        moved = match.qualifier == 0 and (self._graph.source.merges or self._is_moved(column))
-        if not taken and not moved:
+    def _replace(self, reference: Reference) -> None:
+        column, match = reference.column, reference.match
+        place = self._context.names.scopes.place_of(column)
+        assert place is not None
+        # A condition of ON may become one of WHERE, which sees more columns.
+        moves = self._graph.source.merges or (place.key == "on" and place.scope is self._graph.scope)
+        if not self._above.touches(match.attribute) and (match.qualifier or not moves):
             return
-        own = column.parts[match.qualifier]
-        text = self.reference(use.attribute)
-        bare = not match.nested and not isinstance(column.this, exp.Star)
-        place = self._context.names.scopes.place_of(column)
-        if (
-            use.binding.result
-            and place is not None
-            and (self._select.args.get("distinct") or place.key == "hint")
-        ):
-            text = self._result_name(use)
+        if reference.result and (self._select.args.get("distinct") or place.key == "hint"):
+            text = self._result_name(reference)
+        else:
+            text = self._text(match.attribute)
         self._edits.append(Edit(*name_span(column, match.qualifier), (text,)))
-        if bare:
-            behind = self._named_by(column)
-            if behind is not None:
-                self._edits.append(Edit(behind, behind, (f" AS {quote(own.name)}",)))
+        if not match.nested and not isinstance(column.this, exp.Star):
+            end = self._named_by(column)
+            if end is not None:
+                self._edits.append(Edit(end, end, (f" AS {quote(column.parts[match.qualifier].name)}",)))
 
-    def _is_moved(self, column: exp.Column) -> bool:
-        """Tell whether a name stands in a condition of ON that becomes one of WHERE."""
-        place = self._context.names.scopes.place_of(column)
-        return place is not None and place.key == "on" and place.scope is self._graph.scope
-
-    def _result_name(self, use: Reference) -> str:
+    def _result_name(self, reference: Reference) -> str:
         """Return the result column that a column is: with DISTINCT, and in hints, nothing else is known."""
+        attribute = reference.match.attribute
         results = self._context.names.results(self._graph.scope)
-        place = next(n for n, r in enumerate(results) if r.attribute == use.attribute and r.name is not None)
+        place = next(n for n, r in enumerate(results) if r.attribute == attribute and r.name is not None)
         name = results[place].name or ""
         if sum((r.name or "").lower() == name.lower() for r in results) == 1:
             return quote(name)
-        if isinstance(use.column.parent, exp.Ordered) and self._context.settings.ordinals:
+        if isinstance(reference.column.parent, exp.Ordered) and self._context.settings.ordinals:
             return str(place + 1)
         raise Unsupported(f"DISTINCT ordered by {name}, of which there are several")
 
@@ -293,27 +281,26 @@ class Rewriting:
             raise Unsupported("a field of a struct in a form that Millrace does not read")
         return end + 1 if implicit and end is not None else None
 
-    def _shown(self, attributes: list[Attribute]) -> Iterator[str]:
-        """Yield the items that a star stands for."""
-        for each in attributes:
-            text = self.reference(each)
-            same = text.rsplit(".", 1)[-1] == quote(each.name) and len(each.sources) == 1
-            yield text if same else f"{text} AS {quote(each.name)}"
+    def _shown(self, attribute: Attribute) -> str:
+        """Return the item for one of the columns that a star shows."""
+        text, name = self._text(attribute), quote(attribute.name)
+        same = text.rsplit(".", 1)[-1] == name and len(attribute.sources) == 1
+        return text if same else f"{text} AS {name}"
 
     def _from(self) -> None:
         graph, span = self._graph, self._context.statement.span
         parts: list[Part] = ["FROM "]
         done: set[int] = set()
         for number, step in enumerate(graph.steps):
-            if number in self._found.steps:
+            if number in self._conditions.steps:
                 continue
-            piece = next((p for p in self._pieces if any(m.step == number for m in p.members)), None)
+            output = next((o for o in self._outputs if any(i.step == number for i in o.inputs)), None)
             first = len(parts) == 1
-            if piece is None:
+            if output is None:
                 parts += self._step(step, first=first)
-            elif id(piece) not in done:
-                done.add(id(piece))
-                parts.append(f"{'' if first else ' CROSS JOIN '}{{{piece.name}}} AS {piece.alias}")
+            elif id(output) not in done:
+                done.add(id(output))
+                parts.append(f"{'' if first else ' CROSS JOIN '}{{{output.name}}} AS {output.alias}")
         where = self._select.args.get("where")
         end = graph.source.end
         if graph.source.whole and where is None and end == graph.source.span[1]:
@@ -321,8 +308,8 @@ class Rewriting:
         elif graph.source.whole:
             self._edits.append(Edit(*((end, end) if where is None else span(where)), tuple(self._where())))
         self._edits.append(Edit(*graph.source.span, tuple(parts)))
-        for piece in self._pieces:
-            if piece.counting:
+        for output in self._outputs:
+            if output.counting:
                 counted = self._select.expressions[0].unalias()
                 self._edits.append(Edit(*span(counted), (f"coalesce(sum({COUNT}), 0)",)))
 
@@ -343,10 +330,10 @@ class Rewriting:
         return parts
 
     def _pair(self, pair: tuple[Attribute, Attribute]) -> str:
-        return " = ".join(map(self.reference, pair))
+        return " = ".join(map(self._text, pair))
 
     def _where(self) -> Iterator[Part]:
-        above = self._found.above
+        above = self._conditions.above
         if not above:
             return
         # A lone term need not be boolean by itself: ``NULL``, or a string that AND casts.
@@ -354,42 +341,33 @@ class Rewriting:
         yield " WHERE " if certain else " WHERE true AND "
         for number, conjunct in enumerate(above):
             yield "(" if number == 0 else " AND ("
-            yield from self._condition(conjunct)
+            if conjunct.pair is not None:
+                yield self._pair(conjunct.pair)
+            else:
+                assert conjunct.node is not None
+                yield self._context.statement.span(conjunct.node)
             yield ")"
-
-    def _condition(self, conjunct: Conjunct) -> Iterator[Part]:
-        if conjunct.pair is not None:
-            yield self._pair(conjunct.pair)
-        else:
-            assert conjunct.node is not None
-            yield self._context.statement.span(conjunct.node)
 
     def _direct(self) -> Direct | None:
         """Return how the SELECT is nothing but columns of its only block, None if it is more."""
         select = self._select
-        if select is not self._context.statement.root or len(self._pieces) != 1 or self._found.above:
+        if select is not self._context.statement.root or len(self._outputs) != 1 or self._conditions.above:
             return None
-        (piece,) = self._pieces
+        (output,) = self._outputs
         bars = [*BARS, "limit", "offset", "with_", "laterals"]
-        if piece.counting or not self._above.is_whole(piece.members) or any(map(select.args.get, bars)):
+        if output.counting or not self._above.is_whole(output.inputs) or any(map(select.args.get, bars)):
             return None
         stars = {id(item): shown for item, shown in self._above.stars}
-        columns: list[str] = []
+        columns: list[Attribute] = []
         for item in select.expressions:
-            node = unwrap(item.unalias())
-            binding = self._above.bound(node) if isinstance(node, exp.Column) and not is_star(node) else None
+            attribute = self._context.names.attribute(unwrap(item.unalias()))
             if id(item) in stars:
-                shown = stars[id(item)]
-            elif binding is not None and binding.match is not None and not binding.match.nested:
-                shown = [binding.match.attribute]
+                columns += stars[id(item)]
+            elif attribute is not None:
+                columns.append(attribute)
             else:
                 return None
-            columns += [self.reference(each).strip("`") for each in shown]
-        return Direct(piece.name, tuple(columns))
-
-
-def _column(name: str, column: Field) -> t.StructField:
-    return t.StructField(name, column.type, column.nullable, column.metadata)
+        return Direct(output.name, tuple(self._text(column).strip("`") for column in columns))
 
 
 def _is_row(node: exp.Expr | None) -> bool:
@@ -402,3 +380,207 @@ def _is_row(node: exp.Expr | None) -> bool:
     grouping = (exp.Group, exp.GroupingSets, exp.Cube, exp.Rollup, exp.In, exp.Window, exp.Order, exp.Ordered)
     compared = (exp.EQ, exp.NEQ, exp.LT, exp.LTE, exp.GT, exp.GTE, exp.NullSafeEQ)
     return not isinstance(parent, (*grouping, *compared))
+
+
+# What stands above the blocks
+
+
+@dataclass(frozen=True, eq=False)
+class Reference:
+    """A name above the blocks that means a column of this FROM clause, and perhaps a result column too."""
+
+    column: exp.Column
+    match: Match
+    result: bool
+
+
+class OuterReferences:
+    """References outside a block that resolve to columns of its FROM clause: names and stars.
+
+    Args:
+        graph: The SELECT's FROM clause; those of its conditions that blocks evaluate are not above them.
+        taken: Ids of the relations that blocks take.
+
+    Attributes:
+        consumed: Ids of names that the rewritten text has no more.
+        test: The EXISTS or IN that the SELECT is the subquery of, to which equal rows are one.
+        items: What it shows; nothing to an EXISTS.
+    """
+
+    def __init__(self, graph: JoinGraph, taken: Container[int]) -> None:
+        self._graph = graph
+        self._conditions = graph.conditions
+        self._context = graph.context
+        self._select = graph.scope.select
+        self._taken = taken
+        self.consumed: set[int] = set()
+        self.test = existence_test(self._select)
+        # What EXISTS selects is nobody's business.
+        self.items = [] if isinstance(self.test, exp.Exists) else self._select.expressions
+        self._unread = {
+            id(part) for item in self._select.expressions if not self.items for part in item.walk()
+        }
+
+    def touches(self, attribute: Attribute) -> bool:
+        """Tell whether a column is of a relation that a block takes."""
+        return any(id(relation) in self._taken for relation, _ in attribute.sources)
+
+    def read(self) -> Iterator[Attribute]:
+        """Yield the columns of this FROM clause that something above the blocks reads."""
+        for reference in self.references():
+            yield reference.match.attribute
+        for _, shown in self.stars:
+            yield from shown
+        for conjunct in self._conditions.above:
+            yield from conjunct.pair or ()
+        for number, step in enumerate(self._graph.steps):
+            if not step.movable and number not in self._conditions.steps:
+                for pair in self._graph.keys_of(step):
+                    yield from pair
+
+    def references(self) -> Iterator[Reference]:
+        """Yield the names above the blocks that mean columns of this FROM clause."""
+        used = {id(part) for c in self._conditions.used if c.node is not None for part in c.node.walk()}
+        used |= self.consumed | self._unread
+        seen = set()
+        for reference in self._names:
+            if id(reference.column) in used:
+                continue
+            start, _ = name_span(reference.column, 0)
+            if start not in seen:  # the parser may use one name in two places
+                seen.add(start)
+                yield reference
+
+    @cached_property
+    def _names(self) -> list[Reference]:
+        """The names anywhere in the SELECT that mean columns of this FROM clause."""
+        names, references = self._context.names, []
+        for column in self._select.find_all(exp.Column):
+            if column.find_ancestor(exp.Star):
+                continue
+            resolved = names.find_struct(column) if is_star(column) else names.find(column)
+            if resolved is not None and resolved.scope is self._graph.scope and resolved.match is not None:
+                references.append(Reference(column, resolved.match, resolved.result))
+        return references
+
+    @cached_property
+    def stars(self) -> list[tuple[exp.Expr, list[Attribute]]]:
+        """The stars that have to be written out, with what they show."""
+        stars: list[tuple[exp.Expr, list[Attribute]]] = []
+        names, graph = self._context.names, self._graph
+        for item in self.items:
+            if not is_star(item) or (isinstance(item, exp.Column) and names.find_struct(item)):
+                continue
+            shown = names.starred(graph.scope, item)
+            if isinstance(item, exp.Star) or graph.source.merges or any(map(self.touches, shown)):
+                stars.append((item, shown))
+        written = {id(item) for item, _ in stars}
+        for star in self._select.find_all(exp.Star):
+            owner: exp.Expr = star.parent if isinstance(star.parent, exp.Column) else star
+            if id(owner) in written or owner.parent is self._select or isinstance(star.parent, exp.Count):
+                continue
+            if star.find_ancestor(exp.Select) is self._select:
+                raise Unsupported("a star inside an expression")
+        return stars
+
+    def is_whole(self, inputs: list[JoinInput]) -> bool:
+        """Tell whether a block of these relations is all of the FROM clause."""
+        left = len(self._graph.steps) - len(self._conditions.steps)
+        return len(inputs) == left and not self._graph.source.views
+
+    def only_counts(self, inputs: list[JoinInput]) -> bool:
+        """Tell whether the SELECT is nothing but a ``count(*)`` of one block."""
+        items = self._select.expressions
+        barred = self._conditions.above or any(map(self._select.args.get, BARS))
+        if barred or len(items) != 1 or not self.is_whole(inputs):
+            return False
+        count = items[0].unalias()
+        if not isinstance(count, exp.Count) or count.expressions:
+            return False
+        return isinstance(count.this, exp.Star) or (
+            isinstance(count.this, exp.Literal) and count.this.name.isdigit()
+        )
+
+
+# Names that Spark makes up
+
+
+def keep_names(context: PlanContext, names: Sequence[str]) -> None:
+    """Add the aliases that an edited query needs to have the result columns of the query as written.
+
+    Raises:
+        Unsupported: It is not known what the query as written calls a column.
+    """
+    edits = {(e.start, e.end) for e in context.text.edits}
+    bound = {(e.start, e.end) for e in context.text.bindings}
+    for scope in context.names.scopes.all:
+        changed = [
+            (place, span) for place, span in _unnamed(context, scope) if _is_changed(span, edits, bound)
+        ]
+        if not changed or not _matter(scope.select):
+            continue
+        results = names if _is_first(context, scope.select) else _names_of(context, scope)
+        if results is None:
+            raise Unsupported(f"a column without a name in {context.where(scope)}")
+        widths = [len(context.names.results_of(scope, item)) for item in scope.select.expressions]
+        if sum(widths) != len(results):
+            raise Unsupported("an expression that gives several columns without names")
+        places = list(accumulate(widths, initial=0))
+        for place, (_, end) in changed:
+            name = quote(restored(results[places[place]]))
+            context.text.edits.append(Edit(end, end, (f" AS {name}",)))
+
+
+def _unnamed(context: PlanContext, scope: Scope) -> Iterator[tuple[int, Span]]:
+    """Yield the items that Spark names after their expression, with their characters."""
+    for place, item in enumerate(scope.select.expressions):
+        inner = unwrap(item)
+        if isinstance(item, exp.Alias | exp.Aliases) or is_star(inner):
+            continue
+        while isinstance(inner, exp.Dot):
+            inner = inner.this
+        if not isinstance(inner, exp.Column) and context.statement.has_span(item):
+            yield place, context.statement.span(item)
+
+
+def _is_changed(span: Span, edits: set[Span], bound: set[Span]) -> bool:
+    """Tell whether an item has another text; one that is bound as a whole is so in the query as written."""
+    return any(span[0] <= start and end <= span[1] for start, end in edits | (bound - {span}))
+
+
+def _matter(select: exp.Select) -> bool:
+    """Tell whether the names of a SELECT's result columns are seen by anybody."""
+    child: exp.Expr = select
+    while (parent := child.parent) is not None:
+        if isinstance(parent, exp.SetOperation):
+            if child.arg_key == "expression" and not parent.args.get("by_name"):
+                return False
+        elif isinstance(parent, exp.From | exp.CTE | exp.Lateral):
+            return True
+        elif isinstance(parent, exp.Join):
+            return child.arg_key == "this"
+        elif not isinstance(parent, exp.Subquery):
+            return False
+        child = parent
+    return True
+
+
+def _is_first(context: PlanContext, select: exp.Select) -> bool:
+    """Tell whether a SELECT names the columns of the whole query."""
+    first: exp.Expr | None = context.statement.root
+    while isinstance(first, exp.SetOperation | exp.Subquery):
+        first = first.this
+    return first is select
+
+
+def _names_of(context: PlanContext, scope: Scope) -> list[str] | None:
+    """Return what Spark calls the result columns of a SELECT inside the query, None if it cannot be asked."""
+    statement, select = context.statement, scope.select
+    if not statement.has_span(select) or context.escapes(select):
+        return None
+    try:
+        prefix = with_prefix(statement, select, context.text.bound)
+        text = f"{prefix}SELECT * FROM ({context.text.bound(statement.span(select))})"
+        return list(context.schema(text).names)
+    except (Unsupported, PySparkException):
+        return None

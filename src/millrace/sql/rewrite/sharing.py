@@ -26,10 +26,9 @@ from sqlglot import exp
 from millrace.sql.blocks.subqueries import existence_test
 from millrace.sql.expr.types import Field
 from millrace.sql.planner.context import PlanContext
-from millrace.sql.syntax.ctes import cte_of, tables_in, within
 from millrace.sql.syntax.edits import Edit, quote
 from millrace.sql.syntax.parse import Unsupported
-from millrace.sql.syntax.scopes import Scope
+from millrace.sql.syntax.scopes import Scope, cte_of, tables_in, within
 
 _HASHED = (
     t.NumericType, t.StringType, t.BinaryType, t.BooleanType, t.DateType, t.TimestampType, t.TimestampNTZType,

@@ -31,17 +31,11 @@ class Edit:
 
 @dataclass(frozen=True)
 class Segment:
-    """A piece of a template, and the place in the query that it stands for.
-
-    Attributes:
-        text: Template text.
-        origin: Of its first character.
-        copied: Whether it is the query's own text, so that its characters follow from there one by one.
-    """
+    """A piece of a template, and the place in the query that its first character stands for."""
 
     text: str
     origin: int
-    copied: bool
+    copied: bool  # whether it is the query's own text, so that its characters follow from there one by one
 
 
 def escape(text: str) -> str:
@@ -81,10 +75,7 @@ def substitute(template: str, texts: dict[str, str]) -> str:
 class EditedText:
     """A text with two layers of edits: names bound to what they stand for, and blocks taken.
 
-    Attributes:
-        text: As the user wrote it.
-        bindings: Tables, functions and parameters; part of the original query and of the rewritten one.
-        edits: What makes the rewritten query.
+    Bindings, of tables, functions and parameters, are part of the original query and of the rewritten one.
     """
 
     def __init__(self, text: str) -> None:

@@ -87,8 +87,7 @@ class Statement:
     """A parsed query.
 
     Attributes:
-        text: The query as the user wrote it.
-        root: The syntax tree, or None when only Spark can read the query.
+        root: The syntax tree, None when only Spark can read the query.
         why: Why there is no tree.
         functions: Where the caller's functions are called: the name's characters, and which function it is.
         parameters: Where ``?`` stands, in order.
@@ -186,11 +185,7 @@ def function_of(node: exp.Expr) -> str | None:
 
 
 def parse(text: str, functions: Collection[str] = ()) -> Statement:
-    """Parse a query.
-
-    Args:
-        text: The query.
-        functions: Lower-case names of the caller's functions.
+    """Parse a query; ``functions`` are the lower-case names of the caller's.
 
     Raises:
         QueryError: The text is not one SELECT (set operations and WITH are fine).

@@ -1,29 +1,231 @@
-"""The SELECTs of a query, and where in them an expression stands."""
+"""The SELECTs of a query, their FROM clauses as Spark reads them, and their common table expressions.
+
+A FROM clause is read strictly from left to right: items, each with what is left of it. The relations that
+inner joins bring in (comma, CROSS and INNER JOIN) may be moved together in front of left joins, with their ON
+conditions as filters at the end: ``((a LEFT JOIN c) JOIN b ON p) = filter_p((a x b) LEFT JOIN c)``, because a
+left, semi or anti join treats every row of its left side by itself. A RIGHT or FULL join does not, so it ends
+the part of the clause that a block can come from, and keeps WHERE from being pushed below it.
+
+Here is only what the text says; what the relations' columns are is for :mod:`millrace.sql.names.outputs`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Literal, TypeGuard
 
 from sqlglot import exp
 
-from millrace.sql.syntax.from_clause import FromClause, Relation, read_from
-from millrace.sql.syntax.parse import Statement, Unsupported
+from millrace.sql.syntax.edits import Span
+from millrace.sql.syntax.parse import Statement, Unsupported, conjuncts, where_conjuncts
+
+Kind = Literal["table", "cte", "query", "rows", "lateral", "view"]
+_UNNAMED = "__auto_generated_subquery_name"  # what Spark calls a derived table without an alias
+
+
+@dataclass(eq=False)
+class Relation:
+    """A relation in a FROM clause.
+
+    Attributes:
+        kind: A base table, a common table expression, a derived table; ``"rows"`` is all else that Spark can
+            analyse by itself (VALUES, a function, PIVOT, a group with a name); ``"lateral"`` reads what is
+            left of it; ``"view"`` is a LATERAL VIEW.
+        alias: As written, or the table's name; None where nothing names it.
+        qualifier: What may stand before its columns, in lower case.
+        columns: The names that its alias gives to the columns, empty where they keep theirs.
+        item: Its characters, with its alias.
+        plain: Whether it is read as it stands: no sample, and no version of a table.
+        current: Returns the session's catalog and database, which may stand before a table's own name.
+    """
+
+    node: exp.Expr
+    kind: Kind
+    alias: str | None
+    qualifier: tuple[str, ...]
+    columns: tuple[str, ...]
+    item: Span
+    plain: bool = True
+    cte: exp.CTE | None = None
+    current: Callable[[], tuple[str, ...]] | None = None
+
+    def answers_to(self, qualifier: tuple[str, ...]) -> bool | None:
+        """Tell whether a lower-case qualifier names this relation; None if only Spark knows."""
+        common = min(len(qualifier), len(self.qualifier))
+        if not common or qualifier[-common:] != self.qualifier[-common:]:
+            return False
+        if len(qualifier) <= len(self.qualifier):
+            return True
+        if self.current is None:
+            return False
+        # A table of the current database; a temporary view has no database, and only Spark knows which it is.
+        whole = (*self.current(), *self.qualifier)
+        return None if qualifier == whole[-len(qualifier) :] else False
+
+
+@dataclass(eq=False)
+class FromItem:
+    """A relation, or a parenthesised group of them, and how it joins what stands left of it.
+
+    Attributes:
+        kind: ``"inner"``, ``"left"`` (outer, semi and anti), ``"right"`` or ``"full"``.
+        keyword: The join as text, without NATURAL, such as ``"LEFT ANTI JOIN"``.
+        item: The characters of the content.
+        span: The characters of the whole, join keywords and condition included.
+        on: Its condition; it sees the columns of its own content and of all that is left of it in its clause.
+        semi: A semi or anti join, whose right side is not visible above.
+        join: Its syntax tree, None for the first.
+    """
+
+    content: Relation | FromClause
+    kind: str
+    keyword: str
+    item: Span
+    span: Span
+    on: exp.Expr | None = None
+    using: tuple[str, ...] = ()
+    natural: bool = False
+    semi: bool = False
+    join: exp.Join | None = None
+
+    @property
+    def merges(self) -> bool:
+        """Whether columns of both sides become one."""
+        return self.natural or bool(self.using)
+
+    def relations(self) -> list[Relation]:
+        """Return the relation, or those of the group."""
+        return [self.content] if isinstance(self.content, Relation) else list(self.content.relations())
+
+
+@dataclass(frozen=True, eq=False)
+class JoinStep:
+    """An item of a clause, or of a group of inner joins inside it, that can be moved by itself.
+
+    Attributes:
+        clause: The clause or group that the item is in.
+        place: The item's number there.
+        movable: Whether it is joined by an inner join before any RIGHT or FULL join, so that a block may take
+            it.
+        conditions: What it is joined on; a group's condition stands with its last member.
+    """
+
+    item: FromItem
+    clause: FromClause
+    place: int
+    movable: bool
+    conditions: tuple[exp.Expr, ...]
+
+    @property
+    def relation(self) -> Relation | None:
+        """The relation, None for a group that stays as it is."""
+        return self.item.content if isinstance(self.item.content, Relation) else None
+
+    @property
+    def free(self) -> bool:
+        """Whether it is a lone relation that a block may take."""
+        return self.movable and self.relation is not None
+
+    @property
+    def terms(self) -> list[exp.Expr]:
+        """The terms of its conditions."""
+        return [term for on in self.conditions for term in conjuncts(on)]
+
+
+@dataclass(eq=False)
+class FromClause:
+    """The items of a FROM clause, or of a parenthesised group.
+
+    Attributes:
+        span: From FROM to the end of the last item.
+        end: Where the last LATERAL VIEW ends.
+        mixed: Whether commas stand beside joins with conditions, which ``relationPrecedence`` binds
+            otherwise.
+        where: The terms of the SELECT's WHERE.
+    """
+
+    items: list[FromItem]
+    span: Span
+    views: list[Relation] = field(default_factory=list)
+    end: int = 0
+    mixed: bool = False
+    where: list[exp.Expr] = field(default_factory=list)
+
+    @property
+    def movable(self) -> int:
+        """How many items stand before the first RIGHT or FULL join."""
+        kinds = [item.kind for item in self.items]
+        return next((n for n, kind in enumerate(kinds) if kind in ("right", "full")), len(kinds))
+
+    @property
+    def whole(self) -> bool:
+        """Whether no RIGHT or FULL join keeps filters from moving."""
+        return self.movable == len(self.items)
+
+    @property
+    def merges(self) -> bool:
+        """Whether USING or NATURAL makes one column of two, at any level."""
+        return any(item.merges for clause in self.clauses() for item in clause.items)
+
+    @property
+    def is_inner(self) -> bool:
+        """Whether there are only inner joins in it, at any level."""
+        return all(item.kind == "inner" for clause in self.clauses() for item in clause.items)
+
+    def relations(self) -> Iterator[Relation]:
+        """Yield all relations, those of groups and LATERAL VIEWs included."""
+        for item in self.items:
+            yield from item.relations()
+        yield from self.views
+
+    def clauses(self) -> Iterator[FromClause]:
+        """Yield this clause and all groups in it."""
+        yield self
+        for item in self.items:
+            if isinstance(item.content, FromClause):
+                yield from item.content.clauses()
+
+    @cached_property
+    def steps(self) -> list[JoinStep]:
+        """The items, a movable group of inner joins as its own items."""
+        return list(self._steps(self.movable))
+
+    def number(self, relation: Relation) -> int:
+        """Return the number of the step that a relation is in, -1 if it is in none."""
+        return next((n for n, step in enumerate(self.steps) if relation in step.item.relations()), -1)
+
+    @property
+    def filters(self) -> list[exp.Expr]:
+        """The terms of WHERE, where they may move below the joins."""
+        return self.where if self.whole else []
+
+    @property
+    def inner_terms(self) -> list[exp.Expr]:
+        """The terms of inner joins that may be moved, and of WHERE where they may move too."""
+        return [term for step in self.steps if step.movable for term in step.terms] + self.filters
+
+    def _steps(self, movable: int) -> Iterator[JoinStep]:
+        for place, item in enumerate(self.items):
+            moves = item.kind == "inner" and place < movable
+            own = () if item.on is None else (item.on,)
+            if moves and isinstance(item.content, FromClause) and item.content.is_inner:
+                *inner, last = item.content.steps
+                yield from inner
+                # The group's own condition, and its USING, belong to the item that the group is.
+                yield JoinStep(last.item, last.clause, last.place, True, (*last.conditions, *own))
+            else:
+                yield JoinStep(item, self, place, moves, own)
 
 
 @dataclass(eq=False)
 class Scope:
-    """A SELECT.
-
-    Attributes:
-        select: Its syntax tree.
-        clause: Its FROM clause, None without one or where it has a form that only Spark handles.
-        why: What form that is.
-    """
+    """A SELECT."""
 
     select: exp.Select
-    clause: FromClause | None
-    why: str = ""
+    clause: FromClause | None  # None also where it has a form that only Spark handles
+    why: str = ""  # what form that is
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,7 +233,6 @@ class Place:
     """Where in a SELECT an expression stands.
 
     Attributes:
-        scope: The SELECT.
         key: The clause: ``"expressions"``, ``"where"``, ``"on"``, ``"order"`` and so on.
         clause: For ON, the clause or group that the join is in; for LATERAL the FROM clause.
         end: For ON the join's number there; for LATERAL how many items and views are seen.
@@ -44,14 +245,7 @@ class Place:
 
 
 class Scopes:
-    """The SELECTs of one query.
-
-    Args:
-        statement: The query.
-
-    Attributes:
-        all: Inner ones before outer ones, and in the order of the text.
-    """
+    """The SELECTs of one query: inner ones before outer ones, and in the order of the text."""
 
     def __init__(self, statement: Statement) -> None:
         assert statement.root is not None
@@ -74,7 +268,7 @@ class Scopes:
 
     def find(self, node: exp.Expr | None) -> tuple[Scope, Relation] | None:
         """Return the relation that a syntax tree is, with its SELECT; None for any other."""
-        return next((each for each in self.relations() if each[1].node is node), None)
+        return next((pair for pair in self.relations() if pair[1].node is node), None)
 
     def _note(self, scope: Scope, clause: FromClause) -> None:
         for number, item in enumerate(clause.items):
@@ -117,9 +311,9 @@ class Scopes:
 
 def _scope(statement: Statement, select: exp.Select) -> Scope:
     try:
-        return Scope(select, read_from(statement, select))
-    except Unsupported as leave:
-        return Scope(select, None, str(leave))
+        return Scope(select, _read_from(statement, select))
+    except Unsupported as error:
+        return Scope(select, None, str(error))
 
 
 def _postorder(root: exp.Expr) -> Iterator[exp.Select]:
@@ -137,3 +331,215 @@ def _postorder(root: exp.Expr) -> Iterator[exp.Select]:
         left += [(child, False) for child in reversed(children)]
         if first is not None:
             left.append((first, False))
+
+
+def _read_from(statement: Statement, select: exp.Select) -> FromClause | None:
+    """Return the FROM clause of a SELECT, None if there is none.
+
+    Raises:
+        Unsupported: It has a form that only Spark handles.
+    """
+    start = select.args.get("from_")
+    if start is None:
+        return None
+    if select.args.get("pivots"):
+        raise Unsupported("PIVOT over a whole FROM")
+    reader = _Reader(statement)
+    clause = reader.clause(start.this, list(select.args.get("joins") or ()))
+    clause.span = (reader.span(start)[0], clause.span[1])
+    first = select.expressions[0] if select.expressions else None
+    if first is not None and statement.has_span(first) and statement.span(first)[0] > clause.span[0]:
+        raise Unsupported("FROM written before SELECT")
+    for view in select.args.get("laterals") or ():
+        clause.views.append(reader.relation(view, "view"))
+        clause.end = max(clause.end, reader.span(view)[1])
+    clause.where = where_conjuncts(select)
+    return clause
+
+
+def _is_join_group(node: exp.Expr) -> bool:
+    """Tell whether a relation is ``(a JOIN b …)``, in any number of parentheses, without a name."""
+    return isinstance(node, exp.Subquery) and not node.alias and _is_from_item(node.this)
+
+
+def _is_from_item(node: exp.Expr) -> bool:
+    """Tell whether what stands in parentheses is an item of FROM, perhaps with joins, and not a query."""
+    if not isinstance(node, exp.Subquery):
+        return not isinstance(node, exp.Query)
+    return bool(node.alias or node.args.get("joins")) or _is_from_item(node.this)
+
+
+class _Reader:
+    def __init__(self, statement: Statement) -> None:
+        self._statement = statement
+
+    def clause(self, first: exp.Expr, joins: list[exp.Join]) -> FromClause:
+        items = [self._item(first, None), *(self._item(join.this, join) for join in joins)]
+        span = (items[0].span[0], max(item.span[1] for item in items))
+        commas = [join for join in joins if self._is_comma(join)]
+        return FromClause(items, span, [], span[1], mixed=0 < len(commas) < len(joins))
+
+    def span(self, node: exp.Expr) -> Span:
+        return self._statement.span(node, "a FROM clause")
+
+    def _is_comma(self, join: exp.Join) -> bool:
+        start, _ = self.span(join)
+        return self._statement.text[start : start + 1] == ","
+
+    def _item(self, node: exp.Expr, join: exp.Join | None) -> FromItem:
+        kind, semi, keyword = ("inner", False, "JOIN") if join is None else _kind(join)
+        content: Relation | FromClause
+        pivots = node.args.get("pivots") or (join is not None and join.args.get("pivots"))
+        if _is_join_group(node):
+            if pivots or node.args.get("sample"):
+                raise Unsupported("a parenthesised join with PIVOT or TABLESAMPLE")
+            content = self.clause(node.this, list(node.this.args.get("joins") or ()))
+        else:
+            if join is not None and pivots and not self._is_comma(join):
+                raise Unsupported("PIVOT or UNPIVOT over a join")
+            content = self.relation(node)
+        item = FromItem(
+            content, kind, keyword, self.span(node), self.span(join or node), semi=semi, join=join
+        )
+        if join is not None:
+            on = join.args.get("on")
+            # The parser writes ON TRUE where the text has no condition.
+            item.on = on if on is not None and self._statement.has_span(on) else None
+            item.using = tuple(name.name for name in join.args.get("using") or ())
+            item.natural = join.method.upper() == "NATURAL"
+        return item
+
+    def relation(self, node: exp.Expr, kind: Kind | None = None) -> Relation:
+        alias = node.alias or None
+        written = node.args.get("alias")
+        names = written.args.get("columns") if isinstance(written, exp.TableAlias) else None
+        columns = tuple(name.name for name in names or ())
+        qualifier = (alias.lower(),) if alias else ()
+        item, plain = self.span(node), not node.args.get("sample")
+        if isinstance(node, exp.Lateral):
+            return Relation(node, kind or "lateral", alias, qualifier, columns, item)
+        if (
+            isinstance(node, exp.Table)
+            and isinstance(node.this, exp.Identifier)
+            and not node.args.get("pivots")
+        ):
+            cte = cte_of(node)
+            parts = qualifier or tuple(part.name.lower() for part in node.parts)
+            plain = plain and not any(node.args.get(name) for name in ("when", "version"))
+            kind = "table" if cte is None else "cte"
+            return Relation(node, kind, alias or node.name, parts, columns, item, plain, cte)
+        if isinstance(node, exp.Subquery) and not _is_from_item(node.this) and not node.args.get("pivots"):
+            return Relation(node, "query", alias, qualifier or (_UNNAMED,), columns, item, plain)
+        return Relation(node, "rows", alias, qualifier, columns, item, plain)
+
+
+def _kind(join: exp.Join) -> tuple[str, bool, str]:
+    """Return a join's kind, whether it is a semi or anti join, and its keywords."""
+    side, kind = join.side.upper(), join.kind.upper()
+    if kind in ("SEMI", "ANTI"):
+        return "left", True, f"LEFT {kind} JOIN"
+    if side in ("LEFT", "RIGHT", "FULL"):
+        return side.lower(), False, f"{side} JOIN"
+    if kind in ("", "INNER", "CROSS"):
+        return "inner", False, "JOIN"
+    raise Unsupported(f"a {side} {kind} join".replace("  ", " "))
+
+
+def cte_of(node: exp.Table) -> exp.CTE | None:
+    """Return the common table expression that a table's name means, None for a base table."""
+    if len(node.parts) != 1 or not isinstance(node.this, exp.Identifier):
+        return None
+    return next((cte for cte in _visible(node) if cte.alias.lower() == node.name.lower()), None)
+
+
+def _visible(node: exp.Expr) -> Iterator[exp.CTE]:
+    """Yield the common table expressions that a table's name may mean in a place, nearest first."""
+    child: exp.Expr = node
+    inside: exp.CTE | None = None
+    while (parent := child.parent) is not None:
+        if isinstance(child, exp.CTE):
+            inside = child
+        if isinstance(parent, exp.With):
+            recursive = bool(parent.args.get("recursive"))
+            place = next(i for i, cte in enumerate(parent.expressions) if cte is inside)
+            yield from reversed(parent.expressions[: place + recursive])
+        elif isinstance(parent, exp.Query) and not isinstance(child, exp.With):
+            yield from reversed(parent.ctes)
+        child = parent
+
+
+def within(node: exp.Expr) -> Iterator[exp.Expr]:
+    """Yield a relation or query and all of its parts; the first of a group does not contain the others."""
+    yield node
+    for child in node.iter_expressions():
+        if child.arg_key != "joins" or isinstance(node, exp.Select):
+            yield from child.walk()
+
+
+def tables_in(node: exp.Expr) -> Iterator[exp.Table]:
+    """Yield the tables that a relation or query names, itself included; names in hints are none."""
+    return filter(_is_named, within(node))
+
+
+def _is_named(part: exp.Expr) -> TypeGuard[exp.Table]:
+    named = isinstance(part, exp.Table) and isinstance(part.this, exp.Identifier)
+    return named and not isinstance(part.parent, exp.JoinHint)
+
+
+def in_recursion(node: exp.Expr) -> bool:
+    """Tell whether a query stands in a common table expression that reads itself, and so runs many times."""
+    cte = node.find_ancestor(exp.CTE)
+    while cte is not None:
+        if any(cte_of(table) is cte for table in tables_in(cte)):
+            return True
+        cte = cte.find_ancestor(exp.CTE)
+    return False
+
+
+def definitions(node: exp.Expr) -> list[exp.CTE]:
+    """Return every common table expression outside a piece of the query that it reads, directly or not."""
+    return _read(node)[0]
+
+
+def base_tables(node: exp.Expr) -> list[exp.Table]:
+    """Return the base tables that a piece of the query reads, also through common table expressions."""
+    return _read(node)[1]
+
+
+def _read(node: exp.Expr) -> tuple[list[exp.CTE], list[exp.Table]]:
+    needed: list[exp.CTE] = []
+    base: list[exp.Table] = []
+    pieces = [node]
+    for piece in pieces:
+        parts = list(within(piece))
+        seen = {id(part) for part in (*parts, *needed) if isinstance(part, exp.CTE)}
+        for table in filter(_is_named, parts):
+            cte = cte_of(table)
+            if cte is None:
+                base.append(table)
+            elif id(cte) not in seen:
+                seen.add(id(cte))
+                needed.append(cte)
+                pieces.append(cte)
+    return needed, base
+
+
+def with_prefix(
+    statement: Statement, nodes: exp.Expr | Sequence[exp.Expr], render: Callable[[Span], str]
+) -> str:
+    """Return the WITH clause that relations or queries taken out of their places need.
+
+    Raises:
+        Unsupported: The definitions cannot be put into one WITH clause.
+    """
+    pieces = [nodes] if isinstance(nodes, exp.Expr) else nodes
+    needed = list({id(cte): cte for node in pieces for cte in definitions(node)}.values())
+    for cte in needed:
+        with_ = cte.find_ancestor(exp.With)
+        if with_ is None or with_.args.get("recursive"):
+            raise Unsupported("a recursive common table expression")
+    needed.sort(key=lambda cte: statement.span(cte, "a common table expression")[0])
+    names = [cte.alias.lower() for cte in needed]
+    if len(set(names)) != len(names):
+        raise Unsupported("common table expressions that hide each other")
+    return "WITH " + ", ".join(render(statement.span(cte)) for cte in needed) + " " if needed else ""
