@@ -115,9 +115,10 @@ class Constants:
         return None if text is None else self._values[text]
 
     def is_written(self, node: exp.Expr) -> bool:
-        """Tell whether a whole number has as many digits as are written: is it one, or a parameter."""
+        """Tell whether a whole number is a literal, which has as many digits as are written, or a parameter."""
         node = unwrap(node)
-        return isinstance(node, exp.Placeholder) or bool(_WRITTEN.fullmatch(self._text_of(node) or ""))
+        number = node.this if isinstance(node, exp.Neg) else node
+        return isinstance(number, exp.Placeholder) or bool(_WRITTEN.fullmatch(self._text_of(node) or ""))
 
     def timestamp(self, node: exp.Expr) -> Constant | None:
         """Return a string operand as Spark casts it to a timestamp, in the session's time zone."""
