@@ -115,7 +115,7 @@ class Constants:
         return None if text is None else self._values[text]
 
     def is_written(self, node: exp.Expr) -> bool:
-        """Tell whether a whole number is a literal, which has as many digits as are written, or a parameter."""
+        """Tell whether a whole number is a literal or a parameter: it has as many digits as are written."""
         node = unwrap(node)
         number = node.this if isinstance(node, exp.Neg) else node
         return isinstance(number, exp.Placeholder) or bool(_WRITTEN.fullmatch(self._text_of(node) or ""))
