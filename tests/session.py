@@ -27,7 +27,7 @@ def session() -> SparkSession:
 
     from millrace.sql.blocks import cost_model
 
-    cost_model.start_seconds = lambda spark: 0.0
+    cost_model.start_seconds = lambda spark, saved: 0.0
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     root = str(Path(__file__).parents[1])  # of the daemon, for the JVM that starts it
     os.environ["PYTHONPATH"] = os.pathsep.join([root, os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep)

@@ -172,7 +172,7 @@ def test_what_is_left_to_spark_says_why(spark, files, caplog):
 
 def test_joins_whose_rows_do_not_pay_to_pass_are_sparks(spark, files, monkeypatch, asked):
     """Taken are those of which conditions keep little; what pays below one that does not stays taken."""
-    monkeypatch.setattr(cost_model, "start_seconds", lambda spark: 0.0)
+    monkeypatch.setattr(cost_model, "start_seconds", lambda spark, saved: 0.0)
     monkeypatch.setattr(gain, "LEAST_GAIN_SECONDS", 0.0)
     a, b, c = (spark.read.parquet(files[name]) for name in "abc")
     a, b, c = a.select("id", "k"), b.select("id", "v"), c.select("id", "w")

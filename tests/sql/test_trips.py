@@ -35,7 +35,7 @@ def test_planning_a_text_takes_few_trips(spark, tpch_tiny, name):
 def test_a_text_left_to_spark_is_analysed_once_more_at_most(spark, tpch_tiny, monkeypatch, text, tables):
     """Beside the DataFrames of its tables, which Spark would need too."""
     plan_cache._kept.clear()
-    monkeypatch.setattr(cost_model, "start_seconds", lambda spark: 1.0)
+    monkeypatch.setattr(cost_model, "start_seconds", lambda spark, saved: 1.0)
     with count_trips() as trips:
         found = query(text, spark=spark, tables=tpch_tiny)
     assert not found.blocks

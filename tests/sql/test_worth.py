@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from millrace.spark import session
 from millrace.sql.blocks import cost_model
 from millrace.sql.planner import plan_cache
 
@@ -14,7 +15,7 @@ def started(monkeypatch):
 
     def starting(seconds: float) -> None:
         plan_cache._kept.clear()  # it is measured once a session, and nothing is planned again for it
-        monkeypatch.setattr(cost_model, "start_seconds", lambda spark: seconds)
+        monkeypatch.setattr(cost_model, "start_seconds", lambda spark, saved: seconds)
 
     return starting
 
@@ -63,3 +64,45 @@ def test_rows_that_spark_has_already_do_not_count(same, started, files):
     found = same(grouped + "select l.n from g l join g r on l.id = r.id + 1", files)
     assert [block.join.aliases for block in found.blocks] == [("a", "b")]
     assert "joining 0 rows" in found.explain()
+
+
+def test_a_busy_minute_does_not_leave_later_queries_to_spark(monkeypatch):
+    """The start is measured again where an old measurement would leave a query to Spark."""
+
+    class Clock:
+        now = 0.0
+
+        def perf_counter(self):
+            return self.now
+
+    class Frame:
+        def __init__(self, seconds):
+            self.seconds = seconds
+
+        def collect(self):
+            clock.now += self.seconds
+
+    class Session:
+        start = 0.5
+
+        def range(self, _):
+            return self
+
+        def selectExpr(self, _):
+            return Frame(0.1)
+
+        def mapInArrow(self, *_):
+            return Frame(0.1 + self.start)
+
+    clock, spark = Clock(), Session()
+    monkeypatch.setattr(session, "time", clock)
+    assert session.start_seconds(spark, 0.2) == pytest.approx(0.5)
+    spark.start = 0.05
+    clock.now += 50
+    assert session.start_seconds(spark, 0.2) == pytest.approx(0.5)
+    clock.now += 20
+    assert session.start_seconds(spark, 0.6) == pytest.approx(0.5)  # such a query is worth it anyway
+    assert session.start_seconds(spark, 0.2) == pytest.approx(0.05)
+    spark.start = 0.5
+    clock.now += 100
+    assert session.start_seconds(spark, 0.2) == pytest.approx(0.05)

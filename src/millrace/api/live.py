@@ -25,7 +25,7 @@ from millrace.reports.pages import live as drawn
 from millrace.reports.pages.live import Part
 from millrace.reports.run_report import RunReport
 from millrace.spark.frames import Carried, End, Planned, unwatch, watch, watch_planning
-from millrace.spark.reports import ended_tasks, tell_board, told_board
+from millrace.spark.reports import ended_tasks, live_board, set_live_board
 from millrace.streams.watching import StreamWatch
 
 EVERY = 1.0
@@ -72,7 +72,7 @@ class Live:
             port,
         )
         self.url = self._server.url
-        tell_board(self._board)  # and the one before nothing more
+        set_live_board(self._board)  # and the one before nothing more
         watch_planning(self._planned)
         watch(self._begun)
 
@@ -103,9 +103,9 @@ class Live:
                 _live = None
         self._closed = True
         unwatch(self._begun)
-        if self._is_told():
+        if self._is_current():
             watch_planning(None)
-            tell_board(None)
+            set_live_board(None)
         self._server.close()
         for each in list(self._watches.values()):
             with suppress(Exception):  # its session may have been stopped
@@ -129,8 +129,8 @@ class Live:
             return html.escape(repr(self))
         return f'<a href="{self.url}" target="_blank" rel="noreferrer">Millrace live</a>'
 
-    def _is_told(self) -> bool:
-        return told_board()[0] is self._board
+    def _is_current(self) -> bool:
+        return live_board()[0] is self._board
 
     def _planned(self, planned: Planned) -> None:
         """Show a query, and listen to its session's streams, once there are some."""
@@ -150,7 +150,7 @@ class Live:
                 self._watches[spark] = StreamWatch(spark, self._board.batch, self._board.stream_ended)
 
     def _begun(self, name: str, carried: Carried) -> End | None:
-        query = self._board.begun(name, sorted(carried.runs)) if self._is_told() else None
+        query = self._board.begun(name, sorted(carried.runs)) if self._is_current() else None
         if query is None:
             return None
         return lambda error: self._board.ended(query, None if isinstance(error, GeneratorExit) else error)

@@ -6,11 +6,10 @@ import asyncio
 import ipaddress
 import threading
 import time
-import weakref
 from collections import Counter
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from pyspark import TaskContext
 from pyspark.sql import SparkSession
@@ -19,7 +18,7 @@ from millrace import limits
 from millrace.errors import ExecutionError, OptionError
 from millrace.options import EXECUTOR, Options
 from millrace.spark.frames import Carried, End, watch
-from millrace.spark.session import default_parallelism, own_address, try_in_task
+from millrace.spark.session import default_parallelism, facts_of, own_address, try_in_task
 
 if TYPE_CHECKING:
     from millrace.limits.process import CoordinatorProcess
@@ -41,8 +40,6 @@ _since: dict[str, float] = {}
 """When the first of them began: by the clock that the processes of a machine share."""
 
 _counting = threading.RLock()  # a finalizer may end an action while this thread has it
-
-_KNOWN: weakref.WeakKeyDictionary[Any, dict[tuple[str, int], str]] = weakref.WeakKeyDictionary()
 
 
 @dataclass(frozen=True)
@@ -226,7 +223,7 @@ def _unreached(spark: SparkSession, coordinator: CoordinatorProcess | ClusterCoo
     master = str(spark.conf.get("spark.master", ""))
     if address.host == "127.0.0.1" and master.startswith("local") and "cluster" not in master:
         return ""  # tasks run on this machine
-    known = _KNOWN.setdefault(spark, {})
+    known = facts_of(spark).coordinators
     place = (address.host, address.port)
     if place not in known:
         why = _tried(spark, coordinator.address_of(_SCOPE))

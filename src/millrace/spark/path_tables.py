@@ -18,8 +18,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-from weakref import WeakKeyDictionary
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 from pyspark.errors import PySparkException
@@ -32,7 +31,7 @@ from millrace.parquet.remote import Remote
 from millrace.parquet.stores import DISKS, located
 from millrace.spark.failures import is_sparks, shortened
 from millrace.spark.scan_detection import LENIENT, unusual
-from millrace.spark.session import SessionConf, default_parallelism, paths_are_local, why_unreached
+from millrace.spark.session import SessionConf, default_parallelism, facts_of, paths_are_local, why_unreached
 from millrace.spark.task_inputs import Scan
 from millrace.spark.tasks import number_of
 from millrace.spark.types import spark_schema
@@ -64,12 +63,6 @@ _BATCH_ROWS = 65_536
 _NUMBER_BYTES = 8
 # What Spark's connectors call some schemes.
 _SPARKS = {"s3": "s3a", "gcs": "gs"}
-
-# Weak, so that a session can go. A DataFrame over files lists them when it is made; it is used again only
-# while none has changed. With it stands who reads it.
-_FRAMES: WeakKeyDictionary[Any, dict[str, tuple[object, DataFrame, str]]] = WeakKeyDictionary()
-# Why a session's Spark cannot open what is in a store, by the beginning of its paths.
-_CLOSED: WeakKeyDictionary[Any, dict[str, str]] = WeakKeyDictionary()
 
 
 @dataclass(frozen=True)
@@ -189,7 +182,7 @@ def _kinds(kind: pa.DataType) -> Iterator[pa.DataType]:
 def _frame(spark: SparkSession, path: str, table: ParquetTable) -> tuple[DataFrame, str]:
     """Return a DataFrame over files, without the job that infers a schema, and who reads it in a store."""
     state = (table.schema, table.store, table.states)
-    frames = _FRAMES.setdefault(spark, {})
+    frames = facts_of(spark).frames
     if path not in frames or frames[path][0] != state:
         frames[path] = (state, *_over(spark, path, table))
     return frames[path][1:]
@@ -218,7 +211,7 @@ def _by_spark(spark: SparkSession, path: str, table: ParquetTable | None) -> tup
     """Return Spark's reader of a path in a store, or why it has none; a store without one is remembered."""
     store, place = located(path)
     root = place if store is None else store.root
-    closed = _CLOSED.setdefault(spark, {})
+    closed = facts_of(spark).closed_stores
     if root in closed:
         return None, closed[root]
     scheme, _, rest = place.partition(":")

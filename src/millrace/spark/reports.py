@@ -75,17 +75,12 @@ def _execution() -> int | None:
 _ACCUMULATORS: dict[SparkContext, Accumulator[Entries]] = {}
 
 
-def task_name(run: str) -> str:
-    """Return what a task's function is called in Spark's plans; a run is ``millrace-`` and 32 digits."""
-    return run.replace("-", "_")
-
-
 _board: Board | None = None
 _boards = 0
 
 
-def tell_board(board: Board | None) -> None:
-    """Let tasks of queries that are planned from now on tell a board their figures while they work."""
+def set_live_board(board: Board | None) -> None:
+    """Let tasks of queries that are planned from now on send a board their figures while they work."""
     global _board, _boards
     from millrace.reports.board.server import LiveServer
 
@@ -93,8 +88,8 @@ def tell_board(board: Board | None) -> None:
     _boards += board is not None
 
 
-def told_board() -> tuple[Board | None, int]:
-    """Return the board that tasks tell now, and its number: 0 for none."""
+def live_board() -> tuple[Board | None, int]:
+    """Return the board that tasks send figures to now, and its number: 0 for none."""
     return _board, 0 if _board is None else _boards
 
 

@@ -12,6 +12,7 @@ credentials, or none. So what they reach is tried once a session, in the process
 from __future__ import annotations
 
 import logging
+import math
 import os
 import socket
 import sys
@@ -23,6 +24,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from pathlib import Path
+from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from millrace.errors import InputError, MillraceError, first_line
@@ -35,8 +37,10 @@ if TYPE_CHECKING:
 
     from millrace.parquet.remote import Remote
 
-_RUNS = 2
-"""Runs of each job in :func:`start_seconds`, which takes the shortest."""
+_RUNS = 3
+"""Runs of each job in :func:`start_seconds`, which takes the median: the first may start workers."""
+_LASTING = 60.0
+"""Seconds for which queries are left to Spark by one measurement of :func:`start_seconds`."""
 
 _LOGGERS = ("SQLQueryContextLogger", "DataFrameQueryContextLogger")
 # Within internal_query, the sessions' parallelism by their identities, as far as it was asked for.
@@ -51,16 +55,28 @@ class SessionFacts:
     Attributes:
         parallelism: Of a Spark Connect server.
         start_seconds: See :func:`start_seconds`.
+        measured: When that was, by the clock of :func:`time.perf_counter`.
         unreached: Why stores cannot be read directly, None for those that can.
         finds_files: Whether Spark's driver finds files of this machine, by whether they come with a scheme.
         numbers: By their number of partitions, DataFrames of one number in each.
+        frames: Over files, by path: the files' state then, the DataFrame, and who reads it in a store. Spark
+            lists files when a DataFrame is made, so it is used again only while none has changed.
+        closed_stores: Why Spark cannot open what is in a store, by the beginning of its paths.
+        coordinators: Why tasks do not reach a coordinator, by its address; empty where they do.
+        functions: On Spark Connect, the name of each predicate that was ever used, by its identity and name:
+            Connect analyses a query anew for each action, so names have to stay.
     """
 
     parallelism: int | None = None
-    start_seconds: float | None = None
+    start_seconds: float = math.inf
+    measured: float = -math.inf
     unreached: dict[Remote, str | None] = field(default_factory=dict)
     finds_files: dict[bool, bool] = field(default_factory=dict)
     numbers: dict[int, DataFrame] = field(default_factory=dict)
+    frames: dict[str, tuple[object, DataFrame, str]] = field(default_factory=dict)
+    closed_stores: dict[str, str] = field(default_factory=dict)
+    coordinators: dict[tuple[str, int], str] = field(default_factory=dict)
+    functions: dict[tuple[int, str], tuple[object, str]] = field(default_factory=dict)
 
 
 def facts_of(spark: SparkSession) -> SessionFacts:
@@ -207,17 +223,19 @@ def internal_query() -> Iterator[None]:
         _within.reset(before)
 
 
-def start_seconds(spark: SparkSession) -> float:
+def start_seconds(spark: SparkSession, saved: float) -> float:
     """Return what a stage in Python takes beyond one in the JVM when both have next to nothing to do.
 
     The first call in a session runs a few tiny jobs; the workers that they start are there for later ones.
+    They run again where an old measurement is more than a query's ``saved`` seconds, and would leave it to
+    Spark: the machine may have been busy then.
     """
     facts = facts_of(spark)
-    if facts.start_seconds is None:
+    if facts.start_seconds > saved and time.perf_counter() - facts.measured > _LASTING:
         row = spark.range(1)
-        plain = min(_timed(row.selectExpr("id + 1 AS id")) for _ in range(_RUNS))
-        staged = min(_timed(row.mapInArrow(_same, "id long")) for _ in range(_RUNS))
-        facts.start_seconds = max(0.0, staged - plain)
+        plain = median(_timed(row.selectExpr("id + 1 AS id")) for _ in range(_RUNS))
+        staged = median(_timed(row.mapInArrow(_same, "id long")) for _ in range(_RUNS))
+        facts.start_seconds, facts.measured = max(0.0, staged - plain), time.perf_counter()
     return facts.start_seconds
 
 

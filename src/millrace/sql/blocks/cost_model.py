@@ -40,7 +40,7 @@ def why_not_worth(graph: JoinGraph, group: list[str]) -> str | None:
     if any(context.is_streaming(each.relation.node) for each in inputs):
         return None
     counts = [each.table.rows if each.table else _rows(context, each.relation.node) for each in inputs]
-    counts += [0 if _joins(node) else _rows(context, node) for node in semi_joined(graph)]
+    counts += [_rows(context, node, (*_REDUCING, exp.Join)) for node in semi_joined(graph)]
     if None in counts:
         return None
     rows = sum(count for count in counts if count is not None)
@@ -65,7 +65,7 @@ def why_nothing_worth(catalog: Catalog, statement: Statement) -> str | None:
 
 def _why_not(catalog: Catalog, rows: int, joins: int) -> str | None:
     saved = JOIN_SECONDS * joins + rows / ROWS_A_SECOND / default_parallelism(catalog.frames.spark)
-    if saved >= LONG or saved >= (start := start_seconds(catalog.frames.spark)):
+    if saved >= LONG or saved >= (start := start_seconds(catalog.frames.spark, saved)):
         return None
     return (
         f"joining {rows:,} rows is not worth a stage in Python, which takes {start:.2f} s to start "
@@ -73,17 +73,13 @@ def _why_not(catalog: Catalog, rows: int, joins: int) -> str | None:
     )
 
 
-def _joins(node: exp.Expr) -> bool:
-    """Tell whether a query, or a definition that it reads, joins relations."""
-    return any(part.find(exp.Join) is not None for part in (node, *definitions(node)))
-
-
-def _rows(context: PlanContext, node: exp.Expr) -> int | None:
-    """Return how many rows a relation or query has at most, None where nothing tells."""
+def _rows(
+    context: PlanContext, node: exp.Expr, reducing: tuple[type[exp.Expr], ...] = _REDUCING
+) -> int | None:
+    """Return how many rows a relation or query has at most, None where nothing tells; 0 of ``reducing``."""
     parts = [node, *definitions(node)]
     tables = [table for part in parts for table in tables_in(part)]
-    if any(part.find(*_REDUCING) for part in parts) or any(id(table) in context.placed for table in tables):
+    if any(part.find(*reducing) for part in parts) or any(id(table) in context.placed for table in tables):
         return 0
     counts = [context.catalog.of(table).rows for table in tables if cte_of(table) is None]
-    known = [count for count in counts if count is not None]
-    return sum(known) if len(known) == len(counts) else None
+    return None if None in counts else sum(count for count in counts if count is not None)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from pyspark.sql import types as t
@@ -18,9 +18,6 @@ from millrace.streams.retention import EventTimes, TimeBound, retention
 
 WATERMARK = "spark.watermarkDelayMs"
 """Spark's note that a column has a watermark."""
-
-_AT_MOST = (exp.LT, exp.LTE)
-_AT_LEAST = (exp.GT, exp.GTE)
 
 
 @dataclass(frozen=True)
@@ -59,8 +56,11 @@ def event_times(graph: JoinGraph, group: list[str]) -> EventTimes | None:
     return EventTimes(columns, bounds)
 
 
-def same_streams(graph: JoinGraph, times: EventTimes | None) -> list[list[JoinInput]]:
-    """Return the streams that are one, filtered and joined alike: if all have one's columns, one is read."""
+def share_streams(graph: JoinGraph, times: EventTimes | None, read: set[ColumnRef]) -> list[list[JoinInput]]:
+    """Return the streams that are one, filtered and joined alike, so that one is read for all.
+
+    That takes the same columns: what is computed for one is for all, and ``read`` of one is read of all.
+    """
     keys = connected(equality.ends for equality in graph.conditions.equalities)
     groups: dict[tuple[object, ...], list[JoinInput]] = {}
     for alias in () if times is None else times.columns:
@@ -72,20 +72,15 @@ def same_streams(graph: JoinGraph, times: EventTimes | None) -> list[list[JoinIn
         pairs = [{ColumnRef(lead.alias, name), ColumnRef(alias, name)} for name in stream.names]
         if stream is not lead and any(pair <= {*key} for pair in pairs for key in keys):
             same.append(stream)
-    return [group for group in groups.values() if len(group) > 1]
-
-
-def with_same_columns(streams: list[JoinInput], read: Collection[ColumnRef]) -> set[ColumnRef]:
-    """Let streams that are one have the same columns, computed ones too; return those to be read of them.
-
-    ``read`` are the columns that are read of them and of others.
-    """
-    computed = {column.field.name: column for stream in streams for column in stream.computed}
-    for stream in streams:
-        stream.computed = list(computed.values())
-    aliases = {stream.alias for stream in streams}
-    names = {ref.column for ref in read if ref.relation in aliases}
-    return {ColumnRef(alias, name) for alias in aliases for name in names}
+    shared = [streams for streams in groups.values() if len(streams) > 1]
+    for streams in shared:
+        computed = {column.field.name: column for stream in streams for column in stream.computed}
+        for stream in streams:
+            stream.computed = list(computed.values())
+        aliases = {stream.alias for stream in streams}
+        names = {ref.column for ref in read if ref.relation in aliases}
+        read.update(ColumnRef(alias, name) for alias in aliases for name in names)
+    return shared
 
 
 def together(predicates: Iterable[Predicate]) -> list[Predicate]:
@@ -125,9 +120,9 @@ def _bounds(graph: JoinGraph, columns: dict[str, str]) -> Iterator[TimeBound]:
                 yield from _at_most(middle, high)
             case exp.EQ() | exp.LT() | exp.LTE() | exp.GT() | exp.GTE():
                 left, right = (_shifted(graph, columns, side) for side in (node.this, node.expression))
-                if not isinstance(node, _AT_LEAST):
+                if isinstance(node, exp.EQ | exp.LT | exp.LTE):
                     yield from _at_most(left, right)
-                if not isinstance(node, _AT_MOST):
+                if isinstance(node, exp.EQ | exp.GT | exp.GTE):
                     yield from _at_most(right, left)
     for pair in graph.inner_keys():
         a, b = (_event_time(columns, graph.column_of(attribute)) for attribute in pair)

@@ -12,13 +12,7 @@ from millrace.spark.block import Input
 from millrace.spark.values import SparkValues
 from millrace.sql.blocks.conditions import Conjunct, SplitConjuncts, connected, pushable
 from millrace.sql.blocks.cost_model import why_not_worth
-from millrace.sql.blocks.event_times import (
-    check_streams,
-    event_times,
-    same_streams,
-    together,
-    with_same_columns,
-)
+from millrace.sql.blocks.event_times import check_streams, event_times, share_streams, together
 from millrace.sql.blocks.join_graph import JoinGraph, JoinInput
 from millrace.sql.blocks.scan import rows_of
 from millrace.sql.blocks.subqueries import semi_joined, take_semi_joins, why_joined_as_sets
@@ -250,9 +244,7 @@ def _plan(graph: JoinGraph, group: list[str], rewriting: Rewriting) -> None:
     clocks = set() if times is None else {ColumnRef(*time) for time in times.columns.items()}
     read = {*ends, *clocks, *(ref for p in residuals for ref in columns_of(p))}
     read |= {column.source for column in output.columns}
-    roles = same_streams(graph, times)
-    for same in roles:
-        read |= with_same_columns(same, read)
+    roles = share_streams(graph, times, read)
     specs: list[RelationSpec] = []
     rows: dict[str, Input] = {}
     for join_input in inputs:

@@ -27,7 +27,7 @@ from pyspark.errors import PySparkException
 from millrace.errors import MillraceError
 from millrace.options import Options
 from millrace.spark.path_tables import PathTable
-from millrace.spark.reports import told_board
+from millrace.spark.reports import live_board
 from millrace.spark.session import default_parallelism
 from millrace.sql.planner.build import PlannedQuery
 from millrace.sql.session.asking import Analysis
@@ -82,7 +82,7 @@ class CachedPlan:
         try:
             return (
                 all(conf.get(*setting) == value for setting, value in self.settings.items())
-                and all(catalog.state_of(table) == state for table, state in self.tables)
+                and all(catalog.state_of(table, now=True) == state for table, state in self.tables)
                 and frames.sql(self.analysis.template).sameSemantics(self.analysis.frame)
                 and default_parallelism(frames.spark) == self.parallelism
             )
@@ -100,7 +100,7 @@ def key_of(text: str, args: Mapping[str, Any], tables: Tables, options: Options)
     # Python takes values for equal that are not the same to Spark: two scales of a decimal, two zeros.
     values = ((name, type(value), repr(value)) for name, value in args.items())
     # Tasks of a query that was planned while nobody looked tell nothing while they run.
-    key = (text, tuple(values), tuple(named), options, told_board()[1])
+    key = (text, tuple(values), tuple(named), options, live_board()[1])
     try:
         hash(key)
     except TypeError:
@@ -139,7 +139,7 @@ def keep(
     """
     if key is None or analysis is None or prepared.filters:
         return None
-    states = tuple((table, table.state) for table in catalog.used)
+    states = tuple((table, catalog.state_of(table, now=False)) for table in catalog.used)
     if any(state is None for _, state in states):
         return None
     spark, settings = catalog.frames.spark, catalog.settings

@@ -10,7 +10,6 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from weakref import WeakKeyDictionary
 
 from pyspark.sql import SparkSession
 
@@ -19,7 +18,7 @@ from millrace.options import Options
 from millrace.spark.mask import Mask, Slot
 from millrace.spark.plain import certain, plain_function
 from millrace.spark.predicates import Predicate, check_sendable
-from millrace.spark.session import is_connect
+from millrace.spark.session import facts_of, is_connect
 
 Predicates = Mapping[str, object] | Iterable[object]
 
@@ -27,9 +26,6 @@ _NAME = re.compile(r"[A-Za-z_]\w*", re.ASCII)
 _RESERVED = "__millrace"
 _OURS = re.compile(rf"{_RESERVED}_\d+_")
 _numbers = itertools.count()
-# Spark Connect analyses a query anew for each action, so there the names have to stay: per session, one for
-# each predicate that was ever used.
-_registered: WeakKeyDictionary[SparkSession, dict[tuple[int, str], tuple[object, str]]] = WeakKeyDictionary()
 
 
 def restored(text: str) -> str:
@@ -96,7 +92,7 @@ class Functions:
 
     def _register(self, key: str, predicate: Predicate) -> str:
         spec = predicate.spec
-        registered = _registered.setdefault(self._spark, {}) if is_connect(self._spark) else {}
+        registered = facts_of(self._spark).functions if is_connect(self._spark) else {}
         owner = spec if predicate.made is None else predicate.made
         if (id(owner), predicate.name) in registered:
             return registered[id(owner), predicate.name][1]

@@ -87,22 +87,6 @@ class Table:
             return None, str(doubt)
 
     @property
-    def state(self) -> Hashable | None:
-        """What differs as soon as its rows may: None where only Spark can tell whether they are the same."""
-        return self.files.states if self.files is not None else self._state_with(lambda files: files.states)
-
-    def current_state(self) -> Hashable | None:
-        """Return the state of a DataFrame or view as it is now."""
-        return self._state_with(ParquetTable.current_states)
-
-    def _state_with(self, states: Callable[[ParquetTable], Hashable]) -> Hashable | None:
-        if not self.fixed or self.lookup is not None or self.is_streaming:
-            return None
-        if self.parquet is None:
-            return "a DataFrame" if self.placeholder else None
-        return None if self.parquet.may_grow else (states(self.parquet), is_cached(self.frame))
-
-    @property
     def needs_keys(self) -> bool:
         """Whether it is a lookup table that Spark cannot read."""
         return self.lookup is not None and self.lookup.needs_keys
@@ -194,12 +178,22 @@ class Catalog:
         is_direct = any(isinstance(rows, ParquetInput) for rows in plan.inputs())
         return is_direct and bool(names) and any(word.search(text) for text in plan.texts())
 
-    def state_of(self, table: Table) -> Hashable | None:
-        """Return the state of a table of another query as it is now: files named by path are listed again."""
-        if table.files is None:
-            return table.current_state()
-        files = files_at(self.frames.spark, table.files.path, self.settings.conf, self.settings.storage)
-        return None if files.unsupported else files.states
+    def state_of(self, table: Table, *, now: bool) -> Hashable | None:
+        """Return what differs as soon as a table's rows may, as they were planned with or are now.
+
+        None where only Spark can tell whether they are the same. Files named by path are listed again.
+        """
+        if (files := table.files) is not None:
+            if now:
+                files = files_at(self.frames.spark, files.path, self.settings.conf, self.settings.storage)
+            return None if files.unsupported else files.states
+        if not table.fixed or table.lookup is not None or table.is_streaming:
+            return None
+        if (files := table.parquet) is None:
+            return "a DataFrame" if table.placeholder else None
+        if files.may_grow:
+            return None
+        return files.current_states() if now else files.states, is_cached(table.frame)
 
     def analyse(self, template: str, *, alike: bool = False) -> DataFrame:
         """Let Spark analyse a template; its errors come out unchanged.
