@@ -245,22 +245,3 @@ def test_types_that_follow_by_rule_are_sparks(spark, given):
     theirs = dict(zip(ours, (field.dataType for field in schema.fields), strict=True))
     assert {text: kind for text, kind in ours.items() if kind != theirs[text]} == {}
     assert len(ours) > 1000
-
-
-@pytest.mark.parametrize("given", ["", WITHOUT_ANSI], ids=["ansi", "not ansi"])
-def test_whole_numbers_beside_a_decimal_have_sparks_digits(spark, tables, given):
-    """As many as are written, or as many as their type can have; and tasks begin the sums."""
-    numbers = (
-        *("5", "-7", "- 7", "(5)", "5L", "300S", ":p"),
-        *("-(7)", "1 + 1", "CAST(2 AS INT)", "CAST('3' AS BIGINT)", "-:p"),
-    )
-    items = ", ".join(f"sum(n * ({text})) AS s{place}" for place, text in enumerate(numbers))
-    choices = "sum(CASE WHEN i > 0 THEN n ELSE x END) AS c, sum(coalesce(small, x)) AS d"
-    text = f"SELECT {items}, {choices} FROM own JOIN theirs AS t ON own.id = t.id"
-    with changed(spark, parsed(given)):
-        found = millrace.query(text, spark=spark, tables=tables, args={"p": 42})
-        frames = {name: spark.read.parquet(path) for name, path in tables.items()}
-        plain = text.replace("FROM own", "FROM {own} AS own").replace("theirs", "{theirs}")
-        expected = spark.sql(plain, {"p": 42}, **frames)
-        assert [f.dataType for f in found.df.schema] == [f.dataType for f in expected.schema]
-        assert "aggregates them partially" in found.explain()
