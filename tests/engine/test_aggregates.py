@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from millrace.engine.aggregates import AggregateSpec, Partial, PartialAggregation
-from millrace.engine.values import Arithmetic, Constant, Read, Widened
+from millrace.engine.expressions import Arithmetic, Cast, Column, ColumnRef, Literal
 from tests.engine.laws import examples
 
 LAWS = examples(60)
@@ -31,29 +31,36 @@ SCHEMA = pa.schema(
         pa.field("real", pa.float32()),
     ]
 )
-LEFT = Arithmetic("-", Constant(Decimal(1), pa.decimal128(1, 0)), Read("share", SHARE), pa.decimal128(4, 2))
+
+
+def read(name):
+    """A column of the rows."""
+    return Column(ColumnRef("", name))
+
+
+LEFT = Arithmetic("-", Literal(Decimal(1), pa.decimal128(1, 0)), read("share"), pa.decimal128(4, 2))
 PARTIALS = (
     Partial("rows", "count", None, pa.int64()),
-    Partial("texts", "count", Read("text", pa.string()), pa.int64()),
-    Partial("whole", "sum", Read("whole", pa.int64()), pa.int64()),
+    Partial("texts", "count", read("text"), pa.int64()),
+    Partial("whole", "sum", read("whole"), pa.int64()),
     Partial(
         "square",
         "sum",
         Arithmetic(
             "*",
-            Widened(Read("small", pa.int32()), pa.int64()),
-            Widened(Read("small", pa.int32()), pa.int64()),
+            Cast(read("small"), pa.int64()),
+            Cast(read("small"), pa.int64()),
             pa.int64(),
         ),
         pa.int64(),
     ),
-    Partial("net", "sum", Arithmetic("*", Read("price", PRICE), LEFT, NET), pa.decimal128(30, 4)),
-    Partial("wide", "sum", Read("wide", pa.decimal128(38, 1)), pa.decimal128(38, 1)),
-    Partial("float", "sum", Widened(Read("small", pa.int32()), pa.float64()), pa.float64()),
-    Partial("ones", "sum", Constant(1, pa.int32()), pa.int64()),
-    Partial("low", "min", Read("number", pa.float64()), pa.float64()),
-    Partial("high", "max", Read("real", pa.float32()), pa.float32()),
-    Partial("last", "max", Read("text", pa.string()), pa.string()),
+    Partial("net", "sum", Arithmetic("*", read("price"), LEFT, NET), pa.decimal128(30, 4)),
+    Partial("wide", "sum", read("wide"), pa.decimal128(38, 1)),
+    Partial("float", "sum", Cast(read("small"), pa.float64()), pa.float64()),
+    Partial("ones", "sum", Literal(1, pa.int32()), pa.int64()),
+    Partial("low", "min", read("number"), pa.float64()),
+    Partial("high", "max", read("real"), pa.float32()),
+    Partial("last", "max", read("text"), pa.string()),
 )
 
 maybe = st.none

@@ -12,6 +12,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from millrace.engine.evaluation import evaluate
 from millrace.engine.expressions import (
     And,
     Column,
@@ -28,7 +29,6 @@ from millrace.engine.expressions import (
     Truth,
     and_all,
     columns_of,
-    evaluate,
     relations_of,
     show,
 )

@@ -8,7 +8,7 @@ from decimal import Decimal
 import pyarrow as pa
 from hypothesis import given, settings, strategies as st
 
-from millrace.engine.expressions import widen
+from millrace.engine.evaluation import widen
 from millrace.lookups.bindings import grouped, narrowed
 
 SEEDED = settings(derandomize=True, deadline=None, max_examples=75)

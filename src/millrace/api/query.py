@@ -13,7 +13,6 @@ from millrace.api.results import query_stream
 from millrace.engine.aggregates import AggregateSpec
 from millrace.engine.expressions import show
 from millrace.engine.figures import CellFigures
-from millrace.engine.values import show as show_value
 from millrace.errors import ExecutionError, QueryError
 from millrace.predicates.estimate import CostPreview
 from millrace.reports.micro_batch import PREFIX
@@ -256,7 +255,9 @@ def _explain(one: PlannedBlock) -> list[str]:
 
 def _explain_aggregate(spec: AggregateSpec) -> str:
     """Return what the tasks make of the rows of a join."""
-    partials = ", ".join(f"{p.how}({show_value(p.value)}) as {p.name}" for p in spec.partials)
+    partials = ", ".join(
+        f"{p.how}({'*' if p.value is None else show(p.value)}) as {p.name}" for p in spec.partials
+    )
     by = f"by {', '.join(spec.keys)}" if spec.keys else "all to one row"
     return f"  aggregates them partially {by}: {partials or 'each once'}"
 

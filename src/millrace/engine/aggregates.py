@@ -23,8 +23,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import types as t
 
+from millrace.engine.evaluation import Evaluation
+from millrace.engine.expressions import ColumnRef, Value
 from millrace.engine.figures import ModuleFigures
-from millrace.engine.values import Value, Values
 
 How = Literal["sum", "count", "min", "max"]
 
@@ -179,7 +180,8 @@ class PartialAggregation:
 
     def _lifted(self, rows: pa.Table) -> pa.Table:
         """Return each row as a partial row."""
-        values = Values({name: rows.column(name) for name in rows.column_names}, rows.num_rows)
+        own = {ColumnRef("", name): rows.column(name) for name in rows.column_names}
+        values = Evaluation(own, rows.num_rows)
         columns = [rows.column(key) for key in self._spec.keys]
         columns += [self._alone(values, partial, rows.num_rows) for partial in self._spec.partials]
         if not columns:
@@ -187,7 +189,7 @@ class PartialAggregation:
         return pa.table(columns, self._schema)
 
     @staticmethod
-    def _alone(values: Values, partial: Partial, rows: int) -> pa.ChunkedArray:
+    def _alone(values: Evaluation, partial: Partial, rows: int) -> pa.ChunkedArray:
         """Return the partial results of single rows."""
         if partial.value is None:
             return pa.chunked_array([pa.repeat(pa.scalar(1, pa.int64()), rows)])

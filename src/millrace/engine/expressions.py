@@ -1,9 +1,11 @@
-"""Predicates that Millrace evaluates itself, with Spark's semantics, on Arrow columns.
+"""Expressions that Millrace evaluates itself, with Spark's semantics: values of a row, and predicates.
 
 Only expressions that can neither raise nor depend on anything but their columns are in this
-language; everything else of SQL stays with Spark. Truth is three-valued. Numbers are compared
-after widening both sides to ``Compare.type``; NaN equals NaN and is greater than every other
-number, -0.0 equals 0.0, strings compare by bytes.
+language; everything else of SQL stays with Spark. They are frozen, and they pickle.
+
+A null among what a value is made of makes it null, except where :class:`CaseWhen` says otherwise.
+Truth is three-valued. Numbers are compared after widening both sides to ``Compare.type``; NaN equals
+NaN and is greater than every other number, -0.0 equals 0.0, strings compare by bytes.
 
 The predicates are not handed to Arrow's scans as expressions: those take Parquet's bounds for the
 truth about a column, although they leave NaN out, and so skip rows that pass in Spark.
@@ -12,31 +14,37 @@ truth about a column, although they leave NaN out, and so skip rows that pass in
 from __future__ import annotations
 
 import decimal
-import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import reduce
-from typing import Any, Literal as Choice
+from typing import Any, Literal as OneOf
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from millrace.predicates import PlainValues, PredicateSpec, Values
 
 _PLAIN = PlainValues()
 
-Comparison = Choice["=", "<=>", "<>", "<", "<=", ">", ">="]
+Part = OneOf["year", "quarter", "month", "week", "day", "dayofyear", "dayofweek", "weekday"]
+Comparison = OneOf["=", "<=>", "<>", "<", "<=", ">", ">="]
+
+MIRRORED: dict[Comparison, Comparison] = {
+    "=": "=", "<=>": "<=>", "<>": "<>", "<": ">", "<=": ">=", ">": "<", ">=": "<=",
+}  # fmt: skip
+"""What each comparison is with its sides exchanged."""
 
 
 @dataclass(frozen=True)
 class ColumnRef:
-    """A column of one relation of the block. ``relation`` is the alias, both exactly as in the spec."""
+    """A column of one relation of the block. ``relation`` is the alias, both exactly as in the spec.
+
+    In a value that is computed of one row, whoever has it, the alias is empty.
+    """
 
     relation: str
     column: str
 
     def __str__(self) -> str:
-        return f"{self.relation}.{self.column}"
+        return f"{self.relation}.{self.column}" if self.relation else self.column
 
 
 @dataclass(frozen=True)
@@ -58,6 +66,122 @@ class Literal:
 
 
 Operand = Column | Literal
+"""What predicates compare."""
+
+
+@dataclass(frozen=True)
+class Cast:
+    """A number in a type that has it exactly, or as a double, in the nearest one; or in decimal digits."""
+
+    value: Value
+    type: pa.DataType
+
+
+@dataclass(frozen=True)
+class Arithmetic:
+    """``left op right`` of type ``type``, which every result fits: it cannot overflow.
+
+    Whole numbers and doubles have that type on both sides. Decimals may have any; ``type`` then has the
+    digits that the operation makes of theirs.
+    """
+
+    op: OneOf["+", "-", "*"]
+    left: Value
+    right: Value
+    type: pa.DataType
+
+
+@dataclass(frozen=True)
+class Modulo:
+    """What is left of a whole number after division by one above 0, with the sign of the first."""
+
+    value: Value
+    divisor: int
+    type: pa.DataType
+
+
+@dataclass(frozen=True)
+class DatePart:
+    """A part of a ``date32``, an ``int32``.
+
+    Weeks are those of ISO 8601. Days of a week begin with Sunday, 1 (``dayofweek``), or Monday, 0
+    (``weekday``).
+    """
+
+    part: Part
+    date: Value
+
+
+@dataclass(frozen=True)
+class DateAdd:
+    """A ``date32`` some days later, or earlier; beyond the last one it begins again with the first."""
+
+    date: Value
+    days: int
+
+
+@dataclass(frozen=True)
+class DateDiff:
+    """How many days one ``date32`` lies behind another, an ``int32`` that overflows silently."""
+
+    end: Value
+    start: Value
+
+
+@dataclass(frozen=True)
+class TimestampAdd:
+    """A timestamp some microseconds later, or earlier; null where there is no such time."""
+
+    time: Value
+    microseconds: int
+    type: pa.DataType
+
+
+@dataclass(frozen=True)
+class Substring:
+    """Some characters (code points) of a text.
+
+    Attributes:
+        text: The text.
+        start: The number of the first, from 1.
+        length: How many, at most; None for all others.
+    """
+
+    text: Value
+    start: int
+    length: int | None
+
+
+@dataclass(frozen=True)
+class Length:
+    """The number of characters (code points) of a text, an ``int32``."""
+
+    text: Value
+
+
+@dataclass(frozen=True)
+class CaseWhen:
+    """The value behind the first condition that is true, ``otherwise`` where none is; all of one type."""
+
+    whens: tuple[tuple[Predicate, Value], ...]
+    otherwise: Value
+    type: pa.DataType
+
+
+Value = (
+    Column
+    | Literal
+    | Cast
+    | Arithmetic
+    | Modulo
+    | DatePart
+    | DateAdd
+    | DateDiff
+    | TimestampAdd
+    | Substring
+    | Length
+    | CaseWhen
+)
 
 
 @dataclass(frozen=True)
@@ -163,156 +287,69 @@ class Or:
 Predicate = Compare | InList | Like | IsNull | Truth | Overlap | Call | Exists | Not | And | Or
 
 
-def columns_of(node: Predicate | Operand) -> Iterator[ColumnRef]:
-    """Yield every column of the join that the expression reads, possibly more than once."""
+def type_of(value: Value) -> pa.DataType:
+    """Return the type of a value that is computed; a column has that of its relation."""
+    match value:
+        case DatePart() | DateDiff() | Length():
+            return pa.int32()
+        case DateAdd():
+            return pa.date32()
+        case Substring():
+            return pa.string()
+    assert not isinstance(value, Column)
+    return value.type
+
+
+def _operands(node: Predicate | Value) -> Iterator[Predicate | Value]:
+    """Yield what an expression is made of, from left to right."""
     match node:
-        case Column(ref):
-            yield ref
-        case Literal():
-            return
-        case Compare(_, left, right, _):
-            yield from columns_of(left)
-            yield from columns_of(right)
-        case InList(operand, _, _) | Like(operand, _) | IsNull(operand) | Truth(operand):
-            yield from columns_of(operand)
+        case Compare(_, left, right, _) | Arithmetic(_, left, right, _) | DateDiff(left, right):
+            yield from (left, right)
+        case InList(operand, _, _) | Like(operand, _) | IsNull(operand) | Truth(operand) | Not(operand):
+            yield operand
+        case Cast(operand, _) | Modulo(operand, _, _) | DatePart(_, operand) | DateAdd(operand, _):
+            yield operand
+        case TimestampAdd(operand, _, _) | Substring(operand, _, _) | Length(operand):
+            yield operand
         case Overlap(left, right):
-            yield from (each.ref for each in (*left, *right))
-        case Call():
-            for each in node.arguments:
-                yield from columns_of(each)
-        case Exists(relation):
-            yield from (ref for ref in _matched(node) if ref.relation != relation)
-        case Not(argument):
-            yield from columns_of(argument)
-        case And(arguments) | Or(arguments):
-            for argument in arguments:
-                yield from columns_of(argument)
+            yield from (*left, *right)
+        case Exists(_, keys, condition):
+            yield from (*keys, *(() if condition is None else (condition,)))
+        case And(arguments) | Or(arguments) | Call(_, arguments):
+            yield from arguments
+        case CaseWhen(whens, otherwise, _):
+            yield from (part for when in whens for part in when)
+            yield otherwise
 
 
-def _matched(node: Exists) -> Iterator[ColumnRef]:
-    for part in (*node.keys, *(() if node.condition is None else (node.condition,))):
-        yield from columns_of(part)
+def columns_of(node: Predicate | Value) -> Iterator[ColumnRef]:
+    """Yield every column of the join that the expression reads, possibly more than once."""
+    if isinstance(node, Column):
+        yield node.ref
+        return
+    own = node.relation if isinstance(node, Exists) else None
+    for operand in _operands(node):
+        yield from (ref for ref in columns_of(operand) if ref.relation != own)
 
 
-def exists_in(node: Predicate) -> Iterator[Exists]:
+def exists_in(node: Predicate | Value) -> Iterator[Exists]:
     """Yield what a predicate asks of relations beside the join."""
-    match node:
-        case Exists():
-            yield node
-        case And(arguments) | Or(arguments):
-            for argument in arguments:
-                yield from exists_in(argument)
+    if isinstance(node, Exists):
+        yield node
+        return
+    for operand in _operands(node):
+        yield from exists_in(operand)
 
 
 def beside(node: Exists) -> tuple[str, ...]:
     """Return the columns that it reads of the relation beside the join, each once."""
-    return tuple(dict.fromkeys(ref.column for ref in _matched(node) if ref.relation == node.relation))
+    refs = (ref for operand in _operands(node) for ref in columns_of(operand))
+    return tuple(dict.fromkeys(ref.column for ref in refs if ref.relation == node.relation))
 
 
 def relations_of(node: Predicate) -> frozenset[str]:
     """Return the aliases of the relations that the predicate reads."""
     return frozenset(ref.relation for ref in columns_of(node))
-
-
-def widen(values: Any, to: pa.DataType) -> Any:
-    """Cast an array or a scalar as Spark casts before it compares; ``to`` is the wider type.
-
-    Integers beyond what a float holds are rounded rather than refused. Decimals become floats by
-    way of their text: Arrow multiplies them by an inexact power of ten, so that 1.10 is not 1.1.
-    """
-    if values.type == to:
-        return values
-    if pa.types.is_floating(to) and pa.types.is_decimal(values.type):
-        values = pc.cast(values, pa.string())
-    return pc.cast(values, options=pc.CastOptions(to, allow_float_truncate=True))
-
-
-_ORDER = {
-    "<": pc.less,
-    "<=": pc.less_equal,
-    ">": pc.greater,
-    ">=": pc.greater_equal,
-    "=": pc.equal,
-    "<>": pc.not_equal,
-}
-
-
-def _float_compare(op: str, left: Any, right: Any) -> Any:
-    """Compare floats with NaN equal to itself and above every other number (Spark's order)."""
-    left_nan, right_nan = pc.is_nan(left), pc.is_nan(right)
-    match op:
-        case "=":
-            return pc.or_kleene(pc.equal(left, right), pc.and_kleene(left_nan, right_nan))
-        case "<>":
-            return pc.invert(_float_compare("=", left, right))
-        case "<":
-            return pc.or_kleene(pc.less(left, right), pc.and_kleene(right_nan, pc.invert(left_nan)))
-        case ">":
-            return _float_compare("<", right, left)
-        case "<=":
-            return pc.invert(_float_compare("<", right, left))
-        case _:
-            return pc.invert(_float_compare("<", left, right))
-
-
-def _like(values: Any, pattern: str) -> Any:
-    """Match by Arrow's LIKE, or by a regular expression where an escaped backslash would mislead it."""
-    if "\\\\" not in pattern:
-        return pc.match_like(values, pattern)
-    tokens = re.findall(r"\\.|.", pattern, re.DOTALL)
-    parts = [{"%": ".*", "_": "."}.get(token) or re.escape(token[-1]) for token in tokens]
-    return pc.match_substring_regex(values, rf"(?s)\A(?:{''.join(parts)})\z")
-
-
-def evaluate(node: Predicate, columns: Mapping[ColumnRef, pa.Array]) -> pa.Array | pa.Scalar:
-    """Return the predicate's truth for every row: a boolean array with nulls for unknown.
-
-    A predicate that reads no column gives a boolean scalar.
-    """
-
-    def operand(side: Operand, to: pa.DataType) -> Any:
-        value = pa.scalar(side.value, side.type) if isinstance(side, Literal) else columns[side.ref]
-        return widen(value, to)
-
-    def build(child: Predicate) -> Any:
-        return evaluate(child, columns)
-
-    match node:
-        case Compare("<=>", left, right, to):
-            both = pc.and_(pc.is_null(operand(left, to)), pc.is_null(operand(right, to)))
-            same = pc.coalesce(build(Compare("=", left, right, to)), pa.scalar(False))
-            return pc.or_(both, same)
-        case Compare(op, left, right, to):
-            a, b = operand(left, to), operand(right, to)
-            if pa.types.is_floating(to):
-                return _float_compare(op, a, b)
-            return _ORDER[op](a, b)
-        case InList(arg, values, to):
-            tests: list[Predicate] = [Compare("=", arg, Literal(v, to), to) for v in values]
-            if pa.types.is_floating(to) or any(v is None for v in values):
-                return build(Or(tuple(tests)))
-            data = operand(arg, to)
-            found = pc.is_in(data, value_set=pa.array(values, to))
-            return pc.if_else(pc.is_null(data), pa.scalar(None, pa.bool_()), found)
-        case Like(arg, pattern):
-            return _like(columns[arg.ref], pattern)
-        case IsNull(arg):
-            return pc.is_null(columns[arg.ref])
-        case Truth(arg):
-            return columns[arg.ref]
-        case Overlap(ours, theirs):
-            words = (
-                pc.bit_wise_and(columns[a.ref], columns[b.ref]) for a, b in zip(ours, theirs, strict=True)
-            )
-            return reduce(pc.or_, (pc.not_equal(each, pa.scalar(0, pa.uint64())) for each in words))
-        case Call() | Exists():
-            raise TypeError(f"{show(node)} is for a selection module to evaluate")
-        case Not(arg):
-            return pc.invert(build(arg))
-        case And(args):
-            return reduce(pc.and_kleene, map(build, args))
-        case Or(args):
-            return reduce(pc.or_kleene, map(build, args))
 
 
 def and_all(predicates: tuple[Predicate, ...]) -> Predicate | None:
@@ -322,25 +359,19 @@ def and_all(predicates: tuple[Predicate, ...]) -> Predicate | None:
     return predicates[0] if len(predicates) == 1 else And(predicates)
 
 
-def show(node: Predicate | Operand) -> str:
+def show(node: Predicate | Value) -> str:
     """Return the expression as readable SQL, for plans and reports."""
-
-    def literal(value: Any) -> str:
-        if isinstance(value, decimal.Decimal | int | float) and not isinstance(value, bool):
-            return str(value)
-        return "NULL" if value is None else "'" + str(value).replace("'", "''") + "'"
-
     match node:
         case Column(ref):
             return str(ref)
         case Literal(value, _):
-            return literal(value)
+            return _show_literal(value)
         case Compare(op, left, right, _):
             return f"{show(left)} {op} {show(right)}"
         case InList(arg, values, _):
-            return f"{show(arg)} IN ({', '.join(map(literal, values))})"
+            return f"{show(arg)} IN ({', '.join(map(_show_literal, values))})"
         case Like(arg, pattern):
-            return f"{show(arg)} LIKE {literal(pattern)}"
+            return f"{show(arg)} LIKE {_show_literal(pattern)}"
         case IsNull(arg):
             return f"{show(arg)} IS NULL"
         case Truth(arg):
@@ -357,6 +388,40 @@ def show(node: Predicate | Operand) -> str:
             return " AND ".join(f"({show(a)})" for a in args)
         case Or(args):
             return " OR ".join(f"({show(a)})" for a in args)
+        case _:
+            return _show_computed(node)
+
+
+def _show_computed(node: Value) -> str:
+    match node:
+        case Cast(arg, kind):
+            return f"cast({show(arg)} as {kind})"
+        case Arithmetic(op, left, right, _):
+            return f"({show(left)} {op} {show(right)})"
+        case Modulo(arg, divisor, _):
+            return f"({show(arg)} % {divisor})"
+        case DatePart(part, date):
+            return f"{part}({show(date)})"
+        case DateAdd(date, days):
+            return f"date_add({show(date)}, {days})"
+        case DateDiff(end, start):
+            return f"datediff({show(end)}, {show(start)})"
+        case TimestampAdd(time, microseconds, _):
+            return f"({show(time)} {'-' if microseconds < 0 else '+'} {abs(microseconds) / 1e6:g} s)"
+        case Substring(text, start, length):
+            return f"substring({show(text)}, {start}{'' if length is None else f', {length}'})"
+        case Length(text):
+            return f"length({show(text)})"
+        case CaseWhen(whens, otherwise, _):
+            branches = " ".join(f"WHEN {show(test)} THEN {show(value)}" for test, value in whens)
+            return f"CASE {branches} ELSE {show(otherwise)} END"
+    return show(node)
+
+
+def _show_literal(value: Any) -> str:
+    if isinstance(value, decimal.Decimal | int | float) and not isinstance(value, bool):
+        return str(value)
+    return "NULL" if value is None else "'" + str(value).replace("'", "''") + "'"
 
 
 def _show_exists(node: Exists) -> str:

@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from millrace.engine.expressions import widen
+from millrace.engine.evaluation import widen
 from millrace.engine.relations import KeyColumn, codes
 from millrace.engine.state.bindings import KeyedRows
 

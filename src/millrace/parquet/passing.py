@@ -12,9 +12,20 @@ from typing import Any
 
 import pyarrow as pa
 
-from millrace.engine.expressions import And, Column, Compare, InList, IsNull, Literal, Not, Or, Predicate
+from millrace.engine.expressions import (
+    MIRRORED,
+    And,
+    Column,
+    Compare,
+    InList,
+    IsNull,
+    Literal,
+    Not,
+    Or,
+    Predicate,
+)
 from millrace.parquet.footers import Bounds
-from millrace.parquet.pruning import MIRROR, constants, plain
+from millrace.parquet.pruning import constants, plain
 
 _EQUAL, _OTHER = 1 / 10, 1 / 3
 """What is taken to pass an equality, and anything else, of which nothing is known."""
@@ -79,7 +90,7 @@ def _comparison(node: Predicate) -> tuple[str, str, Literal, pa.DataType] | None
         case Compare(op, Column(ref), Literal() as literal, to):
             return op, ref.column, literal, to
         case Compare(op, Literal() as literal, Column(ref), to):
-            return MIRROR.get(op, op), ref.column, literal, to
+            return MIRRORED[op], ref.column, literal, to
     return None
 
 

@@ -11,14 +11,12 @@ from typing import Any
 
 import pyarrow as pa
 
-from millrace.engine.expressions import And, Column, Compare, InList, IsNull, Literal, Or, Predicate
+from millrace.engine.expressions import MIRRORED, And, Column, Compare, InList, IsNull, Literal, Or, Predicate
 from millrace.parquet.footers import Bounds, Footer
 
 Keeps = Callable[[Callable[[Predicate], bool]], bool]
 """Asked before a row group is read: given what tells of a predicate whether it may hold for one of its rows,
 returns whether to read it."""
-
-MIRROR = {"<": ">", "<=": ">=", ">": "<", ">=": "<="}
 
 
 def bounds_of(
@@ -69,8 +67,7 @@ def may_match(node: Predicate, rows: int, bounds: Callable[[str], Bounds]) -> bo
         case Compare(op, Column() as column, Literal() as literal, to):
             return _compare(op, bounds(column.ref.column), rows, [literal.value], literal.type, to)
         case Compare(op, Literal() as literal, Column() as column, to):
-            op = MIRROR.get(op, op)  # type: ignore[assignment]  # a mirrored comparison is one too
-            return _compare(op, bounds(column.ref.column), rows, [literal.value], literal.type, to)
+            return _compare(MIRRORED[op], bounds(column.ref.column), rows, [literal.value], literal.type, to)
         case InList(operand, values, to):
             known = [v for v in values if v is not None]
             return _compare("=", bounds(operand.ref.column), rows, known, to, to)

@@ -16,8 +16,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from millrace.engine.expressions import ColumnRef, Predicate, columns_of as columns_read, evaluate
-from millrace.engine.values import Value, columns_of, computed as computed_of, type_of
+from millrace.engine.evaluation import compute, evaluate
+from millrace.engine.expressions import ColumnRef, Predicate, Value, columns_of, type_of
 from millrace.errors import ReadError
 from millrace.parquet.footers import Footer, footer_of
 from millrace.parquet.listing import State
@@ -153,7 +153,7 @@ class _Group:
         mask: pa.Array | None = None
         first: dict[str, pa.Array] = {}
         if filters:
-            refs = {ref for predicate in filters for ref in columns_read(predicate)}
+            refs = {ref for predicate in filters for ref in columns_of(predicate)}
             first = self._decode(sorted({ref.column.lower() for ref in refs}))
             values = {ref: first[ref.column.lower()] for ref in refs}
             mask = _conjunction(filters, values)
@@ -195,7 +195,7 @@ class _Group:
         result: dict[str, pa.Array] = {}
         made = [name for name in lowered if name in self._computed]
         if made:
-            needed = {column.lower() for name in made for column in columns_of(self._computed[name])}
+            needed = {ref.column.lower() for name in made for ref in columns_of(self._computed[name])}
             lowered = {name for name in lowered if name not in self._computed}
             result = self._decode(sorted(needed | lowered))
             return result | {name: self._compute(self._computed[name], result) for name in made}
@@ -221,12 +221,12 @@ class _Group:
 
     def _compute(self, value: Value, columns: Mapping[str, pa.Array]) -> pa.Array:
         """Return a computed column; of a dictionary once an entry."""
-        own = {name: columns[name.lower()] for name in columns_of(value)}
+        own = {ref.column: columns[ref.column.lower()] for ref in columns_of(value)}
         first = next(iter(own.values()))
         if len(own) == 1 and pa.types.is_dictionary(first.type):
             entries, places = _entries(first)
-            return computed_of(value, dict.fromkeys(own, entries), len(entries)).take(places)
-        return computed_of(value, {name: _plain(column) for name, column in own.items()}, self._split.rows)
+            return compute(value, dict.fromkeys(own, entries), len(entries)).take(places)
+        return compute(value, {name: _plain(column) for name, column in own.items()}, self._split.rows)
 
 
 def _whole(column: pa.ChunkedArray) -> pa.Array:
@@ -270,7 +270,7 @@ def _conjunction(filters: tuple[Predicate, ...], values: Mapping[ColumnRef, pa.A
 
 
 def _truth(predicate: Predicate, values: Mapping[ColumnRef, pa.Array]) -> pa.Array:
-    refs = set(columns_read(predicate))
+    refs = set(columns_of(predicate))
     ref = next(iter(refs))
     data = values[ref]
     if len(refs) == 1 and pa.types.is_dictionary(data.type):

@@ -9,7 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from millrace.engine.values import Value, columns_of, type_of
+from millrace.engine.expressions import Value, columns_of, type_of
 from millrace.errors import InputError, near
 from millrace.parquet.footers import Footer, footers_of
 from millrace.parquet.listing import State
@@ -133,7 +133,7 @@ class ParquetTable:
         """Return the columns that have to be known to give some, without those that are computed."""
         values = dict(self.computed)
         found = set(map(self.resolve, columns))
-        needed = {name for column in found & values.keys() for name in columns_of(values[column])}
+        needed = {ref.column for column in found & values.keys() for ref in columns_of(values[column])}
         return (found - values.keys()) | set(map(self.resolve, needed))
 
     def ends(self, column: str) -> tuple[int, int] | None:

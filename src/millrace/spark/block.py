@@ -14,9 +14,8 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from millrace.engine.aggregates import AggregateSpec
-from millrace.engine.expressions import Predicate
+from millrace.engine.expressions import Predicate, Value
 from millrace.engine.spec import JoinSpec
-from millrace.engine.values import Value
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

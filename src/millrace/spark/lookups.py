@@ -18,7 +18,8 @@ import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql import SparkSession
 
-from millrace.engine.expressions import Predicate, and_all, columns_of, evaluate
+from millrace.engine.evaluation import evaluate
+from millrace.engine.expressions import Predicate, and_all, columns_of
 from millrace.engine.spec import JoinSpec
 from millrace.limits.clock import WallClock
 from millrace.limits.registration import Registration

@@ -11,9 +11,10 @@ from typing import Any
 
 import pyarrow as pa
 
+from millrace.engine.evaluation import compute
+from millrace.engine.expressions import Value
 from millrace.engine.runs.continuous import ContinuousRun
 from millrace.engine.spec import JoinSpec
-from millrace.engine.values import Value, computed
 from millrace.errors import ReadError
 from millrace.options import Options
 from millrace.spark.hypercube import Axis
@@ -124,7 +125,7 @@ class ContinuousJoin:
         given, values = dict(zip(rows.schema.names, rows.columns, strict=True)), dict(stream.computed)
         schema = self.join.relations[stream.number].schema
         columns = [
-            computed(values[name], given, rows.num_rows) if name in values else given[name]
+            compute(values[name], given, rows.num_rows) if name in values else given[name]
             for name in schema.names
         ]
         return pa.RecordBatch.from_arrays(columns, schema=schema)

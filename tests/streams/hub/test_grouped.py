@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 import pytest
 from hypothesis import given, settings, strategies as st
 
+from millrace.engine.evaluation import evaluate
 from millrace.engine.expressions import (
     And,
     Call,
@@ -27,7 +28,6 @@ from millrace.engine.expressions import (
     Overlap,
     Truth,
     and_all,
-    evaluate,
     show,
 )
 from millrace.errors import InputError

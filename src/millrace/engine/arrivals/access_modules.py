@@ -21,7 +21,7 @@ from typing import Literal, Protocol, runtime_checkable
 import numpy as np
 import pyarrow as pa
 
-from millrace.engine.expressions import widen
+from millrace.engine.evaluation import widen
 from millrace.engine.relations import KeyColumn, codes, keyed
 from millrace.engine.state.bindings import BindingSet, KeyedRows
 from millrace.errors import ExecutionError, InputError, near

@@ -21,6 +21,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from millrace.engine.evaluation import evaluate, widen
 from millrace.engine.expressions import (
     And,
     Column,
@@ -31,10 +32,8 @@ from millrace.engine.expressions import (
     Truth,
     beside,
     columns_of,
-    evaluate,
     exists_in,
     show,
-    widen,
 )
 from millrace.engine.figures import StateFigures
 from millrace.engine.kernels import Multimap

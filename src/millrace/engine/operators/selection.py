@@ -10,7 +10,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from millrace.engine.expressions import ColumnRef, Predicate, columns_of, evaluate, show
+from millrace.engine.evaluation import evaluate
+from millrace.engine.expressions import ColumnRef, Predicate, columns_of, show
 from millrace.engine.relations import BATCH_BYTES
 from millrace.engine.tuples import TupleBatch
 from millrace.limits.clock import Clock

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from millrace.engine.expressions import widen
+from millrace.engine.evaluation import widen
 from millrace.engine.graph import QueryGraph
 from millrace.engine.kernels import combine, hash_bytes
 from millrace.errors import UnsupportedType

@@ -15,7 +15,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from millrace.engine.expressions import Call, ColumnRef, Predicate, columns_of, evaluate, show
+from millrace.engine.evaluation import evaluate
+from millrace.engine.expressions import Call, ColumnRef, Predicate, columns_of, show
 from millrace.engine.spec import JoinSpec
 from millrace.engine.tuples import TupleBatch
 from millrace.errors import InputError, near

@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from millrace.engine.expressions import widen
+from millrace.engine.evaluation import widen
 from millrace.engine.kernels import Multimap
 from millrace.engine.relations import KeyColumn, RelationStore
 from millrace.engine.state.matching import Classes, Matching, combined

@@ -11,20 +11,19 @@ The SELECT that groups is the block's own, or the one around a derived table tha
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pyarrow as pa
 from pyspark.sql import types as t
 from sqlglot import exp
 
 from millrace.engine.aggregates import AggregateSpec, How, Partial
-from millrace.engine.expressions import ColumnRef
-from millrace.engine.values import Value, columns_of
+from millrace.engine.expressions import ColumnRef, Value, columns_of
 from millrace.spark.types import arrow_type
 from millrace.sql.aggregation.calls import Aggregate, FinalAggregates, aggregates, groups, is_windowed
 from millrace.sql.blocks.join_graph import JoinGraph
+from millrace.sql.expr.translate import Meaning, Translator
 from millrace.sql.expr.types import Field
-from millrace.sql.expr.values import Meaning, ValueTranslator
 from millrace.sql.names.names import is_star
 from millrace.sql.planner.context import PlanContext
 from millrace.sql.syntax.edits import Edit, quote
@@ -74,7 +73,7 @@ class Aggregation:
         self.consumed: set[int] = set()
         self.fields: list[t.StructField] = []
         self._check()
-        arguments = ValueTranslator(self._context, self._meaning)
+        arguments = Translator(self._context, self._meaning)
         finals = FinalAggregates(self._context.statement, arguments, self._partial)
         for call in aggregates(site.scope.select):
             self._rewrite(call, finals)
@@ -105,7 +104,8 @@ class Aggregation:
     @property
     def reads(self) -> set[str]:
         """The names of the columns that partial results are computed of."""
-        return {name for partial in self._partials.values() for name in columns_of(partial.value)}
+        values = (partial.value for partial in self._partials.values())
+        return {ref.column for value in values if value is not None for ref in columns_of(value)}
 
     def check_keys(self, keys: Mapping[ColumnRef, Field]) -> None:
         """Refuse columns by which tasks do not group.
@@ -152,7 +152,7 @@ class Aggregation:
         owned = self._graph.column_of(attribute)
         name = None if owned is None else self._names.get(ColumnRef(owned[0], owned[1].name))
         # A relation that a block could take may stay beside this one.
-        return None if owned is None or name is None else (name, owned[1])
+        return None if owned is None or name is None else ("", replace(owned[1], name=name))
 
     # What becomes of aggregates
 

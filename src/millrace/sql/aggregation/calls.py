@@ -10,19 +10,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal as OneOf
 
 from pyspark.sql import types as t
 from sqlglot import exp
 
 from millrace.engine.aggregates import How
-from millrace.engine.values import Constant, Value
-from millrace.sql.expr.numbers import Typed, holds, widened
-from millrace.sql.expr.values import ValueTranslator
+from millrace.engine.expressions import Literal, Value
+from millrace.sql.expr.functions import Typed, cast, holds
+from millrace.sql.expr.translate import Translator
 from millrace.sql.syntax.edits import Part
 from millrace.sql.syntax.parse import Statement, Unsupported, function_of, unwrap
 
-Kind = Literal["sum", "avg", "count", "min", "max", "same"]
+Kind = OneOf["sum", "avg", "count", "min", "max", "same"]
 
 CLAUSES = ("expressions", "group", "having", "order", "sort", "cluster", "distribute", "qualify", "windows")
 """The clauses of a SELECT that see its groups."""
@@ -201,7 +201,7 @@ class FinalAggregates:
     def __init__(
         self,
         statement: Statement,
-        arguments: ValueTranslator,
+        arguments: Translator,
         partial: Callable[[How, Value | None, t.DataType], str],
     ) -> None:
         self._statement = statement
@@ -259,10 +259,10 @@ class FinalAggregates:
         """Return what gives, for a partial row, how many of its rows have a value that is not null."""
 
         def count(node: exp.Expr) -> str | None:
-            typed = self._arguments.of(node)
+            typed = self._arguments.value(node)
             if typed is None:
                 return None
-            if isinstance(typed.value, Constant):
+            if isinstance(typed.value, Literal):
                 return self._rows()
             return self._partial("count", typed.value, t.LongType())
 
@@ -271,7 +271,7 @@ class FinalAggregates:
     # Extremes
 
     def _extreme(self, call: Aggregate, argument: exp.Expr) -> tuple[Part, ...] | None:
-        typed = self._arguments.of(argument)
+        typed = self._arguments.value(argument)
         if typed is None or isinstance(typed.type, t.CharType | t.VarcharType):
             return None
         how: How = "min" if call.kind == "min" else "max"
@@ -308,7 +308,7 @@ class FinalAggregates:
         """Return the type of a call's argument."""
         branches = _branches(argument)
         if branches is None:
-            typed = self._arguments.of(argument)
+            typed = self._arguments.value(argument)
             return None if typed is None else typed.type
         return self._arguments.type_of_case([b.value for b in branches if b.value is not None])
 
@@ -320,10 +320,10 @@ class FinalAggregates:
         shown = total.simpleString()
 
         def term(node: exp.Expr) -> str | None:
-            typed = self._arguments.of(node)
+            typed = self._arguments.value(node)
             if typed is None or not _joins(typed.type, kind):
                 return None
-            if isinstance(typed.value, Constant) and typed.value.value == 0:
+            if isinstance(typed.value, Literal) and typed.value.value == 0:
                 return f"CAST(0 AS {shown})"
             name = self._sum_of(typed, total)
             return None if name is None else f"CAST({name} AS {shown})" if conditional else name
@@ -337,10 +337,10 @@ class FinalAggregates:
 
     def _sum_of(self, typed: Typed, total: t.DataType) -> str | None:
         """Return the partial sums of an argument."""
-        constant = typed.value if isinstance(typed.value, Constant) else None
+        constant = typed.value if isinstance(typed.value, Literal) else None
         if constant is not None and constant.value == 1 and isinstance(typed.type, t.IntegerType):
             return self._rows()
-        wide = widened(typed, t.DoubleType()) if isinstance(total, t.DoubleType) else typed
+        wide = cast(typed, t.DoubleType()) if isinstance(total, t.DoubleType) else typed
         kind = None if wide is None else _total_type(wide.type)
         return None if wide is None or kind is None else self._partial("sum", wide.value, kind)
 

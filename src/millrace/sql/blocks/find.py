@@ -106,7 +106,7 @@ def _add_inputs(graph: JoinGraph) -> bool:
 def _split(graph: JoinGraph) -> SplitConjuncts:
     """Return the conditions of the clause by who evaluates them."""
     context = graph.context
-    translator = Translator(graph.lookup, context.constants, context.settings.ansi)
+    translator = Translator(context, graph.lookup)
     unscanned = {alias for alias, join_input in graph.inputs.items() if join_input.lookup}
 
     def text_of(alias: str, node: exp.Expr) -> str | None:
@@ -144,7 +144,7 @@ def _conjuncts(graph: JoinGraph, translator: Translator) -> list[Conjunct]:
         scanned = any(graph.inputs[alias].is_scanned for alias in reads)
         if predicate is None and not foreign and (len(reads) > 1 or scanned):
             equal = isinstance(inner, exp.EQ) and len(reads) > 1
-            with_computed = replace(translator, computed=DerivedColumns(graph, direct=equal).column)
+            with_computed = replace(translator, derived=DerivedColumns(graph, direct=equal).column)
             predicate = with_computed.predicate(node)
             computed = predicate is not None
         if predicate is None:

@@ -14,9 +14,8 @@ from functools import cached_property
 
 from sqlglot import exp
 
-from millrace.engine.expressions import ColumnRef
+from millrace.engine.expressions import ColumnRef, Value
 from millrace.engine.spec import Equality
-from millrace.engine.values import Value
 from millrace.errors import InputError
 from millrace.sql.blocks.conditions import SplitConjuncts
 from millrace.sql.expr.types import Field, comparison_type

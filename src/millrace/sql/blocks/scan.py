@@ -7,9 +7,8 @@ from dataclasses import replace
 
 import pyarrow as pa
 
-from millrace.engine.expressions import columns_of
+from millrace.engine.expressions import Value, columns_of
 from millrace.engine.spec import RelationSpec
-from millrace.engine.values import Value, columns_of as values_read
 from millrace.parquet.types import fixed_width
 from millrace.spark.block import FrameInput, ParquetInput
 from millrace.sql.blocks.conditions import SplitConjuncts
@@ -84,7 +83,7 @@ def _computed_on_arrival(columns: Sequence[Field], computed: Sequence[DerivedCol
     """Return the columns of a stream that cells compute of what travels, so that less does."""
     values = {column.field.name: column.value for column in computed if column.value is not None}
     travel = {column.name for column in columns} - set(values)
-    return {name: value for name, value in values.items() if set(values_read(value)) <= travel}
+    return {name: v for name, v in values.items() if {ref.column for ref in columns_of(v)} <= travel}
 
 
 def schema_of(alias: str, columns: Sequence[Field]) -> pa.Schema:

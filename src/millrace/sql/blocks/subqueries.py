@@ -466,7 +466,7 @@ class _Query:
 def _translator(context: PlanContext, lookup: Lookup, nodes: Iterable[exp.Expr]) -> Translator:
     """Return a translator of some conditions, whose constants Spark is asked for at once."""
     context.constants.prepare([constant for node in nodes for constant in constant_operands(node)])
-    return Translator(lookup, context.constants, context.settings.ansi)
+    return Translator(context, lookup)
 
 
 def _meant(context: PlanContext, node: exp.Expr) -> Iterator[tuple[Scope, Match]]:

@@ -24,6 +24,7 @@ from millrace.sql.syntax.parse import unwrap
 
 _INTEGER = re.compile(r"\d+")
 _DECIMAL = re.compile(r"\d+\.\d*|\.\d+")
+_WRITTEN = re.compile(r"-?\s*\d+[LSY]?", re.IGNORECASE)
 _STRING = re.compile(r"'[^'\\]*'")
 # As a date or a time this needs no clock, unlike 'today', 'now' or '12:30'.
 _FULL_DATE = re.compile(r"\s*[+-]?\d{4,}(-.*)?", re.DOTALL)
@@ -40,7 +41,6 @@ _PARTS = (
     exp.RawString,
     exp.Concat,
     exp.Cast,
-    exp.TryCast,
     exp.DataType,
     exp.DataTypeParam,
     exp.Neg,
@@ -70,6 +70,7 @@ _KEPT = (
     t.DoubleType,
     t.DecimalType,
     t.DateType,
+    t.TimestampType,
     t.BinaryType,
     t.NullType,
 )
@@ -78,13 +79,6 @@ _KEPT = (
 def is_constant(node: exp.Expr) -> bool:
     """Tell whether an operand has no column and nothing that could differ between two calls."""
     return all(isinstance(part, _PARTS) for part in node.walk())
-
-
-def is_literal(node: exp.Expr) -> bool:
-    """Tell whether an operand is a number in digits, with or without a sign."""
-    node = unwrap(node)
-    number = node.this if isinstance(node, exp.Neg) else node
-    return isinstance(number, exp.Literal) and not number.is_string
 
 
 def _needs_clock(node: exp.Expr) -> bool:
@@ -119,6 +113,12 @@ class Constants:
         self.prepare([node])
         text = self._text_of(node) if is_constant(node) else None
         return None if text is None else self._values[text]
+
+    def is_written(self, node: exp.Expr) -> bool:
+        """Tell whether a whole number is a literal or a parameter: it has as many digits as are written."""
+        node = unwrap(node)
+        number = node.this if isinstance(node, exp.Neg) else node
+        return isinstance(number, exp.Placeholder) or bool(_WRITTEN.fullmatch(self._text_of(node) or ""))
 
     def timestamp(self, node: exp.Expr) -> Constant | None:
         """Return a string operand as Spark casts it to a timestamp, in the session's time zone."""
@@ -173,19 +173,23 @@ def _plain(text: str, kind: t.DataType) -> str:
         return f"unix_date({text})"
     if isinstance(kind, t.TimestampType):
         return f"unix_micros({text})"
-    return text if isinstance(kind, _KEPT) or kind == t.StringType() else "NULL"
+    return text if _is_held(kind) else "NULL"
+
+
+def _is_held(kind: t.DataType) -> bool:
+    return kind == t.StringType() or isinstance(kind, _KEPT)
 
 
 def _kept(kind: t.DataType, value: Any) -> Constant | None:
+    if not _is_held(kind):
+        return None
     if isinstance(kind, t.DateType) and value is not None:
         if not -_EPOCH < value <= _LAST:
             return None  # a year that Python has not
         value = dt.date.fromordinal(_EPOCH + value)
     if isinstance(value, bytearray):
         value = bytes(value)
-    if kind == t.StringType() or isinstance(kind, (*_KEPT, t.TimestampType)):
-        return Constant(kind, value)
-    return None
+    return Constant(kind, value)
 
 
 def _evaluate(node: exp.Expr, text_of: Callable[[exp.Expr], str | None]) -> Constant | None:

@@ -13,47 +13,41 @@ Constant intervals have no one length: days and months differ, by calendar and c
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 from pyspark.errors import PySparkException
 from pyspark.sql import types as t
 from sqlglot import exp
 
-from millrace.engine.values import Constant, Later, Read
+from millrace.engine.expressions import Column, ColumnRef, Literal, TimestampAdd
 from millrace.parquet.tables import ParquetTable
 from millrace.spark.types import arrow_type
 from millrace.sql.blocks.join_graph import DerivedColumn, JoinGraph, JoinInput
-from millrace.sql.expr.numbers import Typed
+from millrace.sql.expr.functions import (
+    ARITHMETIC,
+    DATE,
+    FUNCTIONS,
+    NUMBER,
+    OTHER,
+    TEXT,
+    TIME,
+    TRUTH,
+    Family,
+    Function,
+    Typed,
+    branches_of,
+    family_of,
+)
+from millrace.sql.expr.translate import Translator
 from millrace.sql.expr.types import Field, field_of, type_within
-from millrace.sql.expr.values import Meaning, ValueTranslator
 from millrace.sql.planner.context import PlanContext
 from millrace.sql.syntax.edits import Edit, Span
 from millrace.sql.syntax.parse import Unsupported, unwrap
 
-_TRIED: dict[type[exp.Expr], str] = {
-    exp.Add: "try_add",
-    exp.Sub: "try_subtract",
-    exp.Mul: "try_multiply",
-    exp.Div: "try_divide",
-    exp.Mod: "try_mod",
-}
-_TEXTS = (
-    exp.Lower, exp.Upper, exp.Trim, exp.Substring, exp.Left, exp.Right, exp.Concat, exp.DPipe, exp.Replace,
-    exp.Reverse, exp.Initcap,
-)  # fmt: skip
-_OF_DATES = (exp.Year, exp.Month, exp.Day, exp.Quarter, exp.WeekOfYear, exp.DayOfWeek, exp.DayOfYear)
-_DATES = (exp.AddMonths, exp.TsOrDsAdd, exp.DateAdd, exp.DateSub, exp.DateTrunc)
-_ANY_OF = (exp.Coalesce, exp.Nullif, exp.Greatest, exp.Least)
-_COMPARED = (exp.EQ, exp.NEQ, exp.LT, exp.LTE, exp.GT, exp.GTE, exp.NullSafeEQ)
-_NOT_STRICT = (*_ANY_OF, exp.Is, exp.NullSafeEQ, exp.NullSafeNEQ)
-"""What makes something of a null, so that one in the place of an error would join after all."""
-
 _DAY = 86_400_000_000
 _FIXED = ("UTC", "Etc/UTC", "GMT", "Z", "+00:00")
 """Time zones without clock changes."""
-
-_NUMBER, _TEXT, _DATE, _TIME, _TRUTH, _OTHER = "number", "text", "date", "time", "truth", "other"
 
 
 class DerivedColumns:
@@ -77,36 +71,36 @@ class DerivedColumns:
         statement = self._context.statement
         if len(reads) != 1 or foreign or not statement.has_span(node):
             return None
-        member = self._graph.inputs[next(iter(reads))]
-        scan = None if member.table is None else member.table.parquet
-        if member.lookup or self._context.volatility.volatile(node):
+        relation = self._graph.inputs[next(iter(reads))]
+        if relation.lookup or self._context.volatility.volatile(node):
             return None
-        edits = member.renamings(self._context, node)
+        edits = relation.renamings(self._context, node)
         if edits is None:
             return None
         # Without ANSI arithmetic never raises: what overflows begins again at the other end.
-        tried = list(self._tried(node, member))
+        tried = list(self._tried(node, relation))
         # What a task computes cannot overflow.
-        certain = not tried or all(_is_strict(part) for part in node.find_all(*_TRIED))
+        is_certain = not tried or all(_is_strict(part) for part in node.find_all(*ARITHMETIC))
         text = self._context.text.with_edits(statement.span(node), [*edits, *tried])
-        same = (each for each in member.computed if each.text == text and (certain or each.value is not None))
-        known = next((each.field for each in same), None)
-        if known is None:
-            found = None if scan is None else self._in_task(scan, node)
-            if found is None and certain and (scan is not None or self._is_stream(member)):
-                found = self._later(node)
-            value = None if found is None else found.value
-            if found is not None:
-                known = field_of(t.StructField("", found.type))
-            elif certain and self._kind(node, member) is not None and (self._direct or scan is None):
-                known = self._described(member, text)
-            if known is None:
-                return None
-            known = replace(known, name=self._unlike(member, f"({self._context.shown(node)})"))
-            member.computed.append(
-                DerivedColumn(known, text, value, bool(tried) and self._context.settings.ansi)
-            )
-        return member.alias, known
+        for column in relation.computed:
+            if column.text == text and (is_certain or column.value is not None):
+                return relation.alias, column.field
+        table = None if relation.table is None else relation.table.parquet
+        typed = None if table is None else self._in_task(table, node)
+        by_task = table is not None or self._context.is_streaming(relation.relation.node)
+        if typed is None and is_certain and by_task:
+            typed = self._later(node)
+        field, value = None, None
+        if typed is not None:
+            field, value = field_of(t.StructField("", typed.type)), typed.value
+        elif is_certain and (self._direct or table is None) and self._family(node, relation) is not None:
+            field = self._described(relation, text)
+        if field is None:
+            return None
+        field = replace(field, name=self._unlike(relation, f"({self._context.shown(node)})"))
+        hides_errors = bool(tried) and self._context.settings.ansi
+        relation.computed.append(DerivedColumn(field, text, value, hides_errors))
+        return relation.alias, field
 
     @staticmethod
     def _unlike(member: JoinInput, shown: str) -> str:
@@ -119,16 +113,13 @@ class DerivedColumns:
     def _in_task(self, table: ParquetTable, node: exp.Expr) -> Typed | None:
         """Return an expression as the tasks compute it, None where only Spark does."""
 
-        def meaning(column: exp.Column) -> Meaning | None:
-            found = self._graph.lookup(column)
-            return None if found is None else (found[1].name, found[1])
+        def lookup(name: exp.Column) -> tuple[str, Field] | None:
+            column = self._graph.lookup(name)
+            return None if column is None else ("", column[1])
 
-        found = ValueTranslator(self._context, meaning, table.ends).of(node)
+        typed = Translator(self._context, lookup, ends=table.ends).value(node)
         # A constant, or a column alone, is nothing to compute.
-        return None if found is None or isinstance(found.value, Read | Constant) else found
-
-    def _is_stream(self, member: JoinInput) -> bool:
-        return self._context.is_streaming(member.relation.node)
+        return None if typed is None or isinstance(typed.value, Column | Literal) else typed
 
     def _later(self, node: exp.Expr) -> Typed | None:
         """Return a time a constant time later or earlier; null, which joins nothing, if there is none."""
@@ -143,7 +134,8 @@ class DerivedColumns:
         if length is None:
             return None
         kind = arrow_type(found[1].type)
-        return Typed(Later(Read(found[1].name, kind), sign * length, kind), found[1].type)
+        later = TimestampAdd(Column(ColumnRef("", found[1].name)), sign * length, kind)
+        return Typed(later, found[1].type)
 
     def _described(self, member: JoinInput, text: str) -> Field | None:
         """Return the type of a computed column, as Spark gives it."""
@@ -158,121 +150,94 @@ class DerivedColumns:
     def _tried(self, node: exp.Expr, member: JoinInput) -> Iterable[Edit]:
         """Yield what makes the arithmetic in an expression give null instead of raising."""
         for part in node.walk():
-            name = _TRIED.get(type(part))
-            if name is None:
+            function = FUNCTIONS.get(type(part))
+            if function is None or function.tried is None:
                 continue
             if isinstance(unwrap(part.expression), exp.Interval):
-                if self._kind(part.this, member) != _TIME:
+                if self._family(part.this, member) is not TIME:
                     continue
             elif not self._context.settings.ansi:
                 continue
             whole, left, right = map(self._span, (part, part.this, part.expression))
             if whole is not None and left is not None and right is not None:
-                yield Edit(*whole, (f"{name}(", left, ", ", right, ")"))
+                yield Edit(*whole, (f"{function.tried}(", left, ", ", right, ")"))
 
     def _span(self, node: exp.Expr) -> Span | None:
         """Return the characters of an operand, also of the ``a + b`` in ``a + b + c``."""
         statement = self._context.statement
         if statement.has_span(node):
             return statement.span(node)
-        if type(node) not in _TRIED:
+        if not isinstance(node, ARITHMETIC):
             return None
         left, right = self._span(node.this), self._span(node.expression)
         return None if left is None or right is None else (left[0], right[1])
 
     # What cannot raise
 
-    def _kind(self, node: exp.Expr, member: JoinInput) -> str | None:
-        """Return what kind of value an expression has, None where it may raise or is not known."""
+    def _family(self, node: exp.Expr, member: JoinInput) -> Family | None:
+        """Return the family of an expression's type, None where it may raise or is not known."""
         node = unwrap(node)
 
-        def kinds(parts: Iterable[exp.Expr | None]) -> set[str | None]:
-            return {self._kind(part, member) for part in parts if part is not None}
+        def common(*parts: exp.Expr | None) -> Family | None:
+            families = {self._family(part, member) for part in parts if part is not None}
+            return None if len(families) > 1 or families == {OTHER} else next(iter(families), None)
 
         match node:
             case exp.Column():
-                return self._column_kind(node, member)
+                return self._column_family(node, member)
             case exp.Literal():
-                return _TEXT if node.is_string else _NUMBER
-            case exp.Add() | exp.Sub() if isinstance(unwrap(node.expression), exp.Interval):
-                kind = _one(kinds([node.this]))
-                return kind if kind in (_DATE, _TIME) else None
-            case exp.Add() | exp.Sub() | exp.Mul() | exp.Div() | exp.Mod():
-                spans = map(self._span, (node, node.this, node.expression))
-                return _NUMBER if all(spans) and kinds([node.this, node.expression]) == {_NUMBER} else None
+                return TEXT if node.is_string else NUMBER
             case exp.Cast() if node.to.this == exp.DType.TEXT and not node.to.expressions:
-                return _TEXT if _one(kinds([node.this])) else None
-            case exp.Length():
-                return _NUMBER if kinds([node.this]) == {_TEXT} else None
-            case exp.If():
-                shown = kinds([node.args.get("true"), node.args.get("false")])
-                return _one(shown) if kinds([node.this]) == {_TRUTH} else None
-            case exp.Case():
-                subject, whens = node.this, node.args["ifs"]
-                shown = kinds([*(each.args.get("true") for each in whens), node.args.get("default")])
-                tests = kinds([subject, *(each.this for each in whens)])
-                fits = tests == {_TRUTH} if subject is None else _one(tests) is not None
-                return _one(shown) if fits else None
+                return TEXT if common(node.this) else None
             case exp.Is():
-                null = isinstance(node.expression, exp.Null)
-                return _TRUTH if null and None not in kinds([node.this]) else None
-            case exp.Not() | exp.And() | exp.Or():
-                return _TRUTH if kinds([node.this, node.args.get("expression")]) == {_TRUTH} else None
-        return self._kind_of_call(node, kinds)
+                is_null = isinstance(node.expression, exp.Null)
+                return TRUTH if is_null and self._family(node.this, member) else None
+            case exp.Case() | exp.If():
+                branches, default = branches_of(node)
+                subject = node.this if isinstance(node, exp.Case) else None
+                tests = common(subject, *(branch.this for branch in branches))
+                fits = tests is TRUTH if subject is None else tests is not None
+                return common(*(branch.args.get("true") for branch in branches), default) if fits else None
+            case exp.Add() | exp.Sub() if isinstance(unwrap(node.expression), exp.Interval):
+                family = common(node.this)
+                return family if family in (DATE, TIME) else None
+        function = FUNCTIONS.get(type(node))
+        if function is None:
+            return None
+        if function.tried and not all(map(self._span, (node, node.this, node.expression))):
+            return None
+        family = common(*_arguments(node, function))
+        return (function.gives or family) if family and function.takes in (None, family) else None
 
-    def _kind_of_call(
-        self, node: exp.Expr, kinds: Callable[[Iterable[exp.Expr | None]], set[str | None]]
-    ) -> str | None:
-        parts = list(node.iter_expressions())
-        if isinstance(node, _COMPARED):
-            return _TRUTH if _one(kinds([node.this, node.expression])) else None
-        if isinstance(node, _ANY_OF):
-            return _one(kinds(parts))
-        if isinstance(node, _TEXTS):
-            texts = [part for part in parts if not (part.is_int and isinstance(part, exp.Literal))]
-            return _TEXT if kinds(texts) == {_TEXT} else None
-        if isinstance(node, _OF_DATES):
-            return _NUMBER if kinds([_of_date(node.this)]) == {_DATE} else None
-        if isinstance(node, _DATES):
-            rest = [part for part in parts if part is not node.this and not isinstance(part, exp.Var)]
-            fits = all(isinstance(node, exp.DateTrunc) or _is_count(part) for part in rest)
-            return _DATE if fits and kinds([_of_date(node.this)]) == {_DATE} else None
-        return None
-
-    def _column_kind(self, node: exp.Column, member: JoinInput) -> str | None:
+    def _column_family(self, node: exp.Column, member: JoinInput) -> Family | None:
         found = self._context.names.find(node)
         if found is None or found.match is None or len(found.match.attribute.sources) != 1:
             return None
         path = [part.name for part in node.parts[len(node.parts) - found.match.nested :]]
-        kind = type_within(member.columns[found.match.attribute.sources[0][1]].type, path)
-        if isinstance(kind, t.NumericType):
-            return _NUMBER
-        if isinstance(kind, t.StringType):
-            return _TEXT if kind == t.StringType() else None
-        if isinstance(kind, t.TimestampType | t.TimestampNTZType):
-            return _TIME
-        return _DATE if isinstance(kind, t.DateType) else _OTHER
+        return family_of(type_within(member.columns[found.match.attribute.sources[0][1]].type, path))
+
+
+def _arguments(node: exp.Expr, function: Function) -> Iterator[exp.Expr]:
+    """Yield the arguments that are of the family which a function takes; not counts and units beside them."""
+    for part in node.iter_expressions():
+        if function.takes is DATE and part is not node.this:
+            if isinstance(node, exp.DateTrunc) or isinstance(part, exp.Var) or _is_count(part):
+                continue
+        elif function.takes is TEXT and part.is_int and isinstance(part, exp.Literal):
+            continue
+        yield part.this if isinstance(part, exp.TsOrDsToDate) else part
 
 
 def _is_strict(node: exp.Expr) -> bool:
     """Tell whether a null in an expression's place leaves the condition that it is in unknown."""
     above = node.parent
     while above is not None and not isinstance(above, exp.Where | exp.Join | exp.Select):
-        asked = isinstance(above, exp.Case | exp.If) and above.this is node
-        if asked or isinstance(above, _NOT_STRICT):
+        function = FUNCTIONS.get(type(above))
+        is_tested = isinstance(above, exp.Case | exp.If) and above.this is node
+        if is_tested or (function is not None and not function.is_strict):
             return False
         node, above = above, above.parent
     return True
-
-
-def _one(kinds: set[str | None]) -> str | None:
-    """Return the kind that all have, None where they differ or one is not known or only read."""
-    (kind,) = kinds if len(kinds) == 1 else (None,)
-    return None if kind == _OTHER else kind
-
-
-def _of_date(node: exp.Expr) -> exp.Expr:
-    return node.this if isinstance(node, exp.TsOrDsToDate) else node
 
 
 def _is_count(node: exp.Expr) -> bool:

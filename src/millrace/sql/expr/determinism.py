@@ -31,9 +31,8 @@ _ANY_NAMES = frozenset(
 _ANY_PARTS = (exp.Limit, exp.Offset, exp.Fetch, exp.TableSample)
 # The same in Spark's plans, for tables that were given as DataFrames and for views.
 _PLAN = re.compile(
-    r"^[\s:+-]*(GlobalLimit|LocalLimit|CollectLimit|Sample|Offset)\b|\b(rand|randn|uuid|shuffle|random|"
-    r"monotonically_increasing_id|spark_partition_id|input_file_name|first|last|any_value|collect_list|"
-    r"collect_set|row_number|ntile|lag|lead|first_value|last_value|nth_value|max_by|min_by|mode)\(",
+    r"^[\s:+-]*(GlobalLimit|LocalLimit|CollectLimit|Sample|Offset)\b|"
+    rf"\b({'|'.join(sorted(_VOLATILE_NAMES | _ANY_NAMES))})\(",
     re.IGNORECASE | re.MULTILINE,
 )
 _BUILTIN = "org.apache.spark.sql.catalyst."

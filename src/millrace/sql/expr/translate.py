@@ -1,39 +1,54 @@
-"""From SQL conjuncts to predicates that Millrace evaluates itself.
+"""From SQL to expressions that tasks evaluate exactly as Spark does, without ever failing.
 
-Only what can neither raise nor depend on anything but its columns is translated: comparisons of
-columns and constants, BETWEEN, IN lists, LIKE, IS NULL, NOT, AND, OR and boolean columns. ``None``
-means that the expression stays with Spark.
+Predicates are comparisons of columns and constants, BETWEEN, IN lists, LIKE, IS NULL, NOT, AND, OR and
+boolean columns. Values are columns, constants, ``+``, ``-``, ``*``, remainders, widening casts of numbers,
+parts of dates and texts, and choices between such by predicates. What could overflow by its types, or by what
+is known of the columns, is not among them: only Spark knows when to raise and what for. ``None`` means that
+an expression stays with Spark.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Literal as OneOf
 
-import pyarrow as pa
 from pyspark.sql import types as t
 from sqlglot import exp
 
 from millrace.engine.expressions import (
+    MIRRORED,
     And,
+    CaseWhen,
+    Cast,
     Column,
     ColumnRef,
     Compare,
     Comparison,
+    DateAdd,
+    DateDiff,
+    DatePart,
     InList,
     IsNull,
+    Length,
     Like,
     Literal,
     Not,
-    Operand,
     Or,
+    Part,
     Predicate,
+    Substring,
     Truth,
+    Value,
 )
-from millrace.sql.expr.constants import Constants, is_constant
-from millrace.sql.expr.types import Constant, Field, comparison_type, widest_decimal, with_constant
+from millrace.spark.types import arrow_type
+from millrace.sql.expr.constants import is_constant
+from millrace.sql.expr.functions import FUNCTIONS, Ends, Typed, arithmetic, branches_of, cast, modulo
+from millrace.sql.expr.types import DIGITS, Constant, Field, common_type, comparison_type, with_constant
 from millrace.sql.syntax.parse import conjuncts, disjuncts, unwrap
+
+if TYPE_CHECKING:
+    from millrace.sql.planner.context import PlanContext
 
 _COMPARISONS: dict[type[exp.Expr], Comparison] = {
     exp.EQ: "=",
@@ -44,17 +59,22 @@ _COMPARISONS: dict[type[exp.Expr], Comparison] = {
     exp.GTE: ">=",
     exp.NullSafeEQ: "<=>",
 }
-_FLIPPED: dict[Comparison, Comparison] = {
-    "=": "=",
-    "<>": "<>",
-    "<=>": "<=>",
-    "<": ">",
-    "<=": ">=",
-    ">": "<",
-    ">=": "<=",
+_OPERATIONS: dict[type[exp.Expr], OneOf["+", "-", "*"]] = {exp.Add: "+", exp.Sub: "-", exp.Mul: "*"}
+_EXTRACTED: dict[str, Part] = {
+    "YEAR": "year", "QUARTER": "quarter", "MONTH": "month", "WEEK": "week", "DAY": "day", "DOY": "dayofyear",
+    "DAYOFWEEK": "dayofweek",
+}  # fmt: skip
+_INT = t.IntegerType()
+_PART_ENDS = (-6_000_000, 6_000_000)  # no year of a date lies beyond
+_CASTS: dict[exp.DType, t.DataType] = {
+    exp.DType.DOUBLE: t.DoubleType(),
+    exp.DType.BIGINT: t.LongType(),
+    exp.DType.INT: t.IntegerType(),
 }
 
 Lookup = Callable[[exp.Column], tuple[str, Field] | None]
+Meaning = tuple[str, Field] | exp.Expr
+"""What a column is: one of a relation, by its alias, or an expression of such."""
 
 
 def constant_operands(node: exp.Expr) -> Iterator[exp.Expr]:
@@ -77,16 +97,19 @@ class Translator:
     """Translates expressions of one FROM clause.
 
     Attributes:
-        lookup: Returns the relation's alias and the field that a column of the block means, or None.
-        computed: The same for an expression that is no column.
-        constants: Values of constant operands.
-        ansi: Whether the session coerces by the ANSI rules.
+        context: The query.
+        lookup: Returns what a column is; None where tasks cannot have it. The alias of a relation whose rows
+            are computed by themselves is empty.
+        derived: Returns an operand that is no column as one, None where it cannot be one.
+        ends: Returns the least and greatest value of a column of whole numbers, None where nothing tells.
     """
 
-    lookup: Lookup
-    constants: Constants
-    ansi: bool
-    computed: Callable[[exp.Expr], tuple[str, Field] | None] | None = None
+    context: PlanContext
+    lookup: Callable[[exp.Column], Meaning | None]
+    derived: Callable[[exp.Expr], tuple[str, Field] | None] = lambda _: None
+    ends: Callable[[str], Ends | None] = lambda _: None
+
+    # Predicates
 
     def predicate(self, node: exp.Expr) -> Predicate | None:
         """Return the expression as a predicate, or None when Spark has to evaluate it."""
@@ -110,51 +133,57 @@ class Translator:
                 same = self._compare("<=>", left, right)
                 return None if same is None else Not(same)
             case exp.Column() as column:
-                known = self._column(column)
-                boolean = known is not None and isinstance(known[1].type, t.BooleanType)
-                return Truth(known[0]) if known is not None and boolean else None
+                operand = self._operand(column)
+                is_truth = operand is not None and isinstance(operand[1].type, t.BooleanType)
+                return Truth(operand[0]) if operand is not None and is_truth else None
             case exp.Expr() as other if type(other) in _COMPARISONS:
                 return self._compare(_COMPARISONS[type(other)], other.this, other.expression)
         return None
 
     def _connect(self, kind: type[And | Or], terms: list[exp.Expr]) -> Predicate | None:
         arguments = [self.predicate(term) for term in terms]
-        known = [a for a in arguments if a is not None]
-        return kind(tuple(known)) if len(known) == len(arguments) else None
+        translated = [a for a in arguments if a is not None]
+        return kind(tuple(translated)) if len(translated) == len(arguments) else None
 
-    def _column(self, node: exp.Expr) -> tuple[Column, Field] | None:
+    def _field(self, node: exp.Expr) -> tuple[str, Field] | None:
+        meaning = self.lookup(node) if isinstance(node, exp.Column) else None
+        return None if isinstance(meaning, exp.Expr) else meaning
+
+    def _operand(self, node: exp.Expr) -> tuple[Column, Field] | None:
         inner = unwrap(node)
-        found = self.lookup(inner) if isinstance(inner, exp.Column) else None
-        if found is None and self.computed is not None:
-            found = self.computed(inner)
-        if found is None or not found[1].comparable:
+        column = self._field(inner) or self.derived(inner)
+        if column is None or not column[1].comparable:
             return None
-        return Column(ColumnRef(found[0], found[1].name)), found[1]
+        return Column(ColumnRef(column[0], column[1].name)), column[1]
 
     def _compare(self, op: Comparison, left: exp.Expr, right: exp.Expr) -> Predicate | None:
-        a, b = self._column(left), self._column(right)
+        a, b = self._operand(left), self._operand(right)
         if a is not None and b is not None:
-            kind = comparison_type(a[1].type, b[1].type, ansi=self.ansi)
+            kind = comparison_type(a[1].type, b[1].type, ansi=self.context.settings.ansi)
             return None if kind is None else Compare(op, a[0], b[0], kind)
         if a is not None:
             return self._with_constant(op, a, right)
         if b is not None:
-            return self._with_constant(_FLIPPED[op], b, left)
+            return self._with_constant(MIRRORED[op], b, left)
         return None
 
     def _with_constant(
         self, op: Comparison, column: tuple[Column, Field], node: exp.Expr
     ) -> Predicate | None:
-        constant = self.constants.value(node)
+        constants, kind = self.context.constants, column[1].type
+        constant = constants.value(node)
         if constant is None:
             return None
-        if isinstance(column[1].type, t.TimestampType) and isinstance(constant.type, t.StringType):
-            constant = self.constants.timestamp(node)
-        typed = None if constant is None else with_constant(column[1].type, constant, ansi=self.ansi)
+        if isinstance(kind, t.TimestampType) and isinstance(constant.type, t.StringType):
+            constant = constants.timestamp(node)
+        typed = self._typed(kind, constant)
         if typed is None:
             return None
-        literal: Operand = Literal(typed[1], typed[0])
-        return Compare(op, column[0], literal, typed[0])
+        to = arrow_type(typed[0])
+        return Compare(op, column[0], Literal(typed[1], to), to)
+
+    def _typed(self, column: t.DataType, constant: Constant | None) -> tuple[t.DataType, Any] | None:
+        return None if constant is None else with_constant(column, constant, ansi=self.context.settings.ansi)
 
     def _between(self, node: exp.Between) -> Predicate | None:
         if node.args.get("symmetric"):
@@ -164,29 +193,25 @@ class Translator:
         return None if low is None or high is None else And((low, high))
 
     def _in(self, node: exp.In) -> Predicate | None:
-        column = self._column(node.this)
+        column = self._operand(node.this)
         if column is None or not node.expressions or any(node.args.get(k) for k in ("query", "unnest")):
             return None
-        values = [self.constants.value(item) for item in node.expressions]
-        typed = [self._listed(column[1], value) for value in values]
-        known = [pair for pair in typed if pair is not None]
-        if len(known) != len(typed):
+        constants = [self.context.constants.value(item) for item in node.expressions]
+        is_text = isinstance(column[1].type, t.StringType)
+        if not is_text and any(c is not None and isinstance(c.type, t.StringType) for c in constants):
+            return None  # Spark coerces all items together
+        typed = [self._typed(column[1].type, constant) for constant in constants]
+        items = [item for item in typed if item is not None]
+        kinds = [kind for kind, _ in items]
+        are_alike = len({type(kind) in DIGITS or type(kind) for kind in kinds}) == 1
+        kind = common_type(kinds, ansi=self.context.settings.ansi) if are_alike else None
+        if kind is None or len(items) < len(typed):
             return None
-        kinds = {kind for kind, _ in known}
-        kind = kinds.pop() if len(kinds) == 1 else _widest(kinds)
-        return None if kind is None else InList(column[0], tuple(v for _, v in known), kind)
-
-    def _listed(self, column: Field, value: Constant | None) -> tuple[pa.DataType, Any] | None:
-        """Type one item of an IN list, where Spark coerces all items together."""
-        if value is None:
-            return None
-        if isinstance(value.type, t.StringType) and not isinstance(column.type, t.StringType):
-            return None
-        return with_constant(column.type, value, ansi=self.ansi)
+        return InList(column[0], tuple(value for _, value in items), arrow_type(kind))
 
     def _like(self, node: exp.Like) -> Predicate | None:
-        column = self._column(node.this)
-        pattern = self.constants.value(node.expression)
+        column = self._operand(node.this)
+        pattern = self.context.constants.value(node.expression)
         if column is None or pattern is None or not isinstance(column[1].type, t.StringType):
             return None
         if not isinstance(pattern.value, str) or "\\" in pattern.value:
@@ -195,18 +220,168 @@ class Translator:
         return Not(like) if node.args.get("negate") else like
 
     def _is(self, node: exp.Is) -> Predicate | None:
-        inner = unwrap(node.this)
-        found = self.lookup(inner) if isinstance(inner, exp.Column) else None
-        if found is None or found[1].arrow is None or not isinstance(node.expression, exp.Null):
+        column = self._field(unwrap(node.this))
+        if column is None or column[1].arrow is None or not isinstance(node.expression, exp.Null):
             return None
-        test = IsNull(Column(ColumnRef(found[0], found[1].name)))
+        test = IsNull(Column(ColumnRef(column[0], column[1].name)))
         return Not(test) if node.args.get("negate") else test
 
+    # Values
 
-def _widest(kinds: set[pa.DataType]) -> pa.DataType | None:
-    """Return the type that holds the values of integer or decimal types, None for other mixtures."""
-    if all(pa.types.is_integer(kind) for kind in kinds):
-        return max(kinds, key=lambda kind: int(kind.bit_width))
-    if all(pa.types.is_decimal(kind) for kind in kinds):
-        return widest_decimal(*((int(kind.precision), int(kind.scale)) for kind in kinds))
-    return None
+    def value(self, node: exp.Expr) -> Typed | None:
+        """Return the expression as a value, None where only Spark computes it."""
+        node = unwrap(node)
+        if is_constant(node):
+            return self._constant(node)
+        match node:
+            case exp.Column():
+                return self._column(node)
+            case exp.Cast():  # TRY_CAST is the same where a cast cannot fail
+                return self._cast(node)
+            case exp.Add() | exp.Sub() | exp.Mul():
+                left, right = self.value(node.this), self.value(node.expression)
+                return left and right and arithmetic(_OPERATIONS[type(node)], left, right)
+            case exp.Mod():
+                left, right = self.value(node.this), self.value(node.expression)
+                return left and right and modulo(left, right)
+            case exp.Case() | exp.If():
+                return self._case(node)
+            case exp.Coalesce():
+                return self._coalesce(node)
+            case exp.Substring() | exp.Left():
+                return self._substring(node)
+            case exp.Length():
+                text = self._of_type(node.this, t.StringType())
+                return Typed(Length(text), _INT) if text else None
+            case exp.DateDiff() if node.args.get("unit") is None:
+                end, start = self._date(node.this), self._date(node.expression)
+                return Typed(DateDiff(end, start), _INT) if end and start else None
+            case exp.TsOrDsAdd() if node.text("unit").upper() == "DAY":
+                date, days = self._date(node.this), self._days(node.expression)
+                return Typed(DateAdd(date, days), t.DateType()) if date and days is not None else None
+        return self._date_part(node)
+
+    def _column(self, node: exp.Column) -> Typed | None:
+        meaning = self.lookup(node)
+        if isinstance(meaning, exp.Expr):
+            value = self.value(meaning)
+            return value and replace(value, is_written=False)
+        if meaning is None or meaning[1].arrow is None or not meaning[1].comparable:
+            return None
+        alias, field = meaning
+        ends = self.ends(field.name) if type(field.type) in DIGITS else None
+        return Typed(Column(ColumnRef(alias, field.name)), field.type, ends)
+
+    def _constant(self, node: exp.Expr) -> Typed | None:
+        constants = self.context.constants
+        constant = constants.value(node)
+        kinds = (t.NumericType, t.StringType, t.DateType)
+        if constant is None or constant.value is None or not isinstance(constant.type, kinds):
+            return None
+        value = constant.value
+        ends = (value, value) if isinstance(value, int) else None
+        literal = Literal(value, arrow_type(constant.type))
+        return Typed(literal, constant.type, ends, constants.is_written(node))
+
+    def _whole(self, node: exp.Expr | None) -> int | None:
+        """Return a whole number of 32 bits as written, None for anything else."""
+        if node is None or not is_constant(node):
+            return None
+        constant = self.context.constants.value(node)
+        fits = constant is not None and isinstance(constant.type, t.IntegerType)
+        return constant.value if constant is not None and fits else None
+
+    def _cast(self, node: exp.Cast) -> Typed | None:
+        number, to = self.value(node.this), node.to
+        if number is None:
+            return None
+        if to.this == exp.DType.DECIMAL:
+            digits = [part.this.name for part in to.expressions if isinstance(part, exp.DataTypeParam)]
+            if not digits or not all(each.isdigit() for each in digits):
+                return None
+            return cast(number, t.DecimalType(int(digits[0]), int(digits[1]) if len(digits) > 1 else 0))
+        if to.this == exp.DType.TEXT and not to.expressions and type(number.type) in DIGITS:
+            return Typed(Cast(number.value, arrow_type(t.StringType())), t.StringType())
+        kind = None if to.expressions else _CASTS.get(to.this)
+        return None if kind is None else cast(number, kind)
+
+    def _of_type(self, node: exp.Expr, kind: t.DataType) -> Value | None:
+        """Return a value of one type, None for any other."""
+        typed = self.value(node)
+        return typed.value if typed is not None and typed.type == kind else None
+
+    def _date(self, node: exp.Expr) -> Value | None:
+        return self._of_type(node.this if isinstance(node, exp.TsOrDsToDate) else node, t.DateType())
+
+    def _days(self, node: exp.Expr) -> int | None:
+        """Return by how many days a date moves; sqlglot reads DATE_SUB as the addition of ``days * -1``."""
+        if isinstance(node, exp.Mul) and isinstance(node.expression, exp.Neg):
+            days = node.this  # no piece of the text
+            is_whole = isinstance(days, exp.Literal) and days.name.isdigit() and int(days.name) < 1 << 31
+            return -int(days.name) if is_whole else None
+        return self._whole(node)
+
+    def _date_part(self, node: exp.Expr) -> Typed | None:
+        function, argument = FUNCTIONS.get(type(node)), node.this
+        part = None if function is None else function.part
+        if isinstance(node, exp.Extract):
+            part, argument = _EXTRACTED.get(node.name.upper()), node.expression
+        elif isinstance(node, exp.Anonymous) and (node.name.lower(), len(node.expressions)) == ("weekday", 1):
+            part, argument = "weekday", node.expressions[0]
+        date = None if part is None else self._date(argument)
+        return Typed(DatePart(part, date), _INT, _PART_ENDS) if part and date else None
+
+    def _substring(self, node: exp.Substring | exp.Left) -> Typed | None:
+        text = self._of_type(node.this, t.StringType())
+        is_left = isinstance(node, exp.Left)
+        start = 1 if is_left else self._whole(node.args.get("start"))
+        most = node.expression if is_left else node.args.get("length")
+        length = self._whole(most)
+        fits = most is None or (length is not None and length >= 0)
+        if text is None or start is None or start < 1 or not fits:
+            return None
+        return Typed(Substring(text, start, length), t.StringType())
+
+    # Choices
+
+    def type_of_case(self, nodes: Sequence[exp.Expr]) -> t.DataType | None:
+        """Return the type of a CASE with these values, None where only Spark computes them."""
+        values = [value for value in map(self.value, nodes) if value is not None]
+        kinds = [value.type for value in values]
+        return common_type(kinds, ansi=self.context.settings.ansi) if len(kinds) == len(nodes) else None
+
+    def _case(self, node: exp.Case | exp.If) -> Typed | None:
+        branches, default = branches_of(node)
+        tests = [branch.this for branch in branches]
+        if isinstance(node, exp.Case) and node.this is not None:
+            return None
+        self.context.constants.prepare([c for test in tests for c in constant_operands(test)])
+        values = [branch.args.get("true") for branch in branches]
+        return self._choice([self.predicate(test) for test in tests], [*values, default])
+
+    def _coalesce(self, node: exp.Coalesce) -> Typed | None:
+        nodes = [node.this, *node.expressions]
+        columns = [self.value(each) for each in nodes[:-1] if isinstance(unwrap(each), exp.Column)]
+        values = [None if column is None else column.value for column in columns]
+        tests = [Not(IsNull(value)) for value in values if isinstance(value, Column)]
+        return self._choice(tests, nodes) if len(tests) == len(nodes) - 1 else None
+
+    def _choice(self, tests: Sequence[Predicate | None], nodes: Sequence[exp.Expr | None]) -> Typed | None:
+        """Return a choice between values, some of which may be NULL; the last is that of all other rows."""
+        shown = [None if node is None or isinstance(unwrap(node), exp.Null) else node for node in nodes]
+        kind = self.type_of_case([node for node in shown if node is not None])
+        if kind is None:
+            return None
+        to = arrow_type(kind)
+        values: list[Value] = []
+        for node in shown:
+            typed = None if node is None else self.value(node)
+            made = None if typed is None else cast(typed, kind)
+            if node is not None and made is None:
+                return None
+            values.append(Literal(None, to) if made is None else made.value)
+        conditions = [test for test in tests if test is not None]
+        if len(conditions) < len(tests):
+            return None
+        whens = tuple(zip(conditions, values[:-1], strict=True))
+        return Typed(CaseWhen(whens, values[-1], to), kind)

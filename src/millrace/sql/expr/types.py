@@ -21,15 +21,15 @@ from millrace.errors import MillraceError
 from millrace.spark.types import arrow_type, spark_schema
 
 _CHAR = "__CHAR_VARCHAR_TYPE_STRING"
-_INTEGERS: tuple[tuple[type[t.DataType], int, pa.DataType], ...] = (
-    (t.ByteType, 3, pa.int8()),
-    (t.ShortType, 5, pa.int16()),
-    (t.IntegerType, 10, pa.int32()),
-    (t.LongType, 20, pa.int64()),
-)
+DIGITS: dict[type[t.DataType], int] = {t.ByteType: 3, t.ShortType: 5, t.IntegerType: 10, t.LongType: 20}
+"""Spark's types of whole numbers, and how many digits they have beside a decimal."""
 _DATE = re.compile(r"\d{4}-\d{2}-\d{2}")
 _EXACT_DOUBLE = 1 << 53
 _EXACT_FLOAT = 1 << 24
+DOUBLE_DIGITS = 15
+"""A decimal of so many digits is the same double everywhere: divisions by a power of ten round alike."""
+MOST_DIGITS = 38
+"""The most digits of a decimal."""
 
 
 @dataclass(frozen=True)
@@ -106,49 +106,48 @@ def decimal_digits(kind: t.DataType) -> tuple[int, int] | None:
     """Return (precision, scale) of a decimal or integer type, as Spark widens it; None for others."""
     if isinstance(kind, t.DecimalType):
         return kind.precision, kind.scale
-    rank = _integer_rank(kind)
-    return None if rank is None else (_INTEGERS[rank][1], 0)
+    return (DIGITS[type(kind)], 0) if type(kind) in DIGITS else None
 
 
-def _integer_rank(kind: t.DataType) -> int | None:
-    return next((rank for rank, (cls, _, _) in enumerate(_INTEGERS) if isinstance(kind, cls)), None)
-
-
-def widest_decimal(*digits: tuple[int, int]) -> pa.DataType | None:
+def widest_decimal(*digits: tuple[int, int]) -> t.DecimalType | None:
     """Return the decimal type that holds all numbers of some (precision, scale), None if there is none."""
     scale = max(scale for _, scale in digits)
     whole = max(precision - scale for precision, scale in digits)
-    return pa.decimal128(whole + scale, scale) if whole + scale <= 38 else None
+    return t.DecimalType(whole + scale, scale) if whole + scale <= MOST_DIGITS else None
 
 
-def _exact_in_double(kind: t.DataType) -> bool:
-    rank = _integer_rank(kind)
-    if rank is not None:
-        return rank < 3
-    if isinstance(kind, t.DecimalType):
-        # Up to 15 digits, the division by a power of ten rounds the same way everywhere.
-        return kind.precision <= 15
-    return isinstance(kind, t.FloatType | t.DoubleType)
+def common_type(kinds: Sequence[t.DataType], *, ansi: bool) -> t.DataType | None:
+    """Return the type in which Spark puts values of some types together.
+
+    None where only Spark knows it, or where it does not hold them all: beyond 38 digits.
+    """
+    if not kinds or all(kind == kinds[0] for kind in kinds):
+        return kinds[0] if kinds else None
+    if all(type(kind) in DIGITS for kind in kinds):
+        return max(kinds, key=lambda kind: DIGITS[type(kind)])
+    digits = [pair for pair in map(decimal_digits, kinds) if pair is not None]
+    if len(digits) == len(kinds):
+        return widest_decimal(*digits)
+    if not all(isinstance(kind, t.NumericType) for kind in kinds):
+        return None
+    is_double = ansi or any(isinstance(kind, t.DoubleType | t.DecimalType) for kind in kinds)
+    return t.DoubleType() if is_double else t.FloatType()
 
 
 def comparison_type(left: t.DataType, right: t.DataType, *, ansi: bool) -> pa.DataType | None:
     """Return the type in which Spark compares two columns, or None when Spark has to do it."""
-    if left == right:
-        return arrow_type(left) if isinstance(left, t.AtomicType) else None
-    a, b = _integer_rank(left), _integer_rank(right)
-    if a is not None and b is not None:
-        return _INTEGERS[max(a, b)][2]
-    x, y = decimal_digits(left), decimal_digits(right)
-    if x is not None and y is not None:
-        return widest_decimal(x, y)
-    if isinstance(left, t.FloatType | t.DoubleType) or isinstance(right, t.FloatType | t.DoubleType):
-        mixed_float = isinstance(left, t.FloatType) != isinstance(right, t.FloatType)
-        integral = a is not None or b is not None
-        if mixed_float and integral and not ansi:
-            return None  # compared as FLOAT, which loses digits
-        if _exact_in_double(left) and _exact_in_double(right):
-            return pa.float64()
-    return None
+    kind = common_type([left, right], ansi=ansi)
+    if not isinstance(kind, t.AtomicType):
+        return None
+    # As FLOAT, or as a double of more digits than it has, numbers lose some.
+    exact = isinstance(kind, t.DoubleType) and _is_exact_in_double(left) and _is_exact_in_double(right)
+    return arrow_type(kind) if left == right or exact or decimal_digits(kind) is not None else None
+
+
+def _is_exact_in_double(kind: t.DataType) -> bool:
+    if isinstance(kind, t.DecimalType):
+        return kind.precision <= DOUBLE_DIGITS
+    return isinstance(kind, t.ByteType | t.ShortType | t.IntegerType | t.FloatType | t.DoubleType)
 
 
 @dataclass(frozen=True)
@@ -162,34 +161,36 @@ class Constant:
     value: Any
 
 
-def with_constant(column: t.DataType, constant: Constant, *, ansi: bool) -> tuple[pa.DataType, Any] | None:
+def with_constant(column: t.DataType, constant: Constant, *, ansi: bool) -> tuple[t.DataType, Any] | None:
     """Return the type of ``column <op> constant`` and the constant in that type, or None."""
     value = constant.value
     if value is None:
         return None
     if column == constant.type:
-        return (arrow_type(column), value) if isinstance(column, t.AtomicType) else None
+        return (column, value) if isinstance(column, t.AtomicType) else None
     if isinstance(column, t.DateType) and isinstance(constant.type, t.StringType):
         date = plain_date(value)
-        return None if date is None else (pa.date32(), date)
+        return None if date is None else (column, date)
     if isinstance(value, bool) or not isinstance(value, int | float | Decimal):
         return None
     if isinstance(column, t.FloatType | t.DoubleType):
         single = isinstance(column, t.FloatType) and not ansi
         exact = not isinstance(value, int) or abs(value) <= (_EXACT_FLOAT if single else _EXACT_DOUBLE)
-        return (pa.float64(), float(value)) if exact and not isinstance(constant.type, t.FloatType) else None
+        return (
+            (t.DoubleType(), float(value)) if exact and not isinstance(constant.type, t.FloatType) else None
+        )
     digits = decimal_digits(column)
     if digits is None:
         return None
     if isinstance(value, float):
-        exact = isinstance(constant.type, t.DoubleType) and _exact_in_double(column)
-        return (pa.float64(), value) if exact else None
-    rank, other = _integer_rank(column), _integer_rank(constant.type)
-    if rank is not None and other is not None:
-        return _INTEGERS[max(rank, other)][2], value
+        exact = isinstance(constant.type, t.DoubleType) and _is_exact_in_double(column)
+        return (t.DoubleType(), value) if exact else None
+    if type(column) in DIGITS and type(constant.type) in DIGITS:
+        kind = common_type([column, constant.type], ansi=ansi)
+        return None if kind is None else (kind, value)
     number = Decimal(value)
-    kind = widest_decimal(digits, digits_of(number))
-    return None if kind is None else (kind, number)
+    decimal = widest_decimal(digits, digits_of(number))
+    return None if decimal is None else (decimal, number)
 
 
 def digits_of(number: Decimal) -> tuple[int, int]:

@@ -1,0 +1,234 @@
+"""Spark's functions and operators, in one table, and the types of numbers that tasks compute of each other.
+
+Values have the type that Spark gives them, and none is among them that could overflow, by its type or by what
+is known of its columns.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from decimal import Decimal
+from typing import Literal as OneOf
+
+from pyspark.sql import types as t
+from sqlglot import exp
+
+from millrace.engine.expressions import Arithmetic, Cast, Literal, Modulo, Part, Value
+from millrace.spark.types import arrow_type
+from millrace.sql.expr.types import DIGITS, DOUBLE_DIGITS, MOST_DIGITS, decimal_digits, digits_of
+
+Ends = tuple[int, int]
+Family = type[t.DataType]
+"""Types that functions take alike, by a class of theirs."""
+
+NUMBER, TEXT, DATE, TIME, TRUTH = t.NumericType, t.StringType, t.DateType, t.TimestampType, t.BooleanType
+OTHER = t.DataType
+"""What is only tested for null."""
+
+
+@dataclass(frozen=True)
+class Function:
+    """A function that never raises, or has a form that does not.
+
+    Attributes:
+        takes: The family of its arguments; None if they may have any one.
+        gives: The family of its result; None for that of its arguments.
+        tried: Spark's function that gives null where this one raises.
+        is_strict: Whether a null argument makes it null.
+        part: The part of a date that it is.
+    """
+
+    takes: Family | None = None
+    gives: Family | None = None
+    tried: str | None = None
+    is_strict: bool = True
+    part: Part | None = None
+
+
+_CHOICE = Function(is_strict=False)
+_COMPARISON = Function(None, TRUTH)
+_CONNECTOR = Function(TRUTH, TRUTH)
+_OF_TEXT = Function(TEXT, TEXT)
+_OF_DATE = Function(DATE, DATE)
+
+FUNCTIONS: dict[type[exp.Expr], Function] = {
+    exp.Add: Function(NUMBER, NUMBER, "try_add"),
+    exp.Sub: Function(NUMBER, NUMBER, "try_subtract"),
+    exp.Mul: Function(NUMBER, NUMBER, "try_multiply"),
+    exp.Div: Function(NUMBER, NUMBER, "try_divide"),
+    exp.Mod: Function(NUMBER, NUMBER, "try_mod"),
+    exp.Lower: _OF_TEXT,
+    exp.Upper: _OF_TEXT,
+    exp.Trim: _OF_TEXT,
+    exp.Substring: _OF_TEXT,
+    exp.Left: _OF_TEXT,
+    exp.Right: _OF_TEXT,
+    exp.Concat: _OF_TEXT,
+    exp.ConcatWs: Function(TEXT, TEXT, is_strict=False),
+    exp.DPipe: _OF_TEXT,
+    exp.Replace: _OF_TEXT,
+    exp.Reverse: _OF_TEXT,
+    exp.Initcap: _OF_TEXT,
+    exp.Length: Function(TEXT, NUMBER),
+    exp.Year: Function(DATE, NUMBER, part="year"),
+    exp.Quarter: Function(DATE, NUMBER, part="quarter"),
+    exp.Month: Function(DATE, NUMBER, part="month"),
+    exp.WeekOfYear: Function(DATE, NUMBER, part="week"),
+    exp.Day: Function(DATE, NUMBER, part="day"),
+    exp.DayOfMonth: Function(DATE, NUMBER, part="day"),
+    exp.DayOfYear: Function(DATE, NUMBER, part="dayofyear"),
+    exp.DayOfWeek: Function(DATE, NUMBER, part="dayofweek"),
+    exp.AddMonths: _OF_DATE,
+    exp.TsOrDsAdd: _OF_DATE,
+    exp.DateAdd: _OF_DATE,
+    exp.DateSub: _OF_DATE,
+    exp.DateTrunc: _OF_DATE,
+    exp.Coalesce: _CHOICE,
+    exp.Nullif: _CHOICE,
+    exp.Greatest: _CHOICE,
+    exp.Least: _CHOICE,
+    exp.EQ: _COMPARISON,
+    exp.NEQ: _COMPARISON,
+    exp.LT: _COMPARISON,
+    exp.LTE: _COMPARISON,
+    exp.GT: _COMPARISON,
+    exp.GTE: _COMPARISON,
+    exp.NullSafeEQ: Function(None, TRUTH, is_strict=False),
+    exp.NullSafeNEQ: Function(None, TRUTH, is_strict=False),
+    exp.Is: Function(OTHER, TRUTH, is_strict=False),
+    exp.Not: _CONNECTOR,
+    exp.And: _CONNECTOR,
+    exp.Or: _CONNECTOR,
+}
+ARITHMETIC = tuple(kind for kind, function in FUNCTIONS.items() if function.tried)
+
+
+def family_of(kind: t.DataType | None) -> Family | None:
+    """Return the family of a column's type, None where its collation matters."""
+    if isinstance(kind, t.StringType):
+        return TEXT if kind == t.StringType() else None
+    if isinstance(kind, t.TimestampNTZType):
+        return TIME
+    return next((family for family in (NUMBER, TIME, DATE) if isinstance(kind, family)), OTHER)
+
+
+def branches_of(node: exp.Case | exp.If) -> tuple[list[exp.If], exp.Expr | None]:
+    """Return the branches of a CASE or IF, and the value of all other rows."""
+    if isinstance(node, exp.Case):
+        return node.args["ifs"], node.args.get("default")
+    return [node], node.args.get("false")
+
+
+# Numbers
+
+
+@dataclass(frozen=True)
+class Typed:
+    """A value with its type.
+
+    Attributes:
+        value: For the task.
+        type: Spark's.
+        ends: The least and greatest that a whole number can be, None for those of its type.
+        is_written: Whether it is a number in digits, and so beside a decimal as long as it is written.
+    """
+
+    value: Value
+    type: t.DataType
+    ends: Ends | None = None
+    is_written: bool = False
+
+
+def ends_of(number: Typed) -> Ends:
+    """Return the least and greatest that a whole number can be."""
+    half = 1 << (arrow_type(number.type).bit_width - 1)
+    return number.ends or (-half, half - 1)
+
+
+def arithmetic(op: OneOf["+", "-", "*"], left: Typed, right: Typed) -> Typed | None:
+    """Return ``left op right``, None where it may overflow or be rounded."""
+    kinds = left.type, right.type
+    if any(isinstance(kind, t.DoubleType) for kind in kinds):
+        kind: t.DataType = t.DoubleType()
+        a, b = cast(left, kind), cast(right, kind)
+    elif any(isinstance(kind, t.DecimalType) for kind in kinds):
+        a, b = _as_decimal(left), _as_decimal(right)
+        digits = None if a is None or b is None else _digits(op, a.type, b.type)
+        if digits is None:
+            return None
+        kind = t.DecimalType(*digits)
+    elif all(type(kind) in DIGITS for kind in kinds):
+        kind = max(kinds, key=lambda each: DIGITS[type(each)])
+        a, b = cast(left, kind), cast(right, kind)
+    else:
+        return None
+    if a is None or b is None:
+        return None
+    result = Typed(Arithmetic(op, a.value, b.value, arrow_type(kind)), kind)
+    if type(kind) not in DIGITS:
+        return result
+    (least, greatest), ends = ends_of(result), _ends(op, ends_of(left), ends_of(right))
+    return replace(result, ends=ends) if least <= ends[0] and ends[1] <= greatest else None
+
+
+def _ends(op: str, left: Ends, right: Ends) -> Ends:
+    (a, b), (c, d) = left, right
+    if op == "*":
+        products = (a * c, a * d, b * c, b * d)
+        return min(products), max(products)
+    return (a + c, b + d) if op == "+" else (a - d, b - c)
+
+
+def _digits(op: str, left: t.DataType, right: t.DataType) -> tuple[int, int] | None:
+    """Return the digits of what an operation makes of decimals, None where Spark rounds for want of more."""
+    (p, s), (q, r) = decimal_digits(left) or (0, 0), decimal_digits(right) or (0, 0)
+    scale = s + r if op == "*" else max(s, r)
+    precision = p + q + 1 if op == "*" else max(p - s, q - r) + scale + 1
+    return (precision, scale) if precision <= MOST_DIGITS else None
+
+
+def _as_decimal(number: Typed) -> Typed | None:
+    """Return a number as Spark takes it beside a decimal, None if that is no decimal."""
+    if number.is_written and isinstance(number.value, Literal) and type(number.type) in DIGITS:
+        written = Decimal(number.value.value)
+        kind = t.DecimalType(*digits_of(written))
+        return Typed(Literal(written, arrow_type(kind)), kind)
+    digits = decimal_digits(number.type)
+    return None if digits is None else cast(number, t.DecimalType(*digits))
+
+
+def modulo(left: Typed, right: Typed) -> Typed | None:
+    """Return ``left % right``, None where that is not for tasks."""
+    if not isinstance(right.value, Literal) or not {type(left.type), type(right.type)} <= DIGITS.keys():
+        return None
+    divisor = right.value.value
+    kind = max(left.type, right.type, key=lambda each: DIGITS[type(each)])
+    number = cast(left, kind)
+    if divisor < 1 or number is None:
+        return None
+    return Typed(Modulo(number.value, divisor, arrow_type(kind)), kind, (1 - divisor, divisor - 1))
+
+
+def holds(whole: t.DataType, kind: t.DataType) -> bool:
+    """Tell whether a decimal type has every number of another type."""
+    digits = decimal_digits(kind)
+    if digits is None or not isinstance(whole, t.DecimalType):
+        return False
+    return digits[1] <= whole.scale and digits[0] - digits[1] <= whole.precision - whole.scale
+
+
+def cast(number: Typed, to: t.DataType) -> Typed | None:
+    """Return a number in another type, None where that may lose digits or fail."""
+    kind, is_whole = number.type, type(number.type) in DIGITS
+    if kind == to:
+        return number
+    if isinstance(to, t.DoubleType):
+        fits = is_whole or isinstance(kind, t.FloatType)
+        fits = fits or (isinstance(kind, t.DecimalType) and kind.precision <= DOUBLE_DIGITS)
+    elif isinstance(to, t.DecimalType):
+        fits = holds(to, kind)
+    else:
+        fits = is_whole and type(to) in DIGITS and DIGITS[type(kind)] < DIGITS[type(to)]
+    if not fits:
+        return None
+    return Typed(Cast(number.value, arrow_type(to)), to, ends_of(number) if is_whole else None)
