@@ -234,7 +234,7 @@ class Planner:
         return plan
 
     def _give_up_aggregates(self) -> NoReturn:
-        """Have tasks aggregate no rows from the next attempt on; a plan within this one may ask for it too."""
+        """Have tasks aggregate no rows from the next attempt on; a plan within this one may say so too."""
         self._aggregates = False
         raise _GivenUp
 
