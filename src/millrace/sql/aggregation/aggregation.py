@@ -128,7 +128,7 @@ class Aggregation:
         selects = (self._graph.scope.select, select)
         if any(part.args.get("hint") for part in selects):
             raise Unsupported("a hint")
-        if any(map(context.volatility.volatile, selects)):
+        if any(map(context.determinism.volatile, selects)):
             raise Unsupported("a function that may differ between two calls")
         if is_windowed(select) and not (select.args.get("group") or aggregates(select)):
             raise Unsupported("window functions see every row")

@@ -45,7 +45,7 @@ def pushable(context: PlanContext, node: exp.Expr) -> bool:
     """
     barred = (exp.Query, exp.Anonymous, exp.AnonymousAggFunc, exp.AggFunc, exp.Window, exp.Exists)
     stable = is_boolean(node) and not any(isinstance(part, barred) for part in node.walk())
-    return stable and not context.volatility.volatile(node)
+    return stable and not context.determinism.volatile(node)
 
 
 @dataclass(eq=False)

@@ -34,8 +34,8 @@ def take_blocks(context: PlanContext, scope: Scope) -> list[exp.Expr] | None:
     try:
         rewriting = _take(context, scope)
         return None if rewriting is None else rewriting.commit()
-    except Unsupported as leave:
-        context.reasons.append(f"{context.where(scope)}: {leave}")
+    except Unsupported as error:
+        context.reasons.append(f"{context.where(scope)}: {error}")
         return None
 
 
@@ -96,8 +96,8 @@ def _add_inputs(graph: JoinGraph) -> bool:
             continue
         try:
             join_input = JoinInput.of(context, relation, number, graph.inputs)
-        except Unsupported as leave:
-            context.reasons.append(str(leave))
+        except Unsupported as error:
+            context.reasons.append(str(error))
         else:
             graph.inputs[join_input.alias] = join_input
     return len(graph.inputs) > 1 or (alone and bool(graph.inputs))
@@ -126,7 +126,7 @@ def _conjuncts(graph: JoinGraph, translator: Translator) -> list[Conjunct]:
     """Return the conjuncts of inner ONs, and of WHERE where filters may move."""
     context = graph.context
     conditions = [on for step in graph.steps if step.movable for on in step.conditions]
-    if any(map(context.volatility.volatile, conditions)):
+    if any(map(context.determinism.volatile, conditions)):
         raise Unsupported("a condition of a join that may differ between two calls")
     nodes = graph.source.inner_terms
     operands = [c for node in nodes for c in (*constant_operands(node), *context.calls.arguments(node))]
@@ -235,8 +235,8 @@ def _plan(graph: JoinGraph, group: list[str], rewriting: Rewriting) -> None:
         residuals += [semi_join.predicate for semi_join in semi_joins]
     # What a scan of a lookup table gives would be read again in every micro-batch.
     streams = [alias for alias in graph.streams if alias in group]
-    binding = bind(inputs, sets, equalities, conditions.filters, scans=not streams)
-    equalities, residuals = binding.equalities, [*residuals, *binding.residuals]
+    access = bind(inputs, sets, equalities, conditions.filters, scans=not streams)
+    equalities, residuals = access.equalities, [*residuals, *access.residuals]
     ends = [ref for equality in equalities for ref in equality.ends]
     plain = {ColumnRef(join_input.alias, f.name) for join_input in inputs for f in join_input.columns}
     output = rewriting.add_output(inputs, [ref for ref in ends if ref in plain])
@@ -249,8 +249,8 @@ def _plan(graph: JoinGraph, group: list[str], rewriting: Rewriting) -> None:
     rows: dict[str, Input] = {}
     for join_input in inputs:
         columns = [f for f in join_input.every if ColumnRef(join_input.alias, f.name) in read]
-        if join_input.alias in binding.indexes:
-            indexes = binding.indexes[join_input.alias]
+        if join_input.alias in access.indexes:
+            indexes = access.indexes[join_input.alias]
             spec, rows[join_input.alias] = lookup_rows(
                 context, join_input, columns, conditions, indexes, scans=not streams
             )
@@ -261,9 +261,9 @@ def _plan(graph: JoinGraph, group: list[str], rewriting: Rewriting) -> None:
             )
         specs.append(spec)
     rows |= {other.alias: rows[lead.alias] for lead, *others in roles for other in others}
-    specs += [*sets, *(spec for spec, _ in binding.constants)]
+    specs += [*sets, *(spec for spec, _ in access.constants)]
     rows |= {spec.alias: scan for spec, scan in scans}
-    rows |= {spec.alias: literals for spec, literals in binding.constants}
+    rows |= {spec.alias: literals for spec, literals in access.constants}
     # A user's function need not be hashable, so calls are not compared.
     others = list(dict.fromkeys(p for p in residuals if not isinstance(p, Call)))
     calls = [p for p in residuals if isinstance(p, Call)]

@@ -88,7 +88,7 @@ class JoinInput:
         if relation.kind not in ("table", "cte", "query"):
             raise Unsupported(f"{shown} is a relation that only Spark evaluates")
         table = context.names.table(relation)
-        if table is None and any(context.volatility.volatile(part) for part in (node, *definitions(node))):
+        if table is None and any(context.determinism.volatile(part) for part in (node, *definitions(node))):
             raise Unsupported(f"{shown} may give other rows when it runs again")
         fields = context.names.fields(relation)
         if context.is_streaming(node) and context.has_block(node):

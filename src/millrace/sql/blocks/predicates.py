@@ -171,7 +171,7 @@ def take_filter(context: PlanContext, scope: Scope, placed: list[exp.Expr] | Non
         for argument in inner.expressions:
             text = context.text.bound(context.statement.span(argument))
             place = places.get(text)
-            if place is None or context.volatility.volatile(argument):
+            if place is None or context.determinism.volatile(argument):
                 place = places[text] = len(arguments)
                 arguments.append(argument)
             columns.append(place)

@@ -92,17 +92,17 @@ def take_semi_joins(graph: JoinGraph, group: Collection[str]) -> list[SemiJoins]
         try:
             semi_joins.append(finder.condition(conjunct))
             conditions.above.remove(conjunct)
-        except Unsupported as leave:
-            context.reasons.append(f"{conjunct.shown(context)}: {leave}")
+        except Unsupported as error:
+            context.reasons.append(f"{conjunct.shown(context)}: {error}")
     for number, step in enumerate(graph.steps):
         if not step.item.semi or number in conditions.steps or not finder.is_read_by(step):
             continue
         try:
             semi_joins.append(finder.join(step))
             conditions.steps.add(number)
-        except Unsupported as leave:
+        except Unsupported as error:
             name = "" if step.relation is None else f" {step.relation.alias}"
-            context.reasons.append(f"{step.item.keyword}{name}: {leave}")
+            context.reasons.append(f"{step.item.keyword}{name}: {error}")
     conditions.used += [each.conjunct for each in semi_joins]
     return semi_joins
 
@@ -298,7 +298,7 @@ class _Finder:
         return Compare("=", Column(equality.left), Column(equality.right), equality.type)
 
     def _check_stable(self, node: exp.Expr) -> None:
-        if any(map(self._context.volatility.volatile, (node, *definitions(node)))):
+        if any(map(self._context.determinism.volatile, (node, *definitions(node)))):
             raise Unsupported("it may give other rows when it runs again")
         if self._context.is_streaming(node):
             raise Unsupported("it reads a stream")

@@ -51,10 +51,10 @@ _FIXED = ("UTC", "Etc/UTC", "GMT", "Z", "+00:00")
 
 
 class DerivedColumns:
-    """The computed columns of one FROM clause.
+    """The computed columns of one join graph.
 
     Args:
-        graph: The clause; its members get the columns.
+        graph: Its inputs get the columns.
         direct: Whether relations that a block would scan itself may get some that only Spark computes: Spark
             reads them then.
     """
@@ -72,7 +72,7 @@ class DerivedColumns:
         if len(reads) != 1 or foreign or not statement.has_span(node):
             return None
         relation = self._graph.inputs[next(iter(reads))]
-        if relation.lookup or self._context.volatility.volatile(node):
+        if relation.lookup or self._context.determinism.volatile(node):
             return None
         edits = relation.renamings(self._context, node)
         if edits is None:
@@ -103,9 +103,9 @@ class DerivedColumns:
         return relation.alias, field
 
     @staticmethod
-    def _unlike(member: JoinInput, shown: str) -> str:
+    def _unlike(join_input: JoinInput, shown: str) -> str:
         """Return a name that no column has; letter case does not tell columns apart."""
-        taken = {f.name.lower() for f in member.every}
+        taken = {f.name.lower() for f in join_input.every}
         while shown.lower() in taken:
             shown += "'"
         return shown
@@ -137,24 +137,24 @@ class DerivedColumns:
         later = TimestampAdd(Column(ColumnRef("", found[1].name)), sign * length, kind)
         return Typed(later, found[1].type)
 
-    def _described(self, member: JoinInput, text: str) -> Field | None:
+    def _described(self, join_input: JoinInput, text: str) -> Field | None:
         """Return the type of a computed column, as Spark gives it."""
         try:
-            whole = self._context.whole(member.relation, self._context.text.bound)
-            schema = self._context.schema(member.scan(whole, [text]))
+            whole = self._context.whole(join_input.relation, self._context.text.bound)
+            schema = self._context.schema(join_input.scan(whole, [text]))
         except (PySparkException, Unsupported):
             return None
         found = field_of(schema.fields[0])
         return found if found.comparable else None
 
-    def _tried(self, node: exp.Expr, member: JoinInput) -> Iterable[Edit]:
+    def _tried(self, node: exp.Expr, join_input: JoinInput) -> Iterable[Edit]:
         """Yield what makes the arithmetic in an expression give null instead of raising."""
         for part in node.walk():
             function = FUNCTIONS.get(type(part))
             if function is None or function.tried is None:
                 continue
             if isinstance(unwrap(part.expression), exp.Interval):
-                if self._family(part.this, member) is not TIME:
+                if self._family(part.this, join_input) is not TIME:
                     continue
             elif not self._context.settings.ansi:
                 continue
@@ -174,24 +174,24 @@ class DerivedColumns:
 
     # What cannot raise
 
-    def _family(self, node: exp.Expr, member: JoinInput) -> Family | None:
+    def _family(self, node: exp.Expr, join_input: JoinInput) -> Family | None:
         """Return the family of an expression's type, None where it may raise or is not known."""
         node = unwrap(node)
 
         def common(*parts: exp.Expr | None) -> Family | None:
-            families = {self._family(part, member) for part in parts if part is not None}
+            families = {self._family(part, join_input) for part in parts if part is not None}
             return None if len(families) > 1 or families == {OTHER} else next(iter(families), None)
 
         match node:
             case exp.Column():
-                return self._column_family(node, member)
+                return self._column_family(node, join_input)
             case exp.Literal():
                 return TEXT if node.is_string else NUMBER
             case exp.Cast() if node.to.this == exp.DType.TEXT and not node.to.expressions:
                 return TEXT if common(node.this) else None
             case exp.Is():
                 is_null = isinstance(node.expression, exp.Null)
-                return TRUTH if is_null and self._family(node.this, member) else None
+                return TRUTH if is_null and self._family(node.this, join_input) else None
             case exp.Case() | exp.If():
                 branches, default = branches_of(node)
                 subject = node.this if isinstance(node, exp.Case) else None
@@ -209,12 +209,12 @@ class DerivedColumns:
         family = common(*_arguments(node, function))
         return (function.gives or family) if family and function.takes in (None, family) else None
 
-    def _column_family(self, node: exp.Column, member: JoinInput) -> Family | None:
+    def _column_family(self, node: exp.Column, join_input: JoinInput) -> Family | None:
         found = self._context.names.find(node)
         if found is None or found.match is None or len(found.match.attribute.sources) != 1:
             return None
         path = [part.name for part in node.parts[len(node.parts) - found.match.nested :]]
-        return family_of(type_within(member.columns[found.match.attribute.sources[0][1]].type, path))
+        return family_of(type_within(join_input.columns[found.match.attribute.sources[0][1]].type, path))
 
 
 def _arguments(node: exp.Expr, function: Function) -> Iterator[exp.Expr]:

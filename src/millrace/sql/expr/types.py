@@ -34,7 +34,7 @@ MOST_DIGITS = 38
 
 @dataclass(frozen=True)
 class Field:
-    """A column of a relation, as this room knows it.
+    """A column of a relation, as planning knows it.
 
     Attributes:
         name: As in the table's schema.

@@ -46,7 +46,7 @@ class AccessPlan:
 
 
 def bind(
-    members: Sequence[JoinInput],
+    inputs: Sequence[JoinInput],
     others: Sequence[RelationSpec],
     equalities: Sequence[Equality],
     filters: Mapping[str, list[Predicate]],
@@ -58,17 +58,17 @@ def bind(
     ``others`` are relations of subqueries. ``filters`` are, per alias, what the block applies to the relation
     alone. Without ``scans`` no lookup table is scanned. Unsupported where one is bound by nothing.
     """
-    lookups = {m.alias: m.lookup for m in members if m.lookup is not None}
-    binding = AccessPlan(list(equalities))
+    lookups = {m.alias: m.lookup for m in inputs if m.lookup is not None}
+    plan = AccessPlan(list(equalities))
     if not lookups:
-        return binding
+        return plan
     for alias, lookup in lookups.items():
         if not lookup.table.is_set:
-            _keep_one_type(binding, alias, lookup)
-    reached = {member.alias for member in members} | {spec.alias for spec in others}
+            _keep_one_type(plan, alias, lookup)
+    reached = {join_input.alias for join_input in inputs} | {spec.alias for spec in others}
     reached -= {alias for alias, lookup in lookups.items() if not (scans and lookup.table.is_scanned)}
     while True:
-        ties = _ties(binding.equalities)
+        ties = _ties(plan.equalities)
         while fresh := {
             alias
             for alias in lookups.keys() - reached
@@ -81,20 +81,20 @@ def bind(
         for alias in lost:
             binds = lookups[alias].table.bind
             free = [[c for c in columns if not ties[alias, c] & reached] for columns in binds]
-            keys = _constants(alias, lookups[alias], free, filters.get(alias, ()), len(binding.constants))
+            keys = _constants(alias, lookups[alias], free, filters.get(alias, ()), len(plan.constants))
             if keys:
                 break
         else:
             raise Unsupported("; ".join(_unbound(alias, lookups[alias]) for alias in lost))
         for spec, rows, equality in keys:
-            binding.constants.append((spec, rows))
-            binding.equalities.append(equality)
+            plan.constants.append((spec, rows))
+            plan.equalities.append(equality)
             reached.add(spec.alias)
     for alias, lookup in lookups.items():
         bound = tuple(i for i in lookup.table.indexes() if all(ties[alias, c] for c in i.columns))
         if bound or lookup.needs_keys or not scans:
-            binding.indexes[alias] = bound
-    return binding
+            plan.indexes[alias] = bound
+    return plan
 
 
 def _unbound(alias: str, lookup: Lookup) -> str:
@@ -103,21 +103,21 @@ def _unbound(alias: str, lookup: Lookup) -> str:
     return f"{shown} needs values for {lookup.table.needs(alias)}"
 
 
-def _keep_one_type(binding: AccessPlan, alias: str, lookup: Lookup) -> None:
+def _keep_one_type(plan: AccessPlan, alias: str, lookup: Lookup) -> None:
     """Let each bind column be compared in one type: asked in two, a row could come twice."""
     for column in lookup.table.bind[0]:
         own = lookup.table.schema.field(column).type
         ref = ColumnRef(alias, column)
-        touching = [e for e in binding.equalities if ref in e.ends]
+        touching = [e for e in plan.equalities if ref in e.ends]
         kinds = list(dict.fromkeys(e.type for e in touching))
         if len(kinds) < 2:
             continue
         kept = own if own in kinds else kinds[0]
         for equality in touching:
             if equality.type != kept:
-                binding.equalities.remove(equality)
+                plan.equalities.remove(equality)
                 sides = Column(equality.left), Column(equality.right)
-                binding.residuals.append(Compare("=", *sides, equality.type))
+                plan.residuals.append(Compare("=", *sides, equality.type))
 
 
 def _ties(equalities: Iterable[Equality]) -> Mapping[tuple[str, str], set[str]]:
@@ -190,7 +190,7 @@ def _exactly(value: pa.Scalar, kind: pa.DataType) -> pa.Scalar | None:
 
 def lookup_rows(
     context: PlanContext,
-    member: JoinInput,
+    join_input: JoinInput,
     columns: list[Field],
     conjuncts: SplitConjuncts,
     indexes: tuple[IndexSpec, ...],
@@ -198,20 +198,20 @@ def lookup_rows(
     scans: bool = True,
 ) -> tuple[RelationSpec, LookupInput]:
     """Return the spec of a lookup table that is asked, and how it is; without ``scans`` by key alone."""
-    lookup = member.lookup
+    lookup = join_input.lookup
     assert lookup is not None
     table = lookup.table
     if table.is_set:
-        columns = list(member.columns)
-    filters = tuple(dict.fromkeys(conjuncts.filters.get(member.alias, ())))
-    schema = schema_of(member.alias, columns)
+        columns = list(join_input.columns)
+    filters = tuple(dict.fromkeys(conjuncts.filters.get(join_input.alias, ())))
+    schema = schema_of(join_input.alias, columns)
     scan: ParquetInput | FrameInput | None = None
     if scans and lookup.parquet is not None:
         scan = ParquetInput(lookup.parquet, tuple(schema.names), filters)
     elif scans and lookup.scan is not None:
         placeholder = context.frames.place(lookup.scan, "t")
         whole = f"SELECT * FROM {placeholder}"  # noqa: S608
-        scan = read_from(whole, member, columns, conjuncts.texts.get(member.alias, ()))
+        scan = read_from(whole, join_input, columns, conjuncts.texts.get(join_input.alias, ()))
     # Of a set, equal tuples from several access methods are one by that alone.
-    spec = RelationSpec(member.alias, schema)
+    spec = RelationSpec(join_input.alias, schema)
     return spec, LookupInput(indexes, scan, table.sources if scans else (), filters)

@@ -149,7 +149,7 @@ class RelationSite:
         if query is None:
             is_fixed = len(keys) == 1 and bool(inner.expressions) and all(map(is_constant, inner.expressions))
         else:
-            is_fixed = not self.context.volatility.unrepeatable(query) and not self.context.escapes(query)
+            is_fixed = not self.context.determinism.unrepeatable(query) and not self.context.escapes(query)
         return {key for key in keys if key is not None} if is_fixed and None not in keys else set()
 
     def filters(self) -> list[exp.Expr]:
@@ -195,8 +195,8 @@ class KeyFinder:
                     if (queries := way(site, wanted)) is not None:
                         self._check_repeatable(queries)
                         return queries
-                except Unsupported as leave:
-                    reasons.append(str(leave))
+                except Unsupported as error:
+                    reasons.append(str(error))
             raise Unsupported("; ".join(dict.fromkeys(filter(None, reasons))))
         finally:
             self._under_way.pop()
@@ -204,7 +204,7 @@ class KeyFinder:
     def _check_repeatable(self, queries: Iterable[Keys]) -> None:
         for node in {id(node): node for keys in queries for node in keys.nodes}.values():
             for part in (node, *definitions(node)):
-                why = self._context.volatility.unrepeatable(part)
+                why = self._context.determinism.unrepeatable(part)
                 if why is not None:
                     raise Unsupported(f"what gives its values may give others when it runs again ({why})")
 
@@ -367,7 +367,7 @@ def _clause_of(scope: Scope) -> FromClause:
 def _is_repeatable(context: PlanContext, node: exp.Expr) -> bool:
     """Tell whether an expression can be evaluated once more, apart from the query, with the same value."""
     barred = any(isinstance(part, _BARRED) for part in node.walk())
-    return not barred and context.statement.has_span(node) and not context.volatility.unrepeatable(node)
+    return not barred and context.statement.has_span(node) and not context.determinism.unrepeatable(node)
 
 
 def _is_strict(node: exp.Expr) -> bool:

@@ -62,8 +62,8 @@ class Restriction:
             for columns in table.lookup.table.bind:
                 try:
                     plan = self._rows(*where, table, columns)
-                except Unsupported as leave:
-                    why.append(str(leave))
+                except Unsupported as error:
+                    why.append(str(error))
                 except Refusal as refused:
                     if refused.place != KEYS:
                         raise

@@ -55,7 +55,7 @@ class PlanContext:
         self.names = Names(statement, self._table, self.describe, catalog.place_of)
         self.calls = Calls(statement, predicates)
         self.constants = Constants(self.frames, self._constant_text)
-        self.volatility = Determinism({key: p.spec for key, p in predicates.items()}, self._ask)
+        self.determinism = Determinism({key: p.spec for key, p in predicates.items()}, self._ask)
         self.blocks: list[BlockPlan] = []
         self.filters: list[FilterPlan] = []
         self.parts: list[tuple[str, Plan]] = []

@@ -138,8 +138,8 @@ class Planner:
         schema = Original(self.catalog, statement, self._bound(statement)).schema
         try:
             return _until_planned(partial(self._plan, statement, schema)), schema
-        except Unsupported as leave:
-            raise InputError(str(leave)) from None
+        except Unsupported as error:
+            raise InputError(str(error)) from None
 
     @property
     def analysis(self) -> Analysis | None:
@@ -164,8 +164,8 @@ class Planner:
         """Return a query, ready to run, as :func:`_until_planned` wants it."""
         try:
             plan = self._plan(statement, schema, forced)
-        except Unsupported as leave:
-            return self._as_written(statement, original, [str(leave)])
+        except Unsupported as error:
+            return self._as_written(statement, original, [str(error)])
         if not plan.blocks and not plan.filters and not plan.parts:
             return self._as_written(statement, original, list(plan.reasons))
         if self.catalog.may_mix(plan):
@@ -174,8 +174,8 @@ class Planner:
         try:
             built = self._built(plan, schema)
             return replace(built, filters=(*built.filters, *self._called(statement)))
-        except Unsupported as leave:
-            reasons = [*plan.reasons, str(leave)]
+        except Unsupported as error:
+            reasons = [*plan.reasons, str(error)]
         if _aggregates(plan):
             self._give_up_aggregates()
         _give_up([node for node, lookup in self._lookups(statement) if lookup.needs_keys], reasons, forced)

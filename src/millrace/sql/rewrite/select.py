@@ -142,7 +142,7 @@ class Rewriting:
         if self._streaming or self._above.test is None or not self._context.aggregates:
             return False
         nested = any(column.arrow is None or pa.types.is_nested(column.arrow) for column in columns)
-        return not nested and not self._context.volatility.volatile(self._select)
+        return not nested and not self._context.determinism.volatile(self._select)
 
     def _wanted(self, columns: Iterable[ColumnRef]) -> list[ColumnRef]:
         """Return those of the columns that are read above their block."""

@@ -95,7 +95,7 @@ class CteMaterialization:
         context = self._context
         has_definitions = any(isinstance(part, exp.With) for part in within(body))
         looks_up = any(context.catalog.lookup(table) for table in tables_in(body) if cte_of(table) is None)
-        return not (has_definitions or looks_up or context.volatility.volatile(body))
+        return not (has_definitions or looks_up or context.determinism.volatile(body))
 
     def repeats(self, scope: Scope) -> bool:
         """Tell whether a SELECT is part of a query that was planned before, and has blocks there.
@@ -142,7 +142,11 @@ class CteMaterialization:
         if id(body) in self._shared or len(readers) < 2 or not self._has_block(body):
             return
         self._shared.add(id(body))
-        if not context.statement.has_span(body) or context.volatility.volatile(body) or context.escapes(body):
+        if (
+            not context.statement.has_span(body)
+            or context.determinism.volatile(body)
+            or context.escapes(body)
+        ):
             return
         fields = self._fields(readers[0])
         if not fields or not all(_is_hashed(field.type) for field in fields):

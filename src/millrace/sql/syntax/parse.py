@@ -1,7 +1,7 @@
 """Parse a query with sqlglot and remember where in the text every part stands.
 
 Millrace never prints a query from its syntax tree: what it does not take over goes to Spark exactly
-as it was written. So the parser notes, for the nodes that this room looks at, the characters they
+as it was written. So the parser notes, for the nodes that planning looks at, the characters they
 were parsed from, and rewriting is cutting and joining pieces of the original text.
 
 Two kinds of names stand for something that Spark does not know: the caller's functions, and parameters. They
