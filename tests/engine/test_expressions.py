@@ -12,9 +12,11 @@ from typing import Any
 
 import pyarrow as pa
 
-from millrace.engine.evaluation import evaluate
+from millrace.engine.evaluation import compute, evaluate
 from millrace.engine.expressions import (
     And,
+    Arithmetic,
+    CaseWhen,
     Column,
     ColumnRef,
     Compare,
@@ -235,3 +237,12 @@ def test_a_predicate_knows_what_it_reads() -> None:
     assert and_all(()) is None
     assert and_all((compare,)) == compare
     assert and_all((compare, compare)) == And((compare, compare))
+
+
+def test_zeros_of_two_signs_are_two_values():
+    """What is computed once for equal expressions is not computed of -0.0 for 0.0."""
+    k, x = Column(ColumnRef("", "k")), Column(ColumnRef("", "x"))
+    plus, minus = (Arithmetic("+", x, Literal(zero, pa.float64()), pa.float64()) for zero in (0.0, -0.0))
+    case = CaseWhen(((Compare("=", k, Literal(1, pa.int64()), pa.int64()), plus),), minus, pa.float64())
+    columns = {"k": pa.array([1, 2]), "x": pa.array([-0.0, -0.0])}
+    assert [math.copysign(1, number) for number in compute(case, columns, 2).to_pylist()] == [1, -1]

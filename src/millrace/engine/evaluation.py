@@ -8,12 +8,11 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from functools import reduce
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from numpy.typing import NDArray
 
 from millrace.engine.expressions import (
     And,
@@ -46,6 +45,9 @@ from millrace.engine.expressions import (
     show,
     type_of,
 )
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 _ORDER = {
     "<": pc.less,

@@ -14,6 +14,7 @@ truth about a column, although they leave NaN out, and so skip rows that pass in
 from __future__ import annotations
 
 import decimal
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Literal as OneOf
@@ -54,15 +55,29 @@ class Column:
     ref: ColumnRef
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Literal:
     """A constant. ``value`` is what ``pa.scalar(value, type)`` takes; None is SQL's NULL.
 
     A value of a column is an Arrow scalar: Python has no dates beyond year 9999, nor texts that are no UTF-8.
+    Equal literals are one value in every expression, so -0.0 is not 0.0.
     """
 
     value: Any
     type: pa.DataType
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Literal) and self._identity == other._identity
+
+    def __hash__(self) -> int:
+        return hash(self._identity)
+
+    @property
+    def _identity(self) -> tuple[Any, ...]:
+        if self.value is None or not pa.types.is_floating(self.type):
+            return self.value, self.type
+        number = self.value.as_py() if isinstance(self.value, pa.Scalar) else self.value
+        return number, self.type, math.copysign(1.0, number)
 
 
 Operand = Column | Literal

@@ -101,7 +101,16 @@ class Cascade:
         return self.fit(arrays, spark_values(df.sparkSession))
 
     def fit(self, arrays: list[pa.Array], values: Values) -> FittedCascade:
-        """Let both stages judge a uniform sample that was drawn before: an array for each argument."""
+        """Let both stages judge a uniform sample that was drawn before.
+
+        Args:
+            arrays: An array of the sample's rows for each argument.
+            values: Makes the functions' arguments of them.
+
+        Raises:
+            ExecutionError: The costly predicate raised.
+            PredicateError: A function returns something else than it should.
+        """
         outcome, _ = judge_sample(self.costly.spec, arrays, values)
         if (outcome.truth == RAISED).any() and self.costly.spec.on_error == "fail":
             first = next(iter(outcome.failures.values()), None)

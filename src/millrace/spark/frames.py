@@ -349,9 +349,11 @@ def remember(
     setattr(frame, _HANDLE, handle)
     if runs:
         _runs.update(dict.fromkeys(map(task_name, runs), handle))
-        _planned.append((weakref.ref(handle), title, runs))
-        if _planning is not None:
-            _planning(_planned[-1])
+        planned = (weakref.ref(handle), title, runs)
+        _planned.append(planned)
+        watcher = _planning  # another thread may end that
+        if watcher is not None:
+            watcher(planned)
     below = carried(frame).runs
     carry(frame, Carried(below.union(runs or ()), not handle.options.progress, frame.sparkSession))
     _latest.append(handle)

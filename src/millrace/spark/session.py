@@ -24,7 +24,6 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from pathlib import Path
-from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from millrace.errors import InputError, MillraceError, first_line
@@ -39,6 +38,8 @@ if TYPE_CHECKING:
 
 _RUNS = 3
 """Runs of each job in :func:`start_seconds`, which takes the median: the first may start workers."""
+_DOUBT = 4.0
+"""How many times too long a measurement may be, of a machine that was busy."""
 _LASTING = 60.0
 """Seconds for which queries are left to Spark by one measurement of :func:`start_seconds`."""
 
@@ -227,14 +228,16 @@ def start_seconds(spark: SparkSession, saved: float) -> float:
     """Return what a stage in Python takes beyond one in the JVM when both have next to nothing to do.
 
     The first call in a session runs a few tiny jobs; the workers that they start are there for later ones.
-    They run again where an old measurement is more than a query's ``saved`` seconds, and would leave it to
-    Spark: the machine may have been busy then.
+    They run again where an old measurement would leave a query to Spark that saves ``saved`` seconds, and
+    a quarter of it would not: the machine may have been busy then.
     """
     facts = facts_of(spark)
-    if facts.start_seconds > saved and time.perf_counter() - facts.measured > _LASTING:
+    is_new = facts.measured == -math.inf
+    is_doubtful = facts.start_seconds / _DOUBT < saved < facts.start_seconds
+    if is_new or (is_doubtful and time.perf_counter() - facts.measured > _LASTING):
         row = spark.range(1)
-        plain = median(_timed(row.selectExpr("id + 1 AS id")) for _ in range(_RUNS))
-        staged = median(_timed(row.mapInArrow(_same, "id long")) for _ in range(_RUNS))
+        plain = sorted(_timed(row.selectExpr("id + 1 AS id")) for _ in range(_RUNS))[_RUNS // 2]
+        staged = sorted(_timed(row.mapInArrow(_same, "id long")) for _ in range(_RUNS))[_RUNS // 2]
         facts.start_seconds, facts.measured = max(0.0, staged - plain), time.perf_counter()
     return facts.start_seconds
 
