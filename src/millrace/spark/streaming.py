@@ -11,7 +11,7 @@ import threading
 import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pyarrow as pa
 from pyspark import TaskContext
@@ -22,7 +22,7 @@ from millrace.errors import InputError
 from millrace.options import Options
 from millrace.spark.coordinating import host_of
 from millrace.spark.failures import shortened
-from millrace.spark.session import internal_query
+from millrace.spark.session import internal_query, is_connect
 from millrace.spark.types import normalise
 from millrace.spark.worker import low_latency
 
@@ -76,6 +76,22 @@ def endless() -> Iterator[pa.RecordBatch]:
     )
 
 
+class _Tags(NamedTuple):
+    """How a session marks the jobs of a thread, and how any thread cancels those with a mark."""
+
+    add: Callable[[str], None]
+    remove: Callable[[str], None]
+    cancel: Callable[[str], Any]
+
+    @classmethod
+    def of(cls, spark: SparkSession) -> _Tags:
+        """Return a session's; on classic Spark a session cancels only what its own thread has marked."""
+        if is_connect(spark):
+            return cls(spark.addTag, spark.removeTag, spark.interruptTag)
+        context = spark.sparkContext
+        return cls(context.addJobTag, context.removeJobTag, context.cancelJobsWithTag)
+
+
 def stream_of(
     spark: SparkSession, options: Options, schema: pa.Schema, frame_of: Callable[[Target], DataFrame]
 ) -> Iterator[pa.RecordBatch]:
@@ -88,12 +104,12 @@ def stream_of(
 
     port = options.limits_port + 1 if options.limits_port else 0  # the coordinator has the first
     server = ResultsServer.started(host_of(spark, options), port, options.limits_bind)
-    tag = f"millrace-{uuid.uuid4().hex}"
+    tag, jobs = f"millrace-{uuid.uuid4().hex}", _Tags.of(spark)
     with server.open(schema, idle=options.idle_timeout) as stream:
         frame = frame_of(Target(stream.address, stream.id))
 
         def run() -> None:
-            spark.addTag(tag)  # tags belong to a thread
+            jobs.add(tag)  # tags belong to a thread
             try:
                 with internal_query():  # the action is the reader's
                     frame.collect()
@@ -102,7 +118,7 @@ def stream_of(
             else:
                 stream.finish()
             finally:
-                spark.removeTag(tag)
+                jobs.remove(tag)
 
         thread = threading.Thread(target=run, name="millrace results", daemon=True)
         thread.start()
@@ -112,5 +128,5 @@ def stream_of(
             is_done = True
         finally:
             if not is_done and thread.is_alive():
-                spark.interruptTag(tag)
+                jobs.cancel(tag)
     thread.join()
