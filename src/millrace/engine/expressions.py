@@ -347,13 +347,14 @@ def columns_of(node: Predicate | Value) -> Iterator[ColumnRef]:
         yield from (ref for ref in columns_of(operand) if ref.relation != own)
 
 
-def exists_in(node: Predicate | Value) -> Iterator[Exists]:
-    """Yield what a predicate asks of relations beside the join."""
-    if isinstance(node, Exists):
-        yield node
-        return
-    for operand in _operands(node):
-        yield from exists_in(operand)
+def exists_in(node: Predicate) -> Iterator[Exists]:
+    """Yield what a predicate asks of relations beside the join; below NOT and in values it may not ask."""
+    match node:
+        case Exists():
+            yield node
+        case And(arguments) | Or(arguments):
+            for argument in arguments:
+                yield from exists_in(argument)
 
 
 def beside(node: Exists) -> tuple[str, ...]:
