@@ -5,16 +5,18 @@ from __future__ import annotations
 import logging
 import os
 import sys
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
 os.environ.setdefault("SPARK_CONF_DIR", str(Path(__file__).parent / "conf"))
+T = TypeVar("T")
 ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 
 
@@ -45,6 +47,15 @@ def session() -> SparkSession:
         .config("spark.python.daemon.module", "tests.daemon")
         .getOrCreate()
     )
+
+
+def wait_for(find: Callable[[], T], seconds: float = 60.0) -> T:
+    """Return what a function returns, once that is something."""
+    deadline = time.monotonic() + seconds
+    while not (found := find()):
+        assert time.monotonic() < deadline, "not in time"
+        time.sleep(0.05)
+    return found
 
 
 @contextmanager

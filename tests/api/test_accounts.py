@@ -53,6 +53,13 @@ def test_the_report_of_what_is_derived(spark, files):
     both = millrace.sql(TEXT, spark=spark, tables=files).union(millrace.sql(TEXT, spark=spark, tables=files))
     with pytest.raises(InputError, match="derived from 2"):
         millrace.report(both)
+    counted.createOrReplaceTempView("counted_by_another")  # what stands behind a view counts too
+    try:
+        seen = millrace.sql(TEXT, spark=spark, tables=files).join(spark.table("counted_by_another"), "id")
+        with pytest.raises(InputError, match="derived from 2"):
+            millrace.report(seen)
+    finally:
+        spark.catalog.dropTempView("counted_by_another")
 
 
 def test_what_a_prompt_shows_is_short(spark, files, capsys):

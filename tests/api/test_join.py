@@ -45,6 +45,8 @@ def test_shared_names_and_conditions(spark, shop):
     )
     expected = customer.join(nation, on="nk").where((customer.bal > 0) & nation.name.like("F%"))
     assert found.columns == expected.columns and bag(found) == bag(expected)
+    once = millrace.join(customer, nation, where=(each for each in ["t1.nk = t2.nk", customer.bal > 0]))
+    assert once.count() == customer.join(nation, on="nk").where(customer.bal > 0).count()
     several = millrace.join(customer, nation, on=["nk"], where=sf.length("name") + sf.col("c_custkey") > 12)
     assert bag(several) == bag(customer.join(nation, on="nk").where("length(name) + c_custkey > 12"))
     with pytest.raises(QueryError, match=r"expected columns by name, such as col\('nk'\)"):

@@ -9,17 +9,17 @@ import httpx
 import pytest
 
 import millrace
+from tests.session import wait_for
 
 
 def until(page, wanted):
     """The latest query's figures, once they are as wanted."""
-    deadline = time.monotonic() + 60
-    while time.monotonic() < deadline:
-        query = httpx.get(page.url + "figures.json").json()["queries"][:1]
-        if query and wanted(query[0]):
-            return query[0]
-        time.sleep(0.05)
-    raise AssertionError(f"not in time: {page.figures()}")
+
+    def find():
+        queries = httpx.get(page.url + "figures.json").json()["queries"][:1]
+        return queries[0] if queries and wanted(queries[0]) else None
+
+    return wait_for(find)
 
 
 def test_a_query_is_on_the_page_while_it_runs(spark, tmp_path):

@@ -41,7 +41,7 @@ from millrace.spark.doctor import examine
 from millrace.spark.execute import execute
 from millrace.spark.failures import translated
 from millrace.streams.feeds.rows import Feed
-from tests.session import ROCKSDB, changed
+from tests.session import ROCKSDB, changed, wait_for
 from tests.spark.column_chains import TAKEN, differing
 from tests.sql.compare import bag
 
@@ -288,12 +288,9 @@ def test_the_live_page(spark):
     with millrace.monitor.live() as page:
         kept = millrace.where(spark.range(0, 1000, 1, 4), millrace.predicate(even)("id"))
         assert kept.count() == 500
-        deadline = time.monotonic() + 30
-        while time.monotonic() < deadline:
-            (query,) = page.figures()["queries"]
-            if query["state"] == "done" and query["rows_in"] == 1000:
-                break
-            time.sleep(0.05)
+        (query,) = wait_for(
+            lambda: [q for q in page.figures()["queries"] if q["state"] == "done" and q["rows_in"] == 1000]
+        )
     assert (query["state"], query["action"], query["title"]) == ("done", "count", "filter by even(id)")
     assert (query["rows_in"], query["rows_out"]) == (1000, 500)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections import Counter
 from itertools import islice
 
@@ -11,6 +10,7 @@ import pytest
 
 from millrace import query, to_batches
 from millrace.errors import OptionError
+from tests.session import wait_for
 from tests.sql.compare import bag
 
 
@@ -82,9 +82,6 @@ def test_rows_come_while_the_job_runs_and_closing_cancels_it(spark):
     stream = to_batches(spark.range(0, 8, 1, 1).mapInArrow(endless, "id long"))
     first = list(islice(stream, 3))
     stream.close()
-    deadline = time.monotonic() + 60
-    while spark.sparkContext.statusTracker().getActiveJobsIds() and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert not spark.sparkContext.statusTracker().getActiveJobsIds()
+    assert wait_for(lambda: not spark.sparkContext.statusTracker().getActiveJobsIds())
     assert [batch.num_rows > 0 for batch in first] == [True] * 3
     assert sum(batch.num_rows for batch in to_batches(spark.range(1))) == 1

@@ -11,10 +11,10 @@ from millrace.sql.planner import plan_cache
 
 @pytest.fixture
 def started(monkeypatch):
-    """Say how long starting Python takes, instead of measuring it."""
+    """Say how long starting Python takes, instead of measuring it; nothing has been planned before."""
+    plan_cache._kept.clear()
 
     def starting(seconds: float) -> None:
-        plan_cache._kept.clear()  # it is measured once a session, and nothing is planned again for it
         monkeypatch.setattr(cost_model, "start_seconds", lambda spark, saved: seconds)
 
     return starting

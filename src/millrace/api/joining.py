@@ -7,8 +7,9 @@ DataFrame, and one over several is Spark's to evaluate on the result.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,6 +22,7 @@ from millrace.lookups.table import LookupTable
 from millrace.options import StorageOptions
 from millrace.spark.filter import where as filtered
 from millrace.spark.path_tables import FORMATS, PathTable, open_path, suffix_of
+from millrace.spark.session import SessionConf
 from millrace.sql.syntax.edits import plain_quote
 
 if TYPE_CHECKING:
@@ -45,6 +47,7 @@ _KEPT = {"left": 0, "right": -1, "full": None}
 _FILTERING = ("inner", "cross")
 Side = str | Column
 Condition = str | Column | tuple[Side, Side]
+_Open = Callable[[str | Path], PathTable]
 
 
 @dataclass
@@ -107,9 +110,10 @@ def build_join(
     kind = _SAME.get(plain, plain)
     if kind not in HOWS:
         raise QueryError(f"how is {how!r}: {near(str(how), HOWS)}")
-    builder = _JoinBuilder(_relations(spark, shared, relations, storage), kind)
-    conditions = _several(on, "on")
-    joined = kind == "cross" or conditions or (kind == "inner" and _several(where, "where"))
+    open_table = partial(open_path, spark, settings=SessionConf(spark), storage=storage)
+    builder = _JoinBuilder(_relations(spark, shared, relations, open_table), kind)
+    conditions, filters = _several(on, "on"), _several(where, "where")
+    joined = kind == "cross" or conditions or (kind == "inner" and filters)
     if len(builder.relations) > 1 and not joined:
         raise QueryError(
             f'nothing joins the {len(builder.relations)} relations: expected on=[("o_custkey", "c_custkey"), '
@@ -117,7 +121,7 @@ def build_join(
         )
     for condition in conditions:
         builder.join(condition)
-    for condition in _several(where, "where"):
+    for condition in filters:
         builder.filter(condition)
     return builder.build(HOWS[kind], None if select is None else _several(select, "select"))
 
@@ -154,7 +158,7 @@ def _several(given: Any, name: str) -> list[Any]:
 
 
 def _relations(
-    spark: SparkSession, shared: Mapping[str, Any], given: Sequence[object], storage: StorageOptions | None
+    spark: SparkSession, shared: Mapping[str, Any], given: Sequence[object], open_table: _Open
 ) -> list[_Relation]:
     first = given[0] if len(given) == 1 else None
     if isinstance(first, Mapping):
@@ -170,7 +174,7 @@ def _relations(
         alias = name
         while any(alias.lower() == other.alias.lower() for other in found):
             alias += "_"
-        found.append(_relation(spark, shared, alias, each, storage))
+        found.append(_relation(spark, shared, alias, each, open_table))
     return found
 
 
@@ -189,11 +193,7 @@ def _is_path(each: str | Path) -> bool:
 
 
 def _relation(
-    spark: SparkSession,
-    shared: Mapping[str, Any],
-    alias: str,
-    each: object,
-    storage: StorageOptions | None,
+    spark: SparkSession, shared: Mapping[str, Any], alias: str, each: object, open_table: _Open
 ) -> _Relation:
     if isinstance(each, str) and not _is_path(each):
         known = next((table for name, table in shared.items() if name.lower() == each.lower()), None)
@@ -203,7 +203,7 @@ def _relation(
     if isinstance(each, LookupTable):
         return _Relation(alias, each, list(each.schema.names))
     if isinstance(each, str | Path):
-        each = open_path(spark, each, storage=storage)
+        each = open_table(each)
         return _Relation(alias, each, each.columns)
     if not hasattr(each, "mapInArrow"):
         raise QueryError(

@@ -16,10 +16,11 @@ from millrace.spark.frames import acted, handle_of, known_query, running
 from millrace.spark.plans import Mode
 from millrace.spark.streaming import endless, sent, stream_of
 from millrace.spark.types import arrow_schema
-from millrace.sql.planner.build import PlannedQuery
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
+
+    from millrace.sql.planner.build import PlannedQuery
 
 _ACTION = "to_batches"
 

@@ -431,7 +431,7 @@ def _show_computed(node: Value) -> str:
         case CaseWhen(whens, otherwise, _):
             branches = " ".join(f"WHEN {show(test)} THEN {show(value)}" for test, value in whens)
             return f"CASE {branches} ELSE {show(otherwise)} END"
-    return show(node)
+    raise TypeError(f"{node!r} is no expression")
 
 
 def _show_literal(value: Any) -> str:

@@ -8,8 +8,8 @@ groups, writers. Their methods
 - in an enabled session, run what Millrace has in the place of Spark's DataFrame (:class:`Substitute`).
 
 A DataFrame has a handle, which explains it and has its figures, and carries the names of the runs that it is
-made of. What is derived from it carries them too; where they are lost, as behind a view, Spark's plan names
-the tasks of the runs.
+made of. What is derived from it carries them too, but not across a view. So the handle of a derived one is
+found by Spark's plan, which names the tasks of all its runs, and by what it carries where the plan has none.
 """
 
 from __future__ import annotations
@@ -395,12 +395,11 @@ def handle_of(frame: DataFrame) -> Handle:
         return handle_of(instead)
     if not hasattr(frame, "sparkSession"):
         raise InputError(f"expected a DataFrame that Millrace returned, got a {type(frame).__name__}")
-    handles = _handles(map(task_name, carried(frame).runs))
-    if len(handles) != 1:  # lost, or of several, of which the plan may have only one
-        try:
-            handles = _handles(match[0] for match in _RUN.finditer(explained(frame)))
-        except PySparkException:
-            handles = []
+    try:
+        handles = _handles(match[0] for match in _RUN.finditer(explained(frame)))
+    except PySparkException:
+        handles = []
+    handles = handles or _handles(map(task_name, carried(frame).runs))  # a checkpoint's plan has no tasks
     if len(handles) == 1:
         return handles[0]
     if handles:

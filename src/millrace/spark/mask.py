@@ -130,7 +130,7 @@ class MaskTask:
         number = partition_number()
         name = f"mask {number}"
         with self.sink.report_live(name, lambda: eddy.figures(number)):
-            yield from _with_reports(eddy) if self.sink.hidden else eddy.run()
+            yield from _with_reports(eddy, number) if self.sink.hidden else eddy.run()
         if self.sink.accumulator is not None:
             self.sink.add(name, eddy.figures(number).to_json())
 
@@ -168,7 +168,7 @@ class MaskTask:
         return JoinSpec((RelationSpec(_ROWS, pa.schema(fields)),), residuals=calls)
 
 
-def _with_reports(eddy: EddyRun) -> Iterator[pa.Array]:
+def _with_reports(eddy: EddyRun, number: int) -> Iterator[pa.Array]:
     """Yield masks as structs with a report, which stands in the very last row."""
     waiting: pa.Array | None = None
     for kept in eddy.run():
@@ -176,7 +176,7 @@ def _with_reports(eddy: EddyRun) -> Iterator[pa.Array]:
             yield _with_report(waiting, None)
         waiting = kept
     if waiting is not None:
-        yield _with_report(waiting, eddy.figures(partition_number()).to_json())
+        yield _with_report(waiting, eddy.figures(number).to_json())
 
 
 def _with_report(kept: pa.Array, report: str | None) -> pa.Array:

@@ -236,8 +236,8 @@ def start_seconds(spark: SparkSession, saved: float) -> float:
     is_doubtful = facts.start_seconds / _DOUBT < saved < facts.start_seconds
     if is_new or (is_doubtful and time.perf_counter() - facts.measured > _LASTING):
         row = spark.range(1)
-        plain = sorted(_timed(row.selectExpr("id + 1 AS id")) for _ in range(_RUNS))[_RUNS // 2]
-        staged = sorted(_timed(row.mapInArrow(_same, "id long")) for _ in range(_RUNS))[_RUNS // 2]
+        plain = _median_seconds(row.selectExpr("id + 1 AS id"))
+        staged = _median_seconds(row.mapInArrow(_same, "id long"))
         facts.start_seconds, facts.measured = max(0.0, staged - plain), time.perf_counter()
     return facts.start_seconds
 
@@ -245,6 +245,10 @@ def start_seconds(spark: SparkSession, saved: float) -> float:
 @low_latency
 def _same(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     yield from batches
+
+
+def _median_seconds(frame: DataFrame) -> float:
+    return sorted(_timed(frame) for _ in range(_RUNS))[_RUNS // 2]
 
 
 def _timed(frame: DataFrame) -> float:

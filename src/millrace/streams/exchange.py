@@ -7,11 +7,10 @@ from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
-from pyspark import TaskContext
 
 from millrace.spark.exchange import BLOCK_SCHEMA, NOTHING, BlockWriter, Cut, HashPartitioner, block_rows
 from millrace.spark.hypercube import Cube
-from millrace.spark.worker import low_latency
+from millrace.spark.worker import low_latency, partition_number
 from millrace.streams.processor import CONTROL
 from millrace.streams.tagged_union import Layout, untagged
 
@@ -35,9 +34,8 @@ class Pack:
     @low_latency
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Yield blocks, and before them one for the key that watches over the checkpoint, and each cell."""
-        context = TaskContext.get()
         # One task is enough to tell all cells that there is a micro-batch.
-        others = self.keys if context is None or context.partitionId() == 0 else ()
+        others = self.keys if partition_number() == 0 else ()
         yield block_rows([(key, NOTHING, pa.py_buffer(b"")) for key in (CONTROL, *others)])
         writers = {
             number: BlockWriter(Cut(number, self.cube, self.block_bytes), HashPartitioner(0))

@@ -17,8 +17,9 @@ from sqlglot import exp
 
 from millrace.engine.aggregates import How
 from millrace.engine.expressions import Literal, Value
-from millrace.sql.expr.functions import Typed, cast, holds
+from millrace.sql.expr.functions import Typed, branches_of, cast, holds
 from millrace.sql.expr.translate import Translator
+from millrace.sql.expr.types import MOST_DIGITS
 from millrace.sql.syntax.edits import Part
 from millrace.sql.syntax.parse import Statement, Unsupported, function_of, unwrap
 
@@ -50,7 +51,6 @@ _NAMED: dict[str, Kind] = {"mean": "avg", "every": "min", "some": "max"}
 _UNCERTAIN = (exp.Anonymous, exp.Any)
 _WRAPPERS = (exp.Filter, exp.IgnoreNulls, exp.RespectNulls, exp.WithinGroup)
 
-_MOST_DIGITS = 38
 # Spark rounds the quotient of an average once; a division in SQL is rounded first to at least 9 digits more
 # than are kept. Up to so many digits, and 10^9 rows in a group, no quotient is near enough to a tie to tell.
 _MOST_AVERAGED = 15
@@ -370,7 +370,7 @@ class FinalAggregates:
 
 def _total_type(kind: t.DataType) -> t.DataType | None:
     if isinstance(kind, t.DecimalType):
-        return t.DecimalType(min(_MOST_DIGITS, kind.precision + 10), kind.scale)
+        return t.DecimalType(min(MOST_DIGITS, kind.precision + 10), kind.scale)
     if isinstance(kind, t.IntegralType):
         return t.LongType()
     return t.DoubleType() if isinstance(kind, t.FractionalType) else None
@@ -379,12 +379,9 @@ def _total_type(kind: t.DataType) -> t.DataType | None:
 def _branches(argument: exp.Expr) -> list[_Branch] | None:
     """Return the branches of a CASE or IF, None for another expression."""
     node = unwrap(argument)
-    if isinstance(node, exp.Case):
-        ifs, default = node.args["ifs"], node.args.get("default")
-    elif isinstance(node, exp.If):
-        ifs, default = [node], node.args.get("false")
-    else:
+    if not isinstance(node, exp.Case | exp.If):
         return None
+    ifs, default = branches_of(node)
     branches = [_Branch(branch.this, _value(branch.args.get("true"))) for branch in ifs]
     return branches if default is None else [*branches, _Branch(None, _value(default))]
 

@@ -6,6 +6,7 @@ of rows that come out of Spark's own operators pays nothing.
 
 from __future__ import annotations
 
+from pyspark.sql import SparkSession
 from sqlglot import exp
 
 from millrace.spark.session import default_parallelism, start_seconds
@@ -67,10 +68,16 @@ def _why_not(catalog: Catalog, rows: int, joins: int) -> str | None:
     saved = JOIN_SECONDS * joins + rows / ROWS_A_SECOND / default_parallelism(catalog.frames.spark)
     if saved >= LONG or saved >= (start := start_seconds(catalog.frames.spark, saved)):
         return None
+    catalog.unworthy_seconds = max(catalog.unworthy_seconds, saved)
     return (
         f"joining {rows:,} rows is not worth a stage in Python, which takes {start:.2f} s to start "
         "(option take_all)"
     )
+
+
+def is_unworthy(spark: SparkSession, saved: float) -> bool:
+    """Tell whether a block that saves so many seconds is still left to Spark."""
+    return saved < start_seconds(spark, saved)
 
 
 def _rows(

@@ -17,7 +17,7 @@ from pyspark.sql import types as t
 from sqlglot import exp
 from sqlglot.optimizer.simplify import simplify
 
-from millrace.sql.expr.types import Constant, digits_of, plain_date
+from millrace.sql.expr.types import MOST_DIGITS, Constant, digits_of, plain_date
 from millrace.sql.session.asking import Frames
 from millrace.sql.syntax.edits import unescape
 from millrace.sql.syntax.parse import unwrap
@@ -110,8 +110,9 @@ class Constants:
 
     def value(self, node: exp.Expr) -> Constant | None:
         """Return the operand's value, None when it is not constant or cannot be had."""
-        self.prepare([node])
         text = self._text_of(node) if is_constant(node) else None
+        if text is not None and text not in self._values:
+            self.prepare([node])
         return None if text is None else self._values[text]
 
     def is_written(self, node: exp.Expr) -> bool:
@@ -251,4 +252,4 @@ def _number(value: int | Decimal) -> Constant | None:
             return Constant(t.IntegerType(), value)
         return Constant(t.LongType(), value) if -(1 << 63) <= value < 1 << 63 else None
     precision, scale = digits_of(value)
-    return Constant(t.DecimalType(precision, scale), value) if precision <= 38 else None
+    return Constant(t.DecimalType(precision, scale), value) if precision <= MOST_DIGITS else None

@@ -346,9 +346,11 @@ class Translator:
 
     def type_of_case(self, nodes: Sequence[exp.Expr]) -> t.DataType | None:
         """Return the type of a CASE with these values, None where only Spark computes them."""
-        values = [value for value in map(self.value, nodes) if value is not None]
-        kinds = [value.type for value in values]
-        return common_type(kinds, ansi=self.context.settings.ansi) if len(kinds) == len(nodes) else None
+        return self._common_type([self.value(node) for node in nodes])
+
+    def _common_type(self, values: Sequence[Typed | None]) -> t.DataType | None:
+        kinds = [value.type for value in values if value is not None]
+        return common_type(kinds, ansi=self.context.settings.ansi) if len(kinds) == len(values) else None
 
     def _case(self, node: exp.Case | exp.If) -> Typed | None:
         branches, default = branches_of(node)
@@ -369,15 +371,17 @@ class Translator:
     def _choice(self, tests: Sequence[Predicate | None], nodes: Sequence[exp.Expr | None]) -> Typed | None:
         """Return a choice between values, some of which may be NULL; the last is that of all other rows."""
         shown = [None if node is None or isinstance(unwrap(node), exp.Null) else node for node in nodes]
-        kind = self.type_of_case([node for node in shown if node is not None])
+        # Each is translated once: it may be a choice again.
+        branches = [None if node is None else self.value(node) for node in shown]
+        typed = [branch for node, branch in zip(shown, branches, strict=True) if node is not None]
+        kind = self._common_type(typed)
         if kind is None:
             return None
         to = arrow_type(kind)
         values: list[Value] = []
-        for node in shown:
-            typed = None if node is None else self.value(node)
-            made = None if typed is None else cast(typed, kind)
-            if node is not None and made is None:
+        for branch in branches:  # None is NULL: all else has a type
+            made = None if branch is None else cast(branch, kind)
+            if branch is not None and made is None:
                 return None
             values.append(Literal(None, to) if made is None else made.value)
         conditions = [test for test in tests if test is not None]

@@ -23,6 +23,7 @@ from millrace.sql.syntax.scopes import (
     Scope,
     cte_of,
     definitions,
+    is_recursive,
     tables_in,
 )
 
@@ -466,8 +467,8 @@ def _is_bare(node: exp.Expr | None) -> bool:
 
 
 def _of_definition(context: PlanContext, cte: exp.CTE) -> Iterator[tuple[Scope, Relation]]:
-    with_, root = cte.find_ancestor(exp.With), context.statement.root
-    if with_ is None or with_.args.get("recursive") or root is None:
+    root = context.statement.root
+    if root is None or is_recursive(cte):
         raise Unsupported("a recursive common table expression")
     uses = [(scope, relation) for scope, relation in context.names.scopes.relations() if relation.cte is cte]
     nodes = {id(relation.node) for _, relation in uses}

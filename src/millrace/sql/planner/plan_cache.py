@@ -29,6 +29,7 @@ from millrace.options import Options
 from millrace.spark.path_tables import PathTable
 from millrace.spark.reports import live_board
 from millrace.spark.session import default_parallelism
+from millrace.sql.blocks.cost_model import is_unworthy
 from millrace.sql.planner.build import PlannedQuery
 from millrace.sql.session.asking import Analysis
 from millrace.sql.session.tables import Catalog, Table, Tables
@@ -52,6 +53,7 @@ class CachedPlan:
         settings: The session's settings that were asked for.
         parallelism: How many tasks ran at once.
         tables: The tables, and the state of each.
+        unworthy_seconds: The most that a block of it saves that was left to Spark for Python's start.
         holder: What it was lent to.
     """
 
@@ -60,6 +62,7 @@ class CachedPlan:
     settings: Mapping[tuple[str, str | None], str]
     parallelism: int
     tables: tuple[tuple[Table, Hashable], ...]
+    unworthy_seconds: float
     holder: ref[Any]
 
     @property
@@ -85,6 +88,7 @@ class CachedPlan:
                 and all(catalog.state_of(table, now=True) == state for table, state in self.tables)
                 and frames.sql(self.analysis.template).sameSemantics(self.analysis.frame)
                 and default_parallelism(frames.spark) == self.parallelism
+                and (not self.unworthy_seconds or is_unworthy(frames.spark, self.unworthy_seconds))
             )
         except (PySparkException, MillraceError, OSError):
             return False  # preparing it anew tells what is wrong
@@ -147,7 +151,7 @@ def keep(
     _ = settings.ansi, settings.time_zone  # on these depends what Spark does, whatever was asked
     parallelism, asked = default_parallelism(spark), dict(settings.conf.asked)
     # Until it is lent the catalog holds it, so that no other thread takes it.
-    kept = CachedPlan(prepared, analysis, asked, parallelism, states, ref(catalog))
+    kept = CachedPlan(prepared, analysis, asked, parallelism, states, catalog.unworthy_seconds, ref(catalog))
     with _lock:
         copies = _kept.setdefault((key, id(spark)), [])
         copies.append(kept)

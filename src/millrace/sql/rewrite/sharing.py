@@ -28,7 +28,7 @@ from millrace.sql.expr.types import Field
 from millrace.sql.planner.context import PlanContext
 from millrace.sql.syntax.edits import Edit, quote
 from millrace.sql.syntax.parse import Unsupported
-from millrace.sql.syntax.scopes import Scope, cte_of, tables_in, within
+from millrace.sql.syntax.scopes import Scope, cte_of, definitions, is_recursive, tables_in, within
 
 _HASHED = (
     t.NumericType, t.StringType, t.BinaryType, t.BooleanType, t.DateType, t.TimestampType, t.TimestampNTZType,
@@ -46,13 +46,12 @@ class CteMaterialization:
         self._first: dict[int, exp.Query] = {}
         self._repeated: set[int] = set()
         self._shared: set[int] = set()
-        # By the identities of queries: their readers in order, names or relations of FROM clauses.
-        self._readers: defaultdict[int, list[exp.Expr]] = defaultdict(list)
-        self._bodies: dict[int, exp.Expr] = {}
+        # Queries by their identities, with their readers in order: names or relations of FROM clauses.
+        self._readers: dict[int, tuple[exp.Expr, list[exp.Expr]]] = {}
         assert context.statement.root is not None
         for table in tables_in(context.statement.root):
             cte = cte_of(table)
-            if cte is not None and not _is_recursive(cte) and not _is_ordered(cte.this):
+            if cte is not None and not is_recursive(cte) and not _is_ordered(cte.this):
                 self._read(cte.this, table)
         for alike in _grouped(self._subqueries(), self._words):
             for first, *others in _grouped(alike, self._meaning):
@@ -62,8 +61,7 @@ class CteMaterialization:
                         self._read(first, relation)
 
     def _read(self, body: exp.Expr, reader: exp.Expr) -> None:
-        self._bodies[id(body)] = body
-        self._readers[id(body)].append(reader)
+        self._readers.setdefault(id(body), (body, []))[1].append(reader)
 
     # Repeated subqueries
 
@@ -131,14 +129,13 @@ class CteMaterialization:
 
     def before(self, scope: Scope | None = None) -> None:
         """Share what a SELECT reads, before it is planned itself; without one, all."""
-        for key, body in self._bodies.items():
-            readers = self._readers[key]
+        for body, readers in self._readers.values():
             if scope is None or any(each.find_ancestor(exp.Select) is scope.select for each in readers):
                 self._share(body)
 
     def _share(self, body: exp.Expr) -> None:
         """Let a query pass an exchange if it has a block and several readers."""
-        context, readers = self._context, self._readers.get(id(body), ())
+        context, (_, readers) = self._context, self._readers.get(id(body), (body, []))
         if id(body) in self._shared or len(readers) < 2 or not self._has_block(body):
             return
         self._shared.add(id(body))
@@ -163,9 +160,7 @@ class CteMaterialization:
 
     def _has_block(self, body: exp.Expr) -> bool:
         """Tell whether a query has a block, or a definition that it reads."""
-        named = (cte_of(table) for table in tables_in(body))
-        inner = (cte.this for cte in named if cte is not None and cte is not body.parent)
-        return self._context.has_block(body) or any(map(self._has_block, inner))
+        return any(map(self._context.has_block, (body, *definitions(body))))
 
     def _fields(self, reader: exp.Expr) -> tuple[Field, ...]:
         """Return the columns of a query by one of its readers; none where they cannot be known."""
@@ -197,11 +192,6 @@ def _relation_of(body: exp.Query) -> exp.Subquery | None:
     if not isinstance(around, exp.Subquery) or _is_ordered(body):
         return None
     return around if isinstance(around.parent, exp.From | exp.Join) else None
-
-
-def _is_recursive(cte: exp.CTE) -> bool:
-    with_ = cte.find_ancestor(exp.With)
-    return with_ is None or bool(with_.args.get("recursive"))
 
 
 def _is_hashed(kind: t.DataType) -> bool:

@@ -64,6 +64,8 @@ class Frames:
 
         Of an unshared one nobody can have told Spark to keep its rows.
         """
+        if self._frames.get(name) is frame:  # what Spark has said of it holds
+            return "{" + name + "}"
         if name in self._frames:
             self._drop(name)
             self._kept.pop(name, None)

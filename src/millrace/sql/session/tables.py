@@ -160,6 +160,7 @@ class Catalog:
         self._known: dict[str, Table] = {}
         self._where: tuple[str, ...] | None = None
         self._opens_views = True
+        self.unworthy_seconds = 0.0  # the most that a block saves that was left to Spark for Python's start
 
     def leave_views(self) -> None:
         """Let Spark read all views and tables of the session from now on."""

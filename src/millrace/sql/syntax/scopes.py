@@ -501,6 +501,12 @@ def definitions(node: exp.Expr) -> list[exp.CTE]:
     return _read(node)[0]
 
 
+def is_recursive(cte: exp.CTE) -> bool:
+    """Tell whether a common table expression may read itself."""
+    with_ = cte.find_ancestor(exp.With)
+    return with_ is None or bool(with_.args.get("recursive"))
+
+
 def base_tables(node: exp.Expr) -> list[exp.Table]:
     """Return the base tables that a piece of the query reads, also through common table expressions."""
     return _read(node)[1]
@@ -534,10 +540,8 @@ def with_prefix(
     """
     pieces = [nodes] if isinstance(nodes, exp.Expr) else nodes
     needed = list({id(cte): cte for node in pieces for cte in definitions(node)}.values())
-    for cte in needed:
-        with_ = cte.find_ancestor(exp.With)
-        if with_ is None or with_.args.get("recursive"):
-            raise Unsupported("a recursive common table expression")
+    if any(map(is_recursive, needed)):
+        raise Unsupported("a recursive common table expression")
     needed.sort(key=lambda cte: statement.span(cte, "a common table expression")[0])
     names = [cte.alias.lower() for cte in needed]
     if len(set(names)) != len(names):

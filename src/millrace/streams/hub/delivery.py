@@ -15,10 +15,9 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from pyspark import TaskContext
 
 from millrace.errors import InputError
-from millrace.spark.worker import low_latency
+from millrace.spark.worker import low_latency, partition_number
 from millrace.streams.hub.folder import Folder
 from millrace.streams.hub.task import ENVELOPE
 
@@ -88,8 +87,7 @@ class Write:
     @low_latency
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Yield what is not written."""
-        context = TaskContext.get()
-        name = f"{self.batch:010}-{0 if context is None else context.partitionId():05}"
+        name = f"{self.batch:010}-{partition_number():05}"
         files: dict[int, _File] = {}
         size = 0
         for batch in batches:
