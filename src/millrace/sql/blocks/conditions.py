@@ -10,9 +10,9 @@ from sqlglot import exp
 
 from millrace.engine.expressions import And, Call, Column, Compare, Comparison, Or, Predicate, relations_of
 from millrace.engine.spec import Equality
+from millrace.sql.context import PlanContext
 from millrace.sql.expr.translate import Translator
 from millrace.sql.names.outputs import Attribute
-from millrace.sql.planner.context import PlanContext
 from millrace.sql.syntax.parse import conjuncts, disjuncts, unwrap
 
 Item = TypeVar("Item", bound=Hashable)

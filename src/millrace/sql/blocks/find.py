@@ -16,11 +16,11 @@ from millrace.sql.blocks.event_times import check_streams, event_times, share_st
 from millrace.sql.blocks.join_graph import JoinGraph, JoinInput
 from millrace.sql.blocks.scan import rows_of
 from millrace.sql.blocks.subqueries import semi_joined, take_semi_joins, why_joined_as_sets
+from millrace.sql.context import PlanContext
 from millrace.sql.expr.derived import DerivedColumns
 from millrace.sql.expr.translate import Translator, constant_operands
 from millrace.sql.lookups.binding import bind, constants_of, lookup_rows
-from millrace.sql.planner.context import PlanContext
-from millrace.sql.planner.plan import BlockPlan
+from millrace.sql.plan import BlockPlan
 from millrace.sql.rewrite.select import Rewriting
 from millrace.sql.syntax.parse import Unsupported, unwrap
 from millrace.sql.syntax.scopes import Scope, in_recursion

@@ -18,11 +18,11 @@ from millrace.engine.expressions import ColumnRef, Value
 from millrace.engine.spec import Equality
 from millrace.errors import InputError
 from millrace.sql.blocks.conditions import SplitConjuncts
+from millrace.sql.context import PlanContext, short
 from millrace.sql.expr.types import Field, comparison_type
 from millrace.sql.lookups.tables import Lookup
 from millrace.sql.names.outputs import Attribute, joined
-from millrace.sql.planner.context import PlanContext, short
-from millrace.sql.planner.plan import scanned
+from millrace.sql.plan import scanned
 from millrace.sql.session.tables import Table
 from millrace.sql.syntax.edits import Edit
 from millrace.sql.syntax.parse import Unsupported, name_span

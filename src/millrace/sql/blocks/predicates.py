@@ -24,14 +24,14 @@ from millrace.spark.predicates import Predicate, check_arity
 from millrace.spark.types import arrow_type
 from millrace.sql.expr.constants import Constants
 from millrace.sql.expr.translate import Lookup
-from millrace.sql.planner.plan import FilterPlan
+from millrace.sql.plan import FilterPlan
 from millrace.sql.session.functions import filter_name
 from millrace.sql.syntax.edits import Edit, Part
 from millrace.sql.syntax.parse import Statement, function_of, unwrap, where_conjuncts
 from millrace.sql.syntax.scopes import Scope
 
 if TYPE_CHECKING:
-    from millrace.sql.planner.context import PlanContext  # which has the calls of its query
+    from millrace.sql.context import PlanContext  # which has the calls of its query
 
 # Arguments that are none: what they stand for, or what they do, only Spark knows.
 _NO_ARGUMENTS = (exp.Star, exp.Distinct, exp.Lambda, exp.Order, exp.Alias)

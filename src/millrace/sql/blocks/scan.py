@@ -13,9 +13,9 @@ from millrace.parquet.types import fixed_width
 from millrace.spark.block import FrameInput, ParquetInput
 from millrace.sql.blocks.conditions import SplitConjuncts
 from millrace.sql.blocks.join_graph import DerivedColumn, JoinInput
+from millrace.sql.context import PlanContext
 from millrace.sql.expr.types import Field
-from millrace.sql.planner.context import PlanContext
-from millrace.sql.planner.plan import show_scanned
+from millrace.sql.plan import show_scanned
 from millrace.sql.syntax.parse import Unsupported
 
 

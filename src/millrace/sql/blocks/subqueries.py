@@ -32,10 +32,10 @@ from millrace.sql.aggregation.calls import aggregates, is_windowed
 from millrace.sql.blocks.conditions import Conjunct, SplitConjuncts, as_equality, pushable
 from millrace.sql.blocks.join_graph import AliasedField, JoinGraph, JoinInput
 from millrace.sql.blocks.scan import rows_of, schema_of
+from millrace.sql.context import PlanContext
 from millrace.sql.expr.translate import Lookup, Translator, constant_operands
 from millrace.sql.expr.types import Field, field_of
 from millrace.sql.names.outputs import Match
-from millrace.sql.planner.context import PlanContext
 from millrace.sql.syntax.edits import Edit, Span
 from millrace.sql.syntax.parse import (
     Unsupported,

@@ -24,6 +24,7 @@ from millrace.engine.expressions import Column, ColumnRef, Literal, TimestampAdd
 from millrace.parquet.tables import ParquetTable
 from millrace.spark.types import arrow_type
 from millrace.sql.blocks.join_graph import DerivedColumn, JoinGraph, JoinInput
+from millrace.sql.context import PlanContext
 from millrace.sql.expr.functions import (
     ARITHMETIC,
     DATE,
@@ -41,7 +42,6 @@ from millrace.sql.expr.functions import (
 )
 from millrace.sql.expr.translate import Translator
 from millrace.sql.expr.types import Field, field_of, type_within
-from millrace.sql.planner.context import PlanContext
 from millrace.sql.syntax.edits import Edit, Span
 from millrace.sql.syntax.parse import Unsupported, unwrap
 

@@ -48,7 +48,7 @@ from millrace.sql.expr.types import DIGITS, Constant, Field, common_type, compar
 from millrace.sql.syntax.parse import conjuncts, disjuncts, unwrap
 
 if TYPE_CHECKING:
-    from millrace.sql.planner.context import PlanContext
+    from millrace.sql.context import PlanContext
 
 _COMPARISONS: dict[type[exp.Expr], Comparison] = {
     exp.EQ: "=",

@@ -19,9 +19,9 @@ from millrace.spark.block import FrameInput, LookupInput, ParquetInput
 from millrace.sql.blocks.conditions import SplitConjuncts, connected
 from millrace.sql.blocks.join_graph import JoinInput
 from millrace.sql.blocks.scan import read_from, schema_of
+from millrace.sql.context import PlanContext
 from millrace.sql.expr.types import Field
 from millrace.sql.lookups.tables import Lookup
-from millrace.sql.planner.context import PlanContext
 from millrace.sql.syntax.parse import Unsupported
 
 _MOST_CONSTANTS = 100_000

@@ -17,10 +17,10 @@ from sqlglot import exp
 from millrace.errors import InputError, first_line
 from millrace.lookups.table import LookupTable
 from millrace.spark.plans import explained
+from millrace.sql.context import PlanContext, short
 from millrace.sql.expr.determinism import unrepeatable_plan
 from millrace.sql.lookups.keys import KEYS, KeyFinder, RelationSite
-from millrace.sql.planner.context import PlanContext, short
-from millrace.sql.planner.plan import Plan
+from millrace.sql.plan import Plan
 from millrace.sql.session.tables import Table
 from millrace.sql.syntax.edits import plain_quote
 from millrace.sql.syntax.parse import Unsupported

@@ -32,11 +32,11 @@ from millrace.options import Options
 from millrace.sql.blocks.cost_model import why_nothing_worth
 from millrace.sql.blocks.find import take_blocks
 from millrace.sql.blocks.predicates import take_filter
+from millrace.sql.context import PlanContext
 from millrace.sql.lookups.restriction import Restriction, refusal
 from millrace.sql.lookups.tables import Lookup
+from millrace.sql.plan import Plan
 from millrace.sql.planner.build import PlannedFilter, PlannedQuery, build
-from millrace.sql.planner.context import PlanContext
-from millrace.sql.planner.plan import Plan
 from millrace.sql.rewrite.select import keep_names
 from millrace.sql.rewrite.sharing import CteMaterialization
 from millrace.sql.session.asking import Analysis, Frames, Original, analyse

@@ -29,11 +29,11 @@ from millrace.sql.aggregation.aggregation import BARS, Aggregation
 from millrace.sql.blocks.conditions import is_boolean
 from millrace.sql.blocks.join_graph import JoinGraph, JoinInput
 from millrace.sql.blocks.subqueries import existence_test
+from millrace.sql.context import PlanContext
 from millrace.sql.expr.types import Field
 from millrace.sql.names.names import is_star
 from millrace.sql.names.outputs import Attribute, Match
-from millrace.sql.planner.context import PlanContext
-from millrace.sql.planner.plan import BlockPlan, Direct
+from millrace.sql.plan import BlockPlan, Direct
 from millrace.sql.session.functions import restored
 from millrace.sql.syntax.edits import Edit, Part, Span, quote
 from millrace.sql.syntax.parse import Unsupported, name_span, unwrap

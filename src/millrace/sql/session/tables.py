@@ -27,7 +27,7 @@ from millrace.spark.session import is_connect
 from millrace.spark.types import spark_schema
 from millrace.sql.expr.types import Field, field_of, is_plain
 from millrace.sql.lookups.tables import Lookup, lookup_of
-from millrace.sql.planner.plan import Plan
+from millrace.sql.plan import Plan
 from millrace.sql.session.asking import Frames, estimate
 from millrace.sql.session.settings import Settings
 from millrace.sql.syntax.edits import placeholders, quote, substitute

@@ -18,7 +18,7 @@ from millrace.sql.expr.determinism import Determinism
 from millrace.sql.expr.types import Field, field_of
 from millrace.sql.lookups.tables import Lookup
 from millrace.sql.names.names import Names
-from millrace.sql.planner.plan import BlockPlan, Direct, FilterPlan, Plan
+from millrace.sql.plan import BlockPlan, Direct, FilterPlan, Plan
 from millrace.sql.session.tables import Catalog, Table
 from millrace.sql.syntax.edits import EditedText, Span
 from millrace.sql.syntax.parse import Statement, Unsupported
