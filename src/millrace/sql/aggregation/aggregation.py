@@ -25,7 +25,7 @@ from millrace.sql.blocks.join_graph import JoinGraph
 from millrace.sql.context import PlanContext
 from millrace.sql.expr.translate import Meaning, Translator
 from millrace.sql.expr.types import Field
-from millrace.sql.names.names import is_star
+from millrace.sql.names import is_star
 from millrace.sql.syntax.edits import Edit, quote
 from millrace.sql.syntax.parse import Unsupported, unwrap
 from millrace.sql.syntax.scopes import Relation, Scope, cte_of, tables_in

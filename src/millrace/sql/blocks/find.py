@@ -12,12 +12,11 @@ from millrace.spark.block import Input
 from millrace.spark.values import SparkValues
 from millrace.sql.blocks.conditions import Conjunct, SplitConjuncts, connected, pushable
 from millrace.sql.blocks.cost_model import why_not_worth
+from millrace.sql.blocks.derived import DerivedColumns
 from millrace.sql.blocks.event_times import check_streams, event_times, share_streams, together
 from millrace.sql.blocks.join_graph import JoinGraph, JoinInput
-from millrace.sql.blocks.scan import rows_of
 from millrace.sql.blocks.subqueries import semi_joined, take_semi_joins, why_joined_as_sets
 from millrace.sql.context import PlanContext
-from millrace.sql.expr.derived import DerivedColumns
 from millrace.sql.expr.translate import Translator, constant_operands
 from millrace.sql.lookups.binding import bind, constants_of, lookup_rows
 from millrace.sql.plan import BlockPlan
@@ -148,8 +147,10 @@ def _conjuncts(graph: JoinGraph, translator: Translator) -> list[Conjunct]:
             predicate = with_computed.predicate(node)
             computed = predicate is not None
         if predicate is None:
-            predicate = context.calls.in_block(node, graph.lookup, context.constants, values)
-        result.append(Conjunct(node, reads, foreign, predicate, pushable(context, node), computed))
+            predicate = context.calls.in_block(node, graph.lookup, context.constants.value, values)
+        result.append(
+            Conjunct(node, reads, foreign, predicate, pushable(node, context.determinism), computed)
+        )
     return result
 
 
@@ -204,7 +205,7 @@ def _check_complete(graph: JoinGraph, group: list[str]) -> None:
                 continue
         elif node is not None:
             continue
-        shown = conjunct.shown(graph.context)
+        shown = conjunct.shown(graph.context.shown)
         raise Unsupported(f"only Spark evaluates {shown}, and without it more rows would be joined")
 
 
@@ -256,9 +257,7 @@ def _plan(graph: JoinGraph, group: list[str], rewriting: Rewriting) -> None:
             )
         else:
             in_cells = times is not None and join_input.alias in times.columns
-            spec, rows[join_input.alias] = rows_of(
-                context, join_input, columns, conditions, in_cells=in_cells
-            )
+            spec, rows[join_input.alias] = join_input.rows(context, columns, conditions, in_cells=in_cells)
         specs.append(spec)
     rows |= {other.alias: rows[lead.alias] for lead, *others in roles for other in others}
     specs += [*sets, *(spec for spec, _ in access.constants)]
@@ -276,7 +275,7 @@ def _plan(graph: JoinGraph, group: list[str], rewriting: Rewriting) -> None:
         () if sets else tuple(spec for spec, _ in scans),
     )
     native = [c for c in conditions.above if context.calls.of(c.node) is None]
-    above = tuple(conjunct.shown(context) for conjunct in native)
+    above = tuple(conjunct.shown(context.shown) for conjunct in native)
     result = None if output.counting else rewriting.schema_of(output)
     stream = streams[0] if len(streams) == 1 else None
     plan = BlockPlan(output.name, join, rows, result, output.aggregate, stream, above, times)

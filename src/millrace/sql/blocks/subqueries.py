@@ -30,12 +30,11 @@ from millrace.engine.spec import Equality, RelationSpec
 from millrace.spark.block import FrameInput, Input
 from millrace.sql.aggregation.calls import aggregates, is_windowed
 from millrace.sql.blocks.conditions import Conjunct, SplitConjuncts, as_equality, pushable
-from millrace.sql.blocks.join_graph import AliasedField, JoinGraph, JoinInput
-from millrace.sql.blocks.scan import rows_of, schema_of
+from millrace.sql.blocks.join_graph import JoinGraph, JoinInput, schema_of
 from millrace.sql.context import PlanContext
-from millrace.sql.expr.translate import Lookup, Translator, constant_operands
-from millrace.sql.expr.types import Field, field_of
-from millrace.sql.names.outputs import Match
+from millrace.sql.expr.translate import Translator, constant_operands
+from millrace.sql.expr.types import AliasedField, Field, FindColumn, field_of
+from millrace.sql.names import Match
 from millrace.sql.syntax.edits import Edit, Span
 from millrace.sql.syntax.parse import (
     Unsupported,
@@ -93,7 +92,7 @@ def take_semi_joins(graph: JoinGraph, group: Collection[str]) -> list[SemiJoins]
             semi_joins.append(finder.condition(conjunct))
             conditions.above.remove(conjunct)
         except Unsupported as error:
-            context.reasons.append(f"{conjunct.shown(context)}: {error}")
+            context.reasons.append(f"{conjunct.shown(context.shown)}: {error}")
     for number, step in enumerate(graph.steps):
         if not step.item.semi or number in conditions.steps or not finder.is_read_by(step):
             continue
@@ -333,13 +332,14 @@ class _Relation:
         translator = _translator(context, self.column, own)
         alone, none = frozenset({self.alias}), frozenset[int]()
         filters = [
-            Conjunct(term, alone, none, translator.predicate(term), pushable(context, term)) for term in own
+            Conjunct(term, alone, none, translator.predicate(term), pushable(term, context.determinism))
+            for term in own
         ]
         self._filters = SplitConjuncts.of(
             filters, translator, lambda _, node: self._input.condition_text(context, node)
         )
         for conjunct in self._filters.above:
-            raise Unsupported(f"only Spark evaluates {conjunct.shown(context)}")
+            raise Unsupported(f"only Spark evaluates {conjunct.shown(context.shown)}")
 
     def _is_read_alone(self, term: exp.Expr) -> bool:
         attributes = (match.attribute for _, match in _meant(self._context, term))
@@ -359,7 +359,7 @@ class _Relation:
     def rows(self, read: Collection[str]) -> _Scan:
         """Return it, filtered, with these of its columns."""
         columns = [field for field in self._input.columns if field.name in read]
-        return rows_of(self._context, self._input, columns, self._filters)
+        return self._input.rows(self._context, columns, self._filters)
 
 
 class _Query:
@@ -463,7 +463,7 @@ class _Query:
         return f"{prefix}SELECT * FROM ({text}) AS __t({', '.join(names)})"
 
 
-def _translator(context: PlanContext, lookup: Lookup, nodes: Iterable[exp.Expr]) -> Translator:
+def _translator(context: PlanContext, lookup: FindColumn, nodes: Iterable[exp.Expr]) -> Translator:
     """Return a translator of some conditions, whose constants Spark is asked for at once."""
     context.constants.prepare([constant for node in nodes for constant in constant_operands(node)])
     return Translator(context, lookup)

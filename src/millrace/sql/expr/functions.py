@@ -103,6 +103,42 @@ FUNCTIONS: dict[type[exp.Expr], Function] = {
 ARITHMETIC = tuple(kind for kind, function in FUNCTIONS.items() if function.tried)
 
 
+# What a constant may be made of: all of it deterministic, and the same on every call.
+_PARTS = (
+    exp.Literal,
+    exp.Boolean,
+    exp.Null,
+    exp.HexString,
+    exp.RawString,
+    exp.Concat,
+    exp.Cast,
+    exp.DataType,
+    exp.DataTypeParam,
+    exp.Neg,
+    exp.Paren,
+    exp.Add,
+    exp.Sub,
+    exp.Mul,
+    exp.Div,
+    exp.Mod,
+    exp.IntDiv,
+    exp.Interval,
+    exp.IntervalSpan,
+    exp.Var,
+    exp.Placeholder,
+    exp.TsOrDsToDate,
+    exp.TsOrDsAdd,
+    exp.DateAdd,
+    exp.DateSub,
+    exp.AddMonths,
+)
+
+
+def is_constant(node: exp.Expr) -> bool:
+    """Tell whether an operand has no column and nothing that could differ between two calls."""
+    return all(isinstance(part, _PARTS) for part in node.walk())
+
+
 def family_of(kind: t.DataType | None) -> Family | None:
     """Return the family of a column's type, None where its collation matters."""
     if isinstance(kind, t.StringType):

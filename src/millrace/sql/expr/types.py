@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import datetime as dt
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Any
 
 import pyarrow as pa
 from pyspark.sql import types as t
+from sqlglot import exp
 
 from millrace.errors import MillraceError
 from millrace.spark.types import arrow_type, spark_schema
@@ -51,6 +52,13 @@ class Field:
     comparable: bool
     nullable: bool = True
     metadata: dict[str, Any] = field(default_factory=dict, compare=False)
+
+
+AliasedField = tuple[str, Field]
+"""An alias, and a column of the relation of that alias."""
+
+FindColumn = Callable[[exp.Column], AliasedField | None]
+"""Returns the column that a name means, None if it means anything else."""
 
 
 def is_plain(field: Field) -> bool:

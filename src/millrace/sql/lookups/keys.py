@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from sqlglot import exp
 
 from millrace.sql.context import PlanContext
-from millrace.sql.expr.constants import is_constant
+from millrace.sql.expr.functions import is_constant
 from millrace.sql.syntax.edits import plain_quote
 from millrace.sql.syntax.parse import Statement, Unsupported, compared, function_of, unwrap, where_conjuncts
 from millrace.sql.syntax.scopes import (

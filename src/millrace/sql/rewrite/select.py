@@ -31,8 +31,7 @@ from millrace.sql.blocks.join_graph import JoinGraph, JoinInput
 from millrace.sql.blocks.subqueries import existence_test
 from millrace.sql.context import PlanContext
 from millrace.sql.expr.types import Field
-from millrace.sql.names.names import is_star
-from millrace.sql.names.outputs import Attribute, Match
+from millrace.sql.names import Attribute, Match, is_star
 from millrace.sql.plan import BlockPlan, Direct
 from millrace.sql.session.functions import restored
 from millrace.sql.syntax.edits import Edit, Part, Span, quote

@@ -1,4 +1,4 @@
-"""Errors of planning: Spark's, in the words of the query as the user wrote it, and faults of Millrace's own.
+"""The query as written, and errors of planning: Spark's in the user's words, and faults of Millrace's own.
 
 Spark sees the query with its names bound: a table may stand there under a name of ours. So what Spark says
 about a place is said again about the place in the user's text, with what a misspelled table, function or
@@ -12,16 +12,21 @@ import logging
 import re
 from collections.abc import Callable, Iterable, Sequence
 from difflib import get_close_matches
-from typing import TYPE_CHECKING
+from functools import cached_property
+from typing import TYPE_CHECKING, NamedTuple
 
 from pyspark.errors import AnalysisException, ParseException, PySparkException
+from pyspark.sql import types as t
+from sqlglot import exp
 
 from millrace.errors import MillraceWarning, first_line
 from millrace.sql.session.functions import restored
-from millrace.sql.syntax.edits import Segment
+from millrace.sql.session.tables import Catalog
+from millrace.sql.syntax.edits import EditedText, Segment, join
+from millrace.sql.syntax.parse import Statement
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 is_strict = False
 """Whether faults are raised all the same. Tests set it, so that they see them."""
@@ -38,6 +43,64 @@ _KEYWORDS = (
 )  # fmt: skip
 _WORD = re.compile(r"[A-Za-z_]\w*")
 _CLOSE = 0.7
+
+
+class Analysis(NamedTuple):
+    """What Spark made of a query as written, queries without rows in the place of the caller's tables."""
+
+    template: str
+    frame: DataFrame
+
+
+class Original:
+    """The query as written. Only what is needed of it is made."""
+
+    def __init__(self, catalog: Catalog, statement: Statement, text: EditedText) -> None:
+        self._catalog, self._statement, self._text = catalog, statement, text
+        self._segments = text.original()
+        self.template = join(self._segments)
+
+    @cached_property
+    def frame(self) -> DataFrame:
+        """Its DataFrame; Spark's errors come out in the words of the query as written."""
+        return analyse(self._catalog, self._segments, self._text.text)
+
+    @cached_property
+    def _analysed(self) -> DataFrame:
+        try:
+            return self._catalog.analyse(self.template)
+        except PySparkException:
+            return self.frame
+
+    @property
+    def schema(self) -> t.StructType:
+        """The schema of its result; raises as :attr:`frame` does."""
+        return self._analysed.schema
+
+    @property
+    def analysis(self) -> Analysis | None:
+        """What Spark made of it, None where that cannot be compared with what it makes of it later.
+
+        Spark numbers common table expressions, and so makes another thing of them each time.
+        """
+        root = self._statement.root
+        stand_in = self._catalog.stand_ins(self.template)
+        if root is None or stand_in is None or root.find(exp.CTE) is not None:
+            return None
+        return Analysis(stand_in, self._analysed)
+
+
+def analyse(catalog: Catalog, segments: Sequence[Segment], text: str) -> DataFrame:
+    """Let Spark analyse pieces of a text; its errors come out in the words of the whole."""
+    frames = catalog.frames
+
+    def suggest(error: AnalysisException, place: int | None) -> str:
+        return suggestion(error, frames.spark, catalog.names, text, place)
+
+    try:
+        return frames.analyse(join(segments))
+    except PySparkException as error:
+        raise as_written(error, frames.sent(segments), text, suggest) from None
 
 
 def contain(error: Exception) -> str:

@@ -41,7 +41,7 @@ from millrace.sql.expr.functions import (
     family_of,
 )
 from millrace.sql.expr.translate import Translator
-from millrace.sql.expr.types import Field, field_of, type_within
+from millrace.sql.expr.types import AliasedField, Field, field_of, type_within
 from millrace.sql.syntax.edits import Edit, Span
 from millrace.sql.syntax.parse import Unsupported, unwrap
 
@@ -64,7 +64,7 @@ class DerivedColumns:
         self._context = graph.context
         self._direct = direct
 
-    def column(self, node: exp.Expr) -> tuple[str, Field] | None:
+    def column(self, node: exp.Expr) -> AliasedField | None:
         """Return an expression as a column: a relation's alias and a field; None where it cannot be one."""
         node = unwrap(node)
         reads, foreign = self._graph.reads(node)
@@ -113,7 +113,7 @@ class DerivedColumns:
     def _in_task(self, table: ParquetTable, node: exp.Expr) -> Typed | None:
         """Return an expression as the tasks compute it, None where only Spark does."""
 
-        def lookup(name: exp.Column) -> tuple[str, Field] | None:
+        def lookup(name: exp.Column) -> AliasedField | None:
             column = self._graph.lookup(name)
             return None if column is None else ("", column[1])
 
