@@ -19,6 +19,8 @@ from millrace.reports.micro_batch import PREFIX
 from millrace.reports.planned import BlockShape, Explanation, Planned, settings
 from millrace.reports.run_report import RunReport
 from millrace.spark.block import Block, FrameInput, LookupInput
+from millrace.spark.limits import Limits, Registered
+from millrace.spark.lookups import Lookups
 from millrace.spark.plans import Mode, planned
 from millrace.sql.planner.build import PlannedBlock, PlannedQuery
 
@@ -140,7 +142,18 @@ class Query(PlannedQuery):
 
     def lookups(self) -> list[LookupProgress]:
         """Return how far the query's lookups are, at any time, also while it runs."""
-        return [each for one in self.taken for each in one.run.progress()]
+        return [
+            each
+            for lookups in self._registered
+            if isinstance(lookups, Lookups)
+            for each in lookups.progress()
+        ]
+
+    @property
+    def _registered(self) -> list[Registered]:
+        """The lookups of its blocks, and the limits of predicates in its blocks and filters."""
+        blocks = [registered for one in self.taken for registered in one.run.registered]
+        return [*blocks, *(each.mask.limits for each in self.filters)]
 
     def failed_keys(self) -> pa.Table:
         """Return the keys that could not be looked up in the latest run.
@@ -148,7 +161,9 @@ class Query(PlannedQuery):
         Its columns are ``lookup``, ``key`` (the bind columns as JSON), ``error`` (what kind), ``message`` and
         ``attempts``. With ``on_error="fail"`` the first failure ends the query.
         """
-        failed = [each for one in self.taken for each in one.run.failed()]
+        failed = [
+            each for lookups in self._registered if isinstance(lookups, Lookups) for each in lookups.failed()
+        ]
         rows = [(each.name, each.key, each.kind, each.message, each.attempts) for each in failed]
         return pa.Table.from_pylist(
             [dict(zip(FAILED_KEYS.names, row, strict=True)) for row in rows], FAILED_KEYS
@@ -186,7 +201,8 @@ class Query(PlannedQuery):
             )
         found: dict[str, list[CellFigures]] = {}
         for one in self.taken:
-            found[one.block.name] = one.run.figures(executed or self.df)
+            reports = one.run.reports
+            found[one.block.name] = [] if reports is None else reports.figures(executed or self.df)
         nothing: ExecutionError | None = None
         for filter_ in self.filters:
             try:
@@ -199,23 +215,17 @@ class Query(PlannedQuery):
 
     def beside(self) -> RunReport:
         """Return what is known beside figures, at any time: the plan, lookups, budgets."""
-        spent = [one.run.spent() for one in self.taken] + [each.mask.limits.spent() for each in self.filters]
-        budgets = tuple(each for some in spent for each in some)
-        called = [one.run.calls() for one in self.taken] + [
-            each.mask.limits.progress() for each in self.filters
-        ]
-        calls = tuple(each for some in called for each in some)
+        budgets = tuple(spent for registered in self._registered for spent in registered.spent())
+        limits = [registered for registered in self._registered if isinstance(registered, Limits)]
+        calls = tuple(progress for each in limits for progress in each.progress())
         return RunReport({}, self._planned(), tuple(self.lookups()), budgets, calls)
 
     def _planned(self) -> Planned:
-        weakened = [one.run.weakened_guarantees for one in self.taken] + [
-            each.mask.limits.weakened_guarantees for each in self.filters
-        ]
         return Planned(
             {one.block.name: _shape(one.block) for one in self.taken},
             tuple(self.reasons),
             settings(self.options),
-            tuple(text for texts in weakened for text in texts),
+            tuple(text for registered in self._registered for text in registered.weakened_guarantees),
         )
 
 

@@ -102,7 +102,7 @@ def continuous(spark: SparkSession, block: Block, times: EventTimes, options: Op
     task = dealt.task
     columns = without_watermark(block.result or spark_schema(block.schema))
     result = dealt.run(CellProcessor(task, dealt.keys), task.join.output_schema, columns)
-    return PreparedBlock(task.name, result, _show(block, task, dealt.cube), lambda *_: [], endless)
+    return PreparedBlock(task.name, result, _show(block, task, dealt.cube), endless)
 
 
 def deal(

@@ -73,7 +73,8 @@ class CachedPlan:
     def lend(self) -> PlannedQuery:
         """Return it for a caller, who then holds it."""
         for block in self.prepared.taken:
-            block.run.forget()
+            if block.run.reports is not None:
+                block.run.reports.forget()
         # Spark makes a plan of its own for it, and keeps no result of an exchange.
         lent = replace(self.prepared, df=self.prepared.df.where("true"))
         self.holder = ref(lent.df)
