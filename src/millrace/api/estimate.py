@@ -26,7 +26,7 @@ from millrace.spark.execute import execute
 from millrace.spark.filter import conditions_of
 from millrace.spark.predicates import Applied
 from millrace.spark.values import spark_values
-from millrace.sql.syntax.parse import function_of, parse
+from millrace.sql.syntax.parse import function_of, parse, unwrap, where_conjuncts
 
 if TYPE_CHECKING:
     from millrace.spark.predicates import Predicate
@@ -125,19 +125,18 @@ def estimate_predicates(
     """
     statement = parse(text, predicates)
     root = statement.root
-    calls = [] if root is None else [each for each in root.find_all(exp.Anonymous) if function_of(each)]
+    calls = [] if root is None else list(filter(function_of, root.find_all(exp.Anonymous)))
     if root is None or not calls:
         why = f" ({statement.why})" if statement.why else ""
         raise QueryError(f"the query calls no predicate of Python that could be estimated{why}")
-    where = root.args.get("where")
-    if not isinstance(root, exp.Select) or where is None:
+    if not isinstance(root, exp.Select) or root.args.get("where") is None:
         raise QueryError(_ELSEWHERE.format(statement.shown(calls[0])))
-    conjuncts = list(where.this.flatten()) if isinstance(where.this, exp.And) else [where.this]
-    alone = [each for each in (each.unnest() for each in conjuncts) if function_of(each)]
-    for each in calls:
-        if not any(each is call for call in alone):
-            raise QueryError(_ELSEWHERE.format(statement.shown(each)))
-    rest = [each for each in conjuncts if not any(each.unnest() is call for call in alone)]
+    conjuncts = [unwrap(conjunct) for conjunct in where_conjuncts(root)]
+    alone = [conjunct for conjunct in conjuncts if function_of(conjunct)]
+    for call in calls:
+        if not any(call is conjunct for conjunct in alone):
+            raise QueryError(_ELSEWHERE.format(statement.shown(call)))
+    rest = [conjunct for conjunct in conjuncts if not function_of(conjunct)]
     columns: list[exp.Expr] = []
     applied: list[Applied] = []
     for call in alone:
@@ -148,7 +147,7 @@ def estimate_predicates(
     for part in _AFTER:
         before.set(part, None)
     before.set("expressions", columns)
-    before.set("where", exp.Where(this=exp.and_(*(each.copy() for each in rest))) if rest else None)
+    before.set("where", exp.Where(this=exp.and_(*(conjunct.copy() for conjunct in rest))) if rest else None)
     return estimate(run(before.sql(dialect="spark")), *applied, sample=sample, seed=seed, prices=prices)
 
 

@@ -21,7 +21,7 @@ from millrace.spark.scan_detection import scan_of
 from millrace.spark.session import SessionConf, default_parallelism
 from millrace.sql.blocks.cost_model import ROWS_A_SECOND
 from millrace.sql.session.asking import default_widths, estimate
-from millrace.sql.syntax.parse import parse
+from millrace.sql.syntax.parse import conjuncts, parse, unwrap
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -121,9 +121,9 @@ def _kept(conditions: Iterable[str]) -> float:
 
 
 def _kept_by(condition: exp.Expr) -> float:
-    match condition.unnest():
+    match unwrap(condition):
         case exp.And() as both:
-            return prod(map(_kept_by, both.flatten()))
+            return prod(map(_kept_by, conjuncts(both)))
         case exp.EQ(this=exp.Column(), expression=exp.Literal()):
             return KEPT_BY_EQUALITY
         case exp.In(this=exp.Column(), expressions=[_, *_] as values):

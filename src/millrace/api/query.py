@@ -142,12 +142,11 @@ class Query(PlannedQuery):
 
     def lookups(self) -> list[LookupProgress]:
         """Return how far the query's lookups are, at any time, also while it runs."""
-        return [
-            each
-            for lookups in self._registered
-            if isinstance(lookups, Lookups)
-            for each in lookups.progress()
-        ]
+        return [progress for lookups in self._lookups for progress in lookups.progress()]
+
+    @property
+    def _lookups(self) -> list[Lookups]:
+        return [registered for registered in self._registered if isinstance(registered, Lookups)]
 
     @property
     def _registered(self) -> list[Registered]:
@@ -161,10 +160,8 @@ class Query(PlannedQuery):
         Its columns are ``lookup``, ``key`` (the bind columns as JSON), ``error`` (what kind), ``message`` and
         ``attempts``. With ``on_error="fail"`` the first failure ends the query.
         """
-        failed = [
-            each for lookups in self._registered if isinstance(lookups, Lookups) for each in lookups.failed()
-        ]
-        rows = [(each.name, each.key, each.kind, each.message, each.attempts) for each in failed]
+        failed = [key for lookups in self._lookups for key in lookups.failed()]
+        rows = [(key.name, key.key, key.kind, key.message, key.attempts) for key in failed]
         return pa.Table.from_pylist(
             [dict(zip(FAILED_KEYS.names, row, strict=True)) for row in rows], FAILED_KEYS
         )

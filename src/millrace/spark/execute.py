@@ -313,9 +313,7 @@ class _Assembly:
             lines.append(f"  join state: {state.name}, because {state.because}")
         lines += [f"  on {equality}" for equality in join.equalities]
         lines += [f"  where {show(predicate)}" for predicate in join.residuals]
-        lines += [
-            f"  weaker: {guarantee}" for each in self._registered for guarantee in each.weakened_guarantees
-        ]
+        lines += [f"  weaker: {text}" for limits in self._registered for text in limits.weakened_guarantees]
         return "\n".join(lines)
 
     @property
