@@ -132,14 +132,13 @@ def estimate_predicates(
     if not isinstance(root, exp.Select) or root.args.get("where") is None:
         raise QueryError(_ELSEWHERE.format(statement.shown(calls[0])))
     conjuncts = [unwrap(conjunct) for conjunct in where_conjuncts(root)]
-    alone = [conjunct for conjunct in conjuncts if function_of(conjunct)]
     for call in calls:
-        if not any(call is conjunct for conjunct in alone):
+        if not any(call is conjunct for conjunct in conjuncts):
             raise QueryError(_ELSEWHERE.format(statement.shown(call)))
     rest = [conjunct for conjunct in conjuncts if not function_of(conjunct)]
     columns: list[exp.Expr] = []
     applied: list[Applied] = []
-    for call in alone:
+    for call in calls:
         names = [f"argument_{len(columns) + place}" for place, _ in enumerate(call.expressions)]
         columns += [exp.alias_(each.copy(), name) for each, name in zip(call.expressions, names, strict=True)]
         applied.append(predicates[str(function_of(call))](*names))
