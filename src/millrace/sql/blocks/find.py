@@ -239,8 +239,7 @@ def _plan(graph: JoinGraph, group: list[str], rewriting: Rewriting) -> None:
     access = bind(inputs, sets, equalities, conditions.filters, scans=not streams)
     equalities, residuals = access.equalities, [*residuals, *access.residuals]
     ends = [ref for equality in equalities for ref in equality.ends]
-    plain = {ColumnRef(join_input.alias, f.name) for join_input in inputs for f in join_input.columns}
-    output = rewriting.add_output(inputs, [ref for ref in ends if ref in plain])
+    output = rewriting.add_output(inputs, ends)
     times = event_times(graph, group)
     clocks = set() if times is None else {ColumnRef(*time) for time in times.columns.items()}
     read = {*ends, *clocks, *(ref for p in residuals for ref in columns_of(p))}
@@ -276,7 +275,6 @@ def _plan(graph: JoinGraph, group: list[str], rewriting: Rewriting) -> None:
     )
     native = [c for c in conditions.above if context.calls.of(c.node) is None]
     above = tuple(conjunct.shown(context.shown) for conjunct in native)
-    result = None if output.counting else rewriting.schema_of(output)
     stream = streams[0] if len(streams) == 1 else None
-    plan = BlockPlan(output.name, join, rows, result, output.aggregate, stream, above, times)
+    plan = BlockPlan(output.name, join, rows, output.schema, output.aggregate, stream, above, times)
     rewriting.plans.append(plan)

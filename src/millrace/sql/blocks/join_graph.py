@@ -255,6 +255,7 @@ class JoinGraph:
     source: FromClause
     inputs: dict[str, JoinInput] = field(default_factory=dict)
     conditions: SplitConjuncts = field(default_factory=SplitConjuncts)
+    _keys: dict[int, list[UsingKeys]] = field(default_factory=dict, init=False, repr=False)
 
     @property
     def steps(self) -> list[JoinStep]:
@@ -342,7 +343,10 @@ class JoinGraph:
     def _keys_of(self, clause: FromClause) -> list[UsingKeys]:
         if not any(item.merges for item in clause.items):
             return [[] for _ in clause.items]
-        return [list(step.keys) for step in joined(clause, self.context.names.columns)]
+        if id(clause) not in self._keys:
+            steps = joined(clause, self.context.names.columns)
+            self._keys[id(clause)] = [list(step.keys) for step in steps]
+        return self._keys[id(clause)]
 
     def equality(self, left: AliasedField | None, right: AliasedField | None) -> Equality | None:
         """Return an equality of two columns as an edge of the graph, None where Spark has to compare."""
