@@ -19,7 +19,7 @@ from millrace.reports.micro_batch import PREFIX
 from millrace.reports.planned import BlockShape, Explanation, Planned, settings
 from millrace.reports.run_report import RunReport
 from millrace.spark.block import Block, FrameInput, LookupInput
-from millrace.spark.limits import Limits, Registered
+from millrace.spark.coordinator import Limits, Registered
 from millrace.spark.lookups import Lookups
 from millrace.spark.plans import Mode, planned
 from millrace.sql.planner.build import PlannedBlock, PlannedQuery

@@ -26,7 +26,7 @@ from millrace.engine.spec import Equality, JoinSpec, OutputColumn, RelationSpec
 from millrace.errors import ExecutionError, MillraceError
 from millrace.options import EXECUTOR, Options
 from millrace.spark.block import Block, FrameInput
-from millrace.spark.coordinating import Alone, coordinator_of, host_of
+from millrace.spark.coordinator import NoCoordinator, coordinator_of, host_of
 from millrace.spark.execute import execute
 from millrace.spark.failures import is_sparks, translated
 from millrace.spark.filter import where
@@ -217,7 +217,7 @@ def _listener(spark: SparkSession, options: Options) -> Iterator[tuple[tuple[str
 def _on_executor(spark: SparkSession, options: Options) -> Finding:
     """Return whether a coordinator starts on an executor, and another task reaches it."""
     coordinator = coordinator_of(spark, options)
-    if isinstance(coordinator, Alone):
+    if isinstance(coordinator, NoCoordinator):
         return Finding("coordinator on an executor", "not reached by tasks", coordinator.why)
     return Finding("coordinator on an executor", f"reached by tasks at {coordinator.address.host}")
 

@@ -19,8 +19,8 @@ from millrace.parquet.parquet import Split, splits
 from millrace.parquet.types import fixed_width
 from millrace.predicates import PredicateSpec
 from millrace.spark.block import Block, FrameInput, Input, LookupInput, ParquetInput, PreparedBlock
+from millrace.spark.coordinator import Limits, Registered
 from millrace.spark.exchange import BLOCK_SCHEMA, NOTHING, Cut
-from millrace.spark.limits import Limits, Registered
 from millrace.spark.lookups import Lookups
 from millrace.spark.placement import Mode, Size, place
 from millrace.spark.reduction import Reduction, small_relations

@@ -30,7 +30,7 @@ from pyspark.sql import Observation, SparkSession, functions as sf, types as st
 from millrace.engine.figures import CellFigures
 from millrace.errors import ExecutionError, MillraceError, MissingExtra
 from millrace.options import Options
-from millrace.spark.coordinating import execution_of, host_of
+from millrace.spark.coordinator import execution_of, host_of
 from millrace.spark.session import is_connect
 
 if TYPE_CHECKING:

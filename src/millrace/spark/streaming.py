@@ -20,7 +20,6 @@ from pyspark.sql import DataFrame, SparkSession
 from millrace import limits
 from millrace.errors import InputError
 from millrace.options import Options
-from millrace.spark.coordinating import host_of
 from millrace.spark.failures import shortened
 from millrace.spark.session import internal_query, is_connect
 from millrace.spark.types import normalise
@@ -100,6 +99,8 @@ def stream_of(
     ``frame_of`` returns the DataFrame to run, without rows of its own. What the job raises is raised here.
     """
     limits.check_libraries("a result that is read as it comes")
+    # What tasks that send results do not need.
+    from millrace.spark.coordinator import host_of
     from millrace.spark.results.server import ResultsServer
 
     port = options.limits_port + 1 if options.limits_port else 0  # the coordinator has the first
