@@ -30,6 +30,7 @@ import pytest
 from pyspark.sql import SparkSession, functions as sf
 
 import millrace
+from millrace.cli.doctor import examine
 from millrace.engine.expressions import Call, Column, ColumnRef
 from millrace.engine.spec import Equality, JoinSpec, OutputColumn, RelationSpec
 from millrace.errors import ExecutionError, InputError
@@ -37,7 +38,6 @@ from millrace.options import Options
 from millrace.parquet.parquet import open_table
 from millrace.predicates import PredicateSpec
 from millrace.spark.block import Block, FrameInput, ParquetInput
-from millrace.spark.doctor import examine
 from millrace.spark.execute import execute
 from millrace.spark.failures import translated
 from millrace.streams.feeds.rows import Feed
