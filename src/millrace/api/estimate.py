@@ -205,13 +205,13 @@ def _binding(block: Block, alias: str, spec: IndexSpec) -> tuple[RelationSpec, l
 
 def _equal_to(ref: ColumnRef, equalities: Iterable[Equality]) -> list[ColumnRef]:
     """Return all columns that equalities make equal to one, nearest first."""
-    found = [ref]
-    for each in found:  # it grows meanwhile
+    equal = [ref]
+    for reached in equal:  # it grows meanwhile
         for equality in equalities:
-            for one, other in ((equality.left, equality.right), (equality.right, equality.left)):
-                if one == each and other not in found:
-                    found.append(other)
-    return found[1:]
+            for left, right in ((equality.left, equality.right), (equality.right, equality.left)):
+                if left == reached and right not in equal:
+                    equal.append(right)
+    return equal[1:]
 
 
 def _estimate_lookup(

@@ -99,15 +99,15 @@ def _explain(rows: str, width: int, kept: float) -> str:
 
 def _size(relation: Relation, conf: SessionConf, options: Options) -> tuple[int | None, bool]:
     """Return how many rows a relation has, if anything tells, and whether tasks read them from files."""
-    found = _sizes.get(relation)
-    if found is None:
+    size = _sizes.get(relation)
+    if size is None:
         storage = StorageOptions.of(options.storage_options)
         try:
-            found = scan_of(relation.df, conf, storage).rows, True
+            size = scan_of(relation.df, conf, storage).rows, True
         except Doubtful:
-            found = estimate(relation.df)[0], False
-        _sizes[relation] = found
-    return found
+            size = estimate(relation.df)[0], False
+        _sizes[relation] = size
+    return size
 
 
 def _kept(conditions: Iterable[str]) -> float:

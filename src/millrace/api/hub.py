@@ -66,8 +66,8 @@ class Hub:
         self._folder = Folder(checkpoint)
         self._folder.begin({"on": on, "keep": keep})
         # By the query's number: a query that has gone may have had the name of one that stands.
-        known = {each.name: each.id for each in self.list() if each.sink is None}
-        self._functions = {known[name]: sink for name, sink in (sinks or {}).items() if name in known}
+        ids = {each.name: each.id for each in self.list() if each.sink is None}
+        self._functions = {ids[name]: sink for name, sink in (sinks or {}).items() if name in ids}
         self._query: StreamingQuery | None = None
         self._claiming = Lock()
 
@@ -109,10 +109,10 @@ class Hub:
             raise InputError(f"there is a query {name!r}: remove it first, or give this one another name")
         wanted = self._join.wanted(select, where, streams)
         query = StandingQuery(0, name, **vars(wanted), since=since)
-        told: dict[str, Any] = {"select": select, "where": where, "sink": None}
+        entry: dict[str, Any] = {"select": select, "where": where, "sink": None}
         if not callable(sink):
-            told["sink"] = str(self._files(name, Path(sink).absolute(), wanted.schema))
-            self._folder.add(query, told)
+            entry["sink"] = str(self._files(name, Path(sink).absolute(), wanted.schema))
+            self._folder.add(query, entry)
         elif self._is_active and is_connect(self._spark):
             raise InputError(
                 f"query {name!r}: on Spark Connect functions are sent when the hub starts: stop() it, add "
@@ -129,7 +129,7 @@ class Hub:
 
             with self._claiming:  # two threads may claim the same number, and one of them gets it
                 try:
-                    self._folder.add(query, told, claim)
+                    self._folder.add(query, entry, claim)
                 except BaseException:  # the number may be another query's
                     for lost in claimed:
                         del self._functions[lost]
@@ -167,10 +167,10 @@ class Hub:
         Raises:
             InputError: There is none of that name.
         """
-        standing = {each.name: each for each in self.list() if each.state != "leaving"}
-        if name not in standing:
-            raise InputError(f"there is no query {name!r}: {near(name, list(standing))}")
-        self._folder.remove(standing[name].id)
+        queries = {each.name: each for each in self.list() if each.state != "leaving"}
+        if name not in queries:
+            raise InputError(f"there is no query {name!r}: {near(name, list(queries))}")
+        self._folder.remove(queries[name].id)
 
     def list(self) -> list[Listed]:
         """Return the queries."""

@@ -144,17 +144,17 @@ def where_clause(conditions: Sequence[str]) -> str:
     return f" WHERE {' AND '.join(f'({each})' for each in conditions)}" if conditions else ""
 
 
-def _several(given: Any, name: str) -> list[Any]:
-    pair = (
-        isinstance(given, tuple) and len(given) == 2 and all(isinstance(each, str | Column) for each in given)
-    )
-    if pair or isinstance(given, str | Column):
-        return [given]
-    if not isinstance(given, Iterable):
+def _several(conditions: Any, name: str) -> list[Any]:
+    is_pair = isinstance(conditions, tuple) and len(conditions) == 2
+    if (is_pair and all(isinstance(side, str | Column) for side in conditions)) or isinstance(
+        conditions, str | Column
+    ):
+        return [conditions]
+    if not isinstance(conditions, Iterable):
         raise QueryError(
-            f"join's {name} is given as {type(given).__name__}: expected a condition, or a list of them"
+            f"join's {name} is given as {type(conditions).__name__}: expected a condition, or a list of them"
         )
-    return list(given)
+    return list(conditions)
 
 
 def _relations(
@@ -169,13 +169,13 @@ def _relations(
         raise QueryError(
             "join needs at least one relation: expected DataFrames, names or paths, or a mapping"
         )
-    found: list[_Relation] = []
+    result: list[_Relation] = []
     for name, each in named:
         alias = name
-        while any(alias.lower() == other.alias.lower() for other in found):
+        while any(alias.lower() == other.alias.lower() for other in result):
             alias += "_"
-        found.append(_relation(spark, shared, alias, each, open_table))
-    return found
+        result.append(_relation(spark, shared, alias, each, open_table))
+    return result
 
 
 def _name(each: object, place: int) -> str:
@@ -196,10 +196,8 @@ def _relation(
     spark: SparkSession, shared: Mapping[str, Any], alias: str, each: object, open_table: _Open
 ) -> _Relation:
     if isinstance(each, str) and not _is_path(each):
-        known = next((table for name, table in shared.items() if name.lower() == each.lower()), None)
-        if known is None:
-            known = spark.table(each)
-        each = known
+        named = next((table for name, table in shared.items() if name.lower() == each.lower()), None)
+        each = spark.table(each) if named is None else named
     if isinstance(each, LookupTable):
         return _Relation(alias, each, list(each.schema.names))
     if isinstance(each, str | Path):
@@ -264,12 +262,12 @@ class _JoinBuilder:
     def _pair(self, left: Side, right: Side) -> None:
         pairs = [(a, b) for a, b in product(self._owners(left), self._owners(right)) if a != b]
         if len(pairs) != 1:
-            known = [f"{each.alias} has {', '.join(each.columns[:8])}" for each in self.relations]
+            columns = [f"{each.alias} has {', '.join(each.columns[:8])}" for each in self.relations]
             names = [f"{self.relations[a].alias} and {self.relations[b].alias}" for a, b in pairs]
             what = f"may join {'; or '.join(names)}" if names else "joins no two of the relations"
             raise QueryError(
                 f"({left}, {right}) {what}: write which, as in ('{self.relations[0].alias}.column', …); "
-                f"{'; '.join(known)}"
+                f"{'; '.join(columns)}"
             )
         ((a, b),) = pairs
         texts = [self._reference(a, left), self._reference(b, right)]

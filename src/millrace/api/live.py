@@ -45,7 +45,7 @@ class Live:
 
     Args:
         port: TCP port on this machine; 0 takes a free one.
-        board: What it shows; by default what is told from now on.
+        board: What it shows; by default what is reported from now on.
 
     Attributes:
         url: Its address. Whoever has it may look.
@@ -137,11 +137,11 @@ class Live:
         reference, title, runs = planned
         query = reference()
 
-        def beside() -> RunReport | None:
+        def status() -> RunReport | None:
             handle = reference()
-            return None if handle is None else handle.beside()
+            return None if handle is None else handle.status()
 
-        self._board.known(title, runs, beside, {} if query is None else query.tasks)
+        self._board.known(title, runs, status, {} if query is None else query.tasks)
         if query is None:
             return
         spark = query.df.sparkSession
@@ -157,7 +157,7 @@ class Live:
 
     def _parts(self, arguments: Mapping[str, str]) -> str:
         """Return what is drawn, but for the parts that the page has already."""
-        known = set(arguments.get("known", "").split(","))
+        drawn_ids = set(arguments.get("known", "").split(","))
         parts = [self._part(each, drawn.query_part, f"query-{each.number}") for each in self._board.queries()]
         streams = self._board.streams()
         parts += [self._part(each, drawn.stream_part, f"query-{each.number}") for each in streams]
@@ -171,7 +171,7 @@ class Live:
                         "id": part.id,
                         "state": part.state,
                         "stamp": part.stamp,
-                        "html": None if f"{part.id}.{part.stamp}" in known else part.html,
+                        "html": None if f"{part.id}.{part.stamp}" in drawn_ids else part.html,
                     }
                     for part in ordered
                 ],
@@ -181,14 +181,14 @@ class Live:
     def _part(self, view: Any, draw: Any, name: str) -> Part:
         """Draw a query, what has ended once."""
         if view.state == "running":
-            made: Part = draw(view)
-            return made
-        found = self._drawn.get(name)
-        if found is None:
-            found = self._drawn[name] = draw(view)
+            part: Part = draw(view)
+            return part
+        finished = self._drawn.get(name)
+        if finished is None:
+            finished = self._drawn[name] = draw(view)
             while len(self._drawn) > _MOST_DRAWN:
                 self._drawn.popitem(last=False)
-        return found
+        return finished
 
 
 def live(port: int = 0, *, open_browser: bool = False) -> Live:
@@ -215,12 +215,12 @@ def live(port: int = 0, *, open_browser: bool = False) -> Live:
     if type(port) is not int or not 0 <= port < 1 << 16:
         raise InputError(f"port is {port!r}: expected 0 for a free one, or a number up to 65535")
     with _lock:
-        made = _live
-        if made is None:
-            made = _live = Live(port)
+        page = _live
+        if page is None:
+            page = _live = Live(port)
     if open_browser:
-        made.show()
-    return made
+        page.show()
+    return page
 
 
 _SHARED = ("number", "title", "state", "error", "seconds", "rows_in", "rows_out", "rate")

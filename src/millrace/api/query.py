@@ -86,11 +86,11 @@ class Query(PlannedQuery):
 
     def _repr_html_(self) -> str:
         """Return what notebooks show: the explanation, and behind it the report once there is one."""
-        told = Explanation("\n".join(self._explained()))._repr_html_()
+        explanation = Explanation("\n".join(self._explained()))._repr_html_()
         try:
-            return told + self.report()._repr_html_()
+            return explanation + self.report()._repr_html_()
         except ExecutionError:
-            return told
+            return explanation
 
     def estimate(
         self, sample: int = 200, seed: int = 0, prices: Mapping[str, float] | None = None
@@ -196,22 +196,22 @@ class Query(PlannedQuery):
                 "a join of streams has a report for each query that was started of it: "
                 "millrace.streams.report(df.writeStream.….start())"
             )
-        found: dict[str, list[CellFigures]] = {}
+        figures: dict[str, list[CellFigures]] = {}
         for one in self.taken:
             reports = one.run.reports
-            found[one.block.name] = [] if reports is None else reports.figures(executed or self.df)
+            figures[one.block.name] = [] if reports is None else reports.figures(executed or self.df)
         nothing: ExecutionError | None = None
         for filter_ in self.filters:
             try:
-                found[filter_.name] = filter_.mask.reports.figures(executed or self.df)
+                figures[filter_.name] = filter_.mask.reports.figures(executed or self.df)
             except ExecutionError as error:
                 nothing = error
-        if nothing is not None and not found:
+        if nothing is not None and not figures:
             raise nothing
-        return replace(self.beside(), blocks=found)
+        return replace(self.status(), blocks=figures)
 
-    def beside(self) -> RunReport:
-        """Return what is known beside figures, at any time: the plan, lookups, budgets."""
+    def status(self) -> RunReport:
+        """Return what is known at any time, without figures: the plan, lookups, budgets."""
         budgets = tuple(spent for registered in self._registered for spent in registered.spent())
         limits = [registered for registered in self._registered if isinstance(registered, Limits)]
         calls = tuple(progress for each in limits for progress in each.progress())
@@ -240,23 +240,23 @@ def _shape(block: Block) -> BlockShape:
     )
 
 
-def _explain(one: PlannedBlock) -> list[str]:
+def _explain(planned_block: PlannedBlock) -> list[str]:
     """Return what eddies do for a block, and what of its conditions Spark does."""
-    join = one.block.join
-    lines = one.run.plan.split("\n")
-    for alias, rows in one.block.inputs.items():
+    join = planned_block.block.join
+    lines = planned_block.run.plan.split("\n")
+    for alias, rows in planned_block.block.inputs.items():
         if isinstance(rows, FrameInput) and rows.where:
             lines.append(f"  {alias}: Spark filters it by {rows.where}")
-    for alias, given in one.block.inputs.items():
-        if isinstance(given, LookupInput):
-            lines += _explain_lookup(alias, given)
+    for alias, block_input in planned_block.block.inputs.items():
+        if isinstance(block_input, LookupInput):
+            lines += _explain_lookup(alias, block_input)
     if join.count_only:
         lines.append("  only counts rows")
     else:
         lines.append("  gives " + ", ".join(f"{o.source} as {o.name}" for o in join.output))
-    if one.block.aggregate is not None:
-        lines.append(_explain_aggregate(one.block.aggregate))
-    lines += [f"  Spark evaluates above it: {text}" for text in one.block.above]
+    if planned_block.block.aggregate is not None:
+        lines.append(_explain_aggregate(planned_block.block.aggregate))
+    lines += [f"  Spark evaluates above it: {text}" for text in planned_block.block.above]
     return lines
 
 
@@ -269,10 +269,10 @@ def _explain_aggregate(spec: AggregateSpec) -> str:
     return f"  aggregates them partially {by}: {partials or 'each once'}"
 
 
-def _explain_lookup(alias: str, given: LookupInput) -> list[str]:
+def _explain_lookup(alias: str, lookup: LookupInput) -> list[str]:
     """Return how a lookup table is asked, without secrets."""
     lines = [f"  {alias} is looked up"]
-    for index in given.indexes:
+    for index in lookup.indexes:
         source, terms = index.source, index.source.terms
         text = f"    by {', '.join(index.columns)} via {source.kind}: {source.describe()}; at most "
         text += f"{terms.max_in_flight} requests at once"
@@ -286,11 +286,11 @@ def _explain_lookup(alias: str, given: LookupInput) -> list[str]:
         lines.append(f"{text}; on_error={index.on_error}")
         kept = "for ever" if index.ttl is None else f"for {index.ttl:g} s"
         lines.append("    no cache" if index.cache is None else f"    cache {index.cache}, kept {kept}")
-    lines += [f"    scan via {source.kind}: {source.describe()}" for source in given.sources]
-    if given.scan is not None:
+    lines += [f"    scan via {source.kind}: {source.describe()}" for source in lookup.sources]
+    if lookup.scan is not None:
         lines.append(
-            f"    scan of {'a DataFrame' if isinstance(given.scan, FrameInput) else given.scan.table.path}"
+            f"    scan of {'a DataFrame' if isinstance(lookup.scan, FrameInput) else lookup.scan.table.path}"
         )
-    if given.filters:
-        lines.append(f"    keeps rows where {' AND '.join(map(show, given.filters))}")
+    if lookup.filters:
+        lines.append(f"    keeps rows where {' AND '.join(map(show, lookup.filters))}")
     return lines

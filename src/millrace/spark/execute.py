@@ -26,7 +26,7 @@ from millrace.spark.placement import Mode, Size, place
 from millrace.spark.reduction import Reduction, small_relations
 from millrace.spark.reports import FileWarmStart, Reports
 from millrace.spark.session import default_parallelism, facts_of, shuffle_partitions
-from millrace.spark.streaming import Target, endless, stream_of
+from millrace.spark.streaming import Target, refuse_endless, stream_of
 from millrace.spark.task_inputs import LEAST_ROWS, InlineTable, Scan, with_sources
 from millrace.spark.tasks import CutTask, EddyTask, ScanTask
 from millrace.spark.types import spark_schema
@@ -112,7 +112,7 @@ class _Assembly:
             self._reports.sink.run,
             self._frame(),
             self._plan(),
-            self._stream if self._block.stream is None else endless,
+            self._stream if self._block.stream is None else refuse_endless,
             self._reports,
             self._registered,
             self._tasks(),

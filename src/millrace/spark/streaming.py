@@ -63,12 +63,12 @@ class _Send:
         yield from ()
 
 
-def sent(frame: DataFrame, schema: pa.Schema) -> Callable[[Target], DataFrame]:
+def sender_of(frame: DataFrame, schema: pa.Schema) -> Callable[[Target], DataFrame]:
     """Return what makes, for a target, a DataFrame without rows that sends it all of this one's."""
     return lambda target: frame.mapInArrow(_Send(target, schema), frame.schema)
 
 
-def endless() -> Iterator[pa.RecordBatch]:
+def refuse_endless() -> Iterator[pa.RecordBatch]:
     """Refuse to hand out a result that never ends."""
     raise InputError(
         "a query of streams has no end to wait for: start it with df.writeStream, and read what it writes"

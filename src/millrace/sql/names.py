@@ -6,7 +6,7 @@ are looked up as Spark does: first with as many qualifiers as may stand before a
 last as a column of whose struct a field is taken.
 
 The innermost SELECT comes first, then the SELECTs around it. Where a clause is evaluated over the SELECT's
-result (ORDER BY and the like) result columns come first. What cannot be told for certain is marked: whoever
+result (ORDER BY and the like) result columns come first. What is not certain is marked: whoever
 would have to rely on it leaves its SELECT to Spark.
 """
 

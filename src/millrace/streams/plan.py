@@ -28,7 +28,7 @@ from millrace.spark.exchange import BLOCK_SCHEMA
 from millrace.spark.hypercube import Cube
 from millrace.spark.placement import choose_cube
 from millrace.spark.session import SessionConf, default_parallelism, shuffle_partitions
-from millrace.spark.streaming import endless
+from millrace.spark.streaming import refuse_endless
 from millrace.spark.task_inputs import InlineTable, Scan
 from millrace.spark.types import spark_schema
 from millrace.streams.exchange import Pack, Unpack
@@ -102,7 +102,7 @@ def continuous(spark: SparkSession, block: Block, times: EventTimes, options: Op
     task = dealt.task
     columns = without_watermark(block.result or spark_schema(block.schema))
     result = dealt.run(CellProcessor(task, dealt.keys), task.join.output_schema, columns)
-    return PreparedBlock(task.name, result, _show(block, task, dealt.cube), endless)
+    return PreparedBlock(task.name, result, _show(block, task, dealt.cube), refuse_endless)
 
 
 def deal(

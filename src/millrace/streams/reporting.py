@@ -67,12 +67,12 @@ class StreamReport:
         sums: dict[str, StreamFigures] = {}
         now: dict[str, StreamFigures] = {}
         for batch in self.batches:
-            for one in batch.streams:
-                sums[one.alias] = sums[one.alias] + one if one.alias in sums else one
-                now[one.alias] = one
+            for figures in batch.streams:
+                sums[figures.alias] = sums[figures.alias] + figures if figures.alias in sums else figures
+                now[figures.alias] = figures
         return tuple(
-            replace(now[alias], rows=one.rows, late=one.late, expired=one.expired, newest=one.newest)
-            for alias, one in sums.items()
+            replace(now[alias], rows=whole.rows, late=whole.late, expired=whole.expired, newest=whole.newest)
+            for alias, whole in sums.items()
         )
 
     @property
@@ -94,19 +94,19 @@ class StreamReport:
     def orders(self) -> tuple[OrderChange, ...]:
         """Return which orders most tuples of each stream took since when.
 
-        A tuple that finds nothing takes the beginning of an order, so beginnings are not told from orders.
+        A tuple that finds nothing takes the beginning of an order, so beginnings do not count as other orders.
         """
-        found: list[OrderChange] = []
-        known: dict[str, str] = {}
+        changes: list[OrderChange] = []
+        latest: dict[str, str] = {}
         for batch in self.batches:
             for change in favourites(batch):
-                before = known.get(change.stream)
+                before = latest.get(change.stream)
                 if before is None or not (_begins(before, change.order) or _begins(change.order, before)):
-                    found.append(change)
+                    changes.append(change)
                 elif len(change.order) <= len(before):
                     continue
-                known[change.stream] = change.order
-        return tuple(found)
+                latest[change.stream] = change.order
+        return tuple(changes)
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything as plain values that JSON has."""
@@ -202,10 +202,10 @@ def report(query: StreamingQuery) -> StreamReport:
         raise InputError(
             f"expected a streaming query, as df.writeStream.start() returns it, got a {type(query).__name__}"
         )
-    found = {one.batch: one for each in query.recentProgress if (one := micro_batch(each)) is not None}
-    if not found:
+    batches = {batch.batch: batch for batch in map(micro_batch, query.recentProgress) if batch is not None}
+    if not batches:
         raise ExecutionError(
             "this streaming query has told nothing of a join of Millrace's: it has not ended a micro-batch "
             "yet, or Spark runs it alone (query.explain() says so)"
         )
-    return StreamReport(tuple(found[number] for number in sorted(found)), bool(query.isActive))
+    return StreamReport(tuple(batches[number] for number in sorted(batches)), bool(query.isActive))

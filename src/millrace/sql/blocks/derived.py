@@ -127,15 +127,15 @@ class DerivedColumns:
         if parts is None:
             return None
         time, interval, sign = parts
-        found = self._graph.lookup(time) if isinstance(time, exp.Column) else None
-        if found is None or not isinstance(found[1].type, t.TimestampType | t.TimestampNTZType):
+        column = self._graph.lookup(time) if isinstance(time, exp.Column) else None
+        if column is None or not isinstance(column[1].type, t.TimestampType | t.TimestampNTZType):
             return None
         length = exact_length_of(self._context, interval)
         if length is None:
             return None
-        kind = arrow_type(found[1].type)
-        later = TimestampAdd(Column(ColumnRef("", found[1].name)), sign * length, kind)
-        return Typed(later, found[1].type)
+        kind = arrow_type(column[1].type)
+        later = TimestampAdd(Column(ColumnRef("", column[1].name)), sign * length, kind)
+        return Typed(later, column[1].type)
 
     def _described(self, join_input: JoinInput, text: str) -> Field | None:
         """Return the type of a computed column, as Spark gives it."""
@@ -144,8 +144,8 @@ class DerivedColumns:
             schema = self._context.schema(join_input.scan(whole, [text]))
         except (PySparkException, Unsupported):
             return None
-        found = field_of(schema.fields[0])
-        return found if found.comparable else None
+        field = field_of(schema.fields[0])
+        return field if field.comparable else None
 
     def _tried(self, node: exp.Expr, join_input: JoinInput) -> Iterable[Edit]:
         """Yield what makes the arithmetic in an expression give null instead of raising."""
@@ -210,11 +210,11 @@ class DerivedColumns:
         return (function.gives or family) if family and function.takes in (None, family) else None
 
     def _column_family(self, node: exp.Column, join_input: JoinInput) -> Family | None:
-        found = self._context.names.find(node)
-        if found is None or found.match is None or len(found.match.attribute.sources) != 1:
+        resolved = self._context.names.find(node)
+        if resolved is None or resolved.match is None or len(resolved.match.attribute.sources) != 1:
             return None
-        path = [part.name for part in node.parts[len(node.parts) - found.match.nested :]]
-        return family_of(type_within(join_input.columns[found.match.attribute.sources[0][1]].type, path))
+        path = [part.name for part in node.parts[len(node.parts) - resolved.match.nested :]]
+        return family_of(type_within(join_input.columns[resolved.match.attribute.sources[0][1]].type, path))
 
 
 def _arguments(node: exp.Expr, function: Function) -> Iterator[exp.Expr]:
@@ -269,8 +269,8 @@ def length_of(context: PlanContext, node: exp.Expr) -> tuple[int, int] | None:
     text = context.text.bound(context.statement.span(node))
     days = "sequence(TIMESTAMP'2000-01-01 00:00:00', TIMESTAMP'2030-01-01 00:00:00', INTERVAL 1 DAY)"
     lengths = f"transform({days}, d -> unix_micros(try_add(d, {text})) - unix_micros(d))"
-    found = "array_min(lengths), array_max(lengths), exists(lengths, each -> each IS NULL)"
-    row = context.frames.rows(f"SELECT {found} FROM (SELECT {lengths} AS lengths)")[0]
+    bounds = "array_min(lengths), array_max(lengths), exists(lengths, each -> each IS NULL)"
+    row = context.frames.rows(f"SELECT {bounds} FROM (SELECT {lengths} AS lengths)")[0]
     return None if row[2] else (int(row[0]), int(row[1]))
 
 

@@ -73,7 +73,7 @@ class SemiJoins:
 
     @property
     def equalities(self) -> list[Equality]:
-        """What joins it where it is joined as a set instead: each tuple has one partner at most then."""
+        """What joins it where it is joined as a set: each tuple has one partner at most then."""
         assert isinstance(self.predicate, Exists)
         return [edge for key in self.predicate.keys if (edge := as_equality(key)) is not None]
 

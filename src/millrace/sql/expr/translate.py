@@ -395,10 +395,10 @@ class Translator:
         to = arrow_type(kind)
         values: list[Value] = []
         for branch in branches:  # None is NULL: all else has a type
-            made = None if branch is None else cast(branch, kind)
-            if branch is not None and made is None:
+            value = None if branch is None else cast(branch, kind)
+            if branch is not None and value is None:
                 return None
-            values.append(Literal(None, to) if made is None else made.value)
+            values.append(Literal(None, to) if value is None else value.value)
         conditions = [test for test in tests if test is not None]
         if len(conditions) < len(tests):
             return None

@@ -103,10 +103,10 @@ def type_within(kind: t.DataType, path: Sequence[str]) -> t.DataType | None:
     """Return the type of a field that a path leads to within structs, None where it leads nowhere."""
     for name in path:
         fields = kind.fields if isinstance(kind, t.StructType) else []
-        found = next((f.dataType for f in fields if f.name.lower() == name.lower()), None)
-        if found is None:
+        field_type = next((f.dataType for f in fields if f.name.lower() == name.lower()), None)
+        if field_type is None:
             return None
-        kind = found
+        kind = field_type
     return kind
 
 

@@ -57,7 +57,7 @@ class Frames:
     def put(self, name: str, frame: DataFrame | Callable[[], DataFrame], *, unshared: bool = False) -> str:
         """Let a name stand for a DataFrame, or what makes it, from now on; returns its placeholder.
 
-        Of an unshared one nobody can have told Spark to keep its rows.
+        Of an unshared one nobody can have cached the rows.
         """
         if self._frames.get(name) is frame:  # what Spark has said of it holds
             return "{" + name + "}"
@@ -101,7 +101,7 @@ class Frames:
         """Return Spark's own estimate of a template's rows and bytes, None where it has none."""
         return _estimated(lambda: self.rows(f"EXPLAIN COST {template}")[0][0], self.analyse(template).schema)
 
-    def sent(self, segments: Iterable[Segment]) -> list[tuple[Segment, str]]:
+    def fill_segments(self, segments: Iterable[Segment]) -> list[tuple[Segment, str]]:
         """Return segments with what Spark gets for each, as far as names of as many characters go."""
         connect = is_connect(self.spark)
         result = []

@@ -100,11 +100,11 @@ def analyse(catalog: Catalog, segments: Sequence[Segment], text: str) -> DataFra
     try:
         return frames.analyse(join(segments))
     except PySparkException as error:
-        raise as_written(error, frames.sent(segments), text, suggest) from None
+        raise as_written(error, frames.fill_segments(segments), text, suggest) from None
 
 
 def contain(error: Exception) -> str:
-    """Log an error that nobody expected, with its traceback; return why Spark runs the query instead.
+    """Log an error that nobody expected, with its traceback; return why Spark runs the query.
 
     The error itself is raised where faults are not to be contained, or where it is a warning that the user
     wants to be an error.
@@ -117,7 +117,7 @@ def contain(error: Exception) -> str:
 
 def as_written(
     error: PySparkException,
-    sent: Sequence[tuple[Segment, str]],
+    pieces: Sequence[tuple[Segment, str]],
     text: str,
     suggest: Callable[[AnalysisException, int | None], str],
 ) -> PySparkException:
@@ -137,7 +137,7 @@ def as_written(
     if place is not None and place.end() < len(message):
         message = message[: place.end()] + message[place.end() :].split("\n", 1)[0].rstrip(";")
     message = _NAME.sub("…", message.removeprefix(f"[{condition}] "))
-    origin = None if place is None else _origin(int(place[1]), int(place[2]), sent, text)
+    origin = None if place is None else _origin(int(place[1]), int(place[2]), pieces, text)
     if meant := suggest(error, origin):
         message += f"\n{meant}"
     if origin is not None:
@@ -147,13 +147,13 @@ def as_written(
     return kind(message=message, errorClass=condition, messageParameters=error.getMessageParameters() or {})
 
 
-def _origin(line: int, column: int, sent: Sequence[tuple[Segment, str]], text: str) -> int | None:
+def _origin(line: int, column: int, pieces: Sequence[tuple[Segment, str]], text: str) -> int | None:
     """Return the place in the user's text of a place in Spark's, lines counted from 1 and columns from 0."""
-    lines = "".join(piece for _, piece in sent).split("\n")
+    lines = "".join(piece for _, piece in pieces).split("\n")
     if line > len(lines) or column > len(lines[line - 1]):
         return None
     place = sum(len(each) + 1 for each in lines[: line - 1]) + column
-    for segment, piece in sent:
+    for segment, piece in pieces:
         if place < len(piece):
             return segment.origin + (place if segment.copied else 0)
         place -= len(piece)
