@@ -145,10 +145,8 @@ def where_clause(conditions: Sequence[str]) -> str:
 
 
 def _several(conditions: Any, name: str) -> list[Any]:
-    is_pair = isinstance(conditions, tuple) and len(conditions) == 2
-    if (is_pair and all(isinstance(side, str | Column) for side in conditions)) or isinstance(
-        conditions, str | Column
-    ):
+    sides = conditions if isinstance(conditions, tuple) and len(conditions) == 2 else (conditions,)
+    if all(isinstance(side, str | Column) for side in sides):
         return [conditions]
     if not isinstance(conditions, Iterable):
         raise QueryError(

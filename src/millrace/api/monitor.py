@@ -205,7 +205,7 @@ class _Clearing:
 
 # What stands in the line, and who shows it
 
-_display = threading.Lock()
+_displaying = threading.Lock()
 
 Write = Callable[[str, bool], None]
 """Shows a line in the place of the one before; the last one is marked."""
@@ -278,12 +278,12 @@ def _seen(report: RunReport) -> tuple[int, int, float]:
 @contextmanager
 def display_lock() -> Iterator[bool]:
     """Tell the body whether it may show a line, or something else in its place; nobody else does then."""
-    is_free = _display.acquire(blocking=False)
+    is_free = _displaying.acquire(blocking=False)
     try:
         yield is_free
     finally:
         if is_free:
-            _display.release()
+            _displaying.release()
 
 
 def is_notebook() -> bool:

@@ -6,8 +6,8 @@ are looked up as Spark does: first with as many qualifiers as may stand before a
 last as a column of whose struct a field is taken.
 
 The innermost SELECT comes first, then the SELECTs around it. Where a clause is evaluated over the SELECT's
-result (ORDER BY and the like) result columns come first. What is not certain is marked: whoever
-would have to rely on it leaves its SELECT to Spark.
+result (ORDER BY and the like) result columns come first. What is not certain is marked: whoever would have to
+rely on it leaves its SELECT to Spark.
 """
 
 from __future__ import annotations

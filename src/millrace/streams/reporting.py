@@ -94,7 +94,7 @@ class StreamReport:
     def orders(self) -> tuple[OrderChange, ...]:
         """Return which orders most tuples of each stream took since when.
 
-        A tuple that finds nothing takes the beginning of an order, so beginnings do not count as other orders.
+        A tuple that finds nothing takes the beginning of an order, so a beginning is no other order.
         """
         changes: list[OrderChange] = []
         latest: dict[str, str] = {}
