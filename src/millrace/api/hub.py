@@ -6,7 +6,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, Any, Literal
@@ -14,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from millrace.engine.expressions import ColumnRef, Predicate, columns_of
+from millrace.engine.expressions import Predicate, columns_of
 from millrace.errors import InputError, near
 from millrace.options import Options
 from millrace.spark.block import FrameInput
@@ -107,11 +106,10 @@ class Hub:
             )
         if any(each.name == name and each.state != "leaving" for each in self.list()):
             raise InputError(f"there is a query {name!r}: remove it first, or give this one another name")
-        wanted = self._join.wanted(select, where, streams)
-        query = StandingQuery(0, name, **vars(wanted), since=since)
+        query = self._join.query(name, select, where, streams, since)
         entry: dict[str, Any] = {"select": select, "where": where, "sink": None}
         if not callable(sink):
-            entry["sink"] = str(self._files(name, Path(sink).absolute(), wanted.schema))
+            entry["sink"] = str(self._files(name, Path(sink).absolute(), query.schema))
             self._folder.add(query, entry)
         elif self._is_active and is_connect(self._spark):
             raise InputError(
@@ -226,24 +224,6 @@ class Hub:
             self._query.stop()
 
 
-@dataclass(frozen=True)
-class Wanted:
-    """What a query wants of the join that it shares with others.
-
-    Attributes:
-        filters: Its conditions over one relation.
-        residuals: Its conditions over several.
-        columns: Where the columns of its result, ``schema``, come from.
-        streams: The streams that it joins.
-    """
-
-    filters: tuple[Predicate, ...]
-    residuals: tuple[Predicate, ...]
-    columns: tuple[ColumnRef, ...]
-    schema: pa.Schema
-    streams: tuple[str, ...]
-
-
 class SharedJoin:
     """The join of streams that standing queries share; ``source`` is how it stands behind FROM.
 
@@ -273,11 +253,13 @@ class SharedJoin:
         self._residuals = frozenset(terms(plan.join.residuals))
         self._equalities = frozenset(plan.join.equalities)
 
-    def wanted(self, select: str, where: str | None, streams: Iterable[str] | None = None) -> Wanted:
-        """Return what a query wants: columns as behind SELECT, conditions as behind WHERE, of some streams.
+    def query(
+        self, name: str, select: str, where: str | None, streams: Iterable[str] | None, since: Since
+    ) -> StandingQuery:
+        """Return a query without a number: columns as behind SELECT, conditions as behind WHERE.
 
         Raises:
-            InputError: It wants what only Spark evaluates.
+            InputError: It needs what only Spark evaluates.
         """
         joined = self._some(streams)
         if len(joined) < len(self.block.join.aliases) and select.strip() == "*":
@@ -298,11 +280,11 @@ class SharedJoin:
                 f"{more} joins streams, and all queries of a hub join them alike: put it into the hub's "
                 "join, or make another hub"
             )
-        sources = {each.name: each.source for each in plan.join.output}
+        sources = {column.name: column.source for column in plan.join.output}
         columns = tuple(sources[name] for name in whole.direct.columns)
-        residuals = tuple(each for each in terms(plan.join.residuals) if each not in self._residuals)
+        residuals = tuple(term for term in terms(plan.join.residuals) if term not in self._residuals)
         filters = tuple(_filters(plan))
-        read = [ref for each in (*filters, *residuals) for ref in columns_of(each)]
+        read = [ref for predicate in (*filters, *residuals) for ref in columns_of(predicate)]
         for ref in (*read, *columns):
             if ref.column not in self.block.join.relation(ref.relation).schema.names:
                 raise _left_to_spark(ref.column)
@@ -311,7 +293,7 @@ class SharedJoin:
                     f"the query reads {ref}, and joins {', '.join(joined)} only: name {ref.relation!r} among "
                     "its streams"
                 )
-        return Wanted(filters, residuals, columns, arrow_schema(schema), joined)
+        return StandingQuery(0, name, filters, residuals, columns, arrow_schema(schema), joined, since)
 
     def _some(self, streams: Iterable[str] | None) -> tuple[str, ...]:
         """Return the streams that a query joins, in the join's order; refuse what the hub cannot join."""
