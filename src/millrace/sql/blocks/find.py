@@ -10,6 +10,7 @@ from millrace.engine.expressions import Call, ColumnRef, columns_of, relations_o
 from millrace.engine.spec import JoinSpec, RelationSpec
 from millrace.spark.block import Input
 from millrace.spark.values import SparkValues
+from millrace.sql.blocks.access import bind, constants_of, lookup_rows
 from millrace.sql.blocks.conditions import Conjunct, SplitConjuncts, connected, pushable
 from millrace.sql.blocks.cost_model import why_not_worth
 from millrace.sql.blocks.derived import DerivedColumns
@@ -18,7 +19,6 @@ from millrace.sql.blocks.join_graph import JoinGraph, JoinInput
 from millrace.sql.blocks.subqueries import semi_joined, take_semi_joins, why_joined_as_sets
 from millrace.sql.context import PlanContext
 from millrace.sql.expr.translate import Translator, constant_operands
-from millrace.sql.lookups.binding import bind, constants_of, lookup_rows
 from millrace.sql.plan import BlockPlan
 from millrace.sql.rewrite.select import Rewriting
 from millrace.sql.syntax.parse import Unsupported, unwrap

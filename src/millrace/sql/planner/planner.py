@@ -12,7 +12,7 @@
 
 A lookup table has no rows for Spark to read. So a plan that leaves one to Spark is dropped, and in the
 next one the table is replaced, in that place, by its rows for the keys that the query has
-(:mod:`millrace.sql.lookups.restriction`); where nothing gives keys, the query is refused.
+(:mod:`millrace.sql.rewrite.restriction`); where nothing gives keys, the query is refused.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ from millrace.sql.blocks.cost_model import why_nothing_worth
 from millrace.sql.blocks.find import take_blocks
 from millrace.sql.blocks.predicates import take_filter
 from millrace.sql.context import PlanContext
-from millrace.sql.lookups.restriction import Restriction, refusal
 from millrace.sql.plan import Plan
 from millrace.sql.planner.build import PlannedFilter, PlannedQuery, build
+from millrace.sql.rewrite.restriction import Restriction, refusal
 from millrace.sql.rewrite.select import keep_names
 from millrace.sql.rewrite.sharing import CteMaterialization
 from millrace.sql.session.asking import Frames
