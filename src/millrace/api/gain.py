@@ -63,14 +63,14 @@ def why_no_gain(relations: Sequence[Relation], conditions: Iterable[str], option
 
     A key is taken to be unique in all relations but the largest; conditions are SQL over what is joined.
     """
-    kept = _kept([*conditions, *(text for each in relations for text in each.conditions)])
-    widths = [sum(default_widths(each.df.schema)) for each in relations]
+    kept = _kept([*conditions, *(text for relation in relations for text in relation.conditions)])
+    widths = [sum(default_widths(relation.df.schema)) for relation in relations]
     if sum(widths) * kept > BYTES_A_ROW * len(relations):  # however many rows each has: Spark is not asked
         return _explain("rows", sum(widths), kept)
     conf = SessionConf(relations[0].df.sparkSession)
     rows, read, passing = 0, 0, 0
-    for each, width in zip(relations, widths, strict=True):
-        count, is_direct = _size(each, conf, options)
+    for relation, width in zip(relations, widths, strict=True):
+        count, is_direct = _size(relation, conf, options)
         if count is None:
             return "nothing tells how many rows would come from Spark to be joined (option take_all)"
         rows = max(rows, count)

@@ -65,7 +65,7 @@ class Hub:
         self._folder = Folder(checkpoint)
         self._folder.begin({"on": on, "keep": keep})
         # By the query's number: a query that has gone may have had the name of one that stands.
-        ids = {each.name: each.id for each in self.list() if each.sink is None}
+        ids = {query.name: query.id for query in self.list() if query.sink is None}
         self._functions = {ids[name]: sink for name, sink in (sinks or {}).items() if name in ids}
         self._query: StreamingQuery | None = None
         self._claiming = Lock()
@@ -104,7 +104,7 @@ class Hub:
                 f"query {name!r}: this hub keeps only rows that some query wants, so what the window had is "
                 "gone: add it with since='now', or begin a hub with keep='all'"
             )
-        if any(each.name == name and each.state != "leaving" for each in self.list()):
+        if any(listed.name == name and listed.state != "leaving" for listed in self.list()):
             raise InputError(f"there is a query {name!r}: remove it first, or give this one another name")
         query = self._join.query(name, select, where, streams, since)
         entry: dict[str, Any] = {"select": select, "where": where, "sink": None}
@@ -139,11 +139,11 @@ class Hub:
         Raises:
             InputError: Another query writes there, files cannot have such columns, or none can be written.
         """
-        shared = [each.name for each in self.list() if each.sink == str(path)]
+        shared = [other.name for other in self.list() if other.sink == str(path)]
         if shared:
             raise InputError(f"query {name!r}: {path} is the sink of query {shared[0]!r}: give another")
-        lower = [each.lower() for each in schema.names]
-        twice = sorted({each for each in lower if lower.count(each) > 1})
+        lower = [column.lower() for column in schema.names]
+        twice = sorted({column for column in lower if lower.count(column) > 1})
         if twice:
             raise InputError(
                 f"query {name!r} has several columns {', '.join(twice)}, which a file cannot have: name them "
@@ -165,7 +165,7 @@ class Hub:
         Raises:
             InputError: There is none of that name.
         """
-        queries = {each.name: each for each in self.list() if each.state != "leaving"}
+        queries = {query.name: query for query in self.list() if query.state != "leaving"}
         if name not in queries:
             raise InputError(f"there is no query {name!r}: {near(name, list(queries))}")
         self._folder.remove(queries[name].id)
@@ -189,15 +189,15 @@ class Hub:
             raise InputError("the hub runs already: stop() it first")
         self._folder.check_checkpoint()
         listed = self.list()
-        latest = {each.name: each.id for each in listed}
-        for each in listed:
-            if each.sink is None and each.id not in self._functions and each.id == latest[each.name]:
+        latest = {query.name: query.id for query in listed}
+        for query in listed:
+            if query.sink is None and query.id not in self._functions and query.id == latest[query.name]:
                 raise InputError(
-                    f"query {each.name!r} gives its rows to a function, which no restart remembers: give "
-                    f"hub() sinks={{{each.name!r}: function}}"
+                    f"query {query.name!r} gives its rows to a function, which no restart remembers: give "
+                    f"hub() sinks={{{query.name!r}: function}}"
                 )
-            if each.sink is not None:
-                for part in Path(each.sink).glob(".*.part"):
+            if query.sink is not None:
+                for part in Path(query.sink).glob(".*.part"):
                     part.unlink(missing_ok=True)  # what processes that died have left
         frame = planned(
             self._spark,
@@ -320,7 +320,7 @@ class SharedJoin:
             raise InputError(
                 f"no equality of the hub's join ties {', '.join(some)} together: name the streams between"
             )
-        bounds = [each for each in self.times.bounds if {each.earlier, each.later} <= named]
+        bounds = [bound for bound in self.times.bounds if {bound.earlier, bound.later} <= named]
         whole, own = retention(join.aliases, self.times.bounds), retention(some, bounds)
         short = [alias for alias in some if own[alias] > whole[alias]]
         if short:

@@ -158,9 +158,9 @@ class Live:
     def _parts(self, arguments: Mapping[str, str]) -> str:
         """Return what is drawn, but for the parts that the page has already."""
         drawn_ids = set(arguments.get("known", "").split(","))
-        parts = [self._part(each, drawn.query_part, f"query-{each.number}") for each in self._board.queries()]
+        parts = [self._part(view, drawn.query_part, f"query-{view.number}") for view in self._board.queries()]
         streams = self._board.streams()
-        parts += [self._part(each, drawn.stream_part, f"query-{each.number}") for each in streams]
+        parts += [self._part(view, drawn.stream_part, f"query-{view.number}") for view in streams]
         first = [part for part in parts if part.state == "running"]
         ordered = first + [part for part in parts if part.state != "running"]
         return as_json(
@@ -232,22 +232,22 @@ def _query(view: QueryView) -> dict[str, Any]:
         "tasks_over": view.over,
         "tasks_planned": view.planned,
         "orders": [
-            asdict(each) | {"block": block}
+            asdict(trace) | {"block": block}
             for block, cell in report.cells()
-            for each in cell.traces
-            if each.changes
+            for trace in cell.traces
+            if trace.changes
         ],
         "modules": [
-            asdict(one)
-            | {"block": block, "selectivity": one.tuples_out / one.tuples_in if one.tuples_in else None}
-            for block, one in report.modules()
+            asdict(entry)
+            | {"block": block, "selectivity": entry.tuples_out / entry.tuples_in if entry.tuples_in else None}
+            for block, entry in report.modules()
         ],
-        "state_held": [asdict(one) | {"block": block} for block, one in report.state()],
-        "lookups": [asdict(one) for one in report.lookups],
-        "budgets": [vars(one) for one in report.budgets],
+        "state_held": [asdict(entry) | {"block": block} for block, entry in report.state()],
+        "lookups": [asdict(entry) for entry in report.lookups],
+        "budgets": [vars(entry) for entry in report.budgets],
     }
 
 
 def _stream(view: StreamView) -> dict[str, Any]:
     figures = {name: getattr(view, name) for name in (*_SHARED, "late")}
-    return figures | {"batches": [each.to_dict() for each in view.batches]}
+    return figures | {"batches": [batch.to_dict() for batch in view.batches]}

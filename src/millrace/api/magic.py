@@ -63,7 +63,7 @@ def run(shell: Any, line: str, cell: str) -> Any:
         MillraceError: As for :func:`millrace.sql`.
     """
     flags = _parser().parse_args(shlex.split(line))
-    frames = {name: each for name, each in shell.user_ns.items() if _is_table(name, each)}
+    frames = {name: value for name, value in shell.user_ns.items() if _is_table(name, value)}
     query = Session(tables=frames).query(cell)
     if flags.explain:
         return query.explain()

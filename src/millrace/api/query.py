@@ -41,7 +41,7 @@ class Query(PlannedQuery):
     @property
     def blocks(self) -> tuple[Block, ...]:
         """The blocks that eddies run, inner ones first."""
-        return tuple(one.block for one in self.taken)
+        return tuple(plan.block for plan in self.taken)
 
     def explain(self, mode: Mode = "simple") -> Explanation:
         """Return every block and filter, what stays with Spark and why, and Spark's own plan.
@@ -60,16 +60,16 @@ class Query(PlannedQuery):
     def _explained(self) -> list[str]:
         """Return what :meth:`explain` says, but for Spark's plan."""
         lines: list[str] = []
-        for one in self.taken:
-            lines += _explain(one)
+        for plan in self.taken:
+            lines += _explain(plan)
         for filter_ in self.filters:
             first, *rest = filter_.mask.plan.split("\n")
             lines += [f"{filter_.name}: {first}", *rest]
             lines += [f"  stands for {' AND '.join(filter_.calls)}"] if filter_.calls else []
         if not self.taken:
             lines.append(f"no block: Spark runs the {'rest of the' if self.filters else 'whole'} query")
-        lines += [f"computed once: {each}" for each in self.shared]
-        lines += ["tables in object stores", *(f"  {each}" for each in self.stored)] if self.stored else []
+        lines += [f"computed once: {line}" for line in self.shared]
+        lines += ["tables in object stores", *(f"  {line}" for line in self.stored)] if self.stored else []
         if self.reasons:
             lines.append("left to Spark")
             lines += [f"  {reason}" for reason in self.reasons]
@@ -151,8 +151,8 @@ class Query(PlannedQuery):
     @property
     def _registered(self) -> list[Registered]:
         """The lookups of its blocks, and the limits of predicates in its blocks and filters."""
-        blocks = [registered for one in self.taken for registered in one.run.registered]
-        return [*blocks, *(each.mask.limits for each in self.filters)]
+        blocks = [registered for plan in self.taken for registered in plan.run.registered]
+        return [*blocks, *(filter_.mask.limits for filter_ in self.filters)]
 
     def failed_keys(self) -> pa.Table:
         """Return the keys that could not be looked up in the latest run.
@@ -169,13 +169,13 @@ class Query(PlannedQuery):
     @property
     def runs(self) -> dict[str, str]:
         """The names of its blocks and filters, by the names of their runs, as Spark's plans have them."""
-        blocks = {one.run.name: one.block.name for one in self.taken}
-        return blocks | {each.mask.reports.sink.run: each.name for each in self.filters}
+        blocks = {plan.run.name: plan.block.name for plan in self.taken}
+        return blocks | {filter_.mask.reports.sink.run: filter_.name for filter_ in self.filters}
 
     @property
     def tasks(self) -> dict[str, int]:
         """How many tasks each run has at most, by its name, where that is known."""
-        return {one.run.name: one.run.tasks for one in self.taken if one.run.tasks is not None}
+        return {plan.run.name: plan.run.tasks for plan in self.taken if plan.run.tasks is not None}
 
     def report(self, executed: DataFrame | None = None) -> RunReport:
         """Return the figures of the latest run of :attr:`df`.
@@ -197,9 +197,9 @@ class Query(PlannedQuery):
                 "millrace.streams.report(df.writeStream.….start())"
             )
         figures: dict[str, list[CellFigures]] = {}
-        for one in self.taken:
-            reports = one.run.reports
-            figures[one.block.name] = [] if reports is None else reports.figures(executed or self.df)
+        for plan in self.taken:
+            reports = plan.run.reports
+            figures[plan.block.name] = [] if reports is None else reports.figures(executed or self.df)
         nothing: ExecutionError | None = None
         for filter_ in self.filters:
             try:
@@ -214,12 +214,12 @@ class Query(PlannedQuery):
         """Return what is known at any time, without figures: the plan, lookups, budgets."""
         budgets = tuple(spent for registered in self._registered for spent in registered.spent())
         limits = [registered for registered in self._registered if isinstance(registered, Limits)]
-        calls = tuple(progress for each in limits for progress in each.progress())
+        calls = tuple(progress for limit in limits for progress in limit.progress())
         return RunReport({}, self._planned(), tuple(self.lookups()), budgets, calls)
 
     def _planned(self) -> Planned:
         return Planned(
-            {one.block.name: _shape(one.block) for one in self.taken},
+            {plan.block.name: _shape(plan.block) for plan in self.taken},
             tuple(self.reasons),
             settings(self.options),
             tuple(text for registered in self._registered for text in registered.weakened_guarantees),
@@ -240,23 +240,23 @@ def _shape(block: Block) -> BlockShape:
     )
 
 
-def _explain(planned_block: PlannedBlock) -> list[str]:
+def _explain(plan: PlannedBlock) -> list[str]:
     """Return what eddies do for a block, and what of its conditions Spark does."""
-    join = planned_block.block.join
-    lines = planned_block.run.plan.split("\n")
-    for alias, rows in planned_block.block.inputs.items():
+    join = plan.block.join
+    lines = plan.run.plan.split("\n")
+    for alias, rows in plan.block.inputs.items():
         if isinstance(rows, FrameInput) and rows.where:
             lines.append(f"  {alias}: Spark filters it by {rows.where}")
-    for alias, block_input in planned_block.block.inputs.items():
+    for alias, block_input in plan.block.inputs.items():
         if isinstance(block_input, LookupInput):
             lines += _explain_lookup(alias, block_input)
     if join.count_only:
         lines.append("  only counts rows")
     else:
         lines.append("  gives " + ", ".join(f"{o.source} as {o.name}" for o in join.output))
-    if planned_block.block.aggregate is not None:
-        lines.append(_explain_aggregate(planned_block.block.aggregate))
-    lines += [f"  Spark evaluates above it: {text}" for text in planned_block.block.above]
+    if plan.block.aggregate is not None:
+        lines.append(_explain_aggregate(plan.block.aggregate))
+    lines += [f"  Spark evaluates above it: {text}" for text in plan.block.above]
     return lines
 
 

@@ -70,7 +70,10 @@ def query_stream(query: PlannedQuery, batch_size: int | None) -> Iterator[pa.Rec
     """Run a query and return its rows as they come: the block's own where Spark does nothing above it."""
     _check(batch_size)
     direct = query.direct
-    block = next((one for one in query.taken if direct is not None and one.block.name == direct.block), None)
+    block = next(
+        (plan for plan in query.taken if direct is not None and plan.block.name == direct.block),
+        None,
+    )
     if (
         direct is None
         or block is None

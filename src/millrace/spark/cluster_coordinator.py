@@ -91,15 +91,11 @@ class ClusterCoordinator(RemoteCoordinator):
     def at(cls, address: Address) -> ClusterCoordinator | None:
         """Return the coordinator with an address, None where it is none of this process's."""
         with _starting:
-            of_all = [each for coordinators in _STARTED.values() for each in coordinators.values()]
-        return next((each for each in of_all if each.address.token == address.token), None) or next(
-            (
-                each
-                for each in of_all
-                if (each.address.host, each.address.port) == (address.host, address.port)
-            ),
-            None,
-        )
+            coordinators = [each for started in _STARTED.values() for each in started.values()]
+        place = (address.host, address.port)
+        same = [each for each in coordinators if each.address.token == address.token]
+        same += [each for each in coordinators if (each.address.host, each.address.port) == place]
+        return same[0] if same else None
 
     @property
     def running(self) -> bool:
@@ -122,12 +118,12 @@ class ClusterCoordinator(RemoteCoordinator):
         Raises:
             OptionError: One keeps answers, which would be lost with the executor.
         """
-        for each in lookups:
-            if each.cache is not None:
+        for registration in lookups:
+            if registration.cache is not None:
                 raise OptionError(
-                    f"{each.name!r} has answers that outlive the job (answers, cache), and limits_host="
-                    f"{EXECUTOR!r} would keep them on an executor's disk: leave them out, or set limits_host "
-                    "to an address of this process that executors reach"
+                    f"{registration.name!r} has answers that outlive the job (answers, cache), and "
+                    f"limits_host={EXECUTOR!r} would keep them on an executor's disk: leave them out, or set "
+                    "limits_host to an address of this process that executors reach"
                 )
         super().register(run, lookups)
 

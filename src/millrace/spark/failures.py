@@ -117,4 +117,4 @@ def raised_by_task(text: str) -> MillraceError | None:
 
 def is_sparks(error: BaseException) -> bool:
     """Tell whether Spark or its gateway raised the error; importing neither to find out."""
-    return any(each.__module__.split(".")[0] in ("pyspark", "py4j") for each in type(error).__mro__)
+    return any(kind.__module__.split(".")[0] in ("pyspark", "py4j") for kind in type(error).__mro__)

@@ -246,7 +246,8 @@ def carry(carrier: Any, what: Carried) -> None:
 
 def carried(*arguments: Any) -> Carried:
     """Return what arguments carry, together."""
-    parts = [what for each in arguments if (what := getattr(each, "__dict__", {}).get(_CARRIED)) is not None]
+    attributes = [getattr(argument, "__dict__", {}) for argument in arguments]
+    parts = [what for own in attributes if (what := own.get(_CARRIED)) is not None]
     if len(parts) < 2:
         return parts[0] if parts else Carried()
     runs = frozenset().union(*(what.runs for what in parts))
@@ -261,7 +262,7 @@ def acting(action: str | None, frame: Any, *, nests: bool = True) -> Iterator[No
     """
     watchers = [] if action is None or is_internal_query() or _within.action else list(_watchers)
     what = carried(frame)
-    ends = [end for each in watchers if what.runs and (end := each(str(action), what)) is not None]
+    ends = [end for watcher in watchers if what.runs and (end := watcher(str(action), what)) is not None]
     nests = nests and bool(watchers)
     _within.action |= nests
     failed: BaseException | None = None

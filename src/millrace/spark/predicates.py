@@ -125,7 +125,7 @@ class Applied:
 
     def columns(self) -> list[Column]:
         """Return the arguments as columns."""
-        return [sf.col(each) if isinstance(each, str) else each for each in self.arguments]
+        return [sf.col(argument) if isinstance(argument, str) else argument for argument in self.arguments]
 
 
 def check_arity(spec: PredicateSpec, positional: int, named: tuple[str, ...] = ()) -> None:

@@ -155,11 +155,11 @@ class StreamReport:
             f"log; {sums['expired']:,} expired, {sums['restored']:,} read from the log, "
             f"{sums['rebuilt']:,} cells made anew"
         )
-        for one in self.streams:
+        for stream in self.streams:
             yield (
-                f"  {one.alias}: {one.rows:,} rows, {one.late:,} late, {one.tuples:,} kept, "
-                f"{size(one.nbytes)} (indexes {size(one.index_bytes)}), log {size(one.log_bytes)} in "
-                f"{one.log_blocks:,} blocks, {one.expired:,} expired"
+                f"  {stream.alias}: {stream.rows:,} rows, {stream.late:,} late, {stream.tuples:,} kept, "
+                f"{size(stream.nbytes)} (indexes {size(stream.index_bytes)}), "
+                f"log {size(stream.log_bytes)} in {stream.log_blocks:,} blocks, {stream.expired:,} expired"
             )
         changes = self.orders()
         for change in changes[:_SHOWN_CHANGES]:
@@ -174,7 +174,7 @@ def favourites(batch: MicroBatch) -> Iterator[OrderChange]:
         taken = [(order, n) for order, n in batch.orders if order.split(" → ")[0] == stream.alias]
         if taken:
             order = taken[0][0]
-            share = sum(n for one, n in taken if _begins(one, order)) / sum(n for _, n in taken)
+            share = sum(n for other, n in taken if _begins(other, order)) / sum(n for _, n in taken)
             yield OrderChange(batch.batch, stream.alias, order, share)
 
 

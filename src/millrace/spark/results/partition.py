@@ -49,8 +49,8 @@ class Payloads:
         if self._file is None:
             # No buffer: the payloads are large, and would be copied once more.
             self._file = tempfile.TemporaryFile(buffering=0)  # noqa: SIM115  # closed below
-            for each in self._in_memory:
-                self._write(each)
+            for earlier in self._in_memory:
+                self._write(earlier)
             self._in_memory = []
         self._write(payload)
 

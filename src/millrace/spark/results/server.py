@@ -184,7 +184,7 @@ class ResultSession(Session):
 
         An error to the consumer instead, if a task has started that never committed.
         """
-        missing = sorted(number for number, each in self._partitions.items() if not each.committed)
+        missing = sorted(number for number, partition in self._partitions.items() if not partition.committed)
         if missing:
             shown = ", ".join(map(str, missing[:10]))
             self.end(

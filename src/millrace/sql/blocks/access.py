@@ -171,10 +171,10 @@ def _values(predicate: Predicate, ref: ColumnRef) -> list[pa.Scalar] | None:
             return [pa.scalar(value, kind) for value in values if value is not None]
         case And(arguments):
             sets = [_values(a, ref) for a in arguments]
-            return min((each for each in sets if each is not None), key=len, default=None)
+            return min((values_ for values_ in sets if values_ is not None), key=len, default=None)
         case Or(arguments):
             sets = [_values(a, ref) for a in arguments]
-            return None if None in sets else [value for each in sets for value in each or ()]
+            return None if None in sets else [value for values_ in sets for value in values_ or ()]
     return None
 
 

@@ -282,7 +282,7 @@ class JoinGraph:
 
     def input_of(self, relation: Relation) -> JoinInput | None:
         """Return the input that a relation is."""
-        return next((each for each in self.inputs.values() if each.relation is relation), None)
+        return next((i for i in self.inputs.values() if i.relation is relation), None)
 
     def column_of(self, attribute: Attribute) -> AliasedField | None:
         """Return the alias and the column that an attribute is, None if it is no column of an input."""
@@ -383,7 +383,7 @@ class JoinGraph:
         statement, columns = self.context.statement, self.context.names.columns
         start, end = statement.span(self.scope.select) if statement.has_span(self.scope.select) else (0, 0)
         inputs = self.inputs.values()
-        named = {name.lower() for each in inputs for name in (*each.names, *columns(each.relation))}
+        named = {name.lower() for i in inputs for name in (*i.names, *columns(i.relation))}
         parsed = {part.meta.get("start") for part in parts if isinstance(part, exp.Identifier)}
         syntax = {part.name.lower() for part in parts if isinstance(part, exp.Var)}
         syntax |= {part.sql().lower() for part in parts if isinstance(part, exp.DataType)}

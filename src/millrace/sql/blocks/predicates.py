@@ -207,5 +207,5 @@ def _reads_around(context: PlanContext, scope: Scope, node: exp.Expr) -> bool:
     """Tell whether a call may read columns of a SELECT around its own."""
     if context.names.scopes.place_of(scope.select) is None:
         return False
-    columns = [context.names.find(column) for column in node.find_all(exp.Column)]
-    return not all(each is not None and not each.why and each.scope is scope for each in columns)
+    names = [context.names.find(column) for column in node.find_all(exp.Column)]
+    return not all(name is not None and not name.why and name.scope is scope for name in names)

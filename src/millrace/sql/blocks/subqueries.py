@@ -102,7 +102,7 @@ def take_semi_joins(graph: JoinGraph, group: Collection[str]) -> list[SemiJoins]
         except Unsupported as error:
             name = "" if step.relation is None else f" {step.relation.alias}"
             context.reasons.append(f"{step.item.keyword}{name}: {error}")
-    conditions.used += [each.conjunct for each in semi_joins]
+    conditions.used += [semi_join.conjunct for semi_join in semi_joins]
     return semi_joins
 
 
@@ -291,7 +291,7 @@ class _Finder:
     def _key(self, outer: AliasedField, inner: AliasedField, *, set_operation: bool = False) -> Compare:
         equality, types = self._graph.equality(outer, inner), (outer[1].type, inner[1].type)
         # IN coerces as set operations do; only where both ways agree it is an equality.
-        alike = types[0] == types[1] or all(isinstance(each, t.IntegralType) for each in types)
+        alike = types[0] == types[1] or all(isinstance(kind, t.IntegralType) for kind in types)
         if equality is None or (set_operation and not alike):
             raise Unsupported("columns of types that Spark compares in a way of its own")
         return Compare("=", Column(equality.left), Column(equality.right), equality.type)
@@ -342,8 +342,9 @@ class _Relation:
             raise Unsupported(f"only Spark evaluates {conjunct.shown(context.shown)}")
 
     def _is_read_alone(self, term: exp.Expr) -> bool:
-        attributes = (match.attribute for _, match in _meant(self._context, term))
-        return all(source is self._input.relation for each in attributes for source, _ in each.sources)
+        matches = _meant(self._context, term)
+        sources = (source for _, match in matches for source, _ in match.attribute.sources)
+        return all(source is self._input.relation for source in sources)
 
     def column(self, node: exp.Column) -> AliasedField | None:
         """Return its column that a name means, None if it means anything else."""

@@ -203,7 +203,7 @@ class KeyFinder:
         self._under_way.append(relation)
         try:
             site = RelationSite(self._context, scope, relation)
-            if any(each.alias == KEYS for each in site.clause.relations()):
+            if any(other.alias == KEYS for other in site.clause.relations()):
                 raise Unsupported("")  # it has been tried: the values do not compare with the column
             reasons = list(site.hints(wanted))
             for way in (self._among, self._before, self._behind, self._around, self._outside):
@@ -278,7 +278,7 @@ class KeyFinder:
         for scope, use in _uses(self._context, select):
             if isinstance(use, Relation):
                 names = [name.lower() for name in self._names.columns(use)]
-                queries += self.find(scope, use, [frozenset(names[p] for p in each) for each in places])
+                queries += self.find(scope, use, [frozenset(names[p] for p in columns) for columns in places])
                 continue
             values = [compared(use)[first] for first, *_ in places]
             if not all(_is_repeatable(self._context, node) for node in values):
@@ -434,7 +434,7 @@ def _shown_places(site: RelationSite, names: frozenset[str]) -> list[int]:
     if group is not None:
         if any(group.args.get(name) for name in ("rollup", "cube", "grouping_sets", "totals", "all")):
             raise Unsupported("GROUP BY with ROLLUP, CUBE or GROUPING SETS reads all of its rows")
-        if not names & {site.column(each) for each in group.expressions}:
+        if not names & {site.column(key) for key in group.expressions}:
             raise Unsupported("an aggregate around it reads all of its rows")
     places = [
         place
@@ -570,7 +570,7 @@ class Restriction:
 
     def _check_tables(self, nodes: Iterable[exp.Expr]) -> None:
         """Refuse tables that are read twice and may differ, as far as Spark's plan shows it."""
-        for node in {id(table): table for each in nodes for table in base_tables(each)}.values():
+        for node in {id(table): table for part in nodes for table in base_tables(part)}.values():
             table = self._context.catalog.of(node)
             if table.parquet is not None or table.lookup is not None:
                 continue

@@ -152,7 +152,7 @@ def _origin(line: int, column: int, pieces: Sequence[tuple[Segment, str]], text:
     lines = "".join(piece for _, piece in pieces).split("\n")
     if line > len(lines) or column > len(lines[line - 1]):
         return None
-    place = sum(len(each) + 1 for each in lines[: line - 1]) + column
+    place = sum(len(line_text) + 1 for line_text in lines[: line - 1]) + column
     for segment, piece in pieces:
         if place < len(piece):
             return segment.origin + (place if segment.copied else 0)
@@ -198,14 +198,14 @@ def _listed(spark: SparkSession, statement: str, column: str) -> list[str]:
 
 def _near(name: str, names: Iterable[str]) -> str:
     wanted = name.replace("`", "").rsplit(".", 1)[-1].lower()
-    by_lower = {each.lower(): each for each in names if not each.startswith("__millrace")}
+    by_lower = {name.lower(): name for name in names if not name.startswith("__millrace")}
     close = get_close_matches(wanted, by_lower, n=3, cutoff=_CLOSE)
-    return f"did you mean {' or '.join(repr(by_lower[each]) for each in close)}?" if close else ""
+    return f"did you mean {' or '.join(repr(by_lower[name]) for name in close)}?" if close else ""
 
 
 def _keyword(text: str, place: int) -> str:
     """Look at the word before the one where Spark stopped, which Spark took for a name, and at that one."""
-    words = [each[0] for each in _WORD.finditer(text) if each.start() <= place]
+    words = [match[0] for match in _WORD.finditer(text) if match.start() <= place]
     for word in words[-2:]:
         close = get_close_matches(word.upper(), _KEYWORDS, n=1, cutoff=_CLOSE)
         if close and close[0] != word.upper():
