@@ -170,7 +170,7 @@ class JoinInput:
     ) -> tuple[RelationSpec, ParquetInput | FrameInput]:
         """Return its spec, and where its rows come from.
 
-        ``columns`` are those that the block reads or gives out, in its own order. ``in_cells`` says that
+        ``columns`` are those that the block reads or gives out, in their order. ``in_cells`` says that
         it is one of several streams, which cells keep.
 
         Raises:
