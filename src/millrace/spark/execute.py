@@ -76,7 +76,7 @@ class _Assembly:
             for scan in self._inputs
         ]
         self._sizes = _sizes(block.join, self._inputs, self._splits)
-        # Everything that arrives, by number: what stands beside the join comes behind its relations.
+        # Everything that arrives, by number: semi-joined relations come behind those of the join.
         self._arriving = tuple(
             relation
             if size.is_lookup
@@ -85,7 +85,7 @@ class _Assembly:
         )
         stream = None if block.stream is None else block.join.aliases.index(block.stream)
         if stream is not None:
-            # DataFrames beside a stream travel with the plan, for no exchange takes both.
+            # DataFrames joined with a stream travel with the plan, for no exchange takes both.
             self._sizes = tuple(
                 replace(size, splits=1) if isinstance(scan, FrameInput) and number != stream else size
                 for number, (scan, size) in enumerate(zip(self._inputs, self._sizes, strict=True))

@@ -167,7 +167,7 @@ class Log:
         self.put_text(_LESSONS, text)
 
     def text(self, name: str) -> str | None:
-        """Return what is kept beside the blocks under a name; None if it is nothing."""
+        """Return what is kept besides the blocks under a name; None if it is nothing."""
         found = self._state.getValue((name,))
         return None if found is None else str(found[0])
 

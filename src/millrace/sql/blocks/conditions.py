@@ -232,7 +232,7 @@ class _Branching:
         return tuple(term for term in dict.fromkeys(first) if all(term in branch for branch in rest))
 
     def rest(self, alias: str | None = None) -> dict[Predicate, str]:
-        """Return what each branch says beside the common terms, with its text; nothing if one says no more.
+        """Return what each branch says besides the common terms, with its text; nothing if one says no more.
 
         With ``alias``, only terms over that relation alone count.
         """
@@ -246,7 +246,7 @@ class _Branching:
         return rest
 
     def residuals(self) -> list[Predicate]:
-        """Return what is left for a block, beside the filters and equalities that the OR implies."""
+        """Return what is left for a block, besides the filters and equalities that the OR implies."""
         common = [p for p in self.common() if len(relations_of(p)) > 1 and as_equality(p) is None]
         rest = self.rest()
         return [*common, Or(tuple(rest))] if rest else common

@@ -1,9 +1,9 @@
-"""EXISTS, IN, their negations, and SEMI and ANTI joins: relations beside a block, searched for matches.
+"""Semi joins of a block: EXISTS, IN, their negations, and SEMI and ANTI joins.
 
-Each becomes a relation with the columns that decide a match, and an
+Each becomes a relation with the columns that decide a match, which is searched for matches, and an
 :class:`~millrace.engine.expressions.Exists` over them. Of the conditions that read both sides, equalities of
-two columns are its keys, and what else Millrace evaluates is what a match has to satisfy beside them. The
-relation has one of two forms:
+two columns are its keys, and what else Millrace evaluates is what a match has to satisfy too. The relation
+has one of two forms:
 
 - :class:`_Relation`: one relation, with the conditions that read it alone as its filters. Files are scanned
   by the tasks themselves, as those of any other relation.
@@ -59,7 +59,7 @@ _CONSTANT_ITEMS = (exp.Column, exp.Star, exp.Literal, exp.Null, exp.Boolean)
 
 @dataclass(frozen=True, eq=False)
 class SemiJoins:
-    """What one condition, or one SEMI or ANTI join, asks of relations beside a block.
+    """What one condition, or one SEMI or ANTI join, asks of other relations.
 
     Attributes:
         predicate: One Exists, or ANDs and ORs of several and of other predicates.
@@ -145,7 +145,7 @@ def _test(node: exp.Expr) -> tuple[exp.Expr, list[exp.Expr] | None] | None:
 
 
 class _Finder:
-    """Finds what a block of some inputs of a graph can ask of relations beside it."""
+    """Finds the semi joins of a block, which has some inputs of a graph."""
 
     def __init__(self, graph: JoinGraph, group: Collection[str]) -> None:
         self._graph = graph

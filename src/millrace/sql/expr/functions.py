@@ -166,7 +166,7 @@ class Typed:
         value: For the task.
         type: Spark's.
         ends: The least and greatest that a whole number can be, None for those of its type.
-        is_written: Whether it is a number in digits, and so beside a decimal as long as it is written.
+        is_written: Whether it is a number in digits, whose length counts where it meets a decimal.
     """
 
     value: Value
@@ -224,7 +224,7 @@ def _digits(op: str, left: t.DataType, right: t.DataType) -> tuple[int, int] | N
 
 
 def _as_decimal(number: Typed) -> Typed | None:
-    """Return a number as Spark takes it beside a decimal, None if that is no decimal."""
+    """Return a number as Spark takes it where it meets a decimal, None if that is no decimal."""
     if number.is_written and isinstance(number.value, Literal) and type(number.type) in DIGITS:
         written = Decimal(number.value.value)
         kind = t.DecimalType(*digits_of(written))

@@ -23,7 +23,7 @@ from millrace.spark.types import arrow_type, spark_schema
 
 _CHAR = "__CHAR_VARCHAR_TYPE_STRING"
 DIGITS: dict[type[t.DataType], int] = {t.ByteType: 3, t.ShortType: 5, t.IntegerType: 10, t.LongType: 20}
-"""Spark's types of whole numbers, and how many digits they have beside a decimal."""
+"""Spark's types of whole numbers, and how many digits they have where they meet a decimal."""
 _DATE = re.compile(r"\d{4}-\d{2}-\d{2}")
 _EXACT_DOUBLE = 1 << 53
 _EXACT_FLOAT = 1 << 24

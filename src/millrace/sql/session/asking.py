@@ -3,7 +3,7 @@
 On classic Spark a DataFrame that a text names is a temporary view under a name of ours, made once a query and
 dropped when the query is ready: what Spark has analysed keeps the rows, not the name. (``spark.sql(text,
 name=df)`` makes and drops a view at every call.) On Spark Connect the text is analysed anew for each action,
-and DataFrames travel beside it.
+and DataFrames travel with it.
 """
 
 from __future__ import annotations

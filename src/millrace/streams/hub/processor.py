@@ -18,7 +18,7 @@ from millrace.streams.hub.registry import Change, Registry
 from millrace.streams.hub.task import CHANGES, Hub
 from millrace.streams.processor import CellProcessor
 
-# What is beside the blocks of a cell's log: the changes it has seen, and its queries.
+# What a cell's log has besides blocks: the changes it has seen, and its queries.
 _SEEN, _QUERIES = "seen", "queries"
 
 
