@@ -135,7 +135,7 @@ def test_a_coordinator_that_went_with_its_executor_is_started_again(spark, numbe
 
 def test_an_iterator_that_nobody_wants_may_end_at_any_moment():
     """The garbage collector ends it in whatever thread it runs, also in one that begins or ends actions."""
-    end = coordinator._begin_action("toLocalIterator", Carried(frozenset({"abandoned"})))
+    end = coordinator._on_action("toLocalIterator", Carried(frozenset({"abandoned"})))
     over = threading.Event()
 
     def collect() -> None:

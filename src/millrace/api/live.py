@@ -74,7 +74,7 @@ class Live:
         self.url = self._server.url
         set_live_board(self._board)  # and the one before nothing more
         watch_planning(self._planned)
-        watch(self._begun)
+        watch(self._on_action)
 
     def figures(self) -> dict[str, Any]:
         """Return what is shown as dictionaries, lists, strings and numbers (docs/guides/reports.md)."""
@@ -102,7 +102,7 @@ class Live:
             if _live is self:
                 _live = None
         self._closed = True
-        unwatch(self._begun)
+        unwatch(self._on_action)
         if self._is_current():
             watch_planning(None)
             set_live_board(None)
@@ -149,7 +149,7 @@ class Live:
             if spark not in self._watches and any(run.startswith(PREFIX) for run in runs):
                 self._watches[spark] = StreamWatch(spark, self._board.batch, self._board.stream_ended)
 
-    def _begun(self, name: str, carried: Carried) -> End | None:
+    def _on_action(self, name: str, carried: Carried) -> End | None:
         query = self._board.begun(name, sorted(carried.runs)) if self._is_current() else None
         if query is None:
             return None

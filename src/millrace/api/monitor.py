@@ -105,25 +105,25 @@ def progress(spark: SparkSession | None = None, *, shown: bool | None = None) ->
             return
         line = Watch()
 
-        def begun(name: str, carried: Carried) -> None:
+        def on_action(name: str, carried: Carried) -> None:
             line.expect(_planned(name, carried))
 
         with tasks_shown(alive(session_of(spark, {})), line.tasks):
-            watch(begun)
+            watch(on_action)
             try:
                 with repeatedly(lambda: write(line.line(), False), EVERY):
                     yield
             finally:
-                unwatch(begun)
+                unwatch(on_action)
                 write(line.line(), True)
 
 
 def by_default() -> None:
     """Show a line for each action from now on that takes a while, where somebody sees it."""
-    watch(_begun)
+    watch(_on_action)
 
 
-def _begun(name: str, carried: Carried) -> End | None:
+def _on_action(name: str, carried: Carried) -> End | None:
     if carried.quiet or name in _READ or not is_seen():
         return None
     return _Line(carried.spark, prints=name == "show", tasks=_planned(name, carried)).end

@@ -133,7 +133,7 @@ def coordinator_of(
         ExecutionError: It cannot listen, or is not reached and the option ``without_coordinator`` is
             ``"fail"``.
     """
-    watch(_begin_action)
+    watch(_on_action)
     coordinator = _start(spark, options)
     why = coordinator if isinstance(coordinator, str) else _why_unreached(spark, coordinator)
     if not isinstance(coordinator, str) and not why:
@@ -143,7 +143,7 @@ def coordinator_of(
     return NoCoordinator(default_parallelism(spark), why)
 
 
-def _begin_action(_name: str, carried: Carried) -> End:
+def _on_action(_name: str, carried: Carried) -> End:
     """Close the taps of an action's runs when it ends early; Spark lets their tasks go on for seconds."""
     with _counting:
         _under_way.update(carried.runs)

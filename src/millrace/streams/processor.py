@@ -186,11 +186,11 @@ class CellProcessor(StatefulProcessor):
         for number, block in blocks:
             schema = self._task.schema_of(self._task.by_number[number])
             batches.setdefault(number, []).append(pa.ipc.read_record_batch(pa.py_buffer(block), schema))
-        found = {
+        in_time = {
             number: arrived(batches[number], self._task.by_number[number].time, watermark)
             for number in sorted(batches)
         }
-        return {number: each for number, each in found.items() if each is not None}
+        return {number: each for number, each in in_time.items() if each is not None}
 
     def _wake(self, head: Head, milliseconds: int) -> int:
         """Have the cell woken when the watermark moves on, in milliseconds of event time."""

@@ -78,5 +78,5 @@ class HubProcessor(CellProcessor):
 
     def _read(self) -> Registry:
         """Return the queries as the state has them."""
-        found = self._log.text(_QUERIES)
-        return Registry() if found is None else Registry.from_text(found)
+        text = self._log.text(_QUERIES)
+        return Registry() if text is None else Registry.from_text(text)
