@@ -138,12 +138,12 @@ def test_blocks(spark, paths, options, frames):
     run = execute(spark, Block("b", join, inputs), options)
     assert rows_of(run.frame) == sorted((n, (n % 50) // 2) for n in range(2000) if n % 2 == 0)
     if options.report:
-        assert sum(figures.output_tuples for figures in run.figures()) == 1000
+        assert sum(figures.output_tuples for figures in run.reports.figures()) == 1000
     run.frame.createOrReplaceTempView("block")
     twice = spark.sql("select a.x from block a join block b on a.x = b.x")
     assert len(twice.collect()) == 1000
     if options.report:
-        assert sum(figures.output_tuples for figures in run.figures(twice)) == 1000
+        assert sum(figures.output_tuples for figures in run.reports.figures(twice)) == 1000
 
 
 @pytest.mark.parametrize(
