@@ -114,7 +114,7 @@ class DerivedColumns:
         """Return an expression as the tasks compute it, None where only Spark does."""
 
         def lookup(name: exp.Column) -> AliasedField | None:
-            column = self._graph.lookup(name)
+            column = self._graph.column(name)
             return None if column is None else ("", column[1])
 
         typed = Translator(self._context, lookup, ends=table.ends).value(node)
@@ -127,7 +127,7 @@ class DerivedColumns:
         if parts is None:
             return None
         time, interval, sign = parts
-        column = self._graph.lookup(time) if isinstance(time, exp.Column) else None
+        column = self._graph.column(time) if isinstance(time, exp.Column) else None
         if column is None or not isinstance(column[1].type, t.TimestampType | t.TimestampNTZType):
             return None
         length = exact_length_of(self._context, interval)

@@ -145,7 +145,7 @@ def _shifted(graph: JoinGraph, columns: dict[str, str], node: exp.Expr) -> _Shif
     """Return an operand as a shifted event time; None if it is anything else."""
     node = unwrap(node)
     if isinstance(node, exp.Column):
-        return _event_time(columns, graph.lookup(node))
+        return _event_time(columns, graph.column(node))
     parts = shifted(node)
     if parts is None:
         return None

@@ -105,7 +105,7 @@ def _add_inputs(graph: JoinGraph) -> bool:
 def _split(graph: JoinGraph) -> SplitConjuncts:
     """Return the conditions of the clause by who evaluates them."""
     context = graph.context
-    translator = Translator(context, graph.lookup)
+    translator = Translator(context, graph.column)
     unscanned = {alias for alias, join_input in graph.inputs.items() if join_input.lookup}
 
     def text_of(alias: str, node: exp.Expr) -> str | None:
@@ -147,7 +147,7 @@ def _conjuncts(graph: JoinGraph, translator: Translator) -> list[Conjunct]:
             predicate = with_computed.predicate(node)
             computed = predicate is not None
         if predicate is None:
-            predicate = context.calls.in_block(node, graph.lookup, context.constants.value, values)
+            predicate = context.calls.in_block(node, graph.column, context.constants.value, values)
         result.append(
             Conjunct(node, reads, foreign, predicate, pushable(node, context.determinism), computed)
         )

@@ -289,9 +289,9 @@ class JoinGraph:
         owner = None if attribute.relation is None else self.input_of(attribute.relation)
         return None if owner is None else (owner.alias, owner.columns[attribute.sources[0][1]])
 
-    def lookup(self, column: exp.Column) -> AliasedField | None:
+    def column(self, name: exp.Column) -> AliasedField | None:
         """Return the alias and the column that a name means, None if it means anything else."""
-        attribute = self.context.names.attribute(column)
+        attribute = self.context.names.attribute(name)
         return None if attribute is None else self.column_of(attribute)
 
     def reads(self, node: exp.Expr) -> tuple[frozenset[str], frozenset[int]]:

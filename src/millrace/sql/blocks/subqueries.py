@@ -285,7 +285,7 @@ class _Finder:
         return exists, scan
 
     def _outer(self, node: exp.Column) -> AliasedField | None:
-        column = self._graph.lookup(node)
+        column = self._graph.column(node)
         return column if column is not None and column[0] in self._group else None
 
     def _key(self, outer: AliasedField, inner: AliasedField, *, set_operation: bool = False) -> Compare:
