@@ -13,7 +13,7 @@ import pyarrow as pa
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
 
 from millrace.errors import StateError
-from millrace.reports.micro_batch import told
+from millrace.reports.micro_batch import encode_cell
 from millrace.spark.exchange import NOTHING
 from millrace.spark.worker import acknowledge, keep_modules
 from millrace.streams import warm
@@ -158,7 +158,7 @@ class CellProcessor(StatefulProcessor):
             restored=cell.restored - before,
             rebuilt=int(rebuilt),
             seconds=time.perf_counter() - began,
-            cells=told(cell.streams(counted, expired), cell.orders()),
+            cells=encode_cell(cell.streams(counted, expired), cell.orders()),
         )
 
     def _counted(self, batch: pa.RecordBatch) -> int:
