@@ -12,7 +12,6 @@ from pyspark.errors import AnalysisException, ParseException
 import millrace
 from millrace.errors import InputError, MillraceWarning, OptionError
 from millrace.sql.session import errors
-from millrace.sql.session.errors import as_written
 from tests.gate import sampled
 from tests.sql.compare import bag
 
@@ -80,6 +79,7 @@ def test_an_error_comes_without_records_and_frames_of_planning(spark, files, mon
     logger = logging.getLogger("SQLQueryContextLogger")
     record = logging.LogRecord(logger.name, logging.ERROR, __file__, 1, "told", None, None)
     logged = []
+    as_written = errors.as_written
 
     def spy(*given):
         logged.append(logger.filter(record))
