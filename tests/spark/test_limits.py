@@ -96,15 +96,6 @@ def test_a_service_that_fails_at_times_loses_no_row(numbers):
     assert service.most <= 8
 
 
-def test_a_service_that_does_not_recover_fails_the_query(numbers):
-    """The error names the predicate and the reason, and the query ends."""
-    with Service(lambda x, _: "500" if x == 7 else "yes") as service:
-        ask = asking(service.url, dedupe=True, max_in_flight=8, retries=1)
-        with pytest.raises(Exception, match=r"(?s)'ask'.*ClientResponseError.*500"):
-            millrace.where(numbers, ask("x")).collect()
-    assert service.most <= 8
-
-
 def test_a_failed_job_that_runs_again_asks_nothing_twice(spark, tmp_path):
     """Only what was not answered is asked, by the same DataFrame and by others of the same function."""
     broken = {7}
