@@ -62,15 +62,6 @@ def test_the_cap_holds_over_all_tasks(numbers):
     assert service.asked == Counter(dict.fromkeys(range(120), 2))
 
 
-def test_the_rate_holds_over_all_tasks(numbers):
-    """The tasks together start no more calls than the rate allows for the time that they take."""
-    with Service(lambda *_: "yes") as service:
-        ask = asking(service.url, per_second=200)
-        assert kept(millrace.where(numbers, ask("x"))) == list(range(ROWS))
-    assert len(service.starts) == ROWS
-    assert max(service.starts) - min(service.starts) >= (ROWS - 1) / 200 * 0.95
-
-
 def test_equal_arguments_are_asked_once_a_job(numbers):
     """Each distinct argument is asked once over all tasks; the next job asks again."""
     with Service(lambda x, _: "yes" if x % 2 else "no") as service:

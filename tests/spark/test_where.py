@@ -82,7 +82,7 @@ def chained(spark):
     return df, conditions, plain.collect()
 
 
-@pytest.mark.parametrize("policy", [None, *POLICY_NAMES])
+@pytest.mark.parametrize("policy", sampled([None, *POLICY_NAMES], 4))
 def test_rows_and_order_are_those_of_sparks_where(chained, policy):
     """Whatever the policy."""
     df, conditions, rows = chained
