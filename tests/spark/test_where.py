@@ -15,7 +15,7 @@ from millrace.errors import ExecutionError, InputError, OptionError, PredicateEr
 from millrace.options import POLICY_NAMES
 from millrace.spark.patches import watch
 from tests.gate import sampled
-from tests.session import changed
+from tests.session import changed, write_stream
 
 watch()  # for conditions that are made before `millrace.where` is first looked up
 
@@ -346,14 +346,7 @@ def test_a_stream_is_filtered_as_a_table_is(spark, tmp_path):
     spark.range(0, 100, 1, 2).write.parquet(f"{tmp_path}/in")
     stream = spark.readStream.schema("id long").option("maxFilesPerTrigger", 1).parquet(f"{tmp_path}/in")
     kept = millrace.where(stream, millrace.predicate(lambda x: x % 2 == 0)("id"), sf.col("id") > 9)
-    query = (
-        kept.writeStream.format("parquet")
-        .option("path", f"{tmp_path}/out")
-        .option("checkpointLocation", f"{tmp_path}/checkpoint")
-        .trigger(availableNow=True)
-        .start()
-    )
-    query.awaitTermination()
+    write_stream(kept, tmp_path)
     rows = sorted(row.id for row in spark.read.parquet(f"{tmp_path}/out").collect())
     assert rows == list(range(10, 100, 2))
     assert millrace.report(kept).totals.output_tuples > 0
