@@ -196,7 +196,7 @@ def test_a_dear_predicate_behind_a_selective_one_is_asked_for_few_rows(spark):
 
 
 def test_an_exception_surfaces_only_where_nothing_else_rejects_the_row(spark):
-    """With the predicate's name, the row's values and the original traceback; or it counts as null."""
+    """Or it counts as null; ``test_failures`` has what is told of it."""
 
     def picky(x, s):
         if x % 10 == 7:
@@ -207,14 +207,8 @@ def test_an_exception_surfaces_only_where_nothing_else_rejects_the_row(spark):
     df = spark.range(100).selectExpr("id", "cast(id AS string) s")
     others = sf.udf(lambda x: x % 10 != 7, "boolean")
     assert millrace.where(df, fails("id", "s"), others("id")).count() == 90
-    with pytest.raises(ExecutionError) as caught:
+    with pytest.raises(ExecutionError, match="predicate 'picky' raised ValueError: not "):
         millrace.where(df, fails("id", s="s")).count()
-    message = str(caught.value)
-    for part in ("predicate 'picky' raised ValueError: not ", "s='", "id=", "in picky", "Traceback"):
-        assert part in message
-    with pytest.raises(ExecutionError) as caught:
-        millrace.where(df, fails("id", "s"), options={"mask_values": True}).count()
-    assert "id=***" in str(caught.value)
     lenient = millrace.predicate(picky, on_error="null")
     assert millrace.where(df, lenient("id", "s")).count() == 90
 
