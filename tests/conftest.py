@@ -50,8 +50,8 @@ def pytest_report_header() -> str:
 @pytest.hookimpl(tryfirst=True)  # before -m chooses
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Mark what needs the shared session, and note the tests that break a rule on purpose."""
-    # Each of these takes a minute or two: at the end one process would wait for another.
-    items.sort(key=lambda item: item.path.name != "test_sessions.py")
+    # Tests of these take a minute or more: at the end one process would wait for another.
+    items.sort(key=lambda item: (item.path.name != "test_sessions.py", "streams" not in item.path.parts))
     broken = {}
     for item in items:
         if "spark" in getattr(item, "fixturenames", ()):
