@@ -1,7 +1,7 @@
 """Spark's own daemon of Python workers, with what all of them load loaded before they are forked.
 
 Tests start hundreds: each that fails ends its worker, and imports and compiled kernels are most of what a
-small task takes. A Connect server and the command line start workers as they do for users.
+small task takes. Sessions of their own start workers as users' sessions do.
 """
 
 from __future__ import annotations

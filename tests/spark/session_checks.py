@@ -78,7 +78,6 @@ def spark():
             SparkSession.builder.master("local-cluster[2,1,1024]")
             .config("spark.executor.memory", "600m")
             .config("spark.archives", "environment.tar.gz#environment")
-            .config("spark.python.daemon.module", "tests.daemon")
             # Spark would notice that map tasks give other output when they run again, and do the whole join
             # again or give up. Rows have to be right also where it does not.
             .config(f"{CHECKSUMS}.enabled", "false")
