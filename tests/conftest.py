@@ -23,6 +23,7 @@ BROKEN_RULES = pytest.StashKey[dict[str, bool]]()
 """Tests that break a rule on purpose, and whether they run at night only."""
 
 hypothesis.settings.register_profile("gate", max_examples=100, deadline=None, derandomize=True, database=None)
+hypothesis.settings.register_profile("few", hypothesis.settings.get_profile("gate"), max_examples=10)
 hypothesis.settings.register_profile(
     "nightly",
     max_examples=1250,
@@ -49,6 +50,8 @@ def pytest_report_header() -> str:
 @pytest.hookimpl(tryfirst=True)  # before -m chooses
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Mark what needs the shared session, and note the tests that break a rule on purpose."""
+    # Tests of these take a minute or more: at the end one process would wait for another.
+    items.sort(key=lambda item: (item.path.name != "test_sessions.py", "streams" not in item.path.parts))
     broken = {}
     for item in items:
         if "spark" in getattr(item, "fixturenames", ()):

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 PROFILE = os.environ.get("MILLRACE_PROFILE", "gate")
-"""``gate`` or ``nightly``."""
+"""``gate``, ``nightly``, or ``few`` for what runs the gate's own tests within a test."""
 
 
 def sampled(values: Iterable[Any], every: int = 2) -> list[Any]:

@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming import StreamingQuery
 
 
 os.environ.setdefault("SPARK_CONF_DIR", str(Path(__file__).parent / "conf"))
@@ -56,6 +57,22 @@ def wait_for(find: Callable[[], T], seconds: float = 60.0) -> T:
         assert time.monotonic() < deadline, "not in time"
         time.sleep(0.05)
     return found
+
+
+def write_stream(
+    stream: DataFrame, folder: Path, name: str = "out", title: str | None = None
+) -> StreamingQuery:
+    """Write all that a stream has to a folder of that name, from where an earlier call has stopped."""
+    writer = stream.writeStream if title is None else stream.writeStream.queryName(title)
+    query = (
+        writer.format("parquet")
+        .option("path", str(folder / name))
+        .option("checkpointLocation", str(folder / f"{name}_checkpoint"))
+        .trigger(availableNow=True)
+        .start()
+    )
+    query.awaitTermination()
+    return query
 
 
 @contextmanager

@@ -260,16 +260,6 @@ def test_join_arguments_are_checked(spark, files):
         join({}, spark=spark)
 
 
-def test_changed_files_are_seen(spark, tmp_path, views):
-    """A table that is written again between two queries is read again."""
-    path = str(tmp_path / "t")
-    for value in (1, 2):
-        spark.range(value, value + 1).write.mode("overwrite").parquet(path)
-        assert bag(
-            sql("select t.id from t, b where t.id = b.id", spark=spark, tables={"t": path, "b": views["b"]})
-        ) == ({"(1,)": 2} if value == 1 else {"(2,)": 1})
-
-
 def test_partitioned_folders(spark, tmp_path, views):
     """Partition columns of a folder join and filter like others."""
     path = str(tmp_path / "parts")

@@ -5,9 +5,8 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections import Counter
-from collections.abc import Callable
-from concurrent.futures import Future
-from typing import Self
+from collections.abc import Callable, Coroutine
+from typing import Any, Self
 
 from aiohttp import web
 
@@ -20,35 +19,44 @@ class Served:
 
     Attributes:
         url: Of the root.
+        port: The same each time that it opens.
     """
 
     url = ""
+    port = 0
 
     def routes(self) -> list[web.AbstractRouteDef]:
         """Return what is served."""
         raise NotImplementedError
 
     def __enter__(self) -> Self:
-        ready: Future[str] = Future()
-        self._thread = threading.Thread(target=lambda: asyncio.run(self._run(ready)))
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever)
         self._thread.start()
-        self.url = ready.result(10) + self.url
+        self.within(self.open())
+        self.url = f"http://127.0.0.1:{self.port}{self.url}"
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._loop.call_soon_threadsafe(self._stop.set)
+        self.within(self.close())
+        self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
+        self._loop.close()
 
-    async def _run(self, ready: Future[str]) -> None:
-        self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
+    def within(self, work: Coroutine[Any, Any, None]) -> None:
+        """Do something in the thread that serves."""
+        asyncio.run_coroutine_threadsafe(work, self._loop).result(60)
+
+    async def open(self) -> None:
         application = web.Application()
         application.add_routes(self.routes())
-        runner = web.AppRunner(application, handler_cancellation=True, shutdown_timeout=0.1)
-        await runner.setup()
-        await web.TCPSite(runner, "127.0.0.1", 0).start()
-        ready.set_result(f"http://127.0.0.1:{runner.addresses[0][1]}")
-        await self._stop.wait()
-        await runner.cleanup()
+        self._runner = web.AppRunner(application, handler_cancellation=True, shutdown_timeout=0.1)
+        await self._runner.setup()
+        await web.TCPSite(self._runner, "127.0.0.1", self.port, reuse_address=True).start()
+        self.port = self._runner.addresses[0][1]
+
+    async def close(self) -> None:
+        await self._runner.cleanup()
 
 
 class Service(Served):

@@ -98,16 +98,6 @@ async def test_a_source_that_does_not_come_back_ends_the_query_with_what_to_do()
     service.session.close()
 
 
-async def test_without_a_breaker_it_is_asked_for_ever():
-    """As many at once as before."""
-    service = Service(None)
-    for _ in range(200):
-        service.ask()
-        assert len(service.out) == CALLS
-        service.end(0, DOWN)
-    service.session.close()
-
-
 STEPS = st.lists(
     st.tuples(st.sampled_from([DOWN, DOWN, DOWN, "", None]), st.integers(0, CALLS - 1), st.integers(0, 3)),
     min_size=20,

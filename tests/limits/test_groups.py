@@ -15,6 +15,7 @@ from millrace.limits.budget import Budget
 from millrace.limits.client import Client
 from millrace.limits.registration import Registration, Settings
 from tests.limits.service import Service
+from tests.session import write_stream
 from tests.spark.test_limits import asking
 
 
@@ -101,19 +102,8 @@ def test_answers_and_limits_last_over_the_micro_batches_of_a_stream(spark, tmp_p
         )
     with Service(lambda x, _: "yes" if x % 2 else "no") as service:
         ask = asking(service.url, dedupe=True, max_in_flight=2)
-        stream = (
-            spark.readStream.schema("id long, x int")
-            .option("maxFilesPerTrigger", 1)
-            .parquet(str(tmp_path / "in" / "*"))
-        )
-        query = (
-            millrace.where(stream, ask("x"))
-            .writeStream.format("parquet")
-            .option("checkpointLocation", str(tmp_path / "checkpoint"))
-            .trigger(availableNow=True)
-            .start(str(tmp_path / "out"))
-        )
-        query.awaitTermination()
+        reader = spark.readStream.schema("id long, x int").option("maxFilesPerTrigger", 1)
+        query = write_stream(millrace.where(reader.parquet(str(tmp_path / "in" / "*")), ask("x")), tmp_path)
         assert len(query.recentProgress) >= 3
     assert spark.read.parquet(str(tmp_path / "out")).count() == 30
     assert service.asked == dict.fromkeys(range(10), 1)

@@ -7,55 +7,13 @@ import subprocess
 import sys
 
 import pytest
-from hypothesis import given, settings, strategies as st
 
 from millrace.errors import BudgetError
 from millrace.limits.budget import Budget, Spent
 from millrace.limits.client import Client
-from millrace.limits.clock import VirtualClock
 from millrace.limits.coordinator import Coordinator
 from millrace.limits.ledger import LastingSpending, Spendings
-from millrace.limits.limiter import Limiter
 from millrace.limits.registration import Registration
-
-
-@settings(max_examples=150, deadline=None, derandomize=True)
-@given(
-    st.lists(st.tuples(st.integers(0, 8), st.booleans(), st.booleans()), min_size=1, max_size=200),
-    st.none() | st.integers(1, 120),
-    st.none() | st.integers(1, 400),
-    st.integers(1, 4),
-)
-def test_no_more_is_spent_than_promised_over_restarts(tmp_path_factory, calls, requests, most, cap):
-    """Who is killed may lose a share of the budget, and nothing who ends in order."""
-    folder, made, lost, cost = tmp_path_factory.mktemp("answers"), 0, 0, 0
-    budget = Budget(requests, most)
-    spending = LastingSpending(budget, folder, "one")
-    limiter = Limiter(VirtualClock(), cap, None, spending=spending)
-    under_way = []
-    for number, (price, ends, is_killed) in enumerate(calls):
-        limiter.request(0, number)
-        under_way += [grant.ticket for grant in limiter.grants()]
-        while under_way:
-            limiter.release(0, under_way.pop(0), float(price))
-            made, cost = made + 1, cost + price
-            under_way += [grant.ticket for grant in limiter.grants()]
-        if ends:
-            if is_killed:
-                lost += 1
-            else:
-                spending.settle()
-            before = spending
-            spending = LastingSpending(budget, folder, "one")
-            assert spending.cost >= before.cost
-            assert requests is None or spending.requests >= before.requests
-            if not is_killed:
-                assert (spending.requests, spending.cost) == (before.requests, before.cost)
-            limiter = Limiter(VirtualClock(), cap, None, spending=spending)
-    assert made <= (requests or made)
-    assert cost <= (most or cost) + 8
-    if requests is not None and most is None:
-        assert made >= min(len(calls), requests - lost * (requests // 64 + 1))
 
 
 def test_a_budget_is_of_a_stream_whichever_plan_and_process_it_runs_in(tmp_path):

@@ -152,22 +152,6 @@ def test_a_quiet_time_saves_up_no_starts():
     assert play.limiter.due() == pytest.approx(3600.1)
 
 
-@LAWS
-@given(caps, steps)
-def test_owners_that_are_gone_leave_nothing_behind(cap, actions):
-    """When all are dropped no permit is out, nobody waits, and the whole cap is free again."""
-    play = Play(cap, None)
-    for action in actions:
-        play.step(*action)
-        play.take()
-    for owner in range(OWNERS):
-        play.step("drop", owner, 0)
-    assert (play.limiter.in_flight, play.limiter.waiting, play.limiter.due()) == (0, 0, None)
-    for _ in range(cap or 10):
-        play.step("request", 0, 0)
-    assert len(play.take()) == (cap or 10)
-
-
 def test_a_request_that_is_released_while_it_waits_is_withdrawn():
     """The place in the queue goes to the next; releasing twice, or what never was, changes nothing."""
     limiter = Limiter(VirtualClock(), 1, None)

@@ -18,9 +18,8 @@ from millrace.limits.client import Client
 from millrace.limits.lookup_session import LookupSession
 from millrace.limits.progress import FailedKey
 from millrace.limits.registration import Registration
-from tests.limits import hammer
 from tests.limits.hammer import rows_of
-from tests.limits.test_server import PATIENCE, SPAWN, frame, raw
+from tests.limits.test_server import PATIENCE, frame, raw
 
 KEY, OTHER, THIRD = b"k" * 16, b"o" * 16, b"t" * 16
 BUSY = Failure("HTTP 503", "busy", 3, '["a"]')
@@ -254,46 +253,6 @@ async def test_who_has_left_is_counted_whole(coordinator, clients, monkeypatch):
     await one.close()
     prices = coordinator.progress("run")[1]
     assert (prices.keys, prices.done, prices.requests) == (1, 1, 1)
-
-
-async def test_a_killed_process_hands_on_what_it_was_asking(coordinator, clients, monkeypatch):
-    """kill -9 while it has a turn and keys: both go to the one that waits."""
-    monkeypatch.setattr("millrace.limits.server.GRACE_SECONDS", 0.2)
-    ours, theirs = SPAWN.Pipe()
-    victim = SPAWN.Process(
-        target=hammer.hold_keys, args=(coordinator.address, "run/0/1", [KEY, OTHER], theirs)
-    )
-    victim.start()
-    assert ours.poll(PATIENCE) and ours.recv() == 2
-    (one,) = await clients("run/0/1")
-    claimed = await one.claim([KEY, THIRD])
-    assert (claimed.ask, claimed.waiting) == ([THIRD], [KEY])
-    victim.kill()
-    async with one.permit():
-        assert await one.notification() == Notification(ask=[KEY])
-    one.settle(rows_of([KEY]))
-    assert found(await one.claim([KEY])) == {KEY: [KEY]}
-    await one.close()
-    victim.join(PATIENCE)
-
-
-def test_processes_ask_each_key_once_between_them(coordinator):
-    """Three tasks that all want the same keys, in different orders, have all rows; no key is asked twice."""
-    keys = [number.to_bytes(16, "big") for number in range(3000)]
-    pipes = [SPAWN.Pipe() for _ in range(3)]
-    workers = []
-    for number, (_, theirs) in enumerate(pipes):
-        mixed = keys[number * 700 :] + keys[: number * 700]
-        workers.append(
-            SPAWN.Process(target=hammer.look_up, args=(coordinator.address, "run/0/0", mixed, theirs))
-        )
-    for worker in workers:
-        worker.start()
-    asked = [key for ours, _ in pipes if ours.poll(PATIENCE) for key in ours.recv()]
-    for worker in workers:
-        worker.join(PATIENCE)
-    assert sorted(asked) == keys
-    assert coordinator.progress("run")[0].done == 3000
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,6 @@ from millrace.limits.client import Client
 from millrace.limits.coordinator import Coordinator
 from millrace.limits.registration import Address, Settings
 from millrace.limits.tls import _made, context_of, server_context
-from tests.limits import hammer
 from tests.limits.hammer import rows_of
 from tests.limits.running import PATIENCE, run
 
@@ -33,23 +32,6 @@ async def take_a_turn(address: Address, namespace: str = "n", settings: Settings
     async with limits.permit():
         pass
     await limits.close()
-
-
-def test_the_cap_holds_over_processes(coordinator):
-    """Four processes with 150 calls each have never more than three under way between them."""
-    now, most = SPAWN.Value("i", 0), SPAWN.Value("i", 0)
-    settings = Settings(max_in_flight=3)
-    workers = [
-        SPAWN.Process(target=hammer.take_turns, args=(coordinator.address, settings, 150, now, most))
-        for _ in range(4)
-    ]
-    for worker in workers:
-        worker.start()
-    for worker in workers:
-        worker.join(2 * PATIENCE)
-    assert [worker.exitcode for worker in workers] == [0] * 4
-    assert most.value == 3
-    assert coordinator.in_flight("hammer") == now.value == 0
 
 
 def raw(address: Address, *pieces: bytes, before_last: bytes = b"") -> bytes:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import sqlite3
 import threading
-from contextlib import asynccontextmanager, closing, contextmanager
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
@@ -23,9 +22,7 @@ from millrace.limits.lookup_session import LookupSession
 from millrace.limits.progress import FailedKey, LookupProgress
 from millrace.limits.secrets import Secrets
 from millrace.lookups.asking import Asking
-from millrace.lookups.database import database
 from millrace.lookups.function import function
-from millrace.lookups.http import http
 from millrace.lookups.index import LookupIndex
 from millrace.lookups.index_spec import IndexSpec, OnError
 from millrace.lookups.loop import Loop
@@ -36,7 +33,6 @@ from tests.engine.eddy.access_cases import options, plans
 from tests.engine.eddy.blocks import block
 from tests.engine.eddy.oracle import Case, cases, multiset
 from tests.limits.test_server import PATIENCE
-from tests.lookups import web
 from tests.lookups.tables import TableSource, lookups
 
 INT = pa.int64()
@@ -131,16 +127,6 @@ def _shuffler(turns: list[int]):
             await asyncio.sleep(0)
 
     return wait
-
-
-@pytest.mark.parametrize("policy", POLICY_NAMES)
-@pytest.mark.parametrize("online", [False, True])
-def test_requests_are_the_distinct_keys(policy: str, online: bool) -> None:
-    """Section 4.2: R has 60 tuples with 25 values of ``a``; the index on S is asked 25 times."""
-    source = TableSource(S)
-    found = look_up(source, options=Options(policy=policy, online=online)).rows
-    assert multiset(found) == joined().expected()
-    assert sorted(source.asked.elements()) == [(n,) for n in range(25)]
 
 
 def test_keys_are_batched_when_more_are_due_than_may_be_in_flight() -> None:
@@ -565,68 +551,3 @@ def test_rows_that_cannot_be_shared_are_told_to_whoever_waits(monkeypatch) -> No
         for thread in threads:
             thread.join(PATIENCE)
     assert len(errors) == 2 and all("bind more columns" in each for each in errors)
-
-
-@asynccontextmanager
-async def _served(fault: web.Handler):
-    """A service over HTTP that has rows for keys, unless 13 is among them."""
-
-    async def answer(request):
-        keys = list(map(int, request.query["x"].split(",")))
-        if 13 in keys:
-            return await fault(request)
-        return await web.answering([{"x": key, "y": key} for key in keys])(request)
-
-    async with web.serving(answer) as seen:
-        yield seen.url + "/rows?x={x}"
-
-
-def _stored(folder) -> str:
-    """A database with a text where a number belongs."""
-    with closing(sqlite3.connect(folder / "base")) as base, base:
-        base.execute("CREATE TABLE s (x INTEGER, y)")
-        base.executemany("INSERT INTO s VALUES (?, ?)", [(x, "oops" if x == 13 else x) for x in range(100)])
-    return f"sqlite:///{folder / 'base'}"
-
-
-def _of_function(x: list[int]) -> list[dict[str, int]]:
-    if 13 in x:
-        raise ValueError("bad \udcff key")
-    return [{"x": each, "y": each} for each in x]
-
-
-@pytest.mark.parametrize(
-    "fault",
-    [
-        web.answering({"error": "bad key"}, 400),
-        web.answering("{no JSON"),
-        web.answering([{"x": 13, "y": "oops"}]),
-        web.resets,
-        web.truncates,
-        web.stalls,
-        "function",
-        "database",
-    ],
-    ids=["status", "malformed", "unfit", "dropped", "truncated", "hanging", "function", "database"],
-)
-def test_a_key_at_fault_fails_alone_whatever_is_asked(fault, tmp_path, monkeypatch) -> None:
-    """One of a hundred, in batches of twenty: ninety-nine have their rows, and the one is listed."""
-    monkeypatch.setattr("millrace.lookups.asking.FIRST_WAIT", 0.0)
-    monkeypatch.setattr("millrace.lookups.asking._backoff", lambda state: 0.0)
-    case = block({"r": pa.table({"a": range(100)}), "s": S}, ["r.a = s.x"])
-    terms = {"batch": 20, "retries": 1, "timeout": 0.2 if fault is web.stalls else 10.0}
-    with lookups() as maker:
-        if fault == "function":
-            source, service = function(_of_function, **terms), None
-        elif fault == "database":
-            source, service = database(_stored(tmp_path), "s", **terms), None
-        else:
-            service = _served(fault)
-            source = http(maker.loop.start(service.__aenter__).result(), check=False, **terms)
-        index = maker.index("s", ("x",), source, on_error="skip", schema=S.schema)
-        found = run(case, {"s": [index]}, chunk=100)
-        failed = maker.rooms["s"].failed()
-        if service is not None:
-            maker.loop.start(lambda: service.__aexit__(None, None, None)).result()
-    assert [each.key for each in failed] == ['{"x": 13}']
-    assert sorted(found.column(0).to_pylist()) == sorted(set(range(100)) - {13})

@@ -163,7 +163,7 @@ from millrace.predicates.identity import identity_of
 
 def of(words, more):
     def known(x):
-        return x in words or x in more["a"][0]
+        return x in words or x in more["a"][0] or x in {"one", "two", "three"}
     known.__module__ = "m"
     return identity_of(known, "known")
 
@@ -172,14 +172,14 @@ print(of({"ham", "spam", "eggs"}, {"a": [frozenset(("b", "c", "d"))]}), of({"ham
 
 
 def test_captured_sets_are_known_again_by_another_process():
-    """In each process a set has an order of its own; other members make another function."""
+    """Those of its code too: each process orders sets in its own way. Other members make another function."""
 
     def said(seed):
         environment = {**os.environ, "PYTHONHASHSEED": str(seed)}
         command = [sys.executable, "-c", CAPTURED]
         return subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout
 
-    (one,) = {said(seed) for seed in (1, 2, 3)}
+    (one,) = {said(seed) for seed in (1, 2)}
     assert len(set(one.split(" function "))) == 2
 
 

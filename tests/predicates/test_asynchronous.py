@@ -192,22 +192,6 @@ def test_the_service_sees_calls_at_the_rate(coordinator):
     assert max(service.starts) - began >= 31 / 100 * 0.95
 
 
-def test_each_distinct_argument_is_asked_once(coordinator):
-    """Four callers with the same arguments ask each once between them, and all have the answers."""
-    values = [*range(40), *range(0, 40, 2), None]
-    with Service(lambda x, _: "yes" if x % 3 else "no") as service:
-        pieces = [values, values[::-1], values[7:] + values[:7], values[:30]]
-
-        async def asking(x):
-            return None if x is None else await ask(service.url)(x)
-
-        outcomes = several(asking, pieces, coordinator.address, "once", dedupe=True)
-    assert service.asked == Counter(range(40))
-    assert sum(outcome.calls for outcome in outcomes) == 41
-    for piece, outcome in zip(pieces, outcomes, strict=True):
-        assert outcome.truth.tolist() == [int(x is not None and x % 3 > 0) for x in piece]
-
-
 def test_a_failure_is_shared_like_an_answer(coordinator):
     """An argument that fails in all attempts fails for everyone, without being asked again."""
     with Service(lambda x, _: "500" if x == 3 else "yes") as service:

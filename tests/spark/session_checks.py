@@ -41,7 +41,8 @@ from millrace.spark.block import Block, FrameInput, ParquetInput
 from millrace.spark.execute import execute
 from millrace.spark.failures import translated
 from millrace.streams.feeds.rows import Feed
-from tests.session import ROCKSDB, changed, wait_for
+from tests.gate import sampled
+from tests.session import ROCKSDB, changed, wait_for, write_stream
 from tests.spark.column_chains import TAKEN, differing
 from tests.sql.compare import bag
 
@@ -53,6 +54,11 @@ TAKE_ALL = {"take_all": True}
 def at_night_on(kind: str):
     """Leave a check to the night on one kind of session; the gate runs it on the other."""
     return pytest.mark.nightly if kind == KIND else lambda check: check
+
+
+def but_for(kind: str, *values):
+    """Leave some values of a check to the night on one kind of session."""
+    return pytest.param(*values, marks=pytest.mark.nightly if kind == KIND else ())
 
 
 CHECKSUMS = "spark.sql.shuffle.orderIndependentChecksum"
@@ -115,9 +121,9 @@ def rows_of(frame) -> list[tuple]:
     ("options", "frames"),
     [
         (Options(), ()),
-        (Options(placement="hypercube", cells=3), ()),
-        (Options(), ("small",)),
-        (Options(report=False), ()),
+        but_for("cluster", Options(placement="hypercube", cells=3), ()),
+        but_for("cluster", Options(), ("small",)),
+        but_for("cluster", Options(report=False), ()),
     ],
     ids=["in place", "hypercube", "mixed", "no report"],
 )
@@ -149,12 +155,15 @@ def test_blocks(spark, paths, options, frames):
 @pytest.mark.parametrize(
     "text",
     [
-        "select count(*) from big join small on big.k = small.k",
-        "select big.k, count(*) n from big join small using (k) group by 1",
-        """
-        select a.k from big a, small b where a.k = b.k and a.big < 9
-        union all select c.small from small c, small d where c.k = d.k
-        """,
+        but_for("cluster", "select count(*) from big join small on big.k = small.k"),
+        but_for("cluster", "select big.k, count(*) n from big join small using (k) group by 1"),
+        but_for(
+            "cluster",
+            """
+            select a.k from big a, small b where a.k = b.k and a.big < 9
+            union all select c.small from small c, small d where c.k = d.k
+            """,
+        ),
         """
         with w as (select big.k, count(*) n from big join small using (k) group by 1)
         select k, n from w where n >= (select max(n) from w) union all select n, k from w where k < 9
@@ -260,21 +269,8 @@ def test_streams(spark, paths, tmp_path):
     spark.read.parquet(paths["big"]).write.parquet(f"{tmp_path}/in")
     odd = millrace.predicate(lambda x: x % 2 == 1, name="odd")
     stream = spark.readStream.schema("k long, big long").parquet(f"{tmp_path}/in")
-    write(millrace.where(stream, odd("big")), tmp_path)
+    write_stream(millrace.where(stream, odd("big")), tmp_path)
     assert spark.read.parquet(f"{tmp_path}/out").count() == 1000
-
-
-def write(stream, folder):
-    """Write all that a stream has."""
-    query = (
-        stream.writeStream.format("parquet")
-        .option("path", f"{folder}/out")
-        .option("checkpointLocation", f"{folder}/checkpoint")
-        .trigger(availableNow=True)
-        .start()
-    )
-    query.awaitTermination()
-    return query
 
 
 @at_night_on("cluster")
@@ -309,15 +305,17 @@ def test_chains_of_columns(spark, tmp_path):
 @pytest.mark.connect
 @pytest.mark.parametrize(
     "text",
-    [
-        "select l.v a, r.v b from lv l join rv r on l.id = r.id",
-        "select l.v a, r.v b, (select max(v) from lv) c from lv l join rv r on l.id = r.id",
-        "select l.v a, r.m b from lv l join (select id, max(v) m from rv group by id) r using (id)",
-        """
-        select q.v a, l.v b from (select l.id, r.v from lv l join rv r on l.id = r.id) q
-        full join lv l on l.id = q.id
-        """,
-    ],
+    sampled(
+        [
+            "select l.v a, r.v b, (select max(v) from lv) c from lv l join rv r on l.id = r.id",
+            "select l.v a, r.v b from lv l join rv r on l.id = r.id",
+            """
+            select q.v a, l.v b from (select l.id, r.v from lv l join rv r on l.id = r.id) q
+            full join lv l on l.id = q.id
+            """,
+            "select l.v a, r.m b from lv l join (select id, max(v) m from rv group by id) r using (id)",
+        ]
+    ),
 )
 def test_views_that_change_between_a_query_and_its_action(spark, tmp_path, text):
     """All are seen as they were, or all as they are."""
@@ -366,7 +364,8 @@ def test_joins_of_streams_and_a_lookup(spark, stateful, tmp_path):
         JOIN n ON n.k = o.order_id WHERE p.t BETWEEN o.t AND o.t + INTERVAL 30 SECONDS
     """
     with millrace.streams.log(spark, f"{tmp_path}/figures.jsonl"):
-        query = write(millrace.sql(text, spark=spark, tables={**feeds(spark, 900), "n": table}), tmp_path)
+        joined = millrace.sql(text, spark=spark, tables={**feeds(spark, 900), "n": table})
+        query = write_stream(joined, tmp_path)
     report = millrace.streams.report(query)
     out = spark.read.parquet(f"{tmp_path}/out")
     assert out.count() == report.totals["results"] > 400

@@ -1,20 +1,19 @@
-"""A web service on a fixed port, in a thread of its own, that can misbehave, stop and come back."""
+"""A web service that can misbehave, stop and come back."""
 
 from __future__ import annotations
 
 import asyncio
-import socket
-import threading
 from collections import Counter
 from collections.abc import Callable
-from typing import Self
 
 from aiohttp import web
+
+from tests.limits.service import Served
 
 KEYS = 40
 
 
-class Shop:
+class Shop(Served):
     """Answers ``GET /{k}`` with ``[{"k": k, "v": "value {k}"}]``, 404 for keys it does not have.
 
     Attributes:
@@ -29,10 +28,6 @@ class Shop:
     """
 
     def __init__(self) -> None:
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            self.port = probe.getsockname()[1]
-        self.url = f"http://127.0.0.1:{self.port}"
         self.behave: Callable[[int, int], str] = lambda key, before: "ok"
         self.latency = 0.0
         self.asked: Counter[int] = Counter()
@@ -41,18 +36,8 @@ class Shop:
         self.headers: set[str] = set()
         self.queries: set[str] = set()
 
-    def __enter__(self) -> Self:
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever)
-        self._thread.start()
-        self._within(self._open())
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._within(self._close())
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join()
-        self._loop.close()
+    def routes(self) -> list[web.AbstractRouteDef]:
+        return [web.get("/{k}", self._answer)]
 
     def restart(self, after: int, pause: float) -> None:
         """Stop once so many keys are answered, connections broken off, and come back after a pause."""
@@ -60,25 +45,12 @@ class Shop:
         async def again() -> None:
             while len(self.answered) < after:
                 await asyncio.sleep(0.001)
-            await self._close()
+            await self.close()
             self.restarts += 1
             await asyncio.sleep(pause)
-            await self._open()
+            await self.open()
 
-        self._within(again())
-
-    def _within(self, work) -> None:
-        asyncio.run_coroutine_threadsafe(work, self._loop).result(60)
-
-    async def _open(self) -> None:
-        application = web.Application()
-        application.router.add_get("/{k}", self._answer)
-        self._runner = web.AppRunner(application, handler_cancellation=True, shutdown_timeout=0.0)
-        await self._runner.setup()
-        await web.TCPSite(self._runner, "127.0.0.1", self.port, reuse_address=True).start()
-
-    async def _close(self) -> None:
-        await self._runner.cleanup()
+        self.within(again())
 
     async def _answer(self, request: web.Request) -> web.StreamResponse:
         key = int(request.match_info["k"])

@@ -93,7 +93,7 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize(("frames", "options", "plan"), CASES)
+@pytest.mark.parametrize(("frames", "options", "plan"), sampled(CASES))
 def test_every_placement_gives_the_same_rows(spark, tpch_tiny, expected, frames, options, plan):
     """In place, by blocks, or both; from Parquet, from DataFrames, or both."""
     block = Block("b", join_of(tpch_tiny), inputs_of(spark, tpch_tiny, frames))

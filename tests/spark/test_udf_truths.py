@@ -238,7 +238,6 @@ def test_an_object_of_no_type_of_pythons_own_is_an_error_if_pickled(spark):
 
 
 @pytest.mark.nightly
-@pytest.mark.nightly
 @pytest.mark.parametrize("kind", KINDS)
 def test_spark_fails_where_it_is_said_to(spark, kind):
     """The list of what Spark fails for is right: a case that Spark accepts some day belongs to the others."""

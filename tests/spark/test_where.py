@@ -15,7 +15,7 @@ from millrace.errors import ExecutionError, InputError, OptionError, PredicateEr
 from millrace.options import POLICY_NAMES
 from millrace.spark.patches import watch
 from tests.gate import sampled
-from tests.session import changed
+from tests.session import changed, write_stream
 
 watch()  # for conditions that are made before `millrace.where` is first looked up
 
@@ -82,7 +82,7 @@ def chained(spark):
     return df, conditions, plain.collect()
 
 
-@pytest.mark.parametrize("policy", [None, *POLICY_NAMES])
+@pytest.mark.parametrize("policy", sampled([None, *POLICY_NAMES], 4))
 def test_rows_and_order_are_those_of_sparks_where(chained, policy):
     """Whatever the policy."""
     df, conditions, rows = chained
@@ -196,7 +196,7 @@ def test_a_dear_predicate_behind_a_selective_one_is_asked_for_few_rows(spark):
 
 
 def test_an_exception_surfaces_only_where_nothing_else_rejects_the_row(spark):
-    """With the predicate's name, the row's values and the original traceback; or it counts as null."""
+    """Or it counts as null; ``test_failures`` has what is told of it."""
 
     def picky(x, s):
         if x % 10 == 7:
@@ -207,14 +207,8 @@ def test_an_exception_surfaces_only_where_nothing_else_rejects_the_row(spark):
     df = spark.range(100).selectExpr("id", "cast(id AS string) s")
     others = sf.udf(lambda x: x % 10 != 7, "boolean")
     assert millrace.where(df, fails("id", "s"), others("id")).count() == 90
-    with pytest.raises(ExecutionError) as caught:
+    with pytest.raises(ExecutionError, match="predicate 'picky' raised ValueError: not "):
         millrace.where(df, fails("id", s="s")).count()
-    message = str(caught.value)
-    for part in ("predicate 'picky' raised ValueError: not ", "s='", "id=", "in picky", "Traceback"):
-        assert part in message
-    with pytest.raises(ExecutionError) as caught:
-        millrace.where(df, fails("id", "s"), options={"mask_values": True}).count()
-    assert "id=***" in str(caught.value)
     lenient = millrace.predicate(picky, on_error="null")
     assert millrace.where(df, lenient("id", "s")).count() == 90
 
@@ -346,14 +340,7 @@ def test_a_stream_is_filtered_as_a_table_is(spark, tmp_path):
     spark.range(0, 100, 1, 2).write.parquet(f"{tmp_path}/in")
     stream = spark.readStream.schema("id long").option("maxFilesPerTrigger", 1).parquet(f"{tmp_path}/in")
     kept = millrace.where(stream, millrace.predicate(lambda x: x % 2 == 0)("id"), sf.col("id") > 9)
-    query = (
-        kept.writeStream.format("parquet")
-        .option("path", f"{tmp_path}/out")
-        .option("checkpointLocation", f"{tmp_path}/checkpoint")
-        .trigger(availableNow=True)
-        .start()
-    )
-    query.awaitTermination()
+    write_stream(kept, tmp_path)
     rows = sorted(row.id for row in spark.read.parquet(f"{tmp_path}/out").collect())
     assert rows == list(range(10, 100, 2))
     assert millrace.report(kept).totals.output_tuples > 0

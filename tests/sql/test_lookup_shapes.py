@@ -9,6 +9,7 @@ import pytest
 
 from millrace import query
 from millrace.errors import InputError
+from tests.gate import examples
 from tests.sql import lookup_tables
 from tests.sql.compare import bag
 
@@ -78,8 +79,9 @@ def given(spark):
         spark.catalog.dropTempView(name)
 
 
+@pytest.mark.law
 @pytest.mark.slow
-@pytest.mark.parametrize("text", shapes(7, 6))
+@pytest.mark.parametrize("text", shapes(7, examples(3, 60)))
 def test_no_shape_gives_a_wrong_answer(spark, given, text):
     """Each gives the rows that Spark gives for the same tables, or an error that says what would work."""
     try:

@@ -35,10 +35,10 @@ READ = {
 }
 
 
-@pytest.fixture
-def asked(tmp_path):
+@pytest.fixture(scope="module")
+def asked(tmp_path_factory):
     """A predicate, and how many times it was asked since the last look, in whatever process."""
-    log = tmp_path / "asked"
+    log = tmp_path_factory.mktemp("sharing") / "asked"
 
     @millrace.predicate
     def told(x: int) -> bool:
@@ -52,6 +52,16 @@ def asked(tmp_path):
         return found
 
     return told, count
+
+
+@pytest.fixture(scope="module")
+def once(spark, rows, asked) -> int:
+    """How many times it is asked where the definition is read once."""
+    told, count = asked
+    text = f"with w as ({JOINED}) select * from w"
+    options = {"policy": "fixed"}
+    millrace.sql(text, spark=spark, tables=rows, options=options, predicates={"told": told}).collect()
+    return count()
 
 
 def _count(spark, views, asked, text: str) -> tuple[int, bool]:
@@ -68,17 +78,15 @@ def _count(spark, views, asked, text: str) -> tuple[int, bool]:
 
 @pytest.mark.spark
 @pytest.mark.parametrize("text", sampled(pytest.param(text, id=name) for name, text in READ.items()))
-def test_a_definition_that_is_read_several_times_is_computed_once(spark, views, asked, text):
+def test_a_definition_that_is_read_several_times_is_computed_once(spark, views, asked, once, text):
     """Its block asks its predicate no more often than when the definition is read once."""
-    once, _ = _count(spark, views, asked, f"with w as ({JOINED}) select * from w")
     assert _count(spark, views, asked, text) == (once, True)
 
 
 @pytest.mark.broken_rule
 @pytest.mark.spark
-def test_without_sharing_it_is_computed_for_each(spark, views, asked, monkeypatch):
+def test_without_sharing_it_is_computed_for_each(spark, views, asked, once, monkeypatch):
     """What the test above counts does tell."""
-    once, _ = _count(spark, views, asked, f"with w as ({JOINED}) select * from w")
     monkeypatch.setattr(CteMaterialization, "_share", lambda *_: None)
     assert _count(spark, views, asked, READ["in a subquery"]) == (2 * once, True)
 

@@ -11,6 +11,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from tests.session import write_stream
+
 SCHEMA = "k bigint, t timestamp, v double, g string"
 
 
@@ -57,15 +59,7 @@ class Feed:
 
     def run(self, df, output: str = "out") -> list:
         """Run a query until nothing is left, and return the progress of its micro-batches."""
-        query = (
-            df.writeStream.format("parquet")
-            .option("path", str(self.folder / output))
-            .option("checkpointLocation", str(self.folder / f"{output}_checkpoint"))
-            .trigger(availableNow=True)
-            .start()
-        )
-        query.awaitTermination()
-        return query.recentProgress
+        return write_stream(df, self.folder, output).recentProgress
 
     def answer(self, text: str) -> list[tuple]:
         """The rows of a batch join."""

@@ -10,6 +10,7 @@ import pytest
 import millrace
 from millrace.errors import ExecutionError, InputError, OptionError
 from millrace.reports.micro_batch import MOST_ORDERS, SEPARATOR, StreamFigures, decode_cells, encode_cell
+from tests.session import write_stream
 from tests.streams.feed import Feed
 
 TEXT = """
@@ -17,19 +18,6 @@ TEXT = """
     WHERE p.t BETWEEN o.t AND o.t + INTERVAL 5 SECONDS
 """
 IN_TIME = TEXT.replace("orders o", "(SELECT * FROM orders WHERE t >= to_timestamp(1600000000)) o")
-
-
-def start(spark, feed):
-    """Join what the feed's files have, a file of each stream in a micro-batch."""
-    return (
-        millrace.sql(TEXT, spark=spark, tables=feed.tables())
-        .writeStream.queryName("live")
-        .format("parquet")
-        .option("path", str(feed.folder / "out"))
-        .option("checkpointLocation", str(feed.folder / "checkpoint"))
-        .trigger(availableNow=True)
-        .start()
-    )
 
 
 def test_a_stream_tells_what_it_does(streaming, tmp_path):
@@ -49,8 +37,8 @@ def test_a_stream_tells_what_it_does(streaming, tmp_path):
         for late in (0, 7):
             feed.put(100)
             feed.put(100, late)
-            query = start(streaming, feed)
-            query.awaitTermination()
+            joined = millrace.sql(TEXT, spark=streaming, tables=feed.tables())
+            query = write_stream(joined, tmp_path, title="live")
             reports.append(millrace.streams.report(query))
     with pytest.raises(ValueError, match="about batch 0"):
         watch.stop()

@@ -20,7 +20,7 @@ from millrace.engine.spec import Equality, JoinSpec, OutputColumn, RelationSpec,
 from millrace.engine.state.stem import SteM
 from millrace.errors import ExecutionError, InputError
 from millrace.limits.clock import Clock, VirtualClock, WallClock
-from millrace.options import POLICY_NAMES, Options
+from millrace.options import Options
 from millrace.predicates import PredicateSpec
 from tests.engine.eddy.access_cases import IndexPlan, Plan, Ran, ScanPlan, asked, run
 from tests.engine.eddy.blocks import chain, star
@@ -28,19 +28,6 @@ from tests.engine.eddy.oracle import Case, block, with_self_joins
 
 INT = pa.int64()
 ONE_A_SECOND = asked("x", delay=1.0, in_flight=1)
-
-
-@pytest.mark.parametrize("batch_size", [1, 4, 1000])
-@pytest.mark.parametrize("online", [False, True])
-def test_requests_are_the_distinct_bindings(batch_size: int, online: bool) -> None:
-    """Section 4.2: R has 60 tuples with 25 values of ``a``, so the index on S is asked 25 times."""
-    r = pa.table({"key": range(60), "a": [n * 7 % 25 for n in range(60)]})
-    s = pa.table({"x": range(100), "y": range(100)})
-    case = block({"r": r, "s": s}, ["r.a = s.x"])
-    ran = run(case, {"s": ONE_A_SECOND}, Options(batch_size=batch_size, online=online), chunk=7)
-    assert ran.rows == case.expected()
-    assert len(ran.index.bindings) == len(set(ran.index.bindings)) == 25
-    assert ran.clock.now() == 25.0
 
 
 def test_cached_lookups_do_not_wait_for_others() -> None:
@@ -392,19 +379,6 @@ def test_a_base_tuple_is_kept_once_and_bounced_for_each_role() -> None:
     assert all(stem.store is first.store and stem.base is first.base for stem in others)
 
 
-def test_an_index_serves_all_roles() -> None:
-    """Bindings that several roles ask for are asked once, and all roles see the answer."""
-    table = pa.table({"k": [1, 2, 3], "j": [2, 3, 1]}, schema=SCHEMA)
-    seeds = pa.table({"k": [1, 1, 2]}, schema=pa.schema([("k", pa.int64())]))
-    case = block({"s": seeds, "a": table, "b": table}, ["s.k = a.k", "a.j = b.k"])
-    case = with_self_joins(case)
-    for policy in POLICY_NAMES:
-        made = {"a": Plan(source=False, indexes=(IndexPlan(("k",), 1.0),))}
-        got = run(case, made, Options(policy=policy, batch_size=1))
-        assert got.rows == case.expected()
-        assert len(got.indexes[0].bindings) == 3
-
-
 @pytest.mark.parametrize(
     ("relations", "message"),
     [
@@ -499,30 +473,6 @@ def test_an_index_join_asks_for_the_distinct_bindings(architecture: str, batch_s
     assert (lookup.tuples_in, lookup.tuples_out, lookup.calls) == (40, 10, 15)
     assert (join.tuples_in, join.tuples_out) == (40, found.rows.total())
     assert {s.name: s.tuples for s in figures.state}.get("STAIR(r.a)", 0) == 0
-
-
-@pytest.mark.parametrize("architecture", ARCHITECTURES)
-def test_hits_wait_behind_lookups(architecture: str) -> None:
-    """Head-of-line blocking: a result comes when everything before its tuple has been answered, not before.
-
-    Tuples of value 0, the first to be asked for, follow each new one. SteMs return them all at once when 0
-    is answered; here each of them waits for the lookup of the tuple ahead of it.
-    """
-    new = list(range(1, 10))
-    r = pa.table({"a": [0, *(v for n in new for v in (n, 0))]})
-    s = pa.table({"x": range(10)})
-    case = block({"r": r, "s": s}, ["r.a = s.x"])
-    made = {"s": asked("x", delay=1.0)}
-    chosen = Options(architecture=architecture, policy="greedy", batch_size=1, online=True)
-    found = run(case, made, chosen, chunk=1)
-    assert found.rows == case.expected()
-    # Tuple number 2k - 1 is the k-th new one after the first, and number 2k is a hit behind it.
-    answered = [1.0, *(second for n in new for second in (n + 1.0, n + 1.0))]
-    assert all(got >= due for got, due in zip(found.when, answered, strict=True))
-    assert found.clock.now() == 10.0
-    stems = run(case, made, replace(chosen, architecture="stems"), chunk=1)
-    assert stems.rows == found.rows
-    assert stems.clock.now() == 1.0  # all lookups are under way at the same time
 
 
 RTXY = {

@@ -268,20 +268,6 @@ def test_what_has_no_window_is_never_evicted_and_holds_up_eviction() -> None:
         assert evicted["SteM(a)"] > 80
 
 
-def test_what_is_streamed_meets_its_matches_before_they_are_evicted() -> None:
-    """Few tuples of a streamed relation do not wait for more while time passes."""
-    tables = {
-        "a": pa.table({"at": pa.array([0, 0]), "k": pa.array([1, 2])}),
-        "b": pa.table({"at": pa.array([0, 9]), "k": pa.array([1, 2])}),
-    }
-    case = windows_on(tables, 1)
-    for architecture in ARCHITECTURES:
-        options = Options(architecture=architecture, batch_size=100)
-        rows, _ = run(case, options, chunk=1, of=run_of, schedule=Schedule(1, False, (0, 1)))
-        assert rows == case.expected()
-        assert len(rows) == 1
-
-
 def test_a_sliding_window_keeps_the_memory_of_indexes_bounded() -> None:
     """Indexes are made anew when they hold more evicted rows than others, so they do not grow either."""
     table = pa.table({"k": pa.array([], pa.int64()), "s": pa.array([], pa.string())})

@@ -10,14 +10,11 @@ import pyarrow as pa
 import pytest
 
 from millrace.engine.expressions import (
-    And,
     Column,
     ColumnRef,
     Compare,
     Exists,
-    IsNull,
     Not,
-    Or,
     Predicate,
 )
 from millrace.engine.operators import transfer
@@ -141,27 +138,6 @@ def beside(a: pa.Table, e: pa.Table, test: Predicate | None = None, **form: bool
         beside=(RelationSpec("e", e.schema),),
     )
     return Case(spec, {"a": a, "e": e})
-
-
-@pytest.mark.parametrize("held", [[], [1], [None], [1, None], [5]])
-@pytest.mark.parametrize("form", ["EXISTS", "NOT EXISTS", "NOT IN"])
-def test_one_condition_asks_several_relations(held: list[int | None], form: str) -> None:
-    """And has terms that ask nothing; what is unknown passes nowhere."""
-    tables = {
-        "a": pa.table({"k": pa.array([1, 2, 3, 4, None], pa.int64()), "x": [None, 5, 5, None, None]}),
-        "e0": pa.table({"k": pa.array(held, pa.int64())}),
-        "e1": pa.table({"k": pa.array([2, 2, 4, None], pa.int64())}),
-    }
-    keys = [(compare("=", "a.k", f"{alias}.k", pa.int64()),) for alias in ("e0", "e1")]
-    first = Exists("e0", keys[0], negated=form != "EXISTS", null_aware=form == "NOT IN")
-    asked = Or((And((first, IsNull(Column(ColumnRef("a", "x"))))), Exists("e1", keys[1])))
-    relation, *others = (RelationSpec(alias, table.schema) for alias, table in tables.items())
-    output = (OutputColumn("k", ColumnRef("a", "k")),)
-    case = Case(JoinSpec((relation,), (), (asked,), output, beside=tuple(others)), tables)
-    rows, made = run(case, chunk=2)
-    assert rows == case.expected(), case.sql()
-    name = "Anti(e0)" if first.negated else "Semi(e0)"
-    assert {name, "Semi(e1)"} <= {each.name for each in made.figures().state}
 
 
 @pytest.mark.nightly

@@ -165,28 +165,20 @@ def is_plain(tables: Sequence[Table], rows: int, arrival: int, **options: object
 )
 @example(([Table([True, "raise"]), Table([True, False], "pandas")], 2), 100, 64, "fixed", 0, None)
 @example(([Table(["raise", "raise"], "arrow"), Table([False, False])], 2), 100, 64, "fixed", 0, None)
+# Of a call for several rows that raised, what it says of one of them is only known in the end.
+@example(
+    ([Table(["raise", "raise"]), Table(["raise", "raise"], "pandas", "null")], 2), 100, 64, "fixed", 0, None
+)
+@example(
+    ([Table(["raise", "raise"]), Table([False, "raise"], "pandas"), Table([True, False])], 2),
+    *(100, 64, "fixed", 0, None),
+)
 def test_rows_are_those_of_a_plain_filter(drawn, arrival, batch_size, policy, seed, limits):
     """Any data, any kinds, raising and null-returning ones, any batch size: the same rows, or the error.
 
     Under back-pressure tuples of several batches are on their way at once, each marked in its own mask.
     """
     is_plain(*drawn, arrival, policy=policy, batch_size=batch_size, seed=seed, limits=limits)
-
-
-@pytest.mark.parametrize("policy", POLICY_NAMES)
-@pytest.mark.parametrize(
-    "other",
-    [
-        [Table(["raise", "raise"], "pandas", "null")],
-        [Table([False, "raise"], "pandas"), Table([True, False])],
-    ],
-    ids=["its failure counts as null", "it was called for several rows"],
-)
-def test_an_exception_waits_for_what_another_call_that_raised_says_of_its_row(policy, other):
-    """Of a call for several rows that raised, what it says of one of them is only known in the end."""
-    tables = [Table(["raise", "raise"]), *other]
-    assert expected(tables, 2) == [False, False]
-    assert run(tables, 2, policy=policy) == [False, False]
 
 
 @pytest.mark.parametrize("policy", POLICY_NAMES)

@@ -16,7 +16,7 @@ from hypothesis import given, strategies as st
 from millrace.engine.operator import Operator
 from millrace.engine.operators import informative
 from millrace.engine.operators.informative import division
-from millrace.engine.policies import POLICIES, Candidate, Policy, Shares
+from millrace.engine.policies import Candidate, Policy, Shares
 from millrace.engine.router.routing_table import DecisionLifetime, RoutingTable
 from millrace.engine.runs.eddy_run import EddyRun
 from millrace.engine.statistics import Account
@@ -150,18 +150,6 @@ def test_a_fixed_order_is_followed_to_the_letter(order: tuple[str, ...]) -> None
     named = [alias.lower() for alias in order if alias != "u"]
     steps = ["u", *named, *(alias for alias in ARMS if alias not in named)]
     assert [entry for entry in eddy.figures().orders if entry[0].startswith("u")] == [(" → ".join(steps), 21)]
-
-
-@pytest.mark.parametrize("policy", POLICIES)
-def test_batches_of_one_route_tuple_by_tuple(policy: str) -> None:
-    """With batch size 1, every module is called once for each tuple that it gets."""
-    options = Options(policy=policy, batch_size=1, reoptimize_every=3)
-    rows, eddy = run(star(ARMS, alike([0, 1, 2, 3] * 5)), options, stream="u")
-    assert rows == Counter({(15,): 1})
-    figures = eddy.figures()
-    visits = [m for m in figures.modules if m.action in ("build", "probe")]
-    assert all(m.calls == m.tuples_in for m in visits)
-    assert figures.tuples_routed == sum(m.calls for m in visits)
 
 
 # What learning policies are for: fewer intermediate tuples, whatever order the query is written in.

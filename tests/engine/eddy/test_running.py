@@ -41,7 +41,6 @@ from millrace.predicates import PredicateSpec
 from tests.engine.eddy.answers import schedules
 from tests.engine.eddy.blocks import chain, flying, rows_of, run, star
 from tests.engine.eddy.oracle import Case, answer_of, block, having, skewed_cases
-from tests.engine.eddy.unrest import Moves, Unrest
 from tests.engine.laws import examples
 from tests.engine.state.rig import Rig, Tables
 from tests.reports.pages.reports import drifting
@@ -374,22 +373,6 @@ def test_queues_do_not_go_with_base_tuples_alone(architecture: str) -> None:
     case, options = chain(1), Options(architecture=architecture, intermediate=False)
     with pytest.raises(InputError, match="intermediate=False"):
         EddyRun(case.spec, case.batches(2), options, backpressure=Backpressure(None, 20))
-
-
-@pytest.mark.parametrize("most", [3, 20])
-def test_moved_state_and_queues_double_nothing(most: int) -> None:
-    """While parts of tuples stand at two joins, what arrives after a tuple waits until that is done."""
-    tables = {a: pa.table({"id": range(n), "k": [1] * n}) for a, n in zip("rst", (2, 4, 4), strict=True)}
-    case = block(tables, ["r.k = s.k", "r.k = t.k"])
-    options = Options(architecture="stairs", migration="eager", policy="fixed", order=("s", "t"))
-    how: dict[str, Any] = {"schedule": Schedule(None, True, (0, 1, 2)), "clock": VirtualClock()}
-    eddy = EddyRun(case.spec, case.batches(1), options, backpressure=Backpressure(None, most), **how)
-    moving = Unrest(eddy._state, case.spec, Moves(1, 1.0, ("demote",)))  # type: ignore[arg-type]
-    assert rows_of(case, eddy) == case.expected()
-    assert moving.steps
-
-
-# How much waits
 
 
 # What a run keeps of its decisions: true, bounded, and of every kind of run.

@@ -101,9 +101,6 @@ class Simulation:
         return moved
 
 
-# Where a span's tuples belong: with most of them, and not to a
-
-
 LAWS = examples(40)
 TUPLES = 400_000
 

@@ -145,21 +145,6 @@ def test_chunk_sizes_fall_whatever_came_before_a_gather(sizes: list[int]) -> Non
     assert not store.rows or all(a >= 2 * b for a, b in pairwise(counts)), counts
 
 
-def test_a_complete_relation_becomes_one_chunk_when_that_pays() -> None:
-    """Once as many rows have been taken as there are; before that it may not be worth the copy."""
-    whole = table(1500)
-    store = RelationStore(SCHEMA, KEYS)
-    for low, high in ((0, 1000), (1000, 1400), (1400, 1500)):
-        appended(whole, store, low, high)
-    store.complete = True
-    rows = np.arange(0, 1500, 2)
-    assert store.gather("k", rows).to_pylist() == rows.tolist()
-    assert len(store._chunks) == 3
-    assert store.gather("k", rows).to_pylist() == rows.tolist()
-    assert len(store._chunks) == 1
-    assert store.chunk(np.arange(1500)).equals(whole.to_batches()[0])
-
-
 def test_merging_stops_before_offsets_overflow(monkeypatch: pytest.MonkeyPatch) -> None:
     """Chunks beyond the limit in bytes are left as they are, and the rows stay right."""
     monkeypatch.setattr(module, "_MERGE_BYTES", 500)

@@ -28,6 +28,7 @@ from tests.engine.eddy.blocks import chain, run
 from tests.engine.eddy.oracle import Case, block
 from tests.engine.spill import budget
 from tests.engine.spill.conftest import BUDGET
+from tests.gate import sampled
 
 spilled = partial(run, of=SpillingEddy)
 
@@ -337,7 +338,7 @@ def hot(rows: int, share: float) -> Case:
     return block(tables, ["a.k = b.k", "b.j = c.j"], count_only=True)
 
 
-@pytest.mark.parametrize("online", [False, True])
+@pytest.mark.parametrize("online", sampled([False, True]))
 @pytest.mark.parametrize("architecture", [name for name in ARCHITECTURES if name != "stems"])
 def test_intermediate_tuples_stay_within_the_budget(architecture, online, tmp_path):
     """A million of them would take many times the budget; base tuples and indexes a fraction of it."""
@@ -364,7 +365,7 @@ PAIRS = [
 """Each architecture with two algorithms, and each algorithm with two architectures."""
 
 
-@pytest.mark.parametrize(("architecture", "algorithm"), PAIRS)
+@pytest.mark.parametrize(("architecture", "algorithm"), sampled(PAIRS))
 def test_base_tuples_stay_within_the_budget(architecture, algorithm, tmp_path):
     """Those of all relations would take several times as much; in every architecture, by every algorithm."""
     case = hot(30_000, 0.002)

@@ -1,12 +1,10 @@
-"""STAIRs tuple by tuple: the examples of the STAIRs paper, batches and resumable probes.
+"""STAIRs tuple by tuple: the examples of the STAIRs paper.
 
 The running example is R join S join T on ``r.a = s.a`` and ``s.b = t.b`` (Deshpande & Hellerstein 2004,
 figures 4 to 6). What is expected was worked out from the definitions in section 3.1.
 """
 
 from __future__ import annotations
-
-import random
 
 import numpy as np
 import pytest
@@ -126,39 +124,6 @@ def test_ended_relations_close_stairs() -> None:
     assert len(rig.results) == 6
     rig.end("t")
     assert not any(rig.state().values())
-
-
-# Batches and resumable probes
-
-
-@pytest.mark.parametrize("limit", [1, 2, 1000])
-@pytest.mark.parametrize("batch", [1, 2, 7])
-def test_batches_make_the_same_state(batch: int, limit: int) -> None:
-    """With a fixed routing neither the order of arrival nor batches nor limits change state or costs.
-
-    All of S goes to R join S: S.a holds S, S.b holds what R and S join to, and each of them was made, hence
-    inserted and probed with, once.
-    """
-    draw = random.Random(5)
-    keys = [draw.randint(0, 2) for _ in range(28)]
-    tables: Tables = {"r": {"a": keys[:7]}, "s": {"a": keys[7:14], "b": keys[14:21]}, "t": {"b": keys[21:]}}
-    rig = Rig(tables, EQUALITIES, limit)
-    left = {alias: [f"{alias}{i + 1}" for i in range(7)] for alias in "rst"}
-    while any(left.values()):
-        alias = draw.choice([a for a in left if left[a]])
-        names, left[alias] = left[alias][:batch], left[alias][batch:]
-        rig.arrive(" ".join(names), s="rs", rs="st", st="rs")
-    r, s = (rig._tables[alias]["a"].to_pylist() for alias in "rs")
-    pairs = [f"r{i + 1}s{j + 1}" for i, x in enumerate(r) for j, y in enumerate(s) if x == y]
-    assert rig.state() == {
-        "r in rs": [f"r{i}" for i in range(1, 8)],
-        "s in rs": [f"s{i}" for i in range(1, 8)],
-        "s in st": sorted(pairs),
-        "t in st": [f"t{i}" for i in range(1, 8)],
-    }
-    assert rig.intermediate == len(pairs)
-    assert rig.probes == 21 + len(pairs)
-    assert sum(stair.inserted for _, stair in rig.stairs.stairs()) == rig.probes
 
 
 def test_what_was_taken_out_is_not_found() -> None:

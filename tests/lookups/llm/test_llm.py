@@ -26,7 +26,6 @@ from tests.lookups.llm.model import KEY, ModelServer
 
 LAWS = settings(max_examples=40, deadline=None, derandomize=True)
 QUESTION = "Is {x} even?"
-MOODS = ("", "429", "503", "400", "cut", "prose", "null", "short", "swapped", "fence")
 
 
 @pytest.fixture(autouse=True)

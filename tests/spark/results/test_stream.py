@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -63,21 +62,6 @@ def test_rows_come_while_the_tasks_run(stream):
     assert list(stream) == []
 
 
-def test_processes_send_at_once(stream):
-    """All rows of all partitions, whatever their order."""
-    workers = [
-        SPAWN.Process(target=tasks.send_all, args=(stream.address, stream.id, number, number))
-        for number in range(3)
-    ]
-    for worker in workers:
-        worker.start()
-    for worker in workers:
-        worker.join(PATIENCE)
-    stream.finish()
-    assert rows(stream) == rows(batch_of(number, 0) for number in range(3))
-    assert [worker.exitcode for worker in workers] == [0] * 3
-
-
 def test_a_killed_task_is_run_again_without_a_row_twice(stream):
     """kill -9 after some rows have come: the next attempt gives only the others, in its own order."""
     ours, theirs = SPAWN.Pipe()
@@ -92,21 +76,6 @@ def test_a_killed_task_is_run_again_without_a_row_twice(stream):
     tasks.send_all(stream.address, stream.id, 5, 3)
     stream.finish()
     assert rows([first, *stream]) == rows([batch_of(5, 0)])
-
-
-def test_two_attempts_at_once_share_the_work(stream):
-    """Rows count from whichever is ahead; the first to commit wins, and the other may go on in vain."""
-    one, other = batch_of(0, 1), batch_of(0, 2)
-    with sink_of(stream, 0, 0) as slow, sink_of(stream, 0, 1) as fast:
-        for low in range(0, 1000, 100):
-            fast.send(other.slice(low, 100))
-            if low < 500:
-                slow.send(one.slice(low, 100))
-        fast.commit()
-        slow.send(one.slice(500))
-        slow.commit()
-    stream.finish()
-    assert rows(stream) == rows([one])
 
 
 def test_a_partition_that_is_there_is_not_wanted_again(stream):
@@ -311,16 +280,6 @@ def test_one_server_serves_a_process_beside_the_coordinator():
     assert ResultsServer.started() is results and Coordinator.started() is limits
     assert results.address.port != limits.address.port
     assert results.address.token != limits.address.token
-
-
-def test_the_consumer_is_woken_by_another_thread(stream):
-    """It may wait before the first task has begun."""
-    with ThreadPoolExecutor() as pool:
-        waiting = pool.submit(lambda: rows(stream))
-        task = threading.Thread(target=lambda: (send(stream, 0, batch_of(0, 0)), stream.finish()))
-        task.start()
-        assert waiting.result(PATIENCE) == rows([batch_of(0, 0)])
-        task.join()
 
 
 def test_a_reader_that_pauses_for_too_long_stops_the_tasks(server):

@@ -50,28 +50,17 @@ class Result:
             ``slow``: Spark took too long; ``rows``, ``names``, ``types``, ``error``: the answers differ
             in that, or only one of the two has any.
         detail: What differed.
-        taken: Whether Millrace ran a join.
-        rows: How many rows Spark returned.
-        warnings: Differences that are no failures: ``nullability``, and ``zeros`` with another sign.
         explained: What Millrace says of the query.
     """
 
     category: str
     detail: str = ""
-    taken: bool = False
-    rows: int = 0
-    warnings: tuple[str, ...] = ()
     explained: str = ""
 
     @property
     def failed(self) -> bool:
         """Whether the answers differ."""
         return self.category in FAILURES
-
-    @property
-    def signature(self) -> tuple[str, str]:
-        """What a smaller query must have in common: the category, and for an error its sort."""
-        return self.category, _sort(self.detail) if self.category == "error" else ""
 
 
 class Comparison:
@@ -80,13 +69,12 @@ class Comparison:
     Args:
         spark: A session; it is only asked for new ones.
         folder: Where to put the tables' files.
-        settings: Settings for both sessions, beside the usual ones.
     """
 
-    def __init__(self, spark: Any, folder: Path, settings: dict[str, str] | None = None) -> None:
+    def __init__(self, spark: Any, folder: Path) -> None:
         self._spark, self._other = spark.newSession(), spark.newSession()
         for session in (self._spark, self._other):
-            for key, value in {**SETTINGS, **(settings or {})}.items():
+            for key, value in SETTINGS.items():
                 session.conf.set(key, value)
         tables.register(self._spark)
         tables.register(self._other, empty=True)
@@ -155,32 +143,25 @@ def _refused(error: Exception, found: _Outcome) -> Result:
 
 def _compared(plain: Any, rows: _Outcome, found: millrace.Query, ours: _Outcome) -> Result:
     """Compare answers: names, types, rows."""
-    taken = bool(found.blocks)
 
-    def result(category: str, detail: str = "", warnings: tuple[str, ...] = ()) -> Result:
-        count = len(rows.value) if rows.value is not None else 0
-        explained = found.explain() if category in FAILURES else ""
-        return Result(category, detail, taken, count, warnings, explained)
+    def differs(category: str, detail: str) -> Result:
+        return Result(category, detail, found.explain())
 
     if found.df.columns != plain.columns:
-        return result("names", f"Spark:    {plain.columns}\nMillrace: {found.df.columns}")
+        return differs("names", f"Spark:    {plain.columns}\nMillrace: {found.df.columns}")
     expected, seen = _types(plain), _types(found.df)
     if expected != seen:
-        return result("types", f"Spark:    {expected}\nMillrace: {seen}")
-    if rows.error is not None and ours.error is not None:
-        return result("failed", _brief(rows.error))
-    if _INTERNAL.search(str(rows.error)):
-        return result("failed", _brief(rows.error))
+        return differs("types", f"Spark:    {expected}\nMillrace: {seen}")
+    if (rows.error is not None and ours.error is not None) or _INTERNAL.search(str(rows.error)):
+        return Result("failed", _brief(rows.error))
     if rows.error is not None or ours.error is not None:
         who, error = ("Spark", rows.error) if rows.error else ("Millrace", ours.error)
-        return result("error", f"only {who} fails: {_brief(error)}")
-    warnings = [] if _nullable(plain) == _nullable(found.df) else ["nullability"]
+        return differs("error", f"only {who} fails: {_brief(error)}")
     right, left = bag_of(rows.value), bag_of(ours.value)
-    if right != left:
-        if _unsigned(right) != _unsigned(left):
-            return result("rows", _difference(right, left))
-        warnings.append("zeros")
-    return result("equal", "", tuple(warnings))
+    # Zeros of two signs are equal in SQL, and which of them a group has is chance.
+    if _unsigned(right) != _unsigned(left):
+        return differs("rows", _difference(right, left))
+    return Result("equal")
 
 
 def _unsigned(rows: Counter[str]) -> Counter[str]:
@@ -201,19 +182,10 @@ def _types(frame: Any) -> list[str]:
     return [field.dataType.simpleString() for field in frame.schema]
 
 
-def _nullable(frame: Any) -> list[bool]:
-    return [field.nullable for field in frame.schema]
-
-
 def _condition(error: Exception | None) -> str:
     """Return what tells errors of Spark apart, or the name of another error's class."""
     named = error.getCondition() if isinstance(error, PySparkException) else None
     return named or type(error).__name__
-
-
-def _sort(detail: str) -> str:
-    """Return an error's text up to what is about this query only."""
-    return " ".join(line.split("]", 1)[0].split("'", 1)[0][:90] for line in detail.split("\n")[:2])
 
 
 def _cancelled(error: Exception | None) -> bool:

@@ -10,7 +10,6 @@ from collections.abc import Callable
 
 from tests.sql.fuzz import types
 from tests.sql.fuzz.gen import Gen, Relation, quote
-from tests.sql.fuzz.pipes import pipe
 from tests.sql.fuzz.relations import recursive
 from tests.sql.fuzz.scope import Scope
 from tests.sql.fuzz.selects import Block, select
@@ -34,10 +33,7 @@ def query(draw: Callable[[int], int]) -> str:
 def _statement(g: Gen, depth: int) -> Block:
     if g.chance(0.2):
         return _with(g, depth)
-    form = g.weigh(select=80, union=12, pipe=4)
-    if form == "union":
-        return _operation(g, depth)
-    return pipe(g, depth) if form == "pipe" else select(g, depth)
+    return _operation(g, depth) if g.chance(0.12) else select(g, depth)
 
 
 def block(
@@ -52,13 +48,11 @@ def block(
     """Return a query for inside another; see :func:`tests.sql.fuzz.selects.select`."""
     wanted = None if want is None else [KIND_TYPES[kind] for kind in want]
     if outer is None and wanted is None and not total and depth >= 0:
-        form = g.weigh(select=86, **{"with": 5, "union": 7, "pipe": 2})
+        form = g.weigh(select=86, **{"with": 5, "union": 7})
         if form == "with":
             return _with(g, depth)
         if form == "union":
             return _operation(g, depth, small=True)
-        if form == "pipe":
-            return pipe(g, depth)
     return select(g, max(depth, 0), outer=outer, want=wanted, total=total, small=small)
 
 
