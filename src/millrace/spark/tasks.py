@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from millrace.engine.aggregates import AggregateSpec, PartialAggregation
 from millrace.engine.arrivals.key_ranges import KeyRanges
+from millrace.engine.eager import EagerAggregation
 from millrace.engine.figures import CellFigures, ModuleFigures
 from millrace.engine.peak import peak_memory
 from millrace.engine.spec import JoinSpec
@@ -94,13 +95,19 @@ class EddyTask:
             return  # without a block some relation has no tuple for this cell, so there is no result
         ranges = KeyRanges()
         sources = self._sources(batches, reader, cell, ranges)
-        schema, aggregation = self.join.output_schema, None
-        if self.aggregate is not None:
-            aggregation = PartialAggregation(self.aggregate, schema)
-            schema = self.aggregate.schema(schema)
+        join, aggregate, aggregation = self.join, self.aggregate, None
+        if aggregate is not None:
+            # Answers of lookups are not of a source; and a budget is not to hold what waits to be aggregated.
+            if self.lookups is None and self.options.memory_budget is None:
+                eager = EagerAggregation.of(with_sizes(join, self.scans, cell), aggregate)
+                if eager is not None:
+                    join, aggregate = eager.join, eager.aggregate
+                    sources[eager.alias] = eager.over(sources[eager.alias])
+            aggregation = PartialAggregation(aggregate, join.output_schema)
+        schema = join.output_schema if aggregate is None else aggregate.schema(join.output_schema)
         with self.lookups.open(self.join) if self.lookups else nullcontext() as access:
             run = run_of(
-                with_sizes(self.join, self.scans, cell),
+                with_sizes(join, self.scans, cell),
                 sources,
                 self.options,
                 stream=self.stream,
