@@ -53,7 +53,9 @@ def test_the_report_of_what_is_derived(spark, files):
     both = millrace.sql(TEXT, spark=spark, tables=files).union(millrace.sql(TEXT, spark=spark, tables=files))
     with pytest.raises(InputError, match="derived from 2"):
         millrace.report(both)
-    counted.createOrReplaceTempView("counted_by_another")  # what stands behind a view counts too
+    # What stands behind a view counts too.
+    other = millrace.sql(TEXT + " LIMIT 5", spark=spark, tables=files)
+    other.createOrReplaceTempView("counted_by_another")
     try:
         seen = millrace.sql(TEXT, spark=spark, tables=files).join(spark.table("counted_by_another"), "id")
         with pytest.raises(InputError, match="derived from 2"):
