@@ -75,10 +75,11 @@ def test_switched_off(spark, files):
 
 
 @pytest.fixture
-def repeating(spark):
-    """A view with few keys in many rows."""
+def repeating(spark, tmp_path):
+    """A view of a file with few keys in many rows."""
     columns = ("id % 7 as key", "cast(id as decimal(12, 2)) as price", "if(id % 3 = 0, null, id / 8) as part")
-    spark.range(3000).selectExpr(*columns).createOrReplaceTempView("repeating")
+    spark.range(3000).selectExpr(*columns).coalesce(1).write.parquet(str(tmp_path / "repeating"))
+    spark.read.parquet(str(tmp_path / "repeating")).createOrReplaceTempView("repeating")
 
 
 @pytest.mark.parametrize(

@@ -77,8 +77,6 @@ _HELD_BYTES = 64 * 1024 * 1024
 _HOPELESS = 0.85
 _POOR = 0.5
 _PASSED = 16
-# Where rows are merged sparingly, how many there are for each whole number between the ends of their key.
-_REPEATED = 4
 WEIGHT_DIGITS = 10
 """A weight has no more digits: no task reads as many rows of one key."""
 
@@ -92,21 +90,17 @@ class PartialAggregation:
         spec: What is aggregated.
         joined: The columns of the rows that come.
         chunk: Rows that are merged at once; at most twice as many partial rows are held, and 64 MB of them.
-        sparing: Merge only rows whose key, a whole number, is sure to repeat.
 
     Attributes:
         rows_in: Rows that came.
         rows_out: Partial rows that were given out.
     """
 
-    def __init__(
-        self, spec: AggregateSpec, joined: pa.Schema, chunk: int = CHUNK, *, sparing: bool = False
-    ) -> None:
+    def __init__(self, spec: AggregateSpec, joined: pa.Schema, chunk: int = CHUNK) -> None:
         self._spec = spec
         self._joined = joined
         self._schema = spec.schema(joined)
         self._chunk = chunk
-        self._sparing = sparing
         self._waiting: list[pa.RecordBatch] = []
         self._waiting_rows = self._waiting_bytes = 0
         self._held: list[pa.Table] = []
@@ -155,8 +149,6 @@ class PartialAggregation:
     def _added(self, lifted: pa.Table) -> list[pa.Table]:
         if self._passing:
             self._passing -= 1
-            return [lifted]
-        if self._sparing and not _repeats(lifted.column(0)):
             return [lifted]
         merged = self._merged(lifted)
         if merged is None:
@@ -250,12 +242,6 @@ def _times(column: pa.ChunkedArray, weights: pa.ChunkedArray, kind: pa.DataType)
         return pc.multiply(column.cast(kind), weights.cast(kind))
     factors = with_digits(weights.cast(pa.decimal128(19, 0)), pa.decimal128(WEIGHT_DIGITS, 0))
     return with_digits(pc.multiply(column, factors), kind)
-
-
-def _repeats(keys: pa.ChunkedArray) -> bool:
-    """Tell whether whole numbers are sure to repeat, by their range."""
-    ends = pc.min_max(keys).as_py()
-    return ends["min"] is not None and (ends["max"] - ends["min"]) * _REPEATED < len(keys)
 
 
 def _is_ordered(partial: Partial) -> bool:

@@ -9,14 +9,14 @@ are multiplied by the weight, least and greatest values stay.
 What arrives are tuples like others. So nothing that joins them has to know of this: neither timestamps, nor
 the order of joins, which may differ from tuple to tuple, nor state that is moved.
 
-One relation is aggregated so, and only as far as its keys are sure to repeat: where far fewer whole numbers
-lie between the least and the greatest of a chunk than it has tuples. Products have to fit their types: no sum
-of 64-bit numbers of other relations, nor of decimals that leave no room for the digits of a weight.
+One relation is aggregated so, the largest of which it is known before that its key repeats. Products have to
+fit their types: no sum of 64-bit numbers of other relations, nor of decimals without room for the digits of
+a weight.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 import pyarrow as pa
@@ -51,10 +51,21 @@ class EagerAggregation:
     schema: pa.Schema
 
     @classmethod
-    def of(cls, join: JoinSpec, aggregate: AggregateSpec) -> EagerAggregation | None:
-        """Return how the largest relation that may be aggregated is; None where there is none."""
-        largest = sorted(join.relations, key=lambda r: -(r.rows or 0))
-        return next((made for r in largest if (made := _of(join, aggregate, r)) is not None), None)
+    def of(
+        cls, join: JoinSpec, aggregate: AggregateSpec, repeats: Callable[[str, str], bool]
+    ) -> EagerAggregation | None:
+        """Return how the largest relation that may be aggregated is; None where there is none.
+
+        Args:
+            join: The block.
+            aggregate: How its rows are aggregated.
+            repeats: Tells of a relation's alias and of a column of whole numbers that its values repeat.
+        """
+        for relation in sorted(join.relations, key=lambda r: -(r.rows or 0)):
+            made = _of(join, aggregate, relation)
+            if made is not None and repeats(made.alias, *made.own.keys):
+                return made
+        return None
 
     def over(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Yield the relation's tuples as they are to be joined."""
@@ -62,7 +73,7 @@ class EagerAggregation:
         named = (
             pa.RecordBatch.from_arrays([b.column(c) for c in columns], schema=self.schema) for b in batches
         )
-        return PartialAggregation(self.own, self.schema, sparing=True).over(named)
+        return PartialAggregation(self.own, self.schema).over(named)
 
 
 def _of(join: JoinSpec, aggregate: AggregateSpec, relation: RelationSpec) -> EagerAggregation | None:

@@ -56,6 +56,7 @@ class EddyTask:
         unread: Aliases of relations that are looked up and not read as well.
         target: Where the result goes as it comes; None gives it to Spark.
         aggregate: How its rows are aggregated before they are handed on; None hands them on as they are.
+        eager: Which relation is aggregated before it is joined; None for none.
     """
 
     join: JoinSpec
@@ -72,6 +73,7 @@ class EddyTask:
     unread: tuple[str, ...] = ()
     target: Target | None = None
     aggregate: AggregateSpec | None = None
+    eager: EagerAggregation | None = None
 
     @property
     def __name__(self) -> str:
@@ -95,16 +97,14 @@ class EddyTask:
             return  # without a block some relation has no tuple for this cell, so there is no result
         ranges = KeyRanges()
         sources = self._sources(batches, reader, cell, ranges)
-        join, aggregate, aggregation = self.join, self.aggregate, None
+        join, aggregate, eager = self.join, self.aggregate, self.eager
+        if eager is not None:
+            join, aggregate = eager.join, eager.aggregate
+            sources[eager.alias] = eager.over(sources[eager.alias])
+        schema, aggregation = join.output_schema, None
         if aggregate is not None:
-            # Answers of lookups are not of a source; and a budget is not to hold what waits to be aggregated.
-            if self.lookups is None and self.options.memory_budget is None:
-                eager = EagerAggregation.of(with_sizes(join, self.scans, cell), aggregate)
-                if eager is not None:
-                    join, aggregate = eager.join, eager.aggregate
-                    sources[eager.alias] = eager.over(sources[eager.alias])
-            aggregation = PartialAggregation(aggregate, join.output_schema)
-        schema = join.output_schema if aggregate is None else aggregate.schema(join.output_schema)
+            aggregation = PartialAggregation(aggregate, schema)
+            schema = aggregate.schema(schema)
         with self.lookups.open(self.join) if self.lookups else nullcontext() as access:
             run = run_of(
                 with_sizes(join, self.scans, cell),
