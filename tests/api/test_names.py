@@ -33,7 +33,7 @@ def test_every_public_name_is_there():
     "imports",
     sampled(
         [
-            "import millrace.sql.planner.plan, millrace.streams, millrace.api.accessor",
+            "import millrace.sql.plan, millrace.streams, millrace.api.accessor",
             "from millrace.sql.syntax import parse; import millrace.sql.syntax.edits",
             "import millrace.api.session; from millrace import sql",
             "import millrace, importlib; importlib.reload(millrace)",

@@ -67,7 +67,7 @@ def test_executors_with_another_python(tmp_path):
 
 def test_a_folder_that_cannot_be_written_is_told():
     """Where compiled kernels are kept nowhere, the variable to set is named."""
-    from millrace.spark.doctor import _folders
+    from millrace.cli.doctor import _folders
 
     assert _folders([{"kernels": "/a"}, {"kernels": "/b"}]).found == "/a, /b"
     told = _folders([{"kernels": "/a"}, {"kernels": ""}])

@@ -126,7 +126,7 @@ def test_an_estimate_of_a_query_is_that_of_its_rows_before(spark: Any) -> None:
     tables, predicates = {"l": left, "r": right}, [third, long]
     text = (
         "WITH s AS (SELECT * FROM l WHERE id < 300) SELECT r.name, count(*) n FROM s JOIN r ON s.k = r.k "
-        "WHERE third(s.id + 1) AND r.k > 0 AND (long(r.name, s.k)) GROUP BY r.name ORDER BY n LIMIT 3"
+        "WHERE third(s.id + 1) AND ((r.k > 0) AND (long(r.name, s.k))) GROUP BY r.name ORDER BY n LIMIT 3"
     )
     found = millrace.query(text, spark=spark, tables=tables, predicates=predicates).estimate(sample=1000)
     before = [(n, n % 7) for n in range(300) if n % 7 > 0]

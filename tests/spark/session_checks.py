@@ -30,6 +30,7 @@ import pytest
 from pyspark.sql import SparkSession, functions as sf
 
 import millrace
+from millrace.cli.doctor import examine
 from millrace.engine.expressions import Call, Column, ColumnRef
 from millrace.engine.spec import Equality, JoinSpec, OutputColumn, RelationSpec
 from millrace.errors import ExecutionError, InputError
@@ -37,7 +38,6 @@ from millrace.options import Options
 from millrace.parquet.parquet import open_table
 from millrace.predicates import PredicateSpec
 from millrace.spark.block import Block, FrameInput, ParquetInput
-from millrace.spark.doctor import examine
 from millrace.spark.execute import execute
 from millrace.spark.failures import translated
 from millrace.streams.feeds.rows import Feed
@@ -138,12 +138,12 @@ def test_blocks(spark, paths, options, frames):
     run = execute(spark, Block("b", join, inputs), options)
     assert rows_of(run.frame) == sorted((n, (n % 50) // 2) for n in range(2000) if n % 2 == 0)
     if options.report:
-        assert sum(figures.output_tuples for figures in run.figures()) == 1000
+        assert sum(figures.output_tuples for figures in run.reports.figures()) == 1000
     run.frame.createOrReplaceTempView("block")
     twice = spark.sql("select a.x from block a join block b on a.x = b.x")
     assert len(twice.collect()) == 1000
     if options.report:
-        assert sum(figures.output_tuples for figures in run.figures(twice)) == 1000
+        assert sum(figures.output_tuples for figures in run.reports.figures(twice)) == 1000
 
 
 @pytest.mark.parametrize(

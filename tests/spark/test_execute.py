@@ -100,7 +100,7 @@ def test_every_placement_gives_the_same_rows(spark, tpch_tiny, expected, frames,
     run = execute(spark, block, Options.of(options))
     assert plan in run.plan
     assert Counter(map(tuple, run.frame.collect())) == expected
-    figures = run.figures()
+    figures = run.reports.figures()
     assert sum(f.output_tuples for f in figures) == sum(expected.values())
     sent = sum(f.rows_exchanged for f in figures if f.cell < 0)
     assert sent == sum(f.rows_exchanged for f in figures if f.cell >= 0)
@@ -126,7 +126,7 @@ def test_what_has_no_match_in_small_relations_is_not_sent(spark, tpch_tiny, expe
         assert Counter(map(tuple, run.frame.collect())) == expected
         filters = transfer and frames != "c"
         assert ("what has no match in c is not sent" in run.plan) == filters
-        cells = run.figures()
+        cells = run.reports.figures()
         modules = {m.name: m for cell in cells for m in cell.modules if cell.cell < 0}
         assert ("Filter(c on o)" in modules) == filters
         orders = sum(m.tuples_out for cell in cells for m in cell.modules if m.name == "Cut(o)")
@@ -196,16 +196,16 @@ def test_figures_never_wait(spark, tpch_tiny):
     block = Block("b", join_of(tpch_tiny), inputs_of(spark, tpch_tiny))
     run = execute(spark, block, Options())
     with pytest.raises(ExecutionError, match="run an action"):
-        run.figures()
+        run.reports.figures()
     run.frame.count()
-    once = run.figures()
+    once = run.reports.figures()
     run.frame.createOrReplaceTempView("block")
     spark.sql("select * from block a join block b using (l_orderkey)").count()
-    again = run.figures()
+    again = run.reports.figures()
     assert [f.output_tuples for f in again] == [f.output_tuples for f in once]
     silent = execute(spark, block, Options(report=False))
     with pytest.raises(ExecutionError, match="report is off"):
-        silent.figures()
+        silent.reports.figures()
 
 
 def test_what_cannot_be_scanned_is_refused(spark, tpch_tiny, tmp_path):

@@ -91,7 +91,7 @@ def test_a_cell_is_told_what_comes_to_it(spark, tables, tasks, filtered, frames,
     """Dealt by keys, copied, or read by the cell itself; only what is certain is told as certain."""
     run = execution.execute(spark, block_of(spark, tables, filtered, frames), Options.of(options))
     run.frame.collect()
-    cells = [figures for figures in run.figures() if figures.cell >= 0]
+    cells = [figures for figures in run.reports.figures() if figures.cell >= 0]
     assert len(cells) == options["cells"]
     for figures in cells:
         told = with_sizes(tasks[0].join, tasks[0].scans, figures.cell)

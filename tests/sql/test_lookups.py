@@ -68,8 +68,8 @@ def test_settings_that_leave_queries_to_spark_refuse_lookups(spark, given, setti
 
 def test_what_stands_for_a_lookup_fails_when_it_is_read(spark, given):
     """Behind every check there is one more: the stand-in has no empty answer, for any filter."""
-    from millrace.sql.lookups.tables import lookup_of
     from millrace.sql.session.asking import Frames
+    from millrace.sql.session.tables import lookup_of
 
     _, frame = lookup_of(Frames(spark), given["prices"])
     for shape in (

@@ -9,7 +9,7 @@ import pytest
 
 import millrace
 from millrace.errors import ExecutionError, InputError, OptionError
-from millrace.reports.micro_batch import MOST_ORDERS, SEPARATOR, StreamFigures, heard, told
+from millrace.reports.micro_batch import MOST_ORDERS, SEPARATOR, StreamFigures, decode_cells, encode_cell
 from tests.streams.feed import Feed
 
 TEXT = """
@@ -97,12 +97,14 @@ def test_a_stream_tells_what_it_does(streaming, tmp_path):
 def test_orders_change_when_most_tuples_take_another():
     """A beginning of an order is that order; cells are added up, and tell of a bounded number of orders."""
     one = StreamFigures("o", 1, 0, 0, 5, 100, 10, 50, 1, None)
-    lines = SEPARATOR.join([told([one], (("o → p", 3),)), told([one], (("o → p", 2), ("o → s", 9)))])
-    streams, orders = heard(lines)
+    lines = SEPARATOR.join(
+        [encode_cell([one], (("o → p", 3),)), encode_cell([one], (("o → p", 2), ("o → s", 9)))]
+    )
+    streams, orders = decode_cells(lines)
     assert streams == (StreamFigures("o", 2, 0, 0, 10, 200, 20, 100, 2, None),)
     assert orders == (("o → s", 9), ("o → p", 5))
     many = tuple((f"o → p{n}", 1) for n in range(100))
-    assert len(heard(told([one], many))[1]) == MOST_ORDERS
+    assert len(decode_cells(encode_cell([one], many))[1]) == MOST_ORDERS
 
 
 def test_what_has_no_report_says_so(streaming, tmp_path):
@@ -125,5 +127,5 @@ def test_a_stream_without_a_join_of_millraces_has_no_report(streaming):
     query = alone.writeStream.format("noop").trigger(availableNow=True).start()
     query.awaitTermination()
     assert query.recentProgress[0].numInputRows >= 50
-    with pytest.raises(ExecutionError, match="told nothing of a join of Millrace's"):
+    with pytest.raises(ExecutionError, match="encode_cell nothing of a join of Millrace's"):
         millrace.streams.report(query)

@@ -120,18 +120,18 @@ class _Formatter(Formatter):
         Raises:
             InputError: It is an expression, or it is not known to be none.
         """
-        found = _ITEM.fullmatch(field)
-        frame = None if found is None else super().get_field(found[1], args, kwargs)[0]
-        if found is not None and isinstance(frame, DataFrame):
-            name = found[2] or found[3]
-            if found[3] and name.isdigit():
+        match = _ITEM.fullmatch(field)
+        frame = None if match is None else super().get_field(match[1], args, kwargs)[0]
+        if match is not None and isinstance(frame, DataFrame):
+            name = match[2] or match[3]
+            if match[3] and name.isdigit():
                 return str(frame.columns[int(name)])
             if name.lower() in map(str.lower, frame.columns):
                 return name
-        known = name_of(value, session_of(self._spark, kwargs))
-        if known is None:
+        plain = name_of(value, session_of(self._spark, kwargs))
+        if plain is None:
             raise InputError(
                 f"{{{field}}} is {value}: expected a column of a DataFrame among the values, as in "
                 "{orders.id} or {orders[id]}, or col('id'); write an expression into the text"
             )
-        return known
+        return plain

@@ -26,7 +26,7 @@ from millrace.spark.execute import execute
 from millrace.spark.filter import conditions_of
 from millrace.spark.predicates import Applied
 from millrace.spark.values import spark_values
-from millrace.sql.syntax.parse import function_of, parse
+from millrace.sql.syntax.parse import function_of, parse, unwrap, where_conjuncts
 
 if TYPE_CHECKING:
     from millrace.spark.predicates import Predicate
@@ -125,22 +125,20 @@ def estimate_predicates(
     """
     statement = parse(text, predicates)
     root = statement.root
-    calls = [] if root is None else [each for each in root.find_all(exp.Anonymous) if function_of(each)]
+    calls = [] if root is None else list(filter(function_of, root.find_all(exp.Anonymous)))
     if root is None or not calls:
         why = f" ({statement.why})" if statement.why else ""
         raise QueryError(f"the query calls no predicate of Python that could be estimated{why}")
-    where = root.args.get("where")
-    if not isinstance(root, exp.Select) or where is None:
+    if not isinstance(root, exp.Select) or root.args.get("where") is None:
         raise QueryError(_ELSEWHERE.format(statement.shown(calls[0])))
-    conjuncts = list(where.this.flatten()) if isinstance(where.this, exp.And) else [where.this]
-    alone = [each for each in (each.unnest() for each in conjuncts) if function_of(each)]
-    for each in calls:
-        if not any(each is call for call in alone):
-            raise QueryError(_ELSEWHERE.format(statement.shown(each)))
-    rest = [each for each in conjuncts if not any(each.unnest() is call for call in alone)]
+    conjuncts = [unwrap(conjunct) for conjunct in where_conjuncts(root)]
+    for call in calls:
+        if not any(call is conjunct for conjunct in conjuncts):
+            raise QueryError(_ELSEWHERE.format(statement.shown(call)))
+    rest = [conjunct for conjunct in conjuncts if not function_of(conjunct)]
     columns: list[exp.Expr] = []
     applied: list[Applied] = []
-    for call in alone:
+    for call in calls:
         names = [f"argument_{len(columns) + place}" for place, _ in enumerate(call.expressions)]
         columns += [exp.alias_(each.copy(), name) for each, name in zip(call.expressions, names, strict=True)]
         applied.append(predicates[str(function_of(call))](*names))
@@ -148,7 +146,7 @@ def estimate_predicates(
     for part in _AFTER:
         before.set(part, None)
     before.set("expressions", columns)
-    before.set("where", exp.Where(this=exp.and_(*(each.copy() for each in rest))) if rest else None)
+    before.set("where", exp.Where(this=exp.and_(*(conjunct.copy() for conjunct in rest))) if rest else None)
     return estimate(run(before.sql(dialect="spark")), *applied, sample=sample, seed=seed, prices=prices)
 
 
@@ -207,13 +205,13 @@ def _binding(block: Block, alias: str, spec: IndexSpec) -> tuple[RelationSpec, l
 
 def _equal_to(ref: ColumnRef, equalities: Iterable[Equality]) -> list[ColumnRef]:
     """Return all columns that equalities make equal to one, nearest first."""
-    found = [ref]
-    for each in found:  # it grows meanwhile
+    equal = [ref]
+    for reached in equal:  # it grows meanwhile
         for equality in equalities:
-            for one, other in ((equality.left, equality.right), (equality.right, equality.left)):
-                if one == each and other not in found:
-                    found.append(other)
-    return found[1:]
+            for left, right in ((equality.left, equality.right), (equality.right, equality.left)):
+                if left == reached and right not in equal:
+                    equal.append(right)
+    return equal[1:]
 
 
 def _estimate_lookup(

@@ -21,7 +21,7 @@ from millrace.spark.scan_detection import scan_of
 from millrace.spark.session import SessionConf, default_parallelism
 from millrace.sql.blocks.cost_model import ROWS_A_SECOND
 from millrace.sql.session.asking import default_widths, estimate
-from millrace.sql.syntax.parse import parse
+from millrace.sql.syntax.parse import conjuncts, parse, unwrap
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -63,14 +63,14 @@ def why_no_gain(relations: Sequence[Relation], conditions: Iterable[str], option
 
     A key is taken to be unique in all relations but the largest; conditions are SQL over what is joined.
     """
-    kept = _kept([*conditions, *(text for each in relations for text in each.conditions)])
-    widths = [sum(default_widths(each.df.schema)) for each in relations]
+    kept = _kept([*conditions, *(text for relation in relations for text in relation.conditions)])
+    widths = [sum(default_widths(relation.df.schema)) for relation in relations]
     if sum(widths) * kept > BYTES_A_ROW * len(relations):  # however many rows each has: Spark is not asked
         return _explain("rows", sum(widths), kept)
     conf = SessionConf(relations[0].df.sparkSession)
     rows, read, passing = 0, 0, 0
-    for each, width in zip(relations, widths, strict=True):
-        count, is_direct = _size(each, conf, options)
+    for relation, width in zip(relations, widths, strict=True):
+        count, is_direct = _size(relation, conf, options)
         if count is None:
             return "nothing tells how many rows would come from Spark to be joined (option take_all)"
         rows = max(rows, count)
@@ -99,15 +99,15 @@ def _explain(rows: str, width: int, kept: float) -> str:
 
 def _size(relation: Relation, conf: SessionConf, options: Options) -> tuple[int | None, bool]:
     """Return how many rows a relation has, if anything tells, and whether tasks read them from files."""
-    found = _sizes.get(relation)
-    if found is None:
+    size = _sizes.get(relation)
+    if size is None:
         storage = StorageOptions.of(options.storage_options)
         try:
-            found = scan_of(relation.df, conf, storage).rows, True
+            size = scan_of(relation.df, conf, storage).rows, True
         except Doubtful:
-            found = estimate(relation.df)[0], False
-        _sizes[relation] = found
-    return found
+            size = estimate(relation.df)[0], False
+        _sizes[relation] = size
+    return size
 
 
 def _kept(conditions: Iterable[str]) -> float:
@@ -121,9 +121,9 @@ def _kept(conditions: Iterable[str]) -> float:
 
 
 def _kept_by(condition: exp.Expr) -> float:
-    match condition.unnest():
+    match unwrap(condition):
         case exp.And() as both:
-            return prod(map(_kept_by, both.flatten()))
+            return prod(map(_kept_by, conjuncts(both)))
         case exp.EQ(this=exp.Column(), expression=exp.Literal()):
             return KEPT_BY_EQUALITY
         case exp.In(this=exp.Column(), expressions=[_, *_] as values):

@@ -1,8 +1,11 @@
 """``Session.hub``: many standing queries over one join of streams."""
 
+# ruff: noqa: S608  # SQL is what this module writes
+
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import closing, contextmanager
 from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, Any, Literal
@@ -10,15 +13,24 @@ from typing import TYPE_CHECKING, Any, Literal
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from millrace.engine.expressions import Predicate, columns_of
 from millrace.errors import InputError, near
 from millrace.options import Options
-from millrace.spark.session import is_connect
-from millrace.sql.planner.standing import SharedJoin
+from millrace.spark.block import FrameInput
+from millrace.spark.session import internal_query, is_connect
+from millrace.spark.types import arrow_schema
+from millrace.sql.blocks.conditions import connected
+from millrace.sql.plan import BlockPlan, Plan
+from millrace.sql.planner.build import with_inputs
+from millrace.sql.planner.planner import Planner
+from millrace.sql.syntax.edits import quote
+from millrace.sql.syntax.parse import parse
 from millrace.streams.hub.delivery import Deliver, Sink
 from millrace.streams.hub.folder import Folder, Listed
 from millrace.streams.hub.lineage import STEM
 from millrace.streams.hub.plan import hub as planned
-from millrace.streams.hub.query import Since, StandingQuery
+from millrace.streams.hub.query import Since, StandingQuery, terms
+from millrace.streams.retention import EventTimes, retention
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -53,8 +65,8 @@ class Hub:
         self._folder = Folder(checkpoint)
         self._folder.begin({"on": on, "keep": keep})
         # By the query's number: a query that has gone may have had the name of one that stands.
-        known = {each.name: each.id for each in self.list() if each.sink is None}
-        self._functions = {known[name]: sink for name, sink in (sinks or {}).items() if name in known}
+        ids = {query.name: query.id for query in self.list() if query.sink is None}
+        self._functions = {ids[name]: sink for name, sink in (sinks or {}).items() if name in ids}
         self._query: StreamingQuery | None = None
         self._claiming = Lock()
 
@@ -92,14 +104,13 @@ class Hub:
                 f"query {name!r}: this hub keeps only rows that some query wants, so what the window had is "
                 "gone: add it with since='now', or begin a hub with keep='all'"
             )
-        if any(each.name == name and each.state != "leaving" for each in self.list()):
+        if any(listed.name == name and listed.state != "leaving" for listed in self.list()):
             raise InputError(f"there is a query {name!r}: remove it first, or give this one another name")
-        wanted = self._join.wanted(select, where, streams)
-        query = StandingQuery(0, name, **vars(wanted), since=since)
-        told: dict[str, Any] = {"select": select, "where": where, "sink": None}
+        query = self._join.query(name, select, where, streams, since)
+        entry: dict[str, Any] = {"select": select, "where": where, "sink": None}
         if not callable(sink):
-            told["sink"] = str(self._files(name, Path(sink).absolute(), wanted.schema))
-            self._folder.add(query, told)
+            entry["sink"] = str(self._files(name, Path(sink).absolute(), query.schema))
+            self._folder.add(query, entry)
         elif self._is_active and is_connect(self._spark):
             raise InputError(
                 f"query {name!r}: on Spark Connect functions are sent when the hub starts: stop() it, add "
@@ -116,7 +127,7 @@ class Hub:
 
             with self._claiming:  # two threads may claim the same number, and one of them gets it
                 try:
-                    self._folder.add(query, told, claim)
+                    self._folder.add(query, entry, claim)
                 except BaseException:  # the number may be another query's
                     for lost in claimed:
                         del self._functions[lost]
@@ -128,11 +139,11 @@ class Hub:
         Raises:
             InputError: Another query writes there, files cannot have such columns, or none can be written.
         """
-        shared = [each.name for each in self.list() if each.sink == str(path)]
+        shared = [other.name for other in self.list() if other.sink == str(path)]
         if shared:
             raise InputError(f"query {name!r}: {path} is the sink of query {shared[0]!r}: give another")
-        lower = [each.lower() for each in schema.names]
-        twice = sorted({each for each in lower if lower.count(each) > 1})
+        lower = [column.lower() for column in schema.names]
+        twice = sorted({column for column in lower if lower.count(column) > 1})
         if twice:
             raise InputError(
                 f"query {name!r} has several columns {', '.join(twice)}, which a file cannot have: name them "
@@ -154,10 +165,10 @@ class Hub:
         Raises:
             InputError: There is none of that name.
         """
-        standing = {each.name: each for each in self.list() if each.state != "leaving"}
-        if name not in standing:
-            raise InputError(f"there is no query {name!r}: {near(name, list(standing))}")
-        self._folder.remove(standing[name].id)
+        queries = {query.name: query for query in self.list() if query.state != "leaving"}
+        if name not in queries:
+            raise InputError(f"there is no query {name!r}: {near(name, list(queries))}")
+        self._folder.remove(queries[name].id)
 
     def list(self) -> list[Listed]:
         """Return the queries."""
@@ -178,15 +189,15 @@ class Hub:
             raise InputError("the hub runs already: stop() it first")
         self._folder.check_checkpoint()
         listed = self.list()
-        latest = {each.name: each.id for each in listed}
-        for each in listed:
-            if each.sink is None and each.id not in self._functions and each.id == latest[each.name]:
+        latest = {query.name: query.id for query in listed}
+        for query in listed:
+            if query.sink is None and query.id not in self._functions and query.id == latest[query.name]:
                 raise InputError(
-                    f"query {each.name!r} gives its rows to a function, which no restart remembers: give "
-                    f"hub() sinks={{{each.name!r}: function}}"
+                    f"query {query.name!r} gives its rows to a function, which no restart remembers: give "
+                    f"hub() sinks={{{query.name!r}: function}}"
                 )
-            if each.sink is not None:
-                for part in Path(each.sink).glob(".*.part"):
+            if query.sink is not None:
+                for part in Path(query.sink).glob(".*.part"):
                     part.unlink(missing_ok=True)  # what processes that died have left
         frame = planned(
             self._spark,
@@ -211,3 +222,143 @@ class Hub:
         """Stop; the folder has all that is needed to go on."""
         if self._query is not None:
             self._query.stop()
+
+
+class SharedJoin:
+    """The join of streams that standing queries share; ``source`` is how it stands behind FROM.
+
+    Attributes:
+        block: The join with its inputs, all columns of them.
+        times: The event times of its streams.
+
+    Raises:
+        InputError: It is no join of streams that an eddy can run as a whole.
+    """
+
+    def __init__(
+        self, spark: SparkSession, streams: Mapping[str, DataFrame], source: str, options: Options
+    ) -> None:
+        self._spark, self._streams, self._source, self._options = spark, dict(streams), source, options
+        with self._planner() as planner:
+            plan = _only(planner.plan(parse(f"SELECT * FROM {source}"))[0])
+            self.block = with_inputs(plan, planner.frames)
+        columns = {} if plan.times is None else plan.times.columns
+        tables = sorted(set(plan.join.aliases) - set(columns))
+        if plan.times is None or tables:
+            raise InputError(
+                f"the queries of a hub share a join of streams, and {', '.join(tables)} is none: expected "
+                "streaming DataFrames with watermarks; join tables with what the queries give out"
+            )
+        self.times: EventTimes = plan.times
+        self._residuals = frozenset(terms(plan.join.residuals))
+        self._equalities = frozenset(plan.join.equalities)
+
+    def query(
+        self, name: str, select: str, where: str | None, streams: Iterable[str] | None, since: Since
+    ) -> StandingQuery:
+        """Return a query without a number: columns as behind SELECT, conditions as behind WHERE.
+
+        Raises:
+            InputError: It needs what only Spark evaluates.
+        """
+        joined = self._some(streams)
+        if len(joined) < len(self.block.join.aliases) and select.strip() == "*":
+            select = ", ".join(f"{quote(alias)}.*" for alias in joined)
+        text = f"SELECT {select}\nFROM {self._source}"
+        with self._planner() as planner:
+            whole, schema = planner.plan(parse(text if where is None else f"{text}\nWHERE (\n{where}\n)"))
+        plan = _only(whole)
+        if whole.direct is None:
+            raise InputError(
+                "a hub's query selects columns of the join as they are, under any names: compute in a query "
+                "over what it writes, or give the stream a column with the expression"
+            )
+        equalities = frozenset(plan.join.equalities)
+        if equalities != self._equalities:
+            more = " AND ".join(sorted(map(str, equalities ^ self._equalities)))
+            raise InputError(
+                f"{more} joins streams, and all queries of a hub join them alike: put it into the hub's "
+                "join, or make another hub"
+            )
+        sources = {column.name: column.source for column in plan.join.output}
+        columns = tuple(sources[name] for name in whole.direct.columns)
+        residuals = tuple(term for term in terms(plan.join.residuals) if term not in self._residuals)
+        filters = tuple(_filters(plan))
+        read = [ref for predicate in (*filters, *residuals) for ref in columns_of(predicate)]
+        for ref in (*read, *columns):
+            if ref.column not in self.block.join.relation(ref.relation).schema.names:
+                raise _left_to_spark(ref.column)
+            if ref.relation not in joined:
+                raise InputError(
+                    f"the query reads {ref}, and joins {', '.join(joined)} only: name {ref.relation!r} among "
+                    "its streams"
+                )
+        return StandingQuery(0, name, filters, residuals, columns, arrow_schema(schema), joined, since)
+
+    def _some(self, streams: Iterable[str] | None) -> tuple[str, ...]:
+        """Return the streams that a query joins, in the join's order; refuse what the hub cannot join."""
+        join = self.block.join
+        if streams is None:
+            return join.aliases
+        named = set(streams)
+        if not named <= set(join.aliases) or len(named) < 2:
+            raise InputError(
+                f"a query joins the streams {sorted(named)}: expected two or more of "
+                f"{', '.join(join.aliases)}"
+            )
+        some = tuple(alias for alias in join.aliases if alias in named)
+        if len(some) == len(join.aliases):
+            return some
+        keys = connected(equality.ends for equality in join.equalities)
+        if len(keys) != 1 or {ref.relation for ref in keys[0]} != set(join.aliases):
+            raise InputError(
+                "a query joins some of a hub's streams only where all of them are joined by one key, for "
+                "else rows of one stream are in several places: join all of them, or make another hub"
+            )
+        edges = [{*equality.relations} for equality in join.equalities]
+        if len(connected([edge for edge in edges if edge <= named], some)) != 1:
+            raise InputError(
+                f"no equality of the hub's join ties {', '.join(some)} together: name the streams between"
+            )
+        bounds = [bound for bound in self.times.bounds if {bound.earlier, bound.later} <= named]
+        whole, own = retention(join.aliases, self.times.bounds), retention(some, bounds)
+        short = [alias for alias in some if own[alias] > whole[alias]]
+        if short:
+            raise InputError(
+                f"without the other streams' ranges of time, rows of {', '.join(short)} would be needed "
+                "longer than the hub keeps them: add a range between these streams to the hub's join, or "
+                "make another hub"
+            )
+        return some
+
+    @contextmanager
+    def _planner(self) -> Iterator[Planner]:
+        with internal_query(), closing(Planner(self._spark, self._options, self._streams, {}, {})) as planner:
+            yield planner
+
+
+def _only(plan: Plan) -> BlockPlan:
+    """Return the block that a query is; refuse what is more than that, or less."""
+    if len(plan.blocks) != 1 or plan.filters or plan.parts:
+        why = "; ".join(plan.reasons) or "it is not one join"
+        raise InputError(f"a hub's queries share one join of streams, and this is none: {why}")
+    (block,) = plan.blocks
+    if block.above:
+        raise _left_to_spark(" and ".join(block.above))
+    return block
+
+
+def _filters(plan: BlockPlan) -> Iterator[Predicate]:
+    for alias, rows in plan.inputs.items():
+        if not isinstance(rows, FrameInput) or rows.filters is None:
+            where = f": {' '.join(rows.where.split())}" if isinstance(rows, FrameInput) else ""
+            raise _left_to_spark(f"a condition on {alias}{where}")
+        yield from rows.filters
+
+
+def _left_to_spark(what: str) -> InputError:
+    return InputError(
+        f"only Spark evaluates {what}, and a hub's queries are told apart without it: expected comparisons "
+        "of columns with each other and with constants, BETWEEN, IN, LIKE and IS NULL; or give the stream a "
+        "column with the expression"
+    )

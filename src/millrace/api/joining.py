@@ -55,7 +55,7 @@ class _Relation:
     """A relation: what the query's table ``alias`` is, its columns, and the keys that were added to it."""
 
     alias: str
-    given: Any
+    table: Any
     columns: list[str]
     keys: list[str] = field(default_factory=list)
 
@@ -130,7 +130,7 @@ def select_join(
     items: str, relations: Sequence[str], ons: Sequence[str], where: Sequence[str], keyword: str = "JOIN"
 ) -> str:
     """Return a query over relations from left to right; ``ons`` are clauses of all but the first."""
-    joined = "".join(f" {keyword} {each}{on}" for each, on in zip(relations[1:], ons, strict=True))
+    joined = "".join(f" {keyword} {relation}{on}" for relation, on in zip(relations[1:], ons, strict=True))
     return f"SELECT {items} FROM {relations[0]}{joined}{where_clause(where)}"  # noqa: S608  # SQL is what this writes
 
 
@@ -141,76 +141,72 @@ def using(names: Iterable[str]) -> str:
 
 def where_clause(conditions: Sequence[str]) -> str:
     """Return conditions as a clause."""
-    return f" WHERE {' AND '.join(f'({each})' for each in conditions)}" if conditions else ""
+    return f" WHERE {' AND '.join(f'({condition})' for condition in conditions)}" if conditions else ""
 
 
-def _several(given: Any, name: str) -> list[Any]:
-    pair = (
-        isinstance(given, tuple) and len(given) == 2 and all(isinstance(each, str | Column) for each in given)
-    )
-    if pair or isinstance(given, str | Column):
-        return [given]
-    if not isinstance(given, Iterable):
+def _several(conditions: Any, name: str) -> list[Any]:
+    sides = conditions if isinstance(conditions, tuple) and len(conditions) == 2 else (conditions,)
+    if all(isinstance(side, str | Column) for side in sides):
+        return [conditions]
+    if not isinstance(conditions, Iterable):
         raise QueryError(
-            f"join's {name} is given as {type(given).__name__}: expected a condition, or a list of them"
+            f"join's {name} is given as {type(conditions).__name__}: expected a condition, or a list of them"
         )
-    return list(given)
+    return list(conditions)
 
 
 def _relations(
-    spark: SparkSession, shared: Mapping[str, Any], given: Sequence[object], open_table: _Open
+    spark: SparkSession, shared: Mapping[str, Any], relations: Sequence[object], open_table: _Open
 ) -> list[_Relation]:
-    first = given[0] if len(given) == 1 else None
+    first = relations[0] if len(relations) == 1 else None
     if isinstance(first, Mapping):
-        named = [(str(name), each) for name, each in first.items()]
+        named = [(str(name), relation) for name, relation in first.items()]
     else:
-        named = [(_name(each, place), each) for place, each in enumerate(given)]
+        named = [(_name(relation, place), relation) for place, relation in enumerate(relations)]
     if not named:
         raise QueryError(
             "join needs at least one relation: expected DataFrames, names or paths, or a mapping"
         )
-    found: list[_Relation] = []
-    for name, each in named:
+    result: list[_Relation] = []
+    for name, relation in named:
         alias = name
-        while any(alias.lower() == other.alias.lower() for other in found):
+        while any(alias.lower() == other.alias.lower() for other in result):
             alias += "_"
-        found.append(_relation(spark, shared, alias, each, open_table))
-    return found
+        result.append(_relation(spark, shared, alias, relation, open_table))
+    return result
 
 
-def _name(each: object, place: int) -> str:
-    if isinstance(each, LookupTable):
-        return each.name
-    if isinstance(each, str | Path) and not _is_path(each):
-        return str(each).rsplit(".", 1)[-1]
-    if isinstance(each, str | Path):
-        return Path(str(each)).name.split(".")[0] or f"t{place + 1}"
+def _name(relation: object, place: int) -> str:
+    if isinstance(relation, LookupTable):
+        return relation.name
+    if isinstance(relation, str | Path) and not _is_path(relation):
+        return str(relation).rsplit(".", 1)[-1]
+    if isinstance(relation, str | Path):
+        return Path(str(relation)).name.split(".")[0] or f"t{place + 1}"
     return f"t{place + 1}"
 
 
-def _is_path(each: str | Path) -> bool:
-    return isinstance(each, Path) or "/" in each or suffix_of(each) in (".parquet", *FORMATS)
+def _is_path(name: str | Path) -> bool:
+    return isinstance(name, Path) or "/" in name or suffix_of(name) in (".parquet", *FORMATS)
 
 
 def _relation(
-    spark: SparkSession, shared: Mapping[str, Any], alias: str, each: object, open_table: _Open
+    spark: SparkSession, shared: Mapping[str, Any], alias: str, relation: object, open_table: _Open
 ) -> _Relation:
-    if isinstance(each, str) and not _is_path(each):
-        known = next((table for name, table in shared.items() if name.lower() == each.lower()), None)
-        if known is None:
-            known = spark.table(each)
-        each = known
-    if isinstance(each, LookupTable):
-        return _Relation(alias, each, list(each.schema.names))
-    if isinstance(each, str | Path):
-        each = open_table(each)
-        return _Relation(alias, each, each.columns)
-    if not hasattr(each, "mapInArrow"):
+    if isinstance(relation, str) and not _is_path(relation):
+        named = next((table for name, table in shared.items() if name.lower() == relation.lower()), None)
+        relation = spark.table(relation) if named is None else named
+    if isinstance(relation, LookupTable):
+        return _Relation(alias, relation, list(relation.schema.names))
+    if isinstance(relation, str | Path):
+        relation = open_table(relation)
+        return _Relation(alias, relation, relation.columns)
+    if not hasattr(relation, "mapInArrow"):
         raise QueryError(
-            f"join is given a {type(each).__name__}: expected DataFrames, lookup tables, names of tables, "
-            "paths of Parquet, CSV or JSON data, or one mapping of names to these"
+            f"join is given a {type(relation).__name__}: expected DataFrames, lookup tables, names of "
+            "tables, paths of Parquet, CSV or JSON data, or one mapping of names to these"
         )
-    return _Relation(alias, each, list(each.columns))  # type: ignore[attr-defined]
+    return _Relation(alias, relation, list(relation.columns))  # type: ignore[attr-defined]
 
 
 class _JoinBuilder:
@@ -229,7 +225,7 @@ class _JoinBuilder:
         match condition:
             case (left, right):
                 self._pair(left, right)
-            case str() if sum(each.has(condition) for each in self.relations) > 1:
+            case str() if sum(relation.has(condition) for relation in self.relations) > 1:
                 self._using.append(condition)
             case str() if self._kind in _FILTERING:
                 self._where.append(condition)
@@ -264,12 +260,12 @@ class _JoinBuilder:
     def _pair(self, left: Side, right: Side) -> None:
         pairs = [(a, b) for a, b in product(self._owners(left), self._owners(right)) if a != b]
         if len(pairs) != 1:
-            known = [f"{each.alias} has {', '.join(each.columns[:8])}" for each in self.relations]
+            columns = [f"{r.alias} has {', '.join(r.columns[:8])}" for r in self.relations]
             names = [f"{self.relations[a].alias} and {self.relations[b].alias}" for a, b in pairs]
             what = f"may join {'; or '.join(names)}" if names else "joins no two of the relations"
             raise QueryError(
                 f"({left}, {right}) {what}: write which, as in ('{self.relations[0].alias}.column', …); "
-                f"{'; '.join(known)}"
+                f"{'; '.join(columns)}"
             )
         ((a, b),) = pairs
         texts = [self._reference(a, left), self._reference(b, right)]
@@ -278,18 +274,18 @@ class _JoinBuilder:
     def _owners(self, side: Side) -> list[int]:
         """Return the relations that a column may be of."""
         if isinstance(side, Column):
-            return [n for n, each in enumerate(self.relations) if self._fits(each, side)]
+            return [n for n, relation in enumerate(self.relations) if self._fits(relation, side)]
         if not isinstance(side, str):
             raise QueryError(f"join's on has {side!r}: expected the name of a column, or a Column")
-        owners = [n for n, each in enumerate(self.relations) if each.has(side)]
+        owners = [n for n, relation in enumerate(self.relations) if relation.has(side)]
         alias, dot, name = side.rpartition(".")
         if dot and not owners:
-            named = [n for n, each in enumerate(self.relations) if each.alias.lower() == alias.lower()]
+            named = [n for n, r in enumerate(self.relations) if r.alias.lower() == alias.lower()]
             owners = [n for n in named if self.relations[n].has(name)]
         if not owners:
             raise QueryError(
                 f"no relation has a column {side!r}: "
-                f"{near(name, [column for each in self.relations for column in each.columns])}"
+                f"{near(name, [column for relation in self.relations for column in relation.columns])}"
             )
         return owners
 
@@ -305,9 +301,9 @@ class _JoinBuilder:
         return True
 
     def _frame(self, relation: _Relation) -> DataFrame | None:
-        if isinstance(relation.given, LookupTable):
+        if isinstance(relation.table, LookupTable):
             return None
-        frame: DataFrame = relation.given.frame if isinstance(relation.given, PathTable) else relation.given
+        frame: DataFrame = relation.table.frame if isinstance(relation.table, PathTable) else relation.table
         return frame
 
     def _reference(self, number: int, side: Side) -> str:
@@ -316,7 +312,7 @@ class _JoinBuilder:
             frame = self._frame(relation)
             assert frame is not None
             name = f"__key_{number}_{len(relation.keys)}"
-            relation.given = frame.withColumn(name, side)
+            relation.table = frame.withColumn(name, side)
             relation.keys.append(name)
         else:
             name = side if relation.has(side) else side.rpartition(".")[2]
@@ -336,7 +332,7 @@ class _JoinBuilder:
         relation = self.relations[owners[0]]
         frame = self._frame(relation)
         assert frame is not None
-        relation.given = filtered(frame, condition)
+        relation.table = filtered(frame, condition)
 
     def _is_kept(self, number: int) -> bool:
         """Tell whether filtering a relation before the join is filtering its result."""
@@ -347,10 +343,10 @@ class _JoinBuilder:
 
     def build(self, keyword: str, select: list[str] | None) -> JoinQuery:
         """Return the join as a query."""
-        aliases = [plain_quote(each.alias) for each in self.relations]
+        aliases = [plain_quote(relation.alias) for relation in self.relations]
         ons = [self._on_clause(number) for number in range(1, len(self.relations))]
         text = select_join(self._items(select), aliases, ons, self._where, keyword)
-        return JoinQuery(text, {each.alias: each.given for each in self.relations}, tuple(self._above))
+        return JoinQuery(text, {r.alias: r.table for r in self.relations}, tuple(self._above))
 
     def _on_clause(self, number: int) -> str:
         relation, before = self.relations[number], self.relations[:number]
@@ -367,5 +363,5 @@ class _JoinBuilder:
         if select is not None:
             return ", ".join(select)
         shown = self.relations[:1] if self._kind in ("semi", "anti") else self.relations
-        keys = [plain_quote(key) for each in shown for key in each.keys]
+        keys = [plain_quote(key) for relation in shown for key in relation.keys]
         return f"* EXCEPT ({', '.join(keys)})" if keys else "*"

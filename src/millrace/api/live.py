@@ -45,7 +45,7 @@ class Live:
 
     Args:
         port: TCP port on this machine; 0 takes a free one.
-        board: What it shows; by default what is told from now on.
+        board: What it shows; by default what is reported from now on.
 
     Attributes:
         url: Its address. Whoever has it may look.
@@ -74,7 +74,7 @@ class Live:
         self.url = self._server.url
         set_live_board(self._board)  # and the one before nothing more
         watch_planning(self._planned)
-        watch(self._begun)
+        watch(self._on_action)
 
     def figures(self) -> dict[str, Any]:
         """Return what is shown as dictionaries, lists, strings and numbers (docs/guides/reports.md)."""
@@ -102,7 +102,7 @@ class Live:
             if _live is self:
                 _live = None
         self._closed = True
-        unwatch(self._begun)
+        unwatch(self._on_action)
         if self._is_current():
             watch_planning(None)
             set_live_board(None)
@@ -137,11 +137,11 @@ class Live:
         reference, title, runs = planned
         query = reference()
 
-        def beside() -> RunReport | None:
+        def status() -> RunReport | None:
             handle = reference()
-            return None if handle is None else handle.beside()
+            return None if handle is None else handle.status()
 
-        self._board.known(title, runs, beside, {} if query is None else query.tasks)
+        self._board.known(title, runs, status, {} if query is None else query.tasks)
         if query is None:
             return
         spark = query.df.sparkSession
@@ -149,7 +149,7 @@ class Live:
             if spark not in self._watches and any(run.startswith(PREFIX) for run in runs):
                 self._watches[spark] = StreamWatch(spark, self._board.batch, self._board.stream_ended)
 
-    def _begun(self, name: str, carried: Carried) -> End | None:
+    def _on_action(self, name: str, carried: Carried) -> End | None:
         query = self._board.begun(name, sorted(carried.runs)) if self._is_current() else None
         if query is None:
             return None
@@ -157,10 +157,10 @@ class Live:
 
     def _parts(self, arguments: Mapping[str, str]) -> str:
         """Return what is drawn, but for the parts that the page has already."""
-        known = set(arguments.get("known", "").split(","))
-        parts = [self._part(each, drawn.query_part, f"query-{each.number}") for each in self._board.queries()]
+        drawn_ids = set(arguments.get("known", "").split(","))
+        parts = [self._part(view, drawn.query_part, f"query-{view.number}") for view in self._board.queries()]
         streams = self._board.streams()
-        parts += [self._part(each, drawn.stream_part, f"query-{each.number}") for each in streams]
+        parts += [self._part(view, drawn.stream_part, f"query-{view.number}") for view in streams]
         first = [part for part in parts if part.state == "running"]
         ordered = first + [part for part in parts if part.state != "running"]
         return as_json(
@@ -171,7 +171,7 @@ class Live:
                         "id": part.id,
                         "state": part.state,
                         "stamp": part.stamp,
-                        "html": None if f"{part.id}.{part.stamp}" in known else part.html,
+                        "html": None if f"{part.id}.{part.stamp}" in drawn_ids else part.html,
                     }
                     for part in ordered
                 ],
@@ -181,14 +181,14 @@ class Live:
     def _part(self, view: Any, draw: Any, name: str) -> Part:
         """Draw a query, what has ended once."""
         if view.state == "running":
-            made: Part = draw(view)
-            return made
-        found = self._drawn.get(name)
-        if found is None:
-            found = self._drawn[name] = draw(view)
+            part: Part = draw(view)
+            return part
+        finished = self._drawn.get(name)
+        if finished is None:
+            finished = self._drawn[name] = draw(view)
             while len(self._drawn) > _MOST_DRAWN:
                 self._drawn.popitem(last=False)
-        return found
+        return finished
 
 
 def live(port: int = 0, *, open_browser: bool = False) -> Live:
@@ -215,12 +215,12 @@ def live(port: int = 0, *, open_browser: bool = False) -> Live:
     if type(port) is not int or not 0 <= port < 1 << 16:
         raise InputError(f"port is {port!r}: expected 0 for a free one, or a number up to 65535")
     with _lock:
-        made = _live
-        if made is None:
-            made = _live = Live(port)
+        page = _live
+        if page is None:
+            page = _live = Live(port)
     if open_browser:
-        made.show()
-    return made
+        page.show()
+    return page
 
 
 _SHARED = ("number", "title", "state", "error", "seconds", "rows_in", "rows_out", "rate")
@@ -232,22 +232,22 @@ def _query(view: QueryView) -> dict[str, Any]:
         "tasks_over": view.over,
         "tasks_planned": view.planned,
         "orders": [
-            asdict(each) | {"block": block}
+            asdict(trace) | {"block": block}
             for block, cell in report.cells()
-            for each in cell.traces
-            if each.changes
+            for trace in cell.traces
+            if trace.changes
         ],
         "modules": [
-            asdict(one)
-            | {"block": block, "selectivity": one.tuples_out / one.tuples_in if one.tuples_in else None}
-            for block, one in report.modules()
+            asdict(entry)
+            | {"block": block, "selectivity": entry.tuples_out / entry.tuples_in if entry.tuples_in else None}
+            for block, entry in report.modules()
         ],
-        "state_held": [asdict(one) | {"block": block} for block, one in report.state()],
-        "lookups": [asdict(one) for one in report.lookups],
-        "budgets": [vars(one) for one in report.budgets],
+        "state_held": [asdict(entry) | {"block": block} for block, entry in report.state()],
+        "lookups": [asdict(entry) for entry in report.lookups],
+        "budgets": [vars(entry) for entry in report.budgets],
     }
 
 
 def _stream(view: StreamView) -> dict[str, Any]:
     figures = {name: getattr(view, name) for name in (*_SHARED, "late")}
-    return figures | {"batches": [each.to_dict() for each in view.batches]}
+    return figures | {"batches": [batch.to_dict() for batch in view.batches]}

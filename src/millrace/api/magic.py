@@ -24,15 +24,15 @@ class _Parser(argparse.ArgumentParser):
 
 
 def _parser() -> _Parser:
-    made = _Parser(prog="%%millrace", add_help=False, description="Answer the SQL of a cell.")
-    made.add_argument("variable", nargs="?", help="keep the DataFrame under this name, and show nothing")
-    made.add_argument("-c", "--cache", action="store_true", help="cache the DataFrame when it is read")
-    made.add_argument("-e", "--eager", action="store_true", help="cache the DataFrame now")
-    made.add_argument("-v", "--view", help="make a temporary view of this name")
-    made.add_argument("-l", "--limit", type=int, default=_ROWS, help="rows to show")
-    made.add_argument("--explain", action="store_true", help="show the plan, and run nothing")
-    made.add_argument("--report", action="store_true", help="show what the eddies did, below the rows")
-    return made
+    parser = _Parser(prog="%%millrace", add_help=False, description="Answer the SQL of a cell.")
+    parser.add_argument("variable", nargs="?", help="keep the DataFrame under this name, and show nothing")
+    parser.add_argument("-c", "--cache", action="store_true", help="cache the DataFrame when it is read")
+    parser.add_argument("-e", "--eager", action="store_true", help="cache the DataFrame now")
+    parser.add_argument("-v", "--view", help="make a temporary view of this name")
+    parser.add_argument("-l", "--limit", type=int, default=_ROWS, help="rows to show")
+    parser.add_argument("--explain", action="store_true", help="show the plan, and run nothing")
+    parser.add_argument("--report", action="store_true", help="show what the eddies did, below the rows")
+    return parser
 
 
 def load_ipython_extension(shell: Any) -> None:
@@ -63,7 +63,7 @@ def run(shell: Any, line: str, cell: str) -> Any:
         MillraceError: As for :func:`millrace.sql`.
     """
     flags = _parser().parse_args(shlex.split(line))
-    frames = {name: each for name, each in shell.user_ns.items() if _is_table(name, each)}
+    frames = {name: value for name, value in shell.user_ns.items() if _is_table(name, value)}
     query = Session(tables=frames).query(cell)
     if flags.explain:
         return query.explain()

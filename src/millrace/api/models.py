@@ -93,12 +93,12 @@ def filter(  # noqa: A001  # named as PySpark's
     from millrace.lookups.llm.filtering import ModelFilter
 
     fields = tuple((body or {}).items())
-    made = Model(model, base_url, api_key, max_tokens, structured, price_read, price_written, fields)
+    endpoint = Model(model, base_url, api_key, max_tokens, structured, price_read, price_written, fields)
     prompt = Prompt.of(question)
-    cost = _cost(made, max_cost)
+    cost = _cost(endpoint, max_cost)
     spec = PredicateSpec(
         name,
-        ModelFilter(made, prompt, max_in_flight),
+        ModelFilter(endpoint, prompt, max_in_flight),
         "async",
         on_error=on_error,
         batch=batch,
@@ -112,7 +112,7 @@ def filter(  # noqa: A001  # named as PySpark's
         max_cost=max_cost,
         cost=cost,
         limit_group=limit_group,
-        secrets=made.secrets,
+        secrets=endpoint.secrets,
         answers=None if answers is None else Path(answers),
     )
     return Predicate(spec, columns=prompt.columns)
@@ -188,9 +188,9 @@ def lookup(
     from millrace.lookups.llm.lookup import ModelSource
 
     fields = tuple((body or {}).items())
-    made = Model(model, base_url, api_key, max_tokens, structured, price_read, price_written, fields)
-    asked = Prompt.of(prompt)
-    budget = budget_of("a model", max_requests, max_cost, _cost(made, max_cost))
+    endpoint = Model(model, base_url, api_key, max_tokens, structured, price_read, price_written, fields)
+    template = Prompt.of(prompt)
+    budget = budget_of("a model", max_requests, max_cost, _cost(endpoint, max_cost))
     terms = Terms(
         max_in_flight,
         per_second,
@@ -202,8 +202,8 @@ def lookup(
         tokens_per_minute=tokens_per_minute,
         limit_group=limit_group,
     )
-    via = ModelSource(made, asked, terms)
-    return declare(name, schema, list(asked.columns), via, on_error=on_error, cache=cache, ttl=ttl)
+    via = ModelSource(endpoint, template, terms)
+    return declare(name, schema, list(template.columns), via, on_error=on_error, cache=cache, ttl=ttl)
 
 
 def _cost(model: Model, max_cost: float | None) -> Priced | None:

@@ -1,8 +1,8 @@
 """``millrace.monitor``: how far queries are while they run, and how runs differ.
 
 A line of progress is shown by default while an action runs that takes a while. It tells of the tasks that a
-session has begun and finished, of rows and of the orders in use. There is room for one line, so who shows one
-takes the room.
+session has begun and finished, of rows and of the orders in use. There is one line only, so who shows one
+has it alone.
 """
 
 from __future__ import annotations
@@ -98,32 +98,32 @@ def progress(spark: SparkSession | None = None, *, shown: bool | None = None) ->
         spark: The session; by default the active one.
         shown: False for no line, True for one also where there is no terminal.
     """
-    with room():  # also without a line of its own, so that none is shown by default either
+    with display_lock():  # also without a line of its own, so that none is shown by default either
         write = None if shown is False else writer(anywhere=shown is True)
         if write is None:
             yield
             return
         line = Watch()
 
-        def begun(name: str, carried: Carried) -> None:
+        def on_action(name: str, carried: Carried) -> None:
             line.expect(_planned(name, carried))
 
         with tasks_shown(alive(session_of(spark, {})), line.tasks):
-            watch(begun)
+            watch(on_action)
             try:
                 with repeatedly(lambda: write(line.line(), False), EVERY):
                     yield
             finally:
-                unwatch(begun)
+                unwatch(on_action)
                 write(line.line(), True)
 
 
 def by_default() -> None:
     """Show a line for each action from now on that takes a while, where somebody sees it."""
-    watch(_begun)
+    watch(_on_action)
 
 
-def _begun(name: str, carried: Carried) -> End | None:
+def _on_action(name: str, carried: Carried) -> End | None:
     if carried.quiet or name in _READ or not is_seen():
         return None
     return _Line(carried.spark, prints=name == "show", tasks=_planned(name, carried)).end
@@ -163,8 +163,8 @@ class _Line:
     def _show(self) -> None:
         if self._over.wait(EVERY):
             return
-        with room() as free:
-            if not free or self._has_bar():
+        with display_lock() as is_free:
+            if not is_free or self._has_bar():
                 return
             watch = Watch(before=EVERY)
             watch.expect(self._tasks)
@@ -205,7 +205,7 @@ class _Clearing:
 
 # What stands in the line, and who shows it
 
-_room = threading.Lock()
+_displaying = threading.Lock()
 
 Write = Callable[[str, bool], None]
 """Shows a line in the place of the one before; the last one is marked."""
@@ -254,12 +254,12 @@ class Watch:
         return " · ".join([f"{seconds:.1f} s", *parts])
 
 
-def lookup_line(one: LookupProgress) -> str:
+def lookup_line(lookup: LookupProgress) -> str:
     """Return how far a lookup is, in words."""
-    text = f"{one.name}: {one.done:,} of {one.keys:,} keys"
-    parts = ((one.cached, "cached"), (one.failed, "failed"), (one.in_flight, "in flight"))
+    text = f"{lookup.name}: {lookup.done:,} of {lookup.keys:,} keys"
+    parts = ((lookup.cached, "cached"), (lookup.failed, "failed"), (lookup.in_flight, "in flight"))
     text += "".join(f", {count:,} {what}" for count, what in parts if count)
-    return text + (f", {one.rate:,.0f} a second" if one.rate else "")
+    return text + (f", {lookup.rate:,.0f} a second" if lookup.rate else "")
 
 
 def _reports() -> Iterator[tuple[Any, RunReport]]:
@@ -276,14 +276,14 @@ def _seen(report: RunReport) -> tuple[int, int, float]:
 
 
 @contextmanager
-def room() -> Iterator[bool]:
+def display_lock() -> Iterator[bool]:
     """Tell the body whether it may show a line, or something else in its place; nobody else does then."""
-    free = _room.acquire(blocking=False)
+    is_free = _displaying.acquire(blocking=False)
     try:
-        yield free
+        yield is_free
     finally:
-        if free:
-            _room.release()
+        if is_free:
+            _displaying.release()
 
 
 def is_notebook() -> bool:

@@ -19,6 +19,8 @@ from millrace.reports.micro_batch import PREFIX
 from millrace.reports.planned import BlockShape, Explanation, Planned, settings
 from millrace.reports.run_report import RunReport
 from millrace.spark.block import Block, FrameInput, LookupInput
+from millrace.spark.coordinator import Limits, Registered
+from millrace.spark.lookups import Lookups
 from millrace.spark.plans import Mode, planned
 from millrace.sql.planner.build import PlannedBlock, PlannedQuery
 
@@ -39,7 +41,7 @@ class Query(PlannedQuery):
     @property
     def blocks(self) -> tuple[Block, ...]:
         """The blocks that eddies run, inner ones first."""
-        return tuple(one.block for one in self.taken)
+        return tuple(plan.block for plan in self.taken)
 
     def explain(self, mode: Mode = "simple") -> Explanation:
         """Return every block and filter, what stays with Spark and why, and Spark's own plan.
@@ -58,16 +60,16 @@ class Query(PlannedQuery):
     def _explained(self) -> list[str]:
         """Return what :meth:`explain` says, but for Spark's plan."""
         lines: list[str] = []
-        for one in self.taken:
-            lines += _explain(one)
+        for plan in self.taken:
+            lines += _explain(plan)
         for filter_ in self.filters:
             first, *rest = filter_.mask.plan.split("\n")
             lines += [f"{filter_.name}: {first}", *rest]
             lines += [f"  stands for {' AND '.join(filter_.calls)}"] if filter_.calls else []
         if not self.taken:
             lines.append(f"no block: Spark runs the {'rest of the' if self.filters else 'whole'} query")
-        lines += [f"computed once: {each}" for each in self.shared]
-        lines += ["tables in object stores", *(f"  {each}" for each in self.stored)] if self.stored else []
+        lines += [f"computed once: {line}" for line in self.shared]
+        lines += ["tables in object stores", *(f"  {line}" for line in self.stored)] if self.stored else []
         if self.reasons:
             lines.append("left to Spark")
             lines += [f"  {reason}" for reason in self.reasons]
@@ -84,11 +86,11 @@ class Query(PlannedQuery):
 
     def _repr_html_(self) -> str:
         """Return what notebooks show: the explanation, and behind it the report once there is one."""
-        told = Explanation("\n".join(self._explained()))._repr_html_()
+        explanation = Explanation("\n".join(self._explained()))._repr_html_()
         try:
-            return told + self.report()._repr_html_()
+            return explanation + self.report()._repr_html_()
         except ExecutionError:
-            return told
+            return explanation
 
     def estimate(
         self, sample: int = 200, seed: int = 0, prices: Mapping[str, float] | None = None
@@ -140,7 +142,17 @@ class Query(PlannedQuery):
 
     def lookups(self) -> list[LookupProgress]:
         """Return how far the query's lookups are, at any time, also while it runs."""
-        return [each for one in self.taken for each in one.run.progress()]
+        return [progress for lookups in self._lookups for progress in lookups.progress()]
+
+    @property
+    def _lookups(self) -> list[Lookups]:
+        return [registered for registered in self._registered if isinstance(registered, Lookups)]
+
+    @property
+    def _registered(self) -> list[Registered]:
+        """The lookups of its blocks, and the limits of predicates in its blocks and filters."""
+        blocks = [registered for plan in self.taken for registered in plan.run.registered]
+        return [*blocks, *(filter_.mask.limits for filter_ in self.filters)]
 
     def failed_keys(self) -> pa.Table:
         """Return the keys that could not be looked up in the latest run.
@@ -148,8 +160,8 @@ class Query(PlannedQuery):
         Its columns are ``lookup``, ``key`` (the bind columns as JSON), ``error`` (what kind), ``message`` and
         ``attempts``. With ``on_error="fail"`` the first failure ends the query.
         """
-        failed = [each for one in self.taken for each in one.run.failed()]
-        rows = [(each.name, each.key, each.kind, each.message, each.attempts) for each in failed]
+        failed = [key for lookups in self._lookups for key in lookups.failed()]
+        rows = [(key.name, key.key, key.kind, key.message, key.attempts) for key in failed]
         return pa.Table.from_pylist(
             [dict(zip(FAILED_KEYS.names, row, strict=True)) for row in rows], FAILED_KEYS
         )
@@ -157,13 +169,13 @@ class Query(PlannedQuery):
     @property
     def runs(self) -> dict[str, str]:
         """The names of its blocks and filters, by the names of their runs, as Spark's plans have them."""
-        blocks = {one.run.name: one.block.name for one in self.taken}
-        return blocks | {each.mask.reports.sink.run: each.name for each in self.filters}
+        blocks = {plan.run.name: plan.block.name for plan in self.taken}
+        return blocks | {filter_.mask.reports.sink.run: filter_.name for filter_ in self.filters}
 
     @property
     def tasks(self) -> dict[str, int]:
         """How many tasks each run has at most, by its name, where that is known."""
-        return {one.run.name: one.run.tasks for one in self.taken if one.run.tasks is not None}
+        return {plan.run.name: plan.run.tasks for plan in self.taken if plan.run.tasks is not None}
 
     def report(self, executed: DataFrame | None = None) -> RunReport:
         """Return the figures of the latest run of :attr:`df`.
@@ -184,38 +196,33 @@ class Query(PlannedQuery):
                 "a join of streams has a report for each query that was started of it: "
                 "millrace.streams.report(df.writeStream.….start())"
             )
-        found: dict[str, list[CellFigures]] = {}
-        for one in self.taken:
-            found[one.block.name] = one.run.figures(executed or self.df)
+        figures: dict[str, list[CellFigures]] = {}
+        for plan in self.taken:
+            reports = plan.run.reports
+            figures[plan.block.name] = [] if reports is None else reports.figures(executed or self.df)
         nothing: ExecutionError | None = None
         for filter_ in self.filters:
             try:
-                found[filter_.name] = filter_.mask.reports.figures(executed or self.df)
+                figures[filter_.name] = filter_.mask.reports.figures(executed or self.df)
             except ExecutionError as error:
                 nothing = error
-        if nothing is not None and not found:
+        if nothing is not None and not figures:
             raise nothing
-        return replace(self.beside(), blocks=found)
+        return replace(self.status(), blocks=figures)
 
-    def beside(self) -> RunReport:
-        """Return what is known beside figures, at any time: the plan, lookups, budgets."""
-        spent = [one.run.spent() for one in self.taken] + [each.mask.limits.spent() for each in self.filters]
-        budgets = tuple(each for some in spent for each in some)
-        called = [one.run.calls() for one in self.taken] + [
-            each.mask.limits.progress() for each in self.filters
-        ]
-        calls = tuple(each for some in called for each in some)
+    def status(self) -> RunReport:
+        """Return what is known at any time, without figures: the plan, lookups, budgets."""
+        budgets = tuple(spent for registered in self._registered for spent in registered.spent())
+        limits = [registered for registered in self._registered if isinstance(registered, Limits)]
+        calls = tuple(progress for limit in limits for progress in limit.progress())
         return RunReport({}, self._planned(), tuple(self.lookups()), budgets, calls)
 
     def _planned(self) -> Planned:
-        weakened = [one.run.weakened_guarantees for one in self.taken] + [
-            each.mask.limits.weakened_guarantees for each in self.filters
-        ]
         return Planned(
-            {one.block.name: _shape(one.block) for one in self.taken},
+            {plan.block.name: _shape(plan.block) for plan in self.taken},
             tuple(self.reasons),
             settings(self.options),
-            tuple(text for texts in weakened for text in texts),
+            tuple(text for registered in self._registered for text in registered.weakened_guarantees),
         )
 
 
@@ -233,23 +240,23 @@ def _shape(block: Block) -> BlockShape:
     )
 
 
-def _explain(one: PlannedBlock) -> list[str]:
+def _explain(plan: PlannedBlock) -> list[str]:
     """Return what eddies do for a block, and what of its conditions Spark does."""
-    join = one.block.join
-    lines = one.run.plan.split("\n")
-    for alias, rows in one.block.inputs.items():
+    join = plan.block.join
+    lines = plan.run.plan.split("\n")
+    for alias, rows in plan.block.inputs.items():
         if isinstance(rows, FrameInput) and rows.where:
             lines.append(f"  {alias}: Spark filters it by {rows.where}")
-    for alias, given in one.block.inputs.items():
-        if isinstance(given, LookupInput):
-            lines += _explain_lookup(alias, given)
+    for alias, block_input in plan.block.inputs.items():
+        if isinstance(block_input, LookupInput):
+            lines += _explain_lookup(alias, block_input)
     if join.count_only:
         lines.append("  only counts rows")
     else:
         lines.append("  gives " + ", ".join(f"{o.source} as {o.name}" for o in join.output))
-    if one.block.aggregate is not None:
-        lines.append(_explain_aggregate(one.block.aggregate))
-    lines += [f"  Spark evaluates above it: {text}" for text in one.block.above]
+    if plan.block.aggregate is not None:
+        lines.append(_explain_aggregate(plan.block.aggregate))
+    lines += [f"  Spark evaluates above it: {text}" for text in plan.block.above]
     return lines
 
 
@@ -262,10 +269,10 @@ def _explain_aggregate(spec: AggregateSpec) -> str:
     return f"  aggregates them partially {by}: {partials or 'each once'}"
 
 
-def _explain_lookup(alias: str, given: LookupInput) -> list[str]:
+def _explain_lookup(alias: str, lookup: LookupInput) -> list[str]:
     """Return how a lookup table is asked, without secrets."""
     lines = [f"  {alias} is looked up"]
-    for index in given.indexes:
+    for index in lookup.indexes:
         source, terms = index.source, index.source.terms
         text = f"    by {', '.join(index.columns)} via {source.kind}: {source.describe()}; at most "
         text += f"{terms.max_in_flight} requests at once"
@@ -279,11 +286,11 @@ def _explain_lookup(alias: str, given: LookupInput) -> list[str]:
         lines.append(f"{text}; on_error={index.on_error}")
         kept = "for ever" if index.ttl is None else f"for {index.ttl:g} s"
         lines.append("    no cache" if index.cache is None else f"    cache {index.cache}, kept {kept}")
-    lines += [f"    scan via {source.kind}: {source.describe()}" for source in given.sources]
-    if given.scan is not None:
+    lines += [f"    scan via {source.kind}: {source.describe()}" for source in lookup.sources]
+    if lookup.scan is not None:
         lines.append(
-            f"    scan of {'a DataFrame' if isinstance(given.scan, FrameInput) else given.scan.table.path}"
+            f"    scan of {'a DataFrame' if isinstance(lookup.scan, FrameInput) else lookup.scan.table.path}"
         )
-    if given.filters:
-        lines.append(f"    keeps rows where {' AND '.join(map(show, given.filters))}")
+    if lookup.filters:
+        lines.append(f"    keeps rows where {' AND '.join(map(show, lookup.filters))}")
     return lines

@@ -12,9 +12,9 @@ from millrace.errors import OptionError, UnsupportedType
 from millrace.options import Options
 from millrace.reports.planned import Explanation
 from millrace.reports.run_report import RunReport
-from millrace.spark.frames import acted, handle_of, known_query, running
+from millrace.spark.frames import handle_of, known_query, rows_of_action, running
 from millrace.spark.plans import Mode
-from millrace.spark.streaming import endless, sent, stream_of
+from millrace.spark.streaming import refuse_endless, sender_of, stream_of
 from millrace.spark.types import arrow_schema
 
 if TYPE_CHECKING:
@@ -70,23 +70,26 @@ def query_stream(query: PlannedQuery, batch_size: int | None) -> Iterator[pa.Rec
     """Run a query and return its rows as they come: the block's own where Spark does nothing above it."""
     _check(batch_size)
     direct = query.direct
-    taken = next((one for one in query.taken if direct is not None and one.block.name == direct.block), None)
+    block = next(
+        (plan for plan in query.taken if direct is not None and plan.block.name == direct.block),
+        None,
+    )
     if (
         direct is None
-        or taken is None
-        or not _same_types(query, taken.block.join.output_schema, direct.columns)
+        or block is None
+        or not _same_types(query, block.block.join.output_schema, direct.columns)
     ):
         return frame_stream(query.df, query.options, batch_size)
-    batches = acted(_ACTION, query.df, taken.run.stream())
+    batches = rows_of_action(_ACTION, query.df, block.run.stream())
     return _shaped(batches, direct.columns, arrow_schema(query.df.schema), batch_size)
 
 
-def _same_types(query: PlannedQuery, given: pa.Schema, columns: Sequence[str]) -> bool:
+def _same_types(query: PlannedQuery, schema: pa.Schema, columns: Sequence[str]) -> bool:
     try:
         wanted = arrow_schema(query.df.schema)
     except UnsupportedType:
         return False
-    return bool(wanted.types == [given.field(column).type for column in columns])
+    return bool(wanted.types == [schema.field(column).type for column in columns])
 
 
 def frame_stream(
@@ -95,13 +98,13 @@ def frame_stream(
     """Run any DataFrame and return its rows as they come."""
     _check(batch_size)
     if frame.isStreaming:
-        return endless()
+        return refuse_endless()
     schema = arrow_schema(frame.schema)
     names = [f"c{place}" for place in range(len(schema))]
     # Columns may share a name, or have one that Spark's Arrow functions stumble over.
     plain = pa.schema([pa.field(name, f.type) for name, f in zip(names, schema, strict=True)])
-    batches = stream_of(frame.sparkSession, options or Options(), plain, sent(frame.toDF(*names), plain))
-    return _shaped(acted(_ACTION, frame, batches), names, schema, batch_size)
+    batches = stream_of(frame.sparkSession, options or Options(), plain, sender_of(frame.toDF(*names), plain))
+    return _shaped(rows_of_action(_ACTION, frame, batches), names, schema, batch_size)
 
 
 def _check(batch_size: int | None) -> None:

@@ -85,10 +85,10 @@ def session(
             sys.stderr.write(log.read())
             raise
     note_interrupts()  # behind Spark, whose session has a handler of its own
-    from millrace.api.monitor import room
+    from millrace.api.monitor import display_lock
 
     try:
-        with room():  # commands show what happens in ways of their own
+        with display_lock():  # commands show what happens in ways of their own
             yield spark
     finally:
         spark.stop()

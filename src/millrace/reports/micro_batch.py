@@ -68,13 +68,13 @@ class StreamFigures(Sums):
         return replace(sums, newest=max(times, default=None))
 
 
-def told(streams: Iterable[StreamFigures], orders: Orders) -> str:
+def encode_cell(streams: Iterable[StreamFigures], orders: Orders) -> str:
     """Return the line of a cell."""
     line = {"streams": [astuple(each) for each in streams], "orders": orders[:MOST_ORDERS]}
     return json.dumps(line, separators=(",", ":"), ensure_ascii=False)
 
 
-def heard(lines: str) -> tuple[tuple[StreamFigures, ...], Orders]:
+def decode_cells(lines: str) -> tuple[tuple[StreamFigures, ...], Orders]:
     """Return what the lines of all cells say together: streams as the query has them, and orders by use."""
     streams: dict[str, StreamFigures] = {}
     orders: dict[str, int] = {}
@@ -185,7 +185,7 @@ def micro_batch(progress: StreamingQueryProgress) -> MicroBatch | None:
     joins = [each for each in joins if each.get("rows") is not None]
     if not joins:
         return None
-    streams, orders = heard(SEPARATOR.join(str(each["cells"]) for each in joins))
+    streams, orders = decode_cells(SEPARATOR.join(str(each["cells"]) for each in joins))
     return MicroBatch(
         query=str(progress.id),
         run=str(progress.runId),

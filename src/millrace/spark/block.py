@@ -21,12 +21,11 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
     from pyspark.sql.types import StructType
 
-    from millrace.engine.figures import CellFigures
-    from millrace.limits.budget import Spent
-    from millrace.limits.progress import FailedKey, LookupProgress
     from millrace.lookups.index_spec import IndexSpec
     from millrace.lookups.source import Source
     from millrace.parquet.parquet import ParquetTable
+    from millrace.spark.coordinator import Registered
+    from millrace.spark.reports import Reports
 
 
 @dataclass(frozen=True)
@@ -125,27 +124,16 @@ class PreparedBlock:
         name: Identifies it, in Spark's plans too.
         frame: Its result: a DataFrame with the columns of ``Block.schema``.
         plan: What will happen, as text.
-        figures: Returns the figures of the latest run of ``frame``, and never waits; see
-            :meth:`millrace.spark.reports.Reports.figures`.
         stream: Runs it and returns its result as it comes, without Spark in between.
-        progress: Returns how far the lookups are, at any time.
-        failed: Returns the keys that could not be looked up.
-        weakened_guarantees: Of limits and lookups, where tasks do not reach the coordinator.
-        spent: Returns what was spent of budgets.
-        calls: Returns what calls of predicates with limits have come to.
-        tasks: How many tasks tell figures, at most; None where Spark alone knows.
-        forget: Forgets the figures of runs so far.
+        reports: Where the figures of runs of ``frame`` arrive; None where each streaming query has its own.
+        registered: The limits of its predicates, and its lookups.
+        tasks: How many tasks report figures, at most; None where Spark alone knows.
     """
 
     name: str
     frame: DataFrame
     plan: str
-    figures: Callable[..., list[CellFigures]]
     stream: Callable[[], Iterator[pa.RecordBatch]]
-    progress: Callable[[], list[LookupProgress]] = list
-    failed: Callable[[], list[FailedKey]] = list
-    weakened_guarantees: tuple[str, ...] = ()
-    spent: Callable[[], list[Spent]] = list
-    calls: Callable[[], list[LookupProgress]] = list
+    reports: Reports | None = None
+    registered: tuple[Registered, ...] = ()
     tasks: int | None = None
-    forget: Callable[[], object] = list

@@ -81,25 +81,21 @@ class ClusterCoordinator(RemoteCoordinator):
             ExecutionError: It cannot be started; says why.
         """
         with _starting:
-            known = _STARTED.setdefault(spark, {})
-            found = known.get((port, bind))
-            if found is None or not found.running:
-                found = known[port, bind] = cls(spark, port, bind)
-            return found
+            coordinators = _STARTED.setdefault(spark, {})
+            coordinator = coordinators.get((port, bind))
+            if coordinator is None or not coordinator.running:
+                coordinator = coordinators[port, bind] = cls(spark, port, bind)
+            return coordinator
 
     @classmethod
     def at(cls, address: Address) -> ClusterCoordinator | None:
         """Return the coordinator with an address, None where it is none of this process's."""
         with _starting:
-            of_all = [each for known in _STARTED.values() for each in known.values()]
-        return next((each for each in of_all if each.address.token == address.token), None) or next(
-            (
-                each
-                for each in of_all
-                if (each.address.host, each.address.port) == (address.host, address.port)
-            ),
-            None,
-        )
+            coordinators = [each for started in _STARTED.values() for each in started.values()]
+        place = (address.host, address.port)
+        same = [each for each in coordinators if each.address.token == address.token]
+        same += [each for each in coordinators if (each.address.host, each.address.port) == place]
+        return same[0] if same else None
 
     @property
     def running(self) -> bool:
@@ -122,17 +118,17 @@ class ClusterCoordinator(RemoteCoordinator):
         Raises:
             OptionError: One keeps answers, which would be lost with the executor.
         """
-        for each in lookups:
-            if each.cache is not None:
+        for registration in lookups:
+            if registration.cache is not None:
                 raise OptionError(
-                    f"{each.name!r} has answers that outlive the job (answers, cache), and limits_host="
-                    f"{EXECUTOR!r} would keep them on an executor's disk: leave them out, or set limits_host "
-                    "to an address of this process that executors reach"
+                    f"{registration.name!r} has answers that outlive the job (answers, cache), and "
+                    f"limits_host={EXECUTOR!r} would keep them on an executor's disk: leave them out, or set "
+                    "limits_host to an address of this process that executors reach"
                 )
         super().register(run, lookups)
 
     def release(self, run: str) -> None:
-        """Take note that nothing refers to a run's query any more; it is told with the next call."""
+        """Take note that nothing refers to a run's query any more; the next call says so."""
         self._released.append(run)
 
     def close(self) -> None:
@@ -144,8 +140,8 @@ class ClusterCoordinator(RemoteCoordinator):
         if spark is None:
             raise ExecutionError("the Spark session of this query has ended, and with it its coordinator")
         methods = [("release", (self._released.popleft(),)) for _ in range(len(self._released))]
-        asked = Call(next(self._numbers), (*methods, (method, arguments)))
-        task = _Ask(self._there.host, self._there.port, self._seal.seal(asked, "call"))
+        request = Call(next(self._numbers), (*methods, (method, arguments)))
+        task = _Ask(self._there.host, self._there.port, self._seal.seal(request, "call"))
         row = _run(spark, task, "reply binary, why string")
         if row["why"] is not None:
             self._heard = float("-inf")
@@ -154,7 +150,7 @@ class ClusterCoordinator(RemoteCoordinator):
                 "gone; run the query again"
             )
         self._heard = time.monotonic()
-        error, result = self._seal.open(bytes(row["reply"]), f"reply {asked.number}")
+        error, result = self._seal.open(bytes(row["reply"]), f"reply {request.number}")
         if error is not None:
             raise error
         return result
@@ -184,17 +180,17 @@ class _Start:
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for _ in batches:
             pass  # Spark wants all to be read
-        found, why = None, None
+        started, why = None, None
         try:
-            found = start(self.public, own_address(self.driver), self.port, self.bind, IDLE_SECONDS)
+            started = start(self.public, own_address(self.driver), self.port, self.bind, IDLE_SECONDS)
         except (ExecutionError, OSError) as error:
             why = str(error)
-        told = found or Started(None, None, None, None)  # type: ignore[arg-type]
+        reply = started or Started(None, None, None, None)  # type: ignore[arg-type]
         values = {
-            "host": pa.array([told.host], pa.string()),
-            "port": pa.array([told.port], pa.int32()),
-            "public": pa.array([told.public], pa.binary()),
-            "sealed": pa.array([told.sealed], pa.binary()),
+            "host": pa.array([reply.host], pa.string()),
+            "port": pa.array([reply.port], pa.int32()),
+            "public": pa.array([reply.public], pa.binary()),
+            "sealed": pa.array([reply.sealed], pa.binary()),
             "why": pa.array([why], pa.string()),
         }
         yield pa.RecordBatch.from_pydict(values)

@@ -16,20 +16,19 @@ from millrace.engine.eager import EagerAggregation
 from millrace.engine.expressions import Call, show
 from millrace.engine.spec import JoinSpec, RelationSpec
 from millrace.errors import InputError, OptionError
-from millrace.limits.budget import Spent
 from millrace.options import Options
 from millrace.parquet.parquet import Split, splits
 from millrace.parquet.types import fixed_width
 from millrace.predicates import PredicateSpec
 from millrace.spark.block import Block, FrameInput, Input, LookupInput, ParquetInput, PreparedBlock
+from millrace.spark.coordinator import Limits, Registered
 from millrace.spark.exchange import BLOCK_SCHEMA, NOTHING, Cut
-from millrace.spark.limits import Limits
 from millrace.spark.lookups import Lookups
 from millrace.spark.placement import Mode, Size, place
 from millrace.spark.reduction import Reduction, small_relations
 from millrace.spark.reports import FileWarmStart, Reports
 from millrace.spark.session import default_parallelism, facts_of, shuffle_partitions
-from millrace.spark.streaming import Target, endless, stream_of
+from millrace.spark.streaming import Target, refuse_endless, stream_of
 from millrace.spark.task_inputs import LEAST_ROWS, InlineTable, Scan, with_sources
 from millrace.spark.tasks import CutTask, EddyTask, ScanTask
 from millrace.spark.types import spark_schema
@@ -81,7 +80,7 @@ class _Assembly:
             for scan in self._inputs
         ]
         self._sizes = _sizes(block.join, self._inputs, self._splits)
-        # Everything that arrives, by number: what stands beside the join comes behind its relations.
+        # Everything that arrives, by number: semi-joined relations come behind those of the join.
         self._arriving = tuple(
             relation
             if size.is_lookup
@@ -90,7 +89,7 @@ class _Assembly:
         )
         stream = None if block.stream is None else block.join.aliases.index(block.stream)
         if stream is not None:
-            # DataFrames beside a stream travel with the plan, for no exchange takes both.
+            # DataFrames joined with a stream travel with the plan, for no exchange takes both.
             self._sizes = tuple(
                 replace(size, splits=1) if isinstance(scan, FrameInput) and number != stream else size
                 for number, (scan, size) in enumerate(zip(self._inputs, self._sizes, strict=True))
@@ -113,20 +112,14 @@ class _Assembly:
             )
 
     def run(self) -> PreparedBlock:
-        lookups = self._lookups
         return PreparedBlock(
             self._reports.sink.run,
             self._frame(),
             self._plan(),
-            self._reports.figures,
-            self._stream if self._block.stream is None else endless,
-            progress=list if lookups is None else lookups.progress,
-            failed=list if lookups is None else lookups.failed,
-            weakened_guarantees=self._weakened_guarantees,
-            spent=self._spent,
-            calls=self._limits.progress,
-            tasks=self._tasks(),
-            forget=self._reports.forget,
+            self._stream if self._block.stream is None else refuse_endless,
+            self._reports,
+            self._registered,
+            self._tasks(),
         )
 
     def _stream(self) -> Iterator[pa.RecordBatch]:
@@ -345,18 +338,12 @@ class _Assembly:
             lines.append(f"  join state: {state.name}, because {state.because}")
         lines += [f"  on {equality}" for equality in join.equalities]
         lines += [f"  where {show(predicate)}" for predicate in join.residuals]
-        lines += [f"  weaker: {guarantee}" for guarantee in self._weakened_guarantees]
+        lines += [f"  weaker: {text}" for limits in self._registered for text in limits.weakened_guarantees]
         return "\n".join(lines)
 
-    def _spent(self) -> list[Spent]:
-        return self._limits.spent() + ([] if self._lookups is None else self._lookups.spent())
-
     @property
-    def _weakened_guarantees(self) -> tuple[str, ...]:
-        """What is promised less of limits and lookups because tasks do not reach the coordinator."""
-        return self._limits.weakened_guarantees + (
-            () if self._lookups is None else self._lookups.weakened_guarantees
-        )
+    def _registered(self) -> tuple[Registered, ...]:
+        return (self._limits,) if self._lookups is None else (self._limits, self._lookups)
 
 
 def _numbers(spark: SparkSession, tasks: int) -> DataFrame:

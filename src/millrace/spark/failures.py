@@ -108,13 +108,13 @@ def raised_by_task(text: str) -> MillraceError | None:
             "the environment variable PYSPARK_PYTHON to that before the session is made; on a cluster, send "
             "the environment to the executors, as docs/guides/clusters.md tells. `millrace doctor` shows more"
         )
-    found = _OURS.search(text)
-    kind = getattr(errors, found["kind"], None) if found else None
-    if found is None or not isinstance(kind, type) or not issubclass(kind, MillraceError):
+    match = _OURS.search(text)
+    kind = getattr(errors, match["kind"], None) if match else None
+    if match is None or not isinstance(kind, type) or not issubclass(kind, MillraceError):
         return None
-    return kind(found["message"])
+    return kind(match["message"])
 
 
 def is_sparks(error: BaseException) -> bool:
     """Tell whether Spark or its gateway raised the error; importing neither to find out."""
-    return any(each.__module__.split(".")[0] in ("pyspark", "py4j") for each in type(error).__mro__)
+    return any(kind.__module__.split(".")[0] in ("pyspark", "py4j") for kind in type(error).__mro__)

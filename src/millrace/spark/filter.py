@@ -51,10 +51,10 @@ def where(
         raise
 
 
-def conditions_of(given: Sequence[object]) -> list[Condition]:
+def conditions_of(predicates: Sequence[object]) -> list[Condition]:
     """Return predicates applied to columns, and what Spark evaluates itself."""
     conditions: list[Condition] = []
-    for place, condition in enumerate(given, 1):
+    for place, condition in enumerate(predicates, 1):
         call = noted(condition)
         if isinstance(condition, Applied | str):
             conditions.append(condition)
@@ -203,10 +203,10 @@ class Filtered:
     def report(self, executed: DataFrame | None = None) -> RunReport:
         """Return the figures of the latest run."""
         figures = {} if self.mask is None else {_NAME: self.mask.reports.figures(executed)}
-        return replace(self.beside(), blocks=figures)
+        return replace(self.status(), blocks=figures)
 
-    def beside(self) -> RunReport:
-        """Return what is known beside figures, at any time."""
+    def status(self) -> RunReport:
+        """Return what is known at any time, without figures."""
         planned = Planned(settings=settings(self.options))
         if self.mask is None:
             return RunReport({}, planned)

@@ -140,11 +140,11 @@ def running(frame: DataFrame) -> DataFrame:
     return frame if chosen is None else chosen
 
 
-def _extend(made: T) -> T:
-    kind: Any = type(made)
+def _extend(value: T) -> T:
+    kind: Any = type(value)
     if not hasattr(kind, _SUBCLASS):
-        made.__class__ = subclass_of(kind)
-    return made
+        value.__class__ = subclass_of(kind)
+    return value
 
 
 @functools.cache
@@ -175,7 +175,7 @@ def _method(kind: type[Any], name: str, methods: Methods) -> Callable[..., Any]:
             result = current()(self, *args, **named)
         if type(result).__name__ in METHODS and type(result).__module__.startswith("pyspark.sql."):
             carry(_extend(result), carried(result, self, *args, *named.values()))
-        return acted(action, self, result) if isinstance(result, Iterator) else result
+        return rows_of_action(action, self, result) if isinstance(result, Iterator) else result
 
     @functools.wraps(current())
     def called(self: Any, /, *args: Any, **named: Any) -> Any:
@@ -233,24 +233,25 @@ def watch(watcher: Watcher) -> None:
 
 
 def unwatch(watcher: Watcher) -> None:
-    """Tell it no more."""
+    """Call it no more."""
     if watcher in _watchers:
         _watchers.remove(watcher)
 
 
-def carry(made: Any, what: Carried) -> None:
+def carry(carrier: Any, what: Carried) -> None:
     """Let a DataFrame, or what leads to one, carry something."""
     if what.runs:
-        made.__dict__[_CARRIED] = what
+        carrier.__dict__[_CARRIED] = what
 
 
 def carried(*arguments: Any) -> Carried:
     """Return what arguments carry, together."""
-    found = [what for each in arguments if (what := getattr(each, "__dict__", {}).get(_CARRIED)) is not None]
-    if len(found) < 2:
-        return found[0] if found else Carried()
-    runs = frozenset().union(*(what.runs for what in found))
-    return Carried(runs, any(what.quiet for what in found), found[0].spark)
+    attributes = [getattr(argument, "__dict__", {}) for argument in arguments]
+    parts = [what for own in attributes if (what := own.get(_CARRIED)) is not None]
+    if len(parts) < 2:
+        return parts[0] if parts else Carried()
+    runs = frozenset().union(*(what.runs for what in parts))
+    return Carried(runs, any(what.quiet for what in parts), parts[0].spark)
 
 
 @contextmanager
@@ -261,7 +262,7 @@ def acting(action: str | None, frame: Any, *, nests: bool = True) -> Iterator[No
     """
     watchers = [] if action is None or is_internal_query() or _within.action else list(_watchers)
     what = carried(frame)
-    ends = [end for each in watchers if what.runs and (end := each(str(action), what)) is not None]
+    ends = [end for watcher in watchers if what.runs and (end := watcher(str(action), what)) is not None]
     nests = nests and bool(watchers)
     _within.action |= nests
     failed: BaseException | None = None
@@ -279,7 +280,7 @@ def acting(action: str | None, frame: Any, *, nests: bool = True) -> Iterator[No
             end(failed)
 
 
-def acted(action: str | None, frame: Any, rows: Iterator[T]) -> Generator[T]:
+def rows_of_action(action: str | None, frame: Any, rows: Iterator[T]) -> Generator[T]:
     """Yield what an action gives out, as it is asked for; the action lasts that long."""
     with acting(action, frame, nests=False):
         yield from rows
@@ -305,8 +306,8 @@ class Handle(Protocol):
     def report(self, executed: DataFrame | None = None) -> RunReport:
         """Return the figures of the latest run, of a derived DataFrame where one is given."""
 
-    def beside(self) -> RunReport:
-        """Return what is known beside figures, at any time: the plan, lookups, budgets."""
+    def status(self) -> RunReport:
+        """Return what is known at any time, without figures: the plan, lookups, budgets."""
 
 
 class QueryHandle(Handle, Protocol):
@@ -375,7 +376,7 @@ def same_handle(frame: DataFrame, other: DataFrame) -> None:
 
 
 def left_to_spark(frame: Any, why: str) -> None:
-    """Note why Millrace has no part in a DataFrame of an enabled session; whoever logs is told."""
+    """Note why Millrace has no part in a DataFrame of an enabled session; the log says it."""
     if vars(frame).get(_LEFT) != why:
         setattr(frame, _LEFT, why)
         _log.info("left to Spark: %s", why)
@@ -390,9 +391,9 @@ def handle_of(frame: DataFrame) -> Handle:
     own = _own_handle(frame)
     if own is not None:
         return own
-    instead = running(frame)
-    if instead is not frame:
-        return handle_of(instead)
+    actual = running(frame)
+    if actual is not frame:
+        return handle_of(actual)
     if not hasattr(frame, "sparkSession"):
         raise InputError(f"expected a DataFrame that Millrace returned, got a {type(frame).__name__}")
     try:

@@ -24,8 +24,7 @@ from millrace.engine.spec import JoinSpec
 from millrace.limits.clock import WallClock
 from millrace.limits.registration import Registration
 from millrace.options import Options
-from millrace.spark.coordinating import coordinator_at, coordinator_of, execution_of
-from millrace.spark.limits import Registered
+from millrace.spark.coordinator import Registered, coordinator_at, coordinator_of, execution_of
 
 if TYPE_CHECKING:
     from millrace.limits.progress import FailedKey, LookupProgress

@@ -22,9 +22,9 @@ from millrace.engine.runs.output import Mask as KeepMask
 from millrace.engine.spec import JoinSpec, RelationSpec
 from millrace.options import Options
 from millrace.predicates import PredicateSpec
+from millrace.spark.coordinator import Limits
 from millrace.spark.failures import shortened
 from millrace.spark.frames import task_name
-from millrace.spark.limits import Limits
 from millrace.spark.reports import FileWarmStart, Reports, Sink
 from millrace.spark.values import SparkValues, spark_values
 from millrace.spark.worker import low_latency, partition_number

@@ -91,7 +91,7 @@ def place(
 
     Args:
         join: The block.
-        sizes: Of its relations, and behind them of those beside it.
+        sizes: Of its relations, and behind them of the semi-joined ones.
         options: The run's settings.
         parallelism: Number of tasks that keep Spark busy.
         bound: The relations that are looked up, by number, with the bind columns of their indexes.
@@ -118,7 +118,7 @@ def place(
 
 
 def choose_cube(join: JoinSpec, sizes: Sequence[float], cells: int, fixed: Sequence[bool]) -> Cube:
-    """Return the cube for a block, relations beside the join included; see :func:`hypercube.choose`.
+    """Return the cube for a block, semi-joined relations included; see :func:`hypercube.choose`.
 
     What has no class of its own goes to every cell. The keys of EXISTS and NOT EXISTS partition like a
     join's, but a tuple with a null key passes NOT EXISTS, and may pass an OR: it has to stay where nothing

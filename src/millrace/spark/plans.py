@@ -26,8 +26,8 @@ def explained(frame: DataFrame, mode: str = "", *, uncached: bool = False) -> st
         mode: What EXPLAIN takes: ``"EXTENDED"``, ``"COST"``, …; empty for the physical plan.
         uncached: Whether it is known that Spark does not keep its rows.
     """
-    asked = frame if uncached else kept_in_cache(frame)
-    return str(frame.sparkSession.sql(f"EXPLAIN {mode} SELECT * FROM {{q}}", {}, q=asked).collect()[0][0])
+    query = frame if uncached else kept_in_cache(frame)
+    return str(frame.sparkSession.sql(f"EXPLAIN {mode} SELECT * FROM {{q}}", {}, q=query).collect()[0][0])
 
 
 Mode = Literal["simple", "extended", "cost"]

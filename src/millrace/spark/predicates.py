@@ -57,36 +57,37 @@ class Predicate:
         return self.spec.name
 
     @classmethod
-    def of(cls, given: object, name: str | None = None) -> Predicate:
+    def of(cls, function: object, name: str | None = None) -> Predicate:
         """Return a predicate made of one, or of PySpark's ``udf``, ``pandas_udf`` or ``arrow_udf``.
 
         Raises:
             PredicateError: It is something else, or does not return booleans.
         """
-        if isinstance(given, Predicate):
-            return given if name is None else replace(given, spec=replace(given.spec, name=name))
-        if not hasattr(given, "evalType") or not hasattr(given, "func"):
-            hint = " (apply @millrace.predicate to it)" if callable(given) else ""
+        if isinstance(function, Predicate):
+            return function if name is None else replace(function, spec=replace(function.spec, name=name))
+        if not hasattr(function, "evalType") or not hasattr(function, "func"):
+            hint = " (apply @millrace.predicate to it)" if callable(function) else ""
             raise PredicateError(
-                f"{given!r} is no predicate{hint}: expected what @millrace.predicate, udf, pandas_udf or "
+                f"{function!r} is no predicate{hint}: expected what @millrace.predicate, udf, pandas_udf or "
                 "arrow_udf returns"
             )
-        label = str(name or getattr(given, "__name__", None) or getattr(given.func, "__name__", "predicate"))
-        if given.evalType not in _KINDS:
+        label = getattr(function, "__name__", None) or getattr(function.func, "__name__", "predicate")
+        label = str(name or label)
+        if function.evalType not in _KINDS:
             raise PredicateError(
-                f"{label!r} is not a function of single rows (evaluation type {given.evalType}): expected a "
-                "scalar udf, pandas_udf or arrow_udf"
+                f"{label!r} is not a function of single rows (evaluation type {function.evalType}): expected "
+                "a scalar udf, pandas_udf or arrow_udf"
             )
-        returns: DataType | str = given.returnType  # type: ignore[attr-defined]
+        returns: DataType | str = function.returnType  # type: ignore[attr-defined]
         if not isinstance(returns, BooleanType) and returns not in ("boolean", "bool"):
             shown = returns if isinstance(returns, str) else returns.simpleString()
             raise PredicateError(
                 f"{label!r} returns {shown}, expected boolean: declare it with returnType='boolean', or "
                 "compare its result in Spark"
             )
-        kind, truths = _KINDS[given.evalType]
-        deterministic = bool(getattr(given, "deterministic", True))
-        return cls(PredicateSpec(label, given.func, kind, deterministic, truths=truths), given)
+        kind, truths = _KINDS[function.evalType]
+        deterministic = bool(getattr(function, "deterministic", True))
+        return cls(PredicateSpec(label, function.func, kind, deterministic, truths=truths), function)
 
 
 @dataclass(frozen=True)
@@ -124,7 +125,7 @@ class Applied:
 
     def columns(self) -> list[Column]:
         """Return the arguments as columns."""
-        return [sf.col(each) if isinstance(each, str) else each for each in self.arguments]
+        return [sf.col(argument) if isinstance(argument, str) else argument for argument in self.arguments]
 
 
 def check_arity(spec: PredicateSpec, positional: int, named: tuple[str, ...] = ()) -> None:
@@ -213,10 +214,10 @@ def predicate(
         MillraceError: A setting is out of range or does not go with the kind or the function.
     """
 
-    def make(given: Callable[..., Any]) -> Predicate:
-        label = str(name or getattr(given, "__name__", type(given).__name__))
+    def make(target: Callable[..., Any]) -> Predicate:
+        label = str(name or getattr(target, "__name__", type(target).__name__))
         spec = PredicateSpec(
-            label, given, kind, deterministic, on_error, batch, retries, timeout, max_in_flight, per_second,
+            label, target, kind, deterministic, on_error, batch, retries, timeout, max_in_flight, per_second,
             dedupe, max_requests, max_cost, cost, limit_group=limit_group,
             answers=answers,  # type: ignore[arg-type]  # the spec makes a path of it, or says what is wrong
         )  # fmt: skip

@@ -94,7 +94,7 @@ class Reducer:
 
     def reduced(self, number: int, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Return those rows of a relation that may have matches in all small relations."""
-        if not self._near >> number & 1:  # nor does what stands beside the join meet any of them
+        if not self._near >> number & 1:  # nor does a semi-joined relation meet any of them
             return batch
         matching = self._reduced(number, batch, built=True)
         return matching.stores[number].chunk(matching.rows[number])

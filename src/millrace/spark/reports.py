@@ -30,7 +30,7 @@ from pyspark.sql import Observation, SparkSession, functions as sf, types as st
 from millrace.engine.figures import CellFigures
 from millrace.errors import ExecutionError, MillraceError, MissingExtra
 from millrace.options import Options
-from millrace.spark.coordinating import execution_of, host_of
+from millrace.spark.coordinator import execution_of, host_of
 from millrace.spark.session import is_connect
 
 if TYPE_CHECKING:
@@ -94,7 +94,7 @@ def live_board() -> tuple[Board | None, int]:
 
 
 def _address_of(spark: SparkSession, run: str, options: Options) -> Address | None:
-    """Return where tasks of a run tell their figures; None where nobody looks, or cannot be told.
+    """Return where tasks of a run report their figures; None where nobody looks, or they cannot be reached.
 
     That tasks do not reach it is found out by them, and harms nobody.
     """

@@ -251,15 +251,16 @@ def _check_partitions(frame: DataFrame, table: ParquetTable) -> None:
             raise Doubtful(f"partition column {column!r} has {len(values):,} values, some of them odd")
         numbers: dict[str | None, int] = {None: 0}
         numbers |= {value: number for number, value in enumerate(values, 1)}
-        known = sf.split(sf.lit(_BETWEEN.join(values)), _BETWEEN)
+        listed = sf.split(sf.lit(_BETWEEN.join(values)), _BETWEEN)
         own = sf.col(names[table.schema.get_field_index(column)]).cast("string")
-        number = sf.array_position(known, own)
+        number = sf.array_position(listed, own)
         bits = range(len(values).bit_length())
         questions = [(number.bitwiseAND(1 << bit) != 0, _with_bit(numbers, bit)) for bit in bits]
         questions += [(own.isNull(), {None})] if None in texts else []
-        for condition, asked in questions:
-            found = set(map(_path, renamed.where(condition).inputFiles()))
-            if found != {file.path for file, text in zip(table.files, texts, strict=True) if text in asked}:
+        for condition, expected in questions:
+            paths = set(map(_path, renamed.where(condition).inputFiles()))
+            files = zip(table.files, texts, strict=True)
+            if paths != {file.path for file, text in files if text in expected}:
                 raise Doubtful(f"partitions of column {column!r} are in folders named otherwise")
 
 

@@ -20,7 +20,6 @@ from pyspark.sql import DataFrame, SparkSession
 from millrace import limits
 from millrace.errors import InputError
 from millrace.options import Options
-from millrace.spark.coordinating import host_of
 from millrace.spark.failures import shortened
 from millrace.spark.session import internal_query, is_connect
 from millrace.spark.types import normalise
@@ -39,7 +38,7 @@ class Target:
 
     def send(self, results: Iterator[pa.RecordBatch]) -> None:
         """Send all that a task results in; nothing is computed for a partition that is there already."""
-        from millrace.spark.results import ResultsSink  # what most tasks do not need
+        from millrace.spark.results.sink import ResultsSink  # what most tasks do not need
 
         context = TaskContext.get()
         partition, attempt = (0, 0) if context is None else (context.partitionId(), context.attemptNumber())
@@ -64,12 +63,12 @@ class _Send:
         yield from ()
 
 
-def sent(frame: DataFrame, schema: pa.Schema) -> Callable[[Target], DataFrame]:
+def sender_of(frame: DataFrame, schema: pa.Schema) -> Callable[[Target], DataFrame]:
     """Return what makes, for a target, a DataFrame without rows that sends it all of this one's."""
     return lambda target: frame.mapInArrow(_Send(target, schema), frame.schema)
 
 
-def endless() -> Iterator[pa.RecordBatch]:
+def refuse_endless() -> Iterator[pa.RecordBatch]:
     """Refuse to hand out a result that never ends."""
     raise InputError(
         "a query of streams has no end to wait for: start it with df.writeStream, and read what it writes"
@@ -100,7 +99,9 @@ def stream_of(
     ``frame_of`` returns the DataFrame to run, without rows of its own. What the job raises is raised here.
     """
     limits.check_libraries("a result that is read as it comes")
-    from millrace.spark.results import ResultsServer
+    # What tasks that send results do not need.
+    from millrace.spark.coordinator import host_of
+    from millrace.spark.results.server import ResultsServer
 
     port = options.limits_port + 1 if options.limits_port else 0  # the coordinator has the first
     server = ResultsServer.started(host_of(spark, options), port, options.limits_bind)

@@ -18,6 +18,7 @@ from millrace.engine.peak import peak_memory
 from millrace.engine.spec import JoinSpec
 from millrace.engine.spill.run_of import run_of
 from millrace.options import Options
+from millrace.spark.coordinator import Limits
 from millrace.spark.exchange import (
     FIGURES,
     BlockReader,
@@ -31,7 +32,6 @@ from millrace.spark.exchange import (
 )
 from millrace.spark.failures import shortened
 from millrace.spark.frames import task_name
-from millrace.spark.limits import Limits
 from millrace.spark.lookups import Lookups
 from millrace.spark.reduction import Reducer, Reduction
 from millrace.spark.reports import FileWarmStart, Sink

@@ -46,10 +46,10 @@ def of_pickled(results: Any, expected: int, name: str) -> Truth:
     """
     if set(map(type, results)) <= {bool}:
         return strict(results, expected, name)
-    for each in results:
-        if not _travels(each):
-            raise _refused(name, f"a {type(each).__name__}, which does not pickle as Spark needs it", None)
-    return np.fromiter((KEPT if each is True else REJECTED for each in results), np.int8, expected)
+    for result in results:
+        if not _travels(result):
+            raise _refused(name, f"a {type(result).__name__}, which does not pickle as Spark needs it", None)
+    return np.fromiter((KEPT if result is True else REJECTED for result in results), np.int8, expected)
 
 
 def of_rows(results: Any, expected: int, name: str) -> Truth:

@@ -119,10 +119,10 @@ class Log:
         Raises:
             StateError: It is of a version that this one does not read.
         """
-        found = self.text(_HEAD)
-        if found is None:
+        text = self.text(_HEAD)
+        if text is None:
             return None
-        fields = json.loads(found)
+        fields = json.loads(text)
         if fields.get("format") == 2:
             fields["tick"] = fields["timer"]  # the cell was woken when tuples expired, and else not
         elif fields.get("format") != FORMAT:
@@ -167,9 +167,9 @@ class Log:
         self.put_text(_LESSONS, text)
 
     def text(self, name: str) -> str | None:
-        """Return what is kept beside the blocks under a name; None if it is nothing."""
-        found = self._state.getValue((name,))
-        return None if found is None else str(found[0])
+        """Return what is kept besides the blocks under a name; None if it is nothing."""
+        value = self._state.getValue((name,))
+        return None if value is None else str(value[0])
 
     def put_text(self, name: str, text: str) -> None:
         """Replace what is kept under a name, which is an identifier."""
@@ -188,10 +188,10 @@ class Log:
         """
         token = self._tokens.get(key.batch)
         mapped = None if token is None else self._mapped.find(_name(key), key.batch, token)
-        found = mapped or self._state.getValue((_name(key),))
-        if found is None:
+        stored = mapped or self._state.getValue((_name(key),))
+        if stored is None:
             raise StateError(f"the log of a cell lists block {tuple(key)} and does not have it")
-        text, data = found
+        text, data = stored
         parts = tuple((Part(*part), rows) for part, rows in json.loads(text))
         return Stored(key, parts, len(data)), pa.ipc.read_record_batch(pa.py_buffer(data), schema)
 

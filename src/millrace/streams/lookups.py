@@ -43,8 +43,8 @@ def continuous_with_lookups(
     inputs[JOINED] = FrameInput(joined.frame)
     result = None if block.result is None else without_watermark(block.result)
     upper = replace(block, join=above, inputs=inputs, result=result, stream=JOINED)
-    asked = execute(spark, upper, options)
-    return replace(asked, name=joined.name, plan=f"{joined.plan}\n{asked.plan}", figures=joined.figures)
+    upper_run = execute(spark, upper, options)
+    return replace(upper_run, name=joined.name, plan=f"{joined.plan}\n{upper_run.plan}", reports=None)
 
 
 def divided(join: JoinSpec, streams: Iterable[str], lookups: Collection[str]) -> tuple[JoinSpec, JoinSpec]:

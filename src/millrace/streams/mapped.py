@@ -126,5 +126,5 @@ def _entries(path: Path) -> dict[str, Entry]:
     if size <= 0 or zlib.crc32(mapped.slice(0, size)) != int.from_bytes(mapped.slice(size), "little"):
         return {}
     rows = pa.ipc.read_record_batch(mapped.slice(0, size), _SCHEMA)
-    found = zip(*(column for column in rows.columns), strict=True)
-    return {name.as_py(): Entry(parts.as_py(), data.as_buffer()) for name, parts, data in found}
+    entries = zip(*rows.columns, strict=True)
+    return {name.as_py(): Entry(parts.as_py(), data.as_buffer()) for name, parts, data in entries}

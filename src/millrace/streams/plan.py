@@ -28,7 +28,7 @@ from millrace.spark.exchange import BLOCK_SCHEMA
 from millrace.spark.hypercube import Cube
 from millrace.spark.placement import choose_cube
 from millrace.spark.session import SessionConf, default_parallelism, shuffle_partitions
-from millrace.spark.streaming import endless
+from millrace.spark.streaming import refuse_endless
 from millrace.spark.task_inputs import InlineTable, Scan
 from millrace.spark.types import spark_schema
 from millrace.streams.exchange import Pack, Unpack
@@ -102,7 +102,7 @@ def continuous(spark: SparkSession, block: Block, times: EventTimes, options: Op
     task = dealt.task
     columns = without_watermark(block.result or spark_schema(block.schema))
     result = dealt.run(CellProcessor(task, dealt.keys), task.join.output_schema, columns)
-    return PreparedBlock(task.name, result, _show(block, task, dealt.cube), lambda *_: [], endless)
+    return PreparedBlock(task.name, result, _show(block, task, dealt.cube), refuse_endless)
 
 
 def deal(
@@ -202,8 +202,8 @@ def _keys(spark: SparkSession, cells: int) -> tuple[int, ...]:
     by_place: dict[int, int] = {}
     wanted = max(64, math.ceil(cells * (math.log(cells) + 10)))
     while len(by_place) < cells:
-        found = spark.range(wanted).select("id", place).groupBy("place").agg(sf.min("id").alias("key"))
-        by_place = {int(row["place"]): int(row["key"]) for row in found.collect()}
+        keys = spark.range(wanted).select("id", place).groupBy("place").agg(sf.min("id").alias("key"))
+        by_place = {int(row["place"]): int(row["key"]) for row in keys.collect()}
         wanted *= 2  # some partition may have none of so many
     return tuple(by_place[cell] for cell in range(cells))
 
@@ -219,21 +219,21 @@ def _counted(cube: Cube, number: int) -> frozenset[int]:
 
 
 def _frame(block: Block, alias: str) -> FrameInput:
-    given = block.inputs[alias]
-    assert isinstance(given, FrameInput), "streams are DataFrames"
-    return given
+    frame = block.inputs[alias]
+    assert isinstance(frame, FrameInput), "streams are DataFrames"
+    return frame
 
 
 def _table(block: Block, alias: str) -> Scan | InlineTable:
     """Return how a table is read, which every cell does when it begins."""
-    given = block.inputs[alias]
+    source = block.inputs[alias]
     schema = block.join.relation(alias).schema
-    match given:
+    match source:
         case ParquetInput(table, columns, filters):
             parts = (splits(table, filters, columns),)
             return Scan.of(schema, filters, parts, table.computed)
         case FrameInput():
-            kept = InlineTable.of(given.frame, schema)
+            kept = InlineTable.of(source.frame, schema)
             if kept.table.nbytes > _MOST_TABLE:
                 raise SetupError(
                     f"table {alias!r} is a DataFrame of {kept.table.nbytes:,} bytes, and travels with every "
@@ -286,20 +286,20 @@ def roles(block: Block, streams: Collection[str], cube: Cube) -> Mapping[str, st
         streams: Aliases of its streams.
         cube: How tuples are dealt to cells.
     """
-    found: dict[str, str] = {}
+    leads: dict[str, str] = {}
     numbers = {alias: number for number, alias in enumerate(block.join.aliases) if alias in streams}
     for alias, number in numbers.items():
         for lead, other in numbers.items():
             if other == number:
                 break
             alike = all(axis.column(number) == axis.column(other) for axis in cube.axes)
-            if alike and lead not in found and block.inputs[lead] is block.inputs[alias]:
-                found[alias] = lead
+            if alike and lead not in leads and block.inputs[lead] is block.inputs[alias]:
+                leads[alias] = lead
                 break
-    return found
+    return leads
 
 
-def in_roles(join: JoinSpec, found: Mapping[str, str]) -> JoinSpec:
+def in_roles(join: JoinSpec, leads: Mapping[str, str]) -> JoinSpec:
     """Return a join whose relations share tuples as :func:`roles` says."""
-    relations = (replace(each, same_as=found.get(each.alias)) for each in join.relations)
+    relations = (replace(each, same_as=leads.get(each.alias)) for each in join.relations)
     return replace(join, relations=tuple(relations))

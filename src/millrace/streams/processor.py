@@ -13,7 +13,7 @@ import pyarrow as pa
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
 
 from millrace.errors import StateError
-from millrace.reports.micro_batch import told
+from millrace.reports.micro_batch import encode_cell
 from millrace.spark.exchange import NOTHING
 from millrace.spark.worker import acknowledge, keep_modules
 from millrace.streams import warm
@@ -158,7 +158,7 @@ class CellProcessor(StatefulProcessor):
             restored=cell.restored - before,
             rebuilt=int(rebuilt),
             seconds=time.perf_counter() - began,
-            cells=told(cell.streams(counted, expired), cell.orders()),
+            cells=encode_cell(cell.streams(counted, expired), cell.orders()),
         )
 
     def _counted(self, batch: pa.RecordBatch) -> int:
@@ -186,11 +186,11 @@ class CellProcessor(StatefulProcessor):
         for number, block in blocks:
             schema = self._task.schema_of(self._task.by_number[number])
             batches.setdefault(number, []).append(pa.ipc.read_record_batch(pa.py_buffer(block), schema))
-        found = {
+        in_time = {
             number: arrived(batches[number], self._task.by_number[number].time, watermark)
             for number in sorted(batches)
         }
-        return {number: each for number, each in found.items() if each is not None}
+        return {number: each for number, each in in_time.items() if each is not None}
 
     def _wake(self, head: Head, milliseconds: int) -> int:
         """Have the cell woken when the watermark moves on, in milliseconds of event time."""

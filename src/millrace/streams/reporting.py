@@ -67,12 +67,12 @@ class StreamReport:
         sums: dict[str, StreamFigures] = {}
         now: dict[str, StreamFigures] = {}
         for batch in self.batches:
-            for one in batch.streams:
-                sums[one.alias] = sums[one.alias] + one if one.alias in sums else one
-                now[one.alias] = one
+            for figures in batch.streams:
+                sums[figures.alias] = sums[figures.alias] + figures if figures.alias in sums else figures
+                now[figures.alias] = figures
         return tuple(
-            replace(now[alias], rows=one.rows, late=one.late, expired=one.expired, newest=one.newest)
-            for alias, one in sums.items()
+            replace(now[alias], rows=whole.rows, late=whole.late, expired=whole.expired, newest=whole.newest)
+            for alias, whole in sums.items()
         )
 
     @property
@@ -94,19 +94,19 @@ class StreamReport:
     def orders(self) -> tuple[OrderChange, ...]:
         """Return which orders most tuples of each stream took since when.
 
-        A tuple that finds nothing takes the beginning of an order, so beginnings are not told from orders.
+        A tuple that finds nothing takes the beginning of an order, so a beginning is no other order.
         """
-        found: list[OrderChange] = []
-        known: dict[str, str] = {}
+        changes: list[OrderChange] = []
+        latest: dict[str, str] = {}
         for batch in self.batches:
             for change in favourites(batch):
-                before = known.get(change.stream)
+                before = latest.get(change.stream)
                 if before is None or not (_begins(before, change.order) or _begins(change.order, before)):
-                    found.append(change)
+                    changes.append(change)
                 elif len(change.order) <= len(before):
                     continue
-                known[change.stream] = change.order
-        return tuple(found)
+                latest[change.stream] = change.order
+        return tuple(changes)
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything as plain values that JSON has."""
@@ -155,11 +155,11 @@ class StreamReport:
             f"log; {sums['expired']:,} expired, {sums['restored']:,} read from the log, "
             f"{sums['rebuilt']:,} cells made anew"
         )
-        for one in self.streams:
+        for stream in self.streams:
             yield (
-                f"  {one.alias}: {one.rows:,} rows, {one.late:,} late, {one.tuples:,} kept, "
-                f"{size(one.nbytes)} (indexes {size(one.index_bytes)}), log {size(one.log_bytes)} in "
-                f"{one.log_blocks:,} blocks, {one.expired:,} expired"
+                f"  {stream.alias}: {stream.rows:,} rows, {stream.late:,} late, {stream.tuples:,} kept, "
+                f"{size(stream.nbytes)} (indexes {size(stream.index_bytes)}), "
+                f"log {size(stream.log_bytes)} in {stream.log_blocks:,} blocks, {stream.expired:,} expired"
             )
         changes = self.orders()
         for change in changes[:_SHOWN_CHANGES]:
@@ -174,7 +174,7 @@ def favourites(batch: MicroBatch) -> Iterator[OrderChange]:
         taken = [(order, n) for order, n in batch.orders if order.split(" → ")[0] == stream.alias]
         if taken:
             order = taken[0][0]
-            share = sum(n for one, n in taken if _begins(one, order)) / sum(n for _, n in taken)
+            share = sum(n for other, n in taken if _begins(other, order)) / sum(n for _, n in taken)
             yield OrderChange(batch.batch, stream.alias, order, share)
 
 
@@ -202,10 +202,10 @@ def report(query: StreamingQuery) -> StreamReport:
         raise InputError(
             f"expected a streaming query, as df.writeStream.start() returns it, got a {type(query).__name__}"
         )
-    found = {one.batch: one for each in query.recentProgress if (one := micro_batch(each)) is not None}
-    if not found:
+    batches = {batch.batch: batch for batch in map(micro_batch, query.recentProgress) if batch is not None}
+    if not batches:
         raise ExecutionError(
             "this streaming query has told nothing of a join of Millrace's: it has not ended a micro-batch "
             "yet, or Spark runs it alone (query.explain() says so)"
         )
-    return StreamReport(tuple(found[number] for number in sorted(found)), bool(query.isActive))
+    return StreamReport(tuple(batches[number] for number in sorted(batches)), bool(query.isActive))

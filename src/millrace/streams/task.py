@@ -110,8 +110,8 @@ class ContinuousJoin:
 
     def schema_of(self, stream: Stream) -> pa.Schema:
         """Return a stream's columns as they travel and are in the log."""
-        made = dict(stream.computed)
-        return pa.schema([f for f in self.join.relations[stream.number].schema if f.name not in made])
+        computed = dict(stream.computed)
+        return pa.schema([f for f in self.join.relations[stream.number].schema if f.name not in computed])
 
     def complete(self, stream: Stream, rows: pa.RecordBatch) -> pa.RecordBatch:
         """Return a stream's tuples with the columns that are computed.
@@ -122,10 +122,10 @@ class ContinuousJoin:
         """
         if not stream.computed:
             return rows
-        given, values = dict(zip(rows.schema.names, rows.columns, strict=True)), dict(stream.computed)
+        arrays, values = dict(zip(rows.schema.names, rows.columns, strict=True)), dict(stream.computed)
         schema = self.join.relations[stream.number].schema
         columns = [
-            compute(values[name], given, rows.num_rows) if name in values else given[name]
+            compute(values[name], arrays, rows.num_rows) if name in values else arrays[name]
             for name in schema.names
         ]
         return pa.RecordBatch.from_arrays(columns, schema=schema)

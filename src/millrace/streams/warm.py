@@ -36,12 +36,12 @@ def take(query: str, plan: str, cell: int, head: Head) -> Cell | None:
     old = [key for key in _CELLS if query and key[0] == query and key[1] != plan]
     for key in old:
         del _CELLS[key]
-    found = _CELLS.pop((query, plan, cell), None)
-    if found is not None and (not found.follows(head) or found.is_worn):
-        old, found = [*old, (query, plan, cell)], None
+    state = _CELLS.pop((query, plan, cell), None)
+    if state is not None and (not state.follows(head) or state.is_worn):
+        old, state = [*old, (query, plan, cell)], None
     if old:
         look_again()
-    return found
+    return state
 
 
 def put(query: str, plan: str, cell: int, state: Cell, budget: int) -> None:

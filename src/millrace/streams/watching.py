@@ -1,7 +1,7 @@
 """Tells of micro-batches as they end: to a function, or as lines of a file.
 
 Spark calls a listener of the session's, in the process that started the queries, for classic sessions and
-Spark Connect alike; each micro-batch is told once, in order, a moment after its commit.
+Spark Connect alike; each micro-batch is reported once, in order, a moment after its commit.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class StreamWatch:
         spark.streams.addListener(self._listener)
 
     def stop(self) -> None:
-        """Listen no more, once all is told of queries that have ended; once is enough.
+        """Listen no more, once queries that have ended are reported; once is enough.
 
         Raises:
             Exception: What the function raised first.
@@ -79,7 +79,7 @@ class StreamWatch:
             self._running.add(run)
 
     def ended(self, run: str, error: str | None) -> None:
-        """Note that nothing more will be told of a query."""
+        """Note that a query has ended."""
         try:
             if self._over is not None:
                 self._over(run, error)
@@ -89,7 +89,7 @@ class StreamWatch:
             self._running.discard(run)
             self._changed.notify_all()
 
-    def told(self, progress: Any) -> None:
+    def notify(self, progress: Any) -> None:
         """Take note of a micro-batch."""
         try:
             batch = micro_batch(progress)
@@ -109,7 +109,7 @@ class _Listener(StreamingQueryListener):
         self._watch.begun(str(event.runId))
 
     def onQueryProgress(self, event: Any) -> None:  # noqa: N802
-        self._watch.told(event.progress)
+        self._watch.notify(event.progress)
 
     def onQueryIdle(self, event: Any) -> None:  # noqa: N802
         """Nothing has happened."""

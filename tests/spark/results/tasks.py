@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from millrace.errors import ExecutionError
 from millrace.limits.registration import Address
-from millrace.spark.results import ResultsSink
+from millrace.spark.results.sink import ResultsSink
 
 SCHEMA = pa.schema([("partition", pa.int64()), ("v", pa.float64())])
 

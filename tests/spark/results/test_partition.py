@@ -14,8 +14,7 @@ from hypothesis import Phase, given, settings, strategies as st
 
 from millrace.errors import ExecutionError
 from millrace.limits.chunk import encoded
-from millrace.spark.results import payloads
-from millrace.spark.results.partition import Partition, row_keys
+from millrace.spark.results.partition import Partition, Payloads, row_keys
 
 LAWS = settings(max_examples=75, deadline=None, derandomize=True)
 SCHEMA = pa.schema(
@@ -189,8 +188,8 @@ def test_other_rows_in_the_second_attempt_are_an_error(second):
 
 def test_many_rows_wait_on_disk(monkeypatch):
     """They come back in order; a file that takes only part of what it is given gets the rest."""
-    monkeypatch.setattr(payloads, "IN_MEMORY", 100)
-    kept = payloads.Payloads()
+    monkeypatch.setattr("millrace.spark.results.partition.IN_MEMORY", 100)
+    kept = Payloads()
     given_in = [bytes([number]) * 40 for number in range(20)]
     for payload in given_in:
         kept.append(payload)

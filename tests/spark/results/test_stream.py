@@ -13,7 +13,8 @@ import pytest
 from millrace.errors import ExecutionError
 from millrace.limits import codec
 from millrace.limits.coordinator import Coordinator
-from millrace.spark.results import ResultsServer, ResultsSink
+from millrace.spark.results.server import ResultsServer
+from millrace.spark.results.sink import ResultsSink
 from tests.limits.test_server import PATIENCE, SPAWN, frame, raw
 from tests.spark.results import tasks
 from tests.spark.results.tasks import SCHEMA, batch_of
@@ -139,10 +140,10 @@ def test_tasks_wait_for_a_slow_consumer(server):
     with ThreadPoolExecutor() as pool:
         running = pool.submit(task)
         taken = [next(stream)]
-        room = server._streams[stream.id]
-        while not room.waiting.full:
+        session = server._streams[stream.id]
+        while not session.queue.is_full:
             pass
-        assert room.waiting._size < 100_000 + 2 * batch.nbytes
+        assert session.queue._size < 100_000 + 2 * batch.nbytes
         assert sent < 400 and not running.done()
         taken += list(stream)
         running.result(PATIENCE)
@@ -210,7 +211,7 @@ def test_a_full_disk_is_an_error_that_says_what_to_do(stream, monkeypatch):
     def full(self, payload):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("millrace.spark.results.payloads.Payloads.append", full)
+    monkeypatch.setattr("millrace.spark.results.partition.Payloads.append", full)
     with sink_of(stream, 0) as sink:
         sink.send(batch_of(0, 0))
         with pytest.raises(ExecutionError, match="has failed"):

@@ -13,26 +13,79 @@ on rows are counted by their digests, in Python, some 150 bytes in memory a row.
 
 from __future__ import annotations
 
+import tempfile
 from collections import Counter
 from collections.abc import Iterator
+from io import FileIO
 
 import pyarrow as pa
 import pyarrow.types as pt
 
 from millrace.errors import ExecutionError
 from millrace.limits.chunk import digest
-from millrace.spark.results.payloads import Payloads
+
+IN_MEMORY = 1 << 20
+"""Bytes that are kept in memory before the file is made."""
+
+
+class Payloads:
+    """Bytes that are kept in order, on disk once they are many, and seldom read again.
+
+    The file has no name, so nothing is left of it however the process ends.
+    """
+
+    def __init__(self) -> None:
+        self._in_memory: list[bytes] = []
+        self._size = 0
+        self._lengths: list[int] = []
+        self._file: FileIO | None = None
+
+    def append(self, payload: bytes) -> None:
+        """Add bytes at the end; OSError if they cannot be written."""
+        if self._file is None and self._size + len(payload) <= IN_MEMORY:
+            self._in_memory.append(payload)
+            self._size += len(payload)
+            return
+        if self._file is None:
+            # No buffer: the payloads are large, and would be copied once more.
+            self._file = tempfile.TemporaryFile(buffering=0)  # noqa: SIM115  # closed below
+            for earlier in self._in_memory:
+                self._write(earlier)
+            self._in_memory = []
+        self._write(payload)
+
+    def __iter__(self) -> Iterator[bytes]:
+        yield from self._in_memory
+        if self._file is not None:
+            self._file.seek(0)
+            for length in self._lengths:
+                yield self._read(length)
+
+    def close(self) -> None:
+        """Forget all."""
+        self._in_memory, self._size, self._lengths = [], 0, []
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+    def _write(self, payload: bytes) -> None:
+        assert self._file is not None
+        view = memoryview(payload)
+        while view:
+            view = view[self._file.write(view) :]
+        self._lengths.append(len(payload))
+
+    def _read(self, length: int) -> bytes:
+        assert self._file is not None
+        parts = []
+        while length:
+            parts.append(self._file.read(length))
+            length -= len(parts[-1])
+        return b"".join(parts)
 
 
 class Partition:
-    """What has been delivered of one partition.
-
-    Args:
-        number: Of the partition, in errors.
-
-    Attributes:
-        committed: Whether all its rows have been delivered.
-    """
+    """What has been delivered of one partition, and whether that is all of it: ``committed``."""
 
     def __init__(self, number: int) -> None:
         self.committed = False
@@ -43,11 +96,7 @@ class Partition:
         self._sent: dict[int, Counter[bytes]] = {}
 
     def accept(self, attempt: int, payload: bytes) -> pa.RecordBatch | None:
-        """Return those rows that nobody has sent before; None for no rows.
-
-        Args:
-            attempt: Tells the attempts apart.
-            payload: A batch, as an Arrow IPC stream.
+        """Return the rows of a batch (an Arrow IPC stream) that no attempt has sent before; None for none.
 
         Raises:
             ValueError: It is no batch.

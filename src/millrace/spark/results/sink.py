@@ -58,7 +58,7 @@ class ResultsSink:
         self._schema = pa.ipc.read_schema(pa.py_buffer(welcome["attachment"]))
         try:
             self._send({"start": [partition, attempt]})
-            self.wanted: bool = self._hear("wanted")
+            self.wanted: bool = self._receive("wanted")
         except BaseException:
             self.close()
             raise
@@ -93,7 +93,7 @@ class ResultsSink:
             ExecutionError: The stream has ended or was closed, or the server is gone.
         """
         self._send({"commit": True})
-        self._hear("committed")
+        self._receive("committed")
 
     def close(self) -> None:
         """Leave; without a commit before, another attempt will have to send the rows."""
@@ -119,8 +119,8 @@ class ResultsSink:
             self._check_open()  # it may have said why
             raise lost(self._address, _PURPOSE, error) from error
 
-    def _hear(self, name: str) -> bool:
-        """Return what the server says under this name."""
+    def _receive(self, name: str) -> bool:
+        """Return what the server says under a name."""
         try:
             message = codec.receive(self._open())
         except (OSError, EOFError, ValueError) as error:
@@ -134,9 +134,9 @@ class ResultsSink:
         connection = self._open()
         with selectors.DefaultSelector() as selector:
             selector.register(connection, selectors.EVENT_READ)
-            said = connection.pending() or selector.select(0)
-        if said:
-            self._hear("")
+            has_message = connection.pending() or selector.select(0)
+        if has_message:
+            self._receive("")
 
     def _open(self) -> ssl.SSLSocket:
         if self._connection is None:

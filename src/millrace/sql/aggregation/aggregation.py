@@ -22,10 +22,10 @@ from millrace.engine.expressions import ColumnRef, Value, columns_of
 from millrace.spark.types import arrow_type
 from millrace.sql.aggregation.calls import Aggregate, FinalAggregates, aggregates, groups, is_windowed
 from millrace.sql.blocks.join_graph import JoinGraph
+from millrace.sql.context import PlanContext
 from millrace.sql.expr.translate import Meaning, Translator
 from millrace.sql.expr.types import Field
-from millrace.sql.names.names import is_star
-from millrace.sql.planner.context import PlanContext
+from millrace.sql.names import is_star
 from millrace.sql.syntax.edits import Edit, quote
 from millrace.sql.syntax.parse import Unsupported, unwrap
 from millrace.sql.syntax.scopes import Relation, Scope, cte_of, tables_in

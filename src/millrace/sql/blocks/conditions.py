@@ -10,9 +10,9 @@ from sqlglot import exp
 
 from millrace.engine.expressions import And, Call, Column, Compare, Comparison, Or, Predicate, relations_of
 from millrace.engine.spec import Equality
+from millrace.sql.expr.determinism import Determinism
 from millrace.sql.expr.translate import Translator
-from millrace.sql.names.outputs import Attribute
-from millrace.sql.planner.context import PlanContext
+from millrace.sql.names import Attribute
 from millrace.sql.syntax.parse import conjuncts, disjuncts, unwrap
 
 Item = TypeVar("Item", bound=Hashable)
@@ -38,14 +38,14 @@ def is_boolean(node: exp.Expr) -> bool:
     return isinstance(unwrap(node), exp.Predicate | exp.Connector | exp.Not | exp.Boolean)
 
 
-def pushable(context: PlanContext, node: exp.Expr) -> bool:
+def pushable(node: exp.Expr, determinism: Determinism) -> bool:
     """Tell whether Spark may evaluate a filter at a relation's scan: builtin, stable, without subqueries.
 
     Spark itself pushes such filters below its joins, so what they may raise it would raise too.
     """
     barred = (exp.Query, exp.Anonymous, exp.AnonymousAggFunc, exp.AggFunc, exp.Window, exp.Exists)
     stable = is_boolean(node) and not any(isinstance(part, barred) for part in node.walk())
-    return stable and not context.determinism.volatile(node)
+    return stable and not determinism.volatile(node)
 
 
 @dataclass(eq=False)
@@ -75,12 +75,12 @@ class Conjunct:
         """The relation that it filters, when it reads just one."""
         return next(iter(self.reads)) if len(self.reads) == 1 and not self.foreign else None
 
-    def shown(self, context: PlanContext) -> str:
+    def shown(self, text_of: Callable[[exp.Expr], str]) -> str:
         """Return it for explanations."""
         if self.pair is not None:
             return " = ".join(attribute.name for attribute in self.pair)
         assert self.node is not None
-        return context.shown(self.node)
+        return text_of(self.node)
 
 
 TextOf = Callable[[str, exp.Expr], str | None]
@@ -232,7 +232,7 @@ class _Branching:
         return tuple(term for term in dict.fromkeys(first) if all(term in branch for branch in rest))
 
     def rest(self, alias: str | None = None) -> dict[Predicate, str]:
-        """Return what each branch says beside the common terms, with its text; nothing if one says no more.
+        """Return what each branch says besides the common terms, with its text; nothing if one says no more.
 
         With ``alias``, only terms over that relation alone count.
         """
@@ -246,7 +246,7 @@ class _Branching:
         return rest
 
     def residuals(self) -> list[Predicate]:
-        """Return what is left for a block, beside the filters and equalities that the OR implies."""
+        """Return what is left for a block, besides the filters and equalities that the OR implies."""
         common = [p for p in self.common() if len(relations_of(p)) > 1 and as_equality(p) is None]
         rest = self.rest()
         return [*common, Or(tuple(rest))] if rest else common

@@ -12,7 +12,7 @@ from sqlglot import exp
 from millrace.spark.session import default_parallelism, start_seconds
 from millrace.sql.blocks.join_graph import JoinGraph
 from millrace.sql.blocks.subqueries import semi_joined
-from millrace.sql.planner.context import PlanContext
+from millrace.sql.context import PlanContext
 from millrace.sql.session.tables import Catalog, dotted
 from millrace.sql.syntax.parse import Statement
 from millrace.sql.syntax.scopes import base_tables, cte_of, definitions, tables_in

@@ -11,8 +11,9 @@ from sqlglot import exp
 from millrace.engine.expressions import And, ColumnRef, Predicate, relations_of
 from millrace.errors import InputError
 from millrace.sql.blocks.conditions import connected
-from millrace.sql.blocks.join_graph import AliasedField, JoinGraph, JoinInput
-from millrace.sql.expr.derived import length_of, shifted
+from millrace.sql.blocks.derived import length_of, shifted
+from millrace.sql.blocks.join_graph import JoinGraph, JoinInput
+from millrace.sql.expr.types import AliasedField
 from millrace.sql.syntax.parse import Unsupported, unwrap
 from millrace.streams.retention import EventTimes, TimeBound, retention
 
@@ -144,7 +145,7 @@ def _shifted(graph: JoinGraph, columns: dict[str, str], node: exp.Expr) -> _Shif
     """Return an operand as a shifted event time; None if it is anything else."""
     node = unwrap(node)
     if isinstance(node, exp.Column):
-        return _event_time(columns, graph.lookup(node))
+        return _event_time(columns, graph.column(node))
     parts = shifted(node)
     if parts is None:
         return None

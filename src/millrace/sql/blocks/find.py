@@ -10,17 +10,16 @@ from millrace.engine.expressions import Call, ColumnRef, columns_of, relations_o
 from millrace.engine.spec import JoinSpec, RelationSpec
 from millrace.spark.block import Input
 from millrace.spark.values import SparkValues
+from millrace.sql.blocks.access import bind, constants_of, lookup_rows
 from millrace.sql.blocks.conditions import Conjunct, SplitConjuncts, connected, pushable
 from millrace.sql.blocks.cost_model import why_not_worth
+from millrace.sql.blocks.derived import DerivedColumns
 from millrace.sql.blocks.event_times import check_streams, event_times, share_streams, together
 from millrace.sql.blocks.join_graph import JoinGraph, JoinInput
-from millrace.sql.blocks.scan import rows_of
 from millrace.sql.blocks.subqueries import semi_joined, take_semi_joins, why_joined_as_sets
-from millrace.sql.expr.derived import DerivedColumns
+from millrace.sql.context import PlanContext
 from millrace.sql.expr.translate import Translator, constant_operands
-from millrace.sql.lookups.binding import bind, constants_of, lookup_rows
-from millrace.sql.planner.context import PlanContext
-from millrace.sql.planner.plan import BlockPlan
+from millrace.sql.plan import BlockPlan
 from millrace.sql.rewrite.select import Rewriting
 from millrace.sql.syntax.parse import Unsupported, unwrap
 from millrace.sql.syntax.scopes import Scope, in_recursion
@@ -106,7 +105,7 @@ def _add_inputs(graph: JoinGraph) -> bool:
 def _split(graph: JoinGraph) -> SplitConjuncts:
     """Return the conditions of the clause by who evaluates them."""
     context = graph.context
-    translator = Translator(context, graph.lookup)
+    translator = Translator(context, graph.column)
     unscanned = {alias for alias, join_input in graph.inputs.items() if join_input.lookup}
 
     def text_of(alias: str, node: exp.Expr) -> str | None:
@@ -148,8 +147,10 @@ def _conjuncts(graph: JoinGraph, translator: Translator) -> list[Conjunct]:
             predicate = with_computed.predicate(node)
             computed = predicate is not None
         if predicate is None:
-            predicate = context.calls.in_block(node, graph.lookup, context.constants, values)
-        result.append(Conjunct(node, reads, foreign, predicate, pushable(context, node), computed))
+            predicate = context.calls.in_block(node, graph.column, context.constants.value, values)
+        result.append(
+            Conjunct(node, reads, foreign, predicate, pushable(node, context.determinism), computed)
+        )
     return result
 
 
@@ -204,7 +205,7 @@ def _check_complete(graph: JoinGraph, group: list[str]) -> None:
                 continue
         elif node is not None:
             continue
-        shown = conjunct.shown(graph.context)
+        shown = conjunct.shown(graph.context.shown)
         raise Unsupported(f"only Spark evaluates {shown}, and without it more rows would be joined")
 
 
@@ -238,8 +239,7 @@ def _plan(graph: JoinGraph, group: list[str], rewriting: Rewriting) -> None:
     access = bind(inputs, sets, equalities, conditions.filters, scans=not streams)
     equalities, residuals = access.equalities, [*residuals, *access.residuals]
     ends = [ref for equality in equalities for ref in equality.ends]
-    plain = {ColumnRef(join_input.alias, f.name) for join_input in inputs for f in join_input.columns}
-    output = rewriting.add_output(inputs, [ref for ref in ends if ref in plain])
+    output = rewriting.add_output(inputs, ends)
     times = event_times(graph, group)
     clocks = set() if times is None else {ColumnRef(*time) for time in times.columns.items()}
     read = {*ends, *clocks, *(ref for p in residuals for ref in columns_of(p))}
@@ -256,9 +256,7 @@ def _plan(graph: JoinGraph, group: list[str], rewriting: Rewriting) -> None:
             )
         else:
             in_cells = times is not None and join_input.alias in times.columns
-            spec, rows[join_input.alias] = rows_of(
-                context, join_input, columns, conditions, in_cells=in_cells
-            )
+            spec, rows[join_input.alias] = join_input.rows(context, columns, conditions, in_cells=in_cells)
         specs.append(spec)
     rows |= {other.alias: rows[lead.alias] for lead, *others in roles for other in others}
     specs += [*sets, *(spec for spec, _ in access.constants)]
@@ -276,8 +274,7 @@ def _plan(graph: JoinGraph, group: list[str], rewriting: Rewriting) -> None:
         () if sets else tuple(spec for spec, _ in scans),
     )
     native = [c for c in conditions.above if context.calls.of(c.node) is None]
-    above = tuple(conjunct.shown(context) for conjunct in native)
-    result = None if output.counting else rewriting.schema_of(output)
+    above = tuple(conjunct.shown(context.shown) for conjunct in native)
     stream = streams[0] if len(streams) == 1 else None
-    plan = BlockPlan(output.name, join, rows, result, output.aggregate, stream, above, times)
+    plan = BlockPlan(output.name, join, rows, output.schema, output.aggregate, stream, above, times)
     rewriting.plans.append(plan)

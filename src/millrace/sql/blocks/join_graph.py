@@ -1,4 +1,4 @@
-"""The join graph of one FROM clause: the relations that a block may take, and the conditions that link them.
+"""The join graph of one FROM clause: relations that a block may take, their rows, and what links them.
 
 Where Spark reads a relation for a block, its columns go by their places: it is read as ``SELECT … FROM (…) AS
 t(__c0, __c1, …)``, and a condition in it names them so. No name in it can mean anything else.
@@ -12,24 +12,23 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
+import pyarrow as pa
 from sqlglot import exp
 
-from millrace.engine.expressions import ColumnRef, Value
-from millrace.engine.spec import Equality
+from millrace.engine.expressions import ColumnRef, Value, columns_of
+from millrace.engine.spec import Equality, RelationSpec
 from millrace.errors import InputError
+from millrace.parquet.types import fixed_width
+from millrace.spark.block import FrameInput, ParquetInput
 from millrace.sql.blocks.conditions import SplitConjuncts
-from millrace.sql.expr.types import Field, comparison_type
-from millrace.sql.lookups.tables import Lookup
-from millrace.sql.names.outputs import Attribute, joined
-from millrace.sql.planner.context import PlanContext, short
-from millrace.sql.planner.plan import scanned
-from millrace.sql.session.tables import Table
+from millrace.sql.context import PlanContext, short
+from millrace.sql.expr.types import AliasedField, Field, comparison_type
+from millrace.sql.names import Attribute, joined
+from millrace.sql.plan import scanned, show_scanned
+from millrace.sql.session.tables import Lookup, Table
 from millrace.sql.syntax.edits import Edit
 from millrace.sql.syntax.parse import Unsupported, name_span
 from millrace.sql.syntax.scopes import FromClause, JoinStep, Relation, Scope, definitions
-
-AliasedField = tuple[str, Field]
-"""An alias, and a column of the relation of that alias."""
 
 UsingKeys = list[tuple[Attribute, Attribute]]
 """The pairs of columns that USING or NATURAL compares."""
@@ -87,7 +86,7 @@ class JoinInput:
             raise Unsupported(f"{kind} of {shown}")
         if relation.kind not in ("table", "cte", "query"):
             raise Unsupported(f"{shown} is a relation that only Spark evaluates")
-        table = context.names.table(relation)
+        table = context.table(relation)
         if table is None and any(context.determinism.volatile(part) for part in (node, *definitions(node))):
             raise Unsupported(f"{shown} may give other rows when it runs again")
         fields = context.names.fields(relation)
@@ -159,6 +158,85 @@ class JoinInput:
             edits.append(Edit(*name_span(column, match.qualifier), (text,)))
         return edits
 
+    # Where its rows come from: files that tasks read, or a query that Spark runs
+
+    def rows(
+        self,
+        context: PlanContext,
+        columns: list[Field],
+        conditions: SplitConjuncts,
+        *,
+        in_cells: bool = False,
+    ) -> tuple[RelationSpec, ParquetInput | FrameInput]:
+        """Return its spec, and where its rows come from.
+
+        ``columns`` are those that the block reads or gives out, in their order. ``in_cells`` says that
+        it is one of several streams, which cells keep.
+
+        Raises:
+            Unsupported: A column has a type that a block cannot carry, or it cannot be read by itself.
+        """
+        table, alias = self.table, self.alias
+        filters = tuple(dict.fromkeys(conditions.filters.get(alias, ())))
+        read = {f.name for f in columns} | {ref.column for p in filters for ref in columns_of(p)}
+        computed = [column for column in self.computed if column.field.name in read]
+        by_spark = alias in conditions.spark_only or any(column.value is None for column in computed)
+        if table is not None and not by_spark and table.parquet is not None:
+            schema = schema_of(alias, columns)
+            values = tuple(
+                (column.field.name, column.value) for column in computed if column.value is not None
+            )
+            direct = ParquetInput(table.parquet.with_computed(values), tuple(schema.names), filters)
+            return RelationSpec(alias, schema), direct
+        if not columns:
+            # Spark needs a column to send; the narrowest that can be sent will do.
+            carried = [f for f in self.columns if f.arrow is not None]
+            if not carried:
+                raise Unsupported(f"no column of {alias} can pass through a join here")
+            columns = [min(carried, key=lambda f: fixed_width(f.arrow) or 1 << 20)]
+        context.reasons += [
+            f"Spark computes {column.field.name}, as null and without an error where it has no value of its "
+            "type"
+            for column in computed
+            if column.hides_errors
+        ]
+        schema = schema_of(alias, columns)
+        where = list(dict.fromkeys(conditions.texts.get(alias, ())))
+        on_arrival = _computed_on_arrival(columns, computed) if in_cells else {}
+        query = context.whole(self.relation, context.text.edited)
+        if barred := context.catalog.barred(query):
+            raise Unsupported(f"it reads {' and '.join(barred)}, of which Spark has no rows")
+        rows = self.read_from(query, [f for f in columns if f.name not in on_arrival], where)
+        why = "" if table is None or by_spark else table.why
+        judged = None if alias in conditions.spark_only else filters
+        return RelationSpec(alias, schema), replace(
+            rows, why=why, filters=judged, computed=tuple(on_arrival.items())
+        )
+
+    def read_from(self, query: str, columns: Sequence[Field], where: Sequence[str]) -> FrameInput:
+        """Return how Spark reads some of its columns, filtered, of a query for all of them."""
+        condition = " AND ".join(where)
+        template = self.scan(query, self.texts(columns)) + (f" WHERE {condition}" if where else "")
+        return FrameInput(template, where=show_scanned(condition, self.names))
+
+
+def _computed_on_arrival(columns: Sequence[Field], computed: Sequence[DerivedColumn]) -> dict[str, Value]:
+    """Return the columns of a stream that cells compute of what travels, so that less does."""
+    values = {column.field.name: column.value for column in computed if column.value is not None}
+    travel = {column.name for column in columns} - set(values)
+    return {name: v for name, v in values.items() if {ref.column for ref in columns_of(v)} <= travel}
+
+
+def schema_of(alias: str, columns: Sequence[Field]) -> pa.Schema:
+    """Return columns of a relation in a block's types; raises Unsupported where it cannot carry one."""
+    for column in columns:
+        if column.arrow is None:
+            raise Unsupported(
+                f"column {alias}.{column.name} has type {column.type.simpleString()}, "
+                "which cannot pass through a join here"
+            )
+    return pa.schema([pa.field(f.name, f.arrow) for f in columns])
+
 
 @dataclass(eq=False)
 class JoinGraph:
@@ -177,6 +255,7 @@ class JoinGraph:
     source: FromClause
     inputs: dict[str, JoinInput] = field(default_factory=dict)
     conditions: SplitConjuncts = field(default_factory=SplitConjuncts)
+    _keys: dict[int, list[UsingKeys]] = field(default_factory=dict, init=False, repr=False)
 
     @property
     def steps(self) -> list[JoinStep]:
@@ -203,16 +282,16 @@ class JoinGraph:
 
     def input_of(self, relation: Relation) -> JoinInput | None:
         """Return the input that a relation is."""
-        return next((each for each in self.inputs.values() if each.relation is relation), None)
+        return next((i for i in self.inputs.values() if i.relation is relation), None)
 
     def column_of(self, attribute: Attribute) -> AliasedField | None:
         """Return the alias and the column that an attribute is, None if it is no column of an input."""
         owner = None if attribute.relation is None else self.input_of(attribute.relation)
         return None if owner is None else (owner.alias, owner.columns[attribute.sources[0][1]])
 
-    def lookup(self, column: exp.Column) -> AliasedField | None:
+    def column(self, name: exp.Column) -> AliasedField | None:
         """Return the alias and the column that a name means, None if it means anything else."""
-        attribute = self.context.names.attribute(column)
+        attribute = self.context.names.attribute(name)
         return None if attribute is None else self.column_of(attribute)
 
     def reads(self, node: exp.Expr) -> tuple[frozenset[str], frozenset[int]]:
@@ -264,7 +343,10 @@ class JoinGraph:
     def _keys_of(self, clause: FromClause) -> list[UsingKeys]:
         if not any(item.merges for item in clause.items):
             return [[] for _ in clause.items]
-        return [list(step.keys) for step in joined(clause, self.context.names.columns)]
+        if id(clause) not in self._keys:
+            steps = joined(clause, self.context.names.columns)
+            self._keys[id(clause)] = [list(step.keys) for step in steps]
+        return self._keys[id(clause)]
 
     def equality(self, left: AliasedField | None, right: AliasedField | None) -> Equality | None:
         """Return an equality of two columns as an edge of the graph, None where Spark has to compare."""
@@ -301,7 +383,7 @@ class JoinGraph:
         statement, columns = self.context.statement, self.context.names.columns
         start, end = statement.span(self.scope.select) if statement.has_span(self.scope.select) else (0, 0)
         inputs = self.inputs.values()
-        named = {name.lower() for each in inputs for name in (*each.names, *columns(each.relation))}
+        named = {name.lower() for i in inputs for name in (*i.names, *columns(i.relation))}
         parsed = {part.meta.get("start") for part in parts if isinstance(part, exp.Identifier)}
         syntax = {part.name.lower() for part in parts if isinstance(part, exp.Var)}
         syntax |= {part.sql().lower() for part in parts if isinstance(part, exp.DataType)}

@@ -9,7 +9,7 @@ the function.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -22,19 +22,20 @@ from millrace.predicates import PredicateSpec, Values
 from millrace.spark.mask import Slot
 from millrace.spark.predicates import Predicate, check_arity
 from millrace.spark.types import arrow_type
-from millrace.sql.expr.constants import Constants
-from millrace.sql.expr.translate import Lookup
-from millrace.sql.planner.plan import FilterPlan
+from millrace.sql.expr.types import Constant, FindColumn
+from millrace.sql.plan import FilterPlan
 from millrace.sql.session.functions import filter_name
 from millrace.sql.syntax.edits import Edit, Part
 from millrace.sql.syntax.parse import Statement, function_of, unwrap, where_conjuncts
 from millrace.sql.syntax.scopes import Scope
 
 if TYPE_CHECKING:
-    from millrace.sql.planner.context import PlanContext  # which has the calls of its query
+    from millrace.sql.context import PlanContext  # which has the calls of its query
 
 # Arguments that are none: what they stand for, or what they do, only Spark knows.
 _NO_ARGUMENTS = (exp.Star, exp.Distinct, exp.Lambda, exp.Order, exp.Alias)
+
+ValueOf = Callable[[exp.Expr], Constant | None]
 
 # What conditions and expressions are parts of.
 _AROUND = (exp.Query, exp.Where, exp.Join, exp.And, exp.Having, exp.Order, exp.Group, exp.Alias)
@@ -86,7 +87,7 @@ class Calls:
         return [] if call is None else list(call[1].expressions)
 
     def in_block(
-        self, conjunct: exp.Expr, lookup: Lookup, constants: Constants, values: Values
+        self, conjunct: exp.Expr, find: FindColumn, value_of: ValueOf, values: Values
     ) -> Call | None:
         """Return the conjunct for a block, None where a block cannot evaluate it.
 
@@ -95,7 +96,7 @@ class Calls:
         call = self.of(conjunct)
         if call is None or not call[0].deterministic:
             return None
-        arguments = [_operand(node, lookup, constants) for node in call[1].expressions]
+        arguments = [_operand(node, find, value_of) for node in call[1].expressions]
         operands = tuple(a for a in arguments if a is not None)
         return Call(call[0], operands, values) if len(operands) == len(arguments) else None
 
@@ -141,14 +142,14 @@ def _check_arguments(spec: PredicateSpec, node: exp.Anonymous) -> None:
     check_arity(spec, len(node.expressions))
 
 
-def _operand(node: exp.Expr, lookup: Lookup, constants: Constants) -> Operand | None:
+def _operand(node: exp.Expr, find: FindColumn, value_of: ValueOf) -> Operand | None:
     inner = unwrap(node)
     if isinstance(inner, exp.Column):
-        column = lookup(inner)
+        column = find(inner)
         if column is None or column[1].arrow is None:
             return None
         return Column(ColumnRef(column[0], column[1].name))
-    constant = constants.value(node)
+    constant = value_of(node)
     if constant is None or isinstance(constant.type, t.NullType):
         return None
     return Literal(constant.value, arrow_type(constant.type))
@@ -206,5 +207,5 @@ def _reads_around(context: PlanContext, scope: Scope, node: exp.Expr) -> bool:
     """Tell whether a call may read columns of a SELECT around its own."""
     if context.names.scopes.place_of(scope.select) is None:
         return False
-    columns = [context.names.find(column) for column in node.find_all(exp.Column)]
-    return not all(each is not None and not each.why and each.scope is scope for each in columns)
+    names = [context.names.find(column) for column in node.find_all(exp.Column)]
+    return not all(name is not None and not name.why and name.scope is scope for name in names)

@@ -1,9 +1,9 @@
-"""EXISTS, IN, their negations, and SEMI and ANTI joins: relations beside a block, searched for matches.
+"""Semi joins of a block: EXISTS, IN, their negations, and SEMI and ANTI joins.
 
-Each becomes a relation with the columns that decide a match, and an
+Each becomes a relation with the columns that decide a match, which is searched for matches, and an
 :class:`~millrace.engine.expressions.Exists` over them. Of the conditions that read both sides, equalities of
-two columns are its keys, and what else Millrace evaluates is what a match has to satisfy beside them. The
-relation has one of two forms:
+two columns are its keys, and what else Millrace evaluates is what a match has to satisfy too. The relation
+has one of two forms:
 
 - :class:`_Relation`: one relation, with the conditions that read it alone as its filters. Files are scanned
   by the tasks themselves, as those of any other relation.
@@ -30,12 +30,11 @@ from millrace.engine.spec import Equality, RelationSpec
 from millrace.spark.block import FrameInput, Input
 from millrace.sql.aggregation.calls import aggregates, is_windowed
 from millrace.sql.blocks.conditions import Conjunct, SplitConjuncts, as_equality, pushable
-from millrace.sql.blocks.join_graph import AliasedField, JoinGraph, JoinInput
-from millrace.sql.blocks.scan import rows_of, schema_of
-from millrace.sql.expr.translate import Lookup, Translator, constant_operands
-from millrace.sql.expr.types import Field, field_of
-from millrace.sql.names.outputs import Match
-from millrace.sql.planner.context import PlanContext
+from millrace.sql.blocks.join_graph import JoinGraph, JoinInput, schema_of
+from millrace.sql.context import PlanContext
+from millrace.sql.expr.translate import Translator, constant_operands
+from millrace.sql.expr.types import AliasedField, Field, FindColumn, field_of
+from millrace.sql.names import Match
 from millrace.sql.syntax.edits import Edit, Span
 from millrace.sql.syntax.parse import (
     Unsupported,
@@ -60,7 +59,7 @@ _CONSTANT_ITEMS = (exp.Column, exp.Star, exp.Literal, exp.Null, exp.Boolean)
 
 @dataclass(frozen=True, eq=False)
 class SemiJoins:
-    """What one condition, or one SEMI or ANTI join, asks of relations beside a block.
+    """What one condition, or one SEMI or ANTI join, asks of other relations.
 
     Attributes:
         predicate: One Exists, or ANDs and ORs of several and of other predicates.
@@ -74,7 +73,7 @@ class SemiJoins:
 
     @property
     def equalities(self) -> list[Equality]:
-        """What joins it where it is joined as a set instead: each tuple has one partner at most then."""
+        """What joins it where it is joined as a set: each tuple has one partner at most then."""
         assert isinstance(self.predicate, Exists)
         return [edge for key in self.predicate.keys if (edge := as_equality(key)) is not None]
 
@@ -93,7 +92,7 @@ def take_semi_joins(graph: JoinGraph, group: Collection[str]) -> list[SemiJoins]
             semi_joins.append(finder.condition(conjunct))
             conditions.above.remove(conjunct)
         except Unsupported as error:
-            context.reasons.append(f"{conjunct.shown(context)}: {error}")
+            context.reasons.append(f"{conjunct.shown(context.shown)}: {error}")
     for number, step in enumerate(graph.steps):
         if not step.item.semi or number in conditions.steps or not finder.is_read_by(step):
             continue
@@ -103,7 +102,7 @@ def take_semi_joins(graph: JoinGraph, group: Collection[str]) -> list[SemiJoins]
         except Unsupported as error:
             name = "" if step.relation is None else f" {step.relation.alias}"
             context.reasons.append(f"{step.item.keyword}{name}: {error}")
-    conditions.used += [each.conjunct for each in semi_joins]
+    conditions.used += [semi_join.conjunct for semi_join in semi_joins]
     return semi_joins
 
 
@@ -146,7 +145,7 @@ def _test(node: exp.Expr) -> tuple[exp.Expr, list[exp.Expr] | None] | None:
 
 
 class _Finder:
-    """Finds what a block of some inputs of a graph can ask of relations beside it."""
+    """Finds the semi joins of a block, which has some inputs of a graph."""
 
     def __init__(self, graph: JoinGraph, group: Collection[str]) -> None:
         self._graph = graph
@@ -286,13 +285,13 @@ class _Finder:
         return exists, scan
 
     def _outer(self, node: exp.Column) -> AliasedField | None:
-        column = self._graph.lookup(node)
+        column = self._graph.column(node)
         return column if column is not None and column[0] in self._group else None
 
     def _key(self, outer: AliasedField, inner: AliasedField, *, set_operation: bool = False) -> Compare:
         equality, types = self._graph.equality(outer, inner), (outer[1].type, inner[1].type)
         # IN coerces as set operations do; only where both ways agree it is an equality.
-        alike = types[0] == types[1] or all(isinstance(each, t.IntegralType) for each in types)
+        alike = types[0] == types[1] or all(isinstance(kind, t.IntegralType) for kind in types)
         if equality is None or (set_operation and not alike):
             raise Unsupported("columns of types that Spark compares in a way of its own")
         return Compare("=", Column(equality.left), Column(equality.right), equality.type)
@@ -333,17 +332,19 @@ class _Relation:
         translator = _translator(context, self.column, own)
         alone, none = frozenset({self.alias}), frozenset[int]()
         filters = [
-            Conjunct(term, alone, none, translator.predicate(term), pushable(context, term)) for term in own
+            Conjunct(term, alone, none, translator.predicate(term), pushable(term, context.determinism))
+            for term in own
         ]
         self._filters = SplitConjuncts.of(
             filters, translator, lambda _, node: self._input.condition_text(context, node)
         )
         for conjunct in self._filters.above:
-            raise Unsupported(f"only Spark evaluates {conjunct.shown(context)}")
+            raise Unsupported(f"only Spark evaluates {conjunct.shown(context.shown)}")
 
     def _is_read_alone(self, term: exp.Expr) -> bool:
-        attributes = (match.attribute for _, match in _meant(self._context, term))
-        return all(source is self._input.relation for each in attributes for source, _ in each.sources)
+        matches = _meant(self._context, term)
+        sources = (source for _, match in matches for source, _ in match.attribute.sources)
+        return all(source is self._input.relation for source in sources)
 
     def column(self, node: exp.Column) -> AliasedField | None:
         """Return its column that a name means, None if it means anything else."""
@@ -359,7 +360,7 @@ class _Relation:
     def rows(self, read: Collection[str]) -> _Scan:
         """Return it, filtered, with these of its columns."""
         columns = [field for field in self._input.columns if field.name in read]
-        return rows_of(self._context, self._input, columns, self._filters)
+        return self._input.rows(self._context, columns, self._filters)
 
 
 class _Query:
@@ -463,7 +464,7 @@ class _Query:
         return f"{prefix}SELECT * FROM ({text}) AS __t({', '.join(names)})"
 
 
-def _translator(context: PlanContext, lookup: Lookup, nodes: Iterable[exp.Expr]) -> Translator:
+def _translator(context: PlanContext, lookup: FindColumn, nodes: Iterable[exp.Expr]) -> Translator:
     """Return a translator of some conditions, whose constants Spark is asked for at once."""
     context.constants.prepare([constant for node in nodes for constant in constant_operands(node)])
     return Translator(context, lookup)

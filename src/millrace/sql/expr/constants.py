@@ -17,6 +17,7 @@ from pyspark.sql import types as t
 from sqlglot import exp
 from sqlglot.optimizer.simplify import simplify
 
+from millrace.sql.expr.functions import is_constant
 from millrace.sql.expr.types import MOST_DIGITS, Constant, digits_of, plain_date
 from millrace.sql.session.asking import Frames
 from millrace.sql.syntax.edits import unescape
@@ -32,35 +33,6 @@ _FULL_DATE = re.compile(r"\s*[+-]?\d{4,}(-.*)?", re.DOTALL)
 _EPOCH = dt.date(1970, 1, 1).toordinal()
 _LAST = dt.date.max.toordinal() - _EPOCH
 
-# What a constant may be made of: all of it deterministic, and the same on every call.
-_PARTS = (
-    exp.Literal,
-    exp.Boolean,
-    exp.Null,
-    exp.HexString,
-    exp.RawString,
-    exp.Concat,
-    exp.Cast,
-    exp.DataType,
-    exp.DataTypeParam,
-    exp.Neg,
-    exp.Paren,
-    exp.Add,
-    exp.Sub,
-    exp.Mul,
-    exp.Div,
-    exp.Mod,
-    exp.IntDiv,
-    exp.Interval,
-    exp.IntervalSpan,
-    exp.Var,
-    exp.Placeholder,
-    exp.TsOrDsToDate,
-    exp.TsOrDsAdd,
-    exp.DateAdd,
-    exp.DateSub,
-    exp.AddMonths,
-)
 _KEPT = (
     t.BooleanType,
     t.ByteType,
@@ -74,11 +46,6 @@ _KEPT = (
     t.BinaryType,
     t.NullType,
 )
-
-
-def is_constant(node: exp.Expr) -> bool:
-    """Tell whether an operand has no column and nothing that could differ between two calls."""
-    return all(isinstance(part, _PARTS) for part in node.walk())
 
 
 def _needs_clock(node: exp.Expr) -> bool:

@@ -98,5 +98,5 @@ class Determinism:
 def unrepeatable_plan(plan: str) -> str | None:
     """Return what in Spark's extended plan may give other rows when it runs again, None if nothing does."""
     optimized = plan.partition("== Optimized Logical Plan ==")[2].partition("== Physical Plan ==")[0]
-    found = _PLAN.search(optimized)
-    return None if found is None else found[0].strip(" :+-(")
+    match = _PLAN.search(optimized)
+    return None if match is None else match[0].strip(" :+-(")

@@ -103,6 +103,42 @@ FUNCTIONS: dict[type[exp.Expr], Function] = {
 ARITHMETIC = tuple(kind for kind, function in FUNCTIONS.items() if function.tried)
 
 
+# What a constant may be made of: all of it deterministic, and the same on every call.
+_PARTS = (
+    exp.Literal,
+    exp.Boolean,
+    exp.Null,
+    exp.HexString,
+    exp.RawString,
+    exp.Concat,
+    exp.Cast,
+    exp.DataType,
+    exp.DataTypeParam,
+    exp.Neg,
+    exp.Paren,
+    exp.Add,
+    exp.Sub,
+    exp.Mul,
+    exp.Div,
+    exp.Mod,
+    exp.IntDiv,
+    exp.Interval,
+    exp.IntervalSpan,
+    exp.Var,
+    exp.Placeholder,
+    exp.TsOrDsToDate,
+    exp.TsOrDsAdd,
+    exp.DateAdd,
+    exp.DateSub,
+    exp.AddMonths,
+)
+
+
+def is_constant(node: exp.Expr) -> bool:
+    """Tell whether an operand has no column and nothing that could differ between two calls."""
+    return all(isinstance(part, _PARTS) for part in node.walk())
+
+
 def family_of(kind: t.DataType | None) -> Family | None:
     """Return the family of a column's type, None where its collation matters."""
     if isinstance(kind, t.StringType):
@@ -130,7 +166,7 @@ class Typed:
         value: For the task.
         type: Spark's.
         ends: The least and greatest that a whole number can be, None for those of its type.
-        is_written: Whether it is a number in digits, and so beside a decimal as long as it is written.
+        is_written: Whether it is a number in digits, whose length counts where it meets a decimal.
     """
 
     value: Value
@@ -188,7 +224,7 @@ def _digits(op: str, left: t.DataType, right: t.DataType) -> tuple[int, int] | N
 
 
 def _as_decimal(number: Typed) -> Typed | None:
-    """Return a number as Spark takes it beside a decimal, None if that is no decimal."""
+    """Return a number as Spark takes it where it meets a decimal, None if that is no decimal."""
     if number.is_written and isinstance(number.value, Literal) and type(number.type) in DIGITS:
         written = Decimal(number.value.value)
         kind = t.DecimalType(*digits_of(written))

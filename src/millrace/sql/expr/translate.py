@@ -42,13 +42,29 @@ from millrace.engine.expressions import (
     Value,
 )
 from millrace.spark.types import arrow_type
-from millrace.sql.expr.constants import is_constant
-from millrace.sql.expr.functions import FUNCTIONS, Ends, Typed, arithmetic, branches_of, cast, modulo
-from millrace.sql.expr.types import DIGITS, Constant, Field, common_type, comparison_type, with_constant
+from millrace.sql.expr.functions import (
+    FUNCTIONS,
+    Ends,
+    Typed,
+    arithmetic,
+    branches_of,
+    cast,
+    is_constant,
+    modulo,
+)
+from millrace.sql.expr.types import (
+    DIGITS,
+    AliasedField,
+    Constant,
+    Field,
+    common_type,
+    comparison_type,
+    with_constant,
+)
 from millrace.sql.syntax.parse import conjuncts, disjuncts, unwrap
 
 if TYPE_CHECKING:
-    from millrace.sql.planner.context import PlanContext
+    from millrace.sql.context import PlanContext
 
 _COMPARISONS: dict[type[exp.Expr], Comparison] = {
     exp.EQ: "=",
@@ -72,8 +88,7 @@ _CASTS: dict[exp.DType, t.DataType] = {
     exp.DType.INT: t.IntegerType(),
 }
 
-Lookup = Callable[[exp.Column], tuple[str, Field] | None]
-Meaning = tuple[str, Field] | exp.Expr
+Meaning = AliasedField | exp.Expr
 """What a column is: one of a relation, by its alias, or an expression of such."""
 
 
@@ -106,7 +121,7 @@ class Translator:
 
     context: PlanContext
     lookup: Callable[[exp.Column], Meaning | None]
-    derived: Callable[[exp.Expr], tuple[str, Field] | None] = lambda _: None
+    derived: Callable[[exp.Expr], AliasedField | None] = lambda _: None
     ends: Callable[[str], Ends | None] = lambda _: None
 
     # Predicates
@@ -145,7 +160,7 @@ class Translator:
         translated = [a for a in arguments if a is not None]
         return kind(tuple(translated)) if len(translated) == len(arguments) else None
 
-    def _field(self, node: exp.Expr) -> tuple[str, Field] | None:
+    def _field(self, node: exp.Expr) -> AliasedField | None:
         meaning = self.lookup(node) if isinstance(node, exp.Column) else None
         return None if isinstance(meaning, exp.Expr) else meaning
 
@@ -380,10 +395,10 @@ class Translator:
         to = arrow_type(kind)
         values: list[Value] = []
         for branch in branches:  # None is NULL: all else has a type
-            made = None if branch is None else cast(branch, kind)
-            if branch is not None and made is None:
+            value = None if branch is None else cast(branch, kind)
+            if branch is not None and value is None:
                 return None
-            values.append(Literal(None, to) if made is None else made.value)
+            values.append(Literal(None, to) if value is None else value.value)
         conditions = [test for test in tests if test is not None]
         if len(conditions) < len(tests):
             return None

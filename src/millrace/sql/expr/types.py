@@ -9,20 +9,21 @@ from __future__ import annotations
 
 import datetime as dt
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Any
 
 import pyarrow as pa
 from pyspark.sql import types as t
+from sqlglot import exp
 
 from millrace.errors import MillraceError
 from millrace.spark.types import arrow_type, spark_schema
 
 _CHAR = "__CHAR_VARCHAR_TYPE_STRING"
 DIGITS: dict[type[t.DataType], int] = {t.ByteType: 3, t.ShortType: 5, t.IntegerType: 10, t.LongType: 20}
-"""Spark's types of whole numbers, and how many digits they have beside a decimal."""
+"""Spark's types of whole numbers, and how many digits they have where they meet a decimal."""
 _DATE = re.compile(r"\d{4}-\d{2}-\d{2}")
 _EXACT_DOUBLE = 1 << 53
 _EXACT_FLOAT = 1 << 24
@@ -51,6 +52,13 @@ class Field:
     comparable: bool
     nullable: bool = True
     metadata: dict[str, Any] = field(default_factory=dict, compare=False)
+
+
+AliasedField = tuple[str, Field]
+"""An alias, and a column of the relation of that alias."""
+
+FindColumn = Callable[[exp.Column], AliasedField | None]
+"""Returns the column that a name means, None if it means anything else."""
 
 
 def is_plain(field: Field) -> bool:
@@ -95,10 +103,10 @@ def type_within(kind: t.DataType, path: Sequence[str]) -> t.DataType | None:
     """Return the type of a field that a path leads to within structs, None where it leads nowhere."""
     for name in path:
         fields = kind.fields if isinstance(kind, t.StructType) else []
-        found = next((f.dataType for f in fields if f.name.lower() == name.lower()), None)
-        if found is None:
+        field_type = next((f.dataType for f in fields if f.name.lower() == name.lower()), None)
+        if field_type is None:
             return None
-        kind = found
+        kind = field_type
     return kind
 
 

@@ -11,7 +11,7 @@ from millrace.options import Options
 from millrace.spark.block import FrameInput, Input, LookupInput
 from millrace.spark.execute import execute
 from millrace.spark.types import spark_schema
-from millrace.sql.planner.plan import BlockPlan, Direct, Plan
+from millrace.sql.plan import BlockPlan, Direct, Plan
 from millrace.sql.session.asking import Frames
 from millrace.sql.session.functions import Functions
 from millrace.sql.syntax.edits import unescape

@@ -31,7 +31,7 @@ from millrace.spark.reports import live_board
 from millrace.spark.session import default_parallelism
 from millrace.sql.blocks.cost_model import is_unworthy
 from millrace.sql.planner.build import PlannedQuery
-from millrace.sql.session.asking import Analysis
+from millrace.sql.session.errors import Analysis
 from millrace.sql.session.tables import Catalog, Table, Tables
 
 _MOST = 64
@@ -73,7 +73,8 @@ class CachedPlan:
     def lend(self) -> PlannedQuery:
         """Return it for a caller, who then holds it."""
         for block in self.prepared.taken:
-            block.run.forget()
+            if block.run.reports is not None:
+                block.run.reports.forget()
         # Spark makes a plan of its own for it, and keeps no result of an exchange.
         lent = replace(self.prepared, df=self.prepared.df.where("true"))
         self.holder = ref(lent.df)

@@ -1,7 +1,7 @@
 """A query in, a DataFrame out, its inner joins run by eddies: the way of a query's text.
 
 1. **parse** (:mod:`millrace.sql.syntax.parse`): a syntax tree, and where in the text each part stands.
-2. **names** (:mod:`millrace.sql.names.names`): what every name means, asked of tables and, for what only
+2. **names** (:mod:`millrace.sql.names`): what every name means, asked of tables and, for what only
    Spark can tell, of Spark's analyser. Spark analyses the query as written first, so that a wrong query
    raises exactly what ``spark.sql`` raises, and it is what runs when anything about the rewriting does not
    fit. Where settings, the text and the files' footers tell that nothing is to be taken, it runs at once.
@@ -12,7 +12,7 @@
 
 A lookup table has no rows for Spark to read. So a plan that leaves one to Spark is dropped, and in the
 next one the table is replaced, in that place, by its rows for the keys that the query has
-(:mod:`millrace.sql.lookups.restriction`); where nothing gives keys, the query is refused.
+(:mod:`millrace.sql.rewrite.restriction`); where nothing gives keys, the query is refused.
 """
 
 from __future__ import annotations
@@ -32,18 +32,17 @@ from millrace.options import Options
 from millrace.sql.blocks.cost_model import why_nothing_worth
 from millrace.sql.blocks.find import take_blocks
 from millrace.sql.blocks.predicates import take_filter
-from millrace.sql.lookups.restriction import Restriction, refusal
-from millrace.sql.lookups.tables import Lookup
+from millrace.sql.context import PlanContext
+from millrace.sql.plan import Plan
 from millrace.sql.planner.build import PlannedFilter, PlannedQuery, build
-from millrace.sql.planner.context import PlanContext
-from millrace.sql.planner.plan import Plan
+from millrace.sql.rewrite.restriction import Restriction, refusal
 from millrace.sql.rewrite.select import keep_names
 from millrace.sql.rewrite.sharing import CteMaterialization
-from millrace.sql.session.asking import Analysis, Frames, Original, analyse
-from millrace.sql.session.errors import contain
+from millrace.sql.session.asking import Frames
+from millrace.sql.session.errors import Analysis, Original, analyse, contain
 from millrace.sql.session.functions import Functions, restored
 from millrace.sql.session.settings import Settings
-from millrace.sql.session.tables import Catalog, Tables, dotted
+from millrace.sql.session.tables import Catalog, Lookup, Tables, dotted
 from millrace.sql.syntax.edits import EditedText, Segment, quote
 from millrace.sql.syntax.parse import NO_QUERY, PARAMETER, Statement, Unsupported, name_span, parse
 from millrace.sql.syntax.scopes import base_tables

@@ -29,11 +29,10 @@ from millrace.sql.aggregation.aggregation import BARS, Aggregation
 from millrace.sql.blocks.conditions import is_boolean
 from millrace.sql.blocks.join_graph import JoinGraph, JoinInput
 from millrace.sql.blocks.subqueries import existence_test
+from millrace.sql.context import PlanContext
 from millrace.sql.expr.types import Field
-from millrace.sql.names.names import is_star
-from millrace.sql.names.outputs import Attribute, Match
-from millrace.sql.planner.context import PlanContext
-from millrace.sql.planner.plan import BlockPlan, Direct
+from millrace.sql.names import Attribute, Match, is_star
+from millrace.sql.plan import BlockPlan, Direct
 from millrace.sql.session.functions import restored
 from millrace.sql.syntax.edits import Edit, Part, Span, quote
 from millrace.sql.syntax.parse import Unsupported, name_span, unwrap
@@ -50,6 +49,7 @@ class BlockOutput:
     """A block's relation in the rewritten text, which stands for its inputs.
 
     Attributes:
+        fields: All columns of its inputs.
         names: The output name of each column that somebody above reads, in order.
         counting: Whether only the number of its rows is wanted.
         hidden: The same of further columns, which only partial results are computed of.
@@ -60,7 +60,8 @@ class BlockOutput:
     name: str
     alias: str
     inputs: list[JoinInput]
-    names: dict[ColumnRef, str]
+    fields: dict[ColumnRef, Field]
+    names: dict[ColumnRef, str] = field(default_factory=dict)
     counting: bool = False
     hidden: dict[ColumnRef, str] = field(default_factory=dict)
     aggregation: Aggregation | None = None
@@ -77,6 +78,15 @@ class BlockOutput:
         if self.aggregation is not None:
             return self.aggregation.spec(self.names)
         return AggregateSpec(tuple(self.names.values()), ()) if self.distinct else None
+
+    @property
+    def schema(self) -> t.StructType | None:
+        """Its columns with Spark's own types and nullability; None where it only counts."""
+        if self.counting:
+            return None
+        kept = ((name, self.fields[ref]) for ref, name in self.names.items())
+        partial = self.aggregation.fields if self.aggregation else ()
+        return t.StructType([*(t.StructField(n, f.type, f.nullable, f.metadata) for n, f in kept), *partial])
 
 
 class Rewriting:
@@ -114,8 +124,8 @@ class Rewriting:
             Unsupported: What reads them cannot be rewritten.
         """
         number = self._context.next_block(len(self._outputs))
-        output = BlockOutput(f"b{number}", f"{self._context.stem}{number}", inputs, {})
         columns = {ColumnRef(i.alias, f.name): f for i in inputs for f in i.columns}
+        output = BlockOutput(f"b{number}", f"{self._context.stem}{number}", inputs, columns)
         names = {
             ref: f"{output.alias}_{place}_{_ODD.sub('_', ref.column)}" for place, ref in enumerate(columns)
         }
@@ -129,7 +139,8 @@ class Rewriting:
             reads = output.aggregation.reads
             output.hidden = {r: n for r, n in names.items() if r not in output.names and n in reads}
         if not output.names and not output.hidden and not output.counting:
-            fitting = [*preferred, *(ref for ref, column in columns.items() if column.arrow is not None)]
+            fitting = [ref for ref in preferred if ref in columns]
+            fitting += [ref for ref, column in columns.items() if column.arrow is not None]
             if not fitting:
                 raise Unsupported("no column of the relations can pass through a join here")
             (output.names if output.aggregation is None else output.hidden)[fitting[0]] = names[fitting[0]]
@@ -173,13 +184,6 @@ class Rewriting:
             context.reasons.append(f"{where}: its rows are grouped by Spark alone: {error}")
             return None
         return aggregation
-
-    def schema_of(self, output: BlockOutput) -> t.StructType:
-        """Return the columns that a block hands on with Spark's own types and nullability."""
-        columns = {ColumnRef(i.alias, f.name): f for i in output.inputs for f in i.columns}
-        kept = ((name, columns[ref]) for ref, name in output.names.items())
-        partial = output.aggregation.fields if output.aggregation else ()
-        return t.StructType([*(t.StructField(n, f.type, f.nullable, f.metadata) for n, f in kept), *partial])
 
     # Edits
 

@@ -24,8 +24,8 @@ from pyspark.sql import types as t
 from sqlglot import exp
 
 from millrace.sql.blocks.subqueries import existence_test
+from millrace.sql.context import PlanContext
 from millrace.sql.expr.types import Field
-from millrace.sql.planner.context import PlanContext
 from millrace.sql.syntax.edits import Edit, quote
 from millrace.sql.syntax.parse import Unsupported
 from millrace.sql.syntax.scopes import Scope, cte_of, definitions, is_recursive, tables_in, within

@@ -1,37 +1,32 @@
-"""What Spark is asked: templates run on a session, their sizes, and what it makes of the query as written.
+"""What Spark is asked: templates run on a session, and how large their results are.
 
 On classic Spark a DataFrame that a text names is a temporary view under a name of ours, made once a query and
 dropped when the query is ready: what Spark has analysed keeps the rows, not the name. (``spark.sql(text,
 name=df)`` makes and drops a view at every call.) On Spark Connect the text is analysed anew for each action,
-and DataFrames travel beside it.
+and DataFrames travel with it.
 """
 
 from __future__ import annotations
 
 import re
 import uuid
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
-from pyspark.errors import AnalysisException, PySparkException
+from pyspark.errors import PySparkException
 from pyspark.sql import types as t
-from sqlglot import exp
 
 from millrace.parquet.types import fixed_width
 from millrace.spark.plans import SIZE_UNITS, explained, kept_in_cache
 from millrace.spark.session import is_connect
 from millrace.sql.expr.types import field_of
-from millrace.sql.session.errors import as_written, suggestion
-from millrace.sql.syntax.edits import PLACEHOLDER, EditedText, Segment, join, placeholders
-from millrace.sql.syntax.parse import Statement
+from millrace.sql.syntax.edits import PLACEHOLDER, Segment, placeholders
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Row, SparkSession
     from pyspark.sql.catalog import Catalog as SparkCatalog
-
-    from millrace.sql.session.tables import Catalog
 
 _SIZE = re.compile(r"sizeInBytes=([\d.E+]+) (\w+)(?:, rowCount=([\d.E+]+))?")
 _UNITS = {unit: 1024**i for i, unit in enumerate(SIZE_UNITS)}
@@ -62,7 +57,7 @@ class Frames:
     def put(self, name: str, frame: DataFrame | Callable[[], DataFrame], *, unshared: bool = False) -> str:
         """Let a name stand for a DataFrame, or what makes it, from now on; returns its placeholder.
 
-        Of an unshared one nobody can have told Spark to keep its rows.
+        Of an unshared one nobody can have cached the rows.
         """
         if self._frames.get(name) is frame:  # what Spark has said of it holds
             return "{" + name + "}"
@@ -106,7 +101,7 @@ class Frames:
         """Return Spark's own estimate of a template's rows and bytes, None where it has none."""
         return _estimated(lambda: self.rows(f"EXPLAIN COST {template}")[0][0], self.analyse(template).schema)
 
-    def sent(self, segments: Iterable[Segment]) -> list[tuple[Segment, str]]:
+    def fill_segments(self, segments: Iterable[Segment]) -> list[tuple[Segment, str]]:
         """Return segments with what Spark gets for each, as far as names of as many characters go."""
         connect = is_connect(self.spark)
         result = []
@@ -181,61 +176,3 @@ def default_widths(schema: t.StructType) -> Iterable[int]:
     for column in map(field_of, schema.fields):
         nested = column.arrow is None or pa.types.is_nested(column.arrow)
         yield 100 if nested else fixed_width(column.arrow) or 20
-
-
-class Analysis(NamedTuple):
-    """What Spark made of a query as written, queries without rows in the place of the caller's tables."""
-
-    template: str
-    frame: DataFrame
-
-
-class Original:
-    """The query as written. Only what is needed of it is made."""
-
-    def __init__(self, catalog: Catalog, statement: Statement, text: EditedText) -> None:
-        self._catalog, self._statement, self._text = catalog, statement, text
-        self._segments = text.original()
-        self.template = join(self._segments)
-
-    @cached_property
-    def frame(self) -> DataFrame:
-        """Its DataFrame; Spark's errors come out in the words of the query as written."""
-        return analyse(self._catalog, self._segments, self._text.text)
-
-    @cached_property
-    def _analysed(self) -> DataFrame:
-        try:
-            return self._catalog.analyse(self.template)
-        except PySparkException:
-            return self.frame
-
-    @property
-    def schema(self) -> t.StructType:
-        """The schema of its result; raises as :attr:`frame` does."""
-        return self._analysed.schema
-
-    @property
-    def analysis(self) -> Analysis | None:
-        """What Spark made of it, None where that cannot be compared with what it makes of it later.
-
-        Spark numbers common table expressions, and so makes another thing of them each time.
-        """
-        root = self._statement.root
-        stand_in = self._catalog.stand_ins(self.template)
-        if root is None or stand_in is None or root.find(exp.CTE) is not None:
-            return None
-        return Analysis(stand_in, self._analysed)
-
-
-def analyse(catalog: Catalog, segments: Sequence[Segment], text: str) -> DataFrame:
-    """Let Spark analyse pieces of a text; its errors come out in the words of the whole."""
-    frames = catalog.frames
-
-    def suggest(error: AnalysisException, place: int | None) -> str:
-        return suggestion(error, frames.spark, catalog.names, text, place)
-
-    try:
-        return frames.analyse(join(segments))
-    except PySparkException as error:
-        raise as_written(error, frames.sent(segments), text, suggest) from None

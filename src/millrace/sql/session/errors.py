@@ -1,4 +1,4 @@
-"""Errors of planning: Spark's, in the words of the query as the user wrote it, and faults of Millrace's own.
+"""The query as written, and errors of planning: Spark's in the user's words, and faults of Millrace's own.
 
 Spark sees the query with its names bound: a table may stand there under a name of ours. So what Spark says
 about a place is said again about the place in the user's text, with what a misspelled table, function or
@@ -12,16 +12,21 @@ import logging
 import re
 from collections.abc import Callable, Iterable, Sequence
 from difflib import get_close_matches
-from typing import TYPE_CHECKING
+from functools import cached_property
+from typing import TYPE_CHECKING, NamedTuple
 
 from pyspark.errors import AnalysisException, ParseException, PySparkException
+from pyspark.sql import types as t
+from sqlglot import exp
 
 from millrace.errors import MillraceWarning, first_line
 from millrace.sql.session.functions import restored
-from millrace.sql.syntax.edits import Segment
+from millrace.sql.session.tables import Catalog
+from millrace.sql.syntax.edits import EditedText, Segment, join
+from millrace.sql.syntax.parse import Statement
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 is_strict = False
 """Whether faults are raised all the same. Tests set it, so that they see them."""
@@ -40,8 +45,66 @@ _WORD = re.compile(r"[A-Za-z_]\w*")
 _CLOSE = 0.7
 
 
+class Analysis(NamedTuple):
+    """What Spark made of a query as written, queries without rows in the place of the caller's tables."""
+
+    template: str
+    frame: DataFrame
+
+
+class Original:
+    """The query as written. Only what is needed of it is made."""
+
+    def __init__(self, catalog: Catalog, statement: Statement, text: EditedText) -> None:
+        self._catalog, self._statement, self._text = catalog, statement, text
+        self._segments = text.original()
+        self.template = join(self._segments)
+
+    @cached_property
+    def frame(self) -> DataFrame:
+        """Its DataFrame; Spark's errors come out in the words of the query as written."""
+        return analyse(self._catalog, self._segments, self._text.text)
+
+    @cached_property
+    def _analysed(self) -> DataFrame:
+        try:
+            return self._catalog.analyse(self.template)
+        except PySparkException:
+            return self.frame
+
+    @property
+    def schema(self) -> t.StructType:
+        """The schema of its result; raises as :attr:`frame` does."""
+        return self._analysed.schema
+
+    @property
+    def analysis(self) -> Analysis | None:
+        """What Spark made of it, None where that cannot be compared with what it makes of it later.
+
+        Spark numbers common table expressions, and so makes another thing of them each time.
+        """
+        root = self._statement.root
+        stand_in = self._catalog.stand_ins(self.template)
+        if root is None or stand_in is None or root.find(exp.CTE) is not None:
+            return None
+        return Analysis(stand_in, self._analysed)
+
+
+def analyse(catalog: Catalog, segments: Sequence[Segment], text: str) -> DataFrame:
+    """Let Spark analyse pieces of a text; its errors come out in the words of the whole."""
+    frames = catalog.frames
+
+    def suggest(error: AnalysisException, place: int | None) -> str:
+        return suggestion(error, frames.spark, catalog.names, text, place)
+
+    try:
+        return frames.analyse(join(segments))
+    except PySparkException as error:
+        raise as_written(error, frames.fill_segments(segments), text, suggest) from None
+
+
 def contain(error: Exception) -> str:
-    """Log an error that nobody expected, with its traceback; return why Spark runs the query instead.
+    """Log an error that nobody expected, with its traceback; return why Spark runs the query.
 
     The error itself is raised where faults are not to be contained, or where it is a warning that the user
     wants to be an error.
@@ -54,7 +117,7 @@ def contain(error: Exception) -> str:
 
 def as_written(
     error: PySparkException,
-    sent: Sequence[tuple[Segment, str]],
+    pieces: Sequence[tuple[Segment, str]],
     text: str,
     suggest: Callable[[AnalysisException, int | None], str],
 ) -> PySparkException:
@@ -74,7 +137,7 @@ def as_written(
     if place is not None and place.end() < len(message):
         message = message[: place.end()] + message[place.end() :].split("\n", 1)[0].rstrip(";")
     message = _NAME.sub("…", message.removeprefix(f"[{condition}] "))
-    origin = None if place is None else _origin(int(place[1]), int(place[2]), sent, text)
+    origin = None if place is None else _origin(int(place[1]), int(place[2]), pieces, text)
     if meant := suggest(error, origin):
         message += f"\n{meant}"
     if origin is not None:
@@ -84,13 +147,13 @@ def as_written(
     return kind(message=message, errorClass=condition, messageParameters=error.getMessageParameters() or {})
 
 
-def _origin(line: int, column: int, sent: Sequence[tuple[Segment, str]], text: str) -> int | None:
+def _origin(line: int, column: int, pieces: Sequence[tuple[Segment, str]], text: str) -> int | None:
     """Return the place in the user's text of a place in Spark's, lines counted from 1 and columns from 0."""
-    lines = "".join(piece for _, piece in sent).split("\n")
+    lines = "".join(piece for _, piece in pieces).split("\n")
     if line > len(lines) or column > len(lines[line - 1]):
         return None
-    place = sum(len(each) + 1 for each in lines[: line - 1]) + column
-    for segment, piece in sent:
+    place = sum(len(line_text) + 1 for line_text in lines[: line - 1]) + column
+    for segment, piece in pieces:
         if place < len(piece):
             return segment.origin + (place if segment.copied else 0)
         place -= len(piece)
@@ -135,14 +198,14 @@ def _listed(spark: SparkSession, statement: str, column: str) -> list[str]:
 
 def _near(name: str, names: Iterable[str]) -> str:
     wanted = name.replace("`", "").rsplit(".", 1)[-1].lower()
-    by_lower = {each.lower(): each for each in names if not each.startswith("__millrace")}
+    by_lower = {name.lower(): name for name in names if not name.startswith("__millrace")}
     close = get_close_matches(wanted, by_lower, n=3, cutoff=_CLOSE)
-    return f"did you mean {' or '.join(repr(by_lower[each]) for each in close)}?" if close else ""
+    return f"did you mean {' or '.join(repr(by_lower[name]) for name in close)}?" if close else ""
 
 
 def _keyword(text: str, place: int) -> str:
     """Look at the word before the one where Spark stopped, which Spark took for a name, and at that one."""
-    words = [each[0] for each in _WORD.finditer(text) if each.start() <= place]
+    words = [match[0] for match in _WORD.finditer(text) if match.start() <= place]
     for word in words[-2:]:
         close = get_close_matches(word.upper(), _KEYWORDS, n=1, cutoff=_CLOSE)
         if close and close[0] != word.upper():

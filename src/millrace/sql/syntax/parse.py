@@ -14,7 +14,7 @@ import re
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sqlglot import exp
 from sqlglot.dialects.dialect import Dialect
@@ -22,7 +22,9 @@ from sqlglot.parsers.spark import SparkParser
 from sqlglot.tokenizer_core import Token, TokenType
 
 from millrace.errors import QueryError, first_line, near
-from millrace.sql.syntax.edits import Span
+
+if TYPE_CHECKING:
+    from millrace.sql.syntax.edits import Span
 
 _SPANNED = (
     "_parse_unary",

@@ -6,7 +6,7 @@ conditions as filters at the end: ``((a LEFT JOIN c) JOIN b ON p) = filter_p((a 
 left, semi or anti join treats every row of its left side by itself. A RIGHT or FULL join does not, so it ends
 the part of the clause that a block can come from, and keeps WHERE from being pushed below it.
 
-Here is only what the text says; what the relations' columns are is for :mod:`millrace.sql.names.outputs`.
+Here is only what the text says; what the relations' columns are is for :mod:`millrace.sql.names`.
 """
 
 from __future__ import annotations

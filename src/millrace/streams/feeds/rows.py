@@ -133,8 +133,8 @@ class Feed:
             seconds,
         )
         unknown = (self._uniform("match", numbers) >= match) | (order < 0)
-        found: Array = np.where(unknown, -1 - numbers, order)
-        return found
+        orders: Array = np.where(unknown, -1 - numbers, order)
+        return orders
 
     def _payload(self, numbers: Array) -> list[pa.Array]:
         amount = self._uniform("amount", numbers)

@@ -121,8 +121,8 @@ def feed(spark: SparkSession | None = None, stream: str | None = None, **setting
 
 
 def _supply(options: Mapping[str, str]) -> Supply:
-    found: Supply = parsed({"stream": "orders", **options}, Supply, _PARSERS)
-    return found
+    supply: Supply = parsed({"stream": "orders", **options}, Supply, _PARSERS)
+    return supply
 
 
 class FeedSource(DataSource):

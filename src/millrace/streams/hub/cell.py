@@ -82,11 +82,11 @@ class HubCell(Cell):
 
     def _carried(self, stream: Stream, rows: pa.RecordBatch, batch: int) -> pa.RecordBatch:
         rows = self._task.complete(stream, rows)
-        found = carrying(rows, self._lineages.of(stream, rows, batch))
+        tuples = carrying(rows, self._lineages.of(stream, rows, batch))
         if self._came:
-            old = having(found, mask(self._came, self._words))
+            old = having(tuples, mask(self._came, self._words))
             self._old.setdefault(stream.alias, []).append(old)
-        return found
+        return tuples
 
     def extend(self, arrived: Mapping[int, Arrived]) -> Iterator[pa.RecordBatch]:
         """Yield the results of the next micro-batch, as rows of ``ENVELOPE``.

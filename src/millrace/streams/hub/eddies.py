@@ -144,15 +144,15 @@ class Footprint:
             for alias in self.aliases
         ]
         words = shared(lineages, mask(queries, self._words))
-        known = by_slot(queries)
-        found: list[tuple[int, None, int, bytes]] = []
+        admitted = by_slot(queries)
+        blocks: list[tuple[int, None, int, bytes]] = []
         for slot, places in rows_by_slot(words):
-            query = known[slot].query
+            query = admitted[slot].query
             block = _result(rows, query, places)
             if block.num_rows:
-                found.append((query.id, None, block.num_rows, block.serialize().to_pybytes()))
-        if found:
-            yield enveloped(found)
+                blocks.append((query.id, None, block.num_rows, block.serialize().to_pybytes()))
+        if blocks:
+            yield enveloped(blocks)
 
 
 class Eddies:

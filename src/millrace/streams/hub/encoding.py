@@ -66,8 +66,8 @@ def decoded(node: Any) -> Predicate:
         case ["compare", op, left, right, kind]:
             return Compare(op, _operand(left), _operand(right), _read(kind).type)
         case ["in", operand, values]:
-            found = _read(values)
-            return InList(_column(operand), tuple(found.to_pylist()), found.type)
+            constants = _read(values)
+            return InList(_column(operand), tuple(constants.to_pylist()), constants.type)
         case ["like", operand, pattern]:
             return Like(_column(operand), pattern)
         case ["null", operand]:
@@ -95,8 +95,8 @@ def decoded_schema(text: str) -> pa.Schema:
 
 def _operand(node: Any) -> Operand:
     if node[0] == "literal":
-        found = _read(node[1])
-        return Literal(found[0].as_py(), found.type)
+        constant = _read(node[1])
+        return Literal(constant[0].as_py(), constant.type)
     return _column(node)
 
 

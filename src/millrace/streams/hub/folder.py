@@ -52,7 +52,7 @@ class Listed:
 
 
 Written = tuple[Change, dict[str, Any]]
-"""A change, with what people are told of the query that comes."""
+"""A change, with what :class:`Listed` says of the query that comes."""
 
 
 class Folder:
@@ -84,11 +84,11 @@ class Folder:
         for each in (self.changes, self._made, self._standing):
             each.mkdir(parents=True, exist_ok=True)
         _write(self.path / "hub.json", {"format": FORMAT, **join})
-        found = self.join()
-        if found != join:
+        existing = self.join()
+        if existing != join:
             raise StateError(
-                f"the hub in {self.path} is of another join: it was begun with {found}, and is given {join}; "
-                "go on with that, or begin in an empty folder"
+                f"the hub in {self.path} is of another join: it was begun with {existing}, and is given "
+                f"{join}; go on with that, or begin in an empty folder"
             )
 
     def join(self) -> dict[str, Any]:
@@ -99,25 +99,25 @@ class Folder:
             StateError: Another version wrote it.
         """
         try:
-            found: dict[str, Any] = json.loads((self.path / "hub.json").read_text())
+            fields: dict[str, Any] = json.loads((self.path / "hub.json").read_text())
         except FileNotFoundError:
             raise InputError(
                 f"there is no hub in {self.path}: expected a folder that a hub was started in"
             ) from None
-        if found.pop("format") != FORMAT:
+        if fields.pop("format") != FORMAT:
             raise StateError(f"the hub in {self.path} is of another version: this one reads format {FORMAT}")
-        return found
+        return fields
 
     # Changes
 
     def add(
-        self, query: StandingQuery, told: dict[str, Any], claim: Callable[[int], object] | None = None
+        self, query: StandingQuery, details: dict[str, Any], claim: Callable[[int], object] | None = None
     ) -> Change:
         """Write that a query comes; it gets its number.
 
         Args:
             query: The query, with any number.
-            told: What people are told of it.
+            details: What :class:`Listed` says of it: ``select``, ``where`` and ``sink``.
             claim: Called with the number before anybody can read the change. Called again with another one
                 where another process took that number.
         """
@@ -127,13 +127,13 @@ class Folder:
                 claim(number)
             return Change(number, replace(query, id=number))
 
-        return self._append(change_of, told)
+        return self._append(change_of, details)
 
     def remove(self, gone: int) -> Change:
         """Write that a query goes."""
         return self._append(lambda number: Change(number, gone=gone), {})
 
-    def _append(self, change_of: Callable[[int], Change], told: dict[str, Any]) -> Change:
+    def _append(self, change_of: Callable[[int], Change], details: dict[str, Any]) -> Change:
         while True:
             self.written()
             # A number whose file is damaged stays without a change.
@@ -143,13 +143,13 @@ class Folder:
             change = change_of(last + 1)
             if before < last:
                 change = replace(change, before=before)
-            written = _write(self._path_of(change.number), change.to_json() | {"told": told})
+            written = _write(self._path_of(change.number), change.to_json() | {"told": details})
             # A name is free also where another process has just put the change together with others.
             if written and change.number > self._latest():
                 return change
 
     def written(self) -> Sequence[Written]:
-        """Return changes in order, with what people are told of the query.
+        """Return changes in order, with what :class:`Listed` says of the query.
 
         Of those that are put together, only queries that stand are left. A damaged file is a change of
         nothing.
@@ -195,12 +195,12 @@ class Folder:
         note = read_fields(made.read_bytes()) if made.exists() else None
         if note is None or note["batch"] >= oldest:
             return
-        stand = {change.number: (change, told) for change, told in changes if change.number <= last}
+        stand = {change.number: (change, details) for change, details in changes if change.number <= last}
         for change, _ in list(stand.values()):
             if change.query is None:
                 del stand[change.number]
                 stand.pop(change.gone or 0, None)
-        queries = [change.to_json() | {"told": told} for change, told in stand.values()]
+        queries = [change.to_json() | {"told": details} for change, details in stand.values()]
         _write(self._standing / _name(last), {"format": FORMAT, "queries": queries})
         for folder in (self.changes, self._made, self._standing):
             for path in folder.glob("[0-9]*.json"):
@@ -224,21 +224,21 @@ class Folder:
         """Return the queries that stand, are to come, or are about to leave."""
         self.join()
         changes = self.written()
-        made = {int(path.stem) for path in self._made.glob("[0-9]*.json")}
-        made.update(change.number for change, _ in changes if change.number <= self._together)
-        found: dict[int, Listed] = {}
-        for change, told in changes:
+        applied = {int(path.stem) for path in self._made.glob("[0-9]*.json")}
+        applied.update(change.number for change, _ in changes if change.number <= self._together)
+        queries: dict[int, Listed] = {}
+        for change, details in changes:
             if change.query is not None:
-                state = "running" if change.number in made else "waiting"
+                state = "running" if change.number in applied else "waiting"
                 query = change.query
-                found[query.id] = Listed(
-                    query.id, query.name, **told, streams=query.streams, since=query.since, state=state
+                queries[query.id] = Listed(
+                    query.id, query.name, **details, streams=query.streams, since=query.since, state=state
                 )
-            elif change.gone in found and change.number in made:
-                del found[change.gone]
-            elif change.gone in found:
-                found[change.gone] = replace(found[change.gone], state="leaving")
-        return list(found.values())
+            elif change.gone in queries and change.number in applied:
+                del queries[change.gone]
+            elif change.gone in queries:
+                queries[change.gone] = replace(queries[change.gone], state="leaving")
+        return list(queries.values())
 
 
 def _name(number: int) -> str:

@@ -72,10 +72,10 @@ class GroupedFilter:
 
 
 def _word_bits(slots: Iterable[int], words: int) -> Array:
-    found = np.zeros(words, np.uint64)
+    bits = np.zeros(words, np.uint64)
     for slot in slots:
-        found[slot // BITS] |= np.uint64(1 << slot % BITS)
-    return found
+        bits[slot // BITS] |= np.uint64(1 << slot % BITS)
+    return bits
 
 
 def _as_test(term: Predicate) -> tuple[str, pa.DataType, Test] | None:
@@ -95,8 +95,8 @@ def _is_indexed(kind: pa.DataType, op: str, values: Sequence[Any]) -> bool:
 
 
 def _is_number(kind: pa.DataType) -> bool:
-    known = (t.is_signed_integer, t.is_floating, t.is_timestamp, t.is_date32)
-    return any(is_known(kind) for is_known in known)
+    tests = (t.is_signed_integer, t.is_floating, t.is_timestamp, t.is_date32)
+    return any(is_known(kind) for is_known in tests)
 
 
 class _Index:
@@ -129,8 +129,8 @@ class _Index:
 
     def _as_numbers(self, values: Any) -> Array:
         if t.is_floating(self._kind):
-            found: Array = values.cast(pa.float64()).to_numpy(zero_copy_only=False)
-            return found
+            floats: Array = values.cast(pa.float64()).to_numpy(zero_copy_only=False)
+            return floats
         # By way of the type's own width: dates have 32 bits.
         whole = values.cast(pa.int32()) if t.is_date32(self._kind) else values
         whole = whole.cast(pa.int64())

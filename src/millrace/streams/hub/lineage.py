@@ -55,7 +55,7 @@ class Lineages:
             rows: Tuples of it.
             batch: Number of the micro-batch that they came with, counted by the cell.
         """
-        found = self._filters[stream.alias].passed(rows)
+        lineage = self._filters[stream.alias].passed(rows)
         times: Array | None = None
         for each in self._queries:
             if each.batch <= batch:
@@ -63,8 +63,8 @@ class Lineages:
             if times is None:
                 times = rows.column(stream.time).cast(pa.int64()).to_numpy()
             outside = _outside(each, times, stream.keeps)
-            found[outside, each.word] &= np.uint64(~each.bit & (1 << BITS) - 1)
-        return found
+            lineage[outside, each.word] &= np.uint64(~each.bit & (1 << BITS) - 1)
+        return lineage
 
 
 def _outside(query: Admitted, times: Array, keeps: int) -> Array | slice:
@@ -94,10 +94,10 @@ def carrying(rows: pa.RecordBatch, lineage: Array) -> pa.RecordBatch:
 
 def mask(queries: Sequence[Admitted], words: int) -> Array:
     """Return the lineage of what these queries want."""
-    found = np.zeros(words, np.uint64)
-    for each in queries:
-        found[each.word] |= np.uint64(each.bit)
-    return found
+    bits = np.zeros(words, np.uint64)
+    for query in queries:
+        bits[query.word] |= np.uint64(query.bit)
+    return bits
 
 
 def shared(lineages: Sequence[Sequence[Array]], wanted: Array) -> list[Array]:

@@ -18,7 +18,7 @@ from millrace.streams.hub.registry import Change, Registry
 from millrace.streams.hub.task import CHANGES, Hub
 from millrace.streams.processor import CellProcessor
 
-# What is beside the blocks of a cell's log: the changes it has seen, and its queries.
+# What a cell's log has besides blocks: the changes it has seen, and its queries.
 _SEEN, _QUERIES = "seen", "queries"
 
 
@@ -78,5 +78,5 @@ class HubProcessor(CellProcessor):
 
     def _read(self) -> Registry:
         """Return the queries as the state has them."""
-        found = self._log.text(_QUERIES)
-        return Registry() if found is None else Registry.from_text(found)
+        text = self._log.text(_QUERIES)
+        return Registry() if text is None else Registry.from_text(text)

@@ -116,14 +116,14 @@ class Registry:
             batch: Number of the micro-batch that they come with.
             watermark: Of that micro-batch, microseconds.
         """
-        found = self
+        registry = self
         waiting = sorted({each.number: each for each in (*self.waiting, *changes)}.items())
         for number, change in waiting:
             # It may know an earlier one than the latest here, whose file was damaged after that was read.
-            if change.previous <= found.version < number:
-                found = found._changed(change, batch, watermark)
-        left = tuple(each for number, each in waiting if number > found.version)
-        return replace(found, waiting=left)
+            if change.previous <= registry.version < number:
+                registry = registry._changed(change, batch, watermark)
+        left = tuple(change for number, change in waiting if number > registry.version)
+        return replace(registry, waiting=left)
 
     def _changed(self, change: Change, batch: int, watermark: int | None) -> Registry:
         queries = tuple(each for each in self.queries if each.query.id != change.gone)

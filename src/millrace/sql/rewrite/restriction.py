@@ -1,18 +1,31 @@
-"""Queries for the values that the rest of a query can compare a relation's columns with.
+"""A lookup table in a place where no block takes it, replaced by its rows for the keys that can matter.
 
-Rows of a relation that are equal to none of them are in no result. So the values may be too many, and a
-query for them may leave out whatever only removes rows; it never misses one.
+``o LEFT JOIN prices p ON o.sku = p.sku`` becomes ``o LEFT JOIN r p ON o.sku = p.sku``, where ``r`` are the
+rows of ``prices`` for the distinct ``o.sku``: an inner join, which a block takes. Rows of other keys could
+not match, so the answer is the same, and Spark runs the outer join. What gives the keys is evaluated twice.
+
+So the keys may be too many, and a query for them may leave out whatever only removes rows; it never misses
+one. A table for which there is none is refused by name.
 """
+
+# ruff: noqa: S608  # SQL is what this module writes
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
+from pyspark.errors import PySparkException
 from sqlglot import exp
 
-from millrace.sql.expr.constants import is_constant
-from millrace.sql.planner.context import PlanContext
+from millrace.errors import InputError, first_line
+from millrace.lookups.table import LookupTable
+from millrace.spark.plans import explained
+from millrace.sql.context import PlanContext, short
+from millrace.sql.expr.determinism import unrepeatable_plan
+from millrace.sql.expr.functions import is_constant
+from millrace.sql.plan import Plan
+from millrace.sql.session.tables import Table
 from millrace.sql.syntax.edits import plain_quote
 from millrace.sql.syntax.parse import Statement, Unsupported, compared, function_of, unwrap, where_conjuncts
 from millrace.sql.syntax.scopes import (
@@ -21,16 +34,18 @@ from millrace.sql.syntax.scopes import (
     JoinStep,
     Relation,
     Scope,
+    base_tables,
     cte_of,
     definitions,
     is_recursive,
     tables_in,
+    with_prefix,
 )
 
 KEYS = "__k"
 """Names the values where they are joined with the relation."""
 
-Wanted = Sequence[frozenset[str]]
+KeyColumns = Sequence[frozenset[str]]
 """For each value that is wanted, the relation's columns (in lower case) any of which gives it."""
 
 # Expressions of these are null when a column of theirs is.
@@ -177,7 +192,7 @@ class KeyFinder:
         self._names = context.names
         self._under_way: list[Relation] = []
 
-    def find(self, scope: Scope, relation: Relation, wanted: Wanted) -> list[Keys]:
+    def find(self, scope: Scope, relation: Relation, wanted: KeyColumns) -> list[Keys]:
         """Return queries whose values together are all that matter; none where no row is ever read.
 
         Raises:
@@ -188,7 +203,7 @@ class KeyFinder:
         self._under_way.append(relation)
         try:
             site = RelationSite(self._context, scope, relation)
-            if any(each.alias == KEYS for each in site.clause.relations()):
+            if any(other.alias == KEYS for other in site.clause.relations()):
                 raise Unsupported("")  # it has been tried: the values do not compare with the column
             reasons = list(site.hints(wanted))
             for way in (self._among, self._before, self._behind, self._around, self._outside):
@@ -211,13 +226,13 @@ class KeyFinder:
 
     # Ways to values; each returns None, or raises Unsupported with a reason, where it leads to none
 
-    def _among(self, site: RelationSite, wanted: Wanted) -> list[Keys] | None:
+    def _among(self, site: RelationSite, wanted: KeyColumns) -> list[Keys] | None:
         """Among relations that inner joins join: those that the values read, and what they join."""
         free = _free(site.clause)
         picked = self._pick_in(site, site.on(), wanted, free) if site.step.free else None
         return [self._closure(site.clause, picked, free - {site.place})] if picked else None
 
-    def _before(self, site: RelationSite, wanted: Wanted) -> list[Keys] | None:
+    def _before(self, site: RelationSite, wanted: KeyColumns) -> list[Keys] | None:
         """Before a left (or inner) join: the whole left side, but for lookups that nobody needs."""
         item = site.step.item
         if not site.place or not (item.kind == "left" or site.step.free):
@@ -229,7 +244,7 @@ class KeyFinder:
             picked = [using[min(names & set(using))] for names in wanted if names & set(using)]
         return [self._prefix(site, picked)] if len(picked) == len(wanted) else None
 
-    def _behind(self, site: RelationSite, wanted: Wanted) -> list[Keys] | None:
+    def _behind(self, site: RelationSite, wanted: KeyColumns) -> list[Keys] | None:
         """Behind a RIGHT join, on the side of which every row stays."""
         steps = site.clause.steps
         behind = next((n for n, step in enumerate(steps) if step.item.kind in ("right", "full")), 0)
@@ -239,7 +254,7 @@ class KeyFinder:
         picked = self._pick_in(site, steps[behind].terms, wanted, {behind})
         return [Keys(tuple(picked), (join.this,))] if picked else None
 
-    def _around(self, site: RelationSite, wanted: Wanted) -> list[Keys] | None:
+    def _around(self, site: RelationSite, wanted: KeyColumns) -> list[Keys] | None:
         """Around a subquery: the relations of a SELECT that it refers to."""
         around: set[Scope] = set()
 
@@ -253,7 +268,7 @@ class KeyFinder:
         picked = _pick(site, site.on(), wanted, is_outer)
         return [self._of_scope(around.pop(), picked, site.scope.select)] if picked else None
 
-    def _outside(self, site: RelationSite, wanted: Wanted) -> list[Keys] | None:
+    def _outside(self, site: RelationSite, wanted: KeyColumns) -> list[Keys] | None:
         """Outside of a derived table, common table expression or IN: where its result is joined."""
         select = site.scope.select
         if select.find_ancestor(exp.Select, exp.With) is None:
@@ -263,7 +278,7 @@ class KeyFinder:
         for scope, use in _uses(self._context, select):
             if isinstance(use, Relation):
                 names = [name.lower() for name in self._names.columns(use)]
-                queries += self.find(scope, use, [frozenset(names[p] for p in each) for each in places])
+                queries += self.find(scope, use, [frozenset(names[p] for p in columns) for columns in places])
                 continue
             values = [compared(use)[first] for first, *_ in places]
             if not all(_is_repeatable(self._context, node) for node in values):
@@ -274,7 +289,7 @@ class KeyFinder:
     # Queries
 
     def _pick_in(
-        self, site: RelationSite, terms: Iterable[exp.Expr], wanted: Wanted, steps: set[int]
+        self, site: RelationSite, terms: Iterable[exp.Expr], wanted: KeyColumns, steps: set[int]
     ) -> list[exp.Expr] | None:
         """Return an expression for each value, constant or over some steps of the FROM clause."""
         return _pick(site, terms, wanted, lambda node: self._places(site.clause, node) <= steps)
@@ -382,7 +397,7 @@ def _free(clause: FromClause) -> set[int]:
 
 
 def _pick(
-    site: RelationSite, terms: Iterable[exp.Expr], wanted: Wanted, fits: Callable[[exp.Expr], bool]
+    site: RelationSite, terms: Iterable[exp.Expr], wanted: KeyColumns, fits: Callable[[exp.Expr], bool]
 ) -> list[exp.Expr] | None:
     """Return an expression for each value, of those that terms say it is equal to; constants before others.
 
@@ -419,7 +434,7 @@ def _shown_places(site: RelationSite, names: frozenset[str]) -> list[int]:
     if group is not None:
         if any(group.args.get(name) for name in ("rollup", "cube", "grouping_sets", "totals", "all")):
             raise Unsupported("GROUP BY with ROLLUP, CUBE or GROUPING SETS reads all of its rows")
-        if not names & {site.column(each) for each in group.expressions}:
+        if not names & {site.column(key) for key in group.expressions}:
             raise Unsupported("an aggregate around it reads all of its rows")
     places = [
         place
@@ -477,3 +492,150 @@ def _of_definition(context: PlanContext, cte: exp.CTE) -> Iterator[tuple[Scope, 
             f"the common table expression {cte.alias} is read in a form that is not looked into"
         )
     yield from uses
+
+
+class Restriction:
+    """Replaces lookup tables of one query.
+
+    ``rows`` plans another query over the same tables, its blocks numbered from a number on.
+    """
+
+    def __init__(self, context: PlanContext, rows: Callable[[str, int], Plan]) -> None:
+        self._context = context
+        self._rows_of = rows
+
+    def is_needed(self, node: exp.Table) -> bool:
+        """Tell whether a lookup table stands where no block takes it."""
+        where = self._context.names.scopes.find(node)
+        try:
+            return where is None or not RelationSite(self._context, *where).step.free
+        except Unsupported:
+            return False  # a block may still say why
+
+    def apply(self, node: exp.Table, reasons: Sequence[str]) -> None:
+        """Replace a lookup table, which no block takes for these reasons, in the query's text.
+
+        Refuse it where nothing gives the values to ask it with.
+        """
+        table = self._context.catalog.of(node)
+        assert table.lookup is not None
+        why = list(reasons)
+        where = self._context.names.scopes.find(node)
+        if where is None or where[1].columns:
+            why.append("it has a form that is not looked into, such as a list of column names or TABLESAMPLE")
+        elif node.args.get("sample"):
+            why.append("TABLESAMPLE")
+        else:
+            for columns in table.lookup.table.bind:
+                try:
+                    plan = self._rows(*where, table, columns)
+                except Unsupported as error:
+                    why.append(str(error))
+                except Refusal as refused:
+                    if refused.place != KEYS:
+                        raise
+                    why.append(f"values for {', '.join(columns)} compare only after a cast of the column")
+                except PySparkException as error:
+                    why.append(first_line(error))
+                else:
+                    self._replace(node, table, plan)
+                    return
+        raise refusal(self._context, [(node, table.lookup.table)], why)
+
+    def _rows(self, scope: Scope, relation: Relation, table: Table, columns: tuple[str, ...]) -> Plan:
+        """Return the rows of a lookup table that matter in a place, asked by some of its columns."""
+        context, statement, node = self._context, self._context.statement, relation.node
+        assert isinstance(node, exp.Table)
+        site = RelationSite(context, scope, relation)
+        filters = site.filters()
+        fixed = {name for term in filters for name in site.fixed(term)}
+        free = [column for column in columns if column.lower() not in fixed]
+        wanted = [frozenset({column.lower()}) for column in free]
+        keys = KeyFinder(context).find(scope, relation, wanted) if free else []
+        pieces = [piece for query in keys for piece in query.nodes]
+        self._check_tables(pieces)
+        alias = plain_quote(node.alias or node.name)
+        text = with_prefix(statement, [*filters, *pieces], lambda span: statement.text[slice(*span)])
+        text += f"SELECT {alias}.* FROM "
+        if free:
+            values = "\nUNION\n".join(query.text(statement) for query in keys) or _no_values(table, free)
+            text += f"(\n{values}\n) AS {KEYS} INNER JOIN "
+        text += f"{'.'.join(plain_quote(part.name) for part in node.parts)} AS {alias}"
+        if free:
+            ties = [f"{KEYS}.__k{place} = {alias}.{plain_quote(column)}" for place, column in enumerate(free)]
+            text += f" ON {' AND '.join(ties)}"
+        if filters:
+            text += " WHERE " + " AND ".join(f"({statement.cut(term)}\n)" for term in filters)
+        return self._rows_of(text, context.next_block())
+
+    def _check_tables(self, nodes: Iterable[exp.Expr]) -> None:
+        """Refuse tables that are read twice and may differ, as far as Spark's plan shows it."""
+        for node in {id(table): table for part in nodes for table in base_tables(part)}.values():
+            table = self._context.catalog.of(node)
+            if table.parquet is not None or table.lookup is not None:
+                continue
+            try:
+                why = unrepeatable_plan(explained(table.frame, "EXTENDED"))
+            except PySparkException:
+                continue
+            if why is not None:
+                raise InputError(
+                    f"table {table.name!r} has to be read twice, for the keys of a lookup table and for its "
+                    f"rows, but it may differ the second time ({why} in its plan); write it to files first"
+                )
+
+    def _replace(self, node: exp.Table, table: Table, plan: Plan) -> None:
+        """Put rows in the place of a table's name."""
+        context = self._context
+        name = f"r{context.next_block()}_{len(context.parts)}"
+        placeholder = context.frames.put(name, table.frame)  # for analysis, until the plan is built
+        context.parts.append((name, plan))
+        assert table.placeholder is not None
+        context.text.rebind(node.parts[0].meta["start"], table.placeholder, placeholder)
+        context.replace(node, Table(table.name, table.read, None, placeholder))
+        context.placed.add(id(node))
+
+
+def _no_values(table: Table, columns: Sequence[str]) -> str:
+    """Return a query for no values of columns, for a table that nobody reads."""
+    kinds = {field.name.lower(): field.type.simpleString() for field in table.fields}
+    nulls = [f"CAST(NULL AS {kinds[c.lower()]}) AS __k{place}" for place, c in enumerate(columns)]
+    return f"SELECT {', '.join(nulls)} WHERE false"
+
+
+class Refusal(InputError):
+    """A lookup table stands where nothing gives the values to ask it with."""
+
+    place = ""
+    """The name of the first relation of its FROM clause, in lower case."""
+
+
+def refusal(
+    context: PlanContext, left: Sequence[tuple[exp.Table, LookupTable]], reasons: Sequence[str]
+) -> Refusal:
+    """Return the error for lookup tables that nothing binds, in their places."""
+    text = "; ".join(
+        f"lookup table {table.name!r} cannot be asked in {_place(context, node)!r}: nothing there gives "
+        f"values for {table.needs(node.alias or node.name)}"
+        for node, table in left
+    )
+    why = "; ".join(dict.fromkeys(filter(None, reasons)))
+    text += f" ({why})" if why else ""
+    node, table = left[0]
+    first = f"{node.alias or node.name}.{table.bind[0][0]}"
+    error = Refusal(
+        f"{text}. What would work: an equality with what another relation has (… = {first}, of a type that "
+        f"compares without a cast of {first}), as a condition of its own in ON or WHERE; constants "
+        f"({first} = …, {first} IN (…)); {first} IN (SELECT …); or a scan for the lookup table"
+    )
+    select = node.find_ancestor(exp.Select)
+    start = None if select is None else select.args.get("from_")
+    error.place = "" if start is None else start.this.alias_or_name.lower()
+    return error
+
+
+def _place(context: PlanContext, node: exp.Table) -> str:
+    """Return the text of the FROM clause or join that a table stands in, on one line."""
+    around = node.find_ancestor(exp.From, exp.Join, exp.Query)
+    shown = context.shown(around if isinstance(around, exp.From | exp.Join) else node)
+    return short(shown.lstrip(", "), 80)

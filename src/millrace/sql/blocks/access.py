@@ -17,11 +17,10 @@ from millrace.engine.spec import Equality, RelationSpec
 from millrace.lookups.index_spec import IndexSpec
 from millrace.spark.block import FrameInput, LookupInput, ParquetInput
 from millrace.sql.blocks.conditions import SplitConjuncts, connected
-from millrace.sql.blocks.join_graph import JoinInput
-from millrace.sql.blocks.scan import read_from, schema_of
+from millrace.sql.blocks.join_graph import JoinInput, schema_of
+from millrace.sql.context import PlanContext
 from millrace.sql.expr.types import Field
-from millrace.sql.lookups.tables import Lookup
-from millrace.sql.planner.context import PlanContext
+from millrace.sql.session.tables import Lookup
 from millrace.sql.syntax.parse import Unsupported
 
 _MOST_CONSTANTS = 100_000
@@ -172,10 +171,10 @@ def _values(predicate: Predicate, ref: ColumnRef) -> list[pa.Scalar] | None:
             return [pa.scalar(value, kind) for value in values if value is not None]
         case And(arguments):
             sets = [_values(a, ref) for a in arguments]
-            return min((each for each in sets if each is not None), key=len, default=None)
+            return min((values_ for values_ in sets if values_ is not None), key=len, default=None)
         case Or(arguments):
             sets = [_values(a, ref) for a in arguments]
-            return None if None in sets else [value for each in sets for value in each or ()]
+            return None if None in sets else [value for values_ in sets for value in values_ or ()]
     return None
 
 
@@ -211,7 +210,7 @@ def lookup_rows(
     elif scans and lookup.scan is not None:
         placeholder = context.frames.place(lookup.scan, "t")
         whole = f"SELECT * FROM {placeholder}"  # noqa: S608
-        scan = read_from(whole, join_input, columns, conjuncts.texts.get(join_input.alias, ()))
+        scan = join_input.read_from(whole, columns, conjuncts.texts.get(join_input.alias, ()))
     # Of a set, equal tuples from several access methods are one by that alone.
     spec = RelationSpec(join_input.alias, schema)
     return spec, LookupInput(indexes, scan, table.sources if scans else (), filters)

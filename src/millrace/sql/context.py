@@ -16,10 +16,9 @@ from millrace.sql.blocks.predicates import Calls
 from millrace.sql.expr.constants import Constants
 from millrace.sql.expr.determinism import Determinism
 from millrace.sql.expr.types import Field, field_of
-from millrace.sql.lookups.tables import Lookup
-from millrace.sql.names.names import Names
-from millrace.sql.planner.plan import BlockPlan, Direct, FilterPlan, Plan
-from millrace.sql.session.tables import Catalog, Table
+from millrace.sql.names import Names
+from millrace.sql.plan import BlockPlan, Direct, FilterPlan, Plan
+from millrace.sql.session.tables import Catalog, Lookup, Table
 from millrace.sql.syntax.edits import EditedText, Span
 from millrace.sql.syntax.parse import Statement, Unsupported
 from millrace.sql.syntax.scopes import Relation, Scope, base_tables, with_prefix, within
@@ -52,7 +51,7 @@ class PlanContext:
         self.frames = catalog.frames
         self.catalog = catalog
         self.settings = catalog.settings
-        self.names = Names(statement, self._table, self.describe, catalog.place_of)
+        self.names = Names(statement, lambda node: self._table(node).fields, self.describe, catalog.place_of)
         self.calls = Calls(statement, predicates)
         self.constants = Constants(self.frames, self._constant_text)
         self.determinism = Determinism({key: p.spec for key, p in predicates.items()}, self._ask)
@@ -88,9 +87,13 @@ class PlanContext:
     def _table(self, node: exp.Table) -> Table:
         return self._replaced.get(id(node)) or self.catalog.of(node)
 
+    def table(self, relation: Relation) -> Table | None:
+        """Return the base table that a relation is, None for any other relation."""
+        return self._table(relation.node) if relation.kind == "table" else None  # type: ignore[arg-type]
+
     def lookup(self, relation: Relation) -> Lookup | None:
         """Return the lookup table that a relation is, None for any other relation."""
-        table = self.names.table(relation)
+        table = self.table(relation)
         return None if table is None else table.lookup
 
     def describe(self, relation: Relation) -> tuple[Field, ...]:

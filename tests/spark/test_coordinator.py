@@ -9,7 +9,7 @@ import pytest
 import millrace
 from millrace.errors import BudgetError, ExecutionError, InputError, OptionError
 from millrace.limits import shared
-from millrace.spark import coordinating
+from millrace.spark import coordinator
 from millrace.spark.cluster_coordinator import ClusterCoordinator
 from millrace.spark.frames import Carried
 from tests.limits.service import Service
@@ -135,11 +135,11 @@ def test_a_coordinator_that_went_with_its_executor_is_started_again(spark, numbe
 
 def test_an_iterator_that_nobody_wants_may_end_at_any_moment():
     """The garbage collector ends it in whatever thread it runs, also in one that begins or ends actions."""
-    end = coordinating._begun("toLocalIterator", Carried(frozenset({"abandoned"})))
+    end = coordinator._on_action("toLocalIterator", Carried(frozenset({"abandoned"})))
     over = threading.Event()
 
     def collect() -> None:
-        with coordinating._counting, shared._sharing:
+        with coordinator._counting, shared._sharing:
             end(GeneratorExit())
         over.set()
 

@@ -1,4 +1,4 @@
-"""Where a session's tasks reach a coordinator, and what holds where they do not."""
+"""How tasks find the coordinator of their limits and lookups, and what holds where they do not reach it."""
 
 from __future__ import annotations
 
@@ -6,24 +6,34 @@ import asyncio
 import ipaddress
 import threading
 import time
+import weakref
 from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Self
 
 from pyspark import TaskContext
 from pyspark.sql import SparkSession
 
 from millrace import limits
+from millrace.engine.expressions import Call
 from millrace.errors import ExecutionError, OptionError
+from millrace.limits.budget import Spent
+from millrace.limits.registration import STREAM, Registration
 from millrace.options import EXECUTOR, Options
+from millrace.predicates import Caller, PredicateSpec
+from millrace.predicates.callers import caller_of
+from millrace.predicates.spec import registration_of
 from millrace.spark.frames import Carried, End, watch
 from millrace.spark.session import default_parallelism, facts_of, own_address, try_in_task
 
 if TYPE_CHECKING:
     from millrace.limits.process import CoordinatorProcess
-    from millrace.limits.registration import Address, Registration
+    from millrace.limits.progress import LookupProgress
+    from millrace.limits.registration import Address
     from millrace.spark.cluster_coordinator import ClusterCoordinator
+
 
 DIAL_SECONDS = 2.0
 """For a task to reach the coordinator; with Spark's own work, a session that is warm knows within three."""
@@ -43,8 +53,8 @@ _counting = threading.RLock()  # a finalizer may end an action while this thread
 
 
 @dataclass(frozen=True)
-class Alone:
-    """What tasks go by that do not reach a coordinator; travels to them.
+class NoCoordinator:
+    """Limits of tasks that do not reach a coordinator; travels to them.
 
     Attributes:
         tasks: That run at once, as far as is known; limits are split over so many.
@@ -60,12 +70,12 @@ class Alone:
         Raises:
             OptionError: It asks for what nobody can promise without a coordinator.
         """
-        for asked, what in (
+        for is_promised, what in (
             (bool(whole.budget), "a budget (max_requests, max_cost)"),
             (whole.cache is not None, "answers that outlive the job (answers, cache)"),
             (bool(whole.secrets), f"secrets ({', '.join(whole.secrets)})"),
         ):
-            if asked:
+            if is_promised:
                 raise OptionError(f"{whole.name!r} has {what}, which needs the coordinator, but {self.why}")
         cap, rate, tokens = whole.max_in_flight, whole.per_second, whole.tokens_per_minute
         return replace(
@@ -76,8 +86,8 @@ class Alone:
             group=None,
         )
 
-    def told(self, whole: Registration) -> str:
-        """Return which promises are weaker, as a sentence."""
+    def weakened_guarantee(self, whole: Registration) -> str:
+        """Return what is promised in the place of a registration, as a sentence."""
         parts = []
         cap, tasks = whole.max_in_flight, self.tasks
         if cap is not None and cap < tasks:
@@ -94,10 +104,8 @@ class Alone:
         return f"{whole.name}: {', '.join(parts)}, because {self.why}"
 
 
-def stream_of(context: TaskContext) -> str | None:
-    """Return what the coordinator knows a task's stream by, restarts of it included; None if it has none."""
-    from millrace.limits.registration import STREAM
-
+def stream_key(context: TaskContext) -> str | None:
+    """Return the key of a task's stream at the coordinator, restarts of it included; None if it has none."""
     query = context.getLocalProperty("sql.streaming.queryId")
     return None if query is None else f"{STREAM}{query}"
 
@@ -112,28 +120,30 @@ def execution_of(context: TaskContext | None) -> str:
         return "0"
     action = context.getLocalProperty("spark.sql.execution.id")
     own = f"stage {context.stageId()}" if action is None else action
-    stream = stream_of(context)
+    stream = stream_key(context)
     return own if stream is None else f"{stream}/{own}"
 
 
-def coordinator_of(spark: SparkSession, options: Options) -> CoordinatorProcess | ClusterCoordinator | Alone:
+def coordinator_of(
+    spark: SparkSession, options: Options
+) -> CoordinatorProcess | ClusterCoordinator | NoCoordinator:
     """Return the coordinator, started if need be, or why tasks have to do without.
 
     Raises:
         ExecutionError: It cannot listen, or is not reached and the option ``without_coordinator`` is
             ``"fail"``.
     """
-    watch(_begun)
-    found = _started(spark, options)
-    why = found if isinstance(found, str) else _unreached(spark, found)
-    if not isinstance(found, str) and not why:
-        return found
+    watch(_on_action)
+    coordinator = _start(spark, options)
+    why = coordinator if isinstance(coordinator, str) else _why_unreached(spark, coordinator)
+    if not isinstance(coordinator, str) and not why:
+        return coordinator
     if options.without_coordinator == "fail":
         raise ExecutionError(f"{why} (option without_coordinator='fail')")
-    return Alone(default_parallelism(spark), why)
+    return NoCoordinator(default_parallelism(spark), why)
 
 
-def _begun(_name: str, carried: Carried) -> End:
+def _on_action(_name: str, carried: Carried) -> End:
     """Close the taps of an action's runs when it ends early; Spark lets their tasks go on for seconds."""
     with _counting:
         _under_way.update(carried.runs)
@@ -155,11 +165,11 @@ def _begun(_name: str, carried: Carried) -> End:
 
 
 def predicates_of(run: str) -> str:
-    """Return what the sessions of a run's predicates are known by, beside those of its lookups."""
+    """Return the scope of a run's predicates; that of its lookups is the run's name."""
     return f"{run}-predicates"
 
 
-def _started(spark: SparkSession, options: Options) -> CoordinatorProcess | ClusterCoordinator | str:
+def _start(spark: SparkSession, options: Options) -> CoordinatorProcess | ClusterCoordinator | str:
     """Return the coordinator where the options want it, or why there can be none."""
     limits.check_libraries("a coordinator")
     # Here, for they load asyncio and ciphers: tasks without limits do without.
@@ -217,7 +227,7 @@ def host_of(spark: SparkSession, options: Options) -> str:
     return "127.0.0.1" if ipaddress.ip_address(own).is_loopback else own
 
 
-def _unreached(spark: SparkSession, coordinator: CoordinatorProcess | ClusterCoordinator) -> str:
+def _why_unreached(spark: SparkSession, coordinator: CoordinatorProcess | ClusterCoordinator) -> str:
     """Return why tasks do not reach the coordinator; empty where they do. Tried once a session."""
     address = coordinator.address
     master = str(spark.conf.get("spark.master", ""))
@@ -267,3 +277,105 @@ async def _dialled(address: Address) -> str:
         cause = error.__cause__
         return str(error) if cause is None else f"{type(cause).__name__}: {cause}"
     return ""
+
+
+@dataclass(frozen=True)
+class Registered:
+    """The lookups or the predicates of a run, with what holds of their limits; travels to the tasks.
+
+    Attributes:
+        scope: Their name at the coordinator.
+        address: Of the coordinator, where keys are claimed, limits kept and secrets known; None where none
+            of them needs one, or tasks do not reach it.
+        own: What each task keeps for itself where tasks do not reach it, by number.
+        weakened_guarantees: A sentence for each of which less is promised then.
+    """
+
+    scope: str
+    address: Address | None = None
+    own: tuple[Registration, ...] = ()
+    weakened_guarantees: tuple[str, ...] = ()
+
+    @classmethod
+    def register(
+        cls,
+        coordinator: CoordinatorProcess | ClusterCoordinator | NoCoordinator,
+        scope: str,
+        registrations: Sequence[Registration],
+        limited: Iterable[int],
+        *,
+        released: bool = True,
+        **fields: Any,
+    ) -> Self:
+        """Register with a coordinator, until nothing in this process refers to the result any more.
+
+        ``limited`` are the numbers of registrations that promise something. A stream is not ``released``: it
+        runs on when nothing refers to its DataFrame.
+        """
+        if isinstance(coordinator, NoCoordinator):
+            own = tuple(map(coordinator.registration, registrations))
+            weakened = tuple(coordinator.weakened_guarantee(registrations[number]) for number in limited)
+            return cls(scope, None, own, weakened, **fields)
+        coordinator.register(scope, registrations)
+        registered = cls(scope, coordinator.address_of(scope), **fields)
+        if released:
+            weakref.finalize(registered, coordinator.release, scope).atexit = False
+        return registered
+
+    def spent(self) -> list[Spent]:
+        """Return what was spent of budgets; in the process that planned the query."""
+        return [] if self.address is None else coordinator_at(self.address).spent(self.scope)
+
+    def progress(self) -> list[LookupProgress]:
+        """Return what calls have come to, by number; in the process that planned the query."""
+        return [] if self.address is None else coordinator_at(self.address).progress(self.scope)
+
+
+@dataclass(frozen=True)
+class Limits(Registered):
+    """The limits of a run's predicates."""
+
+    @classmethod
+    def of(
+        cls, spark: SparkSession, run: str, specs: Mapping[int, PredicateSpec], options: Options
+    ) -> Limits:
+        """Register predicates, by their numbers in the tasks, if limits of some hold for the whole job.
+
+        Raises:
+            InputError: The answers of a predicate cannot be kept where it says; says what to do.
+            OptionError: A limit group has other limits, or tasks do not reach a coordinator and a predicate
+                has what needs one.
+            ExecutionError: The coordinator cannot listen, or is not reached and has to be.
+        """
+        limited = [number for number, spec in specs.items() if spec.limited]
+        if not limited:
+            return cls(predicates_of(run))
+        registrations = [
+            registration_of(specs[number]) if number in specs else Registration("")
+            for number in range(max(specs) + 1)
+        ]
+        return cls.register(coordinator_of(spark, options), predicates_of(run), registrations, limited)
+
+    def progress(self) -> list[LookupProgress]:
+        """Return what calls of predicates have come to; in the process that planned the query."""
+        return [progress for progress in super().progress() if progress.requests]
+
+    def caller(self, number: int, call: Call) -> Caller:
+        """Return what calls a predicate in this task, under the limits of the job that the task is of."""
+        spec, address = call.spec, self.address if call.spec.limited else None
+        if self.own:
+            own = self.own[number]
+            spec = replace(
+                spec,
+                max_in_flight=own.max_in_flight,
+                per_second=own.per_second,
+                tokens_per_minute=own.tokens_per_minute,
+            )
+        return caller_of(spec, call.values, address, f"{self.scope}/{_job()}/{number}")
+
+
+def _job() -> str:
+    """Return what this task shares with those that answers hold for: its action, or its stream for ever."""
+    context = TaskContext.get()
+    stream = None if context is None else stream_key(context)
+    return execution_of(context) if stream is None else stream

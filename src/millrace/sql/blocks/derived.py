@@ -24,6 +24,7 @@ from millrace.engine.expressions import Column, ColumnRef, Literal, TimestampAdd
 from millrace.parquet.tables import ParquetTable
 from millrace.spark.types import arrow_type
 from millrace.sql.blocks.join_graph import DerivedColumn, JoinGraph, JoinInput
+from millrace.sql.context import PlanContext
 from millrace.sql.expr.functions import (
     ARITHMETIC,
     DATE,
@@ -40,8 +41,7 @@ from millrace.sql.expr.functions import (
     family_of,
 )
 from millrace.sql.expr.translate import Translator
-from millrace.sql.expr.types import Field, field_of, type_within
-from millrace.sql.planner.context import PlanContext
+from millrace.sql.expr.types import AliasedField, Field, field_of, type_within
 from millrace.sql.syntax.edits import Edit, Span
 from millrace.sql.syntax.parse import Unsupported, unwrap
 
@@ -64,7 +64,7 @@ class DerivedColumns:
         self._context = graph.context
         self._direct = direct
 
-    def column(self, node: exp.Expr) -> tuple[str, Field] | None:
+    def column(self, node: exp.Expr) -> AliasedField | None:
         """Return an expression as a column: a relation's alias and a field; None where it cannot be one."""
         node = unwrap(node)
         reads, foreign = self._graph.reads(node)
@@ -113,8 +113,8 @@ class DerivedColumns:
     def _in_task(self, table: ParquetTable, node: exp.Expr) -> Typed | None:
         """Return an expression as the tasks compute it, None where only Spark does."""
 
-        def lookup(name: exp.Column) -> tuple[str, Field] | None:
-            column = self._graph.lookup(name)
+        def lookup(name: exp.Column) -> AliasedField | None:
+            column = self._graph.column(name)
             return None if column is None else ("", column[1])
 
         typed = Translator(self._context, lookup, ends=table.ends).value(node)
@@ -127,15 +127,15 @@ class DerivedColumns:
         if parts is None:
             return None
         time, interval, sign = parts
-        found = self._graph.lookup(time) if isinstance(time, exp.Column) else None
-        if found is None or not isinstance(found[1].type, t.TimestampType | t.TimestampNTZType):
+        column = self._graph.column(time) if isinstance(time, exp.Column) else None
+        if column is None or not isinstance(column[1].type, t.TimestampType | t.TimestampNTZType):
             return None
         length = exact_length_of(self._context, interval)
         if length is None:
             return None
-        kind = arrow_type(found[1].type)
-        later = TimestampAdd(Column(ColumnRef("", found[1].name)), sign * length, kind)
-        return Typed(later, found[1].type)
+        kind = arrow_type(column[1].type)
+        later = TimestampAdd(Column(ColumnRef("", column[1].name)), sign * length, kind)
+        return Typed(later, column[1].type)
 
     def _described(self, join_input: JoinInput, text: str) -> Field | None:
         """Return the type of a computed column, as Spark gives it."""
@@ -144,8 +144,8 @@ class DerivedColumns:
             schema = self._context.schema(join_input.scan(whole, [text]))
         except (PySparkException, Unsupported):
             return None
-        found = field_of(schema.fields[0])
-        return found if found.comparable else None
+        field = field_of(schema.fields[0])
+        return field if field.comparable else None
 
     def _tried(self, node: exp.Expr, join_input: JoinInput) -> Iterable[Edit]:
         """Yield what makes the arithmetic in an expression give null instead of raising."""
@@ -210,11 +210,11 @@ class DerivedColumns:
         return (function.gives or family) if family and function.takes in (None, family) else None
 
     def _column_family(self, node: exp.Column, join_input: JoinInput) -> Family | None:
-        found = self._context.names.find(node)
-        if found is None or found.match is None or len(found.match.attribute.sources) != 1:
+        resolved = self._context.names.find(node)
+        if resolved is None or resolved.match is None or len(resolved.match.attribute.sources) != 1:
             return None
-        path = [part.name for part in node.parts[len(node.parts) - found.match.nested :]]
-        return family_of(type_within(join_input.columns[found.match.attribute.sources[0][1]].type, path))
+        path = [part.name for part in node.parts[len(node.parts) - resolved.match.nested :]]
+        return family_of(type_within(join_input.columns[resolved.match.attribute.sources[0][1]].type, path))
 
 
 def _arguments(node: exp.Expr, function: Function) -> Iterator[exp.Expr]:
@@ -269,8 +269,8 @@ def length_of(context: PlanContext, node: exp.Expr) -> tuple[int, int] | None:
     text = context.text.bound(context.statement.span(node))
     days = "sequence(TIMESTAMP'2000-01-01 00:00:00', TIMESTAMP'2030-01-01 00:00:00', INTERVAL 1 DAY)"
     lengths = f"transform({days}, d -> unix_micros(try_add(d, {text})) - unix_micros(d))"
-    found = "array_min(lengths), array_max(lengths), exists(lengths, each -> each IS NULL)"
-    row = context.frames.rows(f"SELECT {found} FROM (SELECT {lengths} AS lengths)")[0]
+    bounds = "array_min(lengths), array_max(lengths), exists(lengths, each -> each IS NULL)"
+    row = context.frames.rows(f"SELECT {bounds} FROM (SELECT {lengths} AS lengths)")[0]
     return None if row[2] else (int(row[0]), int(row[1]))
 
 

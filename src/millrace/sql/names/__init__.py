@@ -1,1 +1,0 @@
-"""What a name means, as Spark resolves it."""
