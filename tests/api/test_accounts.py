@@ -11,8 +11,7 @@ from pyspark.errors import AnalysisException, ParseException
 
 import millrace
 from millrace.errors import InputError, MillraceWarning, OptionError
-from millrace.sql.session import asking
-from millrace.sql.session.errors import as_written
+from millrace.sql.session import errors
 from tests.gate import sampled
 from tests.sql.compare import bag
 
@@ -80,12 +79,13 @@ def test_an_error_comes_without_records_and_frames_of_planning(spark, files, mon
     logger = logging.getLogger("SQLQueryContextLogger")
     record = logging.LogRecord(logger.name, logging.ERROR, __file__, 1, "told", None, None)
     logged = []
+    as_written = errors.as_written
 
     def spy(*given):
         logged.append(logger.filter(record))
         return as_written(*given)
 
-    monkeypatch.setattr(asking, "as_written", spy)
+    monkeypatch.setattr(errors, "as_written", spy)
     with pytest.raises(AnalysisException) as found:
         millrace.sql("select a.nothing from a join b on a.id = b.id", spark=spark, tables=files)
     assert logged == [False]

@@ -17,6 +17,7 @@ from millrace.engine.operators.udf_selection import UdfSelection
 from millrace.engine.router.back_pressure import Backpressure
 from millrace.engine.runs.eddy_run import EddyRun
 from millrace.engine.runs.output import Mask
+from millrace.engine.runs.run_of import run_of
 from millrace.engine.spec import JoinSpec, RelationSpec
 from millrace.errors import ExecutionError, PredicateError
 from millrace.limits.clock import VirtualClock
@@ -293,6 +294,19 @@ def test_a_predicate_runs_before_or_after_the_join():
     """A static order asks about all that is built; behind the join only those that matched are left."""
     assert len(joined("fixed", "s")[0]) == 300
     assert sorted(joined("rank", "s")[0]) == list(range(100))
+
+
+@pytest.mark.parametrize("architecture", ["stems", "stairs", "joins", "static"])
+def test_an_answer_belongs_to_its_row_in_whatever_order_matches_come(architecture):
+    """A batch behind a join may have all its base tuples once, but not in their order."""
+    r = pa.table({"k": pa.array(range(300), pa.int64())})
+    s = pa.table({"k": pa.array([7 * i % 300 for i in range(300)][::-1], pa.int64())})
+    table = Table([row % 3 == 0 for row in range(300)])
+    call = replace(table.call(), arguments=(Column(ColumnRef("r", "k")),))
+    case = having(block({"r": r, "s": s}, ["r.k = s.k"]), call)
+    options = Options(policy="rank", architecture=architecture, batch_size=64)
+    rows, _ = run_block(case, options, of=run_of, chunk=50)
+    assert sorted(rows) == [(row, row) for row in range(0, 300, 3)]
 
 
 @pytest.mark.broken_rule

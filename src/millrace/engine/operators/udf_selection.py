@@ -78,14 +78,14 @@ class UdfSelection:
     def judge(self, batch: TupleBatch) -> Verdict:
         """Return the truth for every tuple, and the failures of those for which it is not known."""
         if self._single is None or not self._call.spec.deterministic:
-            truth, failures = self._ask(batch, np.arange(batch.size))
+            truth, failures = self._ask(batch)
             return self._verdict(truth, failures)
         rows = batch.rows[self._single]
         codes, known = self._memory(batch.stores[self._single])
         unknown = np.flatnonzero(codes[rows] == _UNKNOWN)
         if len(unknown):
             fresh, first = np.unique(rows[unknown], return_index=True)
-            truth, failures = self._ask(batch, unknown[first])
+            truth, failures = self._ask(batch.take(unknown[first]))
             codes[fresh] = truth
             known.update({int(fresh[i]): failure for i, failure in failures.items()})
         truth = codes[rows]
@@ -126,13 +126,12 @@ class UdfSelection:
             self._known[store] = codes, failures
         return codes, failures
 
-    def _ask(self, batch: TupleBatch, positions: Array) -> tuple[Array, dict[int, Failure]]:
-        """Call the predicate for some tuples; positions of failures count within ``positions``."""
-        asked = batch if len(positions) == batch.size else batch.take(positions)
+    def _ask(self, batch: TupleBatch) -> tuple[Array, dict[int, Failure]]:
+        """Call the predicate for all tuples; failures are by position."""
         truths: list[Array] = []
         failures: dict[int, Failure] = {}
         low = 0
-        for piece in asked.pieces(self._reads, BATCH_BYTES):
+        for piece in batch.pieces(self._reads, BATCH_BYTES):
             columns = [self._values(argument, piece) for argument in self._call.arguments]
             began = self._clock.now()
             outcome = self._caller.call(columns)
@@ -166,7 +165,7 @@ class UdfSelection:
         """Find the truth of tuples whose calls raised, by halving; both results are added to."""
         if not len(positions):
             return
-        seen, raised = self._ask(batch.take(positions), np.arange(len(positions)))
+        seen, raised = self._ask(batch.take(positions))
         truth[positions] = seen
         failures.update({int(positions[i]): failure for i, failure in raised.items()})
         blamed = np.zeros(len(positions), np.bool_)
