@@ -24,11 +24,7 @@ if TYPE_CHECKING:
 
 
 class Accessor:
-    """Millrace's functions with a DataFrame as their first argument.
-
-    Args:
-        df: The DataFrame.
-    """
+    """Millrace's functions with a DataFrame as their first argument."""
 
     def __init__(self, df: DataFrame) -> None:
         self._df = df

@@ -62,15 +62,7 @@ def cascade(
 
 @dataclass(frozen=True)
 class Cascade:
-    """A cheap score before a costly predicate, not fitted to any data yet.
-
-    Attributes:
-        score: Cheap.
-        costly: Decides where the score is not sure.
-        recall: Share of the rows that the costly predicate keeps which are to be kept, at least.
-        precision: Share of the kept rows that it keeps, at least.
-        confidence: Probability with which both hold.
-    """
+    """A cheap score before a costly predicate, not fitted to any data yet; see :func:`cascade`."""
 
     score: Score
     costly: Predicate
@@ -135,10 +127,6 @@ class FittedCascade:
     """A cascade with its thresholds: apply it to columns, and give both stages to ``where``.
 
     >>> millrace.where(df, *fitted("text"))  # doctest: +SKIP
-
-    Attributes:
-        cascade: What was fitted.
-        thresholds: What was found on the sample.
     """
 
     cascade: Cascade
@@ -184,14 +172,7 @@ def draw_sample(
 
 @dataclass
 class SampleCost:
-    """What a sample took.
-
-    Attributes:
-        seconds: In all.
-        requests: Calls of an ``async`` predicate, repeated ones included.
-        asked: Rows that were in those that were answered.
-        cost: What the answers tell of it.
-    """
+    """What a sample took: calls of an ``async`` predicate, repeated ones too, and rows of answered ones."""
 
     seconds: float = 0.0
     requests: int = 0
