@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
+from dataclasses import replace
 from decimal import Decimal
 from fractions import Fraction
 
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, strategies as st
+from hypothesis import Phase, event, given, settings, strategies as st
 
+from millrace.engine import eager
 from millrace.engine.aggregates import AggregateSpec, Partial, PartialAggregation
 from millrace.engine.expressions import Arithmetic, Cast, Column, ColumnRef, Literal
+from millrace.engine.spec import Equality, JoinSpec, OutputColumn, RelationSpec
+from millrace.engine.spill.run_of import run_of
+from millrace.options import ARCHITECTURES, Options
 from tests.engine.laws import examples
 
-LAWS = examples(60)
+LAWS = examples(80)
 
 PRICE, SHARE, NET = pa.decimal128(15, 2), pa.decimal128(3, 2), pa.decimal128(20, 4)
 SCHEMA = pa.schema(
@@ -29,8 +34,11 @@ SCHEMA = pa.schema(
         pa.field("share", SHARE),
         pa.field("wide", pa.decimal128(38, 1)),
         pa.field("real", pa.float32()),
+        pa.field("m", pa.int64()),
     ]
 )
+TIED = pa.schema([("m", pa.int64()), ("label", pa.string()), ("amount", pa.int32())])
+COUNTED = pa.schema([("m", pa.int64())])
 
 
 def read(name):
@@ -61,10 +69,36 @@ PARTIALS = (
     Partial("low", "min", read("number"), pa.float64()),
     Partial("high", "max", read("real"), pa.float32()),
     Partial("last", "max", read("text"), pa.string()),
+    Partial("amount", "sum", read("amount"), pa.int64()),
+    Partial(
+        "both",
+        "sum",
+        Arithmetic(
+            "*",
+            Cast(read("amount"), pa.int64()),
+            Cast(read("small"), pa.int64()),
+            pa.int64(),
+        ),
+        pa.int64(),
+    ),
 )
+JOIN = JoinSpec(
+    (RelationSpec("t", SCHEMA), RelationSpec("u", TIED), RelationSpec("w", COUNTED)),
+    tuple(Equality(ColumnRef("t", "m"), ColumnRef(alias, "m"), pa.int64()) for alias in "uw"),
+    output=(
+        *(OutputColumn(name, ColumnRef("t", name)) for name in SCHEMA.names),
+        *(OutputColumn(name, ColumnRef("u", name)) for name in ("label", "amount")),
+    ),
+)
+"""A join of rows with others and with some that are only counted: each multiplies the results."""
 
 maybe = st.none
 LIMIT = 10**37 - 1
+
+
+KEYS = st.sampled_from([None, 0, 1, 1, 1, 2])
+TIED_ROWS = st.lists(st.tuples(KEYS, st.sampled_from([None, "", "x", "y"]), maybe() | st.integers(-5, 5)))
+COUNTED_ROWS = st.lists(st.tuples(KEYS), max_size=6)
 
 
 def rows(*, extreme: bool):
@@ -81,6 +115,7 @@ def rows(*, extreme: bool):
         maybe() | st.decimals(Decimal("0.00"), Decimal("1.00"), places=2),
         wide | st.sampled_from([Decimal(LIMIT), Decimal(-LIMIT)]) if extreme else wide,
         st.sampled_from([None, 0.5, -0.5, math.inf, math.nan, 0.0]),
+        KEYS,
     )
 
 
@@ -124,7 +159,7 @@ def expected(row):
     """The partial results of one row, in Python."""
     price, share = row["price"], row["share"]
     return {
-        **{key: row[key] for key in ("text", "number")},
+        **{key: row[key] for key in ("text", "number", "m", "label")},
         "rows": 1,
         "texts": int(row["text"] is not None),
         "whole": row["whole"],
@@ -136,35 +171,87 @@ def expected(row):
         "low": row["number"],
         "high": row["real"],
         "last": row["text"],
+        "amount": row["amount"],
+        "both": None if None in (row["small"], row["amount"]) else row["small"] * row["amount"],
     }
 
 
 HOW = {
-    **dict.fromkeys(("rows", "texts", "whole", "square", "net", "wide", "float", "ones"), exact),
+    **dict.fromkeys(
+        ("rows", "texts", "whole", "square", "net", "wide", "float", "ones", "amount", "both"), exact
+    ),
     "low": lambda values: least(values, -1),
     "high": lambda values: least(values, 1),
     "last": lambda values: least(values, 1),
 }
 
 
+GROUPED_BY = [(), ("text",), ("number",), ("text", "number"), ("label",), ("label", "number", "m"), ("m",)]
+
+
+ANY = given(st.data(), st.sampled_from(GROUPED_BY), st.integers(1, 9))
+
+
 @LAWS
-@given(st.data(), st.sampled_from([(), ("text",), ("number",), ("text", "number")]), st.integers(1, 9))
+@ANY
 def test_partial_rows_make_the_exact_groups(data, keys, chunk):
-    """Whatever the batches and however much is merged: sums near the ends of their types included."""
-    drawn = data.draw(st.lists(rows(extreme=data.draw(st.booleans())), max_size=40))
-    table = pa.Table.from_pylist([dict(zip(SCHEMA.names, row, strict=True)) for row in drawn], SCHEMA)
-    batches, at = [], 0
-    while at < len(drawn):
-        step = data.draw(st.integers(1, 12))
-        batches += table.slice(at, step).to_batches()
-        at += step
-    aggregation = PartialAggregation(AggregateSpec(keys, PARTIALS), SCHEMA, chunk)
-    out = list(aggregation.over(batches))
+    """Whatever joins, however it is run and however much is merged: sums near the ends of their types too."""
+    options = Options(
+        architecture=data.draw(st.sampled_from(ARCHITECTURES)),
+        batch_size=data.draw(st.sampled_from([2, 7, 100])),
+        online=data.draw(st.booleans()),
+    )
+    drawn = [
+        data.draw(st.lists(rows(extreme=data.draw(st.booleans())), max_size=25)),
+        data.draw(TIED_ROWS),
+        data.draw(COUNTED_ROWS),
+    ]
+    tables = {
+        r.alias: pa.Table.from_pylist([dict(zip(r.schema.names, row, strict=True)) for row in own], r.schema)
+        for own, r in zip(drawn, JOIN.relations, strict=True)
+    }
+    step = data.draw(st.integers(1, 12))
+    sources = {alias: table.to_batches(step) for alias, table in tables.items()}
+    sizes = data.draw(st.permutations(range(3)))
+    spec = replace(
+        JOIN, relations=tuple(replace(r, rows=n) for r, n in zip(JOIN.relations, sizes, strict=True))
+    )
+    partials = tuple(data.draw(st.lists(st.sampled_from(PARTIALS), min_size=1, unique=True)))
+    aggregate = whole = AggregateSpec(keys, partials)
+    repeating = data.draw(st.sets(st.sampled_from("tuw")))
+    early = eager.EagerAggregation.of(spec, whole, lambda alias, _: alias in repeating)
+    event(f"aggregated before it is joined: {early and early.alias}")
+    if early is not None:
+        spec, aggregate = early.join, early.aggregate
+        sources[early.alias] = list(early.over(sources[early.alias]))
+    aggregation = PartialAggregation(aggregate, spec.output_schema, chunk)
+    out = list(aggregation.over(run_of(spec, sources, options).run()))
     found = [row for batch in out for row in batch.to_pylist()]
-    given_ = [expected(row) for row in table.to_pylist()]
-    assert grouped(found, keys, HOW) == grouped(given_, keys, HOW)
-    assert all(batch.schema == AggregateSpec(keys, PARTIALS).schema(SCHEMA) for batch in out)
-    assert (aggregation.rows_in, aggregation.rows_out) == (len(drawn), len(found))
+    joined = [
+        expected({**one, **other})
+        for one in tables["t"].to_pylist()
+        for other in tables["u"].to_pylist()
+        for third in tables["w"].to_pylist()
+        if one["m"] is not None and one["m"] == other["m"] == third["m"]
+    ]
+    how = {partial.name: HOW[partial.name] for partial in partials}
+    assert grouped(found, keys, how) == grouped(joined, keys, how)
+    assert all(batch.schema == whole.schema(JOIN.output_schema) for batch in out)
+    assert aggregation.rows_out == len(found)
+
+
+@pytest.mark.broken_rule
+@pytest.mark.parametrize("rule", ["_weighted", "_total"])
+def test_a_broken_rule_of_weights_is_noticed(monkeypatch, rule):
+    """What is aggregated of other relations counts once for each tuple; what is of these counts once."""
+    right = getattr(eager, rule)
+    wrong = {"_weighted": lambda p: p, "_total": lambda p: replace(right(p), weight=eager.WEIGHT)}
+    monkeypatch.setattr(eager, rule, wrong[rule])
+    law = settings(LAWS, phases=[Phase.generate], report_multiple_bugs=False, database=None)(
+        ANY(test_partial_rows_make_the_exact_groups.hypothesis.inner_test)
+    )
+    with pytest.raises(AssertionError):
+        law()
 
 
 @pytest.mark.parametrize(

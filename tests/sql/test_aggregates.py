@@ -72,3 +72,32 @@ def test_switched_off(spark, files):
     found = query(text, spark=spark, tables=files, options={"partial_aggregates": False})
     assert taken(found) == "a b"
     assert bag(found.df) == bag(query(text, spark=spark, tables=files).df)
+
+
+@pytest.fixture
+def repeating(spark, tmp_path):
+    """A view of a file with few keys in many rows."""
+    columns = ("id % 7 as key", "cast(id as decimal(12, 2)) as price", "if(id % 3 = 0, null, id / 8) as part")
+    spark.range(3000).selectExpr(*columns).coalesce(1).write.parquet(str(tmp_path / "repeating"))
+    spark.read.parquet(str(tmp_path / "repeating")).createOrReplaceTempView("repeating")
+
+
+@pytest.mark.parametrize(
+    ("calls", "keys", "early"),
+    [
+        ("count(*), count(a.k), sum(a.id), sum(a.n), avg(a.n), min(a.x), max(a.d)", "a.s", True),
+        ("sum(r.price), avg(r.part), count(r.part), max(r.part), sum(a.n), count(*)", "a.s", True),
+        ("count(*), max(r.key), sum(r.price)", "r.key", True),
+        ("count(distinct a.k), sum(a.id) filter (where a.flag), count(*)", "a.s, a.d", True),
+        # What else is read of the relation, and sums that may leave their type.
+        ("count(*), count(distinct r.price)", "a.s", False),
+        ("count(*), sum(a.k)", "a.s", False),
+        ("sum(r.price * a.n)", "a.s", False),
+    ],
+)
+def test_keys_that_repeat_are_aggregated_before_they_are_joined(spark, same, repeating, calls, keys, early):
+    """Where only aggregates read more of a relation than its key, a tuple of each key is joined."""
+    found = same(f"select {keys}, {calls} from a join repeating r on a.id = r.key group by {keys}")
+    assert taken(found) == "a r+"
+    found.df.collect()
+    assert (found.report().totals.output_tuples <= 30) == early

@@ -404,3 +404,19 @@ SELECT s_name, l_shipmode, sum(CASE WHEN datediff(l_receiptdate, l_shipdate) <= 
   sum(CASE WHEN datediff(l_receiptdate, l_shipdate) BETWEEN 13 AND 18 THEN 1 ELSE 0 END) AS days18, sum(CASE WHEN datediff(l_receiptdate, l_shipdate) > 18 THEN 1 ELSE 0 END) AS more
 FROM lineitem, supplier, nation WHERE l_suppkey = s_suppkey AND s_nationkey = n_nationkey AND n_name IN ('PERU', 'BRAZIL') AND l_shipdate >= DATE '1995-01-01'
 GROUP BY s_name, l_shipmode
+
+-- stock_of_suppliers: what those had in stock who sold to a city's worth of customers, by eleven columns of five relations
+SELECT c_name, c_phone, c_mktsegment, p_name, p_brand, p_type, s_name, s_phone, o_orderdate, o_orderpriority, l_shipmode,
+  count(*) AS parts, sum(ps_availqty) AS stock, min(ps_supplycost) AS cost, sum(l_quantity) AS quantity
+FROM lineitem JOIN orders ON l_orderkey = o_orderkey JOIN customer ON o_custkey = c_custkey JOIN part ON l_partkey = p_partkey
+JOIN supplier ON l_suppkey = s_suppkey JOIN partsupp ON ps_suppkey = s_suppkey
+WHERE c_custkey % 800 = 1 GROUP BY c_name, c_phone, c_mktsegment, p_name, p_brand, p_type, s_name, s_phone, o_orderdate, o_orderpriority, l_shipmode
+
+-- offers_beside_sales: lines of a month counted with all that their suppliers offer, by columns of the lines
+SELECT l_shipmode, l_returnflag, l_shipdate, count(*) AS pairs FROM lineitem JOIN partsupp ON l_suppkey = ps_suppkey
+WHERE l_shipdate BETWEEN DATE '1996-03-01' AND DATE '1996-03-31' GROUP BY l_shipmode, l_returnflag, l_shipdate
+
+-- sales_beside_offers: sales of a month summed up for all parts of some sizes that their suppliers offer
+SELECT p_brand, p_container, sum(l_extendedprice) AS sales, count(*) AS pairs
+FROM part JOIN partsupp ON ps_partkey = p_partkey JOIN lineitem ON l_suppkey = ps_suppkey
+WHERE p_size < 10 AND l_shipdate BETWEEN DATE '1996-03-01' AND DATE '1996-03-31' GROUP BY p_brand, p_container

@@ -24,7 +24,7 @@ import pyarrow.compute as pc
 from pyarrow import types as t
 
 from millrace.engine.evaluation import Evaluation
-from millrace.engine.expressions import ColumnRef, Value
+from millrace.engine.expressions import Column, ColumnRef, Value
 from millrace.engine.figures import ModuleFigures
 
 How = Literal["sum", "count", "min", "max"]
@@ -40,12 +40,14 @@ class Partial:
         value: Of what; None counts rows.
         type: Of the column: for sums of whole numbers ``int64``, of doubles ``double``, of decimals one of
             the same scale and, up to 38, more digits.
+        weight: The column that says how many rows a row stands for; None where each is one.
     """
 
     name: str
     how: How
     value: Value | None
     type: pa.DataType
+    weight: str | None = None
 
 
 @dataclass(frozen=True)
@@ -75,6 +77,9 @@ _HELD_BYTES = 64 * 1024 * 1024
 _HOPELESS = 0.85
 _POOR = 0.5
 _PASSED = 16
+WEIGHT_DIGITS = 10
+"""A weight has no more digits: no task reads as many rows of one key."""
+
 _KERNELS = {"sum": "sum", "count": "sum", "min": "min", "max": "max"}
 
 
@@ -191,15 +196,20 @@ class PartialAggregation:
     @staticmethod
     def _alone(values: Evaluation, partial: Partial, rows: int) -> pa.ChunkedArray:
         """Return the partial results of single rows."""
+        weights = None if partial.weight is None else values.column(Column(ColumnRef("", partial.weight)))
         if partial.value is None:
-            return pa.chunked_array([pa.repeat(pa.scalar(1, pa.int64()), rows)])
+            ones = pa.chunked_array([pa.repeat(pa.scalar(1, pa.int64()), rows)])
+            return ones if weights is None else weights
         column = values.column(partial.value)
         if isinstance(column, pa.Array):
             column = pa.chunked_array([column])
         if partial.how == "count":
-            return pc.cast(pc.is_valid(column), pa.int64())
+            counts = pc.cast(pc.is_valid(column), pa.int64())
+            return counts if weights is None else pc.multiply(counts, weights)
         if partial.how in ("min", "max"):
             return column
+        if weights is not None:
+            return _times(column, weights, partial.type)
         return with_digits(column, partial.type) if t.is_decimal(partial.type) else column.cast(partial.type)
 
     def _merged(self, table: pa.Table) -> pa.Table | None:
@@ -224,6 +234,14 @@ class PartialAggregation:
             elif t.is_decimal(partial.type):
                 columns[place] = with_digits(columns[place], partial.type)
         return pa.table(columns, self._schema)
+
+
+def _times(column: pa.ChunkedArray, weights: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
+    """Return values times weights, in a type that they are known to fit."""
+    if not t.is_decimal(kind):
+        return pc.multiply(column.cast(kind), weights.cast(kind))
+    factors = with_digits(weights.cast(pa.decimal128(19, 0)), pa.decimal128(WEIGHT_DIGITS, 0))
+    return with_digits(pc.multiply(column, factors), kind)
 
 
 def _is_ordered(partial: Partial) -> bool:

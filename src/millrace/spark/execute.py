@@ -10,7 +10,9 @@ from functools import cached_property, reduce
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession, functions as sf
 
+from millrace.engine.aggregates import CHUNK
 from millrace.engine.architectures.choice import architecture_of
+from millrace.engine.eager import EagerAggregation
 from millrace.engine.expressions import Call, show
 from millrace.engine.spec import JoinSpec, RelationSpec
 from millrace.errors import InputError, OptionError
@@ -35,6 +37,8 @@ from millrace.spark.types import spark_schema
 _UNKNOWN_BYTES = 256 * 1024 * 1024
 # From this size on, a cell's blocks are sorted, so that the streamed relation need not wait in memory.
 _SORTED_BYTES = 256 * 1024 * 1024
+# So many rows for each number, on average, are worth grouping before they are joined.
+_REPEATED = 4
 
 
 def execute(spark: SparkSession, block: Block, options: Options) -> PreparedBlock:
@@ -126,8 +130,9 @@ class _Assembly:
         placement = self._placement
         sink = self._reports.sink
         stream = None if placement.stream is None else self._join.aliases[placement.stream]
+        join = with_sources(self._join, [self._describe(n) for n in range(len(self._arriving))])
         task = EddyTask(
-            join=with_sources(self._join, [self._describe(n) for n in range(len(self._arriving))]),
+            join=join,
             options=self._options,
             stream=stream if self._last is None else self._join.aliases[self._last],
             scans={
@@ -147,6 +152,7 @@ class _Assembly:
             ),
             target=target,
             aggregate=self._block.aggregate,
+            eager=self._eager(join),
         )
         if Mode.STREAMED in placement.modes:
             assert placement.stream is not None
@@ -159,6 +165,25 @@ class _Assembly:
             source = _numbers(self._spark, placement.cells or 1)
         result = self._block.result or spark_schema(self._block.schema)
         return self._reports.attach(source.mapInArrow(task, sink.schema(result)))
+
+    def _eager(self, join: JoinSpec) -> EagerAggregation | None:
+        """Return which relation is aggregated before it is joined.
+
+        None with lookups, whose answers are no source, and under a budget, which would not count what waits.
+        """
+        if self._block.aggregate is None or self._looked_up or self._options.memory_budget is not None:
+            return None
+        return EagerAggregation.of(join, self._block.aggregate, self._repeats)
+
+    def _repeats(self, alias: str, key: str) -> bool:
+        """Tell whether files have few whole numbers of a column in many rows, in each chunk too."""
+        number = self._join.aliases.index(alias)
+        source, own = self._inputs[number], self._splits[number]
+        if not isinstance(source, ParquetInput) or own is None or key in dict(source.table.computed):
+            return False
+        ends = source.table.ends(key)
+        rows = sum(split.rows * split.passing for split in own) / (self._placement.cells or self._parallelism)
+        return ends is not None and _REPEATED * (ends[1] - ends[0] + 1) <= min(rows, CHUNK)
 
     def _describe(self, number: int) -> RelationSpec:
         """Return a relation with the rows that a cell gets of it; of those that it reads it knows itself."""

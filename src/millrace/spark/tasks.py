@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from millrace.engine.aggregates import AggregateSpec, PartialAggregation
 from millrace.engine.arrivals.key_ranges import KeyRanges
+from millrace.engine.eager import EagerAggregation
 from millrace.engine.figures import CellFigures, ModuleFigures
 from millrace.engine.peak import peak_memory
 from millrace.engine.spec import JoinSpec
@@ -55,6 +56,7 @@ class EddyTask:
         unread: Aliases of relations that are looked up and not read as well.
         target: Where the result goes as it comes; None gives it to Spark.
         aggregate: How its rows are aggregated before they are handed on; None hands them on as they are.
+        eager: Which relation is aggregated before it is joined; None for none.
     """
 
     join: JoinSpec
@@ -71,6 +73,7 @@ class EddyTask:
     unread: tuple[str, ...] = ()
     target: Target | None = None
     aggregate: AggregateSpec | None = None
+    eager: EagerAggregation | None = None
 
     @property
     def __name__(self) -> str:
@@ -94,13 +97,17 @@ class EddyTask:
             return  # without a block some relation has no tuple for this cell, so there is no result
         ranges = KeyRanges()
         sources = self._sources(batches, reader, cell, ranges)
-        schema, aggregation = self.join.output_schema, None
-        if self.aggregate is not None:
-            aggregation = PartialAggregation(self.aggregate, schema)
-            schema = self.aggregate.schema(schema)
+        join, aggregate, eager = self.join, self.aggregate, self.eager
+        if eager is not None:
+            join, aggregate = eager.join, eager.aggregate
+            sources[eager.alias] = eager.over(sources[eager.alias])
+        schema, aggregation = join.output_schema, None
+        if aggregate is not None:
+            aggregation = PartialAggregation(aggregate, schema)
+            schema = aggregate.schema(schema)
         with self.lookups.open(self.join) if self.lookups else nullcontext() as access:
             run = run_of(
-                with_sizes(self.join, self.scans, cell),
+                with_sizes(join, self.scans, cell),
                 sources,
                 self.options,
                 stream=self.stream,
