@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+import millrace
 from millrace.engine.expressions import Column, ColumnRef, Compare, Literal
 from millrace.engine.spec import Equality, JoinSpec, OutputColumn, RelationSpec
 from millrace.errors import ExecutionError, InputError
@@ -17,6 +18,7 @@ from millrace.options import Options
 from millrace.parquet.parquet import open_table
 from millrace.spark.block import Block, FrameInput, ParquetInput
 from millrace.spark.execute import execute
+from millrace.spark.plans import explained
 from tests.gate import sampled
 from tests.session import changed
 
@@ -218,3 +220,20 @@ def test_what_cannot_be_scanned_is_refused(spark, tpch_tiny, tmp_path):
     odd = ParquetInput(open_table(tmp_path / "t.parquet"), ("a",))
     with pytest.raises(InputError, match="cannot be scanned directly"):
         execute(spark, Block("b", join, {**inputs, "c": odd}), Options())
+
+
+@pytest.mark.parametrize("placement", ["in_place", "hypercube"])
+@pytest.mark.parametrize(("rows", "sent"), [(100_000, False), (1_000, True)])
+def test_spark_sends_no_large_result_to_all_executors(spark, tmp_path, placement, rows, sent):
+    """A result that is joined above its block passes the driver's memory only where it is small."""
+    keys = pa.array(range(rows), pa.int64())
+    for name in ("a", "b"):
+        pq.write_table(pa.table({"k": keys, name: keys}), tmp_path / f"{name}.parquet")
+    tables = {name: str(tmp_path / f"{name}.parquet") for name in ("a", "b")}
+    text = "SELECT c.id, x.b FROM c LEFT JOIN (SELECT a.k, b.b FROM a JOIN b ON a.k = b.k) x ON x.k = c.id"
+    options = {"take_all": True, "placement": placement}
+    with changed(spark, {"spark.sql.autoBroadcastJoinThreshold": "1MB"}):
+        many = spark.range(rows * 10)
+        joined = millrace.sql(text, spark=spark, tables={**tables, "c": many}, options=options)
+        assert ("BroadcastExchange" in explained(joined)) == sent
+        assert joined.where("b IS NOT NULL").count() == rows

@@ -37,6 +37,9 @@ from millrace.spark.types import spark_schema
 _UNKNOWN_BYTES = 256 * 1024 * 1024
 # From this size on, a cell's blocks are sorted, so that the streamed relation need not wait in memory.
 _SORTED_BYTES = 256 * 1024 * 1024
+# Less than a megabyte is small enough for every executor. To count a number takes a nanosecond or two.
+_FEW_WORDS = 1 << 17
+_MOST_COLUMNS = 7
 # So many rows for each number, on average, are worth grouping before they are joined.
 _REPEATED = 4
 
@@ -162,7 +165,7 @@ class _Assembly:
         elif self._exchanged:
             source = self._exchange()
         else:
-            source = _numbers(self._spark, placement.cells or 1)
+            source = _numbers(self._spark, placement.cells or 1, self._expected_words)
         result = self._block.result or spark_schema(self._block.schema)
         return self._reports.attach(source.mapInArrow(task, sink.schema(result)))
 
@@ -201,6 +204,25 @@ class _Assembly:
         share = 1 / cells if mode is Mode.STREAMED else placement.cube.copies(number) / cells
         guessed |= share < 1 or mode is Mode.STREAMED or self._reduction is not None
         return relation.expect(passing * share, rows * share, guessed=guessed)
+
+    @cached_property
+    def _expected_words(self) -> int:
+        """About how many times 8 bytes the block gives, taking it for a row of its largest relation each.
+
+        Of an aggregate's relations those with keys count. A number takes 8 bytes, and so does a row itself.
+        """
+        aggregate, join = self._block.aggregate, self._join
+        owners = set(join.aliases)
+        if aggregate is not None:
+            source = {column.name: column.source.relation for column in join.output}
+            owners = {source[key] for key in aggregate.keys}
+        rows = [0.0]
+        for number, alias in enumerate(join.aliases):
+            if alias in owners:
+                own = self._splits[number]
+                read = None if own is None else sum(split.rows * split.passing for split in own)
+                rows.append(self._sizes[number].rows if read is None else read)
+        return int(max(rows)) * (1 + min(len(self._block.schema), _MOST_COLUMNS))
 
     @cached_property
     def _called(self) -> dict[int, PredicateSpec]:
@@ -275,7 +297,8 @@ class _Assembly:
                 sink,
                 self._reduction,
             )
-            sides.append(_numbers(self._spark, len(loads)).mapInArrow(task, rows))
+            numbers = _numbers(self._spark, len(loads), self._expected_words)
+            sides.append(numbers.mapInArrow(task, rows))
         for n in ordered:
             source, relation = self._inputs[n], self._arriving[n]
             if isinstance(source, FrameInput):
@@ -346,12 +369,21 @@ class _Assembly:
         return (self._limits,) if self._lookups is None else (self._limits, self._lookups)
 
 
-def _numbers(spark: SparkSession, tasks: int) -> DataFrame:
-    """Return one partition for each number from 0, which is its only row; made once a session."""
+def _numbers(spark: SparkSession, tasks: int, words: int) -> DataFrame:
+    """Return one partition for each number from 0, which is its only row; made once a session.
+
+    What tasks make of numbers is for Spark of the size of the numbers. Of a few it would send whatever comes
+    to all executors, by way of the driver, whose memory may not hold it. So where more is expected they are
+    filtered out of as many numbers (``words``, of 8 bytes): Spark counts on no filter.
+    """
+    of = 1 if words < _FEW_WORDS else 1 << (words // tasks).bit_length()
     numbers = facts_of(spark).numbers
-    if tasks not in numbers:
-        numbers[tasks] = spark.range(0, tasks, 1, numPartitions=tasks)
-    return numbers[tasks]
+    if (tasks, of) not in numbers:
+        made = spark.range(0, tasks * of, 1, numPartitions=tasks)
+        if of > 1:
+            made = made.where(f"id % {of} = 0").selectExpr(f"id DIV {of} AS id")
+        numbers[tasks, of] = made
+    return numbers[tasks, of]
 
 
 def _scanned(source: Input) -> ParquetInput | FrameInput | None:

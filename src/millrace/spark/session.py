@@ -59,7 +59,7 @@ class SessionFacts:
         measured: When that was, by the clock of :func:`time.perf_counter`.
         unreached: Why stores cannot be read directly, None for those that can.
         finds_files: Whether Spark's driver finds files of this machine, by whether they come with a scheme.
-        numbers: By their number of partitions, DataFrames of one number in each.
+        numbers: DataFrames of one number a partition, by how many these are, and out of how many in each.
         frames: Over files, by path: the files' state then, the DataFrame, and who reads it in a store. Spark
             lists files when a DataFrame is made, so it is used again only while none has changed.
         closed_stores: Why Spark cannot open what is in a store, by the beginning of its paths.
@@ -73,7 +73,7 @@ class SessionFacts:
     measured: float = -math.inf
     unreached: dict[Remote, str | None] = field(default_factory=dict)
     finds_files: dict[bool, bool] = field(default_factory=dict)
-    numbers: dict[int, DataFrame] = field(default_factory=dict)
+    numbers: dict[tuple[int, int], DataFrame] = field(default_factory=dict)
     frames: dict[str, tuple[object, DataFrame, str]] = field(default_factory=dict)
     closed_stores: dict[str, str] = field(default_factory=dict)
     coordinators: dict[tuple[str, int], str] = field(default_factory=dict)
