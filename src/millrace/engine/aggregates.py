@@ -198,8 +198,9 @@ class PartialAggregation:
         """Return the partial results of single rows."""
         weights = None if partial.weight is None else values.column(Column(ColumnRef("", partial.weight)))
         if partial.value is None:
-            ones = pa.chunked_array([pa.repeat(pa.scalar(1, pa.int64()), rows)])
-            return ones if weights is None else weights
+            if weights is not None:
+                return weights
+            return pa.chunked_array([pa.repeat(pa.scalar(1, pa.int64()), rows)])
         column = values.column(partial.value)
         if isinstance(column, pa.Array):
             column = pa.chunked_array([column])

@@ -29,7 +29,7 @@ from millrace.spark.reduction import Reduction, small_relations
 from millrace.spark.reports import FileWarmStart, Reports
 from millrace.spark.session import default_parallelism, facts_of, shuffle_partitions
 from millrace.spark.streaming import Target, refuse_endless, stream_of
-from millrace.spark.task_inputs import LEAST_ROWS, InlineTable, Scan, with_sources
+from millrace.spark.task_inputs import LEAST_ROWS, InlineTable, Scan, task_numbers, with_sources
 from millrace.spark.tasks import CutTask, EddyTask, ScanTask
 from millrace.spark.types import spark_schema
 
@@ -181,12 +181,19 @@ class _Assembly:
     def _repeats(self, alias: str, key: str) -> bool:
         """Tell whether files have few whole numbers of a column in many rows, in each chunk too."""
         number = self._join.aliases.index(alias)
-        source, own = self._inputs[number], self._splits[number]
-        if not isinstance(source, ParquetInput) or own is None or key in dict(source.table.computed):
+        source = self._inputs[number]
+        if not isinstance(source, ParquetInput) or key in dict(source.table.computed):
             return False
         ends = source.table.ends(key)
-        rows = sum(split.rows * split.passing for split in own) / (self._placement.cells or self._parallelism)
+        rows = self._passing_rows(number) / (self._placement.cells or self._parallelism)
         return ends is not None and _REPEATED * (ends[1] - ends[0] + 1) <= min(rows, CHUNK)
+
+    def _passing_rows(self, number: int) -> float:
+        """Return how many rows of a relation are expected to pass its filters."""
+        own = self._splits[number]
+        if own is None:
+            return float(self._sizes[number].rows)
+        return sum(split.rows * split.passing for split in own)
 
     def _describe(self, number: int) -> RelationSpec:
         """Return a relation with the rows that a cell gets of it; of those that it reads it knows itself."""
@@ -195,9 +202,8 @@ class _Assembly:
         if mode not in (Mode.SHUFFLED, Mode.STREAMED):
             return relation
         rows, guessed = float(size.rows), relation.guessed
-        passing = rows
+        passing = self._passing_rows(number)
         if own is not None:
-            passing = sum(split.rows * split.passing for split in own)
             guessed = self._is_filtered(number)
         # A DataFrame that is streamed has as many cells as partitions, which are about as many as tasks.
         cells = placement.cells or self._parallelism
@@ -207,22 +213,18 @@ class _Assembly:
 
     @cached_property
     def _expected_words(self) -> int:
-        """About how many times 8 bytes the block gives, taking it for a row of its largest relation each.
+        """About how many words the block gives: a row for each of its largest relation, with its columns.
 
-        Of an aggregate's relations those with keys count. A number takes 8 bytes, and so does a row itself.
+        Of an aggregate's relations those with keys count. A row itself takes a word too.
         """
         aggregate, join = self._block.aggregate, self._join
         owners = set(join.aliases)
         if aggregate is not None:
             source = {column.name: column.source.relation for column in join.output}
             owners = {source[key] for key in aggregate.keys}
-        rows = [0.0]
-        for number, alias in enumerate(join.aliases):
-            if alias in owners:
-                own = self._splits[number]
-                read = None if own is None else sum(split.rows * split.passing for split in own)
-                rows.append(self._sizes[number].rows if read is None else read)
-        return int(max(rows)) * (1 + min(len(self._block.schema), _MOST_COLUMNS))
+        numbers = [number for number, alias in enumerate(join.aliases) if alias in owners]
+        rows = int(max(map(self._passing_rows, numbers), default=0))
+        return rows * (1 + min(len(self._block.schema), _MOST_COLUMNS))
 
     @cached_property
     def _called(self) -> dict[int, PredicateSpec]:
@@ -370,19 +372,11 @@ class _Assembly:
 
 
 def _numbers(spark: SparkSession, tasks: int, words: int) -> DataFrame:
-    """Return one partition for each number from 0, which is its only row; made once a session.
-
-    What tasks make of numbers is for Spark of the size of the numbers. Of a few it would send whatever comes
-    to all executors, by way of the driver, whose memory may not hold it. So where more is expected they are
-    filtered out of as many numbers (``words``, of 8 bytes): Spark counts on no filter.
-    """
+    """Return the numbers of tasks that together make about so many words; made once a session."""
     of = 1 if words < _FEW_WORDS else 1 << (words // tasks).bit_length()
     numbers = facts_of(spark).numbers
     if (tasks, of) not in numbers:
-        made = spark.range(0, tasks * of, 1, numPartitions=tasks)
-        if of > 1:
-            made = made.where(f"id % {of} = 0").selectExpr(f"id DIV {of} AS id")
-        numbers[tasks, of] = made
+        numbers[tasks, of] = task_numbers(spark, tasks, of)
     return numbers[tasks, of]
 
 

@@ -22,7 +22,6 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 from pyspark.errors import PySparkException
-from pyspark.sql import functions as sf
 
 from millrace.errors import InputError, first_line
 from millrace.options import StorageOptions
@@ -32,8 +31,7 @@ from millrace.parquet.stores import DISKS, located
 from millrace.spark.failures import is_sparks, shortened
 from millrace.spark.scan_detection import LENIENT, unusual
 from millrace.spark.session import SessionConf, default_parallelism, facts_of, paths_are_local, why_unreached
-from millrace.spark.task_inputs import Scan
-from millrace.spark.tasks import number_of
+from millrace.spark.task_inputs import WORD, Scan, number_of, task_numbers
 from millrace.spark.types import spark_schema
 from millrace.spark.worker import low_latency
 
@@ -60,7 +58,6 @@ _OF_FOLDERS = "spark.sql.sources.partitionColumnTypeInference.enabled"
 # As Spark cuts files for its own tasks.
 _TASK_BYTES = 128 * 1024 * 1024
 _BATCH_ROWS = 65_536
-_NUMBER_BYTES = 8
 # What Spark's connectors call some schemes.
 _SPARKS = {"s3": "s3a", "gcs": "gs"}
 
@@ -234,10 +231,9 @@ def _by_spark(spark: SparkSession, path: str, table: ParquetTable | None) -> tup
 
 @dataclass(frozen=True)
 class ReadTask:
-    """Reads a table's files for Spark. The input is one row: ``step`` times the task's number."""
+    """Reads a table's files for Spark. The input is one row: the task's number."""
 
     scan: Scan
-    step: int
 
     @shortened
     @low_latency
@@ -245,21 +241,16 @@ class ReadTask:
         """Yield the rows that are the task's to read."""
         number = number_of(batches)
         if number is not None:
-            yield from self.scan.read(number // self.step, _BATCH_ROWS)
+            yield from self.scan.read(number, _BATCH_ROWS)
 
 
 def by_tasks(spark: SparkSession, table: ParquetTable) -> DataFrame:
-    """Return all rows of a table, read by tasks.
-
-    Spark takes the result for as large as it is, and does not send a large one to every task of its own
-    joins: its estimate is the size of the range below, of which a filter keeps one row in each partition.
-    """
+    """Return all rows of a table, read by tasks; Spark takes them for as large as they are."""
     own = splits(table)
     parts = _cut(own, default_parallelism(spark)) or [[]]
-    step = max(1, sum(split.bytes for split in own) // _NUMBER_BYTES // len(parts))
-    task = ReadTask(Scan.of(table.schema, (), parts), step)
-    numbers = spark.range(0, len(parts) * step, 1, len(parts)).where(sf.col("id") % step == 0)
-    return numbers.mapInArrow(task, spark_schema(table.schema))
+    of = max(1, sum(split.bytes for split in own) // WORD // len(parts))
+    task = ReadTask(Scan.of(table.schema, (), parts))
+    return task_numbers(spark, len(parts), of).mapInArrow(task, spark_schema(table.schema))
 
 
 def _cut(own: Sequence[Split], cores: int) -> list[list[Split]]:

@@ -20,10 +20,33 @@ from millrace.parquet.reading import read_splits
 from millrace.parquet.tables import Split
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, SparkSession
 
 LEAST_ROWS = 4096
 """Scans read at least this many rows at once; the eddy cuts them down to its own batches."""
+
+WORD = 8
+"""Bytes that a number takes, for Spark as well."""
+
+
+def task_numbers(spark: SparkSession, tasks: int, of: int = 1) -> DataFrame:
+    """Return one partition for each number from 0, which is its only row, filtered out of so many numbers.
+
+    What tasks make of numbers is for Spark of the size of the numbers. Of a few it would send whatever comes
+    to all executors, by way of the driver, whose memory may not hold it. Spark counts on no filter.
+    """
+    numbers = spark.range(0, tasks * of, 1, numPartitions=tasks)
+    return numbers if of == 1 else numbers.where(f"id % {of} = 0").selectExpr(f"id DIV {of} AS id")
+
+
+def number_of(batches: Iterator[pa.RecordBatch]) -> int | None:
+    """Return the task's number, the only row of its input; None when Spark left it without one.
+
+    Takes in all of the input: Spark ends a Python worker that leaves some, and the next task then
+    waits for a new one to start and to import everything, which takes about a second.
+    """
+    numbers = [number for batch in batches for number in batch.column(0).to_pylist()]
+    return int(numbers[0]) if numbers else None
 
 
 @dataclass(frozen=True)

@@ -36,7 +36,7 @@ from millrace.spark.lookups import Lookups
 from millrace.spark.reduction import Reducer, Reduction
 from millrace.spark.reports import FileWarmStart, Sink
 from millrace.spark.streaming import Target
-from millrace.spark.task_inputs import LEAST_ROWS, InlineTable, Scan, with_sizes
+from millrace.spark.task_inputs import LEAST_ROWS, InlineTable, Scan, number_of, with_sizes
 from millrace.spark.types import normalise
 from millrace.spark.worker import low_latency, partition_number
 
@@ -220,16 +220,6 @@ def _normalised(batches: Iterator[pa.RecordBatch], schema: pa.Schema) -> Iterato
     # A function of its own, so that the schema is bound now and not when the first batch comes.
     for batch in batches:
         yield normalise(batch, schema)
-
-
-def number_of(batches: Iterator[pa.RecordBatch]) -> int | None:
-    """Return the task's number, the only row of its input; None when Spark left it without one.
-
-    Takes in all of the input: Spark ends a Python worker that leaves some, and the next task then
-    waits for a new one to start and to import everything, which takes about a second.
-    """
-    numbers = [number for batch in batches for number in batch.column(0).to_pylist()]
-    return int(numbers[0]) if numbers else None
 
 
 @dataclass

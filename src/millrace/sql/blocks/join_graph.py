@@ -255,7 +255,7 @@ class JoinGraph:
     source: FromClause
     inputs: dict[str, JoinInput] = field(default_factory=dict)
     conditions: SplitConjuncts = field(default_factory=SplitConjuncts)
-    _keys: dict[int, list[UsingKeys]] = field(default_factory=dict, init=False, repr=False)
+    _keys: dict[FromClause, list[UsingKeys]] = field(default_factory=dict, init=False, repr=False)
 
     @property
     def steps(self) -> list[JoinStep]:
@@ -343,10 +343,10 @@ class JoinGraph:
     def _keys_of(self, clause: FromClause) -> list[UsingKeys]:
         if not any(item.merges for item in clause.items):
             return [[] for _ in clause.items]
-        if id(clause) not in self._keys:
+        if clause not in self._keys:
             steps = joined(clause, self.context.names.columns)
-            self._keys[id(clause)] = [list(step.keys) for step in steps]
-        return self._keys[id(clause)]
+            self._keys[clause] = [list(step.keys) for step in steps]
+        return self._keys[clause]
 
     def equality(self, left: AliasedField | None, right: AliasedField | None) -> Equality | None:
         """Return an equality of two columns as an edge of the graph, None where Spark has to compare."""
