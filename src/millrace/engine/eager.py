@@ -61,7 +61,7 @@ class EagerAggregation:
             aggregate: How its rows are aggregated.
             repeats: Tells of a relation's alias and of a column of whole numbers that its values repeat.
         """
-        for relation in sorted(join.relations, key=lambda r: -(r.rows or 0)):
+        for relation in () if join.outer else sorted(join.relations, key=lambda r: -(r.rows or 0)):
             made = _of(join, aggregate, relation)
             if made is not None and repeats(made.alias, *made.own.keys):
                 return made

@@ -285,6 +285,23 @@ class Exists:
 
 
 @dataclass(frozen=True)
+class LeftJoin:
+    """A left outer join of the block with a relation beside it: no predicate, and no part of one.
+
+    Each tuple is widened by the relation's columns: once for each match, once with nulls where there is none.
+
+    Attributes:
+        relation: Alias of that relation.
+        keys: ``join.x = relation.y`` each, at least one; the relation's column stands on the right.
+        condition: What else its ON asks of a match, over columns of both; None for nothing.
+    """
+
+    relation: str
+    keys: tuple[Compare, ...]
+    condition: Predicate | None = None
+
+
+@dataclass(frozen=True)
 class Not:
     argument: Predicate
 
@@ -315,7 +332,7 @@ def type_of(value: Value) -> pa.DataType:
     return value.type
 
 
-def _operands(node: Predicate | Value) -> Iterator[Predicate | Value]:
+def _operands(node: Predicate | Value | LeftJoin) -> Iterator[Predicate | Value]:
     """Yield what an expression is made of, from left to right."""
     match node:
         case Compare(_, left, right, _) | Arithmetic(_, left, right, _) | DateDiff(left, right):
@@ -328,7 +345,7 @@ def _operands(node: Predicate | Value) -> Iterator[Predicate | Value]:
             yield operand
         case Overlap(left, right):
             yield from (*left, *right)
-        case Exists(_, keys, condition):
+        case Exists(_, keys, condition) | LeftJoin(_, keys, condition):
             yield from (*keys, *(() if condition is None else (condition,)))
         case And(arguments) | Or(arguments) | Call(_, arguments):
             yield from arguments
@@ -337,12 +354,12 @@ def _operands(node: Predicate | Value) -> Iterator[Predicate | Value]:
             yield otherwise
 
 
-def columns_of(node: Predicate | Value) -> Iterator[ColumnRef]:
+def columns_of(node: Predicate | Value | LeftJoin) -> Iterator[ColumnRef]:
     """Yield every column of the join that the expression reads, possibly more than once."""
     if isinstance(node, Column):
         yield node.ref
         return
-    own = node.relation if isinstance(node, Exists) else None
+    own = node.relation if isinstance(node, Exists | LeftJoin) else None
     for operand in _operands(node):
         yield from (ref for ref in columns_of(operand) if ref.relation != own)
 
@@ -357,13 +374,13 @@ def exists_in(node: Predicate) -> Iterator[Exists]:
                 yield from exists_in(argument)
 
 
-def beside(node: Exists) -> tuple[str, ...]:
+def beside(node: Exists | LeftJoin) -> tuple[str, ...]:
     """Return the columns that it reads of the relation beside the join, each once."""
     refs = (ref for operand in _operands(node) for ref in columns_of(operand))
     return tuple(dict.fromkeys(ref.column for ref in refs if ref.relation == node.relation))
 
 
-def relations_of(node: Predicate) -> frozenset[str]:
+def relations_of(node: Predicate | LeftJoin) -> frozenset[str]:
     """Return the aliases of the relations that the predicate reads."""
     return frozenset(ref.relation for ref in columns_of(node))
 

@@ -71,9 +71,11 @@ class QueryGraph:
     Attributes:
         relations: How many there are.
         classes: The attribute classes.
-        residual_spans: Per residual predicate, the relations that it reads.
-        residuals_before: Per residual predicate, bit set of those that have to be done before it:
-            one that is not deterministic keeps its place among the others.
+        residual_spans: Per residual predicate, the relations that it reads; behind them, per left join,
+            those that have to be there.
+        residuals_before: Per residual predicate and left join, bit set of those that have to be done before
+            it: a predicate that is not deterministic keeps its place among the others.
+        outer: Bit set of the left joins among these numbers.
         leads: Per relation, the one whose tuples it shares: itself, or the first of several that are the
             same data (a self-join).
         windows: Per relation, its sliding window; empty when no relation has one.
@@ -85,10 +87,22 @@ class QueryGraph:
     residuals_before: tuple[int, ...]
     leads: tuple[int, ...]
     windows: tuple[TimeWindow | None, ...] = ()
+    outer: int = 0
 
     @classmethod
     def of(cls, spec: JoinSpec) -> QueryGraph:
-        """Build the graph of a block."""
+        """Build the graph of a block.
+
+        Tuples meet a left join when they span all relations and have passed what has to come before it:
+
+        * A predicate or ON that reads columns of a left-joined relation comes behind that left join, for it
+          judges the nulls that the left join makes.
+        * Anything else may come before or behind. A left join neither drops a tuple nor changes its columns,
+          so ``σ(R) ⟕ S = σ(R ⟕ S)``, and ``(R ⟕ S) ⟕ T = (R ⟕ T) ⟕ S``, where T's ON does not read S.
+        * Joins come before, although ``(R ⟕ S) ⋈ T = (R ⋈ T) ⟕ S`` too. State holds one tuple for
+          each combination of base tuples of the block, and a left join makes several of one.
+        * A predicate that is not deterministic comes behind all of them: it is called for every row.
+        """
         number = {alias: i for i, alias in enumerate(spec.aliases)}
         groups: list[tuple[pa.DataType, set[ColumnRef]]] = []
         for equality in spec.equalities:
@@ -100,18 +114,26 @@ class QueryGraph:
             AttributeClass(kind, tuple(sorted((number[r.relation], r.column) for r in refs)))
             for kind, refs in groups
         )
-        spans = tuple(sum(1 << number[alias] for alias in relations_of(p)) for p in spec.residuals)
+        widening = {o.relation: 1 << len(spec.residuals) + i for i, o in enumerate(spec.outer)}
+        everything = (1 << len(spec.relations)) - 1
+        spans = [sum(1 << number[a] for a in relations_of(p) if a in number) for p in spec.residuals]
+        spans += [everything] * len(spec.outer)
         pinned = [isinstance(p, Call) and not p.spec.deterministic for p in spec.residuals]
-        before = tuple(
-            sum(1 << j for j in range(i) if pinned[i] or pinned[j]) for i in range(len(spec.residuals))
-        )
+        before = [
+            sum(1 << j for j in range(i) if pinned[i] or pinned[j])
+            | sum(bit for alias, bit in widening.items() if pinned[i] or alias in relations_of(p))
+            for i, p in enumerate(spec.residuals)
+        ]
+        before += [sum(widening.get(alias, 0) for alias in relations_of(o)) for o in spec.outer]
         leads = tuple(number[r.same_as or r.alias] for r in spec.relations)
         windows = tuple(
             None if w is None else TimeWindow(w.column, r.schema.field(w.column).type, w.length)
             for r, w in ((r, r.window) for r in spec.relations)
         )
         windows = windows if any(windows) else ()
-        return cls(len(spec.relations), classes, spans, before, leads, windows)
+        return cls(
+            len(spec.relations), classes, tuple(spans), tuple(before), leads, windows, sum(widening.values())
+        )
 
     def roles(self, relation: int) -> tuple[int, ...]:
         """Return the relations that share their tuples with this one, itself among them."""

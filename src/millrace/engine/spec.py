@@ -14,7 +14,17 @@ from functools import cached_property
 
 import pyarrow as pa
 
-from millrace.engine.expressions import Call, ColumnRef, Predicate, beside, columns_of, exists_in
+from millrace.engine.expressions import (
+    Call,
+    ColumnRef,
+    Exists,
+    LeftJoin,
+    Predicate,
+    beside,
+    columns_of,
+    exists_in,
+    relations_of,
+)
 from millrace.errors import InputError, near
 
 
@@ -106,7 +116,9 @@ class JoinSpec:
         residuals: Other conjuncts: over two or more relations, calls, and whether ``beside`` has matches.
         output: Result columns; empty when only the number of rows matters.
         count_only: The result is one ``int64`` column ``__count`` whose sum is the number of rows.
-        beside: Relations that are not joined: residuals ask whether they have a match (EXISTS, NOT IN).
+        beside: Relations that decide about no tuple's way: residuals ask whether they have a match (EXISTS,
+            NOT IN), or tuples are widened by them at the end (LEFT JOIN).
+        outer: The left joins with relations ``beside``, as written. Their ON may read those joined before.
     """
 
     relations: tuple[RelationSpec, ...]
@@ -115,6 +127,7 @@ class JoinSpec:
     output: tuple[OutputColumn, ...] = ()
     count_only: bool = False
     beside: tuple[RelationSpec, ...] = ()
+    outer: tuple[LeftJoin, ...] = ()
 
     def __post_init__(self) -> None:
         aliases = [r.alias for r in self.sources]
@@ -139,13 +152,23 @@ class JoinSpec:
         refs = [ref for e in self.equalities for ref in e.ends]
         refs += [ref for p in self.residuals for ref in columns_of(p)]
         refs += [o.source for o in self.output]
-        _check_columns(refs, self.relations)
-        asked = [each for p in self.residuals for each in exists_in(p)]
+        joined = {join.relation for join in self.outer}
+        _check_columns(refs, (*self.relations, *(r for r in self.beside if r.alias in joined)))
+        for place, join in enumerate(self.outer):
+            seen = {*self.aliases, *(before.relation for before in self.outer[:place])}
+            if unseen := relations_of(join) - seen:
+                raise InputError(
+                    f"the left join with {join.relation!r} reads {sorted(unseen)}, which are not joined "
+                    f"before it; expected some of {sorted(seen)}"
+                )
+        asked: list[Exists | LeftJoin] = [each for p in self.residuals for each in exists_in(p)]
+        asked += self.outer
         _check_columns([ColumnRef(p.relation, name) for p in asked for name in beside(p)], self.beside)
         if sorted(p.relation for p in asked) != sorted(r.alias for r in self.beside):
             raise InputError(
-                f"relations {[r.alias for r in self.beside]} stand beside the join, so one residual has to "
-                f"ask for the matches of each, not below NOT, got {[p.relation for p in asked]}"
+                f"relations {[r.alias for r in self.beside]} stand beside the join, so one residual, not "
+                "below NOT, or one left join has to ask for the matches of each, got "
+                f"{[p.relation for p in asked]}"
             )
 
     @property
@@ -186,9 +209,14 @@ class JoinSpec:
         """Everything whose tuples arrive: the relations, and behind them those beside the join."""
         return (*self.relations, *self.beside)
 
+    @cached_property
+    def visible(self) -> tuple[str, ...]:
+        """The relations that a result has components of, by number: those beside the join if it widens."""
+        return tuple(r.alias for r in self.sources) if self.outer else self.aliases
+
     def relation(self, alias: str) -> RelationSpec:
-        """Return the relation of that alias."""
-        return self.relations[self.aliases.index(alias)]
+        """Return the relation of that alias, joined or beside."""
+        return next(r for r in self.sources if r.alias == alias)
 
     @cached_property
     def output_schema(self) -> pa.Schema:

@@ -197,10 +197,19 @@ def is_complete(signature: Signature, graph: QueryGraph) -> bool:
 
 def ready_predicates(signature: Signature, graph: QueryGraph) -> tuple[int, ...]:
     """Return the predicates that tuples of a signature can meet, and have not met."""
-    return tuple(
-        i
-        for i, needed in enumerate(graph.residual_spans)
-        if needed & signature.span == needed
-        and not signature.done >> i & 1
-        and not graph.residuals_before[i] & ~signature.done
-    )
+    return tuple(i for i in _ready(signature, graph) if not graph.outer >> i & 1)
+
+
+def ready_outer(signature: Signature, graph: QueryGraph) -> tuple[int, ...]:
+    """Return the left joins that tuples of a signature can meet, and have not met."""
+    return tuple(i for i in _ready(signature, graph) if graph.outer >> i & 1)
+
+
+def _ready(signature: Signature, graph: QueryGraph) -> Iterator[int]:
+    for i, needed in enumerate(graph.residual_spans):
+        if (
+            needed & signature.span == needed
+            and not signature.done >> i & 1
+            and not graph.residuals_before[i] & ~signature.done
+        ):
+            yield i

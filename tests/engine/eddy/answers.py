@@ -25,7 +25,7 @@ from millrace.engine.architectures.stairs import StairState
 from millrace.engine.arrivals.key_ranges import KeyRanges
 from millrace.engine.arrivals.schedule import STALLED, Schedule
 from millrace.engine.expressions import Call, Column, ColumnRef, Compare, Literal, Predicate
-from millrace.engine.operators import content, exists, informative, selection, udf_selection
+from millrace.engine.operators import beside, content, exists, informative, selection, udf_selection
 from millrace.engine.relations import keys
 from millrace.engine.router.back_pressure import Backpressure
 from millrace.engine.runs.block_run import Run
@@ -125,7 +125,8 @@ class Example:
             "transfer": options.transfer,
             "schedule": _kind_of(self.schedule),
             "source": self.source,
-            "exists": bool(spec.beside),
+            "exists": len(spec.beside) > len(spec.outer),
+            "outer": len(spec.outer),
             "windows": any(r.window for r in spec.relations),
             "shared": any(r.same_as for r in spec.relations),
             "calls": self.picky.kind if self.picky else "called" if calls else "none",
@@ -501,7 +502,7 @@ def weak_hashes() -> Iterator[None]:
     with (
         mock.patch.object(keys, "hash_bytes", one_bit),
         mock.patch.object(matching, "combine", lambda left, right: (left ^ right) & 1),
-        mock.patch.object(exists, "combined", same),
+        mock.patch.object(beside, "combined", same),
     ):
         yield
 
@@ -512,7 +513,7 @@ def _patches(example: Example) -> list[Any]:
     if example.piece is not None:
         patches += [
             mock.patch.object(module, "BATCH_BYTES", example.piece)
-            for module in (exists, matching, selection, udf_selection)
+            for module in (beside, exists, matching, selection, udf_selection)
         ]
     if example.divides:
         least = [(content, "_LEAST", 2), (content, "_AGAIN", 1), (informative, "_LEAST", 1)]

@@ -28,6 +28,7 @@ from millrace.engine.expressions import (
     Compare,
     Exists,
     IsNull,
+    LeftJoin,
     Not,
     Or,
     Predicate,
@@ -127,7 +128,7 @@ class Case:
         spec = self.spec
         items = ", ".join(f'{o.source} AS "{o.name}"' for o in spec.output) or "1"
         items = "count(*) AS __count" if spec.count_only else items
-        tables = ", ".join(
+        tables = " CROSS JOIN ".join(
             f"(SELECT DISTINCT * FROM t_{r.alias}) {r.alias}" if r.distinct else f"t_{r.alias} {r.alias}"
             for r in spec.relations
         )
@@ -143,6 +144,10 @@ class Case:
         beside = "|".join(r.alias for r in spec.beside)
         if beside:
             where = re.sub(rf"FROM ({beside})\b", r"FROM t_\1 \1", where)
+        for join in spec.outer:
+            terms = [*join.keys, *(() if join.condition is None else (join.condition,))]
+            on = " AND ".join(f"({show(term)})" for term in terms)
+            tables += f" LEFT JOIN t_{join.relation} {join.relation} ON {on}"
         return f"SELECT {items} FROM {tables}{where}"
 
     def expected(self, *more: str) -> Rows:
@@ -527,7 +532,12 @@ def cases_beside(draw: st.DrawFn, case: Case | None = None) -> Case:
     """
     case = case or draw(cases(max_relations=3, max_rows=12))
     schema = next(iter(case.tables.values())).schema
-    tables, asked, beside = dict(case.tables), [], []
+    tables, asked, outer, beside = (
+        dict(case.tables),
+        list[Predicate](),
+        list[LeftJoin](),
+        list[RelationSpec](),
+    )
     for alias in draw(st.sampled_from([["e0"], ["e0"], ["e0", "e1"]])):
         n = draw(st.sampled_from([0, 1, 2, 4, 9]))
         columns = []
@@ -541,31 +551,53 @@ def cases_beside(draw: st.DrawFn, case: Case | None = None) -> Case:
             )
         tables[alias] = pa.Table.from_arrays(columns, schema=schema)
         beside.append(RelationSpec(alias, schema, rows=n))
-        asked.append(draw(_exists(alias, case.spec)))
+        exists = draw(_exists(alias, case.spec, [join.relation for join in outer]))
+        if draw(st.booleans()):
+            outer.append(LeftJoin(alias, exists.keys, exists.condition))
+        else:
+            asked.append(exists)
+    joined = [*case.spec.aliases, *(join.relation for join in outer)]
     if draw(st.integers(0, 2)) == 0:
-        refs = [ColumnRef(r.alias, name) for r in case.spec.relations for name in r.schema.names]
+        refs = [ColumnRef(alias, name) for alias in joined for name in schema.names]
         plain = IsNull(Column(draw(st.sampled_from(refs))))
         first, *more = draw(st.permutations([*asked, plain]))
-        asked = [Or((And((first, more[0])), *more[1:]) if draw(st.booleans()) else (first, *more))]
+        if len(more) > 0:
+            asked = [Or((And((first, more[0])), *more[1:]) if draw(st.booleans()) else (first, *more))]
+        else:
+            asked = [first]
+    if outer and draw(st.booleans()):
+        one, other = (f"{draw(st.sampled_from(joined))}.k0" for _ in range(2))
+        less = compare(draw(st.sampled_from(["<", ">=", "<>"])), one, other, schema.field("k0").type)
+        asked.append(Not(less) if draw(st.booleans()) else less)
+    if outer and draw(st.booleans()):
+        read = Column(ColumnRef(draw(st.sampled_from(joined)), "k0"))
+        asked.append(Call(third(draw(st.sampled_from(["row", "arrow"]))), (read,)))
     residuals = draw(st.sampled_from([[], [], [*case.spec.residuals]]))
     for each in asked:
         residuals.insert(draw(st.integers(0, len(residuals))), each)
-    return Case(replace(case.spec, residuals=tuple(residuals), beside=tuple(beside)), tables)
+    output = case.spec.output
+    if not case.spec.count_only:
+        shown = [ColumnRef(j.relation, draw(st.sampled_from(schema.names))) for j in outer]
+        output += tuple(OutputColumn(f"{ref.relation}_{ref.column}", ref) for ref in shown)
+    spec = replace(
+        case.spec, residuals=tuple(residuals), output=output, beside=tuple(beside), outer=tuple(outer)
+    )
+    return Case(spec, tables)
 
 
 @st.composite
-def _exists(draw: st.DrawFn, alias: str, spec: JoinSpec) -> Exists:
-    """Draw what is asked of a relation beside a block."""
+def _exists(draw: st.DrawFn, alias: str, spec: JoinSpec, joined: Sequence[str]) -> Exists:
+    """Draw what is asked of a relation beside a block; relations ``joined`` are beside it too."""
     schema = spec.relations[0].schema
     names = draw(st.lists(st.sampled_from(schema.names), min_size=1, max_size=2, unique=True))
 
     def paired(op: str, name: str) -> Compare:
-        outer = draw(st.sampled_from(spec.aliases))
+        outer = draw(st.sampled_from([*spec.aliases, *joined]))
         return compare(op, f"{outer}.{name}", f"{alias}.{name}", schema.field(name).type)
 
     keys = tuple(paired("=", name) for name in names)
     if draw(st.integers(0, 2)) == 0:
-        return Exists(alias, keys[:1], negated=True, null_aware=True)
+        return Exists(alias, keys[:1], negated=True, null_aware=True)  # a left join asks by the key alone
     condition: Predicate | None = None
     if draw(st.booleans()):
         ops = draw(st.lists(st.sampled_from(["<", "<=", "<>", "="]), min_size=1, max_size=2))

@@ -1,8 +1,8 @@
 """However a block is run, its rows are DuckDB's: the theorem that all rules are there for.
 
 What is drawn together is in ``answers.py``: kinds of blocks and of data, architecture, policy, migration,
-schedule, batch size, windows, EXISTS, users' predicates, access modules, stalls, transfer, content,
-preferences, queues, memory budgets, and moves of join state with the invariants checked after each.
+schedule, batch size, windows, EXISTS, left joins, users' predicates, access modules, stalls, transfer,
+content, preferences, queues, memory budgets, and moves of join state with the invariants checked after each.
 """
 
 from __future__ import annotations
@@ -36,6 +36,7 @@ VALUES: dict[str, set[object]] = {
     "migration": {None, *MIGRATIONS},
     "moves": {"none", "", "all", "some"},
     "architecture": {*COUNTS},
+    "outer": {0, 1, 2},
     **dict.fromkeys(["online", "transfer", "exists", "windows", "shared", "queues"], YES_AND_NO),
     **dict.fromkeys(["collides", "pieces", "divides", "stops", "intermediate"], YES_AND_NO),
 }

@@ -23,7 +23,10 @@ from millrace.engine.arrivals.access_modules import Scan
 from millrace.engine.arrivals.arrivals import Arrivals
 from millrace.engine.arrivals.hybrid import Hybrid
 from millrace.engine.arrivals.paths import Paths
+from millrace.engine.graph import QueryGraph
+from millrace.engine.operator import Step
 from millrace.engine.operators.index_join import IndexJoin
+from millrace.engine.operators.outer import OuterProbe
 from millrace.engine.operators.transfer import Transfer
 from millrace.engine.operators.udf_selection import UdfSelection
 from millrace.engine.relations import RelationStore, codes
@@ -31,6 +34,7 @@ from millrace.engine.router import routing_table as routing
 from millrace.engine.router.back_pressure import QueuedBuffer
 from millrace.engine.router.legality import Legality
 from millrace.engine.runs.eddy_run import EddyRun
+from millrace.engine.spec import JoinSpec
 from millrace.engine.spill import guard, partitions
 from millrace.engine.spill.spilling import SpillingEddy
 from millrace.engine.state import stem as admission
@@ -105,7 +109,40 @@ def first_matches(join: BinaryJoin, probe: Any, _: int, *, matches: Any = Binary
     return found
 
 
+def extended(widen: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a left join that gives nulls to what has no match among those found so far."""
+
+    def step(self: OuterProbe, work: Any, limit: int) -> Step:
+        if not work.search.walk.is_done and work.search.walk.is_new:
+            alone = np.arange(work.batch.size)
+            first = self._widened(work, alone, np.zeros(len(alone), np.int32))
+            found = widen(self, work, limit)
+            return replace(found, batches=(first, *found.batches))
+        return widen(self, work, limit)
+
+    return step
+
+
+def unextended(widened: Callable[..., TupleBatch]) -> Callable[..., TupleBatch]:
+    """Return a left join that drops what has no match."""
+    return lambda self, work, left, right: widened(self, work, left[right > 0], right[right > 0])
+
+
+def unordered(of: Callable[[JoinSpec], QueryGraph]) -> Callable[[JoinSpec], QueryGraph]:
+    """Return a query graph in which predicates do not wait for left joins."""
+
+    def careless(spec: JoinSpec) -> QueryGraph:
+        graph = of(spec)
+        return replace(graph, residuals_before=tuple(b & ~graph.outer for b in graph.residuals_before))
+
+    return careless
+
+
 AWAY: dict[str, Broken] = {
+    # Left joins: nulls stand for a match only where there is none, and what reads them waits for them.
+    "extend_early": wrap(OuterProbe, "step", extended),
+    "never_extend": wrap(OuterProbe, "_widened", unextended),
+    "read_unjoined": wrap(QueryGraph, "of", unordered),
     # Base tuples: Raman, Deshpande & Hellerstein 2003, Table 2, and what it takes for granted.
     # TimeStamp: a match goes to both of its components, not only to the later one.
     "forget_stamps": wrap(
@@ -476,6 +513,7 @@ STALLED = {
 BROKEN = {"b": Plan(source=False, scans=(ScanPlan(rows=1), ScanPlan(every=1.0)))}
 """Of two scans one breaks off."""
 
+OUTER = {"exists": True, "only": lambda e: bool(e.case.spec.outer)}
 BUILT, STREAMED = {"schedule": "built", "scheduled": True}, {"schedule": "streamed", "scheduled": True}
 APART = ("demote", "promote")
 
@@ -517,6 +555,9 @@ RULES = [
     rule("order_keeps_nulls", shape="ordered"),
     rule("filter_early", online=False, transfer=True, scheduled=False),
     rule("narrow_ranges", source="files", online=False, scheduled=False),
+    rule("extend_early", **OUTER),
+    rule("never_extend", **OUTER),
+    rule("read_unjoined", FAILED, **OUTER),
     rule("raise_at_once", RAISED, picky=True),
     rule("swallow", RAISED, picky=True),
     rule("end_before_queues", architecture="joins", queues=True, online=True),

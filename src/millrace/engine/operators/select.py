@@ -9,11 +9,12 @@ import numpy as np
 import pyarrow as pa
 
 from millrace.engine.arrivals.schedule import Source, wait
-from millrace.engine.expressions import Call, Predicate, exists_in
+from millrace.engine.expressions import Call, Predicate, columns_of, exists_in
 from millrace.engine.figures import StateFigures
 from millrace.engine.graph import QueryGraph, members
 from millrace.engine.operator import Estimate, Profiling, Select, Settle, Step
 from millrace.engine.operators.exists import ExistsSelection
+from millrace.engine.operators.outer import OuterProbe
 from millrace.engine.operators.selection import CompiledSelection, Selection, divide
 from millrace.engine.operators.udf_selection import UdfSelection
 from millrace.engine.spec import JoinSpec
@@ -46,29 +47,54 @@ def selections_of(
         if isinstance(predicate, Call):
             caller = (callers or _local_caller)(number, predicate)
             masked = options.mask_values
-            return UdfSelection(number, predicate, spec.aliases, caller, clock, masked=masked)
+            return UdfSelection(number, predicate, spec.visible, caller, clock, masked=masked)
         if any(exists_in(predicate)):
-            return ExistsSelection(number, predicate, schemas, spec.aliases, clock)
-        return CompiledSelection(number, predicate, spec.aliases, clock)
+            return ExistsSelection(number, predicate, schemas, spec.visible, clock)
+        return CompiledSelection(number, predicate, spec.visible, clock)
 
     return [made(number, predicate) for number, predicate in enumerate(spec.residuals)]
 
 
+def outer_probes_of(spec: JoinSpec) -> list[OuterProbe]:
+    """Return the operator of each left join."""
+    read: dict[str, set[str]] = {join.relation: set() for join in spec.outer}
+    refs = [o.source for o in spec.output]
+    refs += [ref for node in (*spec.residuals, *spec.outer) for ref in columns_of(node)]
+    for ref in refs:
+        if ref.relation in read:
+            read[ref.relation].add(ref.column)
+    return [
+        OuterProbe(
+            number,
+            spec.visible.index(join.relation),
+            join,
+            spec.relation(join.relation).schema,
+            read[join.relation],
+            spec.visible,
+        )
+        for number, join in enumerate(spec.outer, len(spec.residuals))
+    ]
+
+
 class Selecting:
-    """Lets batches meet predicates.
+    """Lets batches meet predicates, and knows the relations beside the join.
 
     Args:
-        graph: The block's query graph.
+        spec: The block.
+        graph: Its query graph.
         selections: Its residual predicates.
         statistics: Where each predicate's outcomes are booked.
 
     Attributes:
         selects: The operator of each predicate.
-        profile: All that are ready at once.
+        outer: The operator of each left join.
+        profile: All predicates that are ready at once.
         settlement: What gives predicates that raised their last word.
     """
 
-    def __init__(self, graph: QueryGraph, selections: Sequence[Selection], statistics: Statistics) -> None:
+    def __init__(
+        self, spec: JoinSpec, graph: QueryGraph, selections: Sequence[Selection], statistics: Statistics
+    ) -> None:
         self._graph = graph
         self._selections = selections
         self._statistics = statistics
@@ -76,8 +102,10 @@ class Selecting:
         self.profile = PredicateProfile(self, graph)
         self.settlement = PredicateSettle(self)
         self._called = {each.number: each for each in selections if isinstance(each, UdfSelection)}
+        self.outer = outer_probes_of(spec)
         asking = [each for each in selections if isinstance(each, ExistsSelection)]
-        self._matches = {alias: found for each in asking for alias, found in each.matches.items()}
+        self._beside = {alias: found.relation for each in asking for alias, found in each.matches.items()}
+        self._beside |= {each.label: each.beside for each in self.outer}
 
     def fill(self, spec: JoinSpec, sources: Mapping[str, Source], clock: Clock) -> None:
         """Read the relations beside the join, which have to be complete before the first tuple comes."""
@@ -87,13 +115,13 @@ class Selecting:
                     wait(clock)
                     continue
                 began = clock.now()
-                self._matches[relation.alias].take(batch)
+                self._beside[relation.alias].take(batch)
                 seconds = clock.now() - began
                 self._statistics.update(("scan", number), batch.num_rows, batch.num_rows, seconds)
 
     def figures(self) -> tuple[StateFigures, ...]:
         """Return what is held of the relations beside the join."""
-        return tuple(each.figures() for each in self._matches.values())
+        return tuple(each.figures() for each in self._beside.values())
 
     def meet(self, batch: TupleBatch, predicates: Sequence[int], label: str) -> list[TupleBatch]:
         """Return what is left of a batch when its tuples have met some predicates, all of them each.

@@ -6,6 +6,8 @@
 * Tuples that several relations of a self-join share are built before anything rejects them.
 * A predicate that is not deterministic keeps its place among the predicates. Where several are
   ready at once, a tuple may meet them all in one go (a profile).
+* Tuples that span all relations are widened by left joins, in any order that their conditions allow: once
+  they are built, for a SteM would get them as often as they have matches.
 * What a predicate raised for a tuple is settled when nothing is left that could reject the tuple.
 """
 
@@ -15,7 +17,7 @@ from collections.abc import Callable, Sequence
 
 from millrace.engine.graph import QueryGraph
 from millrace.engine.operator import Build, Operator, Profiling, Select, Settle
-from millrace.engine.tuples import Signature, is_complete, ready_predicates
+from millrace.engine.tuples import Signature, is_complete, ready_outer, ready_predicates
 
 
 class Legality:
@@ -28,6 +30,7 @@ class Legality:
         profile: Of all predicates that are ready.
         settle: Of all predicates that raised.
         joins: Returns the joins that are legal for a signature.
+        outer: By left join; their numbers follow those of the predicates.
     """
 
     def __init__(
@@ -38,6 +41,7 @@ class Legality:
         profile: Profiling,
         settle: Settle,
         joins: Callable[[Signature], Sequence[Operator]],
+        outer: Sequence[Operator] = (),
     ) -> None:
         self._graph = graph
         self._builds = builds
@@ -45,6 +49,7 @@ class Legality:
         self._profile = profile
         self._settle = settle
         self._joins = joins
+        self._outer = outer
 
     def of(self, signature: Signature) -> Sequence[Operator]:
         """Return every legal operator for tuples that are no results; none: they leave the dataflow."""
@@ -58,7 +63,8 @@ class Legality:
         if is_complete(signature, graph):
             return (self._settle,)
         if signature.span == graph.everything:
-            return self._ready(signature)
+            outer = (self._outer[i - len(self._selects)] for i in ready_outer(signature, graph))
+            return (*self._ready(signature), *outer)
         legal = self._joins(signature)
         return (*self._ready(signature), *legal) if legal else ()
 

@@ -114,7 +114,7 @@ class BlockRun(ABC):
         self._called = any(isinstance(p, Call) for p in spec.residuals)
         self._statistics = RunStatistics([r.alias for r in spec.sources], self._window(options))
         selections = selections_of(spec, self._clock, options, given.get("callers"))
-        self._selecting = Selecting(self._graph, selections, self._statistics.accounts)
+        self._selecting = Selecting(spec, self._graph, selections, self._statistics.accounts)
         self._watch = given.get("watch") or Watch()
         self._seconds = 0.0
 

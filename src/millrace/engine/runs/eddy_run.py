@@ -121,7 +121,13 @@ class EddyRun(BlockRun):
             for stem, alias in zip(self._stems, self._spec.aliases, strict=True)
         ]
         legality = Legality(
-            self._graph, builds, selecting.selects, selecting.profile, selecting.settlement, self._state.joins
+            self._graph,
+            builds,
+            selecting.selects,
+            selecting.profile,
+            selecting.settlement,
+            self._state.joins,
+            selecting.outer,
         )
         called = self._called
         # What a user's predicate says of a few tuples is worth more than the time that small batches take.

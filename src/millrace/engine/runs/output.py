@@ -98,7 +98,7 @@ class Output:
         self._size, self._most = batch_size, most
         self._columns: dict[int, list[tuple[int, str]]] = {}  # by relation: places in the output, and names
         for place, o in enumerate(spec.output):
-            relation = spec.aliases.index(o.source.relation)
+            relation = spec.visible.index(o.source.relation)
             self._columns.setdefault(relation, []).append((place, o.source.column))
         self._gathered = {relation: [name for _, name in own] for relation, own in self._columns.items()}
         self._ready: list[pa.RecordBatch] = []

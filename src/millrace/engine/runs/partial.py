@@ -33,6 +33,9 @@ def remaining(spec: JoinSpec, graph: QueryGraph, missing: Sequence[str], unbuilt
     Raises:
         InputError: Partial results without these relations cannot be had; it says why.
     """
+    if spec.outer:
+        names = ", ".join(join.relation for join in spec.outer)
+        raise InputError(f"partial results beside a left join with {names}: expected inner joins alone")
     for alias in missing:
         if alias not in spec.aliases:
             raise InputError(f"partial results without {alias!r}: {near(alias, spec.aliases)}")

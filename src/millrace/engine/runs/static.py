@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from millrace.engine.architectures.index_joins import IndexJoins
 from millrace.engine.arrivals.schedule import STALLED, Source
-from millrace.engine.operator import Build, Join, Step, Work
+from millrace.engine.operator import Build, Join, Operator, Step, Work
 from millrace.engine.operators.index_join import IndexJoin
 from millrace.engine.relations import RelationStore
 from millrace.engine.runs.block_run import BlockRun, Given
@@ -27,7 +27,7 @@ from millrace.engine.state.memory import held_by
 from millrace.engine.state.stair import StairProbe
 from millrace.engine.state.stem import SteM
 from millrace.engine.trees import edge_names
-from millrace.engine.tuples import TupleBatch, is_complete, is_result, ready_predicates
+from millrace.engine.tuples import TupleBatch, is_complete, is_result, ready_outer, ready_predicates
 from millrace.errors import InputError
 from millrace.options import Options
 
@@ -132,19 +132,24 @@ class StaticPlan(BlockRun):
         for batch in self._made(below, arrived):
             self._statistics.route(batch)
             join.awaited = any(other.span >> stem.number & 1 and not stem.complete for stem in self._stems)
-            step = self._step(join, batch.signature, batch, fresh=True)
-            while True:
-                self._flying.append((join, batch if step.rest is None else step.rest))
-                self._watch.look()
-                for found in step.batches:
-                    if not is_result(found.signature, self._graph):
-                        self._statistics.intermediate += found.size
-                    if found.size:
-                        yield from self._selected(found)
-                self._flying.pop()
-                if step.rest is None:
-                    break
-                step = self._step(join, batch.signature, step.rest, fresh=False)
+            for found in self._steps(join, batch):
+                yield from self._selected(found)
+
+    def _steps(self, operator: Operator, batch: TupleBatch) -> Iterator[TupleBatch]:
+        """Yield what an operator makes of a batch, each piece before the next one is made."""
+        step = self._step(operator, batch.signature, batch, fresh=True)
+        while True:
+            self._flying.append((operator, batch if step.rest is None else step.rest))
+            self._watch.look()
+            for found in step.batches:
+                if not is_result(found.signature, self._graph):
+                    self._statistics.intermediate += found.size
+                if found.size:
+                    yield found
+            self._flying.pop()
+            if step.rest is None:
+                break
+            step = self._step(operator, batch.signature, step.rest, fresh=False)
 
     def _selected(self, batch: TupleBatch) -> Iterator[TupleBatch]:
         """Yield what predicates that can be applied leave of a batch."""
@@ -157,6 +162,10 @@ class StaticPlan(BlockRun):
             elif ready:
                 select = self._selecting.selects[ready[0]]
                 waiting += self._step(select, batch.signature, batch, fresh=True).batches
+            elif outer := ready_outer(batch.signature, self._graph):
+                probe = self._selecting.outer[outer[0] - len(self._selecting.selects)]
+                for widened in self._steps(probe, batch):
+                    yield from self._selected(widened)
             elif is_complete(batch.signature, self._graph) and batch.signature.raised:
                 waiting.append(self._selecting.settle(batch))
             else:

@@ -53,7 +53,7 @@ def inequalities(spec: JoinSpec, relation: int) -> tuple[Inequality, ...]:
                 mine, bound, seen = left, right, str(op)
                 if right.relation == alias:
                     mine, bound, seen = right, left, _TURNED[op]
-                if mine.relation == alias:
+                if mine.relation == alias and bound.relation in spec.aliases:
                     other = spec.aliases.index(bound.relation)
                     found.append(Inequality(number, mine.column, seen, other, bound.column, kind))
     return tuple(found)

@@ -1,0 +1,193 @@
+"""Relations beside the join: built before the first tuple comes, so that "no match" is certain.
+
+Tuples of the join look for matches in them by keys, and by what else has to be true of a match. Nulls are
+SQL's: a null key matches nothing, and a condition that is not known is no match.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from millrace.engine.evaluation import evaluate, widen
+from millrace.engine.expressions import ColumnRef, Exists, LeftJoin, beside, columns_of
+from millrace.engine.figures import StateFigures
+from millrace.engine.kernels import Multimap, Walk
+from millrace.engine.operators.selection import columns_by_relation
+from millrace.engine.relations import BATCH_BYTES, KeyColumn, RelationStore, codes, keyed, slices
+from millrace.engine.state.matching import combined
+from millrace.engine.tuples import TupleBatch
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+
+@dataclass(frozen=True, eq=False)
+class Search:
+    """Tuples that look for their matches.
+
+    Attributes:
+        batch: The tuples.
+        columns: What they are looked up by, an array a key,
+        coded: and its codes.
+        asking: Positions of the tuples without a null key.
+        walk: How far they have got.
+    """
+
+    batch: TupleBatch
+    columns: Sequence[pa.Array]
+    coded: Sequence[Array]
+    asking: Array
+    walk: Walk
+
+
+class BesideRelation:
+    """A relation beside the join.
+
+    Args:
+        asks: What a match is.
+        schema: The relation's columns.
+        aliases: The block's relations, by number.
+        name: For reports.
+        read: For a left join, the columns that are read of matches; None for what only asks for them.
+
+    Attributes:
+        rows: Tuples of it that have come.
+        has_null: Whether some of them has a null key.
+        decided: Whether equal codes are a match.
+        index: The tuples without a null key by their keys' codes.
+        store: What is read of these tuples; nothing where equal codes decide and nothing is read. For a left
+            join its first row, number 0, is the one of nulls that tuples without a match get.
+    """
+
+    def __init__(
+        self,
+        asks: Exists | LeftJoin,
+        schema: pa.Schema,
+        aliases: Sequence[str],
+        name: str,
+        read: Collection[str] | None = None,
+    ) -> None:
+        self.name = name
+        self.rows = 0
+        self.has_null = False
+        self.index = Multimap()
+        self._asks = asks
+        self._condition = asks.condition
+        self._number = {alias: i for i, alias in enumerate(aliases)}
+        columns = [(key.left.ref, key.right.ref.column) for key in asks.keys]  # type: ignore[union-attr]
+        kinds = [key.type for key in asks.keys]
+        self._outer = [ref for ref, _ in columns]
+        self._keys = [KeyColumn(name, kind) for (_, name), kind in zip(columns, kinds, strict=True)]
+        # What equal codes decide needs no look at the tuples, so they are not kept.
+        same = len(self._keys) == 1 and self._keys[0].exact
+        self.decided = same and asks.condition is None
+        kept = {key.name for key in self._keys if not key.exact} | set(read or ())
+        if asks.condition is not None:
+            kept |= {r.column for r in columns_of(asks.condition) if r.relation == asks.relation}
+        self._reads = columns_by_relation(columns_of(asks), aliases)
+        self._compared = [name for name in beside(asks) if name in kept]
+        self._kept = [name for name in schema.names if name in kept]
+        self._coded = () if same else tuple(self._keys)
+        self.store = RelationStore(pa.schema([schema.field(name) for name in self._kept]), self._coded)
+        self._first = 0 if read is None else 1
+        if self._first and (self._kept or self._coded):
+            self.store.append(_nulls(self.store.schema), [np.zeros(1, np.int64)] * len(self._coded))
+
+    def take(self, batch: pa.RecordBatch) -> None:
+        """Take tuples of the relation; all of them come before the first tuple of the join."""
+        self.rows += batch.num_rows
+        chunk, coded = keyed(batch, self._keys)
+        self.has_null |= chunk.num_rows < batch.num_rows
+        if not chunk.num_rows:
+            return
+        self.index.insert(combined(coded))
+        if self._kept or self._coded:
+            self.store.append(chunk.select(self._kept), coded if self._coded else [])
+
+    def search(self, batch: TupleBatch) -> Search:
+        """Begin to look for the matches of tuples."""
+        columns = [gathered(batch, ref, self._number) for ref in self._outer]
+        coded = [codes(column, key.type) for column, key in zip(columns, self._keys, strict=True)]
+        valid = np.ones(batch.size, np.bool_)
+        for _, known in coded:
+            if known is not None:
+                valid &= known
+        asking, own = np.flatnonzero(valid), [c for c, _ in coded]
+        walk = self.index.probe(combined([c if len(asking) == len(c) else c[asking] for c in own]))
+        return Search(batch, columns, own, asking, walk)
+
+    def matches(self, search: Search, limit: int) -> Iterator[tuple[Array, Array]]:
+        """Yield the next matches, of about ``limit`` pairs: positions of tuples, and rows of the relation."""
+        left, right = self.index.matches(search.walk, limit)
+        left, right = search.asking[left], right + np.int32(self._first)
+        if self.decided:
+            yield left, right
+            return
+        for part in slices(self._widths(search.batch, left, right), len(left), BATCH_BYTES):
+            yield self._matching(search, left[part], right[part])
+
+    def _widths(self, batch: TupleBatch, left: Array, right: Array) -> Iterator[Array | None]:
+        yield self.store.widths(self._compared, right, BATCH_BYTES)
+        for relation, names in self._reads.items():
+            yield batch.stores[relation].widths(names, batch.rows[relation][left], BATCH_BYTES)
+
+    def _matching(self, search: Search, left: Array, right: Array) -> tuple[Array, Array]:
+        """Return the pairs that match, of those whose keys' codes are alike."""
+        if self._coded:
+            same = self._same(search, left, right)
+            left, right = left[same], right[same]
+        if self._condition is not None and len(left):
+            true = self._satisfied(search.batch, left, right)
+            left, right = left[true], right[true]
+        return left, right
+
+    def _same(self, search: Search, left: Array, right: Array) -> Array:
+        """Return which pairs agree on every key."""
+        same = np.ones(len(left), np.bool_)
+        keys = zip(self._keys, search.columns, search.coded, strict=True)
+        for number, (key, column, own) in enumerate(keys):
+            same &= own[left] == self.store.coded(number, right)
+            if not key.exact:
+                mine = widen(column.take(pa.array(left)), key.type)
+                equal = pc.equal(mine, widen(self.store.gather(key.name, right), key.type))
+                same &= equal.to_numpy(zero_copy_only=False)
+        return same
+
+    def _satisfied(self, batch: TupleBatch, left: Array, right: Array) -> Array:
+        """Return for which pairs the condition is true."""
+        assert self._condition is not None
+        values = {}
+        for ref in set(columns_of(self._condition)):
+            if ref.relation == self._asks.relation:
+                values[ref] = self.store.gather(ref.column, right)
+            else:
+                values[ref] = gathered(batch, ref, self._number, left)
+        truth = evaluate(self._condition, values)
+        result: Array = pc.fill_null(truth, False).to_numpy(zero_copy_only=False)
+        return result
+
+    def figures(self) -> StateFigures:
+        """Return what is held."""
+        size = self.store.nbytes + self.index.nbytes
+        return StateFigures(self.name, self.index.rows, size, inserted=self.rows)
+
+
+def _nulls(schema: pa.Schema) -> pa.RecordBatch:
+    """Return one row of nulls; without columns too."""
+    columns = [pa.nulls(1), *(pa.nulls(1, field.type) for field in schema)]
+    rows = pa.record_batch(columns, ["", *schema.names]).select(schema.names)
+    return rows.cast(schema) if schema.names else rows
+
+
+def gathered(
+    batch: TupleBatch, ref: ColumnRef, number: Mapping[str, int], positions: Array | None = None
+) -> pa.Array:
+    """Return a column of the join for every tuple, or for those at some positions."""
+    relation = number[ref.relation]
+    rows = batch.rows[relation]
+    return batch.stores[relation].gather(ref.column, rows if positions is None else rows[positions])

@@ -1,0 +1,107 @@
+"""Left outer joins: a tuple that spans the block is widened by its matches in a relation beside the join.
+
+The join with every other relation comes first, for it decides which tuples there are; see
+:meth:`millrace.engine.graph.QueryGraph.of`. Among themselves left joins may come in any order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from millrace.engine.expressions import LeftJoin
+from millrace.engine.operator import Estimate, Probe, Step
+from millrace.engine.operators.beside import BesideRelation, Search
+from millrace.engine.tuples import Signature, TupleBatch
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+
+@dataclass(eq=False)
+class _Widening:
+    """Tuples that are being widened.
+
+    Attributes:
+        batch: The tuples.
+        search: How they look for matches.
+        matched: Which of them have one, as far as is known.
+        origin: Source tuples that the next piece stands for.
+    """
+
+    batch: TupleBatch
+    search: Search
+    matched: Array
+    origin: int
+
+
+class OuterProbe(Probe):
+    """Widens tuples by a relation beside the join.
+
+    Args:
+        number: Of the left join, behind the block's residual predicates: the done bit that it sets.
+        relation: The number of the relation.
+        join: The left join.
+        schema: The columns of the relation,
+        read: and those that are read of its matches.
+        aliases: The relations that tuples have components of, by number.
+
+    Attributes:
+        beside: The relation.
+    """
+
+    def __init__(
+        self,
+        number: int,
+        relation: int,
+        join: LeftJoin,
+        schema: pa.Schema,
+        read: Collection[str],
+        aliases: Sequence[str],
+    ) -> None:
+        super().__init__(relation, f"LeftJoin({join.relation})", join.relation)
+        self.beside = BesideRelation(join, schema, aliases, self.name, read)
+        self._bit = 1 << number
+
+    def estimate(self, signature: Signature, *, alone: bool) -> Estimate:
+        """Return the tuples that a key has, at least the one of nulls."""
+        index = self.beside.index
+        return Estimate(self.label, max(1.0, index.rows / max(1, index.distinct)))
+
+    def start(self, batch: TupleBatch) -> _Widening:
+        """Begin to look for matches."""
+        return _Widening(batch, self.beside.search(batch), np.zeros(batch.size, np.bool_), batch.origin)
+
+    def step(self, work: _Widening, limit: int) -> Step:
+        """Return tuples widened by the next matches; with the last ones those that have none."""
+        walk, pairs = work.search.walk, list[tuple[Array, Array]]()
+        if not walk.is_done:
+            pairs += self.beside.matches(work.search, limit)
+        for left, _ in pairs:
+            work.matched[left] = True
+        if walk.is_done:
+            alone = np.flatnonzero(~work.matched)
+            pairs.append((alone, np.zeros(len(alone), np.int32)))
+        left, right = (np.concatenate(each) for each in zip(*pairs, strict=True))
+        widened = self._widened(work, left, right)
+        work.origin = 0
+        return Step((widened,), widened.size, None if walk.is_done else work)
+
+    def _widened(self, work: _Widening, left: Array, right: Array) -> TupleBatch:
+        """Return tuples at these positions, with these rows of the relation."""
+        batch = work.batch
+        signature = batch.signature.having(done=batch.signature.done | self._bit)
+        if len(left) == batch.size and (left == np.arange(batch.size)).all():
+            taken = replace(batch, origin=work.origin)  # exactly one match for each
+        else:
+            taken = batch.take(left, origin=work.origin)
+        return replace(
+            taken,
+            signature=signature,
+            rows={**taken.rows, self.target: right},
+            stores={**taken.stores, self.target: self.beside.store},
+            path=(*batch.path, self.label),
+        )
