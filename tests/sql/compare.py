@@ -39,11 +39,12 @@ def bags(frames: Mapping[str, DataFrame]) -> dict[str, Counter[str]]:
 def taken(found: Query) -> str:
     """The blocks as ``a b|c d+``, with what they look for matches in as ``+e`` and ``-e`` (semi and anti).
 
-    What one condition asks is written ``+e/-f``. A ``+`` at the end says that tasks aggregate.
+    What they left-join is ``?e``. What one condition asks is written ``+e/-f``. A ``+`` at the end says that tasks aggregate.
     """
     names = []
     for block in found.blocks:
         asked = [[*exists_in(p)] for p in block.join.residuals]
         signs = ["/".join(f"{'-' if e.negated else '+'}{e.relation}" for e in each) for each in asked if each]
+        signs = [*(f"?{each.relation}" for each in block.join.outer), *signs]
         names.append(" ".join([*block.join.aliases, *signs]) + ("+" if block.aggregate else ""))
     return "|".join(names)

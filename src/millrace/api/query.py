@@ -236,7 +236,7 @@ def _shape(block: Block) -> BlockShape:
     return BlockShape(
         tuple(relation.alias for relation in join.sources),
         tuple((*e.relations, str(e)) for e in join.equalities),
-        tuple(show(predicate) for predicate in join.residuals),
+        tuple(show(each) for each in (*join.residuals, *join.outer)),
     )
 
 

@@ -392,7 +392,7 @@ def and_all(predicates: tuple[Predicate, ...]) -> Predicate | None:
     return predicates[0] if len(predicates) == 1 else And(predicates)
 
 
-def show(node: Predicate | Value) -> str:
+def show(node: Predicate | Value | LeftJoin) -> str:
     """Return the expression as readable SQL, for plans and reports."""
     match node:
         case Column(ref):
@@ -415,6 +415,8 @@ def show(node: Predicate | Value) -> str:
             return f"{node.spec.name}({', '.join(map(show, node.arguments))})"
         case Exists():
             return _show_exists(node)
+        case LeftJoin(relation):
+            return f"LEFT JOIN {relation} ON {_show_terms(node)}"
         case Not(arg):
             return f"NOT ({show(arg)})"
         case And(args):
@@ -462,7 +464,11 @@ def _show_exists(node: Exists) -> str:
         (key,) = node.keys
         words = [show(key.left), "NOT IN (SELECT", show(key.right), "FROM", node.relation]
     else:
-        terms = " AND ".join(map(show, node.keys if node.condition is None else (*node.keys, node.condition)))
+        terms = _show_terms(node)
         word = "NOT EXISTS" if node.negated else "EXISTS"
         words = [word, "(SELECT * FROM", node.relation, "WHERE", terms]
     return " ".join(words) + ")"
+
+
+def _show_terms(node: Exists | LeftJoin) -> str:
+    return " AND ".join(map(show, node.keys if node.condition is None else (*node.keys, node.condition)))

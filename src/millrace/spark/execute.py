@@ -222,7 +222,7 @@ class _Assembly:
         if aggregate is not None:
             source = {column.name: column.source.relation for column in join.output}
             owners = {source[key] for key in aggregate.keys}
-        numbers = [number for number, alias in enumerate(join.aliases) if alias in owners]
+        numbers = [number for number, relation in enumerate(join.sources) if relation.alias in owners]
         rows = int(max(map(self._passing_rows, numbers), default=0))
         return rows * (1 + min(len(self._block.schema), _MOST_COLUMNS))
 
@@ -351,7 +351,9 @@ class _Assembly:
             comma = "" if size.is_lookup else ","
             text += f"{comma} columns {', '.join(relation.schema.names) or 'none'}"
             text += ", each tuple once" if relation.distinct else ""
-            text += ", looked through for matches" if relation in join.beside else ""
+            if number >= len(join.relations):
+                widens = relation.alias in (each.relation for each in join.outer)
+                text += ", left-joined" if widens else ", looked through for matches"
             text += f"; {placement.modes[number].value}"
             if placement.modes[number] is Mode.SHUFFLED and (copies := placement.cube.copies(number)) > 1:
                 text += f", {copies} copies"
@@ -362,6 +364,7 @@ class _Assembly:
             state = architecture_of(join, self._options, looked_up=self._lookups is not None)
             lines.append(f"  join state: {state.name}, because {state.because}")
         lines += [f"  on {equality}" for equality in join.equalities]
+        lines += [f"  {show(each)}" for each in join.outer]
         lines += [f"  where {show(predicate)}" for predicate in join.residuals]
         lines += [f"  weaker: {text}" for limits in self._registered for text in limits.weakened_guarantees]
         return "\n".join(lines)

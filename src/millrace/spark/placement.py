@@ -91,7 +91,7 @@ def place(
 
     Args:
         join: The block.
-        sizes: Of its relations, and behind them of the semi-joined ones.
+        sizes: Of its relations, and behind them of those beside the join.
         options: The run's settings.
         parallelism: Number of tasks that keep Spark busy.
         bound: The relations that are looked up, by number, with the bind columns of their indexes.
@@ -118,20 +118,27 @@ def place(
 
 
 def choose_cube(join: JoinSpec, sizes: Sequence[float], cells: int, fixed: Sequence[bool]) -> Cube:
-    """Return the cube for a block, semi-joined relations included; see :func:`hypercube.choose`.
+    """Return the cube for a block, relations beside the join included; see :func:`hypercube.choose`.
 
     What has no class of its own goes to every cell. The keys of EXISTS and NOT EXISTS partition like a
     join's, but a tuple with a null key passes NOT EXISTS, and may pass an OR: it has to stay where nothing
     else rejects it. ``NOT IN`` needs to know of every null, and whether there is any tuple at all.
+
+    Those of left joins do as well: one cell has a tuple, and all that it can match. A key that is a column of
+    another left-joined relation does not: the cells that have none of its tuples would say "no match" too.
     """
     plain = JoinSpec(join.sources, join.equalities)
     staying: set[tuple[int, str]] = set()  # columns whose nulls stay where tuples are partitioned by them
-    semijoins = [(each, each is p and not each.negated) for p in join.residuals for each in exists_in(p)]
-    for semijoin, needed in sorted(semijoins, key=lambda pair: not pair[1]):
-        for key in () if semijoin.null_aware else semijoin.keys:
+    exists = [(each, each is p and not each.negated) for p in join.residuals for each in exists_in(p)]
+    asking = [(each.keys, needed) for each, needed in exists if not each.null_aware]
+    asking += [(each.keys, False) for each in join.outer]
+    for keys, needed in sorted(asking, key=lambda pair: not pair[1]):
+        for key in keys:
             assert isinstance(key.left, Column)
             assert isinstance(key.right, Column)
             left, right = key.left.ref, key.right.ref
+            if left.relation not in join.aliases:
+                continue
             if not needed:
                 # One column of the relation would tie two others to each other, which need not be equal.
                 if _is_key(plain, right, key.type):

@@ -128,6 +128,6 @@ def with_sizes(join: JoinSpec, scans: Mapping[str, Scan | InlineTable], task: in
 
 
 def with_sources(join: JoinSpec, sources: Sequence[RelationSpec]) -> JoinSpec:
-    """Return a block with other descriptions of its relations, semi-joined ones last."""
+    """Return a block with other descriptions of its relations, those beside the join last."""
     joined = len(join.relations)
     return replace(join, relations=tuple(sources[:joined]), beside=tuple(sources[joined:]))

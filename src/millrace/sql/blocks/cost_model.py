@@ -11,7 +11,7 @@ from sqlglot import exp
 
 from millrace.spark.session import default_parallelism, start_seconds
 from millrace.sql.blocks.join_graph import JoinGraph
-from millrace.sql.blocks.subqueries import semi_joined
+from millrace.sql.blocks.subqueries import relations_beside
 from millrace.sql.context import PlanContext
 from millrace.sql.session.tables import Catalog, dotted
 from millrace.sql.syntax.parse import Statement
@@ -41,7 +41,7 @@ def why_not_worth(graph: JoinGraph, group: list[str]) -> str | None:
     if any(context.is_streaming(each.relation.node) for each in inputs):
         return None
     counts = [each.table.rows if each.table else _rows(context, each.relation.node) for each in inputs]
-    counts += [_rows(context, node, (*_REDUCING, exp.Join)) for node in semi_joined(graph)]
+    counts += [_rows(context, node, (*_REDUCING, exp.Join)) for node in relations_beside(graph)]
     if None in counts:
         return None
     rows = sum(count for count in counts if count is not None)

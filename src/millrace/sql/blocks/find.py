@@ -16,7 +16,13 @@ from millrace.sql.blocks.cost_model import why_not_worth
 from millrace.sql.blocks.derived import DerivedColumns
 from millrace.sql.blocks.event_times import check_streams, event_times, share_streams, together
 from millrace.sql.blocks.join_graph import JoinGraph, JoinInput
-from millrace.sql.blocks.subqueries import semi_joined, take_semi_joins, why_joined_as_sets
+from millrace.sql.blocks.subqueries import (
+    OuterJoin,
+    relations_beside,
+    take_left_joins,
+    take_semi_joins,
+    why_joined_as_sets,
+)
 from millrace.sql.context import PlanContext
 from millrace.sql.expr.translate import Translator, constant_operands
 from millrace.sql.plan import BlockPlan
@@ -69,11 +75,12 @@ def _take(context: PlanContext, scope: Scope) -> Rewriting | None:
         raise Unsupported(
             "a condition of an inner join that only Spark evaluates, below a RIGHT or FULL join"
         )
+    outer = [take_left_joins(graph, group) if graph.source.whole else [] for group in groups]
     graph.check_certain()
-    inputs = [graph.inputs[alias] for alias in inside]
+    inputs = [*(graph.inputs[alias] for alias in inside), *graph.outer.values()]
     rewriting = Rewriting(graph, inputs)
-    for group in groups:
-        _plan(graph, group, rewriting)
+    for group, left_joins in zip(groups, outer, strict=True):
+        _plan(graph, group, left_joins, rewriting)
     return rewriting
 
 
@@ -81,7 +88,7 @@ def _add_inputs(graph: JoinGraph) -> bool:
     """Add the relations that a block may take; tell whether there are enough of them for one."""
     context = graph.context
     movable = [(n, step.relation) for n, step in enumerate(graph.steps) if step.movable and step.relation]
-    alone = any(context.lookup(relation) for _, relation in movable) or any(semi_joined(graph))
+    alone = any(context.lookup(relation) for _, relation in movable) or any(relations_beside(graph))
     if len(movable) < 2 and not alone:
         if len(graph.steps) > 1:
             raise Unsupported("no two relations joined by an inner join")
@@ -176,7 +183,7 @@ def _groups(graph: JoinGraph) -> list[list[str]]:
     grouped = {alias for group in groups for alias in group}
     groups += [[alias] for alias in inputs if alias not in grouped and _is_alone(graph, alias)]
     # A lone relation is a block too if conditions ask for matches in others.
-    return groups or ([inputs] if len(inputs) == 1 and any(semi_joined(graph)) else [])
+    return groups or ([inputs] if len(inputs) == 1 and any(relations_beside(graph)) else [])
 
 
 def _is_alone(graph: JoinGraph, alias: str) -> bool:
@@ -218,7 +225,7 @@ def _check_lone(graph: JoinGraph, *, matched: bool) -> None:
         raise Unsupported("a relation whose rows Spark joins with those of a correlated subquery")
 
 
-def _plan(graph: JoinGraph, group: list[str], rewriting: Rewriting) -> None:
+def _plan(graph: JoinGraph, group: list[str], outer: list[OuterJoin], rewriting: Rewriting) -> None:
     """Plan one block: where its rows come from, its join, and its place in the rewritten text."""
     context, conditions = graph.context, graph.conditions
     inputs = [graph.inputs[alias] for alias in group]
@@ -226,7 +233,7 @@ def _plan(graph: JoinGraph, group: list[str], rewriting: Rewriting) -> None:
     residuals = [p for p in conditions.residuals if relations_of(p) & set(group)]
     semi_joins = take_semi_joins(graph, group) if graph.source.whole else []
     if len(inputs) == 1 and not inputs[0].lookup:
-        _check_lone(graph, matched=bool(semi_joins))
+        _check_lone(graph, matched=bool(semi_joins or outer))
     scans = [scan for semi_join in semi_joins for scan in semi_join.scans]
     sets: list[RelationSpec] = []
     if why_joined_as_sets(graph, group) is not None:
@@ -239,10 +246,11 @@ def _plan(graph: JoinGraph, group: list[str], rewriting: Rewriting) -> None:
     access = bind(inputs, sets, equalities, conditions.filters, scans=not streams)
     equalities, residuals = access.equalities, [*residuals, *access.residuals]
     ends = [ref for equality in equalities for ref in equality.ends]
-    output = rewriting.add_output(inputs, ends)
+    output = rewriting.add_output([*inputs, *(each.input for each in outer)], ends)
     times = event_times(graph, group)
     clocks = set() if times is None else {ColumnRef(*time) for time in times.columns.items()}
     read = {*ends, *clocks, *(ref for p in residuals for ref in columns_of(p))}
+    read |= {ref for each in outer for ref in columns_of(each.join)}
     read |= {column.source for column in output.columns}
     roles = share_streams(graph, times, read)
     specs: list[RelationSpec] = []
@@ -258,6 +266,7 @@ def _plan(graph: JoinGraph, group: list[str], rewriting: Rewriting) -> None:
             in_cells = times is not None and join_input.alias in times.columns
             spec, rows[join_input.alias] = join_input.rows(context, columns, conditions, in_cells=in_cells)
         specs.append(spec)
+    scans += [each.rows(read) for each in outer]
     rows |= {other.alias: rows[lead.alias] for lead, *others in roles for other in others}
     specs += [*sets, *(spec for spec, _ in access.constants)]
     rows |= {spec.alias: scan for spec, scan in scans}
@@ -272,6 +281,7 @@ def _plan(graph: JoinGraph, group: list[str], rewriting: Rewriting) -> None:
         output.columns,
         output.counting,
         () if sets else tuple(spec for spec, _ in scans),
+        tuple(each.join for each in outer),
     )
     native = [c for c in conditions.above if context.calls.of(c.node) is None]
     above = tuple(conjunct.shown(context.shown) for conjunct in native)

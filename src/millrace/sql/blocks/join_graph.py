@@ -8,7 +8,7 @@ t(__c0, __c1, …)``, and a condition in it names them so. No name in it can mea
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
@@ -247,6 +247,7 @@ class JoinGraph:
         scope: The SELECT.
         source: Its FROM clause.
         inputs: The relations that a block may take, by alias.
+        outer: The relations of LEFT joins that a block takes, by alias.
         conditions: What links and filters them, by who evaluates it.
     """
 
@@ -254,6 +255,7 @@ class JoinGraph:
     scope: Scope
     source: FromClause
     inputs: dict[str, JoinInput] = field(default_factory=dict)
+    outer: dict[str, JoinInput] = field(default_factory=dict)
     conditions: SplitConjuncts = field(default_factory=SplitConjuncts)
     _keys: dict[FromClause, list[UsingKeys]] = field(default_factory=dict, init=False, repr=False)
 
@@ -282,7 +284,11 @@ class JoinGraph:
 
     def input_of(self, relation: Relation) -> JoinInput | None:
         """Return the input that a relation is."""
-        return next((i for i in self.inputs.values() if i.relation is relation), None)
+        return next((i for i in self._taken() if i.relation is relation), None)
+
+    def _taken(self) -> Iterator[JoinInput]:
+        yield from self.inputs.values()
+        yield from self.outer.values()
 
     def column_of(self, attribute: Attribute) -> AliasedField | None:
         """Return the alias and the column that an attribute is, None if it is no column of an input."""
@@ -382,8 +388,7 @@ class JoinGraph:
         """
         statement, columns = self.context.statement, self.context.names.columns
         start, end = statement.span(self.scope.select) if statement.has_span(self.scope.select) else (0, 0)
-        inputs = self.inputs.values()
-        named = {name.lower() for i in inputs for name in (*i.names, *columns(i.relation))}
+        named = {name.lower() for i in self._taken() for name in (*i.names, *columns(i.relation))}
         parsed = {part.meta.get("start") for part in parts if isinstance(part, exp.Identifier)}
         syntax = {part.name.lower() for part in parts if isinstance(part, exp.Var)}
         syntax |= {part.sql().lower() for part in parts if isinstance(part, exp.DataType)}

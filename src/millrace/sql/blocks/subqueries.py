@@ -1,8 +1,9 @@
-"""Semi joins of a block: EXISTS, IN, their negations, and SEMI and ANTI joins.
+"""Relations beside a block's join: those of EXISTS, IN, their negations, and of SEMI, ANTI and LEFT joins.
 
 Each becomes a relation with the columns that decide a match, which is searched for matches, and an
-:class:`~millrace.engine.expressions.Exists` over them. Of the conditions that read both sides, equalities of
-two columns are its keys, and what else Millrace evaluates is what a match has to satisfy too. The relation
+:class:`~millrace.engine.expressions.Exists` over them, or a :class:`~millrace.engine.expressions.LeftJoin`. Of
+the conditions that read both sides, equalities of two columns are its keys, and what else Millrace evaluates
+is what a match has to satisfy too. The relation of a LEFT join also has the columns that are read above. It
 has one of two forms:
 
 - :class:`_Relation`: one relation, with the conditions that read it alone as its filters. Files are scanned
@@ -25,7 +26,19 @@ from pyspark.errors import PySparkException
 from pyspark.sql import types as t
 from sqlglot import exp
 
-from millrace.engine.expressions import And, Column, Compare, Exists, Not, Or, Predicate, and_all, beside
+from millrace.engine.expressions import (
+    And,
+    Column,
+    ColumnRef,
+    Compare,
+    Exists,
+    LeftJoin,
+    Not,
+    Or,
+    Predicate,
+    and_all,
+    beside,
+)
 from millrace.engine.spec import Equality, RelationSpec
 from millrace.spark.block import FrameInput, Input
 from millrace.sql.aggregation.calls import aggregates, is_windowed
@@ -78,6 +91,47 @@ class SemiJoins:
         return [edge for key in self.predicate.keys if (edge := as_equality(key)) is not None]
 
 
+@dataclass(frozen=True, eq=False)
+class OuterJoin:
+    """A LEFT join that a block evaluates.
+
+    Attributes:
+        join: The join.
+        input: The relation that it adds.
+    """
+
+    join: LeftJoin
+    input: JoinInput
+    _relation: _Relation
+
+    def rows(self, read: Collection[ColumnRef]) -> _Scan:
+        """Return the relation with the columns that decide a match, and those of ``read``."""
+        own = {ref.column for ref in read if ref.relation == self.join.relation}
+        return self._relation.rows({*beside(self.join), *own})
+
+
+def take_left_joins(graph: JoinGraph, group: Collection[str]) -> list[OuterJoin]:
+    """Take the LEFT joins that a block can evaluate; what it cannot stays above, with a reason.
+
+    What else the clause joins may come behind: ``(a LEFT JOIN x) LEFT JOIN b`` is
+    ``(a LEFT JOIN b) LEFT JOIN x``, as long as the ON of ``b`` reads nothing of ``x``.
+    """
+    conditions, context = graph.conditions, graph.context
+    finder, taken = _Finder(graph, group), list[OuterJoin]()
+    for number, step in enumerate(graph.steps):
+        if not step.is_left or number in conditions.steps or not finder.is_read_by(step):
+            continue
+        try:
+            taken.append(finder.left_join(step, number))
+        except Unsupported as error:
+            name = "" if step.relation is None else f" {step.relation.alias}"
+            context.reasons.append(f"{step.item.keyword}{name}: {error}")
+        else:
+            conditions.steps.add(number)
+            conditions.used += map(Conjunct, step.conditions)
+    return taken
+
+
 def take_semi_joins(graph: JoinGraph, group: Collection[str]) -> list[SemiJoins]:
     """Take what a block can evaluate out of the conditions; what it cannot stays above, with a reason."""
     conditions, context = graph.conditions, graph.context
@@ -117,9 +171,11 @@ def why_joined_as_sets(graph: JoinGraph, group: Iterable[str]) -> str | None:
     return None
 
 
-def semi_joined(graph: JoinGraph) -> Iterator[exp.Expr]:
-    """Yield the relations of SEMI and ANTI joins, and the queries of EXISTS and IN in conditions."""
-    yield from (step.relation.node for step in graph.steps if step.item.semi and step.relation is not None)
+def relations_beside(graph: JoinGraph) -> Iterator[exp.Expr]:
+    """Yield the relations of SEMI, ANTI and LEFT joins, and the queries of EXISTS and IN in conditions."""
+    for step in graph.steps:
+        if step.relation is not None and (step.item.semi or step.is_left):
+            yield step.relation.node
     for term in graph.source.inner_terms if graph.source.whole else ():
         yield from _queries(term)
 
@@ -165,6 +221,23 @@ class _Finder:
 
     def join(self, step: JoinStep) -> SemiJoins:
         """Return what a SEMI or ANTI join asks."""
+        inner, keys = self._joined(step)
+        conjunct = Conjunct(step.conditions[0] if step.conditions else None)
+        exists, scan = self._exists(inner, keys, negated=step.item.keyword == "LEFT ANTI JOIN")
+        return SemiJoins(exists, [scan], conjunct)
+
+    def left_join(self, step: JoinStep, number: int) -> OuterJoin:
+        """Return the LEFT join of the step of some number; those behind it may read its relation."""
+        self._check_searchable()
+        inner, keys = self._joined(step, number)
+        split, condition = self._split(inner, keys)
+        self._aliases.append(inner.alias)
+        self._group.add(inner.alias)
+        self._graph.outer[inner.alias] = inner.input
+        return OuterJoin(LeftJoin(inner.alias, split, condition), inner.input, inner)
+
+    def _joined(self, step: JoinStep, number: int = 0) -> tuple[_Relation, list[Compare]]:
+        """Return what a step joins, and the keys of its USING."""
         relation = step.relation
         if relation is None or step.item.natural:
             raise Unsupported("a form that Millrace does not read")
@@ -172,16 +245,14 @@ class _Finder:
             raise Unsupported("a hint asks Spark to join it")
         self._check_stable(relation.node)
         self._check_calls(relation.node, *step.conditions)
-        inner = _Relation(self._context, relation, self._aliases, step.terms)
+        inner = _Relation(self._context, relation, self._aliases, step.terms, number, nullable=step.is_left)
         keys = []
         for a, b in self._graph.keys_of(step):
             outer = self._graph.column_of(a)
             if outer is None or outer[0] not in self._group or len(b.sources) != 1:
                 raise Unsupported("USING over columns that are not the block's")
             keys.append(self._key(outer, inner.field(b.sources[0][1])))
-        conjunct = Conjunct(step.conditions[0] if step.conditions else None)
-        exists, scan = self._exists(inner, keys, negated=step.item.keyword == "LEFT ANTI JOIN")
-        return SemiJoins(exists, [scan], conjunct)
+        return inner, keys
 
     def is_read_by(self, step: JoinStep) -> bool:
         """Tell whether a join's condition reads the block."""
@@ -257,6 +328,20 @@ class _Finder:
         self, inner: _Relation | _Query, keys: list[Compare], *, negated: bool, null_aware: bool = False
     ) -> tuple[Exists, _Scan]:
         """Return what keys, and conditions that read both sides, ask of a relation, and the relation."""
+        split, condition = self._split(inner, keys)
+        if null_aware and (len(split) > 1 or condition is not None):
+            raise Unsupported("NOT IN by more than one column, of which some may be null")
+        exists = Exists(inner.alias, split, condition, negated, null_aware)
+        if negated or condition is not None:
+            self._check_searchable()
+        scan = inner.rows(beside(exists))
+        self._aliases.append(inner.alias)
+        return exists, scan
+
+    def _split(
+        self, inner: _Relation | _Query, keys: list[Compare]
+    ) -> tuple[tuple[Compare, ...], Predicate | None]:
+        """Return what conditions that read both sides ask: keys, behind those given, and what else."""
         context, conditions = self._context, list[Predicate]()
         translator = _translator(
             context, lambda node: inner.column(node) or self._outer(node), inner.correlated
@@ -274,15 +359,7 @@ class _Finder:
                     conditions.append(predicate)
         if not keys:
             raise Unsupported("no equality ties it to the block")
-        condition = and_all(tuple(conditions))
-        if null_aware and (len(keys) > 1 or condition is not None):
-            raise Unsupported("NOT IN by more than one column, of which some may be null")
-        exists = Exists(inner.alias, tuple(dict.fromkeys(keys)), condition, negated, null_aware)
-        if negated or condition is not None:
-            self._check_searchable()
-        scan = inner.rows(beside(exists))
-        self._aliases.append(inner.alias)
-        return exists, scan
+        return tuple(dict.fromkeys(keys)), and_all(tuple(conditions))
 
     def _outer(self, node: exp.Column) -> AliasedField | None:
         column = self._graph.column(node)
@@ -314,16 +391,28 @@ class _Finder:
 
 
 class _Relation:
-    """One relation; those of ``terms`` that read nothing else are its filters, the others correlated."""
+    """One relation; those of ``terms`` that read nothing else are its filters, the others correlated.
+
+    Its columns are ``nullable`` where it may be joined as nulls.
+    """
 
     def __init__(
-        self, context: PlanContext, relation: Relation, aliases: Collection[str], terms: Sequence[exp.Expr]
+        self,
+        context: PlanContext,
+        relation: Relation,
+        aliases: Collection[str],
+        terms: Sequence[exp.Expr],
+        step: int = 0,
+        *,
+        nullable: bool = False,
     ) -> None:
         self._context = context
-        self._input = JoinInput.of(context, relation, 0, aliases)
-        if self._input.lookup:
+        self.input = JoinInput.of(context, relation, step, aliases)
+        if self.input.lookup:
             raise Unsupported("it reads a lookup table")
-        self.alias = self._input.alias
+        if nullable:
+            self.input.columns = tuple(replace(column, nullable=True) for column in self.input.columns)
+        self.alias = self.input.alias
         if any(term.find(exp.Query) is not None for term in terms):
             raise Unsupported("a subquery in its condition")
         own, self.correlated = list[exp.Expr](), list[exp.Expr]()
@@ -336,7 +425,7 @@ class _Relation:
             for term in own
         ]
         self._filters = SplitConjuncts.of(
-            filters, translator, lambda _, node: self._input.condition_text(context, node)
+            filters, translator, lambda _, node: self.input.condition_text(context, node)
         )
         for conjunct in self._filters.above:
             raise Unsupported(f"only Spark evaluates {conjunct.shown(context.shown)}")
@@ -344,23 +433,23 @@ class _Relation:
     def _is_read_alone(self, term: exp.Expr) -> bool:
         matches = _meant(self._context, term)
         sources = (source for _, match in matches for source, _ in match.attribute.sources)
-        return all(source is self._input.relation for source in sources)
+        return all(source is self.input.relation for source in sources)
 
     def column(self, node: exp.Column) -> AliasedField | None:
         """Return its column that a name means, None if it means anything else."""
         attribute = self._context.names.attribute(node)
-        if attribute is None or attribute.relation is not self._input.relation:
+        if attribute is None or attribute.relation is not self.input.relation:
             return None
         return self.field(attribute.sources[0][1])
 
     def field(self, place: int) -> AliasedField:
         """Return a column by its place."""
-        return self.alias, self._input.columns[place]
+        return self.alias, self.input.columns[place]
 
     def rows(self, read: Collection[str]) -> _Scan:
         """Return it, filtered, with these of its columns."""
-        columns = [field for field in self._input.columns if field.name in read]
-        return self._input.rows(self._context, columns, self._filters)
+        columns = [field for field in self.input.columns if field.name in read]
+        return self.input.rows(self._context, columns, self._filters)
 
 
 class _Query:

@@ -489,8 +489,8 @@ class OuterReferences:
 
     def is_whole(self, inputs: list[JoinInput]) -> bool:
         """Tell whether a block of these relations is all of the FROM clause."""
-        left = len(self._graph.steps) - len(self._conditions.steps)
-        return len(inputs) == left and not self._graph.source.views
+        steps = {*range(len(self._graph.steps))} - self._conditions.steps
+        return steps <= {i.step for i in inputs} and not self._graph.source.views
 
     def only_counts(self, inputs: list[JoinInput]) -> bool:
         """Tell whether the SELECT is nothing but a ``count(*)`` of one block."""

@@ -124,6 +124,11 @@ class JoinStep:
         return self.item.content if isinstance(self.item.content, Relation) else None
 
     @property
+    def is_left(self) -> bool:
+        """Whether it is a LEFT join."""
+        return self.item.kind == "left" and not self.item.semi
+
+    @property
     def free(self) -> bool:
         """Whether it is a lone relation that a block may take."""
         return self.movable and self.relation is not None

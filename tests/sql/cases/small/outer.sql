@@ -1,16 +1,16 @@
--- a b
+-- a b ?c
 select a.id, b.v, c.w from a join b on a.id = b.id left join c on c.k = b.k
 
--- a b
+-- a b ?c
 select a.id, b.v, c.w from a left join c on c.id = a.id join b on a.k = b.k
 
 -- none
 select a.id, b.v, c.w from a left join c on c.id = a.id join b on c.k = b.k
 
--- a b
+-- a b ?c
 select a.id, b.v, c.w from a left join c on c.id = a.id join b on a.k = b.k and c.k = b.k
 
--- a b
+-- a b ?c
 select a.id, c.w from a left join c on c.id = a.id, b where a.k = b.k and c.w is null
 
 -- a b +c
@@ -19,13 +19,13 @@ select a.id, b.id from a join b on a.k = b.k left semi join c on c.id = a.id
 -- a b -c
 select a.id, b.id from a join b on a.k = b.k left anti join c on c.id = a.id where b.v > 1
 
--- a b
+-- a b ?c
 select * from a join b on a.k = b.k left join c on c.id = a.id
 
 -- a b +c
 select * from a join b on a.k = b.k left semi join c on c.id = a.id
 
--- a b
+-- a b ?c
 select a.*, c.w from a join b on a.k = b.k left join c on c.id = a.id and c.w = 'p' where a.id < 4
 
 -- a b
@@ -46,11 +46,104 @@ select a.id, b.id, c.id from a right join b on a.k = b.k join c on c.id = a.id
 -- none
 select a.id, b.id, c.id from a, b full join c on c.id = a.id where a.k = b.k
 
--- none
+-- a ?b
 select a.id from a left join b on a.id = b.id
 
--- a b
+-- a b ?z
 select a.id, z.n from a join b on a.id = b.id left join (select k, count(*) n from c group by k) z on z.k = b.k
 
--- a b e
+-- a b e ?c
 select a.id, b.id, c.w, e.s from a join b on a.k = b.k left join c on c.id = a.id join a e on e.id = b.id
+
+-- a ?b
+select a.id, b.v from a left join b on a.k = b.k
+
+-- a ?b
+select a.*, b.* from a left join b on a.k = b.k
+
+-- a ?b
+select * from a left join b on a.s = b.s and a.id = b.id
+
+-- a ?b
+select a.id, b.id bid from a left join b on a.k = b.k and b.v > 1 and a.id < 4 and a.d <= b.d
+
+-- a ?b
+select a.id, b.id bid from a left join b on a.x = b.v where b.id is null
+
+-- a ?b
+select a.id, coalesce(b.s, 'none') s from a left join b on b.id = a.id where b.v is null or b.v > 1.0
+
+-- a ?b ?c
+select a.id, b.v, c.w from a left join b on a.id = b.id left join c on c.id = a.id
+
+-- a ?b ?c
+select a.id, b.v, c.w from a left join b on a.id = b.id left join c on c.k = b.k
+
+-- a ?b ?c
+select a.id, c.st.f, c.w from a left join b on a.id = b.id left join c on c.k = b.k and c.id <> a.id and b.v > 1
+
+-- a b ?c
+select count(*) from a join b on a.id = b.id left join c on c.k = b.k
+
+-- a ?b+
+select count(*), count(b.id), sum(b.v), min(b.s) from a left join b on a.k = b.k
+
+-- a ?b+
+select b.s, count(*) n, sum(a.n) m from a left join b on a.k = b.k group by b.s
+
+-- a ?b ?c+
+select c.w, count(distinct a.id) n, avg(b.v) v from a left join b on a.k = b.k left join c on a.id = c.id group by c.w having count(*) > 1
+
+-- a ?b+
+select distinct b.id from a left join b on a.k = b.k order by b.id
+
+-- a ?b
+select * from a left join b using (id)
+
+-- a ?b
+select id, k, b.k bk from a left outer join b using (id, k)
+
+-- a ?z
+select a.id, z.n from a left join (select k, count(*) n from b group by k) z on a.k = z.k
+
+-- a ?z
+with z as (select id, max(v) v from b where v > 0 group by id) select a.id, z.v from a left join z on z.id = a.id
+
+-- b c|z ?a
+select z.id, z.w, a.s from (select b.id, c.w from b join c on b.k = c.k) z left join a on a.id = z.id
+
+-- a ?b ?e
+select a.id, b.id, e.id from a left join b on a.k = b.k left join b e on e.id = b.id and e.k > b.k
+
+-- a ?b +c
+select a.id, b.v from a left join b on a.k = b.k where exists (select 1 from c where c.id = a.id)
+
+-- a ?b -c
+select a.id, b.v from a left join b on a.k = b.k left anti join c on c.id = a.id
+
+-- none
+select a.id, b.v from a left join b on a.k = b.k where exists (select 1 from c where c.id = b.id)
+
+-- a ?b
+select a.id, b.v, c.w from a left join b on a.id = b.id left join c on upper(c.w) = b.s
+
+-- a ?c
+select a.id, b.v, c.w from a left join b on a.id < b.id left join c on c.id = a.id
+
+-- none
+select a.id, b.v, c.w from a left join b on a.id = b.id full join c on c.id = a.id
+
+-- a ?b
+select a.id, row_number() over (partition by b.id order by a.id, a.k, b.v) r from a left join b on a.k = b.k
+
+-- a ?b
+select a.id, b.v from a left join b on a.n = b.n and a.flag
+
+-- a ?b
+select a.id from a left join b on a.id = b.id and 1 = 1
+
+-- x ?y
+select x.id, y.f from a x left join (select id, k, s f from b where s is not null) y on y.id = x.id and y.k = x.k
+
+-- b ?c+|a +subquery
+select id from a where id in (select b.id from b left join c on b.k = c.k where b.id is not null)
