@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings, strategies as hs
 
-from millrace.engine.expressions import Column, ColumnRef, Compare, Exists, IsNull, Or
+from millrace.engine.expressions import Column, ColumnRef, Compare, Exists, IsNull, LeftJoin, Or
 from millrace.engine.spec import JoinSpec
 from millrace.options import Options
 from millrace.spark.exchange import BlockWriter, Cut
@@ -43,7 +43,10 @@ def _is_sent(cube, relation, row):
 @settings(max_examples=80, deadline=None, derandomize=True)
 @given(hs.data())
 def test_a_cell_that_asks_has_every_match(data):
-    """A result that a semijoin, an antijoin or an OR with one lets pass is made in one cell."""
+    """A result that a semijoin, an antijoin or an OR with one lets pass is made in one cell.
+
+    So is what a left join widens, and all that it can match is there.
+    """
     spec, rows, sizes, _, limit = data.draw(blocks().filter(lambda block: len(block[0].relations) > 1))
     *joined, last = spec.relations
     equalities = tuple(e for e in spec.equalities if last.alias not in (e.left.relation, e.right.relation))
@@ -54,7 +57,12 @@ def test_a_cell_that_asks_has_every_match(data):
     asked = Exists(last.alias, keys, negated=negated, null_aware=negated and data.draw(hs.booleans()))
     other = data.draw(hs.none() | outer)
     whole = asked if other is None else Or((asked, IsNull(Column(other))))
-    join = replace(spec, relations=tuple(joined), equalities=equalities, residuals=(whole,), beside=(last,))
+    join = replace(spec, relations=tuple(joined), equalities=equalities)
+    widens = data.draw(hs.booleans())
+    if widens:
+        join = replace(join, beside=(last,), outer=(LeftJoin(last.alias, keys),))
+    else:
+        join = replace(join, beside=(last,), residuals=(whole,))
     cube = choose_cube(join, sizes, limit, [False] * len(joined) + [True])
     rows = [[tuple(None if v > 1 else v for v in row) for row in each] for each in rows]
     homes = [
@@ -62,7 +70,7 @@ def test_a_cell_that_asks_has_every_match(data):
         for number, each in enumerate(rows)
         for found in (cells_of(cube, number, each),)
     ]
-    if asked.null_aware:
+    if asked.null_aware and not widens:
         assert all(len(cells) == cube.cells for cells in homes[-1])
     for picks in itertools.product(*(range(len(each)) for each in rows[:-1])):
         value = {
@@ -78,6 +86,10 @@ def test_a_cell_that_asks_has_every_match(data):
             if all(value[o] is not None and value[o] == row[COLUMNS.index(i)] for o, i in pairs)
         ]
         shared = set.intersection(*(set(homes[n][pick]) for n, pick in enumerate(picks)))
+        if widens:
+            assert len(shared) == 1
+            assert all(shared <= cells for cells in matches)
+            continue
         seen = {cell for cell in shared if any(cell in each for each in matches)}
         sure = other is not None and value[other] is None
         passed = shared if sure else shared - seen if negated else seen
@@ -103,3 +115,14 @@ def test_a_null_key_is_dropped_only_where_it_finds_no_match(negated, null_aware,
     sent = pa.Table.from_batches([*writer.add(batch), *writer.finish()])
     assert writer.rows == kept
     assert len(set(sent["cell"].to_pylist())) == sent.num_rows
+
+
+def test_a_left_join_by_another_ones_column_is_made_in_every_cell():
+    """Only the cell that has a match knows what to look for."""
+    spec = spec_of(3, [])
+    refs = [Column(ColumnRef(alias, "a")) for alias in spec.aliases]
+    keys = [(Compare("=", one, other, pa.int64()),) for one, other in itertools.pairwise(refs)]
+    outer = tuple(LeftJoin(alias, each) for alias, each in zip(spec.aliases[1:], keys, strict=True))
+    join = replace(spec, relations=spec.relations[:1], beside=spec.relations[1:], outer=outer)
+    cube = choose_cube(join, [10**9] * 3, 6, [False, True, True])
+    assert [cube.copies(number) for number in range(3)] == [1, 1, 6]

@@ -50,7 +50,7 @@ def _step(g: Gen, left: From, depth: int, *, comma: bool) -> From:
         join=42,
         cross=2,
         using=10,
-        left=6 * g.rare,
+        left=12,
         right=2 * g.rare,
         full=2 * g.rare,
         semi=2 * g.rare,
