@@ -39,7 +39,8 @@ def bags(frames: Mapping[str, DataFrame]) -> dict[str, Counter[str]]:
 def taken(found: Query) -> str:
     """The blocks as ``a b|c d+``, with what they look for matches in as ``+e`` and ``-e`` (semi and anti).
 
-    What they left-join is ``?e``. What one condition asks is written ``+e/-f``. A ``+`` at the end says that tasks aggregate.
+    What they left-join is ``?e``. What one condition asks is written ``+e/-f``. A ``+`` at the end says that
+    tasks aggregate.
     """
     names = []
     for block in found.blocks:

@@ -420,3 +420,25 @@ WHERE l_shipdate BETWEEN DATE '1996-03-01' AND DATE '1996-03-31' GROUP BY l_ship
 SELECT p_brand, p_container, sum(l_extendedprice) AS sales, count(*) AS pairs
 FROM part JOIN partsupp ON ps_partkey = p_partkey JOIN lineitem ON l_suppkey = ps_suppkey
 WHERE p_size < 10 AND l_shipdate BETWEEN DATE '1996-03-01' AND DATE '1996-03-31' GROUP BY p_brand, p_container
+
+-- left_star: lines with all that is known of them, each by a LEFT JOIN, grouped by columns of five relations
+SELECT o_orderpriority, p_brand, n_name, c_mktsegment, count(*) AS lines, sum(l_extendedprice) AS price, avg(ps_availqty) AS stock
+FROM lineitem LEFT JOIN orders ON l_orderkey = o_orderkey AND o_orderstatus <> 'F'
+LEFT JOIN part ON l_partkey = p_partkey AND p_size < 40
+LEFT JOIN supplier ON l_suppkey = s_suppkey
+LEFT JOIN partsupp ON l_partkey = ps_partkey AND l_suppkey = ps_suppkey
+LEFT JOIN nation ON s_nationkey = n_nationkey
+LEFT JOIN customer ON o_custkey = c_custkey
+GROUP BY o_orderpriority, p_brand, n_name, c_mktsegment
+
+-- left_of_inner: orders of a year with their customers, and what was returned of them, if anything
+SELECT c_mktsegment, year(o_orderdate) AS year, count(*) AS lines, count(l_orderkey) AS returned, sum(l_quantity) AS quantity
+FROM orders JOIN customer ON o_custkey = c_custkey LEFT JOIN lineitem ON l_orderkey = o_orderkey AND l_returnflag = 'R'
+WHERE o_orderdate >= DATE '1993-01-01' AND o_orderdate < DATE '1995-01-01'
+GROUP BY c_mktsegment, year(o_orderdate)
+
+-- left_without_match: parts that nobody ordered in a month, as scripts ask for them
+SELECT p_brand, count(*) AS parts
+FROM part LEFT JOIN lineitem ON p_partkey = l_partkey AND l_shipdate >= DATE '1995-06-01' AND l_shipdate < DATE '1995-07-01'
+WHERE l_partkey IS NULL
+GROUP BY p_brand

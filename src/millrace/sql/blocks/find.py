@@ -17,7 +17,7 @@ from millrace.sql.blocks.derived import DerivedColumns
 from millrace.sql.blocks.event_times import check_streams, event_times, share_streams, together
 from millrace.sql.blocks.join_graph import JoinGraph, JoinInput
 from millrace.sql.blocks.subqueries import (
-    OuterJoin,
+    OuterJoins,
     relations_beside,
     take_left_joins,
     take_semi_joins,
@@ -75,7 +75,7 @@ def _take(context: PlanContext, scope: Scope) -> Rewriting | None:
         raise Unsupported(
             "a condition of an inner join that only Spark evaluates, below a RIGHT or FULL join"
         )
-    outer = [take_left_joins(graph, group) if graph.source.whole else [] for group in groups]
+    outer = [take_left_joins(graph, group) for group in groups]
     graph.check_certain()
     inputs = [*(graph.inputs[alias] for alias in inside), *graph.outer.values()]
     rewriting = Rewriting(graph, inputs)
@@ -225,15 +225,15 @@ def _check_lone(graph: JoinGraph, *, matched: bool) -> None:
         raise Unsupported("a relation whose rows Spark joins with those of a correlated subquery")
 
 
-def _plan(graph: JoinGraph, group: list[str], outer: list[OuterJoin], rewriting: Rewriting) -> None:
+def _plan(graph: JoinGraph, group: list[str], outer: OuterJoins, rewriting: Rewriting) -> None:
     """Plan one block: where its rows come from, its join, and its place in the rewritten text."""
     context, conditions = graph.context, graph.conditions
     inputs = [graph.inputs[alias] for alias in group]
     equalities = [e for e in conditions.equalities if e.left.relation in group]
-    residuals = [p for p in conditions.residuals if relations_of(p) & set(group)]
+    residuals = [p for p in conditions.residuals if relations_of(p) & set(group)] + outer.conditions
     semi_joins = take_semi_joins(graph, group) if graph.source.whole else []
     if len(inputs) == 1 and not inputs[0].lookup:
-        _check_lone(graph, matched=bool(semi_joins or outer))
+        _check_lone(graph, matched=bool(semi_joins or outer.joins))
     scans = [scan for semi_join in semi_joins for scan in semi_join.scans]
     sets: list[RelationSpec] = []
     if why_joined_as_sets(graph, group) is not None:
@@ -246,11 +246,11 @@ def _plan(graph: JoinGraph, group: list[str], outer: list[OuterJoin], rewriting:
     access = bind(inputs, sets, equalities, conditions.filters, scans=not streams)
     equalities, residuals = access.equalities, [*residuals, *access.residuals]
     ends = [ref for equality in equalities for ref in equality.ends]
-    output = rewriting.add_output([*inputs, *(each.input for each in outer)], ends)
+    output = rewriting.add_output([*inputs, *(each.input for each in outer.joins)], ends)
     times = event_times(graph, group)
     clocks = set() if times is None else {ColumnRef(*time) for time in times.columns.items()}
     read = {*ends, *clocks, *(ref for p in residuals for ref in columns_of(p))}
-    read |= {ref for each in outer for ref in columns_of(each.join)}
+    read |= {ref for each in outer.joins for ref in columns_of(each.join)}
     read |= {column.source for column in output.columns}
     roles = share_streams(graph, times, read)
     specs: list[RelationSpec] = []
@@ -266,7 +266,7 @@ def _plan(graph: JoinGraph, group: list[str], outer: list[OuterJoin], rewriting:
             in_cells = times is not None and join_input.alias in times.columns
             spec, rows[join_input.alias] = join_input.rows(context, columns, conditions, in_cells=in_cells)
         specs.append(spec)
-    scans += [each.rows(read) for each in outer]
+    scans += [each.rows(read) for each in outer.joins]
     rows |= {other.alias: rows[lead.alias] for lead, *others in roles for other in others}
     specs += [*sets, *(spec for spec, _ in access.constants)]
     rows |= {spec.alias: scan for spec, scan in scans}
@@ -281,7 +281,7 @@ def _plan(graph: JoinGraph, group: list[str], outer: list[OuterJoin], rewriting:
         output.columns,
         output.counting,
         () if sets else tuple(spec for spec, _ in scans),
-        tuple(each.join for each in outer),
+        tuple(each.join for each in outer.joins),
     )
     native = [c for c in conditions.above if context.calls.of(c.node) is None]
     above = tuple(conjunct.shown(context.shown) for conjunct in native)

@@ -1,7 +1,7 @@
 """Relations beside a block's join: those of EXISTS, IN, their negations, and of SEMI, ANTI and LEFT joins.
 
 Each becomes a relation with the columns that decide a match, which is searched for matches, and an
-:class:`~millrace.engine.expressions.Exists` over them, or a :class:`~millrace.engine.expressions.LeftJoin`. Of
+:class:`~millrace.engine.expressions.Exists` or a :class:`~millrace.engine.expressions.LeftJoin` over them. Of
 the conditions that read both sides, equalities of two columns are its keys, and what else Millrace evaluates
 is what a match has to satisfy too. The relation of a LEFT join also has the columns that are read above. It
 has one of two forms:
@@ -110,12 +110,22 @@ class OuterJoin:
         return self._relation.rows({*beside(self.join), *own})
 
 
-def take_left_joins(graph: JoinGraph, group: Collection[str]) -> list[OuterJoin]:
+@dataclass(frozen=True, eq=False)
+class OuterJoins:
+    """The LEFT joins of a block, as written, and the conditions of WHERE that read what they add."""
+
+    joins: list[OuterJoin]
+    conditions: list[Predicate]
+
+
+def take_left_joins(graph: JoinGraph, group: Collection[str]) -> OuterJoins:
     """Take the LEFT joins that a block can evaluate; what it cannot stays above, with a reason.
 
     What else the clause joins may come behind: ``(a LEFT JOIN x) LEFT JOIN b`` is
     ``(a LEFT JOIN b) LEFT JOIN x``, as long as the ON of ``b`` reads nothing of ``x``.
     """
+    if not graph.source.whole:
+        return OuterJoins([], [])
     conditions, context = graph.conditions, graph.context
     finder, taken = _Finder(graph, group), list[OuterJoin]()
     for number, step in enumerate(graph.steps):
@@ -129,7 +139,24 @@ def take_left_joins(graph: JoinGraph, group: Collection[str]) -> list[OuterJoin]
         else:
             conditions.steps.add(number)
             conditions.used += map(Conjunct, step.conditions)
-    return taken
+    seen = {*group, *(each.input.alias for each in taken)}
+    return OuterJoins(taken, [*_take_conditions(graph, seen)] if taken else [])
+
+
+def _take_conditions(graph: JoinGraph, seen: set[str]) -> Iterator[Predicate]:
+    """Take the conditions that read nothing but these relations, now that LEFT joins have added some."""
+    conditions, translator = graph.conditions, Translator(graph.context, graph.column)
+    for conjunct in list(conditions.above):
+        if conjunct.node is None or conjunct.node.find(exp.Query) is not None:
+            continue
+        reads, foreign = graph.reads(conjunct.node)
+        if not reads or foreign or not reads <= seen or reads <= graph.inputs.keys():
+            continue
+        predicate = translator.predicate(conjunct.node)
+        if predicate is not None:
+            conditions.above.remove(conjunct)
+            conditions.used.append(conjunct)
+            yield predicate
 
 
 def take_semi_joins(graph: JoinGraph, group: Collection[str]) -> list[SemiJoins]:
