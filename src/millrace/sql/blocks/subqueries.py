@@ -355,8 +355,9 @@ class _Finder:
         self, inner: _Relation | _Query, keys: list[Compare], *, negated: bool, null_aware: bool = False
     ) -> tuple[Exists, _Scan]:
         """Return what keys, and conditions that read both sides, ask of a relation, and the relation."""
+        given = len(keys)
         split, condition = self._split(inner, keys)
-        if null_aware and (len(split) > 1 or condition is not None):
+        if null_aware and (given > 1 or inner.correlated):
             raise Unsupported("NOT IN by more than one column, of which some may be null")
         exists = Exists(inner.alias, split, condition, negated, null_aware)
         if negated or condition is not None:

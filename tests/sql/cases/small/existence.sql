@@ -94,7 +94,7 @@ select a.id, b.k, a.k ak from a, b where a.s = b.s and (not exists (select * fro
 -- b x+|a +subquery
 select a.id, a.id from a where exists (select b.k, x.* from b, b x where b.k = x.k and b.s = a.s) or a.s is null
 
--- b c+|a -subquery
+-- b c ?x+|a -subquery
 select a.id from a where not exists (select * from b left join b x on b.id = x.k join c on c.id = b.id where b.s = a.s)
 
 -- c q+
@@ -124,7 +124,7 @@ select a.id from a left join b on a.id = b.id and (exists (select 1 from c where
 -- none
 select a.id from a join b on a.id = b.id and (exists (select 1 from c where c.k = a.k) or b.v > 1) right join c z on z.id = a.id
 
--- a b +c
+-- a b ?z +c
 select a.id, z.id from a join b on a.id = b.id and (exists (select 1 from c where c.k = a.k) or b.v > 1) left join c z on z.id = a.id
 
 -- a +c/+b

@@ -73,7 +73,7 @@ select a.id from a, b where a.id = b.id and exists (select 1 from c where c.id =
 -- c x+|a b +subquery
 select a.id from a, b where a.id = b.id and exists (select * from c, b x where c.id = x.id and x.k = a.k and c.id = b.id)
 
--- a b -subquery
+-- c ?x+|a b -subquery
 select a.id from a, b where a.id = b.id and not exists (select c.k from c left join b x on c.id = x.id where x.k = a.k)
 
 -- c +x+|a b +subquery
@@ -133,7 +133,7 @@ select a.id from a where exists (select 1 from c where c.k = a.k) and a.id > (se
 -- a +c
 select a.id from a where exists (select 1 from c where c.k = a.k) and a.id > (select min(b.id) from b)
 
--- b +c
+-- b +c|a ?x
 select a.id, x.id from a left join (select b.id from b where b.id in (select id from c)) x on a.id = x.id
 
 -- a +b
