@@ -94,10 +94,10 @@ select a.k, sum(b.v) from a, b where a.id = b.id and ascii(a.s) + b.id > 1 and e
 -- a b
 select a.k from a, b where a.id = b.id group by a.k having exists (select 1 from c where c.id <= sum(b.id))
 
--- a b+
+-- a b ?c+
 select a.k, count(*), sum(a.n), max(c.w), count(distinct c.id) from a join b on a.id = b.id left join c on c.k = b.k group by a.k
 
--- a b
+-- a b ?c+
 select a.k, sum(c.id) from a join b on a.id = b.id left join c on c.k = b.k group by a.k
 
 -- a b

@@ -61,5 +61,5 @@ select a.id from a, b where a.id = b.id;
 -- none
 select 1
 
--- none
+-- a ?b
 select q.two from (select struct(a.id, b.id) as two, a.k from a left join b on a.id = b.id) q join c on c.k = q.k

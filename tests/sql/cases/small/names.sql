@@ -19,10 +19,10 @@ select * from (select a.id, b.id as id2, b.id as k from a join b on a.id = b.id)
 -- q b
 select * from (select 1 as id, 2 as k, 3 as id) q join b using (k)
 
--- a c
+-- a c ?b
 select * from a left join b using (id) join c using (id)
 
--- a c
+-- a c ?b
 select b.id, c.*, id from a left join b using (id) join c using (id) where c.id > 0
 
 -- a b
