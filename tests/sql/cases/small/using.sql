@@ -25,10 +25,10 @@ select * from a join b using (id) join c using (id)
 -- a b c+
 select id, count(*) from a join b using (id) join c using (id) group by id
 
--- a b
+-- a b ?c
 select id, w from a join b using (id) left join c using (id)
 
--- a b
+-- a b ?c
 select * from a join b using (id) left join c using (id)
 
 -- a b
