@@ -63,21 +63,10 @@ def run(
 ) -> tuple[Rows, Any]:
     """Run the block in virtual time; return its rows and what ran it, for its figures.
 
-    Args:
-        case: The block.
-        options: Of the run.
-        chunk: Most rows of a batch that a source yields.
-        sources: Instead of the case's own rows, for some relations.
-        of: Makes the run.
-        how: What else it is made with.
+    Some relations may have other ``sources`` than the case's own rows; ``of`` makes the run.
     """
-    made = of(
-        case.spec,
-        {**case.batches(chunk), **(sources or {})},
-        options or Options(),
-        clock=VirtualClock(),
-        **how,
-    )
+    feeds = {**case.batches(chunk), **(sources or {})}
+    made = of(case.spec, feeds, options or Options(), clock=VirtualClock(), **how)
     return rows_of(case, made), made
 
 

@@ -46,7 +46,6 @@ class All(MigrationPolicy):
     weighs = True
 
     def allowance(self, change: Change) -> int:
-        """Return all tuples."""
         return change.tuples
 
 
@@ -75,14 +74,7 @@ class Unrest:
         self._often = moves.often
         self._hope = moves.hope
         self._strict = strict
-        self._moves = {
-            "demote": self._demote,
-            "promote": self._promote,
-            "settle": self._settle,
-            "switch": self._switch,
-            "precompute": self._precompute,
-        }
-        self._chosen = moves.chosen
+        self._chosen = [getattr(self, f"_{name}") for name in moves.chosen]
         self._trees = tuple(spanning_trees(state._graph))
         if moves.hope:
             hope(state, some=self._draw.randrange(3) if moves.hope == "some" else None)
@@ -101,7 +93,7 @@ class Unrest:
         if self._draw.random() >= self._often:
             return switched
         for _ in range(self._draw.randint(1, 3)):
-            did = self._moves[self._draw.choice(self._chosen)]()
+            did = self._draw.choice(self._chosen)()
             if did:
                 self.steps.append(did)
                 self._check(did)
@@ -134,28 +126,31 @@ class Unrest:
 
     def _demote(self) -> str:
         tree = self._state.stairs.tree
-        choices = [
-            (moved, span)
-            for moved in self._segments()
-            for span in parts(tree, moved[2].span)
-            if span >> moved[1].owner & 1
-        ]
-        if not choices:
-            return ""
-        (edge, stair, signature, segment), span = self._draw.choice(choices)
-        some = self._some(segment)
-        self._state.stairs.demote(edge, stair.owner, signature, span, some)
-        return f"demote({stair.name} on edge {edge}, {signature.span:b}, {span:b}, {_shown(some)})"
+        return self._move(
+            "demote",
+            [
+                (moved, span)
+                for moved in self._segments()
+                for span in parts(tree, moved[2].span)
+                if span >> moved[1].owner & 1
+            ],
+        )
 
     def _promote(self) -> str:
         tree = self._state.stairs.tree
-        choices = [(m, via) for m in self._segments() for via in tree.border(m[2].span) if via != m[0]]
+        return self._move(
+            "promote", [(m, via) for m in self._segments() for via in tree.border(m[2].span) if via != m[0]]
+        )
+
+    def _move(self, name: str, choices: list[tuple[Moved, int]]) -> str:
+        """Demote some tuples to a span, or promote some via an edge, whichever there is a choice of."""
         if not choices:
             return ""
-        (edge, stair, signature, segment), via = self._draw.choice(choices)
+        (edge, stair, signature, segment), to = self._draw.choice(choices)
         some = self._some(segment)
-        self._state.stairs.promote(edge, stair.owner, signature, via, some)
-        return f"promote({stair.name} on edge {edge}, {signature.span:b}, via {via}, {_shown(some)})"
+        getattr(self._state.stairs, name)(edge, stair.owner, signature, to, some)
+        shown = "all" if some is None else some.tolist()
+        return f"{name}({stair.name} on edge {edge}, {signature.span:b}, {to}, {shown})"
 
     def _settle(self) -> str:
         state = self._state
@@ -197,14 +192,10 @@ def hope(state: StairState, some: int | None = None) -> None:
         if some is None:
             return [replace(each, cost=1.0, saving=1e9) for each in estimate(wrong)]
         chosen = (wrong.signature.span + wrong.edge + some) % 3
-        halves = [
-            (each, i, part)
-            for each in estimate(wrong)
-            for i, part in enumerate(np.array_split(each.positions, 2))
-        ]
         return [
             replace(each, positions=part, cost=1.0, saving=1e9 if i == chosen else -1.0)
-            for each, i, part in halves
+            for each in estimate(wrong)
+            for i, part in enumerate(np.array_split(each.positions, 2))
             if len(part)
         ]
 
@@ -220,7 +211,3 @@ def parts(tree: JoinTree, span: int) -> Iterator[int]:
         if tree.connected(part):
             yield part
         part = (part - 1) & span
-
-
-def _shown(positions: np.ndarray | None) -> str:
-    return "all" if positions is None else str(positions.tolist())
