@@ -26,15 +26,15 @@ LAWS = examples(80)
 PRICE, SHARE, NET = pa.decimal128(15, 2), pa.decimal128(3, 2), pa.decimal128(20, 4)
 SCHEMA = pa.schema(
     [
-        pa.field("text", pa.string()),
-        pa.field("number", pa.float64()),
-        pa.field("whole", pa.int64()),
-        pa.field("small", pa.int32()),
-        pa.field("price", PRICE),
-        pa.field("share", SHARE),
-        pa.field("wide", pa.decimal128(38, 1)),
-        pa.field("real", pa.float32()),
-        pa.field("m", pa.int64()),
+        ("text", pa.string()),
+        ("number", pa.float64()),
+        ("whole", pa.int64()),
+        ("small", pa.int32()),
+        ("price", PRICE),
+        ("share", SHARE),
+        ("wide", pa.decimal128(38, 1)),
+        ("real", pa.float32()),
+        ("m", pa.int64()),
     ]
 )
 TIED = pa.schema([("m", pa.int64()), ("label", pa.string()), ("amount", pa.int32())])
@@ -47,40 +47,28 @@ def read(name):
 
 
 LEFT = Arithmetic("-", Literal(Decimal(1), pa.decimal128(1, 0)), read("share"), pa.decimal128(4, 2))
+LONG = pa.int64()
+
+
+def multiplied(one, other):
+    """The product of two whole numbers."""
+    return Arithmetic("*", *(Cast(read(name), LONG) for name in (one, other)), LONG)
+
+
 PARTIALS = (
-    Partial("rows", "count", None, pa.int64()),
-    Partial("texts", "count", read("text"), pa.int64()),
-    Partial("whole", "sum", read("whole"), pa.int64()),
-    Partial(
-        "square",
-        "sum",
-        Arithmetic(
-            "*",
-            Cast(read("small"), pa.int64()),
-            Cast(read("small"), pa.int64()),
-            pa.int64(),
-        ),
-        pa.int64(),
-    ),
+    Partial("rows", "count", None, LONG),
+    Partial("texts", "count", read("text"), LONG),
+    Partial("whole", "sum", read("whole"), LONG),
+    Partial("square", "sum", multiplied("small", "small"), LONG),
     Partial("net", "sum", Arithmetic("*", read("price"), LEFT, NET), pa.decimal128(30, 4)),
     Partial("wide", "sum", read("wide"), pa.decimal128(38, 1)),
     Partial("float", "sum", Cast(read("small"), pa.float64()), pa.float64()),
-    Partial("ones", "sum", Literal(1, pa.int32()), pa.int64()),
+    Partial("ones", "sum", Literal(1, pa.int32()), LONG),
     Partial("low", "min", read("number"), pa.float64()),
     Partial("high", "max", read("real"), pa.float32()),
     Partial("last", "max", read("text"), pa.string()),
-    Partial("amount", "sum", read("amount"), pa.int64()),
-    Partial(
-        "both",
-        "sum",
-        Arithmetic(
-            "*",
-            Cast(read("amount"), pa.int64()),
-            Cast(read("small"), pa.int64()),
-            pa.int64(),
-        ),
-        pa.int64(),
-    ),
+    Partial("amount", "sum", read("amount"), LONG),
+    Partial("both", "sum", multiplied("amount", "small"), LONG),
 )
 JOIN = JoinSpec(
     (RelationSpec("t", SCHEMA), RelationSpec("u", TIED), RelationSpec("w", COUNTED)),
@@ -176,10 +164,7 @@ def expected(row):
     }
 
 
-HOW = {
-    **dict.fromkeys(
-        ("rows", "texts", "whole", "square", "net", "wide", "float", "ones", "amount", "both"), exact
-    ),
+HOW = {partial.name: exact for partial in PARTIALS} | {
     "low": lambda values: least(values, -1),
     "high": lambda values: least(values, 1),
     "last": lambda values: least(values, 1),
@@ -201,11 +186,8 @@ def test_partial_rows_make_the_exact_groups(data, keys, chunk):
         batch_size=data.draw(st.sampled_from([2, 7, 100])),
         online=data.draw(st.booleans()),
     )
-    drawn = [
-        data.draw(st.lists(rows(extreme=data.draw(st.booleans())), max_size=25)),
-        data.draw(TIED_ROWS),
-        data.draw(COUNTED_ROWS),
-    ]
+    own_rows = st.lists(rows(extreme=data.draw(st.booleans())), max_size=25)
+    drawn = [data.draw(each) for each in (own_rows, TIED_ROWS, COUNTED_ROWS)]
     tables = {
         r.alias: pa.Table.from_pylist([dict(zip(r.schema.names, row, strict=True)) for row in own], r.schema)
         for own, r in zip(drawn, JOIN.relations, strict=True)
@@ -213,9 +195,8 @@ def test_partial_rows_make_the_exact_groups(data, keys, chunk):
     step = data.draw(st.integers(1, 12))
     sources = {alias: table.to_batches(step) for alias, table in tables.items()}
     sizes = data.draw(st.permutations(range(3)))
-    spec = replace(
-        JOIN, relations=tuple(replace(r, rows=n) for r, n in zip(JOIN.relations, sizes, strict=True))
-    )
+    sized = (replace(r, rows=n) for r, n in zip(JOIN.relations, sizes, strict=True))
+    spec = replace(JOIN, relations=tuple(sized))
     partials = tuple(data.draw(st.lists(st.sampled_from(PARTIALS), min_size=1, unique=True)))
     aggregate = whole = AggregateSpec(keys, partials)
     repeating = data.draw(st.sets(st.sampled_from("tuw")))

@@ -9,9 +9,13 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from millrace.engine.expressions import Call, Column, ColumnRef
+from millrace.engine.router.back_pressure import Backpressure
 from millrace.engine.runs.block_run import Run
 from millrace.engine.runs.eddy_run import EddyRun
-from millrace.limits.clock import VirtualClock
+from millrace.engine.runs.output import Mask
+from millrace.engine.spec import JoinSpec, RelationSpec
+from millrace.limits.clock import Clock, VirtualClock
 from millrace.options import Options
 from tests.engine.eddy.oracle import Case, Rows, block, multiset, with_windows
 
@@ -82,3 +86,26 @@ def flying(eddy: EddyRun) -> list[int]:
 
     eddy._buffer.pop = looking  # type: ignore[method-assign]
     return found
+
+
+ROW = Column(ColumnRef("t", "row"))
+
+
+def numbered(rows: int) -> pa.RecordBatch:
+    """Return so many rows ``t``, with their numbers."""
+    return pa.record_batch({"row": pa.array(range(rows), pa.int64())})
+
+
+def filtering(
+    data: pa.RecordBatch,
+    calls: Sequence[Call],
+    arrival: int = 1000,
+    clock: Clock | None = None,
+    limits: Backpressure | None = None,
+    **options: object,
+) -> EddyRun:
+    """Return an eddy that only filters the rows ``t``, and yields masks of those that pass."""
+    spec = JoinSpec((RelationSpec("t", data.schema),), residuals=tuple(calls))
+    arrivals = [data.slice(low, arrival) for low in range(0, data.num_rows, arrival)]
+    how = {"output": Mask(), "clock": clock or VirtualClock(), "backpressure": limits}
+    return EddyRun(spec, {"t": arrivals}, Options(**options), stream="t", **how)

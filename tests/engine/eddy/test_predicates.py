@@ -17,17 +17,13 @@ from millrace.engine.figures import Change
 from millrace.engine.operators.udf_selection import UdfSelection
 from millrace.engine.router.back_pressure import Backpressure
 from millrace.engine.runs.eddy_run import EddyRun
-from millrace.engine.runs.output import Mask
-from millrace.engine.spec import JoinSpec, RelationSpec
 from millrace.errors import ExecutionError, PredicateError
-from millrace.limits.clock import VirtualClock
 from millrace.options import POLICY_NAMES, Options
 from millrace.predicates import PredicateSpec
-from tests.engine.eddy.blocks import run as run_block
+from tests.engine.eddy.blocks import ROW, filtering, numbered, run as run_block
 from tests.engine.eddy.oracle import KINDS, block, having, of_kind
 from tests.engine.laws import examples
 
-ROW = Column(ColumnRef("t", "row"))
 TRUTHS = (True, False, None, "raise")
 
 
@@ -69,27 +65,9 @@ class Table:
         return Call(spec, (ROW,))
 
 
-def filtering(
-    data: pa.RecordBatch,
-    calls: Sequence[Call],
-    arrival: int = 1000,
-    limits: Backpressure | None = None,
-    **options: object,
-) -> EddyRun:
-    """Return an eddy that only filters the rows, and yields masks of those that pass."""
-    spec = JoinSpec((RelationSpec("t", data.schema),), residuals=tuple(calls))
-    arrivals = [data.slice(low, arrival) for low in range(0, data.num_rows, arrival)]
-    how = {"output": Mask(), "clock": VirtualClock(), "backpressure": limits}
-    return EddyRun(spec, {"t": arrivals}, Options(**options), stream="t", **how)
-
-
 def kept(eddy: EddyRun) -> list[bool]:
     """Run it and return the mask of all rows, in their order."""
     return [passes for mask in eddy.run() for passes in mask.to_pylist()]
-
-
-def numbered(rows: int) -> pa.RecordBatch:
-    return pa.record_batch([pa.array(range(rows), pa.int64())], ["row"])
 
 
 def run(tables: Sequence[Table], rows: int, arrival: int = 1000, **options: object) -> list[bool]:

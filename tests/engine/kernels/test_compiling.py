@@ -50,14 +50,11 @@ def answer(started: subprocess.Popen[str]) -> list[str]:
 def read_only(tmp_path: Path) -> dict[str, object]:
     """The kernels where nothing can be written beside them nor at home: files stand where folders should."""
     package = tmp_path / "installed" / "millrace"
-    source = Path(kernels.__file__).parent
     copied = package / "engine" / "kernels"
-    shutil.copytree(source, copied, ignore=shutil.ignore_patterns("__pycache__"))
-    (package / "__init__.py").write_text("")
-    (package / "engine" / "__init__.py").write_text("")
-    (copied / "__pycache__").write_text("")
+    shutil.copytree(Path(kernels.__file__).parent, copied, ignore=shutil.ignore_patterns("__pycache__"))
     home, temporary = tmp_path / "home", tmp_path / "temporary"
-    home.write_text("")
+    for file in (package / "__init__.py", package / "engine" / "__init__.py", copied / "__pycache__", home):
+        file.write_text("")
     temporary.mkdir()
     return {
         "PYTHONPATH": package.parent,
@@ -84,10 +81,7 @@ def test_read_only_arrays_make_no_second_version() -> None:
     assert kernels.combine(codes, frozen).tolist() == kernels.combine(frozen, codes).tolist()
     for kernel in (hashing.mix, hashing.combine):
         assert len(kernel.dispatcher.signatures) == 1
-
-
-def test_other_types_are_refused() -> None:
-    """Rather than compiled for, in the middle of a run."""
+    # Other types are refused, rather than compiled for in the middle of a run.
     with pytest.raises(TypeError, match="No matching definition"):
         kernels.mix(np.arange(3, dtype=np.float32))
 
@@ -146,7 +140,7 @@ def test_the_kernels_pass_their_tests_as_interpreted_python() -> None:
     here = Path(__file__).parent
     # numpy's scalars warn where compiled integers wrap around silently, which hashing relies on.
     options = ["-q", "-p", "no:cacheprovider", "-W", "ignore:overflow:RuntimeWarning"]
-    few = "not memory_of_a_row and not makes_room and not regular_distances"  # which take many rows
+    few = "not memory_of_a_row and not regular_distances"  # which take many rows
     done = subprocess.run(
         [sys.executable, "-m", "pytest", *options, "-k", few, *map(str, here.glob("test_[mk]*.py"))],
         env={**os.environ, "NUMBA_DISABLE_JIT": "1", "MILLRACE_PROFILE": "few"},

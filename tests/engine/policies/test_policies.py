@@ -15,7 +15,7 @@ from millrace.engine.expressions import Call, Column, ColumnRef
 from millrace.engine.migration import MIGRATION_POLICIES
 from millrace.engine.policies import POLICIES, Candidate, Shares
 from millrace.engine.policies.base import EXPLORED_SHARE
-from millrace.engine.spec import Equality, JoinSpec, OutputColumn, RelationSpec, Window
+from millrace.engine.spec import Equality, JoinSpec, RelationSpec, Window
 from millrace.engine.spill.run_of import run_of
 from millrace.engine.statistics import Account, Profile
 from millrace.engine.tuples import Signature
@@ -33,26 +33,17 @@ def candidate(
     guess: float = 1.0,
     measured: tuple[int, int, float] | None = None,
     action: Any = "probe",
-    name: str | None = None,
     overall: tuple[int, int, float] | None = None,
     profile: Profile | None = None,
     cumulative: float | None = None,
 ) -> Candidate:
     """Return a candidate; ``measured`` and ``overall`` are (tuples in, tuples out, seconds)."""
-    accounts = [Account(1 << 20), Account(1 << 20)]
-    for account, seen in zip(accounts, (measured, overall), strict=True):
+    mine, whole = Account(1 << 20), Account(1 << 20)
+    for account, seen in ((mine, measured), (whole, overall)):
         if seen is not None:
             account.update(*seen)
-    alone = action in ("build", "probe", "join")
-    return Candidate(
-        KINDS[action](target),
-        name or f"r{target}",
-        accounts[0],
-        guess,
-        None if alone else accounts[1],
-        None if alone else profile or Profile(),
-        cumulative,
-    )
+    known = (None, None) if action in ("build", "probe", "join") else (whole, profile or Profile())
+    return Candidate(KINDS[action](target), f"r{target}", mine, guess, *known, cumulative)
 
 
 measurements = st.none() | st.tuples(st.integers(0, 5000), st.integers(0, 9000), st.floats(0, 10))
@@ -100,7 +91,7 @@ def favourite(shares: Shares) -> int:
     [(POLICIES, POLICY_NAMES), (MIGRATION_POLICIES, MIGRATIONS)],
     ids=["routing", "state"],
 )
-def test_the_names_users_may_write_are_the_policies_there_are(registry: Any, names: tuple[str, ...]) -> None:
+def test_the_names_users_may_write_are_the_policies_there_are(registry, names) -> None:
     """They cannot be replaced: tasks would not see the change, so it is an error where it is made."""
     assert set(registry) == set(names)
     for name in registry:
@@ -154,8 +145,7 @@ def test_joins_that_are_known_are_explored_in_large_pieces(policy: str) -> None:
     known = [candidate(i, measured=(100_000, 50_000, 1.0)) for i in range(2)]
     for candidates, is_coarse in ((known, True), ([known[0], candidate(2)], False), (known, True)):
         for _ in range(3):
-            shares = made.choose(Signature(1), candidates)
-        assert len(shares) == 2
+            assert len(made.choose(SIGNATURE, candidates)) == 2
         assert made.coarse == is_coarse
 
 
@@ -170,9 +160,7 @@ def test_joins_that_are_known_are_explored_in_large_pieces(policy: str) -> None:
         ("rank", [(4096, 400, 40.0), (4096, 2000, 0.04)], 1),
     ],
 )
-def test_greedy_counts_tuples_and_rank_counts_time(
-    policy: str, measured: list[tuple[int, int, float]], first: int
-) -> None:
+def test_greedy_counts_tuples_and_rank_counts_time(policy, measured, first) -> None:
     """What was measured decides, and the rest gets a small share."""
     shares = chosen(policy, [[candidate(i, 0.1 + 4.9 * i, seen) for i, seen in enumerate(measured)]])[0]
     assert favourite(shares) == first
@@ -195,15 +183,15 @@ def test_exploration_goes_to_the_least_known_and_never_to_what_multiplies(policy
 
 
 SCHEMA = pa.schema([("k", pa.int64())])
-KEYS = [ColumnRef(alias, "k") for alias in "ab"]
 
 
 def block(*, joins: bool, called: bool) -> JoinSpec:
     spec = PredicateSpec("odd", lambda k: k % 2 == 1, "row")
-    relations = tuple(RelationSpec(key.relation, SCHEMA) for key in KEYS[: 1 + joins])
-    equalities = (Equality(*KEYS, pa.int64()),) if joins else ()
-    calls = (Call(spec, (Column(KEYS[0]),)),) if called else ()
-    return JoinSpec(relations, equalities, calls, (OutputColumn("k", KEYS[0]),))
+    whole = three()
+    calls = (Call(spec, (Column(ColumnRef("a", "k")),)),) if called else ()
+    return replace(
+        whole, relations=whole.relations[: 1 + joins], equalities=whole.equalities[:joins], residuals=calls
+    )
 
 
 @pytest.mark.parametrize("architecture", [name for name in ARCHITECTURES if name != "static"])
@@ -218,7 +206,7 @@ def test_policies_by_default(architecture: str) -> None:
 
 
 def three(**changes: object) -> JoinSpec:
-    """Return a chain of three relations, the first of them with these changes."""
+    """Return a chain of three relations, the last of them with these changes."""
     relations = [RelationSpec(alias, SCHEMA) for alias in "abc"]
     relations[2] = replace(relations[2], **changes)
     keys = [ColumnRef(r.alias, "k") for r in relations]
