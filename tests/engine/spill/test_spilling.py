@@ -16,6 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from lab.bench import budget
 from millrace.engine.arrivals.schedule import Schedule
 from millrace.engine.runs.run_of import run_of as plain_run_of
 from millrace.engine.spill import algorithms, folder, partitions, runs
@@ -27,7 +28,6 @@ from millrace.errors import ExecutionError, InputError, OptionError
 from millrace.options import ALGORITHMS, ARCHITECTURES, Options
 from tests.engine.eddy.blocks import chain, run
 from tests.engine.eddy.oracle import Case, block
-from tests.engine.spill import budget
 from tests.engine.spill.conftest import BUDGET
 from tests.gate import sampled
 

@@ -72,7 +72,7 @@ def run(algorithm: str, budget: int, folder: str | None = None, *, architecture:
         ExecutionError: The run failed.
     """
     task = json.dumps([algorithm, budget, folder, architecture])
-    command = [sys.executable, "-m", "tests.engine.spill.budget", task]
+    command = [sys.executable, "-m", "lab.bench.budget", task]
     # Arrow's threads would each keep memory of their own.
     done = subprocess.run(
         command, capture_output=True, text=True, check=False, env={**os.environ, "OMP_NUM_THREADS": "1"}
