@@ -19,6 +19,7 @@ from millrace.engine.expressions import Arithmetic, Cast, Column, ColumnRef, Lit
 from millrace.engine.spec import Equality, JoinSpec, OutputColumn, RelationSpec
 from millrace.engine.spill.run_of import run_of
 from millrace.options import ARCHITECTURES, Options
+from tests.engine.eddy.oracle import canonical
 from tests.engine.laws import examples
 
 LAWS = examples(80)
@@ -113,23 +114,19 @@ def exact(values):
     return sum(map(Fraction, known)) if known else None
 
 
-def least(values, sign):
-    """The least (or greatest) as Spark orders numbers, NaN above all; ``-0.0`` is ``0.0``."""
+def extreme_of(choose):
+    """The least, or the greatest, as Spark orders values: NaN above all numbers, ``-0.0`` as ``0.0``."""
 
-    def order(value):
-        return (value != value, 0 if value != value else value) if isinstance(value, float) else value
+    def found(values):
+        known = [canonical(value) for value in values if value is not None]
+        return choose(known, key=lambda value: (value == "NaN", 0 if value == "NaN" else value), default=None)
 
-    known = [value for value in values if value is not None]
-    if not known:
-        return None
-    found = min(known, key=order) if sign < 0 else max(known, key=order)
-    return "nan" if found != found else found
+    return found
 
 
 def key_of(row, keys):
     """The group of a row: NaN is one value, and so are the zeros."""
-    values = [row[key] for key in keys]
-    return tuple("nan" if v != v else (v + 0.0 if isinstance(v, float) else v) for v in values)
+    return tuple(canonical(row[key]) for key in keys)
 
 
 def grouped(found, keys, how):
@@ -165,9 +162,9 @@ def expected(row):
 
 
 HOW = {partial.name: exact for partial in PARTIALS} | {
-    "low": lambda values: least(values, -1),
-    "high": lambda values: least(values, 1),
-    "last": lambda values: least(values, 1),
+    "low": extreme_of(min),
+    "high": extreme_of(max),
+    "last": extreme_of(max),
 }
 
 

@@ -392,8 +392,7 @@ def leaves(draw: st.DrawFn, case: Case, architecture: str) -> dict[str, Plan]:
         by = draw(st.sampled_from(sorted(bound)))
         columns = draw(st.permutations(sorted(set(bound[by]))))[: draw(st.sampled_from([1, 2]))]
         delay, in_flight = draw(st.sampled_from([0.0, 1.0, 2.5])), draw(st.sampled_from([None, 1, 3]))
-        index = IndexPlan(tuple(columns), delay, in_flight, draw(st.booleans()))
-        found[alias] = Plan(source=False, indexes=(index,))
+        found[alias] = Plan(False, (IndexPlan(tuple(columns), delay, in_flight, draw(st.booleans())),))
         needed.add(by)
     return found
 

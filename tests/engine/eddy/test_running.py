@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import closing, nullcontext
 from dataclasses import replace
 from itertools import combinations, product
 from typing import Any
@@ -169,7 +170,7 @@ def test_what_was_divided_comes_together_again(monkeypatch: pytest.MonkeyPatch) 
 def test_the_time_of_a_run_that_does_not_end_is_told(architecture: str, fails: bool) -> None:
     """A run that is closed early, or fails, has taken the time that it has taken."""
     clock = VirtualClock()
-    case = block({"a": pa.table({"k": range(9)}), "b": pa.table({"k": range(9)})}, ["a.k = b.k"])
+    case = block({alias: pa.table({"k": range(9)}) for alias in "ab"}, ["a.k = b.k"])
 
     def slow(alias: str) -> Iterator[pa.RecordBatch]:
         for batch in case.tables[alias].to_batches(max_chunksize=3):
@@ -180,13 +181,9 @@ def test_the_time_of_a_run_that_does_not_end_is_told(architecture: str, fails: b
 
     options = Options(architecture=architecture, batch_size=2)
     run = run_of(case.spec, {alias: slow(alias) for alias in "ab"}, options, clock=clock)
-    results = run.run()
-    if fails:
-        with pytest.raises(OSError, match="broke"):
-            list(results)
-    else:
+    with closing(run.run()) as results, pytest.raises(OSError, match="broke") if fails else nullcontext():
         next(results)
-        results.close()
+        list(results if fails else ())
     assert run.figures().seconds == clock.now() > 0
 
 

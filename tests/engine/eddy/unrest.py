@@ -27,9 +27,7 @@ class Moves:
     """How state is moved.
 
     Attributes:
-        seed: Of all choices.
         often: Chance that anything is moved at a point of stasis; 0 leaves it to the migration policy.
-        chosen: What to choose from, some as often again.
         hope: What the migration policy takes to be worth moving: ``"all"``, ``"some"`` slices of some
             segments while the rest stays for good, or ``""`` for what is.
     """
@@ -52,22 +50,15 @@ class All(MigrationPolicy):
 class Unrest:
     """Takes the place of ``rest`` of join state: moves state, checks it, and does not care for use.
 
-    Args:
-        state: The state.
-        spec: Its block.
-        moves: What is moved, and when.
-        strict: Raise what the checker finds; else it is only noted.
-
     Attributes:
         steps: What was done so far, in words.
-        broken: What the checker has found, the first words of it.
-        invariants: The checker.
+        broken: What the checker has found, the first words of it; where it is strict, that is raised.
     """
 
     def __init__(self, state: StairState, spec: JoinSpec, moves: Moves, *, strict: bool = True) -> None:
         self.steps: list[str] = []
         self.broken: set[str] = set()
-        self.invariants = Invariants(spec, state.stairs)
+        self._invariants = Invariants(spec, state.stairs)
         self._state = state
         self._at_stasis = state.at_stasis
         self._draw = random.Random(moves.seed)
@@ -102,7 +93,7 @@ class Unrest:
 
     def _check(self, after: str) -> None:
         try:
-            self.invariants.check()
+            self._invariants.check()
         except AssertionError as error:
             if self._strict:
                 raise AssertionError(f"{error}; after {after}; so far: {self.steps}") from error
@@ -180,12 +171,7 @@ class Unrest:
 
 
 def hope(state: StairState, some: int | None = None) -> None:
-    """Let every move seem worth it, though policies that weigh move more than so few tuples are worth.
-
-    Args:
-        state: The state.
-        some: Only one half of each segment is worth it, or none, by this number; None for all.
-    """
+    """Let every move seem worth it, or, by a number, only one half of each segment or none."""
     estimate = state._estimator.estimate
 
     def hopeful(wrong: Misplaced) -> list[MigrationEstimate]:
