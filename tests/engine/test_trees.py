@@ -12,14 +12,7 @@ from hypothesis import given, strategies as st
 
 from millrace.engine.graph import QueryGraph
 from millrace.engine.spec import JoinSpec
-from millrace.engine.trees import (
-    JoinTree,
-    edge_names,
-    edges_of,
-    side_name,
-    spanning_tree,
-    spanning_trees,
-)
+from millrace.engine.trees import JoinTree, edge_names, edges_of, side_name, spanning_tree, spanning_trees
 from millrace.errors import InputError
 from tests.engine.eddy.oracle import block
 from tests.engine.laws import examples

@@ -172,11 +172,7 @@ def intermediate(columns: dict[str, list[int]], policy: str, order: Sequence[str
     return run(case, options, stream="u", chunk=1 << 20)[1].figures().intermediate_tuples
 
 
-@pytest.mark.parametrize(
-    ("hits", "n"),
-    [((0.05, 0.9), 20_000), ((0.9, 0.5, 0.02), 80_000)],
-    ids=str,
-)
+@pytest.mark.parametrize(("hits", "n"), [((0.05, 0.9), 20_000), ((0.9, 0.5, 0.02), 80_000)], ids=str)
 def test_greedy_finds_the_better_order(hits: tuple[float, ...], n: int) -> None:
     """Whatever is written first: after learning, it is about as good as the best static order.
 

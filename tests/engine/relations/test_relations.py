@@ -17,14 +17,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, strategies as st
 
-from millrace.engine.relations import (
-    KeyColumn,
-    RelationStore,
-    codes,
-    is_exact,
-    is_key_type,
-    store as module,
-)
+from millrace.engine.relations import KeyColumn, RelationStore, codes, is_exact, is_key_type, store as module
 from millrace.errors import ExecutionError, UnsupportedType
 from tests.engine.laws import examples
 

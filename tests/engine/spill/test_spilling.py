@@ -383,8 +383,7 @@ BYTES = 48 * budget.MEGABYTE
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "algorithm",
-    [a if a == "hybrid" else pytest.param(a, marks=pytest.mark.nightly) for a in ALGORITHMS],
+    "algorithm", [a if a == "hybrid" else pytest.param(a, marks=pytest.mark.nightly) for a in ALGORITHMS]
 )
 def test_peak_memory_stays_within_the_budget(algorithm, tmp_path):
     """State of four times the budget, in a process of its own; the answer is DuckDB's."""
