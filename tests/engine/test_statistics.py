@@ -112,11 +112,10 @@ def test_a_profile_counts_what_its_newest_tuples_passed(pieces, predicate, given
     assert profile.passing(predicate) == (0, 0)
 
 
-class Kept:
+class Kept(SimpleNamespace):
     """A warm start that is any text."""
 
-    def __init__(self, text: str | None = None) -> None:
-        self.text = text
+    text: str | None = None
 
     def read(self) -> str | None:
         return self.text
@@ -137,7 +136,7 @@ def shared() -> Kept:
 def recalled(text: str | None) -> Statistics:
     """Return what a new task knows from a text."""
     statistics = Statistics(100)
-    recall(Kept(text), statistics)
+    recall(Kept(text=text), statistics)
     return statistics
 
 

@@ -22,15 +22,24 @@ from tests.engine.eddy.oracle import Case, Rows, block, multiset, with_windows
 JOINED = ("a.k = b.k", "b.j = c.j")
 
 
+def chained(
+    columns: Callable[[str, str], Mapping[str, Any]], equalities: Sequence[str] = JOINED, **how: Any
+) -> Case:
+    """Return ``a.k = b.k AND b.j = c.j`` over what a function makes for a relation and its keys."""
+    keys = {"a": "k", "b": "kj", "c": "j"}
+    return block({alias: pa.table(columns(alias, own)) for alias, own in keys.items()}, equalities, **how)
+
+
 def chain(seed: int, rows: int = 9, equalities: Sequence[str] = JOINED) -> Case:
-    """Return ``a.k = b.k AND b.j = c.j`` over random tables, in which keys repeat."""
+    """Return a chain over random tables, in which keys repeat."""
     draw = random.Random(seed)
-    tables = {}
-    for alias, keys in (("a", "k"), ("b", "kj"), ("c", "j")):
+
+    def columns(_: str, keys: str) -> Mapping[str, Any]:
         n = draw.randint(2, rows)
-        columns = {key: pa.array([draw.randint(0, 3) for _ in range(n)], pa.int64()) for key in keys}
-        tables[alias] = pa.table({"id": pa.array(range(n), pa.int32()), **columns})
-    return block(tables, equalities)
+        drawn = {key: [draw.randint(0, 3) for _ in range(n)] for key in keys}
+        return {"id": pa.array(range(n), pa.int32()), **drawn}
+
+    return chained(columns, equalities)
 
 
 def star(arms: dict[str, Sequence[int]], keys: dict[str, Sequence[int]]) -> Case:
@@ -41,14 +50,14 @@ def star(arms: dict[str, Sequence[int]], keys: dict[str, Sequence[int]]) -> Case
 
 
 def stream(seed: int, rows: int = 25) -> Case:
-    """Return ``a.k = b.k AND b.j = c.j`` over random streams with windows in all three."""
+    """Return a chain over random streams with windows in all three."""
     draw = random.Random(seed)
-    tables = {}
-    for alias, keys in (("a", "k"), ("b", "kj"), ("c", "j")):
+
+    def columns(_: str, keys: str) -> Mapping[str, Any]:
         ticks = np.cumsum([draw.randint(0, 2) for _ in range(rows)])
-        columns = {key: pa.array([draw.randint(0, 3) for _ in range(rows)], pa.int64()) for key in keys}
-        tables[alias] = pa.table({"at": pa.array(ticks, pa.int64()), **columns})
-    return with_windows(block(tables, JOINED), dict.fromkeys("abc", 4))
+        return {"at": ticks, **{key: [draw.randint(0, 3) for _ in range(rows)] for key in keys}}
+
+    return with_windows(chained(columns), dict.fromkeys("abc", 4))
 
 
 def rows_of(case: Case, run: Run) -> Rows:

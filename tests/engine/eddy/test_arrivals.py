@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -26,8 +25,8 @@ from millrace.errors import InputError
 from millrace.limits.clock import VirtualClock
 from millrace.options import ALGORITHMS, ARCHITECTURES, Options
 from tests.engine.eddy.answers import scanned
-from tests.engine.eddy.blocks import rows_of, run, stream
-from tests.engine.eddy.oracle import Case, Rows, block, with_windows
+from tests.engine.eddy.blocks import chained, rows_of, run, stream
+from tests.engine.eddy.oracle import Case, block, with_windows
 
 SCHEMA = pa.schema([("n", pa.int64())])
 
@@ -185,15 +184,12 @@ def endless(rows: int, length: int) -> Case:
     """Return a chain of long streams whose keys are a mixture of the tick, so that each meets about one."""
     ticks = np.arange(rows)
 
-    def keys(i: int, j: int) -> np.ndarray:
-        return (ticks * 2_654_435_761 + (1 + i) * (97 + j) * ticks // 7) % length
+    def columns(alias: str, keys: str) -> dict[str, np.ndarray]:
+        i = 1 + "abc".index(alias)
+        mixed = (ticks * 2_654_435_761 + i * (97 + j) * ticks // 7 for j in range(len(keys)))
+        return {"at": ticks, **{key: values % length for key, values in zip(keys, mixed, strict=True)}}
 
-    tables = {
-        alias: pa.table({"at": ticks, **{key: keys(i, j) for j, key in enumerate(names)}})
-        for i, (alias, names) in enumerate({"a": "k", "b": "kj", "c": "j"}.items())
-    }
-    case = block(tables, ["a.k = b.k", "b.j = c.j"], count_only=True)
-    return with_windows(case, dict.fromkeys("abc", length))
+    return with_windows(chained(columns, count_only=True), dict.fromkeys("abc", length))
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
@@ -215,11 +211,9 @@ def test_state_is_bounded_over_long_streams(architecture: str) -> None:
 
 def test_streams_of_different_pace_are_read_by_time() -> None:
     """A stream with ten times as many rows a tick does not make the other wait in state."""
-    tables = {
-        "a": pa.table({"at": pa.array(range(2_000)), "k": pa.array([0] * 2_000)}),
-        "b": pa.table({"at": pa.array([i // 10 for i in range(20_000)]), "k": pa.array([1] * 20_000)}),
-    }
-    case = windows_on(tables, 20)
+    a = pa.table({"at": range(2_000), "k": [0] * 2_000})
+    b = pa.table({"at": [i // 10 for i in range(20_000)], "k": [1] * 20_000})
+    case = windows_on({"a": a, "b": b}, 20)
     _, made = run(case, Options(batch_size=50), chunk=50)
     assert made.figures().peak_state < 1_000
     _, in_turn = run(case, Options(batch_size=50), chunk=50, schedule=Schedule(None, True, (0, 1)))
@@ -314,30 +308,17 @@ def test_a_memory_budget_does_not_go_with_windows() -> None:
 # Ranges of keys: what relations that were read spare of reading others; no row is lost by it.
 
 
-def joined(case: Case, rows: int, **settings: object) -> tuple[Rows, dict[str, tuple[int, int]]]:
-    """Join files with row groups of so many rows; return the rows, and the row groups looked at and read."""
-    ranges = KeyRanges()
-    with TemporaryDirectory() as folder:
-        sources = scanned(case, case.tables, Path(folder), rows, ranges)
-        found, _ = run(case, Options(**settings), sources=sources, of=run_within, ranges=ranges)
-    return found, {each.name: (each.tuples_in, each.tuples_out) for each in ranges.figures()}
-
-
 def clustered() -> Case:
     """Return a block of a table in the order of its days, and few days."""
-    days = pa.array([n // 10 for n in range(400)], pa.int64())
-    sales = pa.table({"day": days, "item": pa.array([n % 7 for n in range(400)], pa.int64())})
-    dates = pa.table({"day": pa.array([11, 12, None], pa.int64())})
-    items = pa.table({"item": pa.array(range(7), pa.int64())})
-    return block(
-        {"sales": sales, "dates": dates, "items": items}, ["sales.day = dates.day", "sales.item = items.item"]
-    )
+    sales = {"day": [n // 10 for n in range(400)], "item": [n % 7 for n in range(400)]}
+    columns = {"sales": sales, "dates": {"day": [11, 12, None]}, "items": {"item": range(7)}}
+    tables = {alias: pa.table(own) for alias, own in columns.items()}
+    return block(tables, ["sales.day = dates.day", "sales.item = items.item"])
 
 
-def test_row_groups_out_of_range_are_not_read() -> None:
-    """Two days of forty, in row groups of ten; without transfers, or side by side, all are."""
-    case = clustered()
-    for options, read in (
+@pytest.mark.parametrize(
+    ("options", "read"),
+    [
         ({}, 2),
         ({"architecture": "stairs"}, 2),
         *(
@@ -345,9 +326,17 @@ def test_row_groups_out_of_range_are_not_read() -> None:
             for budget in (2_000, 1 << 30)
             for algorithm in ALGORITHMS
         ),
+        # Without transfers, or side by side, all are.
         ({"transfer": False}, 40),
         ({"online": True}, 40),
-    ):
-        rows, groups = joined(case, 10, **options)
-        assert rows == case.expected() and rows.total() == 20
-        assert groups.get("RowGroups(sales)", (40, 40)) == (40, read)
+    ],
+    ids=str,
+)
+def test_row_groups_out_of_range_are_not_read(options: dict[str, Any], read: int, tmp_path: Path) -> None:
+    """Two days of forty, in row groups of ten."""
+    case, ranges = clustered(), KeyRanges()
+    sources = scanned(case, case.tables, tmp_path, 10, ranges)
+    rows, _ = run(case, Options(**options), sources=sources, of=run_within, ranges=ranges)
+    assert rows == case.expected() and rows.total() == 20
+    groups = {each.name: (each.tuples_in, each.tuples_out) for each in ranges.figures()}
+    assert groups.get("RowGroups(sales)", (40, 40)) == (40, read)

@@ -15,12 +15,13 @@ from millrace.engine.expressions import Call, Column, ColumnRef
 from millrace.engine.migration import MIGRATION_POLICIES
 from millrace.engine.policies import POLICIES, Candidate, Shares
 from millrace.engine.policies.base import EXPLORED_SHARE
-from millrace.engine.spec import Equality, JoinSpec, RelationSpec, Window
+from millrace.engine.spec import JoinSpec, Window
 from millrace.engine.spill.run_of import run_of
 from millrace.engine.statistics import Account, Profile
 from millrace.engine.tuples import Signature
-from millrace.options import ARCHITECTURES, MIGRATIONS, POLICY_NAMES, Options, Research
+from millrace.options import ARCHITECTURES, MIGRATIONS, POLICY_NAMES, Options
 from millrace.predicates import PredicateSpec
+from tests.engine.eddy.oracle import block
 from tests.engine.laws import examples
 from tests.engine.operators import KINDS, Join, Probe, Profiling, outcomes_of
 
@@ -182,51 +183,42 @@ def test_exploration_goes_to_the_least_known_and_never_to_what_multiplies(policy
 # Which policy and which join state an eddy has when none is asked for.
 
 
-SCHEMA = pa.schema([("k", pa.int64())])
+ODD = Call(PredicateSpec("odd", lambda k: k % 2 == 1, "row"), (Column(ColumnRef("a", "k")),))
 
 
-def block(*, joins: bool, called: bool) -> JoinSpec:
-    spec = PredicateSpec("odd", lambda k: k % 2 == 1, "row")
-    whole = three()
-    calls = (Call(spec, (Column(ColumnRef("a", "k")),)),) if called else ()
-    return replace(
-        whole, relations=whole.relations[: 1 + joins], equalities=whole.equalities[:joins], residuals=calls
-    )
+def joined(aliases: str, *calls: Call, **changes: object) -> JoinSpec:
+    """Return a chain of relations of which nothing is known, the last of them with these changes."""
+    tables = dict.fromkeys(aliases, pa.schema([("k", pa.int64())]).empty_table())
+    spec = block(tables, [f"{a}.k = {b}.k" for a, b in pairwise(aliases)], count_only=True).spec
+    *others, last = (replace(each, rows=None) for each in spec.relations)
+    return replace(spec, relations=(*others, replace(last, **changes)), residuals=calls)
 
 
 @pytest.mark.parametrize("architecture", [name for name in ARCHITECTURES if name != "static"])
 def test_policies_by_default(architecture: str) -> None:
-    """What measures best, for each architecture that has a policy; and the options' own words say so."""
-    joined = "greedy" if architecture == "stems" else "cumulative"
-    said = " ".join(str(Research.__doc__).split())
-    for joins, called, expected in ((True, False, joined), (True, True, "rank"), (False, True, "bounded")):
-        policy = policy_of(block(joins=joins, called=called), Options(architecture=architecture))
-        assert policy == expected
-        assert f'``"{policy}"``' in said
-
-
-def three(**changes: object) -> JoinSpec:
-    """Return a chain of three relations, the last of them with these changes."""
-    relations = [RelationSpec(alias, SCHEMA) for alias in "abc"]
-    relations[2] = replace(relations[2], **changes)
-    keys = [ColumnRef(r.alias, "k") for r in relations]
-    equalities = tuple(Equality(a, b, pa.int64()) for a, b in pairwise(keys))
-    return JoinSpec(tuple(relations), equalities, count_only=True)
+    """What measures best, for each architecture that has a policy."""
+    expected = "greedy" if architecture == "stems" else "cumulative"
+    for spec, policy in (
+        (joined("ab"), expected),
+        (joined("ab", ODD), "rank"),
+        (joined("a", ODD), "bounded"),
+    ):
+        assert policy_of(spec, Options(architecture=architecture)) == policy
 
 
 @pytest.mark.parametrize(
     ("spec", "settings", "given", "expected"),
     [
-        (three(), {}, {}, "stems"),
-        (three(), {"online": True}, {}, "stairs"),
-        (three(), {"online": True, "architecture": "joins"}, {}, "joins"),
-        (three(), {"online": True}, {"side_by_side": False}, "stems"),
-        (three(), {}, {"side_by_side": True}, "stairs"),
-        (three(), {"online": True}, {"looked_up": True}, "stems"),
-        (three(same_as="a"), {"online": True}, {}, "stems"),
-        (three(window=Window("k", 3)), {"online": True}, {}, "stems"),
-        (block(joins=True, called=False), {"online": True}, {}, "stems"),
-        (block(joins=True, called=True), {"online": True}, {}, "stems"),
+        (joined("abc"), {}, {}, "stems"),
+        (joined("abc"), {"online": True}, {}, "stairs"),
+        (joined("abc"), {"online": True, "architecture": "joins"}, {}, "joins"),
+        (joined("abc"), {"online": True}, {"side_by_side": False}, "stems"),
+        (joined("abc"), {}, {"side_by_side": True}, "stairs"),
+        (joined("abc"), {"online": True}, {"looked_up": True}, "stems"),
+        (joined("abc", same_as="a"), {"online": True}, {}, "stems"),
+        (joined("abc", window=Window("k", 3)), {"online": True}, {}, "stems"),
+        (joined("ab"), {"online": True}, {}, "stems"),
+        (joined("ab", ODD), {"online": True}, {}, "stems"),
     ],
 )
 def test_join_state_by_default(spec: JoinSpec, settings: dict, given: dict, expected: str) -> None:
@@ -241,6 +233,6 @@ def test_an_eddy_has_the_join_state_that_was_chosen(online: bool, action: str) -
     """And so has one under a memory budget."""
     batches = {alias: [pa.record_batch({"k": [1, 2, 3]})] for alias in "abc"}
     for budget in (None, 1 << 26):
-        run = run_of(three(), batches, Options(online=online, memory_budget=budget))
+        run = run_of(joined("abc"), batches, Options(online=online, memory_budget=budget))
         assert sum(batch.column(0)[0].as_py() for batch in run.run()) == 3
         assert {each.action for each in run.figures().modules} & {"probe", "join"} == {action}
