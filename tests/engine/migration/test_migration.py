@@ -191,7 +191,9 @@ def test_one_signature_alone_is_followed_at_once(decisions: list[tuple[int, int]
 
 @SAME
 @given(st.integers(0, 1 << 30), st.integers(2, 4), st.sampled_from([1, 64, 5000]), st.floats(0.05, 0.95))
-def test_signatures_that_differ_for_good_do_not_move_state_for_ever(seed, signatures, batch, share) -> None:
+def test_signatures_that_differ_for_good_do_not_move_state_for_ever(
+    seed: int, signatures: int, batch: int, share: float
+) -> None:
     """Each goes to a join of its own, one with a share of the tuples: soon nothing changes any more."""
     draw = random.Random(seed)
     routed = Routed()
