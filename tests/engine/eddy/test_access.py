@@ -6,6 +6,7 @@ import math
 from collections import Counter
 from dataclasses import replace
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pyarrow as pa
@@ -17,6 +18,7 @@ from millrace.engine.arrivals.measured_index import Paced
 from millrace.engine.expressions import Call, Column, ColumnRef, Compare, Literal, Predicate
 from millrace.engine.runs.eddy_run import EddyRun
 from millrace.engine.spec import JoinSpec, RelationSpec
+from millrace.engine.state.stem import SteM
 from millrace.errors import ExecutionError, InputError
 from millrace.limits.clock import Clock, VirtualClock, WallClock
 from millrace.options import Options
@@ -36,6 +38,16 @@ def test_cached_lookups_do_not_wait_for_others() -> None:
     ran = run(case, {"s": ONE_A_SECOND}, Options(batch_size=1, online=True), chunk=1)
     # Everything is read by the time that the first answer comes; each answer then finds all its tuples.
     assert Counter(ran.when) == {1.0: 33, **{float(n): 2 for n in range(2, 21)}}
+
+
+def test_an_answer_concerns_only_those_that_wait_for_it() -> None:
+    """With 200 answers, one after the other, each of 600 waiting tuples is looked at a few times."""
+    r = pa.table({"key": range(600), "a": [n * 7 % 200 for n in range(600)]})
+    case = block({"r": r, "s": pa.table({"x": range(0, 400, 2), "y": range(200)})}, ["r.a = s.x"])
+    with mock.patch.object(SteM, "missing", autospec=True, side_effect=SteM.missing) as looked:
+        ran = run(case, {"s": ONE_A_SECOND}, Options(batch_size=50), stream="r", chunk=50)
+    assert (ran.rows, ran.clock.now()) == (case.expected(), 200.0)
+    assert sum(call.args[1].size for call in looked.call_args_list) <= 5 * 600
 
 
 def typed(kind: pa.DataType, own: pa.DataType, keys: list[object], values: list[object]) -> Case:

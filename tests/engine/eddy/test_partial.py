@@ -49,7 +49,7 @@ def prefix(case: Case, missing: list[str], arrived: dict[str, int]) -> Rows:
 
 def connected(spec: JoinSpec, kept: set[str]) -> bool:
     """Return whether equalities, implied ones too, hold relations together."""
-    reached = set(sorted(kept)[:1])
+    reached = {min(kept)} if kept else set()
     for _ in spec.relations:
         for e in implied(spec, kept):
             ends = {e.left.relation, e.right.relation}
@@ -59,12 +59,10 @@ def connected(spec: JoinSpec, kept: set[str]) -> bool:
 
 def implied(spec: JoinSpec, kept: set[str]) -> tuple[Any, ...]:
     """Return the equalities between remaining relations, those that only others implied among them."""
-    found = []
-    for columns in attribute_classes(spec):
-        refs = [ColumnRef(spec.aliases[r], name) for r, name in columns if spec.aliases[r] in kept]
-        # What cannot meet a missing relation, for its key is null, is no part of any result.
-        found += [replace(spec.equalities[0], left=refs[0], right=each) for each in refs]
-    return tuple(found)
+    classes = [[ColumnRef(spec.aliases[r], name) for r, name in each] for each in attribute_classes(spec)]
+    found = [[ref for ref in refs if ref.relation in kept] for refs in classes]
+    # What cannot meet a missing relation, for its key is null, is no part of any result.
+    return tuple(replace(spec.equalities[0], left=refs[0], right=each) for refs in found for each in refs)
 
 
 def paused(

@@ -90,17 +90,11 @@ def test_a_task_that_only_filters_loads_no_compiler() -> None:
     """Loading numba takes as long as filtering a million rows."""
     code = """
 import sys
-import pyarrow as pa
-from millrace.engine.runs.eddy_run import EddyRun
-from millrace.engine.runs.output import Mask
-from millrace.engine.expressions import Call, Column, ColumnRef
+from millrace.engine.expressions import Call
 from millrace.predicates import PredicateSpec
-from millrace.engine.spec import JoinSpec, RelationSpec
-data = pa.record_batch({"n": range(10)})
-call = Call(PredicateSpec("odd", lambda n: n % 2 == 1, "row"), (Column(ColumnRef("t", "n")),))
-spec = JoinSpec((RelationSpec("t", data.schema),), residuals=(call,))
-print(sum(sum(kept.to_pylist()) for kept in EddyRun(spec, {"t": [data]}, stream="t", output=Mask()).run()))
-print("numba" in sys.modules)
+from tests.engine.eddy.blocks import ROW, filtering, numbered
+odd = Call(PredicateSpec("odd", lambda n: n % 2 == 1, "row"), (ROW,))
+print(sum(mask.true_count for mask in filtering(numbered(10), [odd]).run()), "numba" in sys.modules)
 """
     assert answer(process(code)) == ["5", "False"]
 

@@ -92,6 +92,18 @@ def test_a_probe_finds_what_a_dictionary_of_lists_holds(
         assert probed(table, codes, limit, low, high) == model(rows, codes, low, high)
 
 
+@pytest.mark.parametrize("stride", [1, 1 << 40])
+def test_a_walk_does_not_look_at_rows_that_are_too_old(stride: int) -> None:
+    """It sees the last ten of a thousand; older links, were they followed, would lead back to these."""
+    table = Multimap()
+    for piece in range(100):
+        fresh = np.arange(1 + piece * 500, 501 + piece * 500)
+        table.insert(np.concatenate([np.zeros(10, np.int64), fresh]) * stride)
+    first = table.rows - 510
+    table._nexts[:first] = first
+    assert probed(table, [0], 100, first) == Counter({(0, row): 1 for row in range(first, first + 10)})
+
+
 @pytest.mark.parametrize(
     ("codes", "most"),
     [
