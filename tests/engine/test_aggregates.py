@@ -183,8 +183,11 @@ def test_partial_rows_make_the_exact_groups(data, keys, chunk):
         batch_size=data.draw(st.sampled_from([2, 7, 100])),
         online=data.draw(st.booleans()),
     )
-    own_rows = st.lists(rows(extreme=data.draw(st.booleans())), max_size=25)
-    drawn = [data.draw(each) for each in (own_rows, TIED_ROWS, COUNTED_ROWS)]
+    drawn = [
+        data.draw(st.lists(rows(extreme=data.draw(st.booleans())), max_size=25)),
+        data.draw(TIED_ROWS),
+        data.draw(COUNTED_ROWS),
+    ]
     tables = {
         r.alias: pa.Table.from_pylist([dict(zip(r.schema.names, row, strict=True)) for row in own], r.schema)
         for own, r in zip(drawn, JOIN.relations, strict=True)
@@ -192,8 +195,9 @@ def test_partial_rows_make_the_exact_groups(data, keys, chunk):
     step = data.draw(st.integers(1, 12))
     sources = {alias: table.to_batches(step) for alias, table in tables.items()}
     sizes = data.draw(st.permutations(range(3)))
-    sized = (replace(r, rows=n) for r, n in zip(JOIN.relations, sizes, strict=True))
-    spec = replace(JOIN, relations=tuple(sized))
+    spec = replace(
+        JOIN, relations=tuple(replace(r, rows=n) for r, n in zip(JOIN.relations, sizes, strict=True))
+    )
     partials = tuple(data.draw(st.lists(st.sampled_from(PARTIALS), min_size=1, unique=True)))
     aggregate = whole = AggregateSpec(keys, partials)
     repeating = data.draw(st.sets(st.sampled_from("tuw")))
