@@ -159,6 +159,18 @@ def test_a_predicate_that_is_not_deterministic_keeps_its_place(policy):
     assert sorted(last.asked) == np.flatnonzero(numbers[0] & numbers[1]).tolist()
 
 
+@pytest.mark.parametrize("policy", POLICY_NAMES)
+def test_the_same_seed_asks_for_the_same_rows(policy):
+    """With declared time the whole run can be repeated: decisions depend on nothing but what was seen."""
+    answers = np.random.default_rng(6).random((3, 3000)) < np.array([[0.2], [0.5], [0.8]])
+    runs = []
+    for _ in range(2):
+        tables = [Table(list(map(bool, a))) for a in answers]
+        run(tables, 3000, policy=policy, seed=11)
+        runs.append([t.asked for t in tables])
+    assert runs[0] == runs[1]
+
+
 @pytest.mark.parametrize(("masked", "shown"), [(False, "row=20"), (True, r"row=\*\*\*")])
 @pytest.mark.parametrize("kind", KINDS)
 def test_an_error_names_the_predicate_the_row_and_where_it_was_raised(kind, masked, shown):
