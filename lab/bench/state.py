@@ -24,7 +24,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 import millrace
-from lab.bench import moving
+from lab.bench import budget, moving
 from lab.bench.harness import Bench, Ran, Run, Target, Times
 from lab.bench.tpch_data import ensure
 from lab.joins import DRIFT, block, drift, duckdb_counts, ends, run_block, sql
@@ -35,7 +35,6 @@ from millrace.engine.figures import CellFigures
 from millrace.engine.migration import default_migration
 from millrace.engine.spec import JoinSpec
 from millrace.options import ALGORITHMS, ARCHITECTURES, MIGRATIONS, Options
-from tests.engine.spill import budget
 
 BEST, AGAIN, WORST = "static best", "static best again", "static worst"
 JOINS, STEMS, STAIRS, DUCKDB = "joins", "stems", "stairs", "duckdb"

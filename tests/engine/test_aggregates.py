@@ -19,6 +19,7 @@ from millrace.engine.expressions import Arithmetic, Cast, Column, ColumnRef, Lit
 from millrace.engine.spec import Equality, JoinSpec, OutputColumn, RelationSpec
 from millrace.engine.spill.run_of import run_of
 from millrace.options import ARCHITECTURES, Options
+from tests.engine.eddy.oracle import canonical
 from tests.engine.laws import examples
 
 LAWS = examples(80)
@@ -26,15 +27,15 @@ LAWS = examples(80)
 PRICE, SHARE, NET = pa.decimal128(15, 2), pa.decimal128(3, 2), pa.decimal128(20, 4)
 SCHEMA = pa.schema(
     [
-        pa.field("text", pa.string()),
-        pa.field("number", pa.float64()),
-        pa.field("whole", pa.int64()),
-        pa.field("small", pa.int32()),
-        pa.field("price", PRICE),
-        pa.field("share", SHARE),
-        pa.field("wide", pa.decimal128(38, 1)),
-        pa.field("real", pa.float32()),
-        pa.field("m", pa.int64()),
+        ("text", pa.string()),
+        ("number", pa.float64()),
+        ("whole", pa.int64()),
+        ("small", pa.int32()),
+        ("price", PRICE),
+        ("share", SHARE),
+        ("wide", pa.decimal128(38, 1)),
+        ("real", pa.float32()),
+        ("m", pa.int64()),
     ]
 )
 TIED = pa.schema([("m", pa.int64()), ("label", pa.string()), ("amount", pa.int32())])
@@ -47,40 +48,28 @@ def read(name):
 
 
 LEFT = Arithmetic("-", Literal(Decimal(1), pa.decimal128(1, 0)), read("share"), pa.decimal128(4, 2))
+LONG = pa.int64()
+
+
+def multiplied(one, other):
+    """The product of two whole numbers."""
+    return Arithmetic("*", *(Cast(read(name), LONG) for name in (one, other)), LONG)
+
+
 PARTIALS = (
-    Partial("rows", "count", None, pa.int64()),
-    Partial("texts", "count", read("text"), pa.int64()),
-    Partial("whole", "sum", read("whole"), pa.int64()),
-    Partial(
-        "square",
-        "sum",
-        Arithmetic(
-            "*",
-            Cast(read("small"), pa.int64()),
-            Cast(read("small"), pa.int64()),
-            pa.int64(),
-        ),
-        pa.int64(),
-    ),
+    Partial("rows", "count", None, LONG),
+    Partial("texts", "count", read("text"), LONG),
+    Partial("whole", "sum", read("whole"), LONG),
+    Partial("square", "sum", multiplied("small", "small"), LONG),
     Partial("net", "sum", Arithmetic("*", read("price"), LEFT, NET), pa.decimal128(30, 4)),
     Partial("wide", "sum", read("wide"), pa.decimal128(38, 1)),
     Partial("float", "sum", Cast(read("small"), pa.float64()), pa.float64()),
-    Partial("ones", "sum", Literal(1, pa.int32()), pa.int64()),
+    Partial("ones", "sum", Literal(1, pa.int32()), LONG),
     Partial("low", "min", read("number"), pa.float64()),
     Partial("high", "max", read("real"), pa.float32()),
     Partial("last", "max", read("text"), pa.string()),
-    Partial("amount", "sum", read("amount"), pa.int64()),
-    Partial(
-        "both",
-        "sum",
-        Arithmetic(
-            "*",
-            Cast(read("amount"), pa.int64()),
-            Cast(read("small"), pa.int64()),
-            pa.int64(),
-        ),
-        pa.int64(),
-    ),
+    Partial("amount", "sum", read("amount"), LONG),
+    Partial("both", "sum", multiplied("amount", "small"), LONG),
 )
 JOIN = JoinSpec(
     (RelationSpec("t", SCHEMA), RelationSpec("u", TIED), RelationSpec("w", COUNTED)),
@@ -125,23 +114,19 @@ def exact(values):
     return sum(map(Fraction, known)) if known else None
 
 
-def least(values, sign):
-    """The least (or greatest) as Spark orders numbers, NaN above all; ``-0.0`` is ``0.0``."""
+def extreme_of(choose):
+    """The least, or the greatest, as Spark orders values: NaN above all numbers, ``-0.0`` as ``0.0``."""
 
-    def order(value):
-        return (value != value, 0 if value != value else value) if isinstance(value, float) else value
+    def found(values):
+        known = [canonical(value) for value in values if value is not None]
+        return choose(known, key=lambda value: (value == "NaN", 0 if value == "NaN" else value), default=None)
 
-    known = [value for value in values if value is not None]
-    if not known:
-        return None
-    found = min(known, key=order) if sign < 0 else max(known, key=order)
-    return "nan" if found != found else found
+    return found
 
 
 def key_of(row, keys):
     """The group of a row: NaN is one value, and so are the zeros."""
-    values = [row[key] for key in keys]
-    return tuple("nan" if v != v else (v + 0.0 if isinstance(v, float) else v) for v in values)
+    return tuple(canonical(row[key]) for key in keys)
 
 
 def grouped(found, keys, how):
@@ -176,13 +161,10 @@ def expected(row):
     }
 
 
-HOW = {
-    **dict.fromkeys(
-        ("rows", "texts", "whole", "square", "net", "wide", "float", "ones", "amount", "both"), exact
-    ),
-    "low": lambda values: least(values, -1),
-    "high": lambda values: least(values, 1),
-    "last": lambda values: least(values, 1),
+HOW = {partial.name: exact for partial in PARTIALS} | {
+    "low": extreme_of(min),
+    "high": extreme_of(max),
+    "last": extreme_of(max),
 }
 
 

@@ -134,9 +134,7 @@ def run(
 ) -> Ran:
     """Run the block, in virtual time if nothing else is said, with access modules made by the plans.
 
-    Args:
-        own: Access modules that a test has made, by the relations that have nothing else.
-        sources: Instead of the case's own rows, for some relations.
+    A test's ``own`` access modules are of relations that have nothing else, its ``sources`` replace rows.
     """
     clock, options, own = clock or VirtualClock(), options or Options(), own or {}
     access, indexes = modules(case, plans, clock, chunk)
@@ -166,22 +164,17 @@ def plans(draw: st.DrawFn, case: Case) -> dict[str, Plan]:
         if relation.window is not None:
             found[alias] = Plan()
             continue
-        columns = set()
-        for equality in spec.equalities:
-            for mine, other in ((equality.left, equality.right), (equality.right, equality.left)):
-                if mine.relation == alias and spec.aliases.index(other.relation) < place:
-                    columns.add(mine.column)
+        columns = {
+            mine.column
+            for e in spec.equalities
+            for mine, other in ((e.left, e.right), (e.right, e.left))
+            if mine.relation == alias and spec.aliases.index(other.relation) < place
+        }
         indexes: list[IndexPlan] = []
         for _ in range(draw(st.integers(0, 2)) if columns else 0):
             bound = draw(st.permutations(sorted(columns)))[: draw(st.sampled_from([1, 1, 2]))]
-            indexes.append(
-                IndexPlan(
-                    tuple(bound),
-                    draw(st.sampled_from([0.0, 1.0, 2.5])),
-                    draw(st.sampled_from([None, 1, 3])),
-                    draw(st.integers(0, 4)) == 0,
-                )
-            )
+            delay, in_flight = draw(st.sampled_from([0.0, 1.0, 2.5])), draw(st.sampled_from([None, 1, 3]))
+            indexes.append(IndexPlan(tuple(bound), delay, in_flight, draw(st.integers(0, 4)) == 0))
         scans: list[ScanPlan] = []
         for _ in range(draw(st.sampled_from([0, 0, 1, 2]))):
             stall = draw(st.sampled_from([None, (0, 3.0), (1, 3.0), (1, math.inf)]))

@@ -13,7 +13,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 from unittest import mock
 
 import numpy as np
@@ -73,20 +73,10 @@ class Example:
     """A block, and how it is run.
 
     Attributes:
-        shape: The kind of block, one of ``SHAPES``.
-        case: The block and its data.
-        options: Architecture, policy, batch size and the rest.
         chunk: Most rows of a batch that a source yields.
-        schedule: In which order sources are read; None for the engine's choice.
-        access: Access modules by alias.
-        source: Sources are at hand, stall now and then, or are files of which row groups may be left out.
         pauses: How often a source that stalls has nothing, before each of its batches in turn.
-        picky: The relations that a predicate reads which raises for some values.
         wanted: Whose results come first,
         later: and whose do after the second batch of results; None for the same.
-        limits: Of queues in front of operators.
-        moves: How join state is moved at random.
-        collides: Whether hashes have one bit.
         piece: Bytes that are gathered at once.
         divides: Whether any attribute divides tuples by content, however little it tells.
         share: Of the memory budget for state; None for the usual one.
@@ -160,15 +150,7 @@ class Example:
 
 @dataclass(frozen=True)
 class Picky:
-    """A predicate that passes even sums, rejects odd ones, and raises for every second one of these.
-
-    Attributes:
-        relations: Whose ``k0`` it reads.
-        place: Its place among the residual predicates.
-        kind: How it is called.
-        on_error: What an exception means.
-        deterministic: Whether it may be moved.
-    """
+    """A predicate that passes even sums of ``k0``, rejects odd ones, and raises for half of these."""
 
     relations: tuple[str, ...]
     place: int
@@ -226,11 +208,8 @@ def answers(
 ) -> Example:
     """Draw an example for an architecture.
 
-    Args:
-        draw: Of hypothesis.
-        architecture: Its name.
-        number: Chooses all dimensions, so that only data are drawn; without it a number is drawn as well.
-        fixed: Values of dimensions that are not chosen; a strategy for the ``case``, and ``plans`` for it.
+    The number chooses all dimensions, so that only data are drawn; without it a number is drawn as well.
+    What is fixed is not chosen: values of dimensions, a strategy for the ``case``, and ``plans`` for it.
     """
     fixed = fixed or {}
     chosen = draw(st.integers(0, (1 << 24) - 1)) if number is None else number
@@ -359,13 +338,7 @@ def _preference(draw: st.DrawFn, case: Case, *, changes: bool) -> dict[str, tupl
 
 @st.composite
 def schedules(draw: st.DrawFn, case: Case, free: Collection[int] | None = None) -> Schedule:
-    """Draw which relation stays unbuilt, whether sources are interleaved, and their order.
-
-    Args:
-        draw: Of hypothesis.
-        case: The block.
-        free: The relations that may stay unbuilt; None for all but sets.
-    """
+    """Draw the order of sources, whether they are interleaved, and which stays unbuilt, of those free to."""
     relations = case.spec.relations
     order = tuple(draw(st.permutations(range(len(relations)))))
     if free is None:
@@ -420,8 +393,7 @@ def leaves(draw: st.DrawFn, case: Case, architecture: str) -> dict[str, Plan]:
         by = draw(st.sampled_from(sorted(bound)))
         columns = draw(st.permutations(sorted(set(bound[by]))))[: draw(st.sampled_from([1, 2]))]
         delay, in_flight = draw(st.sampled_from([0.0, 1.0, 2.5])), draw(st.sampled_from([None, 1, 3]))
-        index = IndexPlan(tuple(columns), delay, in_flight, draw(st.booleans()))
-        found[alias] = Plan(source=False, indexes=(index,))
+        found[alias] = Plan(False, (IndexPlan(tuple(columns), delay, in_flight, draw(st.booleans())),))
         needed.add(by)
     return found
 
@@ -455,36 +427,22 @@ LEFT = "files left behind"
 LASTING = "intermediate tuples though only base tuples may be held"
 
 
-@dataclass
-class Answer:
-    """What is wrong with a run of an example.
-
-    Attributes:
-        faults: In words; what the checker of invariants found begins with the invariant.
-        moved: Whether join state was moved at random.
-    """
+class Answer(NamedTuple):
+    """What is wrong with a run of an example, and whether join state was moved at random."""
 
     faults: set[str]
     moved: bool
 
 
 def answer(example: Example, *, strict: bool = True) -> Answer:
-    """Run an example in virtual time.
-
-    Args:
-        example: What to run.
-        strict: Raise what the checker of invariants finds; otherwise it is among the faults.
-    """
+    """Run an example in virtual time; what the checker finds is raised, or is among the faults."""
     with ExitStack() as stack:
-        enter = stack.enter_context
-        folder = Path(enter(tempfile.TemporaryDirectory())) if _needs_folder(example) else None
+        enter, folder = stack.enter_context, None
+        if example.source == "files" or example.options.memory_budget is not None:
+            folder = Path(enter(tempfile.TemporaryDirectory()))
         for patch in _patches(example):
             enter(patch)
         return _answer(example, folder, strict=strict)
-
-
-def _needs_folder(example: Example) -> bool:
-    return example.source == "files" or example.options.memory_budget is not None
 
 
 @contextmanager

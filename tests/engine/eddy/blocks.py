@@ -9,24 +9,37 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from millrace.engine.expressions import Call, Column, ColumnRef
+from millrace.engine.router.back_pressure import Backpressure
 from millrace.engine.runs.block_run import Run
 from millrace.engine.runs.eddy_run import EddyRun
-from millrace.limits.clock import VirtualClock
+from millrace.engine.runs.output import Mask
+from millrace.engine.spec import JoinSpec, RelationSpec
+from millrace.limits.clock import Clock, VirtualClock
 from millrace.options import Options
 from tests.engine.eddy.oracle import Case, Rows, block, multiset, with_windows
 
 JOINED = ("a.k = b.k", "b.j = c.j")
 
 
+def chained(
+    columns: Callable[[str, str], Mapping[str, Any]], equalities: Sequence[str] = JOINED, **how: Any
+) -> Case:
+    """Return ``a.k = b.k AND b.j = c.j`` over what a function makes for a relation and its keys."""
+    keys = {"a": "k", "b": "kj", "c": "j"}
+    return block({alias: pa.table(columns(alias, own)) for alias, own in keys.items()}, equalities, **how)
+
+
 def chain(seed: int, rows: int = 9, equalities: Sequence[str] = JOINED) -> Case:
-    """Return ``a.k = b.k AND b.j = c.j`` over random tables, in which keys repeat."""
+    """Return a chain over random tables, in which keys repeat."""
     draw = random.Random(seed)
-    tables = {}
-    for alias, keys in (("a", "k"), ("b", "kj"), ("c", "j")):
+
+    def columns(_: str, keys: str) -> Mapping[str, Any]:
         n = draw.randint(2, rows)
-        columns = {key: pa.array([draw.randint(0, 3) for _ in range(n)], pa.int64()) for key in keys}
-        tables[alias] = pa.table({"id": pa.array(range(n), pa.int32()), **columns})
-    return block(tables, equalities)
+        drawn = {key: [draw.randint(0, 3) for _ in range(n)] for key in keys}
+        return {"id": pa.array(range(n), pa.int32()), **drawn}
+
+    return chained(columns, equalities)
 
 
 def star(arms: dict[str, Sequence[int]], keys: dict[str, Sequence[int]]) -> Case:
@@ -37,14 +50,14 @@ def star(arms: dict[str, Sequence[int]], keys: dict[str, Sequence[int]]) -> Case
 
 
 def stream(seed: int, rows: int = 25) -> Case:
-    """Return ``a.k = b.k AND b.j = c.j`` over random streams with windows in all three."""
+    """Return a chain over random streams with windows in all three."""
     draw = random.Random(seed)
-    tables = {}
-    for alias, keys in (("a", "k"), ("b", "kj"), ("c", "j")):
+
+    def columns(_: str, keys: str) -> Mapping[str, Any]:
         ticks = np.cumsum([draw.randint(0, 2) for _ in range(rows)])
-        columns = {key: pa.array([draw.randint(0, 3) for _ in range(rows)], pa.int64()) for key in keys}
-        tables[alias] = pa.table({"at": pa.array(ticks, pa.int64()), **columns})
-    return with_windows(block(tables, JOINED), dict.fromkeys("abc", 4))
+        return {"at": ticks, **{key: [draw.randint(0, 3) for _ in range(rows)] for key in keys}}
+
+    return with_windows(chained(columns), dict.fromkeys("abc", 4))
 
 
 def rows_of(case: Case, run: Run) -> Rows:
@@ -63,21 +76,10 @@ def run(
 ) -> tuple[Rows, Any]:
     """Run the block in virtual time; return its rows and what ran it, for its figures.
 
-    Args:
-        case: The block.
-        options: Of the run.
-        chunk: Most rows of a batch that a source yields.
-        sources: Instead of the case's own rows, for some relations.
-        of: Makes the run.
-        how: What else it is made with.
+    Some relations may have other ``sources`` than the case's own rows; ``of`` makes the run.
     """
-    made = of(
-        case.spec,
-        {**case.batches(chunk), **(sources or {})},
-        options or Options(),
-        clock=VirtualClock(),
-        **how,
-    )
+    feeds = {**case.batches(chunk), **(sources or {})}
+    made = of(case.spec, feeds, options or Options(), clock=VirtualClock(), **how)
     return rows_of(case, made), made
 
 
@@ -93,3 +95,26 @@ def flying(eddy: EddyRun) -> list[int]:
 
     eddy._buffer.pop = looking  # type: ignore[method-assign]
     return found
+
+
+ROW = Column(ColumnRef("t", "row"))
+
+
+def numbered(rows: int) -> pa.RecordBatch:
+    """Return so many rows ``t``, with their numbers."""
+    return pa.record_batch({"row": pa.array(range(rows), pa.int64())})
+
+
+def filtering(
+    data: pa.RecordBatch,
+    calls: Sequence[Call],
+    arrival: int = 1000,
+    clock: Clock | None = None,
+    limits: Backpressure | None = None,
+    **options: object,
+) -> EddyRun:
+    """Return an eddy that only filters the rows ``t``, and yields masks of those that pass."""
+    spec = JoinSpec((RelationSpec("t", data.schema),), residuals=tuple(calls))
+    arrivals = [data.slice(low, arrival) for low in range(0, data.num_rows, arrival)]
+    how = {"output": Mask(), "clock": clock or VirtualClock(), "backpressure": limits}
+    return EddyRun(spec, {"t": arrivals}, Options(**options), stream="t", **how)

@@ -7,45 +7,29 @@ the values of columns, and what may still arrive from the sources' ends.
 
 from __future__ import annotations
 
-import operator
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
 from itertools import combinations
-from typing import Any
+from operator import eq, ge, gt, le, lt, ne
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
-from millrace.engine.expressions import Call, ColumnRef, Compare, Literal, Operand, Predicate, relations_of
+from millrace.engine.expressions import Call, Compare, Literal, Operand, Predicate, relations_of
 from millrace.engine.spec import JoinSpec
 from millrace.engine.state.stairs import Stairs
+from millrace.engine.trees import JoinTree
 from tests.engine.eddy.oracle import canonical
 
 Rows = tuple[int, ...]
 """A tuple: row numbers of its components, in the order of relations."""
 
-_OPERATORS = {
-    "=": operator.eq,
-    "<>": operator.ne,
-    "<": operator.lt,
-    "<=": operator.le,
-    ">": operator.gt,
-    ">=": operator.ge,
-}
+_OPERATORS = {"=": eq, "<>": ne, "<": lt, "<=": le, ">": gt, ">=": ge}
 
 
-@dataclass(frozen=True)
-class Stored:
-    """The tuples of one segment of a STAIR.
-
-    Attributes:
-        edge: The STAIR's edge,
-        owner: and its relation.
-        name: The STAIR's name.
-        span: Of the tuples.
-        tuples: As often as they are stored.
-    """
+class Stored(NamedTuple):
+    """The tuples of one segment of a STAIR at an edge, of a relation; as often as they are stored."""
 
     edge: int
     owner: int
@@ -53,18 +37,9 @@ class Stored:
     span: int
     tuples: tuple[Rows, ...]
 
-    def projected(self, span: int) -> list[Rows]:
-        """Return the tuples' parts within a span."""
-        return [project(one, self.span, span) for one in self.tuples]
-
 
 class Invariants:
-    """Checks the STAIRs of one block at points of stasis.
-
-    Args:
-        spec: The block.
-        stairs: Its state.
-    """
+    """Checks the STAIRs of one block at points of stasis."""
 
     def __init__(self, spec: JoinSpec, stairs: Stairs) -> None:
         self._spec = spec
@@ -98,19 +73,19 @@ class Invariants:
     def _arrive(self) -> None:
         """Take note of base tuples that have come since the last check."""
         for stem in self._stairs._stems:
-            for name, values in self._values[stem.number].items():
+            window, times = self._spec.relations[stem.number].window, self._times[stem.number]
+            for values in (*self._values[stem.number].values(), times):
                 # What has been evicted before it was looked at is gone, and nobody asks for it.
                 values += [None] * (stem.store.first - len(values))
-                new = np.arange(len(values), stem.store.rows)
-                if len(new):
-                    values.extend(canonical(v) for v in stem.store.gather(name, new).to_pylist())
-            window, times = self._spec.relations[stem.number].window, self._times[stem.number]
-            times += [None] * (stem.store.first - len(times))
             new = np.arange(len(times), stem.store.rows)
-            if window is not None and len(new):
+            for name, values in self._values[stem.number].items() if len(new) else ():
+                values += map(canonical, stem.store.gather(name, new).to_pylist())
+            if window is None:
+                times += [None] * len(new)
+            elif len(new):
                 arrived = stem.store.gather(window.column, new)
                 whole = arrived.cast(pa.int32()) if pa.types.is_date32(arrived.type) else arrived
-                times.extend(whole.cast(pa.int64()).to_pylist())
+                times += whole.cast(pa.int64()).to_pylist()
 
     def _rows(self, relation: int) -> range:
         """Return the numbers of the rows that have arrived and have not been evicted."""
@@ -126,7 +101,7 @@ class Invariants:
         known = self._results.get(span)
         if known is not None and known[0] == arrived:
             return known[1]
-        last = next(r for r in members(span) if self._connected(span & ~(1 << r)))
+        last = next(r for r in members(span) if span == 1 << r or self._tree.connected(span & ~(1 << r)))
         rest = span & ~(1 << last)
         found = [
             merge(one, rest, row, last)
@@ -174,7 +149,8 @@ class Invariants:
         def value(operand: Operand) -> Any:
             if isinstance(operand, Literal):
                 return operand.value
-            return self._of(operand.ref, one, span)
+            relation = self._spec.aliases.index(operand.ref.relation)
+            return self._value(one, span, relation, operand.ref.column)
 
         if isinstance(predicate, Compare) and predicate.op in _OPERATORS:
             left, right = value(predicate.left), value(predicate.right)
@@ -196,45 +172,15 @@ class Invariants:
             return known
         raise TypeError(f"the checker does not know the predicate {predicate}")
 
-    def _of(self, ref: ColumnRef, one: Rows, span: int) -> Any:
-        return self._value(one, span, self._spec.aliases.index(ref.relation), ref.column)
-
-    # The tree, from its edges
-
-    def _connected(self, span: int) -> bool:
-        """Whether the tree holds a span together; the empty span is."""
-        grown, reached = span & -span, 0
-        while grown != reached:
-            reached = grown
-            for edge in self._stairs.tree.edges:
-                ends = sum(1 << end for end in edge.ends)
-                if ends & span == ends and ends & reached:
-                    grown |= ends
-        return reached == span
-
-    def _crossing(self, span: int) -> list[tuple[int, int, int]]:
-        """Return the edges out of a span: their number, their end within and their end without."""
-        found = []
-        for edge in self._stairs.tree.edges:
-            a, b = edge.ends
-            if (span >> a & 1) != (span >> b & 1):
-                found.append((edge.number, a, b) if span >> a & 1 else (edge.number, b, a))
-        return found
-
-    def _beyond(self, edge: int, owner: int) -> int:
-        """Return the relations on the other side of an edge."""
-        reached, grown = 0, 1 << owner
-        while grown != reached:
-            reached = grown
-            for each in self._stairs.tree.edges:
-                ends = sum(1 << end for end in each.ends)
-                if each.number != edge and ends & reached:
-                    grown |= ends
-        return (1 << len(self._spec.relations)) - 1 & ~reached
+    @property
+    def _tree(self) -> JoinTree:
+        """The present tree, of which ``test_trees.py`` has laws."""
+        return self._stairs.tree
 
     def _open(self, edge: int, owner: int) -> bool:
         """Whether something may still arrive beyond an edge."""
-        return any(not self._stairs._stems[r].complete for r in members(self._beyond(edge, owner)))
+        beyond = members(self._tree.beyond(edge, 1 << owner))
+        return any(not self._stairs._stems[r].complete for r in beyond)
 
     # The checks
 
@@ -255,8 +201,10 @@ class Invariants:
         """A STAIR holds tuples that contain its relation, nothing from beyond its edge, and that match."""
         span, where = segment.span, f"tuples of {self._named(segment.span)} in {segment.name}"
         assert span >> segment.owner & 1, f"{where} lack the STAIR's relation"
-        assert not span & self._beyond(segment.edge, segment.owner), f"{where} reach across its join"
-        assert self._connected(span), f"{where} are not connected by the tree"
+        assert not span & self._tree.beyond(segment.edge, 1 << segment.owner), (
+            f"{where} reach across its join"
+        )
+        assert self._tree.connected(span), f"{where} are not connected by the tree"
         for one in segment.tuples:
             if (span, one) in self._proper:
                 continue
@@ -272,13 +220,10 @@ class Invariants:
     def _check_presence(self, stored: list[Stored]) -> None:
         """Invariant A."""
         everything = (1 << len(self._spec.relations)) - 1
-        for span in range(1, everything):
-            if not self._connected(span):
+        for span in filter(self._tree.connected, range(1, everything)):
+            at = {(edge, self._tree.near(edge, span)) for edge in self._tree.border(span)}
+            if not all(self._open(*each) for each in at):
                 continue
-            border = self._crossing(span)
-            if not all(self._open(edge, near) for edge, near, _ in border):
-                continue
-            at = {(edge, near) for edge, near, _ in border}
             parts: dict[int, set[Rows]] = {}
             for segment in stored:
                 if (segment.edge, segment.owner) in at and not segment.span & ~span:
@@ -299,21 +244,16 @@ class Invariants:
         together = (one.edge, one.owner) == (other.edge, other.owner)
         if not shared or (self._stairs.enforcing and not together):
             return
-        if one.span & self._across(other) or other.span & self._across(one):
-            return
-        both = set(one.projected(shared)) & set(other.projected(shared))
-        if both:
-            part = min(both)
-            a = next(t for t in one.tuples if project(t, one.span, shared) == part)
-            b = next(t for t in other.tuples if project(t, other.span, shared) == part)
+        for this, that in ((one, other), (other, one)):
+            if this.span & self._tree.beyond(that.edge, 1 << that.owner):
+                return
+        mine, theirs = ({project(t, s.span, shared): t for t in s.tuples} for s in (one, other))
+        for part in sorted(mine.keys() & theirs.keys()):
+            a, b = self._shown(mine[part], one.span), self._shown(theirs[part], other.span)
             raise AssertionError(
-                f"invariant {'B' if together else 'B+'}: {self._shown(a, one.span)} in {one.name} (edge "
-                f"{one.edge}) and {self._shown(b, other.span)} in {other.name} (edge {other.edge}) agree on "
-                f"{self._named(shared)}"
+                f"invariant {'B' if together else 'B+'}: {a} in {one.name} (edge {one.edge}) and {b} in "
+                f"{other.name} (edge {other.edge}) agree on {self._named(shared)}"
             )
-
-    def _across(self, segment: Stored) -> int:
-        return self._beyond(segment.edge, segment.owner)
 
     def _named(self, span: int) -> str:
         return "".join(f"({self._spec.aliases[r]})" for r in members(span))

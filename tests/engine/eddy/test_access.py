@@ -6,6 +6,7 @@ import math
 from collections import Counter
 from dataclasses import replace
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pyarrow as pa
@@ -16,7 +17,7 @@ from millrace.engine.arrivals.hybrid import Hybrid
 from millrace.engine.arrivals.measured_index import Paced
 from millrace.engine.expressions import Call, Column, ColumnRef, Compare, Literal, Predicate
 from millrace.engine.runs.eddy_run import EddyRun
-from millrace.engine.spec import Equality, JoinSpec, OutputColumn, RelationSpec, Window
+from millrace.engine.spec import JoinSpec, RelationSpec
 from millrace.engine.state.stem import SteM
 from millrace.errors import ExecutionError, InputError
 from millrace.limits.clock import Clock, VirtualClock, WallClock
@@ -24,7 +25,7 @@ from millrace.options import Options
 from millrace.predicates import PredicateSpec
 from tests.engine.eddy.access_cases import IndexPlan, Plan, Ran, ScanPlan, asked, run
 from tests.engine.eddy.blocks import chain, star
-from tests.engine.eddy.oracle import Case, block, with_self_joins
+from tests.engine.eddy.oracle import Case, block, with_self_joins, with_windows
 
 INT = pa.int64()
 ONE_A_SECOND = asked("x", delay=1.0, in_flight=1)
@@ -39,43 +40,20 @@ def test_cached_lookups_do_not_wait_for_others() -> None:
     assert Counter(ran.when) == {1.0: 33, **{float(n): 2 for n in range(2, 21)}}
 
 
-def test_an_answer_concerns_only_those_that_wait_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_answer_concerns_only_those_that_wait_for_it() -> None:
     """With 200 answers, one after the other, each of 600 waiting tuples is looked at a few times."""
-    looked: list[int] = []
-    missing = SteM.missing
-    monkeypatch.setattr(
-        SteM, "missing", lambda self, batch: (looked.append(batch.size), missing(self, batch))[1]
-    )
     r = pa.table({"key": range(600), "a": [n * 7 % 200 for n in range(600)]})
-    s = pa.table({"x": range(0, 400, 2), "y": range(200)})
-    case = block({"r": r, "s": s}, ["r.a = s.x"])
-    ran = run(case, {"s": ONE_A_SECOND}, Options(batch_size=50), stream="r", chunk=50)
-    assert ran.rows == case.expected()
-    assert ran.clock.now() == 200.0
-    assert sum(looked) <= 5 * 600
-
-
-def test_the_first_scan_to_end_suffices() -> None:
-    """Section 3.2: of competing scans one stalls for ever and one breaks off; the third ends the relation."""
-    case = chain(2, rows=30)
-    made = {
-        "b": Plan(source=False, scans=(ScanPlan(stall=(1, math.inf)), ScanPlan(rows=2), ScanPlan(every=2.0)))
-    }
-    ran = run(case, made, chunk=3)
-    assert ran.rows == case.expected()
-    batches = math.ceil(case.tables["b"].num_rows / 3)
-    assert ran.clock.now() == 2.0 * (batches + 1)
-    (state,) = [s for s in ran.run.figures().state if s.name == "SteM(b)"]
-    assert state.inserted == case.tables["b"].num_rows
+    case = block({"r": r, "s": pa.table({"x": range(0, 400, 2), "y": range(200)})}, ["r.a = s.x"])
+    with mock.patch.object(SteM, "missing", autospec=True, side_effect=SteM.missing) as looked:
+        ran = run(case, {"s": ONE_A_SECOND}, Options(batch_size=50), stream="r", chunk=50)
+    assert (ran.rows, ran.clock.now()) == (case.expected(), 200.0)
+    assert sum(call.args[1].size for call in looked.call_args_list) <= 5 * 600
 
 
 def typed(kind: pa.DataType, own: pa.DataType, keys: list[object], values: list[object]) -> Case:
-    """Return ``r.k = s.k`` compared in a wider type than the index's own column has."""
+    """Return ``r.k = s.k`` compared in the type of ``r``, which may be wider than the index's own."""
     tables = {"r": pa.table({"k": pa.array(keys, kind)}), "s": pa.table({"k": pa.array(values, own)})}
-    relations = tuple(RelationSpec(a, t.schema) for a, t in tables.items())
-    columns = [ColumnRef(a, "k") for a in tables]
-    output = tuple(OutputColumn(c.relation, c) for c in columns)
-    return Case(JoinSpec(relations, (Equality(*columns, kind),), (), output), tables)
+    return block(tables, ["r.k = s.k"])
 
 
 @pytest.mark.parametrize(
@@ -119,8 +97,7 @@ def test_a_function_may_be_an_index() -> None:
 
 def test_a_full_index_holds_the_sources_back() -> None:
     """No more is read while an index has as many bindings pending as it takes."""
-    clock = VirtualClock()
-    pending: list[int] = []
+    clock, pending = VirtualClock(), []
 
     def source() -> object:
         for n in range(50):
@@ -137,8 +114,7 @@ def test_a_full_index_holds_the_sources_back() -> None:
 def test_wide_rows_that_wait_hold_the_sources_back(monkeypatch: pytest.MonkeyPatch) -> None:
     """However few bindings they have: a hundred of a kilobyte for one key, of which ten may wait."""
     monkeypatch.setattr("millrace.engine.arrivals.arrivals.MOST_WAITING", 10 * 1024)
-    clock = VirtualClock()
-    read: list[float] = []
+    clock, read = VirtualClock(), []
     rows = pa.record_batch({"k": pa.array([1], INT), "text": ["x" * 1024]})
 
     def source() -> object:
@@ -186,48 +162,51 @@ def test_what_cannot_be_answered_is_refused_before_it_starts(
 
 def test_access_modules_are_checked() -> None:
     """Names, columns and schemas."""
-    case = chain(1)
-    clock = VirtualClock()
-    with pytest.raises(InputError, match="'bb'"):
-        EddyRun(case.spec, {}, access={"bb": []})
+    case, clock = chain(1), VirtualClock()
+    shared = replace(case.spec.relations[0], alias="d", same_as="a")
+    spec = replace(case.spec, relations=(*case.spec.relations, shared))
+    for own, named in (("bb", "'bb'"), ("d", "'a'")):
+        with pytest.raises(InputError, match=named):
+            EddyRun(spec, {}, access={own: []})
     with pytest.raises(InputError, match="is a scan"):
         Index("i", [], case.tables["b"], clock)
     wrong = Index("i", ["k"], lambda _: pa.record_batch({"k": [1]}), clock)
     with pytest.raises(ExecutionError, match="'i'"):
         run(case, {}, clock=clock, own={"b": wrong})
-    shared = replace(case.spec.relations[0], alias="d", same_as="a")
-    spec = replace(case.spec, relations=(*case.spec.relations, shared))
-    with pytest.raises(InputError, match="'a'"):
-        EddyRun(spec, {}, access={"d": []})
 
 
 @pytest.mark.parametrize(
-    ("architecture", "scans"),
+    ("architecture", "plans"),
     [
-        ("stems", (ScanPlan(rows=1), ScanPlan(rows=2))),
-        ("stems", (ScanPlan(stall=(0, math.inf)),)),
-        ("static", (ScanPlan(rows=1),)),
+        ("stems", {"b": Plan(False, scans=(ScanPlan(rows=1), ScanPlan(rows=2)))}),
+        ("stems", {"b": Plan(False, scans=(ScanPlan(stall=(0, math.inf)),))}),
+        ("static", {"b": Plan(False, scans=(ScanPlan(rows=1),))}),
+        # The index of b is bound by c, which breaks off as well.
+        (
+            "stems",
+            {
+                "b": Plan(False, (IndexPlan(("j",)),), (ScanPlan(rows=1),)),
+                "c": Plan(False, scans=(ScanPlan(rows=1),)),
+            },
+        ),
     ],
     ids=str,
 )
-def test_a_relation_without_an_end_is_an_error(architecture: str, scans: tuple[ScanPlan, ...]) -> None:
-    """Scans that all break off, or stall for ever with nothing beside them."""
-    with pytest.raises(ExecutionError, match=r"'b'|: b"):
-        run(chain(1), {"b": Plan(False, scans=scans)}, Options(architecture=architecture))
+def test_a_relation_without_an_end_is_an_error(architecture: str, plans: dict[str, Plan]) -> None:
+    """Scans that all break off, or stall for ever, with nothing beside them that can finish."""
+    with pytest.raises(ExecutionError, match=r"'[bc]'|: b"):
+        run(chain(1), plans, Options(architecture=architecture))
 
 
 def test_a_closed_module_returns_nothing() -> None:
     """Closing drops what is pending and what was not yet returned."""
-    clock = VirtualClock()
-    table = pa.table({"k": pa.array([1, 2], INT)})
-    index = Index("i", ["k"], table, clock, 1.0)
+    clock, table = VirtualClock(), pa.table({"k": pa.array([1, 2], INT)})
+    index, scan = Index("i", ["k"], table, clock, 1.0), Scan("s", table.to_batches(), clock)
     index.submit(pa.record_batch({"k": pa.array([1], INT)}))
     index.close()
-    clock.advance(2.0)
-    assert (index.poll(), index.pending, index.due()) == ([], 0, math.inf)
-    scan = Scan("s", table.to_batches(), clock)
     scan.close()
-    assert scan.poll() is None
+    clock.advance(2.0)
+    assert (index.poll(), index.pending, index.due(), scan.poll()) == ([], 0, math.inf, None)
 
 
 @pytest.mark.parametrize("architecture", ["stems", "joins"])
@@ -273,34 +252,29 @@ def both(
 
 
 def test_early_tuples_ask_and_late_ones_wait() -> None:
-    """Section 4.3: the index is busy while most of the scan is to come, and left alone at its end."""
-    when = both(200).index.when  # the scan takes 20 s
+    """Section 4.3: the index is busy while most of the scan is to come, and left alone at its end.
+
+    Keys that are here are skipped; a binding in the queue may still be overtaken, few are.
+    """
+    index = both(200).index  # the scan takes 20 s
+    when = index.when
     assert min(when) < 0.01
     # Half of what is left of the scan takes less than a lookup in its last second, a queue of two included.
     assert 17 < max(when) < 19.5
     # It was never idle before: one lookup after the other.
     assert max(np.diff([w for w in when if w > 1.0])) <= 0.5 + 1e-9
-
-
-@pytest.mark.parametrize("in_flight", [1, 4])
-def test_the_index_has_no_queue_for_long(in_flight: int) -> None:
-    """What is submitted is what it works on, and as much again: the rest may still come by the scan."""
-    assert both(in_flight=in_flight).index.highest == 2 * in_flight
-
-
-def test_what_the_scan_has_returned_is_not_asked_for() -> None:
-    """Keys that are here are skipped; a binding in the queue may still be overtaken, few are."""
-    index = both(200).index
     came = {key: 0.1 * (place + 1) for place, key in enumerate(order(200))}
-    ahead = [came[key] - when for key, when in zip(index.keys, index.when, strict=True)]
+    ahead = [came[key] - w for key, w in zip(index.keys, when, strict=True)]
     assert min(ahead) > -1e-9
     assert sum(seconds < 0.5 for seconds in ahead) <= 0.1 * len(ahead)
 
 
-def test_results_come_no_later_than_by_index_or_scan_alone() -> None:
-    """At every share of the results."""
-    for place, when in enumerate(both().when):
-        assert when <= min(0.1, 0.5) * (place + 1) + 1e-9
+@pytest.mark.parametrize("in_flight", [1, 4])
+def test_results_come_no_later_than_by_index_or_scan_alone(in_flight: int) -> None:
+    """At every share of the results; and what is submitted is what the index works on, and as much again."""
+    ran = both(in_flight=in_flight)
+    assert all(when <= 0.1 * (place + 1) + 1e-9 for place, when in enumerate(ran.when))
+    assert ran.index.highest == 2 * in_flight
 
 
 def test_a_scan_that_is_faster_than_any_lookup_leaves_the_index_alone() -> None:
@@ -323,25 +297,11 @@ def test_tuples_that_wait_ask_once_the_scan_stalls() -> None:
     "scan", [{"rows": 20}, {"stall": (20, math.inf)}], ids=["breaks off", "never goes on"]
 )
 def test_an_index_finishes_what_a_scan_leaves(scan: dict[str, Any]) -> None:
-    """When every tuple of R has its answer, T is complete, whatever the scan still has."""
+    """When every tuple of R has its answer, T is complete: nobody waits for what the scan still has."""
     ran = both(40, **scan)
     # All of R has to be asked for now, but for what was asked before; each once.
     assert sorted(ran.index.keys) == list(range(40))
     assert ran.clock.now() <= 0.5 * 40 + 1e-6
-
-
-def test_a_covered_relation_needs_its_scan_no_more() -> None:
-    """The index has answered everything before the scan ends: nobody waits for the rest."""
-    assert both(10, every=60.0, delay=0.1).clock.now() == pytest.approx(1.0)
-
-
-def test_a_scan_that_nothing_can_finish_is_an_error_still() -> None:
-    """The index of b is bound by c, which breaks off as well."""
-    case = chain(1)
-    broken = Plan(source=False, scans=(ScanPlan(rows=1),))
-    made = {"b": Plan(source=False, indexes=(IndexPlan(("j",)),), scans=(ScanPlan(rows=1),)), "c": broken}
-    with pytest.raises(ExecutionError, match="every scan of it ended before"):
-        run(case, made)
 
 
 @pytest.mark.broken_rule
@@ -359,43 +319,34 @@ def test_without_the_cost_decision_the_claims_fail(monkeypatch: pytest.MonkeyPat
 # Self-joins: relations that are the same data share one SteM, and the answer stays DuckDB's.
 
 
-SCHEMA = pa.schema([("k", pa.int64()), ("j", pa.int64())])
-
-
-def pairs_of(keys: list[tuple[int | None, int | None]], roles: str, equalities: list[str]) -> Case:
-    table = pa.table({"k": [k for k, _ in keys], "j": [j for _, j in keys]}, schema=SCHEMA)
-    return with_self_joins(block(dict.fromkeys(roles, table), equalities))
+SCHEMA = pa.schema([("k", INT), ("j", INT)])
 
 
 def test_a_base_tuple_is_kept_once_and_bounced_for_each_role() -> None:
     """There is one SteM with the tuples, on which every role's join column is indexed."""
-    case = pairs_of([(n, n + 1) for n in range(40)], "abc", ["a.j = b.k", "b.j = c.k"])
+    table = pa.table({"k": range(40), "j": range(1, 41)})
+    case = with_self_joins(block(dict.fromkeys("abc", table), ["a.j = b.k", "b.j = c.k"]))
     eddy = run(case, {}, Options(online=True)).run
     (state,) = eddy.figures().state
     assert (state.name, state.tuples, state.inserted) == ("SteM(a)", 40, 40)
     built = [m for m in eddy.figures().modules if m.action == "build"]
     assert sum(m.tuples_in for m in built) == 40
-    first, *others = eddy._state.stems
-    assert all(stem.store is first.store and stem.base is first.base for stem in others)
 
 
 @pytest.mark.parametrize(
     ("relations", "message"),
     [
-        ([RelationSpec("a", SCHEMA), RelationSpec("b", SCHEMA, same_as="x")], "no earlier relation"),
-        ([RelationSpec("a", SCHEMA, same_as="b"), RelationSpec("b", SCHEMA)], "no earlier relation"),
-        ([RelationSpec("a", SCHEMA), RelationSpec("b", pa.schema([]), same_as="a")], "same columns"),
-        ([RelationSpec("a", SCHEMA), RelationSpec("b", SCHEMA, distinct=True, same_as="a")], "same columns"),
-        (
-            [RelationSpec("a", SCHEMA), *(RelationSpec(x, SCHEMA, same_as=y) for x, y in ("ba", "cb"))],
-            "no earlier relation",
-        ),
+        ((("a", {}), ("b", {"same_as": "x"})), "no earlier relation"),
+        ((("a", {"same_as": "b"}), ("b", {})), "no earlier relation"),
+        ((("a", {}), ("b", {"same_as": "a"}), ("c", {"same_as": "b"})), "no earlier relation"),
+        ((("a", {}), ("b", {"same_as": "a", "schema": pa.schema([])})), "same columns"),
+        ((("a", {}), ("b", {"same_as": "a", "distinct": True})), "same columns"),
     ],
 )
-def test_what_cannot_be_shared_is_refused(relations: list[RelationSpec], message: str) -> None:
+def test_what_cannot_be_shared_is_refused(relations: Any, message: str) -> None:
     """The spec says so when it is made."""
     with pytest.raises(InputError, match=message):
-        JoinSpec(tuple(relations))
+        JoinSpec(tuple(RelationSpec(alias, **{"schema": SCHEMA, **how}) for alias, how in relations))
 
 
 # Preferred tuples: their results come first, and the work stays the same.
@@ -403,15 +354,14 @@ def test_what_cannot_be_shared_is_refused(relations: list[RelationSpec], message
 
 def wants(alias: str, column: str, low: int) -> Predicate:
     """Return ``alias.column >= low``."""
-    return Compare(">=", Column(ColumnRef(alias, column)), Literal(low, pa.int64()), pa.int64())
+    return Compare(">=", Column(ColumnRef(alias, column)), Literal(low, INT), INT)
 
 
 @pytest.mark.parametrize("batch_size", [1, 3, 100])
 def test_preferred_results_come_first_for_the_same_work(batch_size: int) -> None:
     """Of what arrives together, preferred tuples are followed to their end before others move."""
-    keys = [0, 1, 2] * 7
-    case = star({name: [0, 1, 2] for name in "xyz"}, dict.fromkeys("xyz", keys))
-    tables = {**case.tables, "u": case.tables["u"].append_column("n", pa.array(range(21), pa.int64()))}
+    tables = {"u": pa.table({**dict.fromkeys("xyz", [0, 1, 2] * 7), "n": range(21)})}
+    tables |= dict.fromkeys("xyz", pa.table({"k": [0, 1, 2]}))
     case = block(tables, [f"u.{name} = {name}.k" for name in "xyz"])
     options = Options(policy="fixed", order=("x", "y", "z"), batch_size=batch_size)
     plain = run(case, {}, options, stream="u", chunk=21)
@@ -420,23 +370,20 @@ def test_preferred_results_come_first_for_the_same_work(batch_size: int) -> None
     order = [n for _, batch in ran.results for n in batch.column("u_n").to_pylist()]
     for low in range(0, 21, batch_size):  # a round brings so many tuples of u
         part = order[low : low + batch_size]
-        wanted = [n >= 14 for n in part]
-        assert wanted == sorted(wanted, reverse=True)
-    work = [
-        {(m.name, m.action): (m.tuples_in, m.tuples_out) for m in r.run.figures().modules}
-        for r in (plain, ran)
-    ]
+        assert part == sorted(part, key=lambda n: n < 14)
+    figures = [r.run.figures() for r in (plain, ran)]
+    work = [{(m.name, m.action): (m.tuples_in, m.tuples_out) for m in f.modules} for f in figures]
     assert work[0] == work[1]
-    assert ran.run.figures().tuples_routed == plain.run.figures().tuples_routed
+    assert figures[0].tuples_routed == figures[1].tuples_routed
 
 
 def test_a_preference_must_be_about_one_relation() -> None:
     """What cannot be told from a base tuple alone, or names what is not there, is refused."""
     case = star({"x": [1]}, {"x": [1]})
-    k, one = Column(ColumnRef("x", "k")), Literal(1, pa.int64())
+    k, one = Column(ColumnRef("x", "k")), Literal(1, INT)
     for wanted, named in (
-        (Compare("=", k, Column(ColumnRef("u", "x")), pa.int64()), "one relation"),
-        (Compare("=", one, one, pa.int64()), "one relation"),
+        (Compare("=", k, Column(ColumnRef("u", "x")), INT), "one relation"),
+        (Compare("=", one, one, INT), "one relation"),
         (Call(PredicateSpec("p", bool, "row"), (k,)), "one relation"),
         (wants("nope", "k", 1), "'nope'"),
         (wants("x", "nope", 1), "'nope'"),
@@ -465,14 +412,13 @@ def test_an_index_join_asks_for_the_distinct_bindings(architecture: str, batch_s
     case, made = r_and_s()
     found = run(case, made, Options(architecture=architecture, batch_size=batch_size), chunk=7)
     assert found.rows == case.expected()
-    assert len(found.index.bindings) == len(set(found.index.bindings)) == 15
-    assert found.clock.now() == 15.0
+    assert len(found.index.bindings) == len(set(found.index.bindings)) == found.clock.now() == 15
     figures = found.run.figures()
     mine = {m.action: m for m in figures.modules if m.name == "IndexJoin(r.a = s.x)"}
     lookup, join = mine["lookup"], mine["join"]
     assert (lookup.tuples_in, lookup.tuples_out, lookup.calls) == (40, 10, 15)
     assert (join.tuples_in, join.tuples_out) == (40, found.rows.total())
-    assert {s.name: s.tuples for s in figures.state}.get("STAIR(r.a)", 0) == 0
+    assert not any(s.tuples for s in figures.state if s.name == "STAIR(r.a)")
 
 
 RTXY = {
@@ -535,40 +481,39 @@ class Unknowing(Index):
         return None
 
 
-def _over(kind: type[Index], clock: Clock) -> tuple[Case, Ran]:
+def over(kind: type[Index], clock: Clock) -> None:
+    """Join R with an index of that kind on S."""
     case, _ = r_and_s()
     index = kind("slow", ["x"], case.tables["s"], clock, delay=0.003)
-    return case, run(case, {}, Options(architecture="joins"), clock=clock, own={"s": index})
+    found = run(case, {}, Options(architecture="joins"), clock=clock, own={"s": index})
+    assert found.rows == case.expected()
 
 
 def test_an_index_that_never_answers_is_an_error() -> None:
     """Nothing else can come while its tuples wait."""
     with pytest.raises(ExecutionError, match="'slow'"):
-        _over(Silent, VirtualClock())
+        over(Silent, VirtualClock())
 
 
 @pytest.mark.parametrize("kind", [Index, Unknowing])
 def test_on_the_wall_clock_it_waits_for_real(kind: type[Index]) -> None:
     """Answers come a moment later, whether the index says when or not."""
-    case, found = _over(kind, WallClock())
-    assert found.rows == case.expected()
+    over(kind, WallClock())
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 def test_windows_of_outer_relations_expire(architecture: str) -> None:
     """A relation that is only asked holds up no watermark: what has expired is evicted."""
     n = 400
-    r = pa.table({"t": range(n), "k": [i % 7 for i in range(n)], "a": [i % 11 for i in range(n)]})
-    u = pa.table({"t": range(n), "k": [i % 5 for i in range(n)]})
-    x = pa.table({"a": range(9)})
-    case = block({"r": r, "u": u, "x": x}, ["r.k = u.k", "r.a = x.a"])
-    window = Window("t", 10)
-    relations = tuple(replace(s, window=None if s.alias == "x" else window) for s in case.spec.relations)
-    case = replace(case, spec=replace(case.spec, relations=relations))
+    tables = {
+        "r": pa.table({"at": range(n), "k": [i % 7 for i in range(n)], "a": [i % 11 for i in range(n)]}),
+        "u": pa.table({"at": range(n), "k": [i % 5 for i in range(n)]}),
+        "x": pa.table({"a": range(9)}),
+    }
+    case = with_windows(block(tables, ["r.k = u.k", "r.a = x.a"]), {"r": 10, "u": 10})
     found = run(case, {"x": asked("a", delay=1.0)}, Options(architecture=architecture, batch_size=8))
     assert found.rows == case.expected()
     assert len(found.index.bindings) == 11
     evicted = {s.name: s.evicted for s in found.run.figures().state if s.name.startswith("SteM(")}
-    assert evicted["SteM(r)"] > n / 2
-    assert evicted["SteM(u)"] > n / 2
+    assert min(evicted["SteM(r)"], evicted["SteM(u)"]) > n / 2
     assert evicted["SteM(x)"] == 0

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -25,8 +25,8 @@ from millrace.errors import InputError
 from millrace.limits.clock import VirtualClock
 from millrace.options import ALGORITHMS, ARCHITECTURES, Options
 from tests.engine.eddy.answers import scanned
-from tests.engine.eddy.blocks import rows_of, run, stream
-from tests.engine.eddy.oracle import Case, Rows, block, with_windows
+from tests.engine.eddy.blocks import chained, rows_of, run, stream
+from tests.engine.eddy.oracle import Case, block, with_windows
 
 SCHEMA = pa.schema([("n", pa.int64())])
 
@@ -35,11 +35,7 @@ def spec(*rows: int | None, distinct: tuple[int, ...] = ()) -> JoinSpec:
     return JoinSpec(tuple(RelationSpec(f"r{i}", SCHEMA, i in distinct, n) for i, n in enumerate(rows)))
 
 
-def batch(numbers: list[int]) -> pa.RecordBatch:
-    return pa.record_batch([pa.array(numbers, pa.int64())], schema=SCHEMA)
-
-
-ONE, TWO = batch([0]), batch([0, 1])
+ONE, TWO = (pa.record_batch([pa.array(range(n), pa.int64())], schema=SCHEMA) for n in (1, 2))
 
 
 @pytest.mark.parametrize(
@@ -71,21 +67,6 @@ def test_what_a_round_brings(schedule: Schedule, sources: list[list[Any]], round
         for arrivals in schedule.arrivals(dict(enumerate(sources)), 2)
     ]
     assert found == rounds
-
-
-def test_sources_are_read_no_further_than_asked() -> None:
-    """Nothing is fetched before the round that needs it."""
-    read: list[int] = []
-
-    def source(relation: int) -> Iterator[pa.RecordBatch]:
-        for n in range(3):
-            read.append(relation)
-            yield batch([n])
-
-    arrivals = Schedule(None, True, (0, 1)).arrivals({0: source(0), 1: source(1)}, 10)
-    assert read == []
-    next(arrivals)
-    assert read == [0, 1]
 
 
 @pytest.mark.parametrize(
@@ -143,27 +124,30 @@ LAST_S_R = Options(architecture="stairs", migration="never", policy="fixed", ord
 """``s`` goes to its join with ``t`` first: then nothing is joined with ``r`` before ``t`` comes."""
 
 
-@pytest.mark.parametrize(("seen", "after", "batches_of_results"), [(0, 0, 2), (1, 2, 2)])
-def test_rows_that_are_ready_come_out_when_sources_stall(
-    seen: int, after: int, batches_of_results: int
-) -> None:
+@pytest.mark.parametrize(("seen", "after", "batches"), [(0, 0, 2), (1, 2, 2)])
+def test_rows_that_are_ready_come_out_when_sources_stall(seen: int, after: int, batches: int) -> None:
     """Once for each stall the caller gets control, with what is ready; nothing waits for a full batch."""
-    case, pieces = CHAIN, CHAIN.batches(20)
+    pieces = CHAIN.batches(20)
     stalling = [*pieces["t"][:seen], *([None] * 9), *pieces["t"][seen:], *([None] * after)]
-    eddy = EddyRun(case.spec, {**pieces, "t": stalling}, Options(online=True), clock=VirtualClock())
+    eddy = EddyRun(CHAIN.spec, {**pieces, "t": stalling}, Options(online=True), clock=VirtualClock())
     found = list(eddy.run())
-    assert len(found) == batches_of_results
+    assert len(found) == batches
     assert (found[0].num_rows > 0) == (seen > 0)
-    assert sum(batch.num_rows for batch in found) == case.expected().total()
-    assert all(batch.schema == case.spec.output_schema for batch in found)
+    assert sum(batch.num_rows for batch in found) == CHAIN.expected().total()
+    assert all(batch.schema == CHAIN.spec.output_schema for batch in found)
 
 
 @pytest.mark.parametrize("before", [0, 2])
 def test_what_waits_for_a_stalled_source_is_joined_meanwhile(before: int) -> None:
-    """All of ``r ⋈ s`` waits at the border to ``t``, even after some of ``t`` has come; else none does."""
+    """All of ``r ⋈ s`` waits at the border to ``t``, even after some of ``t`` has come; else none does.
+
+    Joins without STAIRs' freedom keep what routing put into them.
+    """
     pairs = sum(1 for i in KEYS["a"] for j in KEYS["a"] if i == j)
     assert stalled_chain(12, LAST_S_R, before)[0].recomputed_tuples >= pairs
     assert stalled_chain(0, LAST_S_R, before)[0].recomputed_tuples == 0
+    for bound in ({"architecture": "joins", "migration": None}, {"intermediate": False}):
+        assert stalled_chain(12, replace(LAST_S_R, **bound), before)[0].recomputed_tuples == 0
 
 
 @pytest.mark.broken_rule
@@ -177,15 +161,6 @@ def test_work_done_while_stalled_is_spared_later(monkeypatch: pytest.MonkeyPatch
     spared = later()
     monkeypatch.setattr(Stairs, "precompute", lambda *_: True)
     assert spared < later()
-
-
-def test_only_stairs_move_state() -> None:
-    """Joins without STAIRs' freedom keep what routing put into them."""
-    for options in (
-        Options(architecture="joins", policy="fixed", order=("t", "s", "r")),
-        Options(architecture="stairs", intermediate=False, migration="never"),
-    ):
-        assert stalled_chain(12, options)[0].recomputed_tuples == 0
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
@@ -208,18 +183,13 @@ TIMED = pa.schema([("k", pa.int64()), ("at", pa.timestamp("us")), ("name", pa.st
 def endless(rows: int, length: int) -> Case:
     """Return a chain of long streams whose keys are a mixture of the tick, so that each meets about one."""
     ticks = np.arange(rows)
-    tables = {
-        alias: pa.table(
-            {"at": ticks}
-            | {
-                key: (ticks * 2_654_435_761 + (1 + i) * (97 + j) * ticks // 7) % length
-                for j, key in enumerate(keys)
-            }
-        )
-        for i, (alias, keys) in enumerate({"a": "k", "b": "kj", "c": "j"}.items())
-    }
-    case = block(tables, ["a.k = b.k", "b.j = c.j"], count_only=True)
-    return with_windows(case, dict.fromkeys("abc", length))
+
+    def columns(alias: str, keys: str) -> dict[str, np.ndarray]:
+        i = 1 + "abc".index(alias)
+        mixed = (ticks * 2_654_435_761 + i * (97 + j) * ticks // 7 for j in range(len(keys)))
+        return {"at": ticks, **{key: values % length for key, values in zip(keys, mixed, strict=True)}}
+
+    return with_windows(chained(columns, count_only=True), dict.fromkeys("abc", length))
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
@@ -241,11 +211,9 @@ def test_state_is_bounded_over_long_streams(architecture: str) -> None:
 
 def test_streams_of_different_pace_are_read_by_time() -> None:
     """A stream with ten times as many rows a tick does not make the other wait in state."""
-    tables = {
-        "a": pa.table({"at": pa.array(range(2_000)), "k": pa.array([0] * 2_000)}),
-        "b": pa.table({"at": pa.array([i // 10 for i in range(20_000)]), "k": pa.array([1] * 20_000)}),
-    }
-    case = windows_on(tables, 20)
+    a = pa.table({"at": range(2_000), "k": [0] * 2_000})
+    b = pa.table({"at": [i // 10 for i in range(20_000)], "k": [1] * 20_000})
+    case = windows_on({"a": a, "b": b}, 20)
     _, made = run(case, Options(batch_size=50), chunk=50)
     assert made.figures().peak_state < 1_000
     _, in_turn = run(case, Options(batch_size=50), chunk=50, schedule=Schedule(None, True, (0, 1)))
@@ -256,16 +224,16 @@ def windows_on(tables: dict[str, pa.Table], length: int) -> Case:
     return with_windows(block(tables, ["a.k = b.k"]), dict.fromkeys("ab", length))
 
 
-def test_what_has_no_window_is_never_evicted_and_holds_up_eviction() -> None:
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_what_has_no_window_is_never_evicted_and_holds_up_eviction(architecture: str) -> None:
     """A table without times may meet anything until it has ended: read first, it keeps every row."""
     keys = pa.array([i % 5 for i in range(100)])
     tables = {"a": pa.table({"at": pa.array(range(100)), "k": keys}), "b": pa.table({"k": keys})}
     case = with_windows(block(tables, ["a.k = b.k"]), {"a": 3})
-    for architecture in ARCHITECTURES:
-        _, made = run(case, Options(architecture=architecture, batch_size=5), chunk=3, of=run_of)
-        evicted = {one.name: one.evicted for one in made.figures().state}
-        assert evicted["SteM(b)"] == 0
-        assert evicted["SteM(a)"] > 80
+    _, made = run(case, Options(architecture=architecture, batch_size=5), chunk=3, of=run_of)
+    evicted = {one.name: one.evicted for one in made.figures().state}
+    assert evicted["SteM(b)"] == 0
+    assert evicted["SteM(a)"] > 80
 
 
 def test_a_sliding_window_keeps_the_memory_of_indexes_bounded() -> None:
@@ -290,11 +258,9 @@ def test_a_sliding_window_keeps_the_memory_of_indexes_bounded() -> None:
 
 
 def windows(*own: Window | None, **changes: Any) -> JoinSpec:
-    """Return a block of relations with these windows."""
-    names = zip("rs", own, strict=False)
-    return JoinSpec(
-        tuple(RelationSpec(n, TIMED, window=w, **(changes if n == "r" else {})) for n, w in names)
-    )
+    """Return a block of relations with these windows; the first of them has the changes."""
+    relations = [RelationSpec(alias, TIMED, window=w) for alias, w in zip("rs", own, strict=False)]
+    return JoinSpec((replace(relations[0], **changes), *relations[1:]))
 
 
 AT = Window("at", 1)
@@ -342,30 +308,17 @@ def test_a_memory_budget_does_not_go_with_windows() -> None:
 # Ranges of keys: what relations that were read spare of reading others; no row is lost by it.
 
 
-def joined(case: Case, rows: int, **settings: object) -> tuple[Rows, dict[str, tuple[int, int]]]:
-    """Join files with row groups of so many rows; return the rows, and the row groups looked at and read."""
-    ranges = KeyRanges()
-    with TemporaryDirectory() as folder:
-        sources = scanned(case, case.tables, Path(folder), rows, ranges)
-        found, _ = run(case, Options(**settings), sources=sources, of=run_within, ranges=ranges)
-    return found, {each.name: (each.tuples_in, each.tuples_out) for each in ranges.figures()}
-
-
 def clustered() -> Case:
     """Return a block of a table in the order of its days, and few days."""
-    days = pa.array([n // 10 for n in range(400)], pa.int64())
-    sales = pa.table({"day": days, "item": pa.array([n % 7 for n in range(400)], pa.int64())})
-    dates = pa.table({"day": pa.array([11, 12, None], pa.int64())})
-    items = pa.table({"item": pa.array(range(7), pa.int64())})
-    return block(
-        {"sales": sales, "dates": dates, "items": items}, ["sales.day = dates.day", "sales.item = items.item"]
-    )
+    sales = {"day": [n // 10 for n in range(400)], "item": [n % 7 for n in range(400)]}
+    columns = {"sales": sales, "dates": {"day": [11, 12, None]}, "items": {"item": range(7)}}
+    tables = {alias: pa.table(own) for alias, own in columns.items()}
+    return block(tables, ["sales.day = dates.day", "sales.item = items.item"])
 
 
-def test_row_groups_out_of_range_are_not_read() -> None:
-    """Two days of forty, in row groups of ten; without transfers, or side by side, all are."""
-    case = clustered()
-    for options, read in (
+@pytest.mark.parametrize(
+    ("options", "read"),
+    [
         ({}, 2),
         ({"architecture": "stairs"}, 2),
         *(
@@ -373,9 +326,17 @@ def test_row_groups_out_of_range_are_not_read() -> None:
             for budget in (2_000, 1 << 30)
             for algorithm in ALGORITHMS
         ),
+        # Without transfers, or side by side, all are.
         ({"transfer": False}, 40),
         ({"online": True}, 40),
-    ):
-        rows, groups = joined(case, 10, **options)
-        assert rows == case.expected() and rows.total() == 20
-        assert groups.get("RowGroups(sales)", (40, 40)) == (40, read)
+    ],
+    ids=str,
+)
+def test_row_groups_out_of_range_are_not_read(options: dict[str, Any], read: int, tmp_path: Path) -> None:
+    """Two days of forty, in row groups of ten."""
+    case, ranges = clustered(), KeyRanges()
+    sources = scanned(case, case.tables, tmp_path, 10, ranges)
+    rows, _ = run(case, Options(**options), sources=sources, of=run_within, ranges=ranges)
+    assert rows == case.expected() and rows.total() == 20
+    groups = {each.name: (each.tuples_in, each.tuples_out) for each in ranges.figures()}
+    assert groups.get("RowGroups(sales)", (40, 40)) == (40, read)

@@ -31,10 +31,14 @@ MOVING = ("stems", "joins", "stairs")
 def prefix(case: Case, missing: list[str], arrived: dict[str, int]) -> Rows:
     """Return DuckDB's rows over the first rows of the other relations, with nulls for the missing ones."""
     spec = case.spec
-    relations = tuple(r for r in spec.relations if r.alias not in missing)
-    kept = {r.alias for r in relations}
-    residuals = tuple(p for p in spec.residuals if set(relations_of(p)) <= kept)
-    partial = JoinSpec(relations, implied(spec, kept), residuals, count_only=spec.count_only)
+    kept = {*spec.aliases} - {*missing}
+    partial = replace(
+        spec,
+        relations=tuple(r for r in spec.relations if r.alias in kept),
+        equalities=implied(spec, kept),
+        residuals=tuple(p for p in spec.residuals if {*relations_of(p)} <= kept),
+        output=(),
+    )
     tables = {alias: case.tables[alias].slice(0, arrived[alias]) for alias in kept}
     sql = Case(partial, tables).sql()
     if not spec.count_only:
@@ -45,7 +49,7 @@ def prefix(case: Case, missing: list[str], arrived: dict[str, int]) -> Rows:
 
 def connected(spec: JoinSpec, kept: set[str]) -> bool:
     """Return whether equalities, implied ones too, hold relations together."""
-    reached = set(sorted(kept)[:1])
+    reached = {min(kept)} if kept else set()
     for _ in spec.relations:
         for e in implied(spec, kept):
             ends = {e.left.relation, e.right.relation}
@@ -55,12 +59,10 @@ def connected(spec: JoinSpec, kept: set[str]) -> bool:
 
 def implied(spec: JoinSpec, kept: set[str]) -> tuple[Any, ...]:
     """Return the equalities between remaining relations, those that only others implied among them."""
-    found = []
-    for columns in attribute_classes(spec):
-        refs = [ColumnRef(spec.aliases[r], name) for r, name in columns if spec.aliases[r] in kept]
-        # What cannot meet a missing relation, for its key is null, is no part of any result.
-        found += [replace(spec.equalities[0], left=refs[0], right=each) for each in refs]
-    return tuple(found)
+    classes = [[ColumnRef(spec.aliases[r], name) for r, name in each] for each in attribute_classes(spec)]
+    found = [[ref for ref in refs if ref.relation in kept] for refs in classes]
+    # What cannot meet a missing relation, for its key is null, is no part of any result.
+    return tuple(replace(spec.equalities[0], left=refs[0], right=each) for refs in found for each in refs)
 
 
 def paused(
@@ -74,18 +76,14 @@ def paused(
     sources = {a: [*own[: seen[a]], *([None] * 20), *own[seen[a] :]] for a, own in pieces.items()}
     schedule = Schedule(None, True, tuple(range(len(pieces))))
     eddy = EddyRun(case.spec, sources, options, schedule=schedule, clock=VirtualClock())
-    found: list[pa.RecordBatch] | None = None
-    rows = []
+    found, rows = None, []
     for batch in eddy.run():
         rows.append(batch)
         if found is None and eddy._known_stalled:
-            found = list(eddy.partial(missing))
+            found = pa.Table.from_batches(list(eddy.partial(missing)), partial_schema(case.spec))
     assert multiset(pa.Table.from_batches(rows, case.spec.output_schema)) == case.expected()
-    if found is None:
-        return None
-    got = pa.Table.from_batches(found, partial_schema(case.spec))
     arrived = {a: sum(piece.num_rows for piece in own[: seen[a]]) for a, own in pieces.items()}
-    return multiset(got), prefix(case, missing, arrived)
+    return None if found is None else (multiset(found), prefix(case, missing, arrived))
 
 
 @examples(40)
@@ -146,11 +144,8 @@ def test_a_tuple_in_two_stairs_is_one_partial_result(monkeypatch: pytest.MonkeyP
         (["r", "s", "t"], {}, "at least one"),
         (["u"], {}, "'u'"),
         (["t"], {"options": Options(architecture="static")}, "'stems'"),
-        (
-            ["r"],
-            {"stream": "t", "options": Options()},
-            "'t' is streamed",
-        ),  # what is not built cannot be joined again
+        # What is not built cannot be joined again.
+        (["r"], {"stream": "t", "options": Options()}, "'t' is streamed"),
     ],
 )
 def test_what_cannot_be_asked_for(missing: list[str], how: dict[str, Any], named: str) -> None:
@@ -163,12 +158,7 @@ def test_what_cannot_be_asked_for(missing: list[str], how: dict[str, Any], named
 
 def test_not_while_tuples_are_in_flight() -> None:
     """With small batches run() yields in the middle of its work."""
-    case = CHAIN
-    eddy = EddyRun(case.spec, case.batches(40), Options(online=True, batch_size=2), clock=VirtualClock())
-    refused = 0
-    for _ in eddy.run():
-        if eddy._buffer.is_flying:
-            with pytest.raises(StateError, match="in flight"):
-                eddy.partial(["t"])
-            refused += 1
-    assert refused > 0
+    options = Options(online=True, batch_size=2)
+    eddy = EddyRun(CHAIN.spec, CHAIN.batches(40), options, clock=VirtualClock())
+    with pytest.raises(StateError, match="in flight"):
+        [eddy.partial(["t"]) for _ in eddy.run()]

@@ -423,14 +423,9 @@ def trust_tree(_: Any, __: STAIR, segment: Segment, ___: Any, left: Any, right: 
 
 @dataclass(frozen=True)
 class Rule:
-    """A rule, and the examples that look for its loss.
+    """What examples find without a rule, by its name in the table; nothing stands for anything at all.
 
-    Attributes:
-        away: Its name in the table.
-        architecture: Of the examples.
-        found: What the examples find then; anything at all if it is empty.
-        fixed: Dimensions of the examples that are not drawn.
-        only: Which of them are run.
+    Dimensions of the examples may be fixed, and only some of them run.
     """
 
     away: str
@@ -440,24 +435,16 @@ class Rule:
     only: Callable[[Example], bool] = lambda _: True
 
     def __str__(self) -> str:
-        """Return a name for the test."""
         return f"{self.away}-{self.architecture}"
 
 
 PLAIN = {
     "policy": "random",
     "shape": "dense",
-    "access": False,
-    "exists": False,
-    "windows": False,
-    "picky": False,
-    "budget": False,
-    "preference": False,
-    "queues": False,
     "source": "batches",
-    "divides": False,
     "piece": None,
-    "shared": False,
+    **dict.fromkeys(["access", "exists", "windows", "picky", "budget", "preference", "queues"], False),
+    **dict.fromkeys(["divides", "shared"], False),
 }
 
 

@@ -27,9 +27,7 @@ class Moves:
     """How state is moved.
 
     Attributes:
-        seed: Of all choices.
         often: Chance that anything is moved at a point of stasis; 0 leaves it to the migration policy.
-        chosen: What to choose from, some as often again.
         hope: What the migration policy takes to be worth moving: ``"all"``, ``"some"`` slices of some
             segments while the rest stays for good, or ``""`` for what is.
     """
@@ -46,43 +44,28 @@ class All(MigrationPolicy):
     weighs = True
 
     def allowance(self, change: Change) -> int:
-        """Return all tuples."""
         return change.tuples
 
 
 class Unrest:
     """Takes the place of ``rest`` of join state: moves state, checks it, and does not care for use.
 
-    Args:
-        state: The state.
-        spec: Its block.
-        moves: What is moved, and when.
-        strict: Raise what the checker finds; else it is only noted.
-
     Attributes:
         steps: What was done so far, in words.
-        broken: What the checker has found, the first words of it.
-        invariants: The checker.
+        broken: What the checker has found, the first words of it; where it is strict, that is raised.
     """
 
     def __init__(self, state: StairState, spec: JoinSpec, moves: Moves, *, strict: bool = True) -> None:
         self.steps: list[str] = []
         self.broken: set[str] = set()
-        self.invariants = Invariants(spec, state.stairs)
+        self._invariants = Invariants(spec, state.stairs)
         self._state = state
         self._at_stasis = state.at_stasis
         self._draw = random.Random(moves.seed)
         self._often = moves.often
         self._hope = moves.hope
         self._strict = strict
-        self._moves = {
-            "demote": self._demote,
-            "promote": self._promote,
-            "settle": self._settle,
-            "switch": self._switch,
-            "precompute": self._precompute,
-        }
-        self._chosen = moves.chosen
+        self._chosen = [getattr(self, f"_{name}") for name in moves.chosen]
         self._trees = tuple(spanning_trees(state._graph))
         if moves.hope:
             hope(state, some=self._draw.randrange(3) if moves.hope == "some" else None)
@@ -101,7 +84,7 @@ class Unrest:
         if self._draw.random() >= self._often:
             return switched
         for _ in range(self._draw.randint(1, 3)):
-            did = self._moves[self._draw.choice(self._chosen)]()
+            did = self._draw.choice(self._chosen)()
             if did:
                 self.steps.append(did)
                 self._check(did)
@@ -110,7 +93,7 @@ class Unrest:
 
     def _check(self, after: str) -> None:
         try:
-            self.invariants.check()
+            self._invariants.check()
         except AssertionError as error:
             if self._strict:
                 raise AssertionError(f"{error}; after {after}; so far: {self.steps}") from error
@@ -134,28 +117,31 @@ class Unrest:
 
     def _demote(self) -> str:
         tree = self._state.stairs.tree
-        choices = [
-            (moved, span)
-            for moved in self._segments()
-            for span in parts(tree, moved[2].span)
-            if span >> moved[1].owner & 1
-        ]
-        if not choices:
-            return ""
-        (edge, stair, signature, segment), span = self._draw.choice(choices)
-        some = self._some(segment)
-        self._state.stairs.demote(edge, stair.owner, signature, span, some)
-        return f"demote({stair.name} on edge {edge}, {signature.span:b}, {span:b}, {_shown(some)})"
+        return self._move(
+            "demote",
+            [
+                (moved, span)
+                for moved in self._segments()
+                for span in parts(tree, moved[2].span)
+                if span >> moved[1].owner & 1
+            ],
+        )
 
     def _promote(self) -> str:
         tree = self._state.stairs.tree
-        choices = [(m, via) for m in self._segments() for via in tree.border(m[2].span) if via != m[0]]
+        return self._move(
+            "promote", [(m, via) for m in self._segments() for via in tree.border(m[2].span) if via != m[0]]
+        )
+
+    def _move(self, name: str, choices: list[tuple[Moved, int]]) -> str:
+        """Demote some tuples to a span, or promote some via an edge, whichever there is a choice of."""
         if not choices:
             return ""
-        (edge, stair, signature, segment), via = self._draw.choice(choices)
+        (edge, stair, signature, segment), to = self._draw.choice(choices)
         some = self._some(segment)
-        self._state.stairs.promote(edge, stair.owner, signature, via, some)
-        return f"promote({stair.name} on edge {edge}, {signature.span:b}, via {via}, {_shown(some)})"
+        getattr(self._state.stairs, name)(edge, stair.owner, signature, to, some)
+        shown = "all" if some is None else some.tolist()
+        return f"{name}({stair.name} on edge {edge}, {signature.span:b}, {to}, {shown})"
 
     def _settle(self) -> str:
         state = self._state
@@ -185,26 +171,17 @@ class Unrest:
 
 
 def hope(state: StairState, some: int | None = None) -> None:
-    """Let every move seem worth it, though policies that weigh move more than so few tuples are worth.
-
-    Args:
-        state: The state.
-        some: Only one half of each segment is worth it, or none, by this number; None for all.
-    """
+    """Let every move seem worth it, or, by a number, only one half of each segment or none."""
     estimate = state._estimator.estimate
 
     def hopeful(wrong: Misplaced) -> list[MigrationEstimate]:
         if some is None:
             return [replace(each, cost=1.0, saving=1e9) for each in estimate(wrong)]
         chosen = (wrong.signature.span + wrong.edge + some) % 3
-        halves = [
-            (each, i, part)
-            for each in estimate(wrong)
-            for i, part in enumerate(np.array_split(each.positions, 2))
-        ]
         return [
             replace(each, positions=part, cost=1.0, saving=1e9 if i == chosen else -1.0)
-            for each, i, part in halves
+            for each in estimate(wrong)
+            for i, part in enumerate(np.array_split(each.positions, 2))
             if len(part)
         ]
 
@@ -220,7 +197,3 @@ def parts(tree: JoinTree, span: int) -> Iterator[int]:
         if tree.connected(part):
             yield part
         part = (part - 1) & span
-
-
-def _shown(positions: np.ndarray | None) -> str:
-    return "all" if positions is None else str(positions.tolist())

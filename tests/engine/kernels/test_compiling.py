@@ -50,14 +50,11 @@ def answer(started: subprocess.Popen[str]) -> list[str]:
 def read_only(tmp_path: Path) -> dict[str, object]:
     """The kernels where nothing can be written beside them nor at home: files stand where folders should."""
     package = tmp_path / "installed" / "millrace"
-    source = Path(kernels.__file__).parent
     copied = package / "engine" / "kernels"
-    shutil.copytree(source, copied, ignore=shutil.ignore_patterns("__pycache__"))
-    (package / "__init__.py").write_text("")
-    (package / "engine" / "__init__.py").write_text("")
-    (copied / "__pycache__").write_text("")
+    shutil.copytree(Path(kernels.__file__).parent, copied, ignore=shutil.ignore_patterns("__pycache__"))
     home, temporary = tmp_path / "home", tmp_path / "temporary"
-    home.write_text("")
+    for file in (package / "__init__.py", package / "engine" / "__init__.py", copied / "__pycache__", home):
+        file.write_text("")
     temporary.mkdir()
     return {
         "PYTHONPATH": package.parent,
@@ -84,10 +81,7 @@ def test_read_only_arrays_make_no_second_version() -> None:
     assert kernels.combine(codes, frozen).tolist() == kernels.combine(frozen, codes).tolist()
     for kernel in (hashing.mix, hashing.combine):
         assert len(kernel.dispatcher.signatures) == 1
-
-
-def test_other_types_are_refused() -> None:
-    """Rather than compiled for, in the middle of a run."""
+    # Other types are refused, rather than compiled for in the middle of a run.
     with pytest.raises(TypeError, match="No matching definition"):
         kernels.mix(np.arange(3, dtype=np.float32))
 
@@ -96,17 +90,11 @@ def test_a_task_that_only_filters_loads_no_compiler() -> None:
     """Loading numba takes as long as filtering a million rows."""
     code = """
 import sys
-import pyarrow as pa
-from millrace.engine.runs.eddy_run import EddyRun
-from millrace.engine.runs.output import Mask
-from millrace.engine.expressions import Call, Column, ColumnRef
+from millrace.engine.expressions import Call
 from millrace.predicates import PredicateSpec
-from millrace.engine.spec import JoinSpec, RelationSpec
-data = pa.record_batch({"n": range(10)})
-call = Call(PredicateSpec("odd", lambda n: n % 2 == 1, "row"), (Column(ColumnRef("t", "n")),))
-spec = JoinSpec((RelationSpec("t", data.schema),), residuals=(call,))
-print(sum(sum(kept.to_pylist()) for kept in EddyRun(spec, {"t": [data]}, stream="t", output=Mask()).run()))
-print("numba" in sys.modules)
+from tests.engine.eddy.blocks import ROW, filtering, numbered
+odd = Call(PredicateSpec("odd", lambda n: n % 2 == 1, "row"), (ROW,))
+print(sum(mask.true_count for mask in filtering(numbered(10), [odd]).run()), "numba" in sys.modules)
 """
     assert answer(process(code)) == ["5", "False"]
 
@@ -146,7 +134,7 @@ def test_the_kernels_pass_their_tests_as_interpreted_python() -> None:
     here = Path(__file__).parent
     # numpy's scalars warn where compiled integers wrap around silently, which hashing relies on.
     options = ["-q", "-p", "no:cacheprovider", "-W", "ignore:overflow:RuntimeWarning"]
-    few = "not memory_of_a_row and not makes_room and not regular_distances"  # which take many rows
+    few = "not memory_of_a_row and not regular_distances"  # which take many rows
     done = subprocess.run(
         [sys.executable, "-m", "pytest", *options, "-k", few, *map(str, here.glob("test_[mk]*.py"))],
         env={**os.environ, "NUMBA_DISABLE_JIT": "1", "MILLRACE_PROFILE": "few"},

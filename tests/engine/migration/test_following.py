@@ -11,7 +11,6 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, strategies as st
 
-from millrace.engine.architectures.stairs import StairState
 from millrace.engine.migration import MIGRATION_POLICIES, counts as module
 from millrace.engine.migration.counts import counts
 from millrace.engine.migration.estimate import FOUND, MOVED, MigrationEstimate
@@ -19,39 +18,31 @@ from millrace.engine.migration.forecast import Forecast
 from millrace.engine.migration.placement import Misplaced, clashing
 from millrace.engine.runs.eddy_run import EddyRun
 from millrace.engine.state.segment import Segment
-from millrace.engine.state.stairs import Stairs
 from millrace.engine.state.stem import singletons
-from millrace.engine.trees import JoinTree
 from millrace.engine.tuples import Signature
 from millrace.limits.clock import VirtualClock
 from millrace.options import MIGRATIONS, Options
 from tests.engine.eddy.blocks import rows_of
 from tests.engine.eddy.oracle import block
 from tests.engine.laws import same_examples
-from tests.engine.state.rig import EQUALITIES, Rig, Tables
+from tests.engine.state.rig import EQUALITIES, Rig, Tables, three
 from tests.engine.state.test_segment import pairs, tuples_of
-
-RING = {"r": "ac", "s": "ab", "t": "bc"}
 
 
 @pytest.mark.parametrize("migration", MIGRATIONS)
 def test_only_state_that_follows_routing_changes_its_tree(migration: str) -> None:
     """However much better another tree seems: EddyJoins keep theirs."""
     keys = [i % 3 for i in range(12)]
-    tables = {alias: pa.table(dict.fromkeys(columns, keys)) for alias, columns in RING.items()}
+    ring = {"r": "ac", "s": "ab", "t": "bc"}
+    tables = {alias: pa.table(dict.fromkeys(columns, keys)) for alias, columns in ring.items()}
     case = block(tables, ["r.a = s.a", "s.b = t.b", "t.c = r.c"])
     options = Options(
         architecture="stairs", migration=migration, batch_size=4, reoptimize_every=2, online=True
     )
     eddy = EddyRun(case.spec, case.batches(4), options, clock=VirtualClock())
     state = eddy._state
-    assert isinstance(state, StairState)
     first = state.stairs.tree
-
-    def work(_: Forecast, tree: JoinTree) -> float:
-        return 1e9 if tree == first else 1.0
-
-    with mock.patch.object(Forecast, "work", work):
+    with mock.patch.object(Forecast, "work", lambda _, tree: 1e9 if tree == first else 1.0):
         assert rows_of(case, eddy) == case.expected()
     assert (state.stairs.tree == first) == (migration == "never")
 
@@ -69,16 +60,11 @@ def test_what_clashes_is_found_and_moved_when_that_is_cheaper() -> None:
     for span, pair in {"s": "bs", "sb": "as", "sab": "sr"}.items():
         state._latest[rig.span(span)] = rig.edge(pair)
     estimate = state._estimator.estimate
-    state._estimator.estimate = lambda one: [  # type: ignore[method-assign]
-        replace(each, saving=0.0) for each in estimate(one)
-    ]
-    rig.stairs.enforced = 1
-    state.at_stasis()
-    assert rig.held("s", "sr") == ["s1a1"], "enforcing B has cost less so far"
-    rig.stairs.enforced = 1000
-    state._next_look = 0
-    state.at_stasis()
-    assert rig.held("s", "sr") == []
+    state._estimator.estimate = lambda one: [replace(each, saving=0.0) for each in estimate(one)]
+    for enforced, held in ((1, ["s1a1"]), (1000, [])):
+        rig.stairs.enforced, state._next_look = enforced, 0
+        state.at_stasis()
+        assert rig.held("s", "sr") == held, "what enforcing B has cost so far decides"
     rig.check()
     assert not clashing(rig.stairs)
 
@@ -86,7 +72,7 @@ def test_what_clashes_is_found_and_moved_when_that_is_cheaper() -> None:
 @pytest.mark.broken_rule
 def test_clashes_are_what_the_checker_finds(monkeypatch: pytest.MonkeyPatch) -> None:
     """The example of a merely local invariant: s1 in S.a and, demoted, in S.b."""
-    rig = Rig({"r": {"a": [1]}, "s": {"a": [1], "b": [1]}, "t": {"b": [1]}}, EQUALITIES)
+    rig = three()
     rig.arrive("r1")
     rig.arrive("s1", s="rs", rs="st")
     assert clashing(rig.stairs) == {}
@@ -95,7 +81,6 @@ def test_clashes_are_what_the_checker_finds(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(rig.stairs, "enforcing", False)
     with pytest.raises(AssertionError, match="agree on"):
         rig.check()
-    assert isinstance(rig.stairs, Stairs)
 
 
 # MigrationEstimate counts what it cannot look at: right under skew, in bounded work and memory.
@@ -130,12 +115,10 @@ def test_few_matches_are_counted_exactly(data: st.DataObject) -> None:
 
 def estimated(rig: Rig, relations: str, pair: str, place: str) -> list[MigrationEstimate]:
     """Appraise moving what ``s`` holds in one join to another."""
-    state = rig.state_of_eddy
-    edge, owner = rig.edge(pair), rig.aliases.index("s")
-    signature = rig.signature(relations)
-    live = state.stairs.joins[edge].stairs[owner].segments[signature].live
+    edge, owner, signature = rig.edge(pair), rig.aliases.index("s"), rig.signature(relations)
+    live = rig.stair("s", pair).segments[signature].live
     wrong = Misplaced(edge, owner, signature, live, signature.span, rig.edge(place))
-    return state._estimator.estimate(wrong)
+    return rig.state_of_eddy._estimator.estimate(wrong)
 
 
 def arrive_only(rig: Rig, alias: str) -> None:

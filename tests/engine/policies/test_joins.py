@@ -57,9 +57,7 @@ def test_staying_never_loses_more_than_the_margin(rounds: list[list[float]]) -> 
     ],
     ids=["cumulative", "of the join alone"],
 )
-def test_the_lowest_selectivity_wins_and_nothing_is_explored(
-    candidates: list[Candidate], expected: Operator
-) -> None:
+def test_the_lowest_selectivity_wins_and_nothing_is_explored(candidates, expected) -> None:
     """Tuples sent elsewhere would become state there."""
     assert chosen("cumulative", [candidates] * 50) == [((expected, 1.0),)] * 50
 
@@ -75,9 +73,7 @@ def test_noise_does_not_upset_a_tie(level: float) -> None:
 
 @LAWS
 @given(st.floats(1e-9, 1e-3), st.floats(0, 1), st.floats(0, 20), st.floats(1e-8, 1e-5))
-def test_predicates_come_where_they_cost_less(
-    cost: float, passes: float, made: float, join_cost: float
-) -> None:
+def test_predicates_come_where_they_cost_less(cost, passes, made, join_cost) -> None:
     """Both orders are priced; the dearer one is never taken."""
     predicate = candidate(0, action="select", overall=(100_000, round(100_000 * passes), 100_000 * cost))
     join = candidate(1, 1.0, (100_000, 100_000, 100_000 * join_cost), "join", cumulative=made)
@@ -92,29 +88,27 @@ def test_predicates_come_where_they_cost_less(
 
 def test_a_predicate_that_was_never_called_is_called_first() -> None:
     """Nothing else would tell what it costs; and of several, the one that drops most per second is first."""
-    new = candidate(0, action="select")
-    dear = candidate(1, action="select", overall=(1000, 500, 10.0))
-    assert favourite(chosen("cumulative", [[dear, new, *joins(0.5)]])[0]) == 0
-    assert (
-        chosen("cumulative", [[dear, candidate(2, action="join", cumulative=0.5)]])[0][0][0].action == "join"
+    new, dear = (
+        candidate(i, action="select", overall=known) for i, known in enumerate((None, (1000, 500, 10.0)))
     )
+    assert favourite(chosen("cumulative", [[dear, new, *joins(0.5)]])[0]) == 0
+    assert favourite(chosen("cumulative", [[dear, candidate(2, action="join", cumulative=0.5)]])[0]) == 2
 
 
 # bounded
 
 
 class Joins:
-    """Tuples of one signature, sent to joins of known fan-outs; decisions hold as long as in the eddy."""
+    """Tuples of one signature, sent to joins of known fan-outs; decisions hold as long as in the eddy.
 
-    def __init__(
-        self, fanouts: list[float], guesses: list[float], policy: str, tuples: int, **options: object
-    ):
+    What is lost are matches of tuples not sent to the best join the policy knew, beyond that join's.
+    """
+
+    def __init__(self, fanouts: list[float], guesses: list[float], tuples: int, **options: object):
         self.sent = np.zeros(len(fanouts), np.int64)
-        self.lost = 0.0
-        """Matches made by tuples that were not sent to the best join the policy knew, beyond that join's."""
+        self.lost, best = 0.0, 0
         statistics = Statistics(2 * LONGEST)
         names = [Probe(i) for i in range(len(fanouts))]
-        best = 0
 
         def candidates(signature: Signature) -> list[Candidate]:
             return [
@@ -126,7 +120,7 @@ class Joins:
             nonlocal best
             best = max(shares, key=lambda pair: pair[1])[0].target
 
-        made = POLICIES[policy](Options(policy=policy, **options))
+        made = POLICIES["bounded"](Options(policy="bounded", **options))
         table = RoutingTable(made, candidates, DecisionLifetime(LONGEST, None).lasting, LONGEST, decided)
         for _ in range(tuples // 8192):
             rest: TupleBatch | None = TupleBatch(SIGNATURE, {0: np.arange(8192)}, {})
@@ -137,8 +131,7 @@ class Joins:
                     matches = round(piece.size * fanouts[i])
                     statistics.update((SIGNATURE, operator), piece.size, matches, piece.size * 1e-7)
                     self.sent[i] += piece.size
-                    if i != best:
-                        self.lost += piece.size * max(0.0, fanouts[i] - fanouts[best])
+                    self.lost += piece.size * max(0.0, fanouts[i] - fanouts[best])
 
 
 fanouts_drawn = st.lists(st.floats(0, 3) | st.floats(0, 300), min_size=2, max_size=5)
@@ -146,16 +139,13 @@ fanouts_drawn = st.lists(st.floats(0, 3) | st.floats(0, 300), min_size=2, max_si
 
 def overspent(fanouts: list[float], guesses: list[float], regret: float, tuples: int = 1 << 19) -> float:
     """Return how far the loss is above the share and what cannot be known before it was tried."""
-    run = Joins(fanouts, guesses, "bounded", tuples, regret=regret)
     surprise = (KNOWN + TRIAL) * sum(fanouts)
-    return run.lost - 1.1 * regret * tuples - surprise
+    return Joins(fanouts, guesses, tuples, regret=regret).lost - 1.1 * regret * tuples - surprise
 
 
 @settings(LAWS, max_examples=40)
 @given(st.data(), fanouts_drawn, st.sampled_from([0.001, 0.01, 0.1]))
-def test_exploring_joins_is_within_the_budget(
-    data: st.DataObject, fanouts: list[float], regret: float
-) -> None:
+def test_exploring_joins_is_within_the_budget(data, fanouts, regret) -> None:
     """Whatever joins multiply tuples by, however wrong the guesses: the share, and a few surprises."""
     guesses = data.draw(st.lists(st.floats(0, 3), min_size=len(fanouts), max_size=len(fanouts)))
     assert overspent(fanouts, guesses, regret) <= 0
@@ -166,19 +156,16 @@ def test_without_the_rate_that_would_not_hold(monkeypatch: pytest.MonkeyPatch) -
     """With the usual share for exploring, whatever it loses, the budget would be exceeded."""
     case = ([0.01, 0.95], [0.01, 0.95], 0.001)
     assert overspent(*case) <= 0
-    monkeypatch.setattr(bounded_exploration.BoundedExploration, "affordable", lambda *_: 1 / 128)
-    monkeypatch.setattr(bounded_exploration.BoundedExploration, "_regret", 1.0, raising=False)
-    monkeypatch.setattr(
-        bounded_exploration.BoundedExploration,
-        "_settle",
-        lambda self, s, _: self._budgets.setdefault(s, bounded_exploration._RegretBudget()),
-    )
+    broken = bounded_exploration.BoundedExploration
+    monkeypatch.setattr(broken, "affordable", lambda *_: 1 / 128)
+    monkeypatch.setattr(broken, "_regret", 1.0, raising=False)
+    new = bounded_exploration._RegretBudget
+    monkeypatch.setattr(broken, "_settle", lambda self, s, _: self._budgets.setdefault(s, new()))
     assert overspent(*case) > 0
 
 
 def test_a_surprise_is_met_with_few_tuples() -> None:
     """A join that was expected to drop tuples and multiplies them by a thousand is left alone at once."""
-    believed = Joins([0.5, 1000.0], [0.6, 0.4], "bounded", 1 << 17)
-    tried = Joins([0.5, 1000.0], [0.4, 0.6], "bounded", 1 << 17)
+    believed, tried = (Joins([0.5, 1000.0], guesses, 1 << 17) for guesses in ([0.6, 0.4], [0.4, 0.6]))
     assert tried.sent[1] <= 2 * TRIAL
     assert believed.sent[1] <= 2048  # its first decision believed the guess

@@ -15,12 +15,13 @@ from millrace.engine.expressions import Call, Column, ColumnRef
 from millrace.engine.migration import MIGRATION_POLICIES
 from millrace.engine.policies import POLICIES, Candidate, Shares
 from millrace.engine.policies.base import EXPLORED_SHARE
-from millrace.engine.spec import Equality, JoinSpec, OutputColumn, RelationSpec, Window
+from millrace.engine.spec import JoinSpec, Window
 from millrace.engine.spill.run_of import run_of
 from millrace.engine.statistics import Account, Profile
 from millrace.engine.tuples import Signature
-from millrace.options import ARCHITECTURES, MIGRATIONS, POLICY_NAMES, Options, Research
+from millrace.options import ARCHITECTURES, MIGRATIONS, POLICY_NAMES, Options
 from millrace.predicates import PredicateSpec
+from tests.engine.eddy.oracle import block
 from tests.engine.laws import examples
 from tests.engine.operators import KINDS, Join, Probe, Profiling, outcomes_of
 
@@ -33,26 +34,17 @@ def candidate(
     guess: float = 1.0,
     measured: tuple[int, int, float] | None = None,
     action: Any = "probe",
-    name: str | None = None,
     overall: tuple[int, int, float] | None = None,
     profile: Profile | None = None,
     cumulative: float | None = None,
 ) -> Candidate:
     """Return a candidate; ``measured`` and ``overall`` are (tuples in, tuples out, seconds)."""
-    accounts = [Account(1 << 20), Account(1 << 20)]
-    for account, seen in zip(accounts, (measured, overall), strict=True):
+    mine, whole = Account(1 << 20), Account(1 << 20)
+    for account, seen in ((mine, measured), (whole, overall)):
         if seen is not None:
             account.update(*seen)
-    alone = action in ("build", "probe", "join")
-    return Candidate(
-        KINDS[action](target),
-        name or f"r{target}",
-        accounts[0],
-        guess,
-        None if alone else accounts[1],
-        None if alone else profile or Profile(),
-        cumulative,
-    )
+    known = (None, None) if action in ("build", "probe", "join") else (whole, profile or Profile())
+    return Candidate(KINDS[action](target), f"r{target}", mine, guess, *known, cumulative)
 
 
 measurements = st.none() | st.tuples(st.integers(0, 5000), st.integers(0, 9000), st.floats(0, 10))
@@ -100,7 +92,7 @@ def favourite(shares: Shares) -> int:
     [(POLICIES, POLICY_NAMES), (MIGRATION_POLICIES, MIGRATIONS)],
     ids=["routing", "state"],
 )
-def test_the_names_users_may_write_are_the_policies_there_are(registry: Any, names: tuple[str, ...]) -> None:
+def test_the_names_users_may_write_are_the_policies_there_are(registry, names) -> None:
     """They cannot be replaced: tasks would not see the change, so it is an error where it is made."""
     assert set(registry) == set(names)
     for name in registry:
@@ -154,8 +146,7 @@ def test_joins_that_are_known_are_explored_in_large_pieces(policy: str) -> None:
     known = [candidate(i, measured=(100_000, 50_000, 1.0)) for i in range(2)]
     for candidates, is_coarse in ((known, True), ([known[0], candidate(2)], False), (known, True)):
         for _ in range(3):
-            shares = made.choose(Signature(1), candidates)
-        assert len(shares) == 2
+            assert len(made.choose(SIGNATURE, candidates)) == 2
         assert made.coarse == is_coarse
 
 
@@ -170,9 +161,7 @@ def test_joins_that_are_known_are_explored_in_large_pieces(policy: str) -> None:
         ("rank", [(4096, 400, 40.0), (4096, 2000, 0.04)], 1),
     ],
 )
-def test_greedy_counts_tuples_and_rank_counts_time(
-    policy: str, measured: list[tuple[int, int, float]], first: int
-) -> None:
+def test_greedy_counts_tuples_and_rank_counts_time(policy, measured, first) -> None:
     """What was measured decides, and the rest gets a small share."""
     shares = chosen(policy, [[candidate(i, 0.1 + 4.9 * i, seen) for i, seen in enumerate(measured)]])[0]
     assert favourite(shares) == first
@@ -194,51 +183,42 @@ def test_exploration_goes_to_the_least_known_and_never_to_what_multiplies(policy
 # Which policy and which join state an eddy has when none is asked for.
 
 
-SCHEMA = pa.schema([("k", pa.int64())])
-KEYS = [ColumnRef(alias, "k") for alias in "ab"]
+ODD = Call(PredicateSpec("odd", lambda k: k % 2 == 1, "row"), (Column(ColumnRef("a", "k")),))
 
 
-def block(*, joins: bool, called: bool) -> JoinSpec:
-    spec = PredicateSpec("odd", lambda k: k % 2 == 1, "row")
-    relations = tuple(RelationSpec(key.relation, SCHEMA) for key in KEYS[: 1 + joins])
-    equalities = (Equality(*KEYS, pa.int64()),) if joins else ()
-    calls = (Call(spec, (Column(KEYS[0]),)),) if called else ()
-    return JoinSpec(relations, equalities, calls, (OutputColumn("k", KEYS[0]),))
+def joined(aliases: str, *calls: Call, **changes: object) -> JoinSpec:
+    """Return a chain of relations of which nothing is known, the last of them with these changes."""
+    tables = dict.fromkeys(aliases, pa.schema([("k", pa.int64())]).empty_table())
+    spec = block(tables, [f"{a}.k = {b}.k" for a, b in pairwise(aliases)], count_only=True).spec
+    *others, last = (replace(each, rows=None) for each in spec.relations)
+    return replace(spec, relations=(*others, replace(last, **changes)), residuals=calls)
 
 
 @pytest.mark.parametrize("architecture", [name for name in ARCHITECTURES if name != "static"])
 def test_policies_by_default(architecture: str) -> None:
-    """What measures best, for each architecture that has a policy; and the options' own words say so."""
-    joined = "greedy" if architecture == "stems" else "cumulative"
-    said = " ".join(str(Research.__doc__).split())
-    for joins, called, expected in ((True, False, joined), (True, True, "rank"), (False, True, "bounded")):
-        policy = policy_of(block(joins=joins, called=called), Options(architecture=architecture))
-        assert policy == expected
-        assert f'``"{policy}"``' in said
-
-
-def three(**changes: object) -> JoinSpec:
-    """Return a chain of three relations, the first of them with these changes."""
-    relations = [RelationSpec(alias, SCHEMA) for alias in "abc"]
-    relations[2] = replace(relations[2], **changes)
-    keys = [ColumnRef(r.alias, "k") for r in relations]
-    equalities = tuple(Equality(a, b, pa.int64()) for a, b in pairwise(keys))
-    return JoinSpec(tuple(relations), equalities, count_only=True)
+    """What measures best, for each architecture that has a policy."""
+    expected = "greedy" if architecture == "stems" else "cumulative"
+    for spec, policy in (
+        (joined("ab"), expected),
+        (joined("ab", ODD), "rank"),
+        (joined("a", ODD), "bounded"),
+    ):
+        assert policy_of(spec, Options(architecture=architecture)) == policy
 
 
 @pytest.mark.parametrize(
     ("spec", "settings", "given", "expected"),
     [
-        (three(), {}, {}, "stems"),
-        (three(), {"online": True}, {}, "stairs"),
-        (three(), {"online": True, "architecture": "joins"}, {}, "joins"),
-        (three(), {"online": True}, {"side_by_side": False}, "stems"),
-        (three(), {}, {"side_by_side": True}, "stairs"),
-        (three(), {"online": True}, {"looked_up": True}, "stems"),
-        (three(same_as="a"), {"online": True}, {}, "stems"),
-        (three(window=Window("k", 3)), {"online": True}, {}, "stems"),
-        (block(joins=True, called=False), {"online": True}, {}, "stems"),
-        (block(joins=True, called=True), {"online": True}, {}, "stems"),
+        (joined("abc"), {}, {}, "stems"),
+        (joined("abc"), {"online": True}, {}, "stairs"),
+        (joined("abc"), {"online": True, "architecture": "joins"}, {}, "joins"),
+        (joined("abc"), {"online": True}, {"side_by_side": False}, "stems"),
+        (joined("abc"), {}, {"side_by_side": True}, "stairs"),
+        (joined("abc"), {"online": True}, {"looked_up": True}, "stems"),
+        (joined("abc", same_as="a"), {"online": True}, {}, "stems"),
+        (joined("abc", window=Window("k", 3)), {"online": True}, {}, "stems"),
+        (joined("ab"), {"online": True}, {}, "stems"),
+        (joined("ab", ODD), {"online": True}, {}, "stems"),
     ],
 )
 def test_join_state_by_default(spec: JoinSpec, settings: dict, given: dict, expected: str) -> None:
@@ -253,6 +233,6 @@ def test_an_eddy_has_the_join_state_that_was_chosen(online: bool, action: str) -
     """And so has one under a memory budget."""
     batches = {alias: [pa.record_batch({"k": [1, 2, 3]})] for alias in "abc"}
     for budget in (None, 1 << 26):
-        run = run_of(three(), batches, Options(online=online, memory_budget=budget))
+        run = run_of(joined("abc"), batches, Options(online=online, memory_budget=budget))
         assert sum(batch.column(0)[0].as_py() for batch in run.run()) == 3
         assert {each.action for each in run.figures().modules} & {"probe", "join"} == {action}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -26,17 +27,12 @@ Tables = dict[str, dict[str, list[Any]]]
 class Rig:
     """STAIRs, and the counts that tell what they have cost.
 
-    Args:
-        tables: Columns by relation; the first tuple of relation ``r`` is called ``r1``.
-        equalities: Such as ``r.a = s.a``.
-        limit: Most matches a probe returns at a time.
-        is_checked: Whether invariants are, after each arrival; the checker enumerates.
+    Columns are given by relation; the first tuple of ``r`` is ``r1``. A probe returns ``limit`` matches
+    at a time. Invariants are checked after each arrival, by enumeration, unless it is said not to.
 
     Attributes:
         state_of_eddy: What an eddy would keep them in.
         results: Names of the results so far, in the order in which they were made.
-        probes: Tuples that have probed a STAIR.
-        intermediate: Tuples made by joins that are no results.
     """
 
     def __init__(
@@ -57,8 +53,6 @@ class Rig:
         self._limit = limit
         self._names: list[list[str]] = [[] for _ in self.aliases]
         self.results: list[str] = []
-        self.probes = 0
-        self.intermediate = 0
 
     def edge(self, pair: str) -> int:
         """Return the number of the edge between two relations, such as ``rs``."""
@@ -76,9 +70,7 @@ class Rig:
     def arrive(self, names: str, **to: str) -> None:
         """Let tuples of one relation arrive, such as ``r1 r2``, as one batch.
 
-        Args:
-            names: Of the tuples.
-            to: The join that tuples of a span go to, such as ``s="rs", st="rs"``.
+        Tuples of a span go to a join, such as ``s="rs", st="rs"``.
         """
         alias = names[0]
         relation = self.aliases.index(alias)
@@ -96,15 +88,11 @@ class Rig:
                 self.results += self.named(batch)
                 continue
             edge = route(batch.signature.span)
-            self.probes += batch.size
             probe = self.stairs.route(edge, batch)
             while not probe.is_done:
                 found = self.stairs.joins[edge].matches(probe, self._limit)
                 assert found.size <= self._limit
-                if found.size:
-                    waiting.append(found)
-                    done = found.signature.span == self.graph.everything
-                    self.intermediate += 0 if done else found.size
+                waiting += [found] * bool(found.size)
         self.check()
 
     def route(self, **to: str) -> Callable[[int], int]:
@@ -131,27 +119,25 @@ class Rig:
         """Return the signature of stored tuples that span these relations."""
         return Signature(self.span(relations))
 
-    def positions(self, owner: str, pair: str, *names: str) -> np.ndarray[Any, np.dtype[Any]]:
-        """Return where tuples of one segment are in a STAIR."""
+    def _places(self, owner: str, pair: str, *names: str) -> tuple[int, int, Signature, np.ndarray]:
+        """Return where tuples of one segment are: edge, owner, segment, and positions in it."""
         stair = self.stair(owner, pair)
-        (relations,) = {"".join(part[0] for part in split(name)) for name in names}
-        segment = stair.segments[self.signature(relations)]
+        (relations,) = {re.sub(r"\d", "", name) for name in names}
+        signature = self.signature(relations)
+        segment = stair.segments[signature]
         held = dict(zip(self.named(segment.batch(stair._stores)), segment.positions().tolist(), strict=True))
-        return np.asarray([held[name] for name in names])
+        places = np.asarray([held[name] for name in names])
+        return self.edge(pair), self.aliases.index(owner), signature, places
 
     def demote(self, owner: str, pair: str, relations: str, *names: str) -> None:
         """Demote tuples, such as ``r1s1``, to their parts within ``relations``."""
-        signature = self.signature("".join(part[0] for part in split(names[0])))
-        places = self.positions(owner, pair, *names)
-        self.stairs.demote(
-            self.edge(pair), self.aliases.index(owner), signature, self.span(relations), places
-        )
+        *where, places = self._places(owner, pair, *names)
+        self.stairs.demote(*where, self.span(relations), places)
 
     def promote(self, owner: str, pair: str, via: str, *names: str) -> None:
         """Promote tuples by another join."""
-        signature = self.signature("".join(part[0] for part in split(names[0])))
-        places = self.positions(owner, pair, *names)
-        self.stairs.promote(self.edge(pair), self.aliases.index(owner), signature, self.edge(via), places)
+        *where, places = self._places(owner, pair, *names)
+        self.stairs.promote(*where, self.edge(via), places)
 
     def held(self, owner: str, pair: str) -> list[str]:
         """Return the names of the tuples in a STAIR, in alphabetical order."""
@@ -168,20 +154,10 @@ class Rig:
         return ["".join(parts) for parts in zip(*columns, strict=True)]
 
 
-def split(name: str) -> list[str]:
-    """Return the components of a name such as ``r1s1``."""
-    places = [i for i, letter in enumerate(name) if letter.isalpha()]
-    return [name[low:high] for low, high in zip(places, [*places[1:], len(name)], strict=True)]
-
-
 EQUALITIES = ["r.a = s.a", "s.b = t.b"]
 
 
-def three(limit: int = 1000, **tables: dict[str, list[Any]]) -> Rig:
+def three() -> Rig:
     """Return the running example; r1 and r2 match s1 and s3, r3 matches s2; t1 matches s1, t2 and t3 s3."""
-    known: Tables = {
-        "r": {"a": [1, 1, 2]},
-        "s": {"a": [1, 2, 1], "b": [5, 6, 7]},
-        "t": {"b": [5, 7, 7]},
-    }
-    return Rig(known | tables, EQUALITIES, limit)
+    s = {"a": [1, 2, 1], "b": [5, 6, 7]}
+    return Rig({"r": {"a": [1, 1, 2]}, "s": s, "t": {"b": [5, 7, 7]}}, EQUALITIES)

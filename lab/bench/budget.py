@@ -11,6 +11,7 @@ operating system's own count.
 from __future__ import annotations
 
 import json
+import math
 import os
 import subprocess
 import sys
@@ -18,6 +19,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
+from itertools import count
 from typing import Any
 
 import numpy as np
@@ -70,7 +72,7 @@ def run(algorithm: str, budget: int, folder: str | None = None, *, architecture:
         ExecutionError: The run failed.
     """
     task = json.dumps([algorithm, budget, folder, architecture])
-    command = [sys.executable, "-m", "tests.engine.spill.budget", task]
+    command = [sys.executable, "-m", "lab.bench.budget", task]
     # Arrow's threads would each keep memory of their own.
     done = subprocess.run(
         command, capture_output=True, text=True, check=False, env={**os.environ, "OMP_NUM_THREADS": "1"}
@@ -95,13 +97,10 @@ def source(alias: str, rows: dict[str, int]) -> Iterator[pa.RecordBatch]:
         position = np.arange(low, low + n)
         if alias == "a":
             # A multiplication that is prime to the number of rows scatters the keys without a repetition.
-            key = position * _prime_to(rows["a"]) % rows["a"]
-            text = pc.binary_join_element_wise(
-                pa.array(draw.integers(10**13, 10**14, n)).cast(pa.string()),
-                pa.array(draw.integers(10**13, 10**14, n)).cast(pa.string()),
-                "",
-            )
-            columns = [pa.array(key), pa.array(draw.integers(0, 1000, n)), text]
+            factor = next(f for f in count(7919, 2) if math.gcd(f, rows["a"]) == 1)
+            half = pa.array(draw.integers(10**13, 10**14, n)).cast(pa.string())
+            text = pc.binary_join_element_wise(half, half, "")
+            columns = [pa.array(position * factor % rows["a"]), pa.array(draw.integers(0, 1000, n)), text]
         elif alias == "b":
             key = draw.integers(0, rows["a"], n)
             columns = [pa.array(key), pa.array(key % _SMALL), pa.array(draw.integers(0, 1000, n))]
@@ -112,15 +111,12 @@ def source(alias: str, rows: dict[str, int]) -> Iterator[pa.RecordBatch]:
 
 def block(rows: dict[str, int]) -> JoinSpec:
     """Return the block."""
-    ref = {name: ColumnRef(*name.split(".")) for name in ("a.k", "b.k", "b.j", "c.j")}
-    output = ("a.k", "a.v", "a.text", "b.w", "c.x")
+    ak, bk, bj, cj = (ColumnRef(*name) for name in ("ak", "bk", "bj", "cj"))
+    output = [ColumnRef(*name.split(".")) for name in ("a.k", "a.v", "a.text", "b.w", "c.x")]
     return JoinSpec(
         tuple(RelationSpec(alias, schema, rows=rows[alias]) for alias, schema in SCHEMAS.items()),
-        (
-            Equality(ref["a.k"], ref["b.k"], pa.int64()),
-            Equality(ref["b.j"], ref["c.j"], pa.int64()),
-        ),
-        output=tuple(OutputColumn(name.replace(".", "_"), ColumnRef(*name.split("."))) for name in output),
+        (Equality(ak, bk, pa.int64()), Equality(bj, cj, pa.int64())),
+        output=tuple(OutputColumn(f"{ref.relation}_{ref.column}", ref) for ref in output),
     )
 
 
@@ -151,19 +147,8 @@ def _joined(eddy: SpillingEddy) -> tuple[int, int]:
     return rows, checksum
 
 
-def _prime_to(rows: int) -> int:
-    factor = 7919
-    while np.gcd(factor, rows) != 1:
-        factor += 2
-    return factor
-
-
 if __name__ == "__main__":
     name, size, where, kept = json.loads(sys.argv[1])
-    given = Options(
-        algorithm=name,
-        architecture=kept,
-        spill_folder=where or tempfile.gettempdir(),
-        batch_size=_BATCH,
-    )
+    where = where or tempfile.gettempdir()
+    given = Options(algorithm=name, architecture=kept, spill_folder=where, batch_size=_BATCH)
     sys.stdout.write(json.dumps(asdict(_measure(size, given))))  # the parent process reads it
