@@ -1,9 +1,10 @@
-"""What other processes do in the tests of the coordinator."""
+"""What tasks do in the tests of the coordinator, in this process or another."""
 
 from __future__ import annotations
 
 import asyncio
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 
@@ -14,18 +15,32 @@ from millrace.limits.lookup_session import LookupSession
 from millrace.limits.registration import Registration
 
 
+def keys_of(count: int) -> list[bytes]:
+    """So many keys."""
+    return [number.to_bytes(16, "big") for number in range(count)]
+
+
 def rows_of(keys: list[bytes]) -> Chunk:
     """One row for each key."""
     return Chunk.of(keys, [1] * len(keys), pa.table({"key": pa.array(keys, pa.binary())}))
+
+
+def found(told: Any) -> dict[bytes, list[Any]]:
+    """The rows that came, by key."""
+    rows = {}
+    for chunk in told.found:
+        values = iter(chunk.table().to_pylist())
+        for key, count in zip(chunk.keys, chunk.counts, strict=True):
+            rows[key] = [next(values)["key"] for _ in range(count)]
+    return rows
 
 
 def cache_keys(cache: Path, number: int, rounds: int) -> None:
     """Run jobs that each add a few keys to a cache."""
 
     async def job(keys: list[bytes]) -> None:
-        with LookupSession(
-            Registration("prices", cache=cache, fingerprint="f" * 32), VirtualClock(1.7e9)
-        ) as room:
+        registration = Registration("prices", cache=cache, fingerprint="f" * 32)
+        with LookupSession(registration, VirtualClock(1.7e9)) as room:
             client = Client.local(room)
             client.settle(rows_of((await client.claim(keys)).ask))
             await client.close()
@@ -34,4 +49,4 @@ def cache_keys(cache: Path, number: int, rounds: int) -> None:
             assert room.progress().problem == ""
 
     for start in range(20 * number, 20 * number + rounds):
-        asyncio.run(job([(3 * start % 120 + each).to_bytes(16, "big") for each in range(3)]))
+        asyncio.run(job([keys_of(120)[(3 * start + each) % 120] for each in range(3)]))

@@ -51,7 +51,7 @@ async def test_lookups_and_predicates_of_all_queries_have_one_cap_and_one_budget
 
 
 async def test_a_group_has_the_limits_that_are_given_last_unless_it_is_in_use(coordinator, clients):
-    """Other limits are refused when a query is planned, with both."""
+    """Other limits are refused when a query is planned, with both; and so they are for the same predicate."""
     one, two = (Registration("prices", number, group="api") for number in (1, 2))
     with pytest.raises(OptionError, match=r"'api' has different limits \(max_in_flight=1; max_in_flight=2\)"):
         coordinator.register("both", [one, two])
@@ -64,6 +64,9 @@ async def test_a_group_has_the_limits_that_are_given_last_unless_it_is_in_use(co
     await client.close()
     await asyncio.to_thread(coordinator.register, "two", [two])
     await clients("two/0/0")
+    await clients("n", settings=Settings(max_in_flight=1))
+    with pytest.raises(ExecutionError, match=r"max_in_flight=1.*got"):
+        await clients("n", settings=Settings(max_in_flight=2))
 
 
 @pytest.mark.parametrize(

@@ -7,19 +7,19 @@ import signal
 import subprocess
 import sys
 from multiprocessing import Pipe
-from pathlib import Path
 
 import psutil
 import pytest
 
 from millrace.errors import ExecutionError, InputError
 from millrace.limits.client import Client
+from millrace.limits.coordinator import Coordinator
 from millrace.limits.process import CoordinatorProcess
 from millrace.limits.registration import Address, Registration
-from tests.limits.hammer import rows_of
-from tests.limits.test_server import run
+from tests.limits.hammer import keys_of, rows_of
+from tests.limits.running import run
 
-KEYS = [number.to_bytes(16, "big") for number in range(9)]
+KEYS = keys_of(9)
 PLANNER = """
 import signal, sys
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
@@ -69,6 +69,9 @@ def test_it_serves_and_passes_errors_on(coordinator, tmp_path):
         CoordinatorProcess("192.0.2.1")
     command = " ".join(psutil.Process(coordinator.pid).cmdline())
     assert "hush" not in command and coordinator.address.token not in command
+    coordinator.close()
+    with pytest.raises(ExecutionError, match="has been closed"):
+        coordinator.progress("run")
 
 
 def test_a_process_that_dies_is_an_error_and_is_replaced():
@@ -108,32 +111,26 @@ def test_it_ends_with_the_planning_process(tmp_path, how):
         elif how == "is interrupted":
             os.killpg(planner.pid, signal.SIGINT)
         else:
-            planner.stdin.write("\n")
-            planner.stdin.flush()
+            planner.stdin.close()
         planner.wait(30)
     _, alive = psutil.wait_procs([psutil.Process(int(pid))] if psutil.pid_exists(int(pid)) else [], 30)
     assert not alive
-    assert Path(cache).stat().st_size > 0
-    later = CoordinatorProcess()
+    later = Coordinator()
     later.register("run", [Registration("prices", cache=cache, fingerprint="f" * 32)])
     assert run(settled(later.address_of("run"), KEYS)) == []
     later.close()
 
 
-def test_calls_that_nobody_answers_are_errors_and_the_process_ends(monkeypatch):
-    """One that hangs is given up, and ended with its planning process; one that is closed says so."""
-    hanging = CoordinatorProcess()
+def test_calls_that_nobody_answers_are_errors_and_the_process_ends(coordinator, monkeypatch):
+    """One that hangs is given up, and ended with its planning process."""
     for name in ("_CALL_SECONDS", "_END_SECONDS", "_EXIT_SECONDS"):
         monkeypatch.setattr(f"millrace.limits.process.{name}", 0.2)
-    os.kill(hanging.pid, signal.SIGSTOP)
+    os.kill(coordinator.pid, signal.SIGSTOP)
     with pytest.raises(ExecutionError, match="has not answered 'progress'"):
-        hanging.progress("run")
-    hanging.close()
-    assert not hanging.running
-    with pytest.raises(ExecutionError, match="has been closed"):
-        hanging.progress("run")
-    hanging.release("run")
-    hanging.close()
+        coordinator.progress("run")
+    coordinator.close()
+    assert not coordinator.running
+    coordinator.release("run")
 
 
 def test_it_ends_with_the_planning_process_whatever_it_is_doing(tmp_path):

@@ -418,13 +418,13 @@ def test_one_event_loop_serves_all_calls():
 
 
 def test_a_coordinator_out_of_reach_fails_the_call():
-    """Only for a predicate with limits: others have nothing to agree on."""
+    """It says where, why and which option; predicates without limits have nothing to agree on."""
 
     async def yes(_):
         return True
 
     nowhere = Address("127.0.0.1", 1, "", server_context()[1])
-    with pytest.raises(ExecutionError, match="`limits_host`"):
+    with pytest.raises(ExecutionError, match=r"127\.0\.0\.1:1\b.*Refused.*`limits_host`"):
         call(yes, [1], nowhere, max_in_flight=1, retries=2)
     assert call(yes, [1], nowhere).truth.tolist() == [KEPT]
 
