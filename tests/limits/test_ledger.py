@@ -2,18 +2,30 @@
 
 from __future__ import annotations
 
-import asyncio
 import subprocess
 import sys
+from contextlib import closing
+from itertools import count
 
 import pytest
 
 from millrace.errors import BudgetError
-from millrace.limits.budget import Budget, Spent
+from millrace.limits.budget import Budget, Spending, Spent
 from millrace.limits.client import Client
 from millrace.limits.coordinator import Coordinator
 from millrace.limits.ledger import LastingSpending, Spendings
 from millrace.limits.registration import Registration
+from tests.limits.running import run
+
+
+def make_calls(spending: Spending, most: int, cost: float | None = None) -> int:
+    """Make calls as long as they may begin; returns how many."""
+    for made in count():
+        if made == most or not spending.may_begin:
+            return made
+        spending.begin()
+        spending.end(cost)
+    raise AssertionError
 
 
 def test_a_budget_is_of_a_stream_whichever_plan_and_process_it_runs_in(tmp_path):
@@ -22,11 +34,7 @@ def test_a_budget_is_of_a_stream_whichever_plan_and_process_it_runs_in(tmp_path)
     one, other = Spendings(), Spendings()
 
     def spend(process: Spendings, session: str, most: int) -> int:
-        spending, made = process.of(session, kept), 0
-        while made < most and spending.may_begin:
-            spending.begin()
-            spending.end(None)
-            made += 1
+        made = make_calls(process.of(session, kept), most)
         process.settle(session, kept)
         return made
 
@@ -78,8 +86,7 @@ def test_a_torn_file_is_no_crash_and_no_new_budget(tmp_path, text):
     """No call is made until somebody says what was spent; the error names the file and how."""
     budget = Budget(max_requests=5)
     spending = LastingSpending(budget, tmp_path, "one")
-    spending.begin()
-    spending.end(None)
+    make_calls(spending, 1)
     spending.settle()
     (path,) = tmp_path.glob("*.json")
     whole = path.read_text()
@@ -98,65 +105,51 @@ def test_a_call_that_ends_late_takes_nothing_back(tmp_path, told, over):
     kept = Registration("prices", cache=tmp_path, fingerprint="f", budget=Budget(max_cost=1000.0))
     old, new, session = Spendings(), Spendings(), "run/stream s/1/0"
     late = old.of(session, kept)
-    late.begin()
-    late.end(2.0)
+    make_calls(late, 1, 2.0)
     late.begin()  # two are reserved
     old.settle(session, kept)
-    going = new.of(session, kept)
-
-    def go_on(calls: int) -> None:
-        for _ in range(calls):
-            assert going.may_begin
-            going.begin()
-            going.end(2.0)
-
-    go_on(40)
+    calls = make_calls(new.of(session, kept), 40, 2.0)
     if over:
         new.settle(session, kept)
     late.end(told)
     old.close()
     if not over:
-        go_on(10)
+        calls += make_calls(new.of(session, kept), 10, 2.0)
         new.close()
     found = Spendings().of(session, kept)
-    calls = 40 if over else 50
-    assert found.requests == 2 + calls
+    assert (calls, found.requests) == (40 if over else 50, 2 + calls)
     assert 2.0 * (1 + calls) + told <= found.cost <= 2.0 * (1 + calls) + max(told, 2.0)
 
 
 def test_a_stream_goes_on_with_its_budget(tmp_path):
     """In another coordinator; another stream, and a job that is none, have budgets of their own."""
-    kept = Registration("prices", cache=tmp_path, fingerprint="f", budget=Budget(max_requests=3))
 
-    async def spend(execution: str, calls: int) -> None:
-        one = await Client.connect(coordinator.address, f"run/{execution}/0")
+    async def spend(coordinator: Coordinator, execution: str, calls: int) -> None:
+        client = await Client.connect(coordinator.address, f"run/{execution}/0")
         try:
             for _ in range(calls):
-                async with one.permit():
+                async with client.permit():
                     pass
         finally:
-            await one.close()
+            await client.close()
 
-    for execution, calls in (("stream s/4", 2), ("stream s/9", 1), ("stream t/9", 3), ("12", 3)):
-        coordinator = Coordinator()
-        coordinator.register("run", [kept])
-        asyncio.run(spend(execution, calls))
-        left = 3 if execution == "stream s/9" else calls
-        assert coordinator.spent("run") == [Spent("prices", left, 3, 0.0, None)]
-        coordinator.close()
-    coordinator = Coordinator()
-    coordinator.register("run", [kept])
-    with pytest.raises(BudgetError, match=r"3 of 3 requests \(max_requests\)"):
-        asyncio.run(spend("stream s/10", 1))
-    for execution, calls in (("stream u/1", 2), ("stream v/1", 2), ("stream u/2", 1)):
-        asyncio.run(spend(execution, calls))
-    assert [each.requests for each in coordinator.spent("run")] == [3, 2, 3]
-    coordinator.close()
-    (tmp_path / "unwritable").mkdir()
-    spending = LastingSpending(Budget(max_requests=3), tmp_path / "unwritable", "one")
-    (tmp_path / "unwritable").rmdir()
-    spending.begin()
-    assert not spending.may_begin and "cannot be written" in str(spending)
+    for execution, calls, spent in (
+        ("stream s/4", 2, 2),
+        ("stream s/9", 1, 3),
+        ("stream t/9", 3, 3),
+        ("12", 3, 3),
+        ("stream s/10", 0, 3),
+    ):
+        with closing(Coordinator()) as coordinator:
+            budget = Budget(max_requests=3)
+            coordinator.register(
+                "run", [Registration("prices", cache=tmp_path, fingerprint="f", budget=budget)]
+            )
+            run(spend(coordinator, execution, calls))
+            assert coordinator.spent("run") == [Spent("prices", spent, 3, 0.0, None)]
+            if spent == 3:
+                with pytest.raises(BudgetError, match=r"3 of 3 requests \(max_requests\)"):
+                    run(spend(coordinator, execution, 1))
 
 
 @pytest.mark.parametrize("price", [None, 1.0])
@@ -165,25 +158,21 @@ def test_a_budget_of_money_is_written_a_share_at_a_time(tmp_path, monkeypatch, p
     written = []
     monkeypatch.setattr("os.fsync", written.append)
     spending = LastingSpending(Budget(max_cost=6400.0, price=price), tmp_path, "one")
-    for _ in range(3200):
-        assert spending.may_begin
-        spending.begin()
-        spending.end(1.0)
+    assert make_calls(spending, 3200, 1.0) == 3200
     assert 1 < len(written) <= 64
     spending.settle()
     assert LastingSpending(spending.budget, tmp_path, "one").requests == 3200
 
 
 def test_a_file_that_can_be_read_and_not_written_ends_the_calls(tmp_path, monkeypatch):
-    """Until it is written again, the error says why."""
+    """Until it is written again, the error says why; so it does where there is no folder any more."""
 
     def fail(_) -> None:
         raise OSError(28, "No space left on device")
 
     spending = LastingSpending(Budget(max_requests=100), tmp_path, "one")
     monkeypatch.setattr("os.fsync", fail)
-    spending.begin()
-    spending.end(None)
+    assert make_calls(spending, 2) == 1
     for _ in range(2):
         assert not spending.may_begin and "No space left" in str(spending)
         spending.settle()
@@ -191,3 +180,5 @@ def test_a_file_that_can_be_read_and_not_written_ends_the_calls(tmp_path, monkey
     spending.settle()
     assert spending.may_begin and "No space left" not in str(spending)
     assert LastingSpending(spending.budget, tmp_path, "one").requests == 1
+    nowhere = LastingSpending(spending.budget, tmp_path / "gone", "one")
+    assert make_calls(nowhere, 2) == 1 and "cannot be written" in str(nowhere)
