@@ -96,6 +96,7 @@ class Conduct(RuleBasedStateMachine):
         self.log: list[tuple[Client, dict[str, Any]]] = []
         self.heirs: list[tuple[Client, bytes]] = []
         self.shares: dict[Client, int] = {}
+        self.lookups: list[Lookup] = []
 
     @initialize(
         cap=st.sampled_from([1, 1, 2, 8]),
@@ -145,12 +146,7 @@ class Conduct(RuleBasedStateMachine):
         client.lapsed = []
         self.do(client.lookup.session.handle, client.number, message)
 
-    @rule(place=places, keys=some_keys)
-    def claim_all(self, place: int, keys: list[bytes]) -> None:
-        """Claim keys."""
-        self.claim(place, keys, None)
-
-    @rule(place=places, keys=some_keys, most=st.none() | st.integers(0, 2))
+    @rule(place=places, keys=some_keys, most=st.none() | st.none() | st.integers(0, 2))
     def claim(self, place: int, keys: list[bytes], most: int | None) -> None:
         """Claim keys, of which so many at most are to be asked."""
         self.claims(self.clients[place], keys, most)
@@ -380,18 +376,16 @@ class Conduct(RuleBasedStateMachine):
     def teardown(self) -> None:
         """Everybody settles what it asks: then nobody waits, and the figures are those of the model."""
         try:
-            if hasattr(self, "lookups"):
-                for lookup in self.lookups:
-                    for key, client in list(lookup.asking.items()):
-                        self.answers(client, [key], "settle")
-                        self.read_messages()
-                    assert not lookup.asking and not any(lookup.waiting.values())
-                    progress = lookup.session.progress()
-                    assert progress.keys == progress.done + progress.failed == len(lookup.settled)
-                    assert progress.failed == list(lookup.settled.values()).count("fail")
+            for lookup in self.lookups:
+                for key, client in list(lookup.asking.items()):
+                    self.answers(client, [key], "settle")
+                    self.read_messages()
+                assert not lookup.asking and not any(lookup.waiting.values())
+                progress = lookup.session.progress()
+                assert progress.keys == progress.done + progress.failed == len(lookup.settled)
+                assert progress.failed == list(lookup.settled.values()).count("fail")
         finally:
-            if hasattr(self, "lookups"):
-                self.close()
+            self.close()
             self.loop.close()
             self.folder.cleanup()
 
@@ -399,7 +393,7 @@ class Conduct(RuleBasedStateMachine):
         """End the run; nobody is there to read."""
         for lookup in self.lookups:
             self.do(lookup.session.close)
-        if self.permits._timer is not None:
+        if self.lookups and self.permits._timer is not None:
             self.permits._timer.cancel()
         self.log.clear()
 
@@ -439,7 +433,7 @@ def play(limits: dict[str, Any], steps: list[tuple[Any, ...]]) -> None:
 
 
 ALL = [number.to_bytes(16, "big") for number in range(KEYS)]
-TWO_CLAIM = [("claim_all", 0, ALL), ("claim_all", 1, ALL)]
+TWO_CLAIM = [("claim", 0, ALL, None), ("claim", 1, ALL, None)]
 LONG = LEASE_SECONDS + 1
 BROKEN = {
     "keys of the dead are not inherited": (Claims, "give_up", nothing_is_handed_over),

@@ -8,7 +8,9 @@ import subprocess
 import sys
 import threading
 import time
+from contextlib import ExitStack
 from multiprocessing.connection import Listener
+from types import SimpleNamespace
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
@@ -16,8 +18,8 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from millrace.errors import ExecutionError
 from millrace.limits.detached import _MOST_CALLERS, Call, Seal, Started, _accept, call, start
 from millrace.limits.registration import Registration
+from tests.limits.running import run
 from tests.limits.test_process import KEYS, settled
-from tests.limits.test_server import run
 
 PATIENCE = 30.0
 PARENT = """
@@ -37,20 +39,26 @@ class Caller:
     """The planning process's side, without Spark between."""
 
     def __init__(self, own: X25519PrivateKey, there: Started) -> None:
+        self.place = (there.host, there.port)
         self.there = there
         self.seal = Seal(own, there.public)
         self.address = self.seal.open(there.sealed, "address")
 
+    @classmethod
+    def started(cls, idle: float = 600.0, host: str = "127.0.0.1") -> Caller:
+        own = X25519PrivateKey.generate()
+        return cls(own, start(own.public_key().public_bytes_raw(), host, 0, None, idle))
+
     def send(self, number: int, *methods):
         sealed = self.seal.seal(Call(number, methods), "call")
-        return self.seal.open(call(self.there.host, self.there.port, sealed), f"reply {number}")
+        return self.seal.open(call(*self.place, sealed), f"reply {number}")
 
     def ended(self) -> bool:
         """Whether nobody is there any more, in the end."""
         until = time.monotonic() + PATIENCE
         while time.monotonic() < until:
             try:
-                call(self.there.host, self.there.port, b"nonsense")
+                call(*self.place, b"nonsense")
             except ExecutionError as error:
                 if "ConnectionRefused" in str(error):
                     return True
@@ -58,18 +66,12 @@ class Caller:
         return False
 
 
-def started(idle: float = 600.0) -> Caller:
-    own = X25519PrivateKey.generate()
-    return Caller(own, start(own.public_key().public_bytes_raw(), "127.0.0.1", 0, None, idle))
-
-
 def test_it_serves_who_started_it_and_nobody_else():
     """Calls with secrets are unreadable on their way, and done once however often they come."""
-    caller = started()
+    caller = Caller.started()
     registered = ("register", ("run", (Registration("prices", 3, secrets={"KEY": "hush-hush"}),)))
-    sealed = caller.seal.seal(Call(1, (registered,)), "call")
+    sealed, place = caller.seal.seal(Call(1, (registered,)), "call"), caller.place
     assert b"hush-hush" not in sealed and caller.address.token.encode() not in caller.there.sealed
-    place = (caller.there.host, caller.there.port)
     first, again = call(*place, sealed), call(*place, sealed)  # a task may run twice
     assert first == again and caller.seal.open(first, "reply 1") == (None, None)
     assert run(settled(caller.address.of("run"), KEYS)) == KEYS
@@ -97,7 +99,7 @@ def test_it_serves_who_started_it_and_nobody_else():
 
 def test_it_ends_when_nobody_has_been_there_for_long():
     """A task that is connected is somebody; then it goes, though nobody tells it to."""
-    assert started(idle=0.2).ended()
+    assert Caller.started(idle=0.2).ended()
 
 
 def test_it_ends_with_its_executor():
@@ -115,27 +117,19 @@ def test_it_ends_with_its_executor():
 
 def test_what_cannot_start_says_why():
     """An address that is not this machine's, with what to set."""
-    public = X25519PrivateKey.generate().public_key().public_bytes_raw()
     with pytest.raises(ExecutionError, match=r"cannot listen.*192\.0\.2\.77"):
-        start(public, "192.0.2.77", 0, None, 600.0)
+        Caller.started(host="192.0.2.77")
 
 
 def test_strangers_get_few_places_and_little_time(monkeypatch):
     """Who says nothing, or begins and stops, has one of a few threads for a moment; calls come after."""
     monkeypatch.setattr("millrace.limits.detached._SAID_SECONDS", 0.2)
 
-    class Echo:
-        def to(self, sealed: bytes) -> bytes:
-            return sealed[::-1]
-
     before = threading.active_count()
-    with Listener(("127.0.0.1", 0), backlog=64) as listener:
-        _accept(listener, Echo())
-        strangers = [socket.create_connection(listener.address) for _ in range(20)]
-        for number, each in enumerate(strangers):
-            if number % 2:
-                each.sendall(b"\x00\x00\x01\x00half")
+    with ExitStack() as opened, Listener(("127.0.0.1", 0), backlog=64) as listener:
+        _accept(listener, SimpleNamespace(to=lambda sealed: sealed[::-1]))
+        for number in range(20):
+            stranger = opened.enter_context(socket.create_connection(listener.address))
+            stranger.sendall(b"\x00\x00\x01\x00half" if number % 2 else b"")
         assert threading.active_count() - before <= _MOST_CALLERS
         assert call(*listener.address, b"call") == b"llac"
-        for each in strangers:
-            each.close()

@@ -142,24 +142,24 @@ def test_what_a_batch_left_in_doubt_is_asked_again(address):
     each = caller(batch, address, "doubt", batch=3, dedupe=True)
     assert each.call([pa.array([0, 1, 2])]).truth.tolist() == [RAISED] * 3
     singly = [each.call([pa.array([x])]) for x in range(3)]
-    assert [int(outcome.truth[0]) for outcome in singly] == [KEPT, RAISED, REJECTED]
-    assert singly[1].failures[0].message == "no 1"
-    assert asked == {0: 2, 1: 2, 2: 1}
     each.close()
+    assert [int(outcome.truth[0]) for outcome in singly] == [KEPT, RAISED, REJECTED]
+    assert (singly[1].failures[0].message, asked) == ("no 1", {0: 2, 1: 2, 2: 1})
 
 
 @pytest.mark.parametrize("cap", [1, 3])
-def test_the_service_never_sees_more_than_the_cap(coordinator, cap):
-    """Four callers at once use all of the cap, and never more of it."""
-    with Service(lambda x, _: "yes" if x % 2 else "no") as service:
-        pieces = [list(range(low, low + 15)) for low in range(0, 60, 15)]
-        outcomes = several(
-            ask(service.url), pieces, coordinator.address, f"cap {cap}", max_in_flight=cap, timeout=PATIENCE
-        )
-    for piece, outcome in zip(pieces, outcomes, strict=True):
-        assert outcome.truth.tolist() == [x % 2 for x in piece]
+def test_callers_share_a_cap_and_what_they_have_asked(coordinator, cap):
+    """Four at once use all of the cap, and never more of it; each argument is answered, or fails, for all."""
+    with Service(lambda x, _: "500" if x == 3 else "yes" if x % 2 else "no") as service:
+        pieces = [list(range(low, 60)) + list(range(low)) for low in range(0, 60, 15)]
+        options = {"max_in_flight": cap, "timeout": PATIENCE, "dedupe": True, "retries": 2}
+        outcomes = several(ask(service.url), pieces, coordinator.address, f"cap {cap}", **options)
     assert service.most == cap
-    assert service.asked == Counter(range(60))
+    assert service.asked == Counter([*range(60), 3, 3])
+    for piece, outcome in zip(pieces, outcomes, strict=True):
+        assert outcome.truth.tolist() == [RAISED if x == 3 else x % 2 for x in piece]
+        (failure,) = outcome.failures.values()
+        assert failure.kind == "ClientResponseError" and "500" in failure.message
 
 
 def test_the_service_sees_calls_at_the_rate(address):
@@ -173,18 +173,6 @@ def test_the_service_sees_calls_at_the_rate(address):
     assert all(outcome.truth.all() for outcome in outcomes)
     # From the first permit at the earliest: how long its request was under way is the machine's affair.
     assert max(service.starts) - began >= 31 / 100 * 0.95
-
-
-def test_a_failure_is_shared_like_an_answer(coordinator):
-    """An argument that fails in all attempts fails for everyone, without being asked again."""
-    with Service(lambda x, _: "500" if x == 3 else "yes") as service:
-        outcomes = several(
-            ask(service.url), [list(range(6))] * 3, coordinator.address, "failed", dedupe=True, retries=2
-        )
-    assert service.asked == {0: 1, 1: 1, 2: 1, 3: 3, 4: 1, 5: 1}
-    for outcome in outcomes:
-        assert outcome.truth.tolist() == [KEPT] * 3 + [RAISED] + [KEPT] * 2
-        assert outcome.failures[3].kind == "ClientResponseError" and "500" in outcome.failures[3].message
 
 
 UNAVAILABLE = ("ClientResponseError", "")
@@ -338,15 +326,7 @@ def test_a_cancelled_function_ends_the_call(address):
     each.close()
 
 
-@pytest.fixture
-def python_interrupts():
-    """Let Ctrl-C raise as Python does: Spark sessions, once made, handle it in a way of their own."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, before)
-
-
-def test_an_interrupt_ends_the_call(address, python_interrupts):
+def test_an_interrupt_ends_the_call(address):
     """Ctrl-C while calls are under way comes through, and closing is clean."""
 
     async def interrupted(x):
@@ -355,8 +335,13 @@ def test_an_interrupt_ends_the_call(address, python_interrupts):
         await asyncio.Event().wait()
 
     each = caller(interrupted, address, "interrupted", retries=3, max_in_flight=10, dedupe=True)
-    with pytest.raises(KeyboardInterrupt):
-        each.call([pa.array(range(5))])
+    # Spark sessions, once made, handle it in a way of their own.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            each.call([pa.array(range(5))])
+    finally:
+        signal.signal(signal.SIGINT, before)
     each.close()
 
 
