@@ -33,35 +33,12 @@ def test_one_call_alone_tells_the_price(price, more):
     assert begun == more and not spending.is_over
 
 
-def test_tasks_share_a_budget(coordinator):
-    """Four callers at once, and a later one of the same query."""
-    asked = []
+@pytest.mark.parametrize(("most", "tasks"), [(1, 1), (5, 1), (7, 1), (25, 4)])
+def test_what_is_counted_is_called(coordinator, most, tasks):
+    """A budget is spent on calls that come to their end, and not cancelled with the one too many.
 
-    async def costly(x):
-        asked.append(x)
-        return True
-
-    spec = PredicateSpec("costly", costly, "async", max_requests=25)
-
-    def task(number: int) -> str:
-        caller = AsyncCaller(spec, PlainValues(), coordinator.address, f"run/{number % 2}/0")
-        try:
-            caller.call([pa.array(range(10))])
-        except BudgetError as error:
-            return str(error)
-        finally:
-            caller.close()
-        return ""
-
-    with ThreadPoolExecutor(4) as pool:
-        told = list(pool.map(task, range(4)))
-    assert len(asked) == 25 and any(told)
-    assert "25 of 25 requests (max_requests)" in task(0) and len(asked) == 25
-
-
-@pytest.mark.parametrize("most", [1, 5, 7])
-def test_what_is_counted_is_called(most):
-    """A small budget is spent on calls that come to their end, and not cancelled with the one too many."""
+    Several tasks spend it together, and a later one of the same query has nothing left.
+    """
     ended = []
 
     async def slow(x):
@@ -71,11 +48,22 @@ def test_what_is_counted_is_called(most):
         return True
 
     spec = PredicateSpec("slow", slow, "async", max_requests=most)
-    caller = AsyncCaller(spec, PlainValues(), None, "run/0/0")
-    with pytest.raises(BudgetError, match=f"{most} of {most} requests"):
-        caller.call([pa.array(range(10))])
-    caller.close()
-    assert len(ended) == most
+    address = coordinator.address if tasks > 1 else None
+
+    def task(number: int) -> str:
+        caller = AsyncCaller(spec, PlainValues(), address, f"run/{number % 2}/0")
+        try:
+            caller.call([pa.array(range(10))])
+        except BudgetError as error:
+            return str(error)
+        finally:
+            caller.close()
+        return ""
+
+    with ThreadPoolExecutor(tasks) as pool:
+        told = list(pool.map(task, range(tasks)))
+    assert address is None or "25 of 25 requests" in task(0)
+    assert len(ended) == most and any(f"{most} of {most} requests (max_requests)" in each for each in told)
 
 
 @pytest.mark.spark

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import os
 import re
 import sqlite3
@@ -14,6 +15,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from hypothesis import example, given, settings, strategies as st
 
 from millrace.errors import InputError, OptionError
 from millrace.limits.cache import check_cache, file_of
@@ -27,7 +29,7 @@ from tests.limits.test_server import PATIENCE, SPAWN
 
 KEYS = keys_of(50)
 EVERY_ROW = {key: [key] for key in KEYS}
-DAY = 86_400.0
+LARGE = Chunk.of(KEYS, [1] * len(KEYS), pa.table({"key": pa.array([key * 30_000 for key in KEYS])}))
 
 
 @pytest.fixture
@@ -69,47 +71,41 @@ def test_nobody_else_can_read_a_cache(tmp_path, calendar):
     assert there.stat().st_mode & 0o777 == 0o755
 
 
-@pytest.mark.parametrize("name", ["folder", "file.sqlite"])
-async def test_a_second_job_asks_only_what_has_expired(tmp_path, calendar, name):
-    """Rows count for their time to live, without one for ever; failures never outlive a job.
+some_keys = st.lists(st.sampled_from(KEYS[:5]), unique=True)
+JOBS = st.lists(
+    st.tuples(
+        st.sampled_from("ef"), st.sampled_from([None, 1, 2, 5]), st.integers(0, 3), some_keys, some_keys
+    ),
+    max_size=8,
+)
 
-    Another definition neither reads nor overwrites them.
+
+@settings(max_examples=20, deadline=None, derandomize=True)
+@example("file.sqlite", [("e", None, 0, KEYS[:2], []), ("e", 1, 0, KEYS[:2], [])])
+@given(st.sampled_from(["folder", "file.sqlite"]), JOBS)
+def test_a_job_asks_only_what_is_not_there_or_has_expired(tmp_path_factory, name, jobs):
+    """Rows count for the time to live of whoever wrote them and of who reads, as of the job's start.
+
+    Failures outlive no job, and other definitions neither read rows nor overwrite them. What has expired, or
+    is there anew, is removed.
     """
-    lookup = offer(tmp_path / name, ttl=DAY)
-    check_cache(tmp_path / name)
-    assert (await look_up(lookup, calendar, KEYS[:30], fail=KEYS[:5]))[0] == KEYS[:30]
-    calendar.advance(DAY / 2)
-    assert await look_up(lookup, calendar) == (KEYS[:5] + KEYS[30:], {key: [key] for key in KEYS[5:30]})
-    calendar.advance(DAY / 2 + 1)
-    assert (await look_up(lookup, calendar))[0] == KEYS[5:30]
-    calendar.advance(DAY * 1000)
-    assert (await look_up(lookup, calendar))[0] == KEYS
-    assert (await look_up(offer(tmp_path / name, fingerprint="e" * 32), calendar))[0] == KEYS
-    assert await look_up(offer(tmp_path / name), calendar) == ([], EVERY_ROW)
-
-
-async def test_the_shorter_time_to_live_counts(tmp_path, calendar):
-    """A reader's own limit holds, and so does that of whoever wrote the rows; both from the job's start."""
-    await look_up(offer(tmp_path, ttl=DAY), calendar)
-    calendar.advance(DAY / 2)
-    assert (await look_up(offer(tmp_path, ttl=DAY / 4), calendar, KEYS[:10]))[0] == KEYS[:10]
-    assert await look_up(offer(tmp_path, ttl=DAY), calendar, after=DAY * 0.6) == ([], EVERY_ROW)
-    # The first ten are DAY * 0.6 old, the others more than a DAY; all were written with less than this.
-    assert (await look_up(offer(tmp_path, ttl=DAY * 10), calendar))[0] == KEYS
-    assert (await look_up(offer(tmp_path), calendar))[0] == []
-
-
-async def test_what_has_expired_is_removed(tmp_path, calendar):
-    """The next job to open the file removes them, and rows of which there are newer ones."""
-    cache = tmp_path / "c.sqlite"
-    await look_up(offer(cache, ttl=DAY), calendar)
-    calendar.advance(DAY / 2)
-    await look_up(offer(cache, ttl=DAY / 4), calendar)
-    await look_up(offer(cache, ttl=DAY), calendar)
-    assert counted(cache) == (1, len(KEYS))
-    calendar.advance(DAY * 2)
-    await look_up(offer(cache, ttl=DAY), calendar, [])
-    assert counted(cache) == (0, 0)
+    cache, calendar = tmp_path_factory.mktemp("cache") / name, VirtualClock(1.7e9)
+    kept: dict[tuple[str, bytes], tuple[float, float]] = {}  # when it was written, and when it expires
+    for definition, ttl, seconds, keys, failing in jobs:
+        now, oldest = calendar.now(), calendar.now() - (ttl or math.inf)
+        known = [
+            key for (of, key), (at, until) in kept.items() if of == definition and at > oldest and until > now
+        ]
+        lookup = offer(cache, ttl=ttl, fingerprint=32 * definition)
+        asked, rows = asyncio.run(look_up(lookup, calendar, keys, fail=failing, after=seconds))
+        assert asked == [key for key in keys if key not in known]
+        assert rows == {key: [key] for key in keys if key in known}
+        at = calendar.now()
+        kept |= {(definition, key): (at, at + (ttl or math.inf)) for key in asked if key not in failing}
+        if cache.is_file():
+            left = [(of, at) for (of, _), (at, until) in kept.items() if until > now]
+            assert counted(cache) == (len(set(left)), len(left))
+        calendar.advance(1)
 
 
 def counted(cache: Path) -> tuple[int, int]:
@@ -335,9 +331,8 @@ async def test_a_cache_that_breaks_while_a_job_runs_costs_no_row(tmp_path, calen
     with LookupSession(offer(cache), calendar) as session:
         client = Client.local(session)
         spoil(session, cache)
-        keys = (await client.claim(KEYS)).ask
-        large = pa.table({"key": pa.array([key * 10_000 for key in keys], pa.binary())})
-        client.settle(Chunk.of(keys, [1] * len(keys), large))
+        assert (await client.claim(KEYS)).ask
+        client.settle(LARGE)
         session.flush()
         assert set(found(await client.claim(KEYS))) == set(KEYS)
         await client.close()
@@ -364,7 +359,6 @@ async def test_a_job_without_a_cache_leaves_no_file(tmp_path, monkeypatch, calen
     with LookupSession(Registration("prices"), calendar) as room:
         client = Client.local(room)
         await client.claim(KEYS)
-        large = rows_of([key * 30_000 for key in KEYS])
-        client.settle(type(large)(KEYS, large.counts, large.rows))
+        client.settle(LARGE)
         assert list(tmp_path.iterdir()) == []
         await client.close()
