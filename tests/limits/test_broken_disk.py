@@ -77,19 +77,19 @@ async def test_an_error_beside_the_disk_ends_the_lookup_with_the_reason(
     def broken(*_: object) -> None:
         raise error
 
+    async def settle() -> None:
+        one.settle(rows_of(KEYS[:1]))
+
     one, other = await clients(*["run/0/0"] * 2)
     await one.claim(KEYS[:2])
     await other.claim(KEYS[:2])
     monkeypatch.setattr(f"millrace.limits.store.Store.{place}", broken)
-    works: dict[str, Any] = {
-        "put": lambda: one.settle(rows_of(KEYS[:1])),
-        "fail": lambda: one.fail({KEYS[0]: Failure("kind", "message", 1)}),
-        "find": lambda: one.claim(KEYS[3:]),
-    }
     with suppress(ExecutionError):
-        waiting = works[place]()
-        if waiting is not None:
-            await waiting
+        await {
+            "put": settle,
+            "fail": lambda: one.fail({KEYS[0]: Failure("kind", "message", 1)}),
+            "find": lambda: one.claim(KEYS[3:]),
+        }[place]()
     for wait in (other.notification, lambda: one.claim(KEYS[5:])):
         with pytest.raises(ExecutionError, match=f"'names'.*{error}"):
             await wait()

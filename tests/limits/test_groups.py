@@ -153,7 +153,10 @@ async def test_a_source_that_is_held_holds_up_no_other(coordinator, clients, mon
 async def test_a_session_that_has_ended_asks_no_more_and_pays_for_what_it_asked(
     coordinator, clients, monkeypatch
 ):
-    """What it waited for goes to nobody; its call counts with its cost, and its clients leave at once."""
+    """What it waited for goes to nobody; its call counts with its cost, and its clients leave at once.
+
+    A query by the name of a view is of the same run, and nobody hears when it begins: it goes on.
+    """
     monkeypatch.setattr("millrace.limits.server.GRACE_SECONDS", 600.0)
     coordinator.register("run", [Registration("prices", 2, budget=Budget(max_cost=100.0))])
     over, held = await clients(*["run/0/0"] * 2)
@@ -172,9 +175,15 @@ async def test_a_session_that_has_ended_asks_no_more_and_pays_for_what_it_asked(
     await granted
     (spent,) = await asyncio.to_thread(coordinator.spent, "run")
     assert (spent.requests, spent.cost) == (2, 3.0)
+    began = time.monotonic()
+    (last,) = await clients("run/2/0")
+    await asyncio.to_thread(coordinator.stop, {"run": began})  # not what was there before
+    with pytest.raises(ExecutionError, match="stopped"):
+        await last.secrets()
+    await call(later)
     await asyncio.to_thread(coordinator.stop, {"run": 0.0})
     await later.close()
-    (last,) = await clients("run/2/0")
+    (last,) = await clients("run/3/0")
     async with last.permit(), last.permit():
         pass
 
@@ -217,15 +226,3 @@ async def test_a_group_keeps_its_budget_however_many_runs_there_were(coordinator
         await ask(f"other{number}/0/0")
     with pytest.raises(BudgetError):
         await ask("run/1/0")
-
-
-async def test_an_action_that_ends_early_stops_none_that_was_there_before(coordinator, clients):
-    """A query by the name of a view is of the same run, and nobody hears when it begins."""
-    coordinator.register("run", [Registration("prices", 2)])
-    (before,) = await clients("run/0/0")
-    began = time.monotonic()
-    (after,) = await clients("run/1/0")
-    await asyncio.to_thread(coordinator.stop, {"run": began})
-    await call(before)
-    with pytest.raises(ExecutionError, match="stopped"):
-        await after.secrets()

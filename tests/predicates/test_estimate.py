@@ -62,6 +62,7 @@ def test_limits_prices_and_equal_arguments_count() -> None:
     (ask,) = found.predicates
     assert (ask.calls, ask.minutes, ask.cost, found.cost) == ((533, 600, 686), 1.0, 6.0, 6.0)
     assert "ask: 600 (533 to 686) rows in 600 requests" in str(found)
+    assert "raised for 2 rows of the sample" in str(found)
 
 
 @pytest.mark.parametrize("distinct", [40, 200, 600, 5000])
