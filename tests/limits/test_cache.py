@@ -81,7 +81,18 @@ JOBS = st.lists(
 
 
 @settings(max_examples=20, deadline=None, derandomize=True)
-@example("file.sqlite", [("e", None, 0, KEYS[:2], []), ("e", 1, 0, KEYS[:2], [])])
+@example(
+    "file.sqlite",
+    [
+        (definition, ttl, 0, keys, [])
+        for definition, ttl, keys in [
+            ("e", 5, KEYS[:2]),
+            ("e", 1, KEYS[:2]),
+            ("f", 5, KEYS[1:]),
+            ("f", 5, KEYS),
+        ]
+    ],
+)
 @given(st.sampled_from(["folder", "file.sqlite"]), JOBS)
 def test_a_job_asks_only_what_is_not_there_or_has_expired(tmp_path_factory, name, jobs):
     """Rows count for the time to live of whoever wrote them and of who reads, as of the job's start.
