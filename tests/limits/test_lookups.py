@@ -171,6 +171,9 @@ async def test_a_slow_disk_holds_up_what_needs_it_alone(coordinator, clients, di
     one, other = await clients(*["run/0/1"] * 2)
     claims = [asyncio.create_task(each.claim(keys)) for each in (one, other)]
     async with one.permit():
+        session = coordinator._sessions["run/0/1"]
+        coordinator._within(lambda: session._heard.update(dict.fromkeys(session._heard, -1e9)))
+        coordinator._within(session.expire)
         assert coordinator.progress("run")[1].in_flight == 1
     async with other.permit():
         assert not any(claim.done() for claim in claims)
@@ -186,11 +189,8 @@ async def test_a_slow_disk_holds_up_what_needs_it_alone(coordinator, clients, di
             one.settle(rows_of([key]))
         one.count(requests=1)
     leaving = asyncio.create_task(one.close())
-    session = coordinator._sessions["run/0/1"]
     for _ in range(5):
         async with other.permit():
-            coordinator._within(lambda: session._heard.update(dict.fromkeys(session._heard, -1e9)))
-            coordinator._within(session.expire)
             assert not leaving.done()
     disk.set()
     await leaving
