@@ -84,13 +84,11 @@ JOBS = st.lists(
 @example(
     "file.sqlite",
     [
-        (definition, ttl, 0, keys, [])
-        for definition, ttl, keys in [
-            ("e", 5, KEYS[:2]),
-            ("e", 1, KEYS[:2]),
-            ("f", 5, KEYS[1:]),
-            ("f", 5, KEYS),
-        ]
+        ("e", 5, 0, KEYS[:2], []),
+        ("e", 1, 0, KEYS[:2], []),
+        ("e", 5, 0, KEYS[:1], []),
+        ("f", 5, 0, KEYS[1:2], []),
+        ("f", 5, 0, KEYS[:2], []),
     ],
 )
 @given(st.sampled_from(["folder", "file.sqlite"]), JOBS)

@@ -118,7 +118,8 @@ def test_a_function_over_an_iterator_runs_on_from_batch_to_batch(looking_ahead):
     for low in (0, 10, 500, 20, 30):
         outcome = made.call(numbers(low, low + 1, low + 2))
         assert outcome.truth.tolist() == ([RAISED] * 3 if low == 500 else [KEPT, REJECTED, KEPT])
-    assert len(loaded) == (5 if looking_ahead else 2)
+    assert made.call(numbers(500)).failures[0].message == "too much"
+    assert len(loaded) == (6 if looking_ahead else 2)
     made.close()
 
 
