@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import pkgutil
 import random
 import sqlite3
 import threading
@@ -20,10 +21,10 @@ from millrace.limits.client import Client
 from millrace.limits.coordinator import Coordinator
 from millrace.limits.registration import Registration
 from tests.gate import sampled
-from tests.limits.hammer import rows_of
-from tests.limits.test_server import PATIENCE, run
+from tests.limits.hammer import Calls, keys_of, look_up, rows_of
+from tests.limits.running import PATIENCE, run
 
-KEYS = [number.to_bytes(16, "big") for number in range(12)]
+KEYS = keys_of(12)
 HALF = "bad \udcff text"
 
 
@@ -63,7 +64,10 @@ async def test_failures_whose_texts_no_file_can_hold_are_listed(coordinator, cli
     assert (failed.kind, failed.key) == (r"bad \udcff text", r"bad \udcff text")
 
 
-@pytest.mark.parametrize("error", [pa.ArrowInvalid("no stream"), MemoryError("none left"), KeyError("x")])
+@pytest.mark.parametrize(
+    "error",
+    [sqlite3.OperationalError("disk is full"), MemoryError("none left"), pa.ArrowInvalid("no stream")],
+)
 @pytest.mark.parametrize("place", ["put", "fail", "find"])
 async def test_an_error_beside_the_disk_ends_the_lookup_with_the_reason(
     coordinator, clients, monkeypatch, place, error
@@ -73,19 +77,19 @@ async def test_an_error_beside_the_disk_ends_the_lookup_with_the_reason(
     def broken(*_: object) -> None:
         raise error
 
+    async def settle() -> None:
+        one.settle(rows_of(KEYS[:1]))
+
     one, other = await clients(*["run/0/0"] * 2)
     await one.claim(KEYS[:2])
     await other.claim(KEYS[:2])
     monkeypatch.setattr(f"millrace.limits.store.Store.{place}", broken)
-    works: dict[str, Any] = {
-        "put": lambda: one.settle(rows_of(KEYS[:1])),
-        "fail": lambda: one.fail({KEYS[0]: Failure("kind", "message", 1)}),
-        "find": lambda: one.claim(KEYS[3:]),
-    }
     with suppress(ExecutionError):
-        waiting = works[place]()
-        if waiting is not None:
-            await waiting
+        await {
+            "put": settle,
+            "fail": lambda: one.fail({KEYS[0]: Failure("kind", "message", 1)}),
+            "find": lambda: one.claim(KEYS[3:]),
+        }[place]()
     for wait in (other.notification, lambda: one.claim(KEYS[5:])):
         with pytest.raises(ExecutionError, match=f"'names'.*{error}"):
             await wait()
@@ -114,96 +118,59 @@ async def test_a_session_that_finds_no_thread_says_so(coordinator, clients, monk
     assert bounded(coordinator.failed, "run") == []
 
 
-class Faults:
-    """Makes calls of what touches disk and network fail, one in so many, in an order that a seed decides."""
+KINDS: list[tuple[type[Exception], tuple[Any, ...]]] = [
+    (OSError, (28, "No space left on device")),
+    (sqlite3.OperationalError, ("disk I/O error",)),
+    (pa.ArrowInvalid, ("no stream",)),
+    (MemoryError, ()),
+    (UnicodeEncodeError, ("utf-8", HALF, 4, 5, "surrogates not allowed")),
+    (RuntimeError, ("can't start new thread",)),
+    (KeyError, ("rows",)),
+]
+PLACES = [
+    f"millrace.limits.{owner}.{name}"
+    for owner, names in {
+        "store": "connect insert enter rows_of places",
+        "store.Store": "fail failure failures after close",
+        "cache.Cache": "__init__ find chunk upkeep finish",
+        "codec": "frame write write_frame read cut",
+        "disk_thread.threading.Thread": "start",
+    }.items()
+    for name in names.split()
+]
 
-    KINDS: tuple[tuple[type[Exception], tuple[Any, ...]], ...] = (
-        (OSError, (28, "No space left on device")),
-        (sqlite3.OperationalError, ("disk I/O error",)),
-        (pa.ArrowInvalid, ("no stream",)),
-        (MemoryError, ()),
-        (UnicodeEncodeError, ("utf-8", HALF, 4, 5, "surrogates not allowed")),
-        (RuntimeError, ("can't start new thread",)),
-        (KeyError, ("rows",)),
-    )
-    PLACES = (
-        *(f"millrace.limits.store.{name}" for name in ("connect", "insert", "enter", "rows_of", "places")),
-        *(
-            f"millrace.limits.store.Store.{name}"
-            for name in ("fail", "failure", "failures", "after", "close")
-        ),
-        *(
-            f"millrace.limits.cache.Cache.{name}"
-            for name in ("__init__", "find", "chunk", "upkeep", "finish")
-        ),
-        *(f"millrace.limits.codec.{name}" for name in ("frame", "write", "write_frame", "read", "cut")),
-        "millrace.limits.disk_thread.threading.Thread.start",
-    )
 
-    def __init__(self, seed: int) -> None:
-        self._random = random.Random(seed)
-        self._of = self._random.choice((3, 10, 40))
-        self._places = self._random.sample(self.PLACES, self._random.choice((1, 2, 8)))
-        self.active = False
+def break_places(monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
+    """Make calls of what touches disk and network fail, one in so many, in an order that the seed decides."""
+    chance = random.Random(seed)
+    one_in = chance.choice((3, 10, 40))
 
-    def patch(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        for place in self._places:
-            owner, _, name = place.rpartition(".")
-            target = _resolved(owner)
-            monkeypatch.setattr(target, name, self._faulty(getattr(target, name)))
-
-    def _faulty(self, plain: Callable[..., Any]) -> Callable[..., Any]:
+    def faulty(plain: Callable[..., Any]) -> Callable[..., Any]:
         def call(*args: Any, **named: Any) -> Any:
-            if self.active and self._here() and self._random.randrange(self._of) == 0:
-                kind, arguments = self._random.choice(self.KINDS)
+            # The coordinator's side alone: a task that cannot speak has a fault of its own.
+            is_here = threading.current_thread().name in ("millrace limits", "millrace disk")
+            if is_here and chance.randrange(one_in) == 0:
+                kind, arguments = chance.choice(KINDS)
                 raise kind(*arguments)
             return plain(*args, **named)
 
         return call
 
-    def _here(self) -> bool:
-        """Whether this is the coordinator's side: a task that cannot speak has a fault of its own."""
-        return threading.current_thread().name in ("millrace limits", "millrace disk")
+    for place in chance.sample(PLACES, chance.choice((1, 2, 8))):
+        monkeypatch.setattr(place, faulty(pkgutil.resolve_name(place)))
 
 
-def _resolved(name: str) -> Any:
-    import importlib
+async def look_up_all(coordinator: Coordinator, seed: int) -> list[BaseException | None]:
+    """Have four tasks look all keys up; returns what each has raised."""
 
-    module, rest = name, []
-    while True:
-        with suppress(ModuleNotFoundError):
-            found = importlib.import_module(module)
-            break
-        module, _, last = module.rpartition(".")
-        rest.insert(0, last)
-    for each in rest:
-        found = getattr(found, each)
-    return found
+    async def task(number: int) -> None:
+        client = await Client.connect(coordinator.address, f"run/0/{number % 2}")
+        try:
+            await look_up(client, random.Random(seed + number).sample(KEYS, len(KEYS)), Calls())
+        finally:
+            await client.close()
 
-
-async def _task(coordinator: Coordinator, namespace: str, seed: int) -> None:
-    """Look all keys up as a task does: some are given up or fail, all others are settled."""
-    chance = random.Random(seed)
-    client = await Client.connect(coordinator.address, namespace)
-    try:
-        claimed = await client.claim(chance.sample(KEYS, len(KEYS)))
-        ask, waiting = claimed.ask, set(claimed.waiting)
-        while True:
-            for key in ask:
-                async with client.permit():
-                    client.count(requests=1)
-                if chance.random() < 0.2:
-                    await client.fail({key: Failure("kind", HALF, 1)})
-                else:
-                    client.settle(rows_of([key]))
-            if not waiting:
-                break
-            told = await client.notification()
-            waiting -= {*told.failed, *told.ask, *(key for chunk in told.found for key in chunk.keys)}
-            ask = told.ask
-        await client.claim(KEYS)
-    finally:
-        await client.close()
+    return await asyncio.gather(*map(task, range(4)), return_exceptions=True)
 
 
 @pytest.mark.parametrize("seeds", sampled([range(low, low + 50) for low in range(0, 300, 50)], 6), ids=str)
@@ -216,20 +183,11 @@ def test_no_fault_of_disk_or_network_makes_anybody_wait_for_ever(seeds, tmp_path
     ended = failed = 0
     for seed in seeds:
         with monkeypatch.context() as patched:
-            faults = Faults(seed)
             coordinator = Coordinator()
             cached = Registration("names", 2, cache=tmp_path / f"{seed % 5}.sqlite", fingerprint="f" * 32)
             coordinator.register("run", [Registration("names", 2), cached])
-            faults.patch(patched)
-            faults.active = True
-
-            async def tasks(of: Coordinator = coordinator, seed: int = seed) -> list[Any]:
-                return await asyncio.gather(
-                    *(_task(of, f"run/0/{number % 2}", seed + number) for number in range(4)),
-                    return_exceptions=True,
-                )
-
-            outcomes = run(tasks())
+            break_places(patched, seed)
+            outcomes = run(look_up_all(coordinator, seed))
             for ask in (coordinator.failed, coordinator.progress, coordinator.spent, coordinator.forget):
                 with suppress(MillraceError):
                     bounded(ask, "run")

@@ -1,10 +1,14 @@
-"""Hard budgets: whatever calls cost and whoever makes them, no more is spent than promised."""
+"""Hard budgets: whatever calls cost, whoever makes them or is killed, no more is spent than promised."""
 
 from __future__ import annotations
 
 import asyncio
 import math
+import subprocess
+import sys
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from itertools import count
 
 import pyarrow as pa
 import pytest
@@ -12,69 +16,38 @@ import pytest
 import millrace
 from millrace.errors import BudgetError, OptionError
 from millrace.limits.budget import Budget, Spending, Spent, budget_of, cost_of
+from millrace.limits.client import Client
 from millrace.limits.coordinator import Coordinator
+from millrace.limits.ledger import LastingSpending, Spendings
+from millrace.limits.registration import Registration
 from millrace.predicates import PlainValues, PredicateSpec
 from millrace.predicates.asynchronous import AsyncCaller
 from millrace.reports.run_report import RunReport
+from tests.limits.running import run
 
 
-def test_a_call_that_costs_nothing_has_told_its_price():
-    """Those after it go at once, not one by one."""
-    spending = Spending(Budget(None, 100.0))
-    spending.begin()
-    spending.end(0.0)
-    spending.begin()
-    assert spending.may_begin
-
-
-def test_one_call_alone_tells_the_price():
+@pytest.mark.parametrize(("price", "more"), [(30.0, 2), (0.0, 9)])
+def test_one_call_alone_tells_the_price(price, more):
     """Until then no other begins; what calls cost that say nothing is not known after them either."""
     spending = Spending(Budget(None, 100.0))
-    for told in (None, 30.0):
+    for told in (None, price):
         assert spending.may_begin
         spending.begin()
         assert not spending.may_begin and not spending.is_over
         spending.end(told)
     begun = 0
-    while spending.may_begin:
+    while spending.may_begin and begun < 9:
         spending.begin()
         begun += 1
-    assert begun == 2 and not spending.is_over
+    assert begun == more and not spending.is_over
 
 
-def test_tasks_share_a_budget():
-    """Four callers at once, and a later one of the same query."""
-    asked = []
+@pytest.mark.parametrize(("most", "tasks"), [(1, 1), (5, 1), (7, 1), (25, 4)])
+def test_what_is_counted_is_called(coordinator, most, tasks):
+    """A budget is spent on calls that come to their end, and not cancelled with the one too many.
 
-    async def costly(x):
-        asked.append(x)
-        return True
-
-    spec = PredicateSpec("costly", costly, "async", max_requests=25)
-    coordinator = Coordinator()
-
-    def task(number: int) -> str:
-        caller = AsyncCaller(spec, PlainValues(), coordinator.address, f"run/{number % 2}/0")
-        try:
-            caller.call([pa.array(range(10))])
-        except BudgetError as error:
-            return str(error)
-        finally:
-            caller.close()
-        return ""
-
-    try:
-        with ThreadPoolExecutor(4) as pool:
-            told = list(pool.map(task, range(4)))
-        assert len(asked) == 25 and any(told)
-        assert "25 of 25 requests (max_requests)" in task(0) and len(asked) == 25
-    finally:
-        coordinator.close()
-
-
-@pytest.mark.parametrize("most", [1, 5, 7])
-def test_what_is_counted_is_called(most):
-    """A small budget is spent on calls that come to their end, and not cancelled with the one too many."""
+    Several tasks spend it together, and a later one of the same query has nothing left.
+    """
     ended = []
 
     async def slow(x):
@@ -83,13 +56,23 @@ def test_what_is_counted_is_called(most):
         ended.append(x)
         return True
 
-    caller = AsyncCaller(
-        PredicateSpec("slow", slow, "async", max_requests=most), PlainValues(), None, "run/0/0"
-    )
-    with pytest.raises(BudgetError, match=f"{most} of {most} requests"):
-        caller.call([pa.array(range(10))])
-    caller.close()
-    assert len(ended) == most
+    spec = PredicateSpec("slow", slow, "async", max_requests=most)
+    address = coordinator.address if tasks > 1 else None
+
+    def task(number: int) -> str:
+        caller = AsyncCaller(spec, PlainValues(), address, f"run/{number % 2}/0")
+        try:
+            caller.call([pa.array(range(10))])
+        except BudgetError as error:
+            return str(error)
+        finally:
+            caller.close()
+        return ""
+
+    with ThreadPoolExecutor(tasks) as pool:
+        told = list(pool.map(task, range(tasks)))
+    assert address is None or "25 of 25 requests" in task(0)
+    assert len(ended) == most and any(f"{most} of {most} requests (max_requests)" in each for each in told)
 
 
 @pytest.mark.spark
@@ -149,3 +132,169 @@ def test_budgets_that_make_no_sense_are_refused(given_budget, message):
         cost_of(lambda request, answer: {}["tokens"], 1, 2)
     with pytest.raises(BudgetError, match="returned nan"):
         cost_of(lambda request, answer: math.nan, 1, 2)
+
+
+def make_calls(spending: Spending, most: int, cost: float | None = None) -> int:
+    """Make calls as long as they may begin; returns how many."""
+    for made in count():
+        if made == most or not spending.may_begin:
+            return made
+        spending.begin()
+        spending.end(cost)
+    raise AssertionError
+
+
+def test_a_budget_is_of_a_stream_whichever_plan_and_process_it_runs_in(tmp_path):
+    """Two plans of a stream spend one budget, two streams of a plan have one each; files are read again."""
+    kept = Registration("prices", cache=tmp_path, fingerprint="f", budget=Budget(max_requests=100))
+    one, other = Spendings(), Spendings()
+
+    def spend(process: Spendings, session: str, most: int) -> int:
+        made = make_calls(process.of(session, kept), most)
+        process.settle(session, kept)
+        return made
+
+    assert spend(one, "run/stream s/1/0", 10) == 10
+    assert spend(one, "again/stream s/2/0", 30) == 30
+    assert spend(other, "run/stream s/3/0", 40) == 40  # as if the process were another
+    assert spend(one, "run/stream t/1/0", 60) == 60
+    assert spend(one, "run/stream s/4/0", 100) == 20
+    one.close()
+    assert spend(Spendings(), "run/stream t/2/0", 100) == 40
+    assert sorted(each.requests for each in one.spent("run", 0, kept)) == [60, 100]
+
+
+WRITER = """
+import sys
+from pathlib import Path
+from millrace.limits.budget import Budget
+from millrace.limits.ledger import LastingSpending
+spending = LastingSpending(Budget(max_requests=6400), Path(sys.argv[1]), "one")
+print("ready", flush=True)
+sys.stdin.readline()
+for _ in range(100):
+    spending.begin()
+    spending.end(None)
+    spending.settle()
+    spending.may_begin
+print(spending)
+"""
+
+
+def test_two_processes_that_write_at_once_lose_nothing(tmp_path):
+    """What both have made is in the file, each call once."""
+    pipe = subprocess.PIPE
+    command = [sys.executable, "-c", WRITER, str(tmp_path)]
+    writers = [subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True) for _ in range(2)]
+    for each in writers:
+        assert each.stdout.readline() == "ready\n"
+    for each in writers:
+        each.stdin.write("\n")
+        each.stdin.flush()
+    for each in writers:
+        assert "requests" in each.communicate(timeout=120)[0] and each.returncode == 0
+    assert LastingSpending(Budget(max_requests=6400), tmp_path, "one").requests == 200
+    assert sorted(each.suffix for each in tmp_path.iterdir()) == [".json", ".lock"]
+
+
+@pytest.mark.parametrize("text", ["", '{"requests": 1', "[]", '{"requests": 1}', '{"requests": "x"}', "\xff"])
+def test_a_torn_file_is_no_crash_and_no_new_budget(tmp_path, text):
+    """No call is made until somebody says what was spent; the error names the file and how."""
+    budget = Budget(max_requests=5)
+    spending = LastingSpending(budget, tmp_path, "one")
+    make_calls(spending, 1)
+    spending.settle()
+    (path,) = tmp_path.glob("*.json")
+    whole = path.read_text()
+    path.write_bytes(text.encode("latin-1"))
+    for each in (spending, LastingSpending(budget, tmp_path, "one")):
+        assert not each.may_begin and each.is_over
+        assert str(path) in str(each) and "requests" in str(each)
+    path.write_text(whole)
+    assert spending.may_begin and spending.requests == 1
+
+
+@pytest.mark.parametrize("told", [1.0, 2.0, 5.0])
+@pytest.mark.parametrize("over", [False, True])
+def test_a_call_that_ends_late_takes_nothing_back(tmp_path, told, over):
+    """Not even where another process has gone on with the stream, or goes on with it."""
+    kept = Registration("prices", cache=tmp_path, fingerprint="f", budget=Budget(max_cost=1000.0))
+    old, new, session = Spendings(), Spendings(), "run/stream s/1/0"
+    late = old.of(session, kept)
+    make_calls(late, 1, 2.0)
+    late.begin()  # two are reserved
+    old.settle(session, kept)
+    calls = make_calls(new.of(session, kept), 40, 2.0)
+    if over:
+        new.settle(session, kept)
+    late.end(told)
+    old.close()
+    if not over:
+        calls += make_calls(new.of(session, kept), 10, 2.0)
+        new.close()
+    found = Spendings().of(session, kept)
+    assert (calls, found.requests) == (40 if over else 50, 2 + calls)
+    assert 2.0 * (1 + calls) + told <= found.cost <= 2.0 * (1 + calls) + max(told, 2.0)
+
+
+def test_a_stream_goes_on_with_its_budget(tmp_path):
+    """In another coordinator; another stream, and a job that is none, have budgets of their own."""
+
+    async def spend(coordinator: Coordinator, execution: str, calls: int) -> None:
+        client = await Client.connect(coordinator.address, f"run/{execution}/0")
+        try:
+            for _ in range(calls):
+                async with client.permit():
+                    pass
+        finally:
+            await client.close()
+
+    for execution, calls, spent in (
+        ("stream s/4", 2, 2),
+        ("stream s/9", 1, 3),
+        ("stream t/9", 3, 3),
+        ("12", 3, 3),
+        ("stream s/10", 0, 3),
+    ):
+        with closing(Coordinator()) as coordinator:
+            budget = Budget(max_requests=3)
+            coordinator.register(
+                "run", [Registration("prices", cache=tmp_path, fingerprint="f", budget=budget)]
+            )
+            run(spend(coordinator, execution, calls))
+            assert coordinator.spent("run") == [Spent("prices", spent, 3, 0.0, None)]
+            if spent == 3:
+                with pytest.raises(BudgetError, match=r"3 of 3 requests \(max_requests\)"):
+                    run(spend(coordinator, execution, 1))
+
+
+@pytest.mark.parametrize("price", [None, 1.0])
+def test_a_budget_of_money_is_written_a_share_at_a_time(tmp_path, monkeypatch, price):
+    """Not for each call: the event loop waits for the disk meanwhile."""
+    written = []
+    monkeypatch.setattr("os.fsync", written.append)
+    spending = LastingSpending(Budget(max_cost=6400.0, price=price), tmp_path, "one")
+    assert make_calls(spending, 3200, 1.0) == 3200
+    assert 1 < len(written) <= 64
+    spending.settle()
+    assert LastingSpending(spending.budget, tmp_path, "one").requests == 3200
+
+
+def test_a_file_that_can_be_read_and_not_written_ends_the_calls(tmp_path, monkeypatch):
+    """Until it is written again, the error says why; so it does where there is no folder any more."""
+
+    def fail(_) -> None:
+        raise OSError(28, "No space left on device")
+
+    spending = LastingSpending(Budget(max_requests=100), tmp_path, "one")
+    monkeypatch.setattr("os.fsync", fail)
+    assert make_calls(spending, 2) == 1
+    for _ in range(2):
+        assert not spending.may_begin and "No space left" in str(spending)
+        spending.settle()
+    monkeypatch.undo()
+    spending.settle()
+    assert spending.may_begin and "No space left" not in str(spending)
+    assert LastingSpending(spending.budget, tmp_path, "one").requests == 1
+    nowhere = LastingSpending(spending.budget, tmp_path / "gone", "one")
+    assert make_calls(nowhere, 2) == 1 and "cannot be written" in str(nowhere)

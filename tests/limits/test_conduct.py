@@ -94,8 +94,10 @@ class Conduct(RuleBasedStateMachine):
         self.prices: Counter[float] = Counter()
         self.made = self.killed = 0
         self.log: list[tuple[Client, dict[str, Any]]] = []
+        self.replies: list[tuple[Client, dict[str, Any]]] = []
         self.heirs: list[tuple[Client, bytes]] = []
         self.shares: dict[Client, int] = {}
+        self.lookups: list[Lookup] = []
 
     @initialize(
         cap=st.sampled_from([1, 1, 2, 8]),
@@ -130,13 +132,14 @@ class Conduct(RuleBasedStateMachine):
         return client
 
     def do(self, act: Any, *given: Any) -> None:
-        """Do something in the event loop; then everybody who may begin a call gets its permit."""
+        """Do something in the event loop, let whoever may begin a call have its permit, and read it all."""
 
         async def work() -> None:
             act(*given)
             self.permits.grant()
 
         self.loop.run_until_complete(work())
+        self.read_messages()
 
     def say(self, client: Client, message: dict[str, Any]) -> None:
         """Send a message; whoever was silent is back, and behind all others in the queue."""
@@ -145,27 +148,19 @@ class Conduct(RuleBasedStateMachine):
         client.lapsed = []
         self.do(client.lookup.session.handle, client.number, message)
 
-    @rule(place=places, keys=some_keys)
-    def claim_all(self, place: int, keys: list[bytes]) -> None:
-        """Claim keys."""
-        self.claim(place, keys, None)
-
-    @rule(place=places, keys=some_keys, most=st.none() | st.integers(0, 2))
+    @rule(place=places, keys=some_keys, most=st.none() | st.none() | st.integers(0, 2))
     def claim(self, place: int, keys: list[bytes], most: int | None) -> None:
         """Claim keys, of which so many at most are to be asked."""
         self.claims(self.clients[place], keys, most)
-        self.read_messages()
 
     def claims(self, client: Client, keys: list[bytes], most: int | None = None) -> None:
         """Claim keys, and compare what comes with the model."""
         lookup = client.lookup
         limit = {} if most is None else {"most": most}
         self.say(client, {**codec.keys_message("claim", 1, keys), **limit})
-        replies = [message for to, message in self.log if to is client and "claimed" in message]
-        self.log = [(to, message) for to, message in self.log if "claimed" not in message]
-        assert len(replies) == 1, self.log
+        to, reply = self.replies.pop()
         claimed = Claimed()
-        assert codec.read_reply(replies[0], claimed) == []
+        assert to is client and codec.read_reply(reply, claimed) == []
         known = {key: how for key, how in lookup.settled.items() if key in keys}
         assert check_rows(claimed) == {key for key, how in known.items() if how == "settle"}
         assert set(claimed.failed) == {key for key, how in known.items() if how == "fail"}
@@ -184,7 +179,6 @@ class Conduct(RuleBasedStateMachine):
     def answer(self, place: int, keys: list[bytes], how: str) -> None:
         """Settle, fail or give keys up; those that are not this client's are passed over."""
         self.answers(self.clients[place], keys, how)
-        self.read_messages()
 
     def answers(self, client: Client, keys: list[bytes], how: str) -> None:
         lookup = client.lookup
@@ -199,7 +193,7 @@ class Conduct(RuleBasedStateMachine):
         elif how == "fail":
             failures = [list(Failure("HTTP 503", "busy", 2, "[1]"))] * len(keys)
             self.say(client, {**codec.keys_message("fail", failures, keys), "number": 7})
-            self.log.remove((client, {"noted": 7}))
+            assert self.replies.pop() == (client, {"noted": 7})
         else:
             self.say(client, codec.keys_message("give_up", True, keys))
 
@@ -211,7 +205,6 @@ class Conduct(RuleBasedStateMachine):
         for ticket in islice(self.tickets, calls):
             self.queue.append((client, ticket))
             self.say(client, {"request": ticket})
-            self.read_messages()
 
     @rule(place=st.integers(0, 9), cost=st.none() | st.integers(0, DEAREST))
     def end_call(self, place: int, cost: int | None) -> None:
@@ -221,7 +214,6 @@ class Conduct(RuleBasedStateMachine):
             if cost is not None:
                 self.prices[cost] += 1
             self.say(client, {"release": ticket, **({} if cost is None else {"cost": cost})})
-            self.read_messages()
 
     @rule(place=st.integers(0, 9))
     def withdraw(self, place: int) -> None:
@@ -229,13 +221,11 @@ class Conduct(RuleBasedStateMachine):
         if self.queue:
             client, ticket = self.queue.pop(place % len(self.queue))
             self.say(client, {"release": ticket})
-            self.read_messages()
 
     @rule(place=places)
     def come_back(self, place: int) -> None:
         """Say that one is there."""
         self.say(self.clients[place], {"alive": True})
-        self.read_messages()
 
     @rule(seconds=st.sampled_from([1.0, LEASE_SECONDS / 2, LEASE_SECONDS + 1, LEASE_SECONDS + 1]))
     def wait(self, seconds: float) -> None:
@@ -248,7 +238,6 @@ class Conduct(RuleBasedStateMachine):
                     self.lose_permits(client)
                     self.lose_keys(client)
             self.do(lookup.session.expire)
-            self.read_messages()
 
     def lose_permits(self, client: Client) -> None:
         self.out = [each for each in self.out if each[0] is not client]
@@ -271,7 +260,6 @@ class Conduct(RuleBasedStateMachine):
         """Have all clients wait, as a service asks for."""
         self.paused = max(self.paused, self.clock.now() + seconds)
         self.say(self.clients[place], {"pause": float(seconds)})
-        self.read_messages()
 
     @rule(place=places)
     def die(self, place: int) -> None:
@@ -300,7 +288,6 @@ class Conduct(RuleBasedStateMachine):
         else:
             for client in self.clients:
                 self.leaves(client)
-                self.read_messages()
             if isinstance(before, LastingSpending):
                 before.settle()
         self.close()
@@ -314,9 +301,11 @@ class Conduct(RuleBasedStateMachine):
 
     def read_messages(self) -> None:
         """Read all that was said."""
-        while self.log:
+        while self.log and self.lookups:
             client, message = self.log.pop(0)
-            if "permit" in message:
+            if "claimed" in message or "noted" in message:
+                self.replies.append((client, message))
+            elif "permit" in message:
                 assert self.queue.pop(0) == (client, message["permit"]), "first come, first served"
                 assert self.clock.now() >= self.paused
                 self.out.append((client, message["permit"]))
@@ -380,26 +369,25 @@ class Conduct(RuleBasedStateMachine):
     def teardown(self) -> None:
         """Everybody settles what it asks: then nobody waits, and the figures are those of the model."""
         try:
-            if hasattr(self, "lookups"):
-                for lookup in self.lookups:
-                    for key, client in list(lookup.asking.items()):
-                        self.answers(client, [key], "settle")
-                        self.read_messages()
-                    assert not lookup.asking and not any(lookup.waiting.values())
-                    progress = lookup.session.progress()
-                    assert progress.keys == progress.done + progress.failed == len(lookup.settled)
-                    assert progress.failed == list(lookup.settled.values()).count("fail")
+            for lookup in self.lookups:
+                for key, client in list(lookup.asking.items()):
+                    self.answers(client, [key], "settle")
+                assert not lookup.asking and not any(lookup.waiting.values())
+                progress = lookup.session.progress()
+                assert progress.keys == progress.done + progress.failed == len(lookup.settled)
+                assert progress.failed == list(lookup.settled.values()).count("fail")
         finally:
-            if hasattr(self, "lookups"):
-                self.close()
+            self.close()
             self.loop.close()
             self.folder.cleanup()
 
     def close(self) -> None:
         """End the run; nobody is there to read."""
-        for lookup in self.lookups:
+        lookups, self.lookups = self.lookups, []
+        self.heirs.clear()
+        for lookup in lookups:
             self.do(lookup.session.close)
-        if self.permits._timer is not None:
+        if lookups and self.permits._timer is not None:
             self.permits._timer.cancel()
         self.log.clear()
 
@@ -439,7 +427,7 @@ def play(limits: dict[str, Any], steps: list[tuple[Any, ...]]) -> None:
 
 
 ALL = [number.to_bytes(16, "big") for number in range(KEYS)]
-TWO_CLAIM = [("claim_all", 0, ALL), ("claim_all", 1, ALL)]
+TWO_CLAIM = [("claim", 0, ALL, None), ("claim", 1, ALL, None)]
 LONG = LEASE_SECONDS + 1
 BROKEN = {
     "keys of the dead are not inherited": (Claims, "give_up", nothing_is_handed_over),
@@ -477,3 +465,37 @@ def test_a_broken_rule_is_noticed(monkeypatch, name):
     monkeypatch.setattr(*BROKEN[name])
     with pytest.raises((AssertionError, KeyError)):
         play(LIMITS.get(name, {}), STEPS[name])
+
+
+FEW, MANY = 300, 20_000
+
+
+@pytest.mark.parametrize(
+    ("count", "at_once", "wanted", "bytes_at_most", "cut"),
+    [
+        (MANY, MANY, range(1), 200_000, 1),
+        (MANY, MANY, range(7000, 7003), 200_000, 1),
+        (MANY, MANY, range(5, MANY, 3), None, 1),
+        (MANY, MANY, range(MANY - 1, -1, -1), None, 0),
+        (FEW, 20, range(0, FEW, 7), None, 1),
+        (FEW, 20, [*range(0, 200, 2), *range(200, FEW)], None, 1),
+        (FEW, 20, range(5, 6), None, 1),
+    ],
+)
+def test_rows_are_those_of_the_keys_that_are_wanted(count, at_once, wanted, bytes_at_most, cut):
+    """Whole chunks come as they were settled; what is wanted of others is cut out, and comes together."""
+    keys = [number.to_bytes(15, "big") + bytes([number % 4]) for number in range(count)]
+    with LookupSession(Registration("prices")) as session:
+        inbox = []
+        client = session.join(inbox.append)
+        session.handle(client, codec.keys_message("claim", 0, keys))
+        for low in range(0, count, at_once):
+            session.handle(client, codec.chunk_message(rows_of(keys[low : low + at_once])))
+        inbox.clear()
+        some = [keys[place] for place in wanted]
+        session.handle(client, codec.keys_message("claim", 1, some))
+        claimed = Claimed()
+        assert codec.read_reply(inbox[0], claimed) == []
+    assert check_rows(claimed) == set(some)
+    assert sum(len(chunk.keys) not in (0, at_once) for chunk in claimed.found) == cut
+    assert bytes_at_most is None or len(inbox[0]["attachment"]) < bytes_at_most

@@ -32,15 +32,11 @@ def test_keys_are_equal_exactly_for_equal_arguments(left, right):
     assert (digest(left) == digest(right)) == (repr(left) == repr(right))
 
 
-def test_alike_values_of_other_types_have_other_keys():
-    """A function can tell these apart, so they are different questions."""
+def test_values_that_print_alike_have_other_keys():
+    """A function can tell these apart, so they are different questions; so can it what a text leaves out."""
     alike = [1, 1.0, True, "1", b"1", Decimal(1), None, "None", [1], (1,), {1: 1}, -0.0, 0.0]
     assert len({digest([value]) for value in alike}) == len(alike)
     assert digest(["a", "b"]) != digest(["a, b"])
-
-
-def test_large_arrays_are_read_to_their_middle():
-    """Values whose text leaves something out are told apart all the same."""
     one, other = np.zeros(5000), np.zeros(5000)
     other[2500] = 1
     assert digest([one]) == digest([one.copy()]) != digest([other])

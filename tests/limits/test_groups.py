@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 
 import pytest
@@ -14,44 +14,50 @@ from millrace.errors import BudgetError, ExecutionError, OptionError
 from millrace.limits.budget import Budget
 from millrace.limits.client import Client
 from millrace.limits.registration import Registration, Settings
+from tests.limits.hammer import Calls, keys_of
 from tests.limits.service import Service
 from tests.session import write_stream
 from tests.spark.test_limits import asking
+
+DOWN = "HTTP 502"
+
+
+async def call(client: Client, outcome: str = "") -> None:
+    """Make a call of a client, which ends as told."""
+    async with client.permit() as permit:
+        permit.outcome = outcome
+        await asyncio.sleep(0)
+
+
+@pytest.fixture
+def hasty(monkeypatch):
+    """A source that fails is tried twice more, at once."""
+    monkeypatch.setattr("millrace.limits.breaker.FIRST_PAUSE", 0.001)
+    monkeypatch.setattr("millrace.limits.breaker.MOST_PROBES", 2)
 
 
 async def test_lookups_and_predicates_of_all_queries_have_one_cap_and_one_budget(coordinator, clients):
     """Permits of a group are out at most as often as it says, whoever has them, and the budget is for all."""
     limits = Settings(max_in_flight=2, budget=Budget(max_requests=9))
     for name in ("one", "two"):
-        registration = Registration("prices", 2, budget=limits.budget, group="api")
-        coordinator.register(name, [registration])
-    out, most, made = 0, 0, 0
-
-    async def call(client: Client) -> None:
-        nonlocal out, most, made
-        async with client.permit():
-            out, made = out + 1, made + 1
-            most = max(most, out)
-            await asyncio.sleep(0.001)
-            out -= 1
-
+        coordinator.register(name, [Registration("prices", 2, budget=limits.budget, group="api")])
+    calls = Calls()
     members = await clients("one/0/0", "two/0/0")
     members += await clients("three/0/0", settings=limits, group="api")
     (alone,) = await clients("four/0/0", settings=Settings(max_in_flight=2))
-    results = await asyncio.gather(
-        *(call(each) for each in members for _ in range(4)), return_exceptions=True
-    )
+    asking = [calls.ask(each, key) for each in members for key in keys_of(4)]
+    results = await asyncio.gather(*asking, return_exceptions=True)
     assert sum(isinstance(each, BudgetError) for each in results) == 3
     async with alone.permit():
         await clients.close()
     (later,) = await clients("one/1/0")
     with pytest.raises(BudgetError, match="9 of 9 requests"):
         await call(later)
-    assert (most, made) == (2, 9)
+    assert (calls.most, calls.asked.total()) == (2, 9)
 
 
 async def test_a_group_has_the_limits_that_are_given_last_unless_it_is_in_use(coordinator, clients):
-    """Other limits are refused when a query is planned, with both."""
+    """Other limits are refused when a query is planned, with both; and so they are for the same predicate."""
     one, two = (Registration("prices", number, group="api") for number in (1, 2))
     with pytest.raises(OptionError, match=r"'api' has different limits \(max_in_flight=1; max_in_flight=2\)"):
         coordinator.register("both", [one, two])
@@ -64,6 +70,9 @@ async def test_a_group_has_the_limits_that_are_given_last_unless_it_is_in_use(co
     await client.close()
     await asyncio.to_thread(coordinator.register, "two", [two])
     await clients("two/0/0")
+    await clients("n", settings=Settings(max_in_flight=1))
+    with pytest.raises(ExecutionError, match=r"max_in_flight=1.*got"):
+        await clients("n", settings=Settings(max_in_flight=2))
 
 
 @pytest.mark.parametrize(
@@ -84,13 +93,8 @@ def test_queries_that_run_at_once_keep_the_limits_of_their_group(spark):
             ask = asking(service.url, max_in_flight=3, limit_group="two queries", name=f"ask{number}")
             rows = spark.range(100 * number, 100 * number + 80, 1, 4).selectExpr("id", "int(id) AS x")
             frames.append(millrace.where(rows, ask("x")))
-        counts: list[int] = []
-        threads = [threading.Thread(target=lambda f=f: counts.append(f.count())) for f in frames]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-    assert counts == [80, 80]
+        with ThreadPoolExecutor(2) as pool:
+            assert list(pool.map(lambda frame: frame.count(), frames)) == [80, 80]
     assert service.most <= 3 and sum(service.asked.values()) == 160
 
 
@@ -109,28 +113,23 @@ def test_answers_and_limits_last_over_the_micro_batches_of_a_stream(spark, tmp_p
     assert service.asked == dict.fromkeys(range(10), 1)
 
 
-async def test_a_dead_source_ends_no_query_of_another_in_its_group(coordinator, clients, monkeypatch):
-    """Each has a breaker of its own; the limits they share, so the healthy one takes all permits."""
-    monkeypatch.setattr("millrace.limits.breaker.FIRST_PAUSE", 0.001)
-    monkeypatch.setattr("millrace.limits.breaker.MOST_PROBES", 2)
-    for name in ("dead", "well"):
-        coordinator.register(name, [Registration(name, 2, circuit_breaker=3, group="api")])
-
-    async def call(client: Client, outcome: str) -> None:
-        async with client.permit() as permit:
-            permit.outcome = outcome
-
-    dead, well = await clients("dead/0/0", "well/0/0")
+async def test_a_dead_source_ends_no_query_of_another_in_its_group(coordinator, clients, hasty):
+    """Each has a breaker of its own, or none; the limits they share, so the healthy ones take all permits."""
+    for name, threshold in (("dead", 3), ("well", 3), ("patient", None)):
+        coordinator.register(name, [Registration(name, 2, circuit_breaker=threshold, group="api")])
+    dead, well, patient = await clients("dead/0/0", "well/0/0", "patient/0/0")
     for number in range(5):
-        await call(dead, "HTTP 502")
+        await call(patient, DOWN)
+        await call(dead, DOWN)
         if number < 4:
-            await call(well, "")
+            await call(well)
             await well.secrets()
     with pytest.raises(ExecutionError, match="'dead' does not answer: 5 requests in a row"):
         await dead.secrets()
-    async with well.permit(), well.permit():
-        (progress,) = await asyncio.to_thread(coordinator.progress, "well")
-        assert (progress.problem, progress.in_flight) == ("", 2)
+    async with well.permit(), patient.permit():
+        for name in ("well", "patient"):
+            (progress,) = await asyncio.to_thread(coordinator.progress, name)
+            assert (progress.problem, progress.in_flight) == ("", 1)
 
 
 async def test_a_source_that_is_held_holds_up_no_other(coordinator, clients, monkeypatch):
@@ -140,14 +139,12 @@ async def test_a_source_that_is_held_holds_up_no_other(coordinator, clients, mon
     for name in ("dead", "well"):
         coordinator.register(name, [Registration(name, 1, circuit_breaker=1, group="api")])
     dead, well = await clients("dead/0/0", "well/0/0")
-    async with dead.permit() as permit:
-        permit.outcome = "HTTP 502"
-    probe = asyncio.create_task(dead.permit().__aenter__())
+    await call(dead, DOWN)
+    probe = asyncio.create_task(call(dead))
     await dead.secrets()
-    assert "HTTP 502" in (await asyncio.to_thread(coordinator.progress, "dead"))[0].problem
+    assert DOWN in (await asyncio.to_thread(coordinator.progress, "dead"))[0].problem
     for _ in range(20):
-        async with well.permit() as permit:
-            permit.outcome = ""
+        await call(well)
     assert not probe.done()
     probe.cancel()
     await asyncio.gather(probe, return_exceptions=True)
@@ -156,7 +153,10 @@ async def test_a_source_that_is_held_holds_up_no_other(coordinator, clients, mon
 async def test_a_session_that_has_ended_asks_no_more_and_pays_for_what_it_asked(
     coordinator, clients, monkeypatch
 ):
-    """What it waited for goes to nobody; its call counts with its cost, and its clients leave at once."""
+    """What it waited for goes to nobody; its call counts with its cost, and its clients leave at once.
+
+    A query by the name of a view is of the same run, and nobody hears when it begins: it goes on.
+    """
     monkeypatch.setattr("millrace.limits.server.GRACE_SECONDS", 600.0)
     coordinator.register("run", [Registration("prices", 2, budget=Budget(max_cost=100.0))])
     over, held = await clients(*["run/0/0"] * 2)
@@ -175,9 +175,15 @@ async def test_a_session_that_has_ended_asks_no_more_and_pays_for_what_it_asked(
     await granted
     (spent,) = await asyncio.to_thread(coordinator.spent, "run")
     assert (spent.requests, spent.cost) == (2, 3.0)
+    began = time.monotonic()
+    (last,) = await clients("run/2/0")
+    await asyncio.to_thread(coordinator.stop, {"run": began})  # not what was there before
+    with pytest.raises(ExecutionError, match="stopped"):
+        await last.secrets()
+    await call(later)
     await asyncio.to_thread(coordinator.stop, {"run": 0.0})
     await later.close()
-    (last,) = await clients("run/2/0")
+    (last,) = await clients("run/3/0")
     async with last.permit(), last.permit():
         pass
 
@@ -185,38 +191,23 @@ async def test_a_session_that_has_ended_asks_no_more_and_pays_for_what_it_asked(
 @pytest.mark.parametrize(("execution", "calls"), [("1", 5), ("stream s/1", 1)])
 @pytest.mark.parametrize("group", [None, "api"])
 async def test_the_next_action_tries_a_source_anew_that_was_given_up(
-    coordinator, clients, monkeypatch, execution, calls, group
+    coordinator, clients, hasty, execution, calls, group
 ):
     """A micro-batch of a stream does not: it goes on where the one before was."""
-    monkeypatch.setattr("millrace.limits.breaker.FIRST_PAUSE", 0.001)
-    monkeypatch.setattr("millrace.limits.breaker.MOST_PROBES", 2)
     coordinator.register("run", [Registration("prices", 2, circuit_breaker=3, group=group)])
 
     async def ask_in_vain(execution: str) -> int:
         (client,), made = await clients(f"run/{execution}/0"), 0
         with suppress(ExecutionError):
             while made < 100:
-                async with client.permit() as permit:
-                    permit.outcome, made = "HTTP 502", made + 1
+                await call(client, DOWN)
+                made += 1
                 await client.secrets()
         await client.close()
         return made
 
     assert await ask_in_vain(execution) == 5
     assert await ask_in_vain(f"{execution}1") == calls
-
-
-async def test_a_lookup_without_a_breaker_has_none_whoever_shares_its_group(coordinator, clients):
-    """The thresholds of others are for their sources."""
-    for name, threshold in (("first", 1), ("patient", None)):
-        coordinator.register(name, [Registration(name, 2, circuit_breaker=threshold, group="api")])
-    _, patient = await clients("first/0/0", "patient/0/0")
-    for _ in range(10):
-        async with patient.permit() as permit:
-            permit.outcome = "HTTP 502"
-    await patient.secrets()
-    (progress,) = await asyncio.to_thread(coordinator.progress, "patient")
-    assert progress.problem == ""
 
 
 async def test_a_group_keeps_its_budget_however_many_runs_there_were(coordinator, clients, monkeypatch):
@@ -226,8 +217,7 @@ async def test_a_group_keeps_its_budget_however_many_runs_there_were(coordinator
 
     async def ask(namespace: str) -> None:
         (client,) = await clients(namespace)
-        async with client.permit():
-            pass
+        await call(client)
         await client.close()
 
     await ask("run/0/0")
@@ -236,16 +226,3 @@ async def test_a_group_keeps_its_budget_however_many_runs_there_were(coordinator
         await ask(f"other{number}/0/0")
     with pytest.raises(BudgetError):
         await ask("run/1/0")
-
-
-async def test_an_action_that_ends_early_stops_none_that_was_there_before(coordinator, clients):
-    """A query by the name of a view is of the same run, and nobody hears when it begins."""
-    coordinator.register("run", [Registration("prices", 2)])
-    (before,) = await clients("run/0/0")
-    began = time.monotonic()
-    (after,) = await clients("run/1/0")
-    await asyncio.to_thread(coordinator.stop, {"run": began})
-    async with before.permit():
-        pass
-    with pytest.raises(ExecutionError, match="stopped"):
-        await after.secrets()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import random
-from itertools import pairwise
+from itertools import count, pairwise
 
 import pytest
 from hypothesis import given, settings, strategies as st
@@ -26,88 +26,74 @@ steps = st.lists(
 )
 
 
-class Play:
-    """A limiter with a model of what is out and what waits."""
+def wait_until_due(limiter: Limiter, clock: VirtualClock, late: float = 1e-9) -> None:
+    """Let time pass until more is due, and a little longer."""
+    clock.advance(max(0.0, limiter.due() - clock.now()) + late)
 
-    def __init__(self, cap: int | None, rate: float | None, ahead: float = 0.0) -> None:
-        self.clock = VirtualClock()
-        self.limiter = Limiter(self.clock, cap, rate, ahead)
-        self.queue: list[tuple[int, int]] = []
-        self.out: list[tuple[int, int]] = []
-        self.grants: list[Grant] = []
-        self.tickets = 0
 
-    def step(self, action: str, owner: int, seconds: float) -> None:
-        if action == "request":
-            self.tickets += 1
-            self.limiter.request(owner, self.tickets)
-            self.queue.append((owner, self.tickets))
-        elif action == "release" and any(key[0] == owner for key in self.out):
-            key = next(key for key in self.out if key[0] == owner)
-            self.out.remove(key)
-            self.limiter.release(*key)
-        elif action == "drop":
-            self.limiter.drop(owner)
-            self.out = [key for key in self.out if key[0] != owner]
-            self.queue = [key for key in self.queue if key[0] != owner]
-        elif action == "advance":
-            self.clock.advance(seconds)
-
-    def take(self) -> list[Grant]:
-        """Take the grants that are due; they are the longest waiting, in their order."""
-        given_out = self.limiter.grants()
-        for grant in given_out:
-            assert (grant.owner, grant.ticket) == self.queue.pop(0)
-            self.out.append((grant.owner, grant.ticket))
-        self.grants += given_out
-        return given_out
-
-    def finish(self) -> None:
-        """Serve everyone who waits, with nothing but releases and the times it names."""
-        for _ in range(10 * self.tickets + 10):
-            self.take()
-            if not self.queue:
-                return
-            due = self.limiter.due()
-            if due is None:
-                self.step("release", self.out[0][0], 0)
-            else:
-                self.clock.advance(max(0.0, due - self.clock.now()) + 1e-9)
-        raise AssertionError(f"{len(self.queue)} requests starve")
+def evenly_spaced(grants: list[Grant], rate: float) -> bool:
+    return all(later.start - earlier.start >= (1 - 1e-9) / rate for earlier, later in pairwise(grants))
 
 
 @LAWS
 @given(caps, rates, st.sampled_from([0.0, 0.02]), steps)
 def test_whatever_happens_the_limits_hold_and_nobody_starves(cap, rate, ahead, actions):
     """Permits stay within the cap, starts keep their distance, and every request is served in its turn."""
-    play = Play(cap, rate, ahead)
-    for action in actions:
-        play.step(*action)
-        for grant in play.take():
-            assert play.clock.now() <= grant.start <= play.clock.now() + ahead
-        assert play.limiter.in_flight == len(play.out) <= (cap or math.inf)
-        assert play.limiter.waiting == len(play.queue)
-    play.finish()
-    if rate is not None:
-        starts = [grant.start for grant in play.grants]
-        assert all(later - earlier >= (1 - 1e-9) / rate for earlier, later in pairwise(starts))
+    clock = VirtualClock()
+    limiter = Limiter(clock, cap, rate, ahead)
+    queue: list[tuple[int, int]] = []
+    out: list[tuple[int, int]] = []
+    grants: list[Grant] = []
+
+    def take() -> None:
+        for grant in limiter.grants():
+            assert (grant.owner, grant.ticket) == queue[0]
+            assert clock.now() <= grant.start <= clock.now() + ahead
+            out.append(queue.pop(0))
+            grants.append(grant)
+        assert limiter.in_flight == len(out) <= (cap or math.inf)
+        assert limiter.waiting == len(queue)
+
+    for ticket, (action, owner, seconds) in enumerate(actions):
+        its = [key for key in out if key[0] == owner]
+        if action == "request":
+            limiter.request(owner, ticket)
+            queue.append((owner, ticket))
+        elif action == "release" and its:
+            limiter.release(*its[0])
+            out.remove(its[0])
+        elif action == "drop":
+            limiter.drop(owner)
+            for keys in (queue, out):
+                keys[:] = [key for key in keys if key[0] != owner]
+        elif action == "advance":
+            clock.advance(seconds)
+        take()
+    for _ in range(10 * len(actions)):  # everyone who waits is served, at the times it names
+        if queue and limiter.due() is None:
+            limiter.release(*out.pop(0))
+        elif queue:
+            wait_until_due(limiter, clock)
+        take()
+    assert not queue
+    assert rate is None or evenly_spaced(grants, rate)
 
 
 @pytest.mark.parametrize("rate", [1, 7.5, 50, 900])
 def test_a_minute_of_load_keeps_the_rate_within_five_per_cent(rate):
-    """With tasks that always have more to ask and timers that fire late, no slot is lost and none gained."""
-    rng = random.Random(7)
-    play = Play(None, rate, ahead=0.02)
-    while play.clock.now() < 60:
-        while len(play.queue) < 3:
-            play.step("request", rng.randrange(OWNERS), 0)
-        play.take()
-        while len(play.queue) < 3:
-            play.step("request", rng.randrange(OWNERS), 0)
-        due = play.limiter.due()
-        assert due is not None
-        play.clock.advance(max(0.0, due - play.clock.now()) + rng.uniform(0, 0.002))
-    started = sum(grant.start < 60 for grant in play.grants)
+    """With timers that fire late, no slot is lost and none gained; a quiet time before saves up no starts."""
+    rng, tickets, clock = random.Random(7), count(), VirtualClock()
+    limiter = Limiter(clock, None, rate, 0.02)
+    limiter.request(0, next(tickets))
+    grants = limiter.grants()
+    clock.advance(3600)
+    while clock.now() < 3660:
+        grants += limiter.grants()
+        while limiter.waiting < 3:
+            limiter.request(rng.randrange(OWNERS), next(tickets))
+        wait_until_due(limiter, clock, rng.uniform(0, 0.002))
+    assert evenly_spaced(grants, rate)
+    started = sum(grant.start < 3660 for grant in grants[1:])
     assert rate * 60 * 0.95 <= started <= rate * 60 * 1.05 + 1
 
 
@@ -131,7 +117,7 @@ def test_tokens_keep_their_rate_whatever_calls_take(cap, calls):
         due = limiter.due()
         ends = min(under_way, default=(math.inf, 0, 0))
         if due is not None and due < ends[0]:
-            clock.advance(max(0.0, due - clock.now()) + 1e-9)
+            wait_until_due(limiter, clock)
             continue
         under_way.remove(ends)
         clock.advance(max(0.0, ends[0] - clock.now()))
@@ -142,58 +128,17 @@ def test_tokens_keep_their_rate_whatever_calls_take(cap, calls):
     assert spent == sum(tokens for tokens, _ in calls)
 
 
-def test_a_quiet_time_saves_up_no_starts():
-    """After an hour without calls the next two are as far apart as ever."""
-    play = Play(None, 10)
-    play.step("advance", 0, 3600)
-    for _ in range(2):
-        play.step("request", 0, 0)
-    assert [grant.start for grant in play.take()] == [3600]
-    assert play.limiter.due() == pytest.approx(3600.1)
-
-
-def test_a_request_that_is_released_while_it_waits_is_withdrawn():
-    """The place in the queue goes to the next; releasing twice, or what never was, changes nothing."""
+def test_a_number_stands_for_one_request_at_a_time():
+    """Released while it waits, it is withdrawn; releasing twice, or what never was, changes nothing."""
     limiter = Limiter(VirtualClock(), 1, None)
     for ticket in range(3):
         limiter.request(0, ticket)
     assert [grant.ticket for grant in limiter.grants()] == [0]
-    limiter.release(0, 1)
-    limiter.release(0, 1)
-    limiter.release(9, 9)
+    for ticket in range(2):  # out, and waiting
+        with pytest.raises(ValueError, match="in use"):
+            limiter.request(0, ticket)
+    for key in ((0, 1), (0, 1), (9, 9)):
+        limiter.release(*key)
     assert limiter.grants() == []
     limiter.release(0, 0)
     assert [grant.ticket for grant in limiter.grants()] == [2]
-
-
-def test_a_ticket_in_use_is_refused():
-    """A number can stand for one request at a time."""
-    limiter = Limiter(VirtualClock(), 1, None)
-    limiter.request(0, 5)
-    with pytest.raises(ValueError, match="in use"):
-        limiter.request(0, 5)
-    limiter.grants()
-    with pytest.raises(ValueError, match="in use"):
-        limiter.request(0, 5)
-
-
-def test_a_source_that_is_held_gets_its_turn_beside_a_busy_one():
-    """One call of it starts when its pause is over, in the order of the queue, and no second one with it."""
-    clock = VirtualClock(100.0)
-    limiter = Limiter(clock, 1, None)
-    limiter.sources.update({1: "dead", 2: "well"})
-    limiter.hold(5.0, "dead")
-    for ticket in range(3):
-        limiter.request(1, ticket)
-    started = []
-    for ticket in range(10):
-        limiter.request(2, ticket)
-        (grant,) = limiter.grants()
-        started.append(grant.owner)
-        limiter.release(grant.owner, grant.ticket)
-        clock.advance(1.0)
-        if grant.owner == 1:
-            limiter.hold(5.0, "dead")  # the probe has failed
-    assert started == [2, 2, 2, 2, 2, 1, 2, 2, 2, 2]
-    limiter.resume("dead")
-    assert limiter.grants()[0].owner == 1

@@ -1,32 +1,40 @@
-"""The coordinator's own process: it serves, passes errors on, and ends when the planning process does."""
+"""Coordinators in processes of their own: beside the planning process, and beside an executor."""
 
 from __future__ import annotations
 
+import json
 import os
 import signal
+import socket
 import subprocess
 import sys
+import threading
+import time
+from contextlib import ExitStack
 from multiprocessing import Pipe
-from pathlib import Path
+from multiprocessing.connection import Listener
+from types import SimpleNamespace
 
 import psutil
 import pytest
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
 from millrace.errors import ExecutionError, InputError
 from millrace.limits.client import Client
+from millrace.limits.coordinator import Coordinator
+from millrace.limits.detached import _MOST_CALLERS, Call, Seal, Started, _accept, call, start
 from millrace.limits.process import CoordinatorProcess
 from millrace.limits.registration import Address, Registration
-from tests.limits.hammer import rows_of
-from tests.limits.test_server import run
+from tests.limits.hammer import keys_of, rows_of
+from tests.limits.running import run
 
-KEYS = [number.to_bytes(16, "big") for number in range(9)]
+KEYS = keys_of(9)
 PLANNER = """
 import signal, sys
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
 sys.path[:0] = {path!r}
 from millrace.limits.process import CoordinatorProcess
 from millrace.limits.registration import Registration
-from multiprocessing import Pipe
 from pathlib import Path
 if __name__ == "__main__":
     coordinator = CoordinatorProcess.started()
@@ -69,6 +77,9 @@ def test_it_serves_and_passes_errors_on(coordinator, tmp_path):
         CoordinatorProcess("192.0.2.1")
     command = " ".join(psutil.Process(coordinator.pid).cmdline())
     assert "hush" not in command and coordinator.address.token not in command
+    coordinator.close()
+    with pytest.raises(ExecutionError, match="has been closed"):
+        coordinator.progress("run")
 
 
 def test_a_process_that_dies_is_an_error_and_is_replaced():
@@ -108,32 +119,26 @@ def test_it_ends_with_the_planning_process(tmp_path, how):
         elif how == "is interrupted":
             os.killpg(planner.pid, signal.SIGINT)
         else:
-            planner.stdin.write("\n")
-            planner.stdin.flush()
+            planner.stdin.close()
         planner.wait(30)
     _, alive = psutil.wait_procs([psutil.Process(int(pid))] if psutil.pid_exists(int(pid)) else [], 30)
     assert not alive
-    assert Path(cache).stat().st_size > 0
-    later = CoordinatorProcess()
+    later = Coordinator()
     later.register("run", [Registration("prices", cache=cache, fingerprint="f" * 32)])
     assert run(settled(later.address_of("run"), KEYS)) == []
     later.close()
 
 
-def test_calls_that_nobody_answers_are_errors_and_the_process_ends(monkeypatch):
-    """One that hangs is given up, and ended with its planning process; one that is closed says so."""
-    hanging = CoordinatorProcess()
+def test_calls_that_nobody_answers_are_errors_and_the_process_ends(coordinator, monkeypatch):
+    """One that hangs is given up, and ended with its planning process."""
     for name in ("_CALL_SECONDS", "_END_SECONDS", "_EXIT_SECONDS"):
         monkeypatch.setattr(f"millrace.limits.process.{name}", 0.2)
-    os.kill(hanging.pid, signal.SIGSTOP)
+    os.kill(coordinator.pid, signal.SIGSTOP)
     with pytest.raises(ExecutionError, match="has not answered 'progress'"):
-        hanging.progress("run")
-    hanging.close()
-    assert not hanging.running
-    with pytest.raises(ExecutionError, match="has been closed"):
-        hanging.progress("run")
-    hanging.release("run")
-    hanging.close()
+        coordinator.progress("run")
+    coordinator.close()
+    assert not coordinator.running
+    coordinator.release("run")
 
 
 def test_it_ends_with_the_planning_process_whatever_it_is_doing(tmp_path):
@@ -159,3 +164,117 @@ def test_it_ends_with_the_planning_process_whatever_it_is_doing(tmp_path):
     finally:
         child.kill()
         child.wait()
+
+
+PATIENCE = 30.0
+PARENT = """
+import subprocess, sys
+worker = '''
+import sys, json
+from millrace.limits.detached import start
+told = start(bytes.fromhex(sys.argv[1]), "127.0.0.1", 0, None, 600.0)
+print(json.dumps([told.host, told.port, told.public.hex(), told.sealed.hex()]), flush=True)
+'''
+subprocess.run([sys.executable, "-c", worker, sys.argv[1]])
+sys.stdin.readline()
+"""
+
+
+class Caller:
+    """The planning process's side, without Spark between."""
+
+    def __init__(self, own: X25519PrivateKey, there: Started) -> None:
+        self.place = (there.host, there.port)
+        self.there = there
+        self.seal = Seal(own, there.public)
+        self.address = self.seal.open(there.sealed, "address")
+
+    @classmethod
+    def started(cls, idle: float = 600.0, host: str = "127.0.0.1") -> Caller:
+        own = X25519PrivateKey.generate()
+        return cls(own, start(own.public_key().public_bytes_raw(), host, 0, None, idle))
+
+    def send(self, number: int, *methods):
+        sealed = self.seal.seal(Call(number, methods), "call")
+        return self.seal.open(call(*self.place, sealed), f"reply {number}")
+
+    def ended(self) -> bool:
+        """Whether nobody is there any more, in the end."""
+        until = time.monotonic() + PATIENCE
+        while time.monotonic() < until:
+            try:
+                call(*self.place, b"nonsense")
+            except ExecutionError as error:
+                if "ConnectionRefused" in str(error):
+                    return True
+            time.sleep(0.05)
+        return False
+
+
+def test_it_serves_who_started_it_and_nobody_else():
+    """Calls with secrets are unreadable on their way, and done once however often they come."""
+    caller = Caller.started()
+    registered = ("register", ("run", (Registration("prices", 3, secrets={"KEY": "hush-hush"}),)))
+    sealed, place = caller.seal.seal(Call(1, (registered,)), "call"), caller.place
+    assert b"hush-hush" not in sealed and caller.address.token.encode() not in caller.there.sealed
+    first, again = call(*place, sealed), call(*place, sealed)  # a task may run twice
+    assert first == again and caller.seal.open(first, "reply 1") == (None, None)
+    assert run(settled(caller.address.of("run"), KEYS)) == KEYS
+    error, (progress,) = caller.send(2, ("ping", ()), ("progress", ("run",)))
+    assert error is None and (progress.name, progress.keys, progress.done) == ("prices", 9, 9)
+    assert isinstance(caller.send(3, ("register", ("run", ())))[0], ValueError)
+    assert "no method" in str(caller.send(4, ("_call", ()))[0])
+
+    stranger = Seal(X25519PrivateKey.generate(), caller.there.public)
+    for wrong in (
+        stranger.seal(Call(9, (("close", ()),)), "call"),
+        caller.seal.seal(Call(9, (("close", ()),)), "reply 9"),
+        sealed[:-1] + bytes([sealed[-1] ^ 1]),
+        b"",
+    ):
+        with pytest.raises(ExecutionError, match="not there any more"):
+            call(*place, wrong)
+    for number in range(5, 75):
+        assert caller.send(number, ("ping", ())) == (None, None)
+    with pytest.raises(ExecutionError, match="not there any more"):
+        call(*place, sealed)  # long ago
+    assert caller.send(75, ("close", ())) == (None, None)
+    assert caller.ended()
+
+
+def test_it_ends_when_nobody_has_been_there_for_long():
+    """A task that is connected is somebody; then it goes, though nobody tells it to."""
+    assert Caller.started(idle=0.2).ended()
+
+
+def test_it_ends_with_its_executor():
+    """The process that starts tasks is its witness."""
+    own = X25519PrivateKey.generate()
+    public = own.public_key().public_bytes_raw().hex()
+    command = [sys.executable, "-c", PARENT, public]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as executor:
+        host, port, theirs, sealed = json.loads(executor.stdout.readline())
+        caller = Caller(own, Started(host, port, bytes.fromhex(theirs), bytes.fromhex(sealed)))
+        assert caller.send(1, ("ping", ())) == (None, None)
+        executor.stdin.close()
+    assert caller.ended()
+
+
+def test_what_cannot_start_says_why():
+    """An address that is not this machine's, with what to set."""
+    with pytest.raises(ExecutionError, match=r"cannot listen.*192\.0\.2\.77"):
+        Caller.started(host="192.0.2.77")
+
+
+def test_strangers_get_few_places_and_little_time(monkeypatch):
+    """Who says nothing, or begins and stops, has one of a few threads for a moment; calls come after."""
+    monkeypatch.setattr("millrace.limits.detached._SAID_SECONDS", 0.2)
+
+    before = threading.active_count()
+    with ExitStack() as opened, Listener(("127.0.0.1", 0), backlog=64) as listener:
+        _accept(listener, SimpleNamespace(to=lambda sealed: sealed[::-1]))
+        for number in range(20):
+            stranger = opened.enter_context(socket.create_connection(listener.address))
+            stranger.sendall(b"\x00\x00\x01\x00half" if number % 2 else b"")
+        assert threading.active_count() - before <= _MOST_CALLERS
+        assert call(*listener.address, b"call") == b"llac"

@@ -12,6 +12,7 @@ from millrace.limits.clock import VirtualClock
 from millrace.limits.lookup_session import LookupSession
 from millrace.limits.progress import Figures, LookupProgress, quantile, together
 from millrace.limits.registration import Registration
+from tests.limits.hammer import keys_of
 
 
 def test_the_rate_is_that_of_the_last_seconds():
@@ -35,7 +36,7 @@ def test_the_rate_is_that_of_the_last_seconds():
 
 
 def test_failures_and_cached_keys_are_settled_too():
-    """Kinds beyond a hundred are one."""
+    """Kinds beyond a hundred are one. Several executions add up; the seconds are the longest one's."""
     figures = Figures(VirtualClock())
     figures.wanted(300)
     figures.found(cached=50)
@@ -46,15 +47,10 @@ def test_failures_and_cached_keys_are_settled_too():
     assert (now.done, now.cached, now.failed) == (50, 50, 300)
     assert now.failures[0] == ("kind 0", 151) and ("other", 50) in now.failures
     assert len(now.failures) == 101
-
-
-def test_several_executions_add_up():
-    """The seconds are the longest one's."""
     one = LookupProgress("p", 5, 2, 1, 1, 2, 9, 3, 4.0, 1.5, (("A", 1),), "")
     two = LookupProgress("p", 50, 20, 10, 10, 20, 90, 30, 3.0, 2.5, (("B", 8), ("A", 2)), "full")
-    assert together([one, two]) == LookupProgress(
-        "p", 55, 22, 11, 11, 22, 99, 33, 4.0, 4.0, (("B", 8), ("A", 3)), "full"
-    )
+    both = LookupProgress("p", 55, 22, 11, 11, 22, 99, 33, 4.0, 4.0, (("B", 8), ("A", 3)), "full")
+    assert together([one, two]) == both
 
 
 @given(st.lists(st.floats(0.0011, 1000), min_size=1), st.sampled_from([0.05, 0.5, 0.95, 1.0]))
@@ -79,7 +75,7 @@ def test_quantiles_of_requests_are_right_to_a_fifth(seconds, share):
 async def test_the_table_of_failed_keys_is_bounded(monkeypatch):
     """The first ones with their texts; of the others briefly why, to whoever wants them, and how many."""
     monkeypatch.setattr("millrace.limits.answers.MOST_FAILED", 20)
-    keys = [number.to_bytes(16, "big") for number in range(50)]
+    keys = keys_of(50)
     with LookupSession(Registration("prices")) as room:
         client = Client.local(room)
         await client.claim(keys)

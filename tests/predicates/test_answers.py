@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections import Counter
 from dataclasses import replace
+from pathlib import Path
 from uuid import uuid4
 
 import pyarrow as pa
@@ -96,6 +97,10 @@ async def with_helper(x):
     return truthful(x)
 
 
+async def two(x, y=0, z=0):
+    return x > y + z
+
+
 def capturing(limit):
     async def above(x):
         return x > limit
@@ -106,24 +111,21 @@ def capturing(limit):
 def test_another_function_has_answers_of_its_own(monkeypatch):
     """Code, captured values, helpers, names of arguments, and what is made of null tell functions apart."""
 
+    def known_by(function):
+        return spec(function).fingerprint()
+
     def spec(function):
         return PredicateSpec("p", function, "async", answers="somewhere")
 
-    first = spec(with_helper).fingerprint()
-    assert first == spec(with_helper).fingerprint()
-    assert spec(capturing(1)).fingerprint() == spec(capturing(1)).fingerprint()
-    assert spec(capturing(1)).fingerprint() != spec(capturing(2)).fingerprint()
-    by_name = {Applied.of(spec(two), ("a",), {name: "b"}).spec.fingerprint() for name in ("y", "z")}
-    assert len(by_name | {spec(two).fingerprint(), certain(spec(two)).fingerprint()}) == 4
+    by_name = [Applied.of(spec(two), ("a",), {name: "b"}).spec.fingerprint() for name in ("y", "z")]
     named = Applied.of(spec(with_helper), (), {"x": "a"}).spec
-    before = named.fingerprint()
+    others = [known_by(with_helper), known_by(capturing(1)), known_by(capturing(2)), known_by(two)]
+    others += [certain(spec(two)).fingerprint(), *by_name, named.fingerprint()]
+    assert len(set(others)) == len(others)
+    assert others[:2] == [known_by(with_helper), known_by(capturing(1))]
     monkeypatch.setitem(with_helper.__globals__, "truthful", lambda x: x > 4)
-    assert spec(with_helper).fingerprint() != first
-    assert named.fingerprint() != before  # the helper is found through the function that passes arguments on
-
-
-async def two(x, y=0, z=0):
-    return x > y + z
+    # The helper is found through the function that passes arguments on, too.
+    assert not {known_by(with_helper), named.fingerprint()} & set(others)
 
 
 def test_only_the_planning_process_says_where_answers_are(coordinator, tmp_path):
@@ -149,60 +151,36 @@ def test_settings_that_cannot_be(options, message):
     given = {"function": with_helper, "kind": "async", "answers": "somewhere", **options}
     with pytest.raises(OptionError, match=message):
         PredicateSpec("p", **given)
-
-
-def test_kept_answers_are_asked_once_in_a_job_too(tmp_path):
-    """Equal arguments are one question, whatever else is said."""
-    spec = PredicateSpec("p", with_helper, "async", answers=str(tmp_path))
-    assert spec.dedupe and spec.limited and spec.answers == tmp_path
-    assert replace(spec, name="q").answers == tmp_path
+    kept = PredicateSpec("p", with_helper, "async", answers="somewhere")  # equal arguments are one question
+    assert kept.dedupe and kept.limited and replace(kept, name="q").answers == Path("somewhere")
 
 
 CAPTURED = """
 from millrace.predicates.identity import identity_of
 
-def of(words, more):
+def of(*captured):
     def known(x):
-        return x in words or x in more["a"][0] or x in {"one", "two", "three"}
+        return x in captured or x in {"one", "two", "three"}
     known.__module__ = "m"
     return identity_of(known, "known")
 
-print(of({"ham", "spam", "eggs"}, {"a": [frozenset(("b", "c", "d"))]}), of({"ham"}, {"a": [{"b"}]}))
+holding = [[1], {"a": 1}, {"b": {1}}]
+holding[0].append(holding[0])
+for each in holding[1:]:
+    each["self"] = [each]
+print(of({"ham", "spam", "eggs"}, {"a": [frozenset(("b", "c", "d"))]}))
+print(of({"ham"}, {"a": [{"b"}]}))
+print(*map(of, holding), sep="\\n")
 """
 
 
-def test_captured_sets_are_known_again_by_another_process():
-    """Those of its code too: each process orders sets in its own way. Other members make another function."""
+def test_captured_values_are_known_again_by_another_process():
+    """Sets in whatever order, and values that hold themselves; other ones make another function."""
 
     def said(seed):
         environment = {**os.environ, "PYTHONHASHSEED": str(seed)}
         command = [sys.executable, "-c", CAPTURED]
         return subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout
 
-    (one,) = {said(seed) for seed in (1, 2)}
-    assert len(set(one.split(" function "))) == 2
-
-
-HOLDING_ITSELF = """
-from millrace.predicates.identity import identity_of
-
-def of(words):
-    def known(x):
-        return x in words
-    known.__module__ = "m"
-    return identity_of(known, "known")
-
-for of_one in ([1], {"a": 1}, {"b": {1}}):
-    if isinstance(of_one, list):
-        of_one.append(of_one)
-    else:
-        of_one["self"] = [of_one]
-    print(of(of_one))
-"""
-
-
-def test_a_captured_value_that_holds_itself_is_known_again():
-    """By another process too."""
-    command = [sys.executable, "-c", HOLDING_ITSELF]
-    outputs = [subprocess.run(command, capture_output=True, text=True, check=True).stdout for _ in range(2)]
-    assert outputs[0] == outputs[1] and len(set(outputs[0].splitlines())) == 3
+    (lines,) = {said(seed) for seed in (1, 2)}
+    assert len(set(lines.splitlines())) == 5

@@ -109,49 +109,31 @@ def plain(outcomes):
     st.integers(0, 2),
     st.booleans(),
     st.none() | st.integers(1, 3),
+    st.none() | st.integers(1, 6),
 )
-def test_every_row_gets_its_truth(outcomes, values, retries, dedupe, cap):
-    """Rows have what the function says, failures are told by row, and calls are counted exactly."""
-    row, _, asked = plain(outcomes)
-    result = call(row, pa.array(values, pa.int64()), retries=retries, dedupe=dedupe, max_in_flight=cap)
-    assert result.truth.tolist() == [TRUTH[outcomes[x]] for x in values]
-    assert result.truth.dtype == np.int8
-    assert set(result.failures) == {i for i, x in enumerate(values) if outcomes[x] == "raises"}
+def test_every_row_gets_its_truth(outcomes, values, retries, dedupe, cap, size):
+    """Rows have what the function says, failures are told by row, and calls are counted exactly.
+
+    A batch that raises leaves its rows in doubt: they have no failure, unless it is one row.
+    """
+    row, batch, asked = plain(outcomes)
+    options = {"retries": retries, "dedupe": dedupe, "max_in_flight": cap, "batch": size}
+    result = call(batch if size else row, pa.array(values, pa.int64()), **options)
+    questions, size = list(dict.fromkeys(values)) if dedupe else values, size or 1
+    batches = [questions[low : low + size] for low in range(0, len(questions), size)]
+    raises = ["raises" in [outcomes[x] for x in some] for some in batches]
+    batch_of = [(questions.index(x) if dedupe else i) // size for i, x in enumerate(values)]
+    expected = [RAISED if raises[n] else TRUTH[outcomes[x]] for n, x in zip(batch_of, values, strict=True)]
+    assert (result.truth.tolist(), result.truth.dtype) == (expected, np.int8)
+    assert set(result.failures) == {i for i, n in enumerate(batch_of) if raises[n] and len(batches[n]) == 1}
     for i, failure in result.failures.items():
         assert (failure.kind, failure.message) == ("ValueError", f"no {values[i]}")
         assert "in one" in failure.traceback
-    questions = Counter(set(values) if dedupe else values)
-    attempts = {x: n * (retries + 1 if outcomes[x] == "raises" else 1) for x, n in questions.items()}
-    assert asked == attempts
-    assert result.calls == sum(attempts.values())
-
-
-@LAWS
-@given(
-    st.lists(st.sampled_from([True, False, None, "raises"]), min_size=5, max_size=5),
-    st.lists(st.integers(0, 4), max_size=30),
-    st.integers(1, 6),
-    st.booleans(),
-)
-def test_a_batch_that_raises_leaves_its_rows_in_doubt(outcomes, values, size, dedupe):
-    """Its rows have no failure unless it is one row; the other batches have their truths."""
-    _, batch, _ = plain(outcomes)
-    result = call(batch, pa.array(values, pa.int64()), batch=size, dedupe=dedupe)
-    questions = list(dict.fromkeys(values)) if dedupe else values
-    pieces = [questions[low : low + size] for low in range(0, len(questions), size)]
-    bad = {x for piece in pieces for x in piece if "raises" in [outcomes[each] for each in piece]}
-    if dedupe:
-        assert result.truth.tolist() == [RAISED if x in bad else TRUTH[outcomes[x]] for x in values]
-    else:
-        expected = [
-            RAISED if "raises" in [outcomes[each] for each in piece] else TRUTH[outcomes[x]]
-            for piece in pieces
-            for x in piece
-        ]
-        assert result.truth.tolist() == expected
-    alone = {piece[0] for piece in pieces if len(piece) == 1 and outcomes[piece[0]] == "raises"}
-    assert {values[i] for i in result.failures} == alone
-    assert result.calls == len(questions)
+    attempts = Counter()
+    for some, often in zip(batches, raises, strict=True):
+        attempts.update(some * (retries + 1 if often else 1))
+    assert result.calls == attempts.total()
+    assert options["batch"] or asked == attempts
 
 
 def test_what_a_batch_left_in_doubt_is_asked_again(address):
@@ -160,48 +142,37 @@ def test_what_a_batch_left_in_doubt_is_asked_again(address):
     each = caller(batch, address, "doubt", batch=3, dedupe=True)
     assert each.call([pa.array([0, 1, 2])]).truth.tolist() == [RAISED] * 3
     singly = [each.call([pa.array([x])]) for x in range(3)]
-    assert [int(outcome.truth[0]) for outcome in singly] == [KEPT, RAISED, REJECTED]
-    assert singly[1].failures[0].message == "no 1"
-    assert asked == {0: 2, 1: 2, 2: 1}
     each.close()
+    assert [int(outcome.truth[0]) for outcome in singly] == [KEPT, RAISED, REJECTED]
+    assert (singly[1].failures[0].message, asked) == ("no 1", {0: 2, 1: 2, 2: 1})
 
 
 @pytest.mark.parametrize("cap", [1, 3])
-def test_the_service_never_sees_more_than_the_cap(coordinator, cap):
-    """Four callers at once use all of the cap, and never more of it."""
-    with Service(lambda x, _: "yes" if x % 2 else "no") as service:
-        pieces = [list(range(low, low + 15)) for low in range(0, 60, 15)]
-        outcomes = several(
-            ask(service.url), pieces, coordinator.address, f"cap {cap}", max_in_flight=cap, timeout=PATIENCE
-        )
-    for piece, outcome in zip(pieces, outcomes, strict=True):
-        assert outcome.truth.tolist() == [x % 2 for x in piece]
+def test_callers_share_a_cap_and_what_they_have_asked(coordinator, cap):
+    """Four at once use all of the cap, and never more of it; each argument is answered, or fails, for all."""
+    with Service(lambda x, _: "500" if x == 3 else "yes" if x % 2 else "no") as service:
+        pieces = [list(range(low, 60)) + list(range(low)) for low in range(0, 60, 15)]
+        options = {"max_in_flight": cap, "timeout": PATIENCE, "dedupe": True, "retries": 2}
+        outcomes = several(ask(service.url), pieces, coordinator.address, f"cap {cap}", **options)
     assert service.most == cap
-    assert service.asked == Counter(range(60))
+    assert service.asked == Counter([*range(60), 3, 3])
+    for piece, outcome in zip(pieces, outcomes, strict=True):
+        assert outcome.truth.tolist() == [RAISED if x == 3 else x % 2 for x in piece]
+        (failure,) = outcome.failures.values()
+        assert failure.kind == "ClientResponseError" and "500" in failure.message
 
 
-def test_the_service_sees_calls_at_the_rate(coordinator):
-    """Calls of four callers, repeated ones included, take their time together."""
+def test_the_service_sees_calls_at_the_rate(address):
+    """Calls of one caller, or of four together, take their time, repeated ones included."""
+    tasks = 4 if address else 1
     with Service(lambda x, nth: "500" if nth == 1 and x % 3 == 0 else "yes") as service:
-        pieces = [list(range(low, low + 6)) for low in range(0, 24, 6)]
+        pieces = [list(range(first, 24, tasks)) for first in range(tasks)]
         began = time.monotonic()
-        outcomes = several(ask(service.url), pieces, coordinator.address, "rate", per_second=100, retries=1)
+        outcomes = several(ask(service.url), pieces, address, "rate", per_second=100, retries=1)
     assert sum(outcome.calls for outcome in outcomes) == len(service.starts) == 24 + 8
     assert all(outcome.truth.all() for outcome in outcomes)
     # From the first permit at the earliest: how long its request was under way is the machine's affair.
     assert max(service.starts) - began >= 31 / 100 * 0.95
-
-
-def test_a_failure_is_shared_like_an_answer(coordinator):
-    """An argument that fails in all attempts fails for everyone, without being asked again."""
-    with Service(lambda x, _: "500" if x == 3 else "yes") as service:
-        outcomes = several(
-            ask(service.url), [list(range(6))] * 3, coordinator.address, "failed", dedupe=True, retries=2
-        )
-    assert service.asked == {0: 1, 1: 1, 2: 1, 3: 3, 4: 1, 5: 1}
-    for outcome in outcomes:
-        assert outcome.truth.tolist() == [KEPT] * 3 + [RAISED] + [KEPT] * 2
-        assert outcome.failures[3].kind == "ClientResponseError" and "500" in outcome.failures[3].message
 
 
 UNAVAILABLE = ("ClientResponseError", "")
@@ -262,16 +233,20 @@ def test_concurrency_is_bounded_without_a_cap(options, most):
 
 
 @pytest.mark.parametrize(
-    ("value", "message"),
+    ("value", "batch", "message"),
     [
-        (1, r"predicate 'p' returned 1 of type int: expected True, False or None"),
-        ("yes", r"'p' returned 'yes' of type str"),
-        ("y" * 500, r"'p' returned 'y{79}… of type str"),
-        (np.array([True]), r"of type ndarray"),
+        (1, None, r"predicate 'p' returned 1 of type int: expected True, False or None"),
+        ("yes", None, r"'p' returned 'yes' of type str"),
+        ("y" * 500, None, r"'p' returned 'y{79}… of type str"),
+        (np.array([True]), None, r"of type ndarray"),
+        ([True, False], 3, r"'p' returned 2 truth values for 3 rows"),
+        ([True, 0, None], 3, r"'p' returned 0 of type int"),
+        (True, 3, r"returned a bool for a batch of 3 rows"),
+        ("yes", 3, r"returned a str for a batch of 3 rows"),
     ],
 )
-def test_what_is_no_truth_value_is_an_error(address, value, message):
-    """It is not repeated, and names the predicate, the value and its type."""
+def test_what_is_no_truth_value_is_an_error(address, value, batch, message):
+    """It is not repeated, and names the predicate, the value and its type; a batch needs one for each row."""
     calls = []
 
     async def bad(x):
@@ -279,27 +254,8 @@ def test_what_is_no_truth_value_is_an_error(address, value, message):
         return value
 
     with pytest.raises(PredicateError, match=message):
-        call(bad, [1], address, f"bad {message}", retries=3, max_in_flight=1)
-    assert calls == [1]
-
-
-@pytest.mark.parametrize(
-    ("result", "message"),
-    [
-        ([True, False], r"'p' returned 2 truth values for 3 rows"),
-        ([True, 0, None], r"'p' returned 0 of type int"),
-        (True, r"returned a bool for a batch of 3 rows"),
-        ("yes", r"returned a str for a batch of 3 rows"),
-    ],
-)
-def test_a_batch_answers_with_as_many_truth_values(result, message):
-    """Wrong lengths, other types and single values are errors that say what was expected."""
-
-    async def bad(xs):
-        return result
-
-    with pytest.raises(PredicateError, match=message):
-        call(bad, [1, 2, 3], batch=3, retries=1)
+        call(bad, [1, 2, 3][: batch or 1], address, f"bad {message}", retries=3, max_in_flight=1, batch=batch)
+    assert len(calls) == 1
 
 
 @pytest.mark.parametrize("kind", [list, tuple, np.array])
@@ -370,15 +326,7 @@ def test_a_cancelled_function_ends_the_call(address):
     each.close()
 
 
-@pytest.fixture
-def python_interrupts():
-    """Let Ctrl-C raise as Python does: Spark sessions, once made, handle it in a way of their own."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, before)
-
-
-def test_an_interrupt_ends_the_call(address, python_interrupts):
+def test_an_interrupt_ends_the_call(address):
     """Ctrl-C while calls are under way comes through, and closing is clean."""
 
     async def interrupted(x):
@@ -387,8 +335,13 @@ def test_an_interrupt_ends_the_call(address, python_interrupts):
         await asyncio.Event().wait()
 
     each = caller(interrupted, address, "interrupted", retries=3, max_in_flight=10, dedupe=True)
-    with pytest.raises(KeyboardInterrupt):
-        each.call([pa.array(range(5))])
+    # Spark sessions, once made, handle it in a way of their own.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            each.call([pa.array(range(5))])
+    finally:
+        signal.signal(signal.SIGINT, before)
     each.close()
 
 
@@ -418,25 +371,15 @@ def test_one_event_loop_serves_all_calls():
 
 
 def test_a_coordinator_out_of_reach_fails_the_call():
-    """Only for a predicate with limits: others have nothing to agree on."""
+    """It says where, why and which option; predicates without limits have nothing to agree on."""
 
     async def yes(_):
         return True
 
     nowhere = Address("127.0.0.1", 1, "", server_context()[1])
-    with pytest.raises(ExecutionError, match="`limits_host`"):
+    with pytest.raises(ExecutionError, match=r"127\.0\.0\.1:1\b.*Refused.*`limits_host`"):
         call(yes, [1], nowhere, max_in_flight=1, retries=2)
     assert call(yes, [1], nowhere).truth.tolist() == [KEPT]
-
-
-def test_no_rows_need_no_calls(address):
-    """An empty batch has an empty outcome."""
-
-    async def never(_):
-        raise AssertionError
-
-    outcome = call(never, pa.array([], pa.int64()), address, "empty", max_in_flight=1, dedupe=True)
-    assert (outcome.truth.tolist(), outcome.calls, outcome.failures) == ([], 0, {})
 
 
 def test_waits_between_attempts_grow(monkeypatch):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
 import numpy as np
@@ -60,11 +61,8 @@ def test_limits_prices_and_equal_arguments_count() -> None:
     found = estimated(6000, [Judged("ask", kept, 1.0, per_second=10.0, distinct=600, price=0.01, raised=2)])
     (ask,) = found.predicates
     assert (ask.calls, ask.minutes, ask.cost, found.cost) == ((533, 600, 686), 1.0, 6.0, 6.0)
-    assert str(found) == (
-        "6,000 rows; 3,000 (2,389 to 3,611) are left, as 100 of them say\n"
-        "ask: 600 (533 to 686) rows in 600 requests, 1.0 min, keeps 50.0%, costs 6.00, "
-        "raised for 2 rows of the sample"
-    )
+    assert "ask: 600 (533 to 686) rows in 600 requests" in str(found)
+    assert "raised for 2 rows of the sample" in str(found)
 
 
 @pytest.mark.parametrize("distinct", [40, 200, 600, 5000])
@@ -73,9 +71,10 @@ def test_a_count_that_is_not_exact_widens_the_interval(distinct: int) -> None:
     kept = np.arange(100) % 2 == 0
     draw = np.random.default_rng(distinct)
     held = 0
-    for told in distinct * (1 + 0.05 * draw.standard_normal(400)):
-        (ask,) = estimated(60_000, [Judged("ask", kept, 1.0, distinct=round(told))]).predicates
-        held += ask.calls[0] <= distinct <= ask.calls[2]
+    told = Counter(map(round, distinct * (1 + 0.05 * draw.standard_normal(400))))
+    for number, times in told.items():
+        (ask,) = estimated(60_000, [Judged("ask", kept, 1.0, distinct=number)]).predicates
+        held += times * (ask.calls[0] <= distinct <= ask.calls[2])
     assert held >= 0.95 * 400
 
 

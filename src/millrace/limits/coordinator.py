@@ -84,15 +84,6 @@ class Coordinator(Server):
         super().__init__(host, port, bind)
         atexit.register(_close, weakref.ref(self), os.getpid())
 
-    def in_flight(self, namespace: str) -> int:
-        """Return how many permits of a predicate's namespace are out now."""
-
-        def count() -> int:
-            session = self._sessions.get(namespace)
-            return 0 if session is None else session.in_flight
-
-        return self._within(count)
-
     def register(self, run: str, lookups: Sequence[Registration]) -> None:
         """Register the lookups of a run before its tasks join them as ``run/execution/number``.
 
