@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
+import pyarrow as pa
 from aiohttp import web
 
 from millrace.limits.secrets import Secrets
@@ -24,11 +25,14 @@ from tests.lookups.test_json_rows import as_json
 from tests.lookups.web import serving
 from tests.postgres import SECRET, Postgres
 
-KINDS = ("http", "function", "coroutine", "sqlite", "postgresql")
+DATABASES = ("sqlite", "postgresql")
+KINDS = ("http", "function", "coroutine", *DATABASES)
 SLOW = 13
 """The key of which a hanging source never has an answer."""
 
 Row = dict[str, Any]
+PAIR = pa.schema([("x", pa.int64()), ("y", pa.string()), ("v", pa.int64())])
+PAIRS: list[Row] = [{"x": n % 100, "y": f"y{n % 7}", "v": n} for n in range(1000)]
 TYPES = {
     bool: "boolean",
     int: "bigint",
@@ -70,10 +74,8 @@ class Kind:
             case "function" | "coroutine":
                 with _called(rows, bound, hangs=hangs, later=self.name == "coroutine") as called:
                     yield function(called, scan=not bound, **terms)
-            case "sqlite":
-                yield database(*self._in_sqlite(rows, hangs=hangs), **terms)
             case _:
-                yield database(*self._in_postgres(rows, hangs=hangs), **terms)
+                yield database(*self.table(rows, hangs=hangs), **terms)
 
     async def settled(self) -> None:
         """Wait until nobody works any more on what nobody waits for."""
@@ -85,6 +87,10 @@ class Kind:
         for thread in threading.enumerate():
             if thread.name.startswith(("database ", "function ")):
                 await asyncio.to_thread(thread.join)
+
+    def table(self, rows: list[Row], *, hangs: bool = False) -> tuple[str, str]:
+        """Make a table or a view in the database; return the URL and the name."""
+        return (self._in_sqlite if self.name == "sqlite" else self._in_postgres)(rows, hangs=hangs)
 
     def _in_sqlite(self, rows: list[Row], *, hangs: bool) -> tuple[str, str]:
         path = self._folder / f"{uuid4().hex}.db"

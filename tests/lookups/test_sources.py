@@ -18,10 +18,8 @@ from millrace.lookups.function import function
 from millrace.lookups.http import http
 from tests.limits.running import run
 from tests.lookups.asking_sources import failing, fetched, keys_of, refusal, scanned
-from tests.lookups.kinds import KINDS, SLOW, Kind
+from tests.lookups.kinds import PAIR, PAIRS, SLOW
 
-PAIR = pa.schema([("x", pa.int64()), ("y", pa.string()), ("v", pa.int64())])
-PAIRS = [{"x": n % 100, "y": f"y{n % 7}", "v": n} for n in range(1000)]
 EVERYTHING = {
     "b": (pa.bool_(), True),
     "i": (pa.int32(), -5),
@@ -34,13 +32,6 @@ EVERYTHING = {
     "z": (pa.timestamp("us", tz="UTC"), dt.datetime(2024, 1, 2, 3, 4, 5, 678901, dt.UTC)),
     "n": (pa.timestamp("us"), dt.datetime(2024, 1, 2, 3, 4, 5)),  # noqa: DTZ001
 }
-
-
-@pytest.fixture(scope="module", params=KINDS)
-def kind(request, tmp_path_factory) -> Kind:
-    """One kind of source after the other."""
-    server = request.getfixturevalue("postgres") if request.param == "postgresql" else None
-    return Kind(request.param, tmp_path_factory.mktemp(request.param), server)
 
 
 @settings(max_examples=12, deadline=None, derandomize=True)
