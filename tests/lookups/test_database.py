@@ -33,7 +33,7 @@ from tests.lookups.kinds import DATABASES, PAIR, PAIRS
 X = pa.schema([("x", pa.int64())])
 SKU = pa.schema([("sku", pa.string()), ("v", pa.int64())])
 
-dialects = pytest.mark.parametrize("kind", DATABASES, indirect=True)
+DIALECTS = pytest.mark.parametrize("kind", DATABASES, indirect=True)
 
 
 @pytest.fixture
@@ -59,7 +59,7 @@ def refused(source, schema: pa.Schema, secrets: Secrets | None = None, **key) ->
     return run(refusal(fetched(source, schema, tuple(key), [key], secrets)))
 
 
-@dialects
+@DIALECTS
 def test_dialects_without_tuples_get_the_same_rows(kind, monkeypatch):
     """AND and OR find what a comparison of tuples finds, also with as many keys as a batch has."""
     keys = [{"x": x, "y": f"y{y}"} for x in range(100) for y in range(5)]
@@ -68,7 +68,7 @@ def test_dialects_without_tuples_get_the_same_rows(kind, monkeypatch):
     assert sorted(found, key=lambda row: row["v"]) == [row for row in PAIRS if row["y"] < "y5"]
 
 
-@dialects
+@DIALECTS
 async def test_a_batch_of_keys_is_one_statement(kind):
     """One round trip, whatever the number of keys, and no transaction around it."""
     statements = []
@@ -237,7 +237,7 @@ def test_the_server_ends_statements_of_tasks_that_have_died(postgres, secrets):
     session._engine.dispose()
 
 
-@dialects
+@DIALECTS
 def test_rows_of_a_statement_are_bounded(kind):
     """More than so many are not read; as many are."""
     enough, few = (database(*kind.table(PAIRS), max_rows=most) for most in (10, 9))
