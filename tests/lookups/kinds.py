@@ -7,7 +7,7 @@ import datetime as dt
 import json
 import sqlite3
 import threading
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, closing, contextmanager
 from decimal import Decimal
 from pathlib import Path
@@ -41,7 +41,9 @@ TYPES = {
     str: "text",
     bytes: "bytea",
     dt.date: "date",
+    dt.datetime: "timestamptz",
 }
+"""Of PostgreSQL."""
 
 
 class Kind:
@@ -107,11 +109,8 @@ class Kind:
         assert self._server is not None
         name = f"rows_{uuid4().hex}"
         view = f"hanging_{uuid4().hex}"
-        values = {
-            column: next((row[column] for row in rows if row[column] is not None), 0) for column in rows[0]
-        }
         with self._server.connect() as connection:
-            columns = ", ".join(f"{column} {_sql_type(value)}" for column, value in values.items())
+            columns = ", ".join(f"{column} {_sql_type(value)}" for column, value in rows[0].items())
             connection.execute(f"CREATE TABLE {name} ({columns})")
             places = ", ".join(["%s"] * len(rows[0]))
             with connection.cursor() as cursor:
@@ -125,9 +124,7 @@ class Kind:
 
 
 def _sql_type(value: object) -> str:
-    if isinstance(value, dt.datetime):
-        return "timestamp" if value.tzinfo is None else "timestamptz"
-    return TYPES[type(value)]
+    return "timestamp" if getattr(value, "tzinfo", value) is None else TYPES[type(value)]
 
 
 def _as_sent(value: object) -> object:
@@ -177,8 +174,7 @@ def _called(
             await asyncio.Event().wait()
         return plain(*given)
 
-    made: Callable[..., Iterator[Row] | list[Row] | Awaitable[Any]] = waiting if later else blocking
     try:
-        yield made
+        yield waiting if later else blocking
     finally:
         end.set()

@@ -93,23 +93,6 @@ def as_json(value) -> str:
     return json.dumps(value)
 
 
-def expected(given_values: list, kind: pa.DataType) -> pa.Array:
-    """Arrow's own array of the values."""
-
-    def pairs(value, kind):
-        if value is None:
-            return None
-        if pa.types.is_map(kind):
-            return [(k, pairs(v, kind.item_type)) for k, v in value.items()]
-        if pa.types.is_list(kind):
-            return [pairs(v, kind.value_type) for v in value]
-        if pa.types.is_struct(kind):
-            return {f.name: pairs(value[f.name], f.type) for f in kind.fields}
-        return value
-
-    return pa.array([pairs(value, kind) for value in given_values], kind)
-
-
 @LAWS
 @given(columns())
 def test_values_survive(column):
@@ -118,10 +101,10 @@ def test_values_survive(column):
     text = "[" + ",".join(f'{{"x": {as_json(value)}, "more": 1}}' for value in given_values) + "]"
     schema = pa.schema([("x", kind)])
     batch = RowReader(schema, (), Rules()).batch(parse(text.encode(), exact=True))
-    assert batch.schema == schema
     for array in (batch.column("x"), array_of(given_values, kind, "x", Rules(native=True))):
         array.validate(full=True)
-        assert array.equals(expected(given_values, kind))
+        assert array.type == kind
+        assert array.to_pylist(maps_as_pydicts="strict") == given_values
 
 
 @LAWS
@@ -130,11 +113,9 @@ def test_a_wrong_value_is_never_taken(kind, value):
     """Whatever JSON value comes for whatever type, the column has it unchanged, or there is an error."""
     (parsed,) = parse(f"[{json.dumps(value)}]".encode(), exact=True)
     try:
-        back = array_of([None, parsed], kind, "x", Rules())[1].as_py()
+        back = array_of([None, parsed], kind, "x", Rules())[1].as_py(maps_as_pydicts="strict")
     except Unfit:
         return
-    if pa.types.is_map(kind):
-        back = dict(back)
     if isinstance(back, bytes):
         back = base64.b64encode(back).decode()
     assert back == value and isinstance(back, bool) == isinstance(value, bool)
