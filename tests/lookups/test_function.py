@@ -285,17 +285,15 @@ def test_declarations_are_checked():
     assert (function(later).describe(), function(later).secrets) == ("function later", ())
 
 
-def _scaled(factor):
-    return lambda sku: {"price": factor}
-
-
 def test_its_identity_changes_with_its_code():
     """And with what it has captured; equal functions of two processes have equal identities."""
-    assert function(_scaled(2)).identity == function(_scaled(2)).identity
-    assert function(_scaled(2)).identity != function(_scaled(3)).identity
-    assert function(lambda sku: None, name="f").identity != function(lambda sku: [], name="f").identity
+
+    def scaled(factor):
+        return function(lambda sku: {"price": factor}).identity
+
     lock = threading.Lock()
-    assert function(_scaled(lock)).identity != function(_scaled(lock)).identity
+    assert scaled(2) == scaled(2) and scaled(2) != scaled(3) and scaled(lock) != scaled(lock)
+    assert function(lambda sku: None, name="f").identity != function(lambda sku: [], name="f").identity
 
 
 MODULE = """
