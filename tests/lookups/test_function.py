@@ -37,6 +37,14 @@ def refused(fn, keys=("a",), **settings) -> Refused:
     return ask(fn, keys, by=lambda *given: refusal(fetched(*given)), **settings)
 
 
+async def ended(name):
+    """Wait until all threads of a name have ended."""
+    for thread in threading.enumerate():
+        if thread.name.startswith(name):
+            await asyncio.to_thread(thread.join, 10)
+            assert not thread.is_alive()
+
+
 def generated(sku="a"):
     yield ROW
     yield [ROW, ("a", 2)]
@@ -197,14 +205,6 @@ async def test_calls_that_never_return_are_counted(monkeypatch):
     await ended("function ")
 
 
-async def ended(name):
-    """Wait until all threads of a name have ended."""
-    for thread in threading.enumerate():
-        if thread.name.startswith(name):
-            await asyncio.to_thread(thread.join, 10)
-            assert not thread.is_alive()
-
-
 async def test_threads_are_used_again_and_end_with_their_owner():
     """As many as calls overlap; idle ones end at once, busy ones when they are done."""
     end, calls = threading.Event(), threads.Threads("test of threads")
@@ -242,7 +242,7 @@ def test_a_call_within_a_time():
     ],
 )
 def test_scans(fn, count):
-    """All rows, in whatever form they are yielded; of batches speaks the contract of all sources."""
+    """All rows, in whatever form they are yielded; test_sources has how they are batched."""
     source = function(fn, scan=True)
     source.check(SCHEMA, (), Secrets())
     batches = run(scanned(source, SCHEMA))

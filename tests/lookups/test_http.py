@@ -78,9 +78,14 @@ def paged(pages, following):
     return handler
 
 
-def up_to(last, base=""):
-    """Name the page after one, but for the last."""
-    return lambda request, page: f"{base and request.url.origin()}/p?page={page + 1}" if page < last else None
+def up_to(last, *, absolute=False):
+    """Name the page after one, with the host or without; the last has none."""
+
+    def following(request, page):
+        base = request.url.origin() if absolute else ""
+        return f"{base}/p?page={page + 1}" if page < last else None
+
+    return following
 
 
 ROW = {"sku": "a", "price": 1}
@@ -106,7 +111,8 @@ ANSWERS = [
     (encoded(gzip.compress(TEXT), "gzip"), {}, ONE),
     (encoded(gzip.compress(TEXT[:9]) + gzip.compress(TEXT[9:]), "x-gzip"), {}, ONE),
     (redirecting(lambda request: "/there"), {}, ONE),
-    *((paged([[1, 1], [1], []], up_to(2, base)), PAGES, ONE * 3) for base in ("", "absolute")),
+    (paged([[1, 1], [1], []], up_to(2)), PAGES, ONE * 3),
+    (paged([[1, 1], [1], []], up_to(2, absolute=True)), PAGES, ONE * 3),
 ]
 
 
@@ -211,11 +217,12 @@ def test_keys_in_a_body():
 def test_headers_are_sent_with_their_secrets():
     """The user's own win over ours."""
     own = {"Authorization": "Bearer ${TOKEN}", "accept": "application/x", "User-Agent": "me"}
-    for headers, wanted in ((own, ["Bearer s3cret", "application/x", "me"]), ({}, ["application/json"])):
-        _, seen = ask(answering([]), secrets=Secrets({"TOKEN": "s3cret"}), headers=headers)
-        sent = {name.lower(): value for name, value in seen.headers[0].items()}
-        names = ("authorization", "accept", "user-agent") if headers else ("accept",)
-        assert ([sent[name] for name in names], sent["accept-encoding"]) == (wanted, "gzip")
+    _, seen = ask(answering([]), secrets=Secrets({"TOKEN": "s3cret"}), headers=own)
+    sent = {name.lower(): value for name, value in seen.headers[0].items()}
+    assert sent["authorization"] == "Bearer s3cret"
+    assert (sent["accept"], sent["user-agent"]) == ("application/x", "me")
+    _, seen = ask(answering([]))
+    assert (seen.headers[0]["Accept"], seen.headers[0]["Accept-Encoding"]) == ("application/json", "gzip")
 
 
 def test_retry_after():
