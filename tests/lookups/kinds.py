@@ -21,6 +21,7 @@ from millrace.limits.secrets import Secrets
 from millrace.lookups.database import database
 from millrace.lookups.function import function
 from millrace.lookups.http import http
+from tests.lookups.asking_sources import ended
 from tests.lookups.test_json_rows import as_json
 from tests.lookups.web import serving
 from tests.postgres import SECRET, Postgres
@@ -86,9 +87,7 @@ class Kind:
             with self._server.connect() as connection:
                 while connection.execute(f"{busy} AND pid <> pg_backend_pid()").fetchone() != (0,):
                     await asyncio.sleep(0.02)
-        for thread in threading.enumerate():
-            if thread.name.startswith(("database ", "function ")):
-                await asyncio.to_thread(thread.join)
+        await ended("database ", "function ")
 
     def table(self, rows: list[Row], *, hangs: bool = False) -> tuple[str, str]:
         """Make a table or a view in the database; return the URL and the name."""

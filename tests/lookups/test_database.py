@@ -27,7 +27,7 @@ from millrace.lookups.database import database
 from millrace.lookups.database_session import DatabaseSession
 from millrace.lookups.source import Refused
 from tests.limits.running import run
-from tests.lookups.asking_sources import failing, fetched, keys_of, refusal
+from tests.lookups.asking_sources import ended, failing, fetched, keys_of, refusal
 from tests.lookups.kinds import DATABASES, PAIR, PAIRS
 
 X = pa.schema([("x", pa.int64())])
@@ -99,11 +99,8 @@ async def test_sqlite_is_interrupted_where_a_statement_begins_too_late(tmp_path)
     finally:
         over.set()
         await session.close()
-        for thread in threading.enumerate():
-            if thread.name == "database slowly":
-                await asyncio.to_thread(thread.join, 20)
-                assert not thread.is_alive()
         sa.event.remove(sa.Engine, "before_cursor_execute", wait)
+    await ended("database slowly")
     assert (error.kind, error.again) == ("timeout", True)
 
 

@@ -19,7 +19,7 @@ from millrace.lookups import threads
 from millrace.lookups.function import function
 from millrace.lookups.source import Refused
 from tests.limits.running import run
-from tests.lookups.asking_sources import fetched, keys_of, refusal, scanned
+from tests.lookups.asking_sources import ended, fetched, keys_of, refusal, scanned
 
 SCHEMA = pa.schema([("sku", pa.string()), ("price", pa.int64())])
 SKU = ("sku",)
@@ -35,14 +35,6 @@ def ask(fn, keys=("a",), schema=SCHEMA, bound=SKU, by=fetched, **settings):
 def refused(fn, keys=("a",), **settings) -> Refused:
     """Ask a function once, in vain."""
     return ask(fn, keys, by=lambda *given: refusal(fetched(*given)), **settings)
-
-
-async def ended(name):
-    """Wait until all threads of a name have ended."""
-    for thread in threading.enumerate():
-        if thread.name.startswith(name):
-            await asyncio.to_thread(thread.join, 10)
-            assert not thread.is_alive()
 
 
 def generated(sku="a"):
