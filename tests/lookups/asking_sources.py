@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -9,6 +11,7 @@ import pyarrow as pa
 
 from millrace.limits.secrets import Secrets
 from millrace.lookups.source import Refused
+from tests.limits.running import PATIENCE
 
 
 def keys_of(schema: pa.Schema, columns: tuple[str, ...], rows: list[dict[str, Any]]) -> pa.RecordBatch:
@@ -50,6 +53,14 @@ async def refusal(work: Awaitable[Any]) -> Refused:
     except Refused as refused:
         return refused
     raise AssertionError(f"it was answered: {returned}")
+
+
+async def ended(*names: str) -> None:
+    """Wait until all threads have ended whose names begin with these."""
+    for thread in threading.enumerate():
+        if thread.name.startswith(names):
+            await asyncio.to_thread(thread.join, PATIENCE)
+            assert not thread.is_alive(), thread.name
 
 
 def failing(call: Callable[[], Any], kind: type[Exception]) -> str:

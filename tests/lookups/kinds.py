@@ -7,28 +7,33 @@ import datetime as dt
 import json
 import sqlite3
 import threading
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, closing, contextmanager
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
+import pyarrow as pa
 from aiohttp import web
 
 from millrace.limits.secrets import Secrets
 from millrace.lookups.database import database
 from millrace.lookups.function import function
 from millrace.lookups.http import http
+from tests.lookups.asking_sources import ended
 from tests.lookups.test_json_rows import as_json
 from tests.lookups.web import serving
 from tests.postgres import SECRET, Postgres
 
-KINDS = ("http", "function", "coroutine", "sqlite", "postgresql")
+DATABASES = ("sqlite", "postgresql")
+KINDS = ("http", "function", "coroutine", *DATABASES)
 SLOW = 13
 """The key of which a hanging source never has an answer."""
 
 Row = dict[str, Any]
+PAIR = pa.schema([("x", pa.int64()), ("y", pa.string()), ("v", pa.int64())])
+PAIRS: list[Row] = [{"x": n % 100, "y": f"y{n % 7}", "v": n} for n in range(1000)]
 TYPES = {
     bool: "boolean",
     int: "bigint",
@@ -37,7 +42,9 @@ TYPES = {
     str: "text",
     bytes: "bytea",
     dt.date: "date",
+    dt.datetime: "timestamptz",
 }
+"""Of PostgreSQL."""
 
 
 class Kind:
@@ -70,10 +77,8 @@ class Kind:
             case "function" | "coroutine":
                 with _called(rows, bound, hangs=hangs, later=self.name == "coroutine") as called:
                     yield function(called, scan=not bound, **terms)
-            case "sqlite":
-                yield database(*self._in_sqlite(rows, hangs=hangs), **terms)
             case _:
-                yield database(*self._in_postgres(rows, hangs=hangs), **terms)
+                yield database(*self.table(rows, hangs=hangs), **terms)
 
     async def settled(self) -> None:
         """Wait until nobody works any more on what nobody waits for."""
@@ -82,9 +87,11 @@ class Kind:
             with self._server.connect() as connection:
                 while connection.execute(f"{busy} AND pid <> pg_backend_pid()").fetchone() != (0,):
                     await asyncio.sleep(0.02)
-        for thread in threading.enumerate():
-            if thread.name.startswith(("database ", "function ")):
-                await asyncio.to_thread(thread.join)
+        await ended("database ", "function ")
+
+    def table(self, rows: list[Row], *, hangs: bool = False) -> tuple[str, str]:
+        """Make a table or a view in the database; return the URL and the name."""
+        return (self._in_sqlite if self.name == "sqlite" else self._in_postgres)(rows, hangs=hangs)
 
     def _in_sqlite(self, rows: list[Row], *, hangs: bool) -> tuple[str, str]:
         path = self._folder / f"{uuid4().hex}.db"
@@ -101,11 +108,8 @@ class Kind:
         assert self._server is not None
         name = f"rows_{uuid4().hex}"
         view = f"hanging_{uuid4().hex}"
-        values = {
-            column: next((row[column] for row in rows if row[column] is not None), 0) for column in rows[0]
-        }
         with self._server.connect() as connection:
-            columns = ", ".join(f"{column} {_sql_type(value)}" for column, value in values.items())
+            columns = ", ".join(f"{column} {_sql_type(value)}" for column, value in rows[0].items())
             connection.execute(f"CREATE TABLE {name} ({columns})")
             places = ", ".join(["%s"] * len(rows[0]))
             with connection.cursor() as cursor:
@@ -119,9 +123,7 @@ class Kind:
 
 
 def _sql_type(value: object) -> str:
-    if isinstance(value, dt.datetime):
-        return "timestamp" if value.tzinfo is None else "timestamptz"
-    return TYPES[type(value)]
+    return "timestamp" if getattr(value, "tzinfo", value) is None else TYPES[type(value)]
 
 
 def _as_sent(value: object) -> object:
@@ -171,8 +173,7 @@ def _called(
             await asyncio.Event().wait()
         return plain(*given)
 
-    made: Callable[..., Iterator[Row] | list[Row] | Awaitable[Any]] = waiting if later else blocking
     try:
-        yield made
+        yield waiting if later else blocking
     finally:
         end.set()

@@ -33,18 +33,18 @@ class TableSource:
         terms: On which it may be asked.
         refuse: Returns what to raise for an attempt: it gets the key and how often it was asked before.
         generous: It returns all rows whatever it is asked for.
-        before: Awaited before each answer.
+        before: Awaited before each answer, with the keys that were asked for.
         chunk: Rows in a batch of a scan.
-        breaks: A scan fails after so many batches, every time.
+        breaks: After so many batches the first scan fails, the second, and so on; later ones are whole.
     """
 
     table: pa.Table
     terms: Terms = field(default_factory=Terms)
     refuse: Callable[[Key, int], Refused | None] = lambda key, before: None
     generous: bool = False
-    before: Callable[[], Any] | None = None
+    before: Callable[[list[Key]], Any] | None = None
     chunk: int = 3
-    breaks: int | None = None
+    breaks: list[int] = field(default_factory=list)
     kind: str = "function"
     secrets: tuple[str, ...] = ()
     can_scan: bool = True
@@ -79,7 +79,7 @@ class _Session:
         source.asked.update(wanted)
         source.requests.append(wanted)
         if source.before is not None:
-            await source.before()
+            await source.before(wanted)
         for key, times in zip(wanted, before, strict=True):
             refused = source.refuse(key, times)
             if refused is not None:
@@ -89,8 +89,9 @@ class _Session:
         return self._batch(self._rows.filter(pa.array(keep, pa.bool_())))
 
     async def scan(self) -> AsyncIterator[pa.RecordBatch]:
+        end = self._source.breaks.pop(0) if self._source.breaks else None
         for number, low in enumerate(range(0, self._rows.num_rows, self._source.chunk)):
-            if number == self._source.breaks:
+            if number == end:
                 raise Refused("broken", "the connection is gone", again=True)
             yield self._batch(self._rows.slice(low, self._source.chunk))
 

@@ -6,6 +6,7 @@ import asyncio
 import datetime as dt
 import threading
 import types
+from contextlib import suppress
 from decimal import Decimal
 
 import pandas as pd
@@ -18,33 +19,34 @@ from millrace.lookups import threads
 from millrace.lookups.function import function
 from millrace.lookups.source import Refused
 from tests.limits.running import run
-from tests.lookups.asking_sources import fetched, keys_of, refusal, scanned
+from tests.lookups.asking_sources import ended, fetched, keys_of, refusal, scanned
 
 SCHEMA = pa.schema([("sku", pa.string()), ("price", pa.int64())])
 SKU = ("sku",)
 ROW = {"sku": "a", "price": 1}
 
 
-def ask(fn, keys=("a",), schema=SCHEMA, bound=SKU, **settings):
+def ask(fn, keys=("a",), schema=SCHEMA, bound=SKU, by=fetched, **settings):
     """Ask a function once."""
     given = [key if isinstance(key, dict) else {bound[0]: key} for key in keys]
-    return run(fetched(function(fn, **settings), schema, bound, given))
+    return run(by(function(fn, **settings), schema, bound, given))
 
 
 def refused(fn, keys=("a",), **settings) -> Refused:
     """Ask a function once, in vain."""
-    given = [{"sku": key} for key in keys]
-    return run(refusal(fetched(function(fn, **settings), SCHEMA, SKU, given)))
+    return ask(fn, keys, by=lambda *given: refusal(fetched(*given)), **settings)
 
 
-def generated(sku):
+def generated(sku="a"):
     yield ROW
     yield [ROW, ("a", 2)]
     yield pa.table({"sku": ["a"], "price": pa.array([3], pa.int8())})
+    yield None
+    yield from (("a", 4), ("a", 5))
 
 
-async def generated_later(sku):
-    for row in generated(sku):
+async def generated_later(sku="a"):
+    for row in generated():
         await asyncio.sleep(0)
         yield row
 
@@ -68,8 +70,8 @@ RETURNED = [
     (lambda sku: pd.DataFrame({"price": [1.0, None]}), [1, None]),
     (lambda sku: pd.DataFrame({"sku": pd.Categorical(["a"]), "price": [1]}), [1]),
     (lambda sku: pd.DataFrame({"sku": [], "price": []}), []),
-    (generated, [3, 1, 1, 2]),
-    (generated_later, [3, 1, 1, 2]),
+    (generated, [3, 1, 1, 2, 4, 5]),
+    (generated_later, [3, 1, 1, 2, 4, 5]),
     (later, [1]),
     (lambda sku: later(sku), [1]),
 ]
@@ -99,14 +101,6 @@ def test_keys_are_arguments():
     ]
 
 
-def test_rows_of_a_batch_need_their_key():
-    """Whose they are is not to be known otherwise, in whatever form they come."""
-    for returned in ([{"price": 1}], pa.table({"price": [1]})):
-        error = refused(lambda skus, returned=returned: returned, ["a", "b"], batch=2)
-        assert (error.kind, error.again) == ("unfit answer", False)
-        assert "'sku'" in error.message
-
-
 @pytest.mark.parametrize(
     ("returned", "said"),
     [
@@ -121,11 +115,15 @@ def test_rows_of_a_batch_need_their_key():
         (pd.DataFrame({"price": [1.5]}), "column 'price': expected bigint, got 1.5 (float)"),
         (pd.DataFrame({"prize": [1]}), "did you mean 'prize'"),
         (pa.table({"sku": [5], "price": [1]}), "column 'sku': expected string, got 5 (int)"),
+        # Of two keys: whose rows they are is not to be known.
+        ([{"price": 1}], "'sku'"),
+        (pa.table({"price": [1]}), "'sku'"),
     ],
 )
 def test_what_it_must_not_return(returned, said):
     """It is no use to call again; the message names the function and what came."""
-    error = refused(lambda sku: returned, name="prices")
+    keys = ["a", "b"] if said == "'sku'" else ["a"]
+    error = refused(lambda sku: returned, keys, name="prices", batch=len(keys))
     assert (error.kind, error.again) == ("unfit answer", False)
     assert error.message.startswith("function prices: ") and said in error.message
 
@@ -134,39 +132,37 @@ class OurError(Exception):
     pass
 
 
-def test_what_it_raises_may_pass():
-    """Its kind is the exception's; a function that knows better raises Refused itself."""
+def raising(error):
+    """Return functions that raise an error: at once, later, and after a row."""
 
     def raises(sku):
-        raise OurError("busy")
+        raise error
 
     async def raises_later(sku):
-        raise OurError("busy")
+        raise error
 
     def yields_and_raises(sku):
         yield ROW
-        raise OurError("busy")
+        raise error
 
-    for fn in (raises, raises_later, yields_and_raises):
+    return raises, raises_later, yields_and_raises
+
+
+def test_what_it_raises_may_pass():
+    """Its kind is the exception's; a function that knows better raises Refused itself."""
+    for fn in raising(OurError("busy")):
         error = refused(fn)
         assert (error.kind, error.again) == ("OurError", True)
         assert fn.__name__ in error.message and "OurError: busy" in error.message
-
-    def knows(sku):
-        raise Refused("gone", "for good", again=False, wait=3)
-
-    error = refused(knows)
-    assert (error.kind, error.again, error.wait) == ("gone", False, 3)
+    for fn in raising(Refused("gone", "for good", again=False, wait=3)):
+        error = refused(fn)
+        assert (error.kind, error.again, error.wait) == ("gone", False, 3)
 
 
 @pytest.mark.parametrize("raised", [StopIteration(), SystemExit(1), KeyboardInterrupt(), TimeoutError("own")])
 def test_exceptions_with_other_uses(raised):
     """Event loops and generators would take them for their own."""
-
-    def raises(sku):
-        raise raised
-
-    error = refused(raises)
+    error = refused(raising(raised)[0])
     assert error.again and type(raised).__name__ in error.message
 
 
@@ -187,50 +183,49 @@ async def test_calls_that_never_return_are_counted(monkeypatch):
     """Threads do not pile up without end; when the calls have returned, it goes on."""
     monkeypatch.setattr(threads, "ABANDONED", 3)
     end = threading.Event()
-    before = threading.active_count()
     session = function(lambda sku: end.wait(20) and ROW, timeout=0.1).open(SCHEMA, SKU, Secrets())
     keys = keys_of(SCHEMA, SKU, [{"sku": "a"}])
     kinds = [(await refusal(session.fetch(keys))).kind for _ in range(5)]
     end.set()
-    while session._threads._abandoned:
-        await asyncio.sleep(0.005)
-    rows = await session.fetch(keys)
+    rows = None
+    while rows is None:
+        await asyncio.sleep(0)  # until the loop has heard that they have returned
+        with suppress(Refused):
+            rows = await session.fetch(keys)
     await session.close()
     assert (kinds, rows.num_rows) == (["timeout"] * 3 + ["stuck"] * 2, 1)
-    for thread in threading.enumerate():
-        if thread.name.startswith("function "):
-            thread.join(10)
-    assert threading.active_count() <= before
+    await ended("function ")
 
 
-async def test_threads_are_used_again():
-    """As many as calls overlap, and all end with the session."""
-    session = function(lambda sku: {"price": threading.get_ident()}).open(SCHEMA, SKU, Secrets())
-    keys = keys_of(SCHEMA, SKU, [{"sku": "a"}])
-    seen = {(await session.fetch(keys)).column("price")[0].as_py() for _ in range(20)}
-    await session.close()
-    assert len(seen) == 1
+async def test_threads_are_used_again_and_end_with_their_owner():
+    """As many as calls overlap; idle ones end at once, busy ones when they are done."""
+    end, calls = threading.Event(), threads.Threads("test of threads")
+    seen = {await calls.run(threading.current_thread) for _ in range(20)}
+    assert [thread.daemon for thread in seen] == [True]  # a process that ends does not wait for them
+    busy = asyncio.create_task(calls.run(lambda: end.wait(20)))
+    await asyncio.sleep(0)
+    calls.close()
+    end.set()
+    assert await busy
+    await ended("test of threads")
 
 
-def rows_in_turn():
-    yield ROW
-    yield [ROW] * 3
-    yield pa.table({"sku": ["a"] * 2, "price": [1, 2]})
-    yield None
-    for i in range(5):
-        yield ("a", i)
-
-
-async def rows_in_turn_later():
-    for rows in rows_in_turn():
-        yield rows
+def test_a_call_within_a_time():
+    """It returns, raises, or is left alone."""
+    assert threads.within(10, lambda: 5) == 5
+    with pytest.raises(KeyError, match="x"):
+        threads.within(10, lambda: {}["x"])
+    end = threading.Event()
+    with pytest.raises(TimeoutError, match="not done within"):
+        threads.within(0.02, lambda: end.wait(20))
+    end.set()
 
 
 @pytest.mark.parametrize(
     ("fn", "count"),
     [
-        (rows_in_turn, 11),
-        (rows_in_turn_later, 11),
+        (generated, 6),
+        (generated_later, 6),
         (lambda: [ROW] * 7, 7),
         (lambda: pa.table({"sku": ["a"], "price": [1]}), 1),
         (lambda: pd.DataFrame({"sku": ["a"], "price": [1]}), 1),
@@ -238,19 +233,18 @@ async def rows_in_turn_later():
         (lambda: iter([[ROW], [ROW]]), 2),
     ],
 )
-def test_scans(fn, count, monkeypatch):
-    """All rows, in whatever form they are yielded, in batches of about a size."""
-    monkeypatch.setattr("millrace.lookups.function.SCAN_ROWS", 4)
+def test_scans(fn, count):
+    """All rows, in whatever form they are yielded; test_sources has how they are batched."""
     source = function(fn, scan=True)
     source.check(SCHEMA, (), Secrets())
     batches = run(scanned(source, SCHEMA))
     assert sum(batch.num_rows for batch in batches) == count
     assert all(batch.schema == SCHEMA for batch in batches)
-    assert len(batches) >= min(count, 11) // 7
 
 
-def test_a_scan_that_fails_says_so():
-    """After what came before; its generator is closed."""
+@pytest.mark.parametrize("is_left", [False, True])
+async def test_the_generator_of_a_scan_is_closed(is_left):
+    """Where it fails, which is told after what came before, and where nobody reads on."""
     ended = []
 
     def fails():
@@ -260,26 +254,15 @@ def test_a_scan_that_fails_says_so():
         finally:
             ended.append(True)
 
-    async def work():
-        session = function(fails, scan=True).open(SCHEMA, (), Secrets())
-        batches = session.scan()
-        first = await anext(batches)
-        error = await refusal(anext(batches))
-        await session.close()
-        return first.num_rows, error.kind
-
-    assert run(work()) == (20_000, "OurError")
-    assert ended == [True]
-
-    async def leaves():
-        session = function(fails, scan=True).open(SCHEMA, (), Secrets())
-        batches = session.scan()
-        await anext(batches)
+    session = function(fails, scan=True).open(SCHEMA, (), Secrets())
+    batches = session.scan()
+    assert (await anext(batches)).num_rows == 20_000
+    if is_left:
         await batches.aclose()
-        await session.close()
-
-    run(leaves())
-    assert ended == [True, True]
+    else:
+        assert (await refusal(anext(batches))).kind == "OurError"
+    await session.close()
+    assert ended == [True]
 
 
 def test_declarations_are_checked():
@@ -288,25 +271,21 @@ def test_declarations_are_checked():
         function(5)
     with pytest.raises(OptionError, match="scan is 1"):
         function(later, scan=1)
-    with pytest.raises(InputError, match="is no scan"):
-        function(later).check(SCHEMA, (), Secrets())
-    with pytest.raises(InputError, match="takes no keys"):
-        function(rows_in_turn, scan=True).check(SCHEMA, SKU, Secrets())
-    assert function(later).describe() == "function later"
-    assert function(later).secrets == ()
-
-
-def _scaled(factor):
-    return lambda sku: {"price": factor}
+    for how, columns, problem in (({}, (), "is no scan"), ({"scan": True}, SKU, "takes no keys")):
+        with pytest.raises(InputError, match=problem):
+            function(later, **how).check(SCHEMA, columns, Secrets())
+    assert (function(later).describe(), function(later).secrets) == ("function later", ())
 
 
 def test_its_identity_changes_with_its_code():
     """And with what it has captured; equal functions of two processes have equal identities."""
-    assert function(_scaled(2)).identity == function(_scaled(2)).identity
-    assert function(_scaled(2)).identity != function(_scaled(3)).identity
-    assert function(lambda sku: None, name="f").identity != function(lambda sku: [], name="f").identity
+
+    def scaled(factor):
+        return function(lambda sku: {"price": factor}).identity
+
     lock = threading.Lock()
-    assert function(_scaled(lock)).identity != function(_scaled(lock)).identity
+    assert scaled(2) == scaled(2) and scaled(2) != scaled(3) and scaled(lock) != scaled(lock)
+    assert function(lambda sku: None, name="f").identity != function(lambda sku: [], name="f").identity
 
 
 MODULE = """

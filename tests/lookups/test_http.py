@@ -29,66 +29,97 @@ SKU = ("sku",)
 PAIR = pa.schema([("x", pa.string()), ("y", pa.int64())])
 
 
-def ask(handler, path="/price/{sku}", keys=("a",), schema=PRICES, bound=SKU, secrets=None, **settings_of):
-    """Ask a service once; return the rows and what the service has seen."""
-    given_keys = [key if isinstance(key, dict) else {bound[0]: key} for key in keys]
+def ask(handler, path="/price/{sku}", keys=("a",), schema=PRICES, bound=SKU, secrets=None, by=fetched, **how):
+    """Ask a service once; return what came of it and what the service has seen."""
+    keys = [key if isinstance(key, dict) else {bound[0]: key} for key in keys]
 
     async def work():
         async with serving(handler) as seen:
-            source = http(seen.url + path, **settings_of)
-            return await fetched(source, schema, bound, given_keys, secrets), seen
+            return await by(http(seen.url + path, **how), schema, bound, keys, secrets), seen
 
     return run(work())
 
 
-def refused(handler, path="/price/{sku}", keys=("a",), schema=PRICES, bound=SKU, secrets=None, **settings_of):
+def refused(handler, **how):
     """Ask a service once, in vain."""
-    given_keys = [{bound[0]: key} for key in keys]
-
-    async def work():
-        async with serving(handler) as seen:
-            source = http(seen.url + path, **settings_of)
-            return await refusal(fetched(source, schema, bound, given_keys, secrets))
-
-    return run(work())
+    return ask(handler, by=lambda *given: refusal(fetched(*given)), **how)[0]
 
 
-def test_one_object_is_one_row():
-    """The simplest service: a URL for each key, an object for each answer."""
-    rows, seen = ask(answering({"sku": "a", "price": 12.34, "more": []}))
-    assert rows.to_pylist() == [{"sku": "a", "price": Decimal("12.34")}]
-    assert seen.asked == ["/price/a"]
-    assert seen.headers[0]["Accept"] == "application/json"
+def encoded(body, coding, status=200):
+    """Answer with a body that says that it is encoded."""
+
+    async def handler(request):
+        return web.Response(body=body, status=status, headers={"Content-Encoding": coding})
+
+    return handler
 
 
-def test_rows_are_where_their_path_says():
-    """An array of objects in an envelope; rows without the key have the one that was asked for."""
-    answer = {"items": [{"cost": {"amount": "1.50"}}, {"cost": {"amount": 2}}]}
-    for path in ("$.items", "$.items[*]", "$.items[?@.cost]", "$..items[*]"):
-        rows, _ = ask(answering(answer), rows=path, keys=["ä/b"], columns={"price": "cost.amount"})
-        assert rows.column("sku").to_pylist() == ["ä/b"] * 2, path
-        assert rows.column("price").to_pylist() == [Decimal("1.50"), Decimal("2.00")], path
+def redirecting(to):
+    """Send every path but /there elsewhere."""
+
+    async def handler(request):
+        if request.path == "/there":
+            return web.json_response(ROW)
+        raise web.HTTPFound(to(request))
+
+    return handler
 
 
-def test_columns_can_be_read_from_arrays():
-    """Rows that are arrays are read by position; a path to several values fills an array column."""
-    schema = pa.schema([("sku", pa.string()), ("tags", pa.list_(pa.field("element", pa.string())))])
-    answer = [["a", [{"name": "x"}, {"name": "y"}]], ["b", []]]
-    rows, _ = ask(answering(answer), schema=schema, columns={"sku": "[0]", "tags": "$[1][*].name"})
-    assert rows.to_pylist() == [{"sku": "a", "tags": ["x", "y"]}, {"sku": "b", "tags": []}]
+def paged(pages, following):
+    """Serve pages by the parameter ``page``; others are not there."""
+
+    async def handler(request):
+        page = int(request.query.get("page", 0))
+        if page not in range(len(pages)):
+            return web.Response(status=404)
+        rows = [{"sku": "a", "price": price} for price in pages[page]]
+        return web.json_response({"items": rows, "next": following(request, page)})
+
+    return handler
 
 
-@pytest.mark.parametrize(("status", "text"), [(404, "no"), (204, ""), (200, "null"), (200, "[]")])
-def test_no_rows(status, text):
-    """A key that the service does not know has no rows, however it says so."""
-    rows, _ = ask(answering(text, status))
-    assert rows.num_rows == 0
+def up_to(last, *, absolute=False):
+    """Name the page after one, with the host or without; the last has none."""
+
+    def following(request, page):
+        base = request.url.origin() if absolute else ""
+        return f"{base}/p?page={page + 1}" if page < last else None
+
+    return following
 
 
-def test_what_means_missing_can_be_chosen():
-    """Other statuses than 404 may say that there is nothing, and 404 may be an error."""
-    assert ask(answering("gone", 410), missing=(404, 410))[0].num_rows == 0
-    assert refused(answering("no", 404), missing=()).kind == "HTTP 404"
+ROW = {"sku": "a", "price": 1}
+TEXT = json.dumps(ROW).encode()
+ONE = [{"sku": "a", "price": Decimal("1.00")}]
+ITEMS = answering({"items": [{"cost": {"amount": "1.00"}}, {"cost": {"amount": 1}}]})
+PATHS = ("$.items", "$.items[*]", "$.items[?@.cost]", "$..items[*]")
+PAGES = {"rows": "$.items", "next": "$.next"}
+TAGS = pa.schema([("sku", pa.string()), ("tags", pa.list_(pa.field("element", pa.string())))])
+ARRAYS = answering([["a", [{"name": "x"}, {"name": "y"}]], ["b", []]])
+# What the service does, how it is asked, and the rows that come.
+ANSWERS = [
+    (answering({**ROW, "more": []}), {}, ONE),
+    *((ITEMS, {"rows": path, "columns": {"price": "cost.amount"}}, ONE * 2) for path in PATHS),
+    (
+        ARRAYS,
+        {"schema": TAGS, "columns": {"sku": "[0]", "tags": "$[1][*].name"}},
+        [{"sku": "a", "tags": ["x", "y"]}, {"sku": "b", "tags": []}],
+    ),
+    *((answering(*each), {}, []) for each in [("no", 404), ("", 204), ("null",), ("[]",)]),
+    (answering("gone", 410), {"missing": (404, 410)}, []),
+    (answering({}), {"rows": "$.items", "absent": "null"}, []),
+    (encoded(gzip.compress(TEXT), "gzip"), {}, ONE),
+    (encoded(gzip.compress(TEXT[:9]) + gzip.compress(TEXT[9:]), "x-gzip"), {}, ONE),
+    (redirecting(lambda request: "/there"), {}, ONE),
+    (paged([[1, 1], [1], []], up_to(2)), PAGES, ONE * 3),
+    (paged([[1, 1], [1], []], up_to(2, absolute=True)), PAGES, ONE * 3),
+]
+
+
+@pytest.mark.parametrize(("handler", "how", "rows"), ANSWERS)
+def test_what_answers_come_to(handler, how, rows):
+    """Objects and arrays, where paths say, packed, elsewhere on the host or in pages; missing has no rows."""
+    assert ask(handler, **how)[0].to_pylist() == rows
 
 
 KEY_TEXTS = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=6)
@@ -130,10 +161,21 @@ def test_the_rule_on_encoding_keeps_keys_whole(monkeypatch):
     assert read_back(["a/b", "a&r=2"]) == [(None, "a/b"), ("a&r=2", "a")]
 
 
-@pytest.mark.parametrize("key", [".", ".."])
-def test_a_key_may_be_dots_within_a_step(key):
-    """There it is no other address."""
-    assert ask(answering([]), "/price/x{sku}", keys=[key])[0].num_rows == 0
+@pytest.mark.parametrize(
+    ("path", "keys", "how", "asked"),
+    [
+        ("/price/x{sku}", ["."], {}, "/price/x."),
+        ("/price/x{sku}", [".."], {}, "/price/x.."),
+        ("/price?sku={sku}", [""], {}, "/price?sku="),
+        ("/?x={sku}", ["a,", "b"], {"batch": 10, "separator": "|"}, "/?x=a,|b"),
+        ("/?y={y}&x={x}", [{"x": "a", "y": 1}, {"x": "b", "y": 2}], {"batch": 2}, "/?y=1,2&x=a,b"),
+    ],
+)
+def test_keys_in_a_url(path, keys, how, asked):
+    """Dots and nothing where they are no other address; several are joined, in one order for all columns."""
+    pair = {"schema": PAIR, "bound": ("x", "y")} if isinstance(keys[0], dict) else {}
+    _, seen = ask(answering([]), path, keys, **pair, **how)
+    assert [unquote(each) for each in seen.asked] == [asked]
 
 
 KEYS = [
@@ -158,57 +200,29 @@ def test_keys_of_every_type(kind, key, text):
     assert rows.column("k").equals(pa.array([key], kind))
 
 
-def test_several_keys_in_a_url():
-    """With a batch they are joined, each encoded; of several columns in the same order."""
-    rows, seen = ask(
-        answering([{"x": "a,", "y": 1}]), "/?x={x}&y={y}", [{"x": "a,", "y": 1}, {"x": "b", "y": 2}], PAIR,
-        ("x", "y"), batch=10, separator="|",
-    )  # fmt: skip
-    assert rows.to_pylist() == [{"x": "a,", "y": 1}]
-    assert unquote(seen.asked[0]) == "/?x=a,|b&y=1|2"
-
-
 def test_keys_in_a_body():
     """A text that is the column alone becomes the key, or all keys; numbers stay numbers."""
     schema = pa.schema([("k", pa.decimal128(20, 2)), ("v", pa.int64())])
     body = {"where": {"k": "{k}"}, "text": "k is {k}", "max": 5, "list": ["{k}"], "token": "${TOKEN}"}
-    secrets = Secrets({"TOKEN": "s3cret"})
-    _, seen = ask(
-        answering([]),
-        "/q",
-        [Decimal("123456789012345678.90")],
-        schema,
-        ("k",),
-        secrets,
-        method="POST",
-        body=body,
-    )
-    number = 123456789012345678.9
-    assert seen.bodies == [
-        {
-            "where": {"k": number},
-            "text": "k is 123456789012345678.90",
-            "max": 5,
-            "list": [number],
-            "token": "s3cret",
-        }
-    ]
+    how = {"schema": schema, "bound": ("k",), "method": "POST", "secrets": Secrets({"TOKEN": "s3cret"})}
+    _, seen = ask(answering([]), "/q", [Decimal("123456789012345678.90")], body=body, **how)
+    number, text = 123456789012345678.9, "k is 123456789012345678.90"
+    filled = {"where": {"k": number}, "text": text, "max": 5, "list": [number], "token": "s3cret"}
+    assert seen.bodies == [filled]
     assert seen.headers[0]["Content-Type"] == "application/json"
-    keys = [{"k": Decimal(1)}, {"k": Decimal("2.5")}]
-    _, seen = ask(answering([]), "/q", keys, schema, ("k",), method="POST", body={"k": "{k}"}, batch=2)
+    _, seen = ask(answering([]), "/q", [Decimal(1), Decimal("2.5")], body={"k": "{k}"}, batch=2, **how)
     assert seen.bodies == [{"k": [1.0, 2.5]}]
 
 
 def test_headers_are_sent_with_their_secrets():
     """The user's own win over ours."""
-    headers = {"Authorization": "Bearer ${TOKEN}", "accept": "application/x", "User-Agent": "me"}
-    _, seen = ask(answering([]), secrets=Secrets({"TOKEN": "s3cret"}), headers=headers)
+    own = {"Authorization": "Bearer ${TOKEN}", "accept": "application/x", "User-Agent": "me"}
+    _, seen = ask(answering([]), secrets=Secrets({"TOKEN": "s3cret"}), headers=own)
     sent = {name.lower(): value for name, value in seen.headers[0].items()}
-    assert (sent["authorization"], sent["accept"], sent["user-agent"]) == (
-        "Bearer s3cret",
-        "application/x",
-        "me",
-    )
+    assert sent["authorization"] == "Bearer s3cret"
+    assert (sent["accept"], sent["user-agent"]) == ("application/x", "me")
+    _, seen = ask(answering([]))
+    assert (seen.headers[0]["Accept"], seen.headers[0]["Accept-Encoding"]) == ("application/json", "gzip")
 
 
 def test_retry_after():
@@ -233,30 +247,12 @@ async def test_nobody_there():
     assert (error.kind, error.again) == ("connection", True)
 
 
-def test_an_envelope_without_rows():
-    """Is an error, unless what is absent is null."""
-    assert ask(answering({}), rows="$.items", absent="null")[0].num_rows == 0
-
-
 def test_a_long_answer_is_cut_off():
     """It is not read to its end, packed or not."""
-    long = json.dumps([{"sku": "a", "price": 1}] * 5000)
-
-    async def packed(request):
-        return web.Response(body=gzip.compress(long.encode()), headers={"Content-Encoding": "gzip"})
-
-    for handler in (answering(long), packed):
+    long = json.dumps([ROW] * 5000)
+    for handler in (answering(long), encoded(gzip.compress(long.encode()), "gzip")):
         assert refused(handler, max_bytes=10_000).kind == "too large"
         assert ask(handler, max_bytes=len(long))[0].num_rows == 5000
-
-
-def encoded(body, coding, status=200):
-    """Answer with a body that says that it is encoded."""
-
-    async def handler(request):
-        return web.Response(body=body, status=status, headers={"Content-Encoding": coding})
-
-    return handler
 
 
 @pytest.mark.parametrize("status", [200, 500])
@@ -272,28 +268,6 @@ def test_an_answer_that_unpacks_to_gigabytes_takes_no_memory(status):
     assert peak < 16 << 20
 
 
-def test_only_what_was_asked_for_is_unpacked():
-    """One gzip, of one member or several; a second layer, another coding and damaged ones are refused."""
-    text = json.dumps({"sku": "a", "price": 1}).encode()
-    _, seen = ask(encoded(gzip.compress(text), "gzip"))
-    assert seen.headers[0]["Accept-Encoding"] == "gzip"
-    assert ask(encoded(gzip.compress(text[:9]) + gzip.compress(text[9:]), "x-gzip"))[0].num_rows == 1
-    for body, coding in [
-        (gzip.compress(gzip.compress(text)), "gzip, gzip"),
-        (text, "br"),
-        (text, "gzip"),
-        (gzip.compress(text)[:-9], "gzip"),
-    ]:
-        assert refused(encoded(body, coding)).kind == "malformed answer", coding
-        error = refused(encoded(body, coding, 403))
-        assert (error.kind, error.again) == ("HTTP 403", False), coding
-
-
-def test_an_empty_key_asks_for_nothing_else():
-    """In the path it would ask for all prices; as a parameter it is a value like others."""
-    assert ask(answering([]), path="/price?sku={sku}", keys=[""])[1].asked == ["/price?sku="]
-
-
 def test_rows_of_one_tenant_are_not_another_ones(tmp_path):
     """Whatever tells tenants apart makes another cache: in the URL, in a header, in the body."""
     for source in (
@@ -304,59 +278,6 @@ def test_rows_of_one_tenant_are_not_another_ones(tmp_path):
         spec = IndexSpec("prices", SKU, PRICES, source, cache=tmp_path)
         one, same, other = (spec.fingerprint(Secrets({"WHO": who})) for who in ("a", "a", "b"))
         assert one == same != other
-
-
-def redirecting(to):
-    """Send every path but /there elsewhere."""
-
-    async def handler(request):
-        if request.path == "/there":
-            return web.json_response({"sku": "a", "price": 1})
-        raise web.HTTPFound(to(request))
-
-    return handler
-
-
-def test_redirects_within_a_host_are_followed():
-    """As the whole service may have moved."""
-    rows, seen = ask(redirecting(lambda request: "/there"))
-    assert rows.num_rows == 1
-    assert seen.asked == ["/price/a", "/there"]
-
-
-async def test_redirects_to_other_hosts_are_not_followed():
-    """Headers may carry credentials; another port is another service, too."""
-    async with (
-        serving(answering([])) as other,
-        serving(redirecting(lambda _: other.url + "/x?y")) as seen,
-    ):
-        error = await refusal(fetched(http(seen.url + "/{sku}"), PRICES, SKU, [{"sku": "a"}]))
-        error, asked = error, other.asked
-    assert (error.kind, error.again, asked) == ("redirect", False, [])
-
-
-def paged(pages, following):
-    """Serve pages by the parameter ``page``."""
-
-    async def handler(request):
-        page = int(request.query.get("page", 0))
-        rows = [{"sku": "a", "price": price} for price in pages[page]]
-        return web.json_response({"items": rows, "next": following(request, page)})
-
-    return handler
-
-
-def test_pages_are_followed():
-    """A long answer comes in pages, with relative or absolute addresses, to null or nothing."""
-    pages = [[1, 2], [3], []]
-    for base in ("", "{url}"):
-
-        def following(request, page, base=base):
-            return f"{base.format(url=request.url.origin())}/p?page={page + 1}" if page < 2 else None
-
-        rows, seen = ask(paged(pages, following), rows="$.items", next="$.next")
-        assert rows.column("price").to_pylist() == [1, 2, 3]
-        assert len(seen.asked) == 3
 
 
 AGAIN = (408, 425, 429, 500, 502, 503, 504)
@@ -376,13 +297,20 @@ NOWHERE = {
     5: "no text",
     "http://h:port": "no URL",
 }
-PAGES = {"rows": "$.items", "next": "$.next"}
-LONG = paged([[1] * 100] * 10, lambda request, page: f"/p?page={page + 1}" if page < 9 else None)
+LONG = paged([[1] * 100] * 10, up_to(9))
 DEEP = answering("[" * 100_000 + "]" * 100_000)
+NOT_GZIP = [
+    (gzip.compress(gzip.compress(TEXT)), "gzip, gzip"),
+    (TEXT, "br"),
+    (TEXT, "gzip"),
+    (gzip.compress(TEXT)[:-9], "gzip"),
+]
 # What a request ends in, whether it may pass, what the service does, how it is asked, and what is said.
 REFUSALS = [
     *((f"HTTP {each}", True, answering("because", each), {}, "because") for each in AGAIN),
     *((f"HTTP {each}", False, answering("because", each), {}, "") for each in FINAL),
+    ("HTTP 404", False, answering("no", 404), {"missing": ()}, ""),
+    ("HTTP 404", False, paged([[1]], up_to(1)), PAGES, ""),  # rows would be missed without a word
     *(("timeout", True, each, {"timeout": 0.2}, "") for each in (stalls, drips)),
     *(("connection", True, each, {}, "") for each in (resets, truncates)),
     *(
@@ -390,6 +318,8 @@ REFUSALS = [
         for each in ('[{"sku": "a", "pri', "<html>busy", "")
     ),
     ("malformed answer", False, DEEP, {}, "too deeply"),
+    *(("malformed answer", True, encoded(*each), {}, "") for each in NOT_GZIP),
+    *(("HTTP 403", False, encoded(*each, 403), {}, "") for each in NOT_GZIP),
     *(("unfit answer", False, answering(each), {}, said) for each, said in UNFIT.items()),
     ("unfit answer", False, answering([{"price": 1}]), {"path": "/?sku={sku}", "batch": 2}, "'sku'"),
     ("unfit answer", False, answering({"error": "no"}), {"rows": "$.items"}, "nothing at rows='$.items'"),
@@ -415,33 +345,15 @@ def test_what_a_request_ends_in(kind, again, handler, how, said):
 
 
 async def test_a_scan_is_read_page_by_page():
-    """Without placeholders a source returns everything; its limits are those of a page."""
-    pages = [[1] * 100] * 5
-    handler = paged(pages, lambda request, page: f"?page={page + 1}" if page < 4 else None)
-    async with serving(handler) as seen:
-        source = http(seen.url + "/all", rows="$.items", next="$.next", max_bytes=10_000)
-        assert source.can_scan
+    """Without placeholders a source returns everything; its limits are those of a page, and 404 is no end."""
+    async with serving(LONG) as seen:
+        source = http(seen.url + "/all", max_bytes=10_000, **PAGES)
         source.check(PRICES, (), Secrets())
         batches = await scanned(source, PRICES)
-    assert [batch.num_rows for batch in batches] == [100] * 5
+    assert [batch.num_rows for batch in batches] == [100] * 10
+    async with serving(answering("no", 404)) as seen:
+        assert (await refusal(scanned(http(seen.url + "/all"), PRICES))).kind == "HTTP 404"
     assert not http("http://host/{sku}").can_scan
-
-
-def test_only_a_key_can_be_missing():
-    """Not everything that there is, nor a page in the middle: rows would be missed without a word."""
-
-    async def everything():
-        async with serving(answering("no", 404)) as seen:
-            return await refusal(scanned(http(seen.url + "/all"), PRICES))
-
-    assert run(everything()).kind == "HTTP 404"
-
-    async def first_page(request):
-        if request.query_string:
-            return web.Response(status=404)
-        return web.json_response({"items": [{"price": 1}], "next": "?page=2"})
-
-    assert refused(first_page, rows="$.items", next="$.next").kind == "HTTP 404"
 
 
 def test_connections_are_used_again():

@@ -9,8 +9,9 @@ import socket
 import httpx
 import pyarrow as pa
 import pytest
+from aiohttp import web
 
-from millrace.errors import InputError, MillraceError, OptionError, UnsupportedType
+from millrace.errors import MillraceError
 from millrace.limits.secrets import Secrets
 from millrace.lookups import http_session
 from millrace.lookups.declared import lookup
@@ -28,6 +29,7 @@ VALUE = "s3cret/ välue+%"
     ("made", "said"),
     [
         (lambda: http(""), "expected a text"),
+        *((lambda url=url: http(url), "no host to ask") for url in ("ftp://h/{sku}", "/p/{sku}", "h/{sku}")),
         (lambda: lookup("p", SCHEMA, SKU, http("http://h/prices")), "lacks the bind column 'sku': put {sku}"),
         (lambda: lookup("p", SCHEMA, SKU, http("http://h/{skuu}")), "no bind column: did you mean 'sku'?"),
         (lambda: http("http://h/{sku"), "has a { without its counterpart at position 9"),
@@ -51,28 +53,18 @@ VALUE = "s3cret/ välue+%"
         (lambda: http("http://h/", headers={"a": "ä"}), "expected visible ASCII"),
         (lambda: http("http://h/", headers={"a": 5}), "header 'a' has a value"),
         (lambda: http("http://h/", headers={"Content-Length": "5"}), "set by the connection itself"),
+        (lambda: http("http://h/", method="PSOT"), "did you mean 'POST'"),
+        (lambda: http("http://h/", method="DELETE"), "method is 'DELETE'"),
+        (lambda: http("http://h/", missing=(4,)), "missing has 4"),
+        (lambda: http("http://h/", missing=("404",)), "missing has '404'"),
+        (lambda: http("http://h/", separator=""), "separator is ''"),
+        (lambda: http("http://h/", max_bytes=0), "max_bytes is 0"),
+        (lambda: http("http://h/", absent="nul"), "did you mean 'null'"),
     ],
 )
 def test_what_cannot_be_used(made, said):
-    """Templates, paths, headers and bodies are read when they are declared."""
-    assert said in failing(made, InputError)
-
-
-@pytest.mark.parametrize(
-    ("settings", "said"),
-    [
-        ({"method": "PSOT"}, "did you mean 'POST'"),
-        ({"method": "DELETE"}, "method is 'DELETE'"),
-        ({"missing": (4,)}, "missing has 4"),
-        ({"missing": ("404",)}, "missing has '404'"),
-        ({"separator": ""}, "separator is ''"),
-        ({"max_bytes": 0}, "max_bytes is 0"),
-        ({"absent": "nul"}, "did you mean 'null'"),
-    ],
-)
-def test_options_out_of_range(settings, said):
-    """Each is named with what it may be."""
-    assert said in failing(lambda: http("http://h/{sku}", **settings), OptionError)
+    """Templates, paths, headers, bodies and options are read when they are declared."""
+    assert said in failing(made, MillraceError)
 
 
 def checked(source, schema=SCHEMA, columns=SKU, **values):
@@ -80,36 +72,40 @@ def checked(source, schema=SCHEMA, columns=SKU, **values):
     return failing(lambda: source.check(schema, columns, Secrets(values)), MillraceError)
 
 
-def test_check_compares_template_and_columns():
-    """Every placeholder is a bind column, and every bind column has one, in the URL or the body."""
-    assert "{skuu}, which is no bind column: did you mean 'sku'" in checked(http("http://h/{sku}/{skuu}"))
-    assert "{sku}, which is no bind column: a scan has none" in checked(http("http://h/{sku}"), columns=())
-    assert "lacks the bind column 'price': put {price} into" in checked(
-        http("http://h/{sku}"), columns=("sku", "price")
-    )
+@pytest.mark.parametrize(
+    ("source", "columns", "said"),
+    [
+        (http("http://h/{sku}/{skuu}"), SKU, "{skuu}, which is no bind column: did you mean 'sku'"),
+        (http("http://h/{sku}"), (), "{sku}, which is no bind column: a scan has none"),
+        (http("http://h/{sku}"), ("sku", "price"), "lacks the bind column 'price': put {price} into"),
+        (http("http://h/{sku}", columns={"prize": "x"}), SKU, "maps column 'prize', which the lookup lacks"),
+        (http("http://h/{sku}", columns={"price": "$..x"}), SKU, "can find several values"),
+        (http("${BASE}/{sku}", check=False), SKU, "has no host to ask"),
+        (http("http:///{sku}", check=False), SKU, "has no host to ask"),
+        (http("http://h:port/{sku}", check=False), SKU, "cannot be used"),
+        (http("${NO}/{sku}", check=False), SKU, "no value for the secret ${NO}"),
+        # As of a file that was read to its end.
+        (http("http://h/{sku}", headers={"A": "${LINE}"}, check=False), SKU, "line break"),
+    ],
+)
+def test_check_compares_template_and_columns(source, columns, said):
+    """Every placeholder is a bind column, every bind column has one, and the URL has a host."""
+    text = checked(source, columns=columns, BASE="nonsense", LINE="s3cret\n")
+    assert said in text and "s3cret" not in text
+
+
+def test_what_a_check_has_nothing_against():
+    """Bind columns in URL or body, a base that is a secret, and braces that are meant."""
     both = http("http://h/{sku}", body=["{price}"], check=False, method="POST")
     both.check(SCHEMA, ("sku", "price"), Secrets())
     assert both.placeholders == ("sku", "price")
-    assert "maps column 'prize', which the lookup lacks: did you mean 'price'" in checked(
-        http("http://h/{sku}", columns={"prize": "x"})
-    )
-    assert "can find several values" in checked(http("http://h/{sku}", columns={"price": "$..x"}))
-    assert "binds column 'k'" in checked(http("http://h/{k}"), columns=("k",))
-    with pytest.raises(UnsupportedType, match="'m' has a map with keys of type int64"):
-        http("http://h/{sku}").check(
-            SCHEMA.append(pa.field("m", pa.map_(pa.int64(), pa.string()))), SKU, Secrets()
-        )
-
-
-def test_check_reads_the_url():
-    """It needs a scheme of HTTP's and a host, with its secrets in it; braces can be meant."""
-    for url in ("ftp://h/{sku}", "/price/{sku}", "h/{sku}"):
-        assert "has no host to ask" in failing(lambda url=url: http(url), InputError), url
-    for url in ("${BASE}/{sku}", "http:///{sku}"):
-        assert "has no host to ask" in checked(http(url, check=False), BASE="nonsense"), url
-    assert "cannot be used" in checked(http("http://h:port/{sku}", check=False))
     http("${BASE}/{sku}?f={{x}}", check=False).check(SCHEMA, SKU, Secrets({"BASE": "https://h:8080/v1"}))
-    assert "no value for the secret ${BASE}" in checked(http("${BASE}/{sku}", check=False))
+
+
+def test_a_map_has_texts_as_keys():
+    """As the objects of JSON do."""
+    numbered = SCHEMA.append(pa.field("m", pa.map_(pa.int64(), pa.string())))
+    assert "'m' has a map with keys of type int64" in checked(http("http://h/{sku}"), numbered)
 
 
 def test_check_connects():
@@ -157,39 +153,13 @@ async def test_requests_go_through_the_proxy(monkeypatch):
     assert near.asked == ["/a%3Ab"] and "Proxy-Authorization" not in near.headers[0]
 
 
-def test_a_secret_that_no_header_can_have():
-    """A line break at the end of a file that was read is the usual reason; the value is not shown."""
-    source = http("http://h/{sku}", headers={"Authorization": "Bearer ${TOKEN}"}, check=False)
-    text = checked(source, TOKEN="s3cret\n")
-    assert "line break" in text and "s3cret" not in text
-
-
-EVERYWHERE = {
-    "path": "/${S}/{sku}?key=${S}",
-    "headers": {"X": "Bearer ${H}"},
-    "body": {"in": "${S} and more"},
-    "method": "POST",
-}
-
-
-def everywhere(url, timeout):
-    """A source with secrets wherever they can be."""
-    settings = dict(EVERYWHERE)
-    return http(url.replace("://", "://user:${S}@") + settings.pop("path"), timeout=timeout, **settings)
-
-
 async def echoes(request):
     """Answer with everything that was sent, as an error."""
-    from aiohttp import web
-
-    text = f"{request.raw_path} {dict(request.headers)} {await request.text()}"
-    return web.Response(status=400, text=text)
+    return web.Response(status=400, text=f"{request.raw_path} {request.headers} {await request.text()}")
 
 
 async def echoes_rows(request):
     """Answer with everything that was sent, in a row of another type."""
-    from aiohttp import web
-
     return web.json_response({"sku": "a", "price": f"{request.path} {dict(request.headers)}"})
 
 
@@ -203,7 +173,13 @@ async def test_secrets_stay_hidden(handler, caplog):
     secrets = Secrets({"S": VALUE, "H": "h1dden-token"})
     caplog.set_level(logging.DEBUG)
     async with serving(handler) as seen:
-        source = everywhere(seen.url, 0.2 if handler is stalls else 10)
+        source = http(
+            seen.url.replace("://", "://user:${S}@") + "/${S}/{sku}?key=${S}",
+            headers={"X": "Bearer ${H}"},
+            body={"in": "${S} and more"},
+            method="POST",
+            timeout=0.2 if handler is stalls else 10,
+        )
         error = await refusal(fetched(source, SCHEMA, SKU, [{"sku": "a"}], secrets))
     assert seen.headers[0]["X"] == "Bearer h1dden-token"
     assert seen.bodies == [{"in": f"{VALUE} and more"}]
@@ -229,21 +205,21 @@ async def test_requests_of_others_stay_in_the_logs(caplog):
 @pytest.mark.broken_rule
 def test_the_rule_on_hosts_keeps_credentials_home(monkeypatch):
     """Without it, another host would be asked: the rule is what stands between."""
-    got = []
+    secrets, got = Secrets({"T": "s3cret"}), []
 
     async def work():
-        async with serving(answering([])) as other:
-            headers = {"Location": other.url + "/x"}
-            async with serving(answering("", 307, headers)) as seen:
-                source = http(seen.url + "/{sku}", headers={"X-Token": "${T}"})
-                secrets = Secrets({"T": "s3cret"})
-                try:
-                    await fetched(source, SCHEMA, SKU, [{"sku": "a"}], secrets)
-                finally:
-                    got.extend(each.get("X-Token") for each in other.headers)
+        async with (
+            serving(answering([])) as other,
+            serving(answering("", 307, {"Location": other.url + "/x"})) as seen,
+        ):
+            source = http(seen.url + "/{sku}", headers={"X-Token": "${T}"})
+            try:
+                await fetched(source, SCHEMA, SKU, [{"sku": "a"}], secrets)
+            finally:
+                got.extend(each.get("X-Token") for each in other.headers)
 
-    run(refusal(work()))
-    assert got == []
+    error = run(refusal(work()))
+    assert (error.kind, error.again, got) == ("redirect", False, [])
     monkeypatch.setattr(http_session, "_same_host", lambda one, other: True)
     run(work())
     assert got == ["s3cret"]

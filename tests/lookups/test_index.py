@@ -22,7 +22,6 @@ from millrace.limits.lookup_session import LookupSession
 from millrace.limits.progress import FailedKey, LookupProgress
 from millrace.limits.secrets import Secrets
 from millrace.lookups.asking import Asking
-from millrace.lookups.function import function
 from millrace.lookups.index import LookupIndex
 from millrace.lookups.index_spec import IndexSpec, OnError
 from millrace.lookups.loop import Loop
@@ -40,17 +39,20 @@ R = pa.table({"key": range(60), "a": [n * 7 % 25 for n in range(60)]})
 S = pa.table({"x": range(100), "y": range(100)})
 
 
+@pytest.fixture(autouse=True)
+def hasty(monkeypatch):
+    """A source that is busy or down is waited for, but not for long."""
+    monkeypatch.setattr("millrace.lookups.asking.FIRST_WAIT", 0.0)
+    monkeypatch.setattr("millrace.limits.breaker.FIRST_PAUSE", 0.001)
+
+
 def run(case: Case, access: dict, given: Options | None = None, chunk: int = 4) -> pa.Table:
-    """Run a block whose relations have sources, but for those with access modules alone."""
+    """Run a block; relations with access modules have no other source."""
     sources = {
         r.alias: case.tables[r.alias].combine_chunks().to_batches(max_chunksize=chunk)
         for r in case.spec.relations
-        if not any(hasattr(am, "submit") for am in access.get(r.alias, ()))
-        or any(not hasattr(am, "submit") for am in access.get(r.alias, ()))
+        if r.alias not in access
     }
-    for alias, modules in access.items():
-        if any(not hasattr(am, "submit") for am in modules):
-            sources.pop(alias, None)
     eddy = EddyRun(case.spec, sources, given, access=access)
     return pa.Table.from_batches(list(eddy.run()), case.spec.output_schema)
 
@@ -63,18 +65,21 @@ class Looked(NamedTuple):
     progress: LookupProgress
 
 
-def look_up(
-    source,
-    case: Case | None = None,
-    on_error: OnError = "fail",
-    options: Options | None = None,
-    chunk: int = 4,
-) -> Looked:
+def look_up(source, case: Case | None = None, on_error: OnError = "fail", chunk: int = 100) -> Looked:
     """Join R, or what a case has, with a source on S, by an index alone."""
     with lookups() as maker:
         index = maker.index("s", ("x",), source, on_error=on_error)
-        rows = run(case or joined(), {"s": [index]}, options, chunk)
+        rows = run(case or joined(), {"s": [index]}, chunk=chunk)
         return Looked(rows, maker.rooms["s"].failed(), maker.rooms["s"].progress())
+
+
+def at_once(number: int, work) -> None:
+    """Do something in several threads at the same time."""
+    threads = [threading.Thread(target=work, daemon=True) for _ in range(number)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(PATIENCE)
 
 
 def joined() -> Case:
@@ -97,12 +102,9 @@ def test_lookups_give_the_oracles_rows(data: st.DataObject) -> None:
         access: dict[str, list] = {}
         for alias, plan in made.items():
             for number, one in enumerate(plan.indexes):
-                terms = Terms(
-                    data.draw(st.sampled_from([1, 2, 8])), batch=data.draw(st.sampled_from([1, 2, 5]))
-                )
-                source = TableSource(
-                    case.tables[alias], terms, generous=one.generous, before=_shuffler(turns)
-                )
+                most, batch = data.draw(st.sampled_from([1, 2, 8])), data.draw(st.sampled_from([1, 2, 5]))
+                how = {"generous": one.generous, "before": _shuffler(turns)}
+                source = TableSource(case.tables[alias], Terms(most, batch=batch), **how)
                 indexes.append(source)
                 access.setdefault(alias, []).append(maker.index(f"{alias}{number}", one.columns, source))
             if alias in access and (plan.source or plan.scans):
@@ -122,7 +124,7 @@ def _shuffler(turns: list[int]):
     """Return what lets other coroutines go first, now more and now fewer of them."""
     calls = iter(range(1 << 30))
 
-    async def wait() -> None:
+    async def wait(_) -> None:
         for _ in range(turns[next(calls) % len(turns)]):
             await asyncio.sleep(0)
 
@@ -132,8 +134,7 @@ def _shuffler(turns: list[int]):
 def test_keys_are_batched_when_more_are_due_than_may_be_in_flight() -> None:
     """25 keys, 1 request at a time, 10 keys in each: 3 requests."""
     source = TableSource(S, Terms(max_in_flight=1, batch=10))
-    found = look_up(source, chunk=60).rows
-    assert multiset(found) == joined().expected()
+    assert multiset(look_up(source).rows) == joined().expected()
     assert [len(keys) for keys in source.requests] == [10, 10, 5]
 
 
@@ -141,8 +142,9 @@ def test_a_task_claims_no_more_than_it_soon_asks() -> None:
     """One request at a time: four keys are claimed ahead, and the other twenty are free for other tasks."""
     claimed: list[int] = []
 
-    async def look() -> None:
-        claimed.append(len(maker.rooms["s"]._claims))
+    async def look(_) -> None:
+        now = maker.rooms["s"].progress()
+        claimed.append(now.keys - now.done)
 
     source = TableSource(S, Terms(max_in_flight=1), before=look)
     with lookups() as maker:
@@ -151,197 +153,25 @@ def test_a_task_claims_no_more_than_it_soon_asks() -> None:
     assert len(claimed) == 25 and 2 <= max(claimed) <= 5
 
 
+def test_no_more_requests_are_begun_than_there_are_keys() -> None:
+    """However many may be under way at once."""
+    begun: list[int] = []
+
+    async def look(_) -> None:
+        begun.append(len(asyncio.all_tasks()))
+
+    look_up(TableSource(S, Terms(max_in_flight=1000), before=look))
+    assert 0 < max(begun) < 100
+
+
 def test_tasks_that_share_a_room_ask_each_key_once() -> None:
-    """Two eddies at once over the same rows: each has all results, and the source is asked 25 times."""
+    """Four eddies at once over the same rows: each has all results, and the source is asked 25 times."""
     source = TableSource(S, Terms(max_in_flight=3), before=_shuffler([0, 2, 1]))
     found: list[pa.Table] = []
     with lookups() as maker:
-
-        def task() -> None:
-            found.append(run(joined(), {"s": [maker.index("s", ("x",), source)]}))
-
-        threads = [threading.Thread(target=task) for _ in range(4)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        at_once(4, lambda: found.append(run(joined(), {"s": [maker.index("s", ("x",), source)]})))
     assert [multiset(each) for each in found] == [joined().expected()] * 4
     assert set(source.asked.values()) == {1}
-
-
-def test_a_request_is_repeated_as_often_as_the_terms_say() -> None:
-    """Keys that are refused twice come with the third attempt; no other key is asked again."""
-
-    def refuse(key: tuple[int], before: int) -> Refused | None:
-        return Refused("busy", "later", again=True, wait=0.0) if key[0] % 5 == 0 and before < 2 else None
-
-    source = TableSource(S, Terms(retries=2), refuse=refuse)
-    found, _, progress = look_up(source)
-    assert multiset(found) == joined().expected()
-    assert source.asked == {(n,): 3 if n % 5 == 0 else 1 for n in range(25)}
-    assert (progress.keys, progress.done, progress.failed) == (25, 25, 0)
-    assert (progress.requests, progress.retried) == (35, 10)
-
-
-def _refusing(again: bool) -> TableSource:
-    return TableSource(
-        S,
-        Terms(retries=1),
-        refuse=lambda key, _: Refused("HTTP 500", "no luck", again=again, wait=0.0) if key == (3,) else None,
-    )
-
-
-def test_a_key_that_fails_fails_the_query_with_its_name() -> None:
-    """The error says which lookup, which key, how often it was asked, what went wrong and what would work."""
-    source = _refusing(again=True)
-    with pytest.raises(ExecutionError, match=r"'s'.*\{\"x\": 3\}.*2 attempts.*HTTP 500.*skip"):
-        look_up(source)
-    assert source.asked[(3,)] == 2
-
-
-@pytest.mark.parametrize("on_error", ["skip", "null"])
-def test_a_source_that_is_down_fails_the_query_and_is_spared(monkeypatch, on_error: str) -> None:
-    """Rather than make a row of nulls of each key: of 25 keys with two attempts each, few are asked."""
-    monkeypatch.setattr("millrace.limits.breaker.FIRST_PAUSE", 0.001)
-    monkeypatch.setattr("millrace.limits.breaker.MOST_PROBES", 2)
-    terms = Terms(retries=1, max_in_flight=1, circuit_breaker=5)
-    source = TableSource(S, terms, refuse=lambda *_: Refused("HTTP 502", "down", again=True, wait=0.0))
-    with pytest.raises(ExecutionError, match="'s' does not answer: 7 requests in a row"):
-        look_up(source, on_error=on_error)
-    assert sum(source.asked.values()) == 7
-
-
-def test_a_source_that_comes_back_has_all_its_rows(monkeypatch) -> None:
-    """The keys that were under way are asked again, and no other is asked twice."""
-    monkeypatch.setattr("millrace.limits.breaker.FIRST_PAUSE", 0.001)
-    asked = []
-
-    def refuse(key: tuple[int], before: int) -> Refused | None:
-        asked.append(key)
-        return Refused("timeout", "down", again=True, wait=0.0) if len(asked) <= 7 else None
-
-    source = TableSource(S, Terms(retries=9, max_in_flight=2, circuit_breaker=5), refuse=refuse)
-    found = look_up(source).rows
-    assert multiset(found) == joined().expected()
-    assert len(asked) == 25 + 7
-
-
-def test_a_wait_that_a_source_asks_for_has_a_bound(monkeypatch) -> None:
-    """All tasks wait for ``max_retry_after`` at most; the failure names both."""
-    paused = []
-    monkeypatch.setattr(Client, "pause", lambda client, seconds: paused.append(seconds))
-    terms = Terms(retries=1, max_retry_after=0.02)
-    source = TableSource(S, terms, refuse=lambda *_: Refused("HTTP 429", "busy", again=True, wait=3600.0))
-    with pytest.raises(ExecutionError, match=r"asks to wait 3600 s, max_retry_after is 0.02 s"):
-        look_up(source)
-    assert set(paused) == {0.02}
-
-
-@pytest.mark.parametrize("on_error", ["skip", "null"])
-def test_a_key_that_fails_is_skipped_or_null(on_error: str) -> None:
-    """What cannot pass is asked once; skip gives its rows no match, null one of nulls; both list the key."""
-    source = _refusing(again=False)
-    expected = joined().expected()
-    found, failed, _ = look_up(source, on_error=on_error)
-    assert source.asked[(3,)] == 1
-    assert [(each.name, each.key, each.kind, each.attempts) for each in failed] == [
-        ("s", '{"x": 3}', "HTTP 500", 1)
-    ]
-    names = found.column_names
-    lost = [row for row in found.to_pylist() if row[names[2]] == 3]
-    if on_error == "skip":
-        assert not lost
-        assert found.num_rows == sum(expected.values()) - sum(v % 25 == 3 for v in R.column("a").to_pylist())
-    else:
-        assert found.num_rows == sum(expected.values())
-        assert lost
-        assert all(row[names[3]] is None for row in lost)
-
-
-def test_a_broken_source_fails_the_key_and_not_the_task() -> None:
-    """An exception that is no refusal is a failure of the keys that were asked, told with its type."""
-
-    async def crash() -> None:
-        raise ZeroDivisionError("1/0")
-
-    with pytest.raises(ExecutionError, match="ZeroDivisionError: 1/0"):
-        look_up(TableSource(S, before=crash))
-
-
-def test_an_answer_that_takes_too_long_is_a_time_out() -> None:
-    """What hangs is given up after the time-out, and asked again as often as the terms say."""
-
-    async def hang() -> None:
-        await asyncio.Event().wait()
-
-    source = TableSource(S.slice(0, 1), Terms(timeout=0.01, retries=1), before=hang)
-    case = block({"r": R.slice(0, 1), "s": S}, ["r.a = s.x"])
-    with pytest.raises(ExecutionError, match=r"2 attempts: timeout: no answer within 0\.01"):
-        look_up(source, case)
-    assert source.open_sessions == 0
-
-
-def test_answers_do_not_wait_for_slower_ones_before_them() -> None:
-    """No head-of-line blocking: while the first key hangs, the rows of all others come (section 4.1)."""
-    release = threading.Event()
-
-    class Slow(TableSource):
-        def open(self, *given):
-            session = super().open(*given)
-            plain = session.fetch
-
-            async def fetch(keys: pa.RecordBatch) -> pa.RecordBatch:
-                rows = await plain(keys)
-                if keys.column(0)[0].as_py() == 0:
-                    await asyncio.to_thread(release.wait)
-                return rows
-
-            session.fetch = fetch
-            return session
-
-    with lookups() as maker:
-        source = Slow(S, Terms(max_in_flight=2))
-        case = joined()
-        eddy = EddyRun(
-            case.spec,
-            {"r": R.to_batches()},
-            Options(online=True),
-            access={"s": [maker.index("s", ("x",), source)]},
-        )
-        rows = 0
-        for batch in eddy.run():
-            rows += batch.num_rows
-            if rows == sum(a != 0 for a in R.column("a").to_pylist()):
-                release.set()
-    assert rows == sum(case.expected().values())
-
-
-def test_a_scan_that_breaks_off_leaves_the_rest_to_the_index() -> None:
-    """Half of the table comes by the scan, the other half is looked up; there is no duplicate."""
-    source = TableSource(S)
-    with lookups() as maker:
-        broken = maker.scan("s", TableSource(S, Terms(retries=0), breaks=4))
-        good = maker.scan("s again", TableSource(S, chunk=7))
-        found = run(joined(), {"s": [maker.index("s", ("x",), source), broken, good]})
-    assert multiset(found) == joined().expected()
-    assert broken.state == "broken"
-    assert "connection is gone" in broken.why
-
-
-def test_a_scan_that_fails_at_once_is_begun_again() -> None:
-    """Nothing was returned yet, so that it can be."""
-    attempts = iter(range(10))
-
-    class Late(TableSource):
-        def open(self, *given):
-            self.breaks = 0 if next(attempts) < 2 else None
-            return super().open(*given)
-
-    with lookups() as maker:
-        scan = maker.scan("s", Late(S, Terms(retries=2)))
-        found = run(joined(), {"s": [scan]})
-    assert multiset(found) == joined().expected()
-    assert scan.state == "complete"
 
 
 @pytest.mark.broken_rule
@@ -358,14 +188,137 @@ def test_without_its_claims_keys_are_asked_twice(monkeypatch: pytest.MonkeyPatch
         test_tasks_that_share_a_room_ask_each_key_once()
 
 
+def test_a_request_is_repeated_as_often_as_the_terms_say() -> None:
+    """Keys that are refused twice come with the third attempt; no other key is asked again."""
+
+    def refuse(key: tuple[int], before: int) -> Refused | None:
+        return Refused("busy", "later", again=True, wait=0.0) if key[0] % 5 == 0 and before < 2 else None
+
+    source = TableSource(S, Terms(retries=2), refuse=refuse)
+    found, _, progress = look_up(source)
+    assert multiset(found) == joined().expected()
+    assert source.asked == {(n,): 3 if n % 5 == 0 else 1 for n in range(25)}
+    assert (progress.keys, progress.done, progress.failed) == (25, 25, 0)
+    assert (progress.requests, progress.retried) == (35, 10)
+
+
+BAD = (13,)
+
+
+def _of_100(refuse=lambda *_: None, batch: int = 20, before=None, **terms) -> tuple[TableSource, Case]:
+    """A source that refuses requests by their keys, and a join that asks for a hundred."""
+    source = TableSource(S, Terms(batch=batch, **terms), refuse, before=before)
+    return source, block({"r": pa.table({"a": range(100)}), "s": S}, ["r.a = s.x"])
+
+
+async def _hang(keys: list) -> None:
+    if BAD in keys:
+        await asyncio.Event().wait()
+
+
+def _refusing(fault: Exception):
+    """Return what refuses one key."""
+    return lambda key, _: fault if key == BAD else None
+
+
+@pytest.mark.parametrize(
+    ("how", "says"),
+    [
+        ({"refuse": _refusing(Refused("HTTP 500", "no luck", again=True, wait=0.0))}, "HTTP 500.*skip"),
+        ({"refuse": _refusing(ZeroDivisionError("1/0")), "retries": 0}, "ZeroDivisionError: 1/0"),
+        ({"before": _hang, "timeout": 0.01}, r"timeout: no answer within 0\.01"),
+    ],
+)
+@pytest.mark.parametrize("batch", [1, 20])
+def test_a_key_that_fails_fails_the_query_with_its_name(how, says, batch) -> None:
+    """The error says which lookup, which key, how often it was asked, what went wrong and what would work."""
+    source, case = _of_100(**{"batch": batch, "retries": 1, **how})
+    with pytest.raises(ExecutionError, match=rf"'s'.*key \{{\"x\": 13\}} could not.* attempt.*{says}"):
+        look_up(source, case)
+    assert batch > 1 or source.asked[BAD] == how.get("retries", 1) + 1
+    assert source.open_sessions == 0
+
+
+@pytest.mark.parametrize(("on_error", "batch"), [("skip", 1), ("null", 1), ("skip", 20)])
+def test_a_source_that_is_down_fails_the_query_and_is_spared(on_error: OnError, batch: int) -> None:
+    """Rather than make a row of nulls of each key: few are asked, and halves of batches count as requests."""
+    down = Refused("connection", "refused", again=True)
+    source, case = _of_100(lambda *_: down, batch, retries=1, max_in_flight=1, circuit_breaker=8)
+    with pytest.raises(ExecutionError, match="'s' does not answer: 16 requests in a row"):
+        look_up(source, case, on_error)
+    assert len(source.requests) == 16
+
+
+def test_a_source_that_comes_back_has_all_its_rows() -> None:
+    """The keys that were under way are asked again, and no other is asked twice."""
+    down = Refused("timeout", "down", again=True, wait=0.0)
+    terms = Terms(retries=9, max_in_flight=2, circuit_breaker=5)
+    source = TableSource(S, terms, refuse=lambda *_: down if len(source.requests) <= 7 else None)
+    assert multiset(look_up(source).rows) == joined().expected()
+    assert len(source.requests) == 25 + 7
+
+
+def test_a_wait_that_a_source_asks_for_has_a_bound(monkeypatch) -> None:
+    """All tasks wait for ``max_retry_after`` at most; the failure names both."""
+    paused = []
+    monkeypatch.setattr(Client, "pause", lambda client, seconds: paused.append(seconds))
+    terms = Terms(retries=1, max_retry_after=0.02)
+    source = TableSource(S, terms, refuse=lambda *_: Refused("HTTP 429", "busy", again=True, wait=3600.0))
+    with pytest.raises(ExecutionError, match=r"asks to wait 3600 s, max_retry_after is 0.02 s"):
+        look_up(source)
+    assert set(paused) == {0.02}
+
+
+def test_answers_do_not_wait_for_slower_ones_before_them() -> None:
+    """No head-of-line blocking: while the first key hangs, the rows of all others come (section 4.1)."""
+    release, case = threading.Event(), joined()
+
+    async def wait(keys: list) -> None:
+        if (0,) in keys:
+            await asyncio.to_thread(release.wait)
+
+    with lookups() as maker:
+        index = maker.index("s", ("x",), TableSource(S, Terms(max_in_flight=2), before=wait))
+        eddy = EddyRun(case.spec, {"r": R.to_batches()}, Options(online=True), access={"s": [index]})
+        rows = 0
+        for batch in eddy.run():
+            rows += batch.num_rows
+            if rows == sum(a != 0 for a in R.column("a").to_pylist()):
+                release.set()
+    assert rows == sum(case.expected().values())
+
+
+def test_a_scan_that_breaks_off_leaves_the_rest_to_the_index() -> None:
+    """Half of the table comes by the scan, the other half is looked up; there is no duplicate."""
+    with lookups() as maker:
+        broken = maker.scan("s", TableSource(S, Terms(retries=0), breaks=[4]))
+        good = maker.scan("s again", TableSource(S, chunk=7))
+        found = run(joined(), {"s": [maker.index("s", ("x",), TableSource(S)), broken, good]})
+    assert multiset(found) == joined().expected()
+    assert broken.state == "broken"
+    assert "connection is gone" in broken.why
+
+
+def test_a_scan_that_fails_at_once_is_begun_again() -> None:
+    """Nothing was returned yet, so that it can be."""
+    with lookups() as maker:
+        scan = maker.scan("s", TableSource(S, Terms(retries=2), breaks=[0, 0]))
+        found = run(joined(), {"s": [scan]})
+    assert multiset(found) == joined().expected()
+    assert scan.state == "complete"
+
+
 @contextmanager
-def _task(spec: IndexSpec):
-    """An index of a run that a coordinator has been offered, the coordinator, and what wakes the task."""
+def _failing_task(on_error: OnError):
+    """An index that has asked for a key that fails, its run's coordinator, and what wakes the task."""
+    source = TableSource(S, refuse=lambda *_: Refused("HTTP 500", "no luck"))
+    spec = IndexSpec("s", ("x",), S.schema, source, on_error)
     coordinator, loop, woken = Coordinator(), Loop(), threading.Event()
     coordinator.register("run", [spec.registration(Secrets())])
     connect = partial(Client.connect, coordinator.address, "run/0/0")
     index = LookupIndex(spec, lambda rows: rows, loop, connect, WallClock())
     index.wake_by(woken)
+    index.submit(pa.RecordBatch.from_pydict({"x": [3]}))
     try:
         yield index, coordinator, woken
     finally:
@@ -375,7 +328,7 @@ def _task(spec: IndexSpec):
 
 
 @pytest.mark.parametrize("on_error", ["fail", "skip", "null"])
-def test_a_failed_key_is_listed_before_anybody_hears_of_it(monkeypatch, on_error: str) -> None:
+def test_a_failed_key_is_listed_before_anybody_hears_of_it(monkeypatch, on_error: OnError) -> None:
     """However long the coordinator takes, a task does not go on, nor fail, before the key is in the list."""
     reached, go_on = threading.Event(), threading.Event()
     note = LookupSession._fail
@@ -386,13 +339,11 @@ def test_a_failed_key_is_listed_before_anybody_hears_of_it(monkeypatch, on_error
         note(room, client, failures)
 
     monkeypatch.setattr(LookupSession, "_fail", slowly)
-    spec = IndexSpec("s", ("x",), S.schema, _refusing(again=False), on_error)
-    with _task(spec) as (index, coordinator, woken):
-        index.submit(pa.RecordBatch.from_pydict({"x": [3]}))
+    with _failing_task(on_error) as (index, coordinator, woken):
         assert reached.wait(PATIENCE)
         # Whatever the task does at this moment in its own event loop, it does before this returns.
         for _ in range(100):
-            index._loop.start(_nothing).result()
+            index._loop.start(lambda: asyncio.sleep(0)).result()
         is_silent = not woken.is_set() and index.poll() == []
         go_on.set()
         assert is_silent and woken.wait(PATIENCE)
@@ -404,42 +355,15 @@ def test_a_failed_key_is_listed_before_anybody_hears_of_it(monkeypatch, on_error
             assert [answer.rows.num_rows for answer in index.poll()] == [int(on_error == "null")]
 
 
-def test_no_more_requests_are_begun_than_there_are_keys(monkeypatch) -> None:
-    """However many may be under way at once."""
-    begun = []
-    plain = Asking._ask
-
-    async def ask(self) -> None:
-        begun.append(self)
-        await plain(self)
-
-    monkeypatch.setattr(Asking, "_ask", ask)
-    source = function(lambda x: [{"x": x, "y": x}], max_in_flight=1000)
-    with _task(IndexSpec("s", ("x",), S.schema, source)) as (index, _, woken):
-        index.submit(pa.RecordBatch.from_pydict({"x": [3, 4]}))
-        answers = 0
-        while answers < 2:
-            assert woken.wait(PATIENCE)
-            woken.clear()
-            answers += sum(answer.rows.num_rows for answer in index.poll())
-        assert len(begun) == 2
-
-
 def test_a_coordinator_that_goes_while_a_failure_is_told_is_an_error(monkeypatch) -> None:
     """The task hears that the coordinator is gone, rather than wait for its word for ever."""
     monkeypatch.setattr(LookupSession, "_fail", lambda room, client, failures: room._later(room.close))
-    with _task(IndexSpec("s", ("x",), S.schema, _refusing(again=False), "skip")) as (index, _, woken):
-        index.submit(pa.RecordBatch.from_pydict({"x": [3]}))
+    with _failing_task("skip") as (index, _, woken):
         assert woken.wait(PATIENCE)
         with pytest.raises(ExecutionError, match="run of lookup 's' is over"):
             index.poll()
 
 
-async def _nothing() -> None:
-    pass
-
-
-BAD = (13,)
 FAULTS = [
     Refused("HTTP 400", "bad key"),
     Refused("unfit answer", "a text in a column of numbers"),
@@ -450,64 +374,45 @@ FAULTS = [
 ]
 
 
-def _of_100(refuse, batch: int = 20, **terms) -> tuple[TableSource, Case]:
-    """A source that refuses requests by their keys, and a join that asks for a hundred."""
-    source = TableSource(S, Terms(batch=batch, **terms), refuse=refuse)
-    return source, block({"r": pa.table({"a": range(100)}), "s": S}, ["r.a = s.x"])
-
-
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda each: getattr(each, "kind", "exception"))
 @pytest.mark.parametrize("on_error", ["skip", "null"])
-def test_a_key_at_fault_fails_alone(monkeypatch, on_error: str, fault: Exception) -> None:
-    """Its batch is asked by halves: the other keys have their rows, and it takes few requests more."""
-    monkeypatch.setattr("millrace.lookups.asking.FIRST_WAIT", 0.0)
-    source, case = _of_100(lambda key, _: fault if key == BAD else None, retries=2, max_in_flight=2)
-    found, failed, _ = look_up(source, case, on_error=on_error, chunk=100)
-    wanted = case.expected()
-    wanted = {row: n for row, n in wanted.items() if row[0] != 13}
-    assert {row: n for row, n in multiset(found).items() if row[0] != 13} == wanted
-    assert found.num_rows == 99 + (on_error == "null")
-    assert [each.key for each in failed] == ['{"x": 13}']
+def test_a_key_at_fault_fails_alone(on_error: OnError, fault: Exception) -> None:
+    """Its batch is asked by halves: the other keys have their rows, and it has none, or one of nulls."""
+    source, case = _of_100(_refusing(fault), retries=2, max_in_flight=2)
+    found, (failed,), _ = look_up(source, case, on_error)
+    lost = {(13, 13, None): 1} if on_error == "null" else {}
+    assert multiset(found) == {row: n for row, n in case.expected().items() if row[0] != 13} | lost
+    kind = getattr(fault, "kind", type(fault).__name__)
+    assert (failed.name, failed.key, failed.kind) == ("s", '{"x": 13}', kind)
     # Five batches; the one is repeated twice, then by halves of 10, 5, 2 or 3, and so on to the key alone.
     assert len(source.requests) <= 5 + 2 + 2 * 5 + 2
-    assert failed[0].attempts == source.asked[BAD]
-
-
-def test_the_error_names_the_key_at_fault() -> None:
-    """And no neighbour of it in the batch."""
-    source, case = _of_100(lambda key, _: Refused("HTTP 400", "bad key") if key == BAD else None)
-    with pytest.raises(ExecutionError, match=r'key \{"x": 13\} could not'):
-        look_up(source, case, chunk=100)
+    assert failed.attempts == source.asked[BAD]
 
 
 @pytest.mark.parametrize("bad", [{0, 1, 2, 3}, set(range(40, 80)), set(range(0, 100, 3)), set(range(99))])
 def test_any_number_of_keys_at_fault_cost_no_other(bad: set[int]) -> None:
     """In a row, spread out, or all but one."""
     source, case = _of_100(lambda key, _: Refused("HTTP 422", "bad") if key[0] in bad else None)
-    found = look_up(source, case, on_error="skip", chunk=100).rows
+    found = look_up(source, case, "skip").rows
     assert sorted(found.column(0).to_pylist()) == sorted(set(range(100)) - bad)
 
 
 @pytest.mark.parametrize("kind", ["HTTP 401", "HTTP 429", "HTTP 503"])
-def test_a_failure_that_is_of_no_key_is_not_asked_by_halves(monkeypatch, kind: str) -> None:
+def test_a_failure_that_is_of_no_key_is_not_asked_by_halves(kind: str) -> None:
     """A wrong password is as wrong for each key; what it says is of the whole request."""
-    monkeypatch.setattr("millrace.lookups.asking.FIRST_WAIT", 0.0)
-    source, case = _of_100(
-        lambda *_: Refused(kind, "no", again=kind != "HTTP 401"), retries=1, circuit_breaker=None
-    )
-    _, failed, _ = look_up(source, case, on_error="skip", chunk=100)
-    assert len(source.requests) == 5 * (1 if kind == "HTTP 401" else 2)
+    refused = Refused(kind, "no", again=kind != "HTTP 401")
+    source, case = _of_100(lambda *_: refused, retries=1, circuit_breaker=None)
+    _, failed, _ = look_up(source, case, "skip")
+    assert len(source.requests) == 5 * (1 + refused.again)
     assert len(failed) == 100 and "together with 19 other keys" in failed[0].message
 
 
-def test_halves_are_repeated_only_where_that_may_help(monkeypatch) -> None:
+def test_halves_are_repeated_only_where_that_may_help() -> None:
     """A password that has become wrong meanwhile is wrong the next time too."""
-    monkeypatch.setattr("millrace.lookups.asking.FIRST_WAIT", 0.0)
     wrong, bad = Refused("HTTP 401", "no", again=False), Refused("HTTP 400", "bad key")
-    source, case = _of_100(
-        lambda key, before: wrong if before else bad if key == BAD else None, retries=2, circuit_breaker=None
-    )
-    look_up(source, case, on_error="skip", chunk=100)
+    refuse = lambda key, before: wrong if before else bad if key == BAD else None  # noqa: E731
+    source, case = _of_100(refuse, retries=2, circuit_breaker=None)
+    look_up(source, case, "skip")
     assert len(source.requests) == 5 + 2
 
 
@@ -515,21 +420,9 @@ def test_a_source_that_refuses_everything_is_not_asked_for_each_key(monkeypatch)
     """When so many keys in a row have failed alone, it is not the keys: later batches are not split."""
     monkeypatch.setattr("millrace.lookups.asking._IN_VAIN", 10)
     source, case = _of_100(lambda *_: Refused("HTTP 404", "no such page"), batch=10, max_in_flight=1)
-    found, failed, _ = look_up(source, case, on_error="skip", chunk=100)
+    found, failed, _ = look_up(source, case, "skip")
     assert (found.num_rows, len(failed)) == (0, 100)
     assert len(source.requests) == 19 + 9
-
-
-def test_a_source_that_is_down_is_spared_by_batches_too(monkeypatch) -> None:
-    """Halves count for the circuit breaker as any request does."""
-    monkeypatch.setattr("millrace.limits.breaker.FIRST_PAUSE", 0.001)
-    monkeypatch.setattr("millrace.limits.breaker.MOST_PROBES", 2)
-    monkeypatch.setattr("millrace.lookups.asking.FIRST_WAIT", 0.0)
-    down = Refused("connection", "refused", again=True)
-    source, case = _of_100(lambda *_: down, retries=1, max_in_flight=1, circuit_breaker=8)
-    with pytest.raises(ExecutionError, match="'s' does not answer: 10 requests in a row"):
-        look_up(source, case, on_error="skip", chunk=100)
-    assert len(source.requests) == 10
 
 
 def test_rows_that_cannot_be_shared_are_told_to_whoever_waits(monkeypatch) -> None:
@@ -545,9 +438,5 @@ def test_rows_that_cannot_be_shared_are_told_to_whoever_waits(monkeypatch) -> No
                 run(joined(), {"s": [maker.index("s", ("x",), source)]})
             errors.append(str(caught.value))
 
-        threads = [threading.Thread(target=task, daemon=True) for _ in range(2)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join(PATIENCE)
+        at_once(2, task)
     assert len(errors) == 2 and all("bind more columns" in each for each in errors)

@@ -18,10 +18,8 @@ from millrace.lookups.function import function
 from millrace.lookups.http import http
 from tests.limits.running import run
 from tests.lookups.asking_sources import failing, fetched, keys_of, refusal, scanned
-from tests.lookups.kinds import KINDS, SLOW, Kind
+from tests.lookups.kinds import PAIR, PAIRS, SLOW
 
-PAIR = pa.schema([("x", pa.int64()), ("y", pa.string()), ("v", pa.int64())])
-PAIRS = [{"x": n % 100, "y": f"y{n % 7}", "v": n} for n in range(1000)]
 EVERYTHING = {
     "b": (pa.bool_(), True),
     "i": (pa.int32(), -5),
@@ -34,13 +32,6 @@ EVERYTHING = {
     "z": (pa.timestamp("us", tz="UTC"), dt.datetime(2024, 1, 2, 3, 4, 5, 678901, dt.UTC)),
     "n": (pa.timestamp("us"), dt.datetime(2024, 1, 2, 3, 4, 5)),  # noqa: DTZ001
 }
-
-
-@pytest.fixture(scope="module", params=KINDS)
-def kind(request, tmp_path_factory) -> Kind:
-    """One kind of source after the other."""
-    server = request.getfixturevalue("postgres") if request.param == "postgresql" else None
-    return Kind(request.param, tmp_path_factory.mktemp(request.param), server)
 
 
 @settings(max_examples=12, deadline=None, derandomize=True)
@@ -145,61 +136,43 @@ async def test_a_scan_has_all_rows_and_may_be_left(kind, monkeypatch):
 URL, FILE = "http://h/{sku}", "sqlite:///x.db"
 MAKERS = {
     "http": lambda **how: http(URL, **how),
-    "function": lambda **how: function(print, **how),
     "database": lambda **how: database(FILE, "t", **how),
+    "function": lambda **how: function(print, **how),
 }
 BY_MAKER = pytest.mark.parametrize("made", MAKERS.values(), ids=MAKERS)
 
 
 @BY_MAKER
-@pytest.mark.parametrize(
-    ("setting", "value"),
-    [("max_in_flight", 0), ("per_second", 0), ("timeout", -1), ("retries", -1), ("batch", 0)],
-)
-def test_terms_out_of_range_are_named(made, setting, value):
-    """Where a source is declared."""
-    assert f"{setting} of a lookup is {value}" in failing(lambda: made(**{setting: value}), OptionError)
-
-
-@BY_MAKER
-def test_bind_columns_and_types_are_checked(made):
-    """Before anything runs, and without a request."""
+def test_terms_bind_columns_and_types_are_checked(made):
+    """Where a source is declared, or before anything runs, and without a request."""
     nested = pa.list_(pa.field("element", pa.int64()))
 
-    def says(column, schema):
-        return failing(lambda: made().check(pa.schema(schema), (column,), Secrets()), MillraceError)
+    def says(column, kind):
+        return failing(lambda: made().check(pa.schema([("sku", kind)]), (column,), Secrets()), MillraceError)
 
-    assert "binds column 'skuu', which it lacks: did you mean 'sku'" in says("skuu", [("sku", pa.string())])
-    assert "not a single value" in says("sku", [("sku", nested)])
-    assert "column 'sku'" in says("sku", [("sku", pa.large_string())])
+    assert "timeout of a lookup is -1" in failing(lambda: made(timeout=-1), OptionError)
+    assert "binds column 'skuu', which it lacks: did you mean 'sku'" in says("skuu", pa.string())
+    assert "not a single value" in says("sku", nested)
+    assert "column 'sku'" in says("sku", pa.large_string())
 
 
 @pytest.mark.parametrize(
-    ("made", "same", "others"),
+    ("one", "same", "others"),
     [
+        (http(URL), http(URL, timeout=1, check=False), [http(f"{URL}?v=2"), http(URL, rows="$.x")]),
         (
-            http,
-            [((URL,), {}), ((URL,), {"max_in_flight": 2, "timeout": 1, "check": False})],
-            [((f"{URL}?v=2",), {}), ((URL,), {"rows": "$.x"})],
+            database(FILE, "t"),
+            database(FILE, "t", batch=3),
+            [database(FILE, "u"), database("sqlite:///y", "t")],
         ),
-        (
-            database,
-            [((FILE, "t"), {}), ((FILE, "t"), {"max_in_flight": 2, "batch": 3})],
-            [((FILE, "u"), {}), ((FILE, "t"), {"schema": "s"})],
-        ),
-        (
-            function,
-            [((print,), {}), ((print,), {"max_in_flight": 2, "timeout": 1})],
-            [((repr,), {})],
-        ),
+        (function(print), function(print, max_in_flight=2, timeout=1), [function(repr)]),
     ],
-    ids=["http", "database", "function"],
+    ids=MAKERS,
 )
-def test_an_identity_is_that_of_the_answers(made, same, others):
+def test_an_identity_is_that_of_the_answers(one, same, others):
     """A cache is for the same rows, however fast they are asked for; a source travels."""
-    one, again = (made(*given, **how) for given, how in same)
-    assert one.identity == again.identity
-    assert all(made(*given, **how).identity != one.identity for given, how in others)
+    assert one.identity == same.identity
+    assert all(other.identity != one.identity for other in others)
     assert pickle.loads(pickle.dumps(one)) == one
 
 

@@ -70,22 +70,14 @@ class ModelServer(Served):
             {"number": number, "answer": self._decide(question)}
             for number, question in enumerate(questions, 1)
         ]
-        if how == "swapped":
-            answers.reverse()
-        text = json.dumps({"answers": answers[:-1] if how == "short" else answers})
-        if how == "prose":
-            text = "Well, that depends on what you mean."
-        elif how == "null":
-            text = None
-        elif how == "fence":
-            text = f"```json\n{text}\n```"
-        elif how == "cut":
-            text = text[: len(text) // 2]
+        given = {"swapped": answers[::-1], "short": answers[:-1]}.get(how, answers)
+        good = json.dumps({"answers": given})
+        bad = {"prose": "Well, that depends on what you mean.", "null": None, "cut": good[: len(good) // 2]}
+        text = bad.get(how, f"```json\n{good}\n```" if how == "fence" else good)
         if how in ("", "fence", "silent"):
             self.asked.update(questions)
         usage = {"prompt_tokens": 10 * len(questions), "completion_tokens": 2 * len(questions)}
         self.tokens.append((self._loop.time(), 12 * len(questions)))
         reason = "length" if how == "cut" else "stop"
         choice = {"message": {"role": "assistant", "content": text}, "finish_reason": reason}
-        told = {} if how == "silent" else {"usage": usage}
-        return web.json_response({"choices": [choice], **told})
+        return web.json_response({"choices": [choice], **({} if how == "silent" else {"usage": usage})})

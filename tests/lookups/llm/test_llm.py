@@ -7,6 +7,7 @@ import re
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from decimal import Decimal
+from types import SimpleNamespace
 
 import pyarrow as pa
 import pytest
@@ -39,6 +40,11 @@ def even(question: str) -> bool:
 
 def asking(server, **how):
     return millrace.models.filter(QUESTION, model="m", base_url=server.url, api_key="${MODEL_KEY}", **how)
+
+
+def looking(server, schema, **how):
+    how = {"model": "m", "base_url": server.url, "api_key": "${MODEL_KEY}", **how}
+    return millrace.models.lookup("Tell of {x}", schema=schema, **how)
 
 
 def outcome(predicate, values):
@@ -110,20 +116,19 @@ def test_tokens_a_minute_hold():
     assert max(times) - min(times) >= 0.95 * 58 * 12 / 240
 
 
-def test_cost_is_what_the_tokens_cost():
+@pytest.mark.parametrize(
+    ("mood", "max_cost", "says", "requests"),
+    [
+        ("", 0.00041, r" of 0\.00041 \(max_cost\)", 25),
+        ("prose", 0.00041, "max_cost", 25),  # answers of no use cost as much
+        ("silent", 1.0, "does not say", 1),
+    ],
+)
+def test_cost_is_what_the_tokens_cost(mood, max_cost, says, requests):
     """Ten tokens read and two written a row, at these prices 16 a million rows: 25 may be asked."""
-    with ModelServer(even) as server, pytest.raises(BudgetError, match=r" of 0\.00041 \(max_cost\)"):
-        outcome(asking(server, price_read=1.0, price_written=3.0, max_cost=0.00041), range(60))
-    assert server.requests == 25
-    with ModelServer(even) as server, pytest.raises(InputError, match="max_cost needs prices"):
-        asking(server, max_cost=1.0)
-    # Answers of no use cost as much.
-    with ModelServer(even, lambda *_: "prose") as server, pytest.raises(BudgetError, match="max_cost"):
-        outcome(asking(server, price_read=1.0, price_written=3.0, max_cost=0.00041), range(60))
-    assert server.requests == 25
-    with ModelServer(even, lambda *_: "silent") as server, pytest.raises(BudgetError, match="does not say"):
-        outcome(asking(server, price_read=1.0, max_cost=1.0), range(60))
-    assert server.requests == 1
+    with ModelServer(even, lambda *_: mood) as server, pytest.raises(BudgetError, match=says):
+        outcome(asking(server, price_read=1.0, price_written=3.0, max_cost=max_cost), range(60))
+    assert server.requests == requests
 
 
 @pytest.mark.parametrize(("mood", "most", "requests"), [("", 100e-6, 1), ("", 500e-6, 3), ("silent", 1.0, 1)])
@@ -174,6 +179,7 @@ def test_a_wrong_key_is_told_without_showing_it(monkeypatch):
         ({"max_tokens": 0}, "max_tokens is 0"),
         ({"price_read": -1}, "price_read is -1"),
         ({"tokens_per_minute": 0}, "tokens_per_minute is 0"),
+        ({"max_cost": 1.0}, "max_cost needs prices"),
     ],
 )
 def test_mistakes_are_told_where_they_are_made(how, message):
@@ -221,28 +227,13 @@ def test_a_filter_and_a_lookup_on_spark(spark, tmp_path):
 
     def facts(question: str) -> dict:
         number = int(question.split()[-1])
-        return {
-            "half": number / 2,
-            "words": ["a"] * (number % 3),
-            "note": None,
-            "price": 12.1,
-            "map": {"a": 1},
-        }
+        words, mapped = ["a"] * (number % 3), {"a": 1}
+        return {"half": number / 2, "words": words, "note": None, "price": 12.1, "map": mapped}
 
+    kinds = "half double, words array<string>, note string, price decimal(5,2), map map<string,int>"
     with ModelServer(facts) as server:
-        lookup = millrace.models.lookup(
-            "Tell of {x}",
-            schema="x bigint, half double, words array<string>, note string, price decimal(5,2), "
-            "map map<string,int>",
-            body={"temperature": None, "seed": 7},
-            model="m",
-            base_url=server.url,
-            api_key="${MODEL_KEY}",
-            batch=5,
-            max_requests=40,
-            price_read=1.0,
-            max_cost=1.0,
-        )
+        how = {"batch": 5, "max_requests": 40, "price_read": 1.0, "max_cost": 1.0}
+        lookup = looking(server, f"x bigint, {kinds}", body={"temperature": None, "seed": 7}, **how)
         text = "SELECT r.id, f.* EXCEPT (x) FROM rows r JOIN facts f ON r.x = f.x"
         query = millrace.query(text, spark=spark, tables={"rows": rows, "facts": lookup})
         found = {row.id: tuple(row)[1:] for row in query.df.collect()}
@@ -255,40 +246,21 @@ def test_a_filter_and_a_lookup_on_spark(spark, tmp_path):
         assert KEY not in str(query.explain())
 
 
-@pytest.mark.parametrize(
-    ("answer", "message"),
-    [({"half": "much"}, r"half.*double.*'much'"), ([1], "an answer is no object")],
-)
-def test_values_of_other_types_fail_their_key_alone(spark, answer, message):
+def test_values_of_other_types_fail_their_key_alone(spark):
     """The neighbours of its batch have their rows."""
-
-    def facts(question: str):
-        return answer if question == "Tell of 3" else {"half": 1}
-
+    wrong = {"Tell of 3": {"half": "much"}, "Tell of 4": [1]}
     rows = spark.range(6).selectExpr("id AS x")
-    with ModelServer(facts) as server:
-        lookup = millrace.models.lookup(
-            "Tell of {x}",
-            schema="x bigint, half double",
-            model="m",
-            base_url=server.url,
-            api_key="${MODEL_KEY}",
-            batch=6,
-            retries=1,
-            on_error="skip",
-        )
-        query = millrace.query(
-            "SELECT r.x FROM r JOIN f ON r.x = f.x", spark=spark, tables={"r": rows, "f": lookup}
-        )
-        assert sorted(row.x for row in query.df.collect()) == [0, 1, 2, 4, 5]
-        (failed,) = query.failed_keys().to_pylist()
-    assert json.loads(failed["key"]) == {"x": 3}
-    assert re.search(message, failed["message"])
+    with ModelServer(lambda question: wrong.get(question, {"half": 1})) as server:
+        lookup = looking(server, "x bigint, half double", batch=6, retries=1, on_error="skip")
+        text = "SELECT r.x FROM r JOIN f ON r.x = f.x"
+        query = millrace.query(text, spark=spark, tables={"r": rows, "f": lookup})
+        assert sorted(row.x for row in query.df.collect()) == [0, 1, 2, 5]
+        failed = {json.loads(each["key"])["x"]: each["message"] for each in query.failed_keys().to_pylist()}
+    assert set(failed) == {3, 4}
+    assert re.search(r"half.*double.*'much'", failed[3]) and "an answer is no object" in failed[4]
 
 
 def test_a_lookup_binds_the_columns_of_its_prompt():
     """Others are refused where it is declared."""
     with pytest.raises((InputError, OptionError), match="x"):
-        millrace.models.lookup(
-            "Tell of {x}", schema="y bigint, half double", model="m", base_url="http://h/v1"
-        )
+        looking(SimpleNamespace(url="http://h/v1"), "y bigint, half double")

@@ -10,9 +10,8 @@ from hypothesis import given, strategies as st
 
 from millrace.engine.figures import CellFigures, Change, ModuleFigures, OrderTrace
 from millrace.limits.clock import VirtualClock
-from millrace.limits.progress import LookupProgress
 from millrace.reports.board.board import MOST_QUERIES, Board
-from millrace.reports.board.query import MOST_TASKS, Series, added, first_line
+from millrace.reports.board.query import MOST_TASKS, Series, added
 from millrace.reports.pages.live import query_part
 from millrace.reports.run_report import RunReport
 
@@ -40,29 +39,35 @@ def tell(board: Board, task: str, rows: int, *, over: bool = False) -> None:
     board.told("run", task, rows, rows // 2, packed(rows), over=over)
 
 
-def test_a_query_is_shown_while_it_runs_and_after():
-    """Rows and rate by the clock, the tasks' latest figures, lookups; another action counts from nothing."""
-    clock = VirtualClock()
+@pytest.fixture
+def clock() -> VirtualClock:
+    return VirtualClock()
+
+
+@pytest.fixture
+def board(clock) -> Board:
+    """A board that knows one query, which nobody has run."""
+    made = Board(clock)
+    made.known("one", {"run": "a"}, lambda: None)
+    return made
+
+
+def test_a_query_is_shown_while_it_runs_and_after(clock):
+    """Rows and rate by the clock, the tasks' latest figures; another action counts from nothing."""
     ended: dict[str, bytes] = {"cell 9": packed(7)}  # of an earlier action
     board = Board(clock, lambda run: ended if run == "run" else {})
-    lookup = LookupProgress("price", 10, 4, 0, 0, 2, 5, 0, 1.0)
-    board.known("SELECT 1", {"run": "join"}, lambda: RunReport(lookups=(lookup,)), {"run": 40})
+    board.known("SELECT 1", {"run": "join"}, RunReport, {"run": 40})
     assert board.begun("collect", ["another"]) is None
     query = board.begun("collect", ["run", "another"])
-    assert query is not None
     for second in range(1, 11):
         clock.advance(1.0)
         tell(board, "cell 0", 100 * second)
     (view,) = board.queries()
-    assert (view.state, view.title, view.action) == ("running", "SELECT 1", "collect")
-    assert (view.rows_in, view.rows_out, view.seconds, view.tasks, view.over) == (1000, 500, 10.0, 1, 0)
-    assert view.planned == 40
+    assert (view.state, view.rows_in, view.rows_out, view.seconds) == ("running", 1000, 500, 10.0)
+    assert (view.rate, view.points[-1]) == (100.0, (10.0, 1000, 500))
+    assert (view.tasks, view.over, view.planned) == (1, 0, 40)
     assert "1 of 40" in query_part(view).html
-    assert view.rate == 100.0
-    assert view.points[-1] == (10.0, 1000, 500)
-    assert view.report.lookups == (lookup,)
-    (cell,) = view.report.blocks["join"]
-    assert cell == figures(1000)
+    assert view.report.blocks["join"] == (figures(1000),)
 
     tell(board, "cell 0", 1200, over=True)
     ended["cell 1"] = packed(300)  # too short to have told anything
@@ -78,34 +83,10 @@ def test_a_query_is_shown_while_it_runs_and_after():
     assert [(each.action, each.rows_in) for each in board.queries()] == [("count", 0), ("collect", 1500)]
 
 
-def test_what_a_query_failed_with_is_told():
-    """By its type and the first line; others go on beside it."""
-    board = Board(VirtualClock())
-    board.known("one", {"run": "a"}, lambda: None)
-    board.known("two", {"other": "b"}, lambda: None)
-    one, two = board.begun("count", ["run"]), board.begun("count", ["other"])
-    assert one is not None
-    assert two is not None
-    tell(board, "cell 0", 10)
-    board.ended(one, ValueError("\n  the service is down\n  at line 7"))
-    running, failed = board.queries()
-    assert (running.planned, failed.planned) == (None, None)  # of filters Spark alone knows
-    assert (failed.state, failed.error, failed.rows_in) == (
-        "failed",
-        "ValueError: the service is down",
-        10,
-    )
-    assert (running.state, running.error) == ("running", "")
-    assert len(first_line(RuntimeError("x" * 10_000))) == 400
-
-
-def test_a_query_that_another_dataframe_runs_is_shown_by_its_tasks():
+def test_a_query_that_another_dataframe_runs_is_shown_by_its_tasks(board, clock):
     """It is taken for done when no task has been there for a while."""
-    clock = VirtualClock()
-    board = Board(clock)
-    board.told("run", "cell 0", 5, 2, packed(5))  # nobody knows it
+    board.told("of others", "cell 0", 5, 2, packed(5))
     assert board.queries() == []
-    board.known("one", {"run": "a"}, lambda: None)
     tell(board, "cell 0", 5)
     clock.advance(60.0)
     assert [(each.state, each.action) for each in board.queries()] == [("running", "")]
@@ -117,10 +98,8 @@ def test_a_query_that_another_dataframe_runs_is_shown_by_its_tasks():
     assert len(board.queries()) == 1
 
 
-def test_memory_is_bounded():
+def test_memory_is_bounded(board):
     """Tasks beyond a number are summed up, old queries let go; no row is lost from the sums."""
-    board = Board(VirtualClock())
-    board.known("one", {"run": "a"}, lambda: None)
     board.begun("count", ["run"])
     count = 2 * MOST_TASKS + 5
     for task in range(count):
@@ -134,18 +113,14 @@ def test_memory_is_bounded():
     assert (select.tuples_in, select.evaluated) == (10 * count, 10 * count)
 
     for _ in range(2 * MOST_QUERIES):
-        query = board.begun("count", ["run"])
-        assert query is not None
-        board.ended(query)
+        board.ended(board.begun("count", ["run"]))
     views = board.queries()
     assert len(views) == MOST_QUERIES
     assert [each.number for each in views if each.state == "running"] == [1]  # the oldest, which still runs
 
 
-def test_what_is_no_figures_harms_nobody():
+def test_what_is_no_figures_harms_nobody(board):
     """Rows are counted; of the rest nothing is shown."""
-    board = Board(VirtualClock())
-    board.known("one", {"run": "a"}, lambda: None)
     board.begun("count", ["run"])
     bomb = zlib.compress(b"0" * (1 << 26))
     for number, content in enumerate((b"", b"nonsense", zlib.compress(b"[1]"), zlib.compress(b"{}"), bomb)):

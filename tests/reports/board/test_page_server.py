@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import re
-import zlib
 
 import httpx
 import pytest
 
 from millrace.api.live import Live
 from millrace.errors import InputError, SetupError
-from millrace.limits.clock import VirtualClock
 from millrace.limits.progress import LookupProgress
 from millrace.reports.board.board import Board
 from millrace.reports.board.page_server import PageServer
 from millrace.reports.micro_batch import MicroBatch, StreamFigures
 from millrace.reports.run_report import RunReport
-from tests.reports.board.test_board import figures
+from tests.reports.board.test_board import clock, packed
+
+__all__ = ["clock"]
 
 TITLE = "SELECT '<script>alert(1)</script>'"
 
@@ -26,11 +26,6 @@ def batch(number: int, order: str = "o → p") -> MicroBatch:
     stream = StreamFigures("o", 10, 1, 0, 10 * number, 800, 80, 70, 1, None)
     figures = (0.5, 10, 1, 4, 0, 10, 800, 0, 0, 0.1)
     return MicroBatch("id", "run", "joined", number, "", *figures, None, (stream,), ((order, 10),))
-
-
-@pytest.fixture
-def clock():
-    return VirtualClock()
 
 
 @pytest.fixture
@@ -48,7 +43,7 @@ def page(board):
 
 
 def tell(board: Board, rows: int) -> None:
-    board.told("run", "mask 0", rows, rows // 2, zlib.compress(figures(rows).to_json().encode()))
+    board.told("run", "mask 0", rows, rows // 2, packed(rows))
 
 
 def refused(url: str, **headers: str) -> int:
@@ -66,12 +61,15 @@ def test_only_who_has_the_address_may_look(page, board):
         assert httpx.get(page.url + name).status_code == 200
         for wrong in ("", "x", token[:-1], token + "x", token.swapcase(), "é"):
             assert refused(f"{root}/{wrong}/{name}") == 404
-        assert refused(page.url + name, host="evil.example") == 403
-        assert refused(page.url + name, host="evil.example:80") == 403
-        assert refused(page.url + name, origin="http://evil.example") == 403
-        assert refused(page.url + name, origin="null") == 403
-        assert refused(page.url + name, **{"sec-fetch-site": "cross-site"}) == 403
-        assert refused(page.url + name, **{"sec-fetch-site": "same-site"}) == 403
+        for headers in (
+            {"host": "evil.example"},
+            {"host": "evil.example:80"},
+            {"origin": "http://evil.example"},
+            {"origin": "null"},
+            {"sec-fetch-site": "cross-site"},
+            {"sec-fetch-site": "same-site"},
+        ):
+            assert refused(page.url + name, **headers) == 403, headers
         own = {"origin": f"http://{host}", "sec-fetch-site": "same-origin"}
         assert httpx.get(page.url + name, headers=own).status_code == 200
     followed = {"sec-fetch-site": "cross-site", "sec-fetch-dest": "document"}  # a link in a notebook
@@ -93,20 +91,12 @@ def test_figures_of_a_running_query(page, board, clock):
     found = httpx.get(page.url + "figures.json").json()
     assert found == page.figures()
     (query,) = found["queries"]
-    told = {name: query[name] for name in ("title", "action", "state", "error", "seconds", "rows_in", "rate")}
-    assert told == {
-        "title": TITLE,
-        "action": "collect",
-        "state": "running",
-        "error": "",
-        "seconds": 3.0,
-        "rows_in": 400,
-        "rate": 150.0,
-    }
-    assert [(one["name"], one["selectivity"], one["evaluated"]) for one in query["modules"]] == [
-        ("Scan(rows)", 1.0, 0),
-        ("Predicate(a)", 0.5, 400),
-    ]
+    wanted = {"title": TITLE, "action": "collect", "state": "running", "error": "", "seconds": 3.0}
+    wanted |= {"rows_in": 400, "rate": 150.0}
+    assert wanted.items() <= query.items()
+    (scan, select) = query["modules"]
+    assert (scan["name"], scan["selectivity"], scan["evaluated"]) == ("Scan(rows)", 1.0, 0)
+    assert (select["name"], select["selectivity"], select["evaluated"]) == ("Predicate(a)", 0.5, 400)
     assert query["orders"][0]["changes"][-1]["order"] == "a → b"
     assert (query["lookups"][0]["requests"], query["lookups"][0]["in_flight"]) == (5, 2)
 
@@ -123,18 +113,22 @@ def test_figures_of_a_running_query(page, board, clock):
 
 def test_a_failed_query_stays(page, board, clock):
     """With the error's first line, below those that run; others are not held up by what cannot be had."""
-    failed, _ = board.begun("count", ["run"]), board.begun("collect", ["run"])
+    failed = board.begun("count", ["run"])
     tell(board, 10)
+    board.begun("collect", ["run"])
     clock.advance(1.0)
-    board.ended(failed, ValueError("<b>no</b> answer\nat all"))
+    board.ended(failed, ValueError("\n  <b>no</b> answer\nat all"))
     found = httpx.get(page.url + "parts.json").json()
     assert found["said"] == "1 running, 1 failed"
-    assert [(part["id"], part["state"]) for part in found["parts"]] == [
-        ("query-2", "running"),
-        ("query-1", "failed"),
-    ]
-    assert "ValueError: &lt;b&gt;no&lt;/b&gt; answer</p>" in found["parts"][1]["html"]
-    assert [each["error"] for each in page.figures()["queries"]] == ["", "ValueError: <b>no</b> answer"]
+    (running, part) = found["parts"]
+    assert (running["id"], running["state"]) == ("query-2", "running")
+    assert (part["id"], part["state"]) == ("query-1", "failed")
+    assert "ValueError: &lt;b&gt;no&lt;/b&gt; answer</p>" in part["html"]
+    (running, over) = page.figures()["queries"]
+    assert (running["error"], over["error"]) == ("", "ValueError: <b>no</b> answer")
+    assert (over["rows_in"], running["tasks_planned"], over["tasks_planned"]) == (10, None, None)
+    board.ended(board.begun("count", ["run"]), RuntimeError("x" * 10_000))
+    assert max(len(each["error"]) for each in page.figures()["queries"]) == 400
 
 
 def test_streams_are_shown(page, board, clock):
@@ -143,13 +137,9 @@ def test_streams_are_shown(page, board, clock):
         clock.advance(1.0)
         board.batch(batch(number, "o → p" if number < 250 else "o → s"))
     (stream,) = page.figures()["streams"]
-    assert (stream["title"], stream["state"], stream["rows_in"], stream["late"]) == (
-        "joined",
-        "running",
-        3000,
-        300,
-    )
-    assert (len(stream["batches"]), stream["rows_out"], stream["seconds"]) == (120, 1200, 299.0)
+    wanted = {"title": "joined", "state": "running", "rows_in": 3000, "late": 300, "rows_out": 1200}
+    assert (wanted | {"seconds": 299.0}).items() <= stream.items()
+    assert len(stream["batches"]) == 120
     assert stream["rate"] == pytest.approx(1200 / 119.5)
     board.stream_ended("run", "java.lang.Exception: gone\n at x")
     board.stream_ended("of others", None)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from dataclasses import replace
 from functools import partialmethod
 
@@ -19,32 +18,25 @@ from millrace.spark.hypercube import Axis, Cube
 from millrace.spark.reports import Sink
 from millrace.spark.tasks import CutTask
 from tests.reports.board.test_board import figures
-
-
-class Heard(Board):
-    """A board that can be waited for."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.heard, self.gone = threading.Event(), threading.Event()
-
-    def told(self, *given, **named):
-        """Note that something was told."""
-        super().told(*given, **named)
-        self.heard.set()
-
-    def left(self, *given):
-        """Note that a task has gone."""
-        super().left(*given)
-        self.gone.set()
+from tests.session import wait_for
 
 
 @pytest.fixture
 def board():
-    made = Heard()
+    made = Board()
     made.known("one", {"run": "join"}, lambda: None)
     made.begun("count", ["run"])
     return made
+
+
+def told(board, **wanted):
+    """Wait until the board shows of its query what is wanted."""
+
+    def found():
+        (view,) = board.queries()
+        return view if wanted.items() <= vars(view).items() else None
+
+    return wait_for(found, 10)
 
 
 @pytest.fixture
@@ -67,12 +59,9 @@ def test_a_task_tells_while_it_works_and_at_its_end(server, board):
         return now[0]
 
     with Telling(server.address_of("run"), "run", "cell 0", read, every=0.0):
-        assert board.heard.wait(10)
-        assert board.queries()[0].rows_in == 10
+        told(board, rows_in=10)
         now[0] = figures(30)
-    assert board.gone.wait(10)
-    (view,) = board.queries()
-    assert (view.rows_in, view.rows_out, view.tasks, view.over) == (30, 15, 1, 1)
+    view = told(board, rows_in=30, rows_out=15, tasks=1, over=1)
     assert view.report.totals.output_tuples == 15
 
 
@@ -82,7 +71,7 @@ def test_a_short_task_tells_nobody(server, board):
         pass
     with Telling(None, "run", "cell 0", lambda: figures(1), every=0.0):
         pass
-    assert not board.heard.is_set()
+    assert board.queries()[0].tasks == 0
     assert server._connections == {}
 
 
@@ -100,7 +89,7 @@ def test_who_may_not_tell_or_is_not_heard_works_on(server, board):
             if task._thread is not None:
                 task._thread.join(10)
     assert opened == []
-    assert not board.heard.is_set()
+    assert board.queries()[0].tasks == 0
     telling._unreached.clear()
     server.close()
     with Telling(server.address_of("run"), "run", "cell 0", read, every=0.0) as task:
@@ -119,13 +108,11 @@ def test_map_tasks_of_an_exchange_tell_too(server, board, monkeypatch):
 
     def rows():
         yield pa.record_batch([range(100)], schema=schema)
-        assert board.heard.wait(10)  # of what came before, while more is to come
+        told(board, rows_in=100)  # of what came before, while more is to come
         yield pa.record_batch([range(20)], schema=schema)
 
     sent = list(CutTask("r", schema, cut, sink)(rows()))
-    assert board.gone.wait(10)
-    (view,) = board.queries()
-    assert (view.rows_in, view.tasks, view.over) == (120, 1, 1)
+    view = told(board, rows_in=120, tasks=1, over=1)
     (read,) = [one.tuples_in for _, one in view.report.modules() if one.name == "Cut(r)"]
     assert read == 120
     assert CellFigures.from_json(sent[-1].column("block")[0].as_py().decode()).rows_exchanged == 120

@@ -25,8 +25,9 @@ from millrace.reports.run_report import RunReport
 from tests.engine.eddy.blocks import block
 
 
+@cache
 def drifting(**options: object) -> CellFigures:
-    """Return the figures of a star join in which one dimension stops to match half-way."""
+    """Return the figures of a star join in which one dimension stops to match half-way; it is run once."""
     rng, rows = np.random.default_rng(1), 60_000
     late = np.arange(rows) >= rows // 2
     tables = {
@@ -141,11 +142,26 @@ def hostile() -> RunReport:
     return RunReport({HOSTILE: [cell]}, planned, (lookup,))
 
 
-_drawn: dict[int, tuple[RunReport, str]] = {}
+@cache
+def joined() -> RunReport:
+    """Return the report of a join in two cells, in which the eddies change their order."""
+    cells = [drifting(), drifting(seed=1)]
+    return RunReport({"b0": cells}, Planned({"b0": SHAPE}, ("a reason",), {"cells": 2}))
 
 
-def drawn(report: RunReport) -> str:
-    """Return a report's page, drawn once."""
-    if id(report) not in _drawn:
-        _drawn[id(report)] = report, report.to_html()
-    return _drawn[id(report)][1]
+REPORTS = {
+    "joined": joined,
+    "stairs": lambda: RunReport({"b0": [drifting(architecture="stairs", online=True)]}),
+    "filtered": filtered,
+    "large": large,
+    "hostile": hostile,
+    "empty": RunReport,
+    "cell without figures": lambda: RunReport({"b0": [], "b1": [CellFigures(0, 0.0)]}),
+}
+"""Reports of every kind."""
+
+
+@cache
+def drawn(name: str) -> str:
+    """Return the page of a report of ``REPORTS``, drawn once."""
+    return REPORTS[name]().to_html()

@@ -1,8 +1,15 @@
-"""Pages in a browser: quiet, whole, reachable by keys, at every width, in light, in the dark and on paper."""
+"""Pages and the documents' site in a browser: quiet, whole, by keys, at every width, dark and on paper."""
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+import threading
 import zlib
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 
 import pytest
 
@@ -10,9 +17,8 @@ from millrace.api.live import Live
 from millrace.errors import ExecutionError
 from millrace.limits.clock import VirtualClock
 from millrace.reports.board.board import Board
-from millrace.reports.planned import Planned
 from millrace.reports.run_report import RunReport
-from tests.reports.pages.reports import SHAPE, drawn, drifting, filtered, hostile, large
+from tests.reports.pages.reports import drawn, drifting
 
 pytestmark = pytest.mark.nightly
 
@@ -35,13 +41,16 @@ return [drawn.length, [...bad, ...paths, ...tables].map(node => node.outerHTML.s
 def folder(tmp_path_factory):
     """Pages of every kind, as files."""
     made = tmp_path_factory.mktemp("pages")
-    joined = RunReport(
-        {"b0": [drifting(), drifting(seed=1)]}, Planned({"b0": SHAPE}, ("a reason",), {"cells": 2})
-    )
-    reports = {"joined": joined, "filtered": filtered(), "large": large(), "hostile": hostile()}
-    for name, report in reports.items():
-        (made / f"{name}.html").write_text(drawn(report))
+    for name in PAGES:
+        (made / f"{name}.html").write_text(drawn(name))
     return made
+
+
+def asked_elsewhere(browser, own: str) -> list[str]:
+    """Return the requests that did not go to an address; some have gone there."""
+    asked = [each for each in browser.requests() if not each.startswith(("about:", "data:", "blob:"))]
+    assert asked
+    return [each for each in asked if not each.startswith(own)]
 
 
 PAGES = {"joined": 5, "filtered": 1, "large": 5, "hostile": 2}
@@ -58,8 +67,7 @@ def test_pages_are_quiet_and_whole(browser, folder, name):
     assert {width: browser.width(width) or browser.overhang() for width in WIDTHS} == dict.fromkeys(WIDTHS, 0)
     assert browser.errors() == []
     assert browser.run("return performance.getEntriesByType('resource').map(each => each.name)") == []
-    asked = [address for address in browser.requests() if not address.startswith(("about:", "data:"))]
-    assert asked == [(folder / f"{name}.html").as_uri()]
+    assert asked_elsewhere(browser, (folder / f"{name}.html").as_uri()) == []
 
 
 @pytest.mark.parametrize("name", ["joined", "filtered"])
@@ -130,8 +138,56 @@ def test_the_live_page(browser):
                 controls, visited = browser.walk()
                 assert controls and visited == controls
                 assert browser.errors() == []
-        asked = {address for address in browser.requests() if not address.startswith(("about:", "data:"))}
-        assert live.url in asked and all(address.startswith(live.url) for address in asked)
+        assert asked_elsewhere(browser, live.url) == []
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory):
+    """The address of the site on this machine, and its pages."""
+    folder = tmp_path_factory.mktemp("site")
+    subprocess.run(
+        [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", folder],
+        check=True,
+        cwd=Path(__file__).parents[3],
+        env={**os.environ, "NO_MKDOCS_2_WARNING": "1"},
+    )
+    with ThreadingHTTPServer(
+        ("127.0.0.1", 0), partial(SimpleHTTPRequestHandler, directory=str(folder))
+    ) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        pages = sorted(str(each.relative_to(folder)) for each in folder.rglob("*.html"))
+        yield f"http://127.0.0.1:{server.server_port}/", pages
+        server.shutdown()
+
+
+def test_the_site_is_quiet_and_fits(browser, site):
+    """Every page: no error, no request but to itself, no picture missing, no source of a drawing as text."""
+    address, pages = site
+    assert len(pages) > 20
+    for name in pages:
+        browser.open(address + name)
+        for width in WIDTHS[::2]:
+            browser.width(width)
+            # The theme's search box moves for a moment where the width crosses one of its limits.
+            browser.wait(lambda: browser.overhang() == 0, f"{name}: {width}")
+        missing = "return [...document.images].filter(i => i.complete && !i.naturalWidth).map(i => i.src)"
+        assert browser.run(missing) == [], name
+        assert browser.run("return document.querySelectorAll('.language-mermaid, .mermaid').length") == 0
+        assert browser.errors() == [], name
+        assert asked_elsewhere(browser, address) == [], name
+
+
+def test_keys_reach_every_link_of_the_site(browser, site):
+    """In the order of the page, from the one that skips the navigation on."""
+    browser.open(site[0] + "guides/reports.html")
+    shown = "return [...document.links].filter(each => each.checkVisibility()).map(each => each.href)"
+    browser.wait(lambda: len(browser.run(shown)) > 20)
+    links, reached = browser.run(shown), []
+    for _ in range(len(links) + 9):  # and the theme's own controls
+        browser.press(TAB)
+        reached.append(browser.run("return document.activeElement.href"))
+    assert reached[0].endswith("#reports-and-monitoring")
+    assert set(links) <= set(reached)
 
 
 BAD = """<!doctype html><style>:focus { outline: none } p { color: #ccc }</style>

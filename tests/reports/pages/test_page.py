@@ -16,13 +16,12 @@ import pytest
 from millrace.engine.figures import CellFigures, ModuleFigures
 from millrace.errors import InputError, SetupError
 from millrace.limits.budget import Spent
-from millrace.reports.pages import files
 from millrace.reports.pages.advice import advice
 from millrace.reports.pages.page import MOST_BYTES, block_view
 from millrace.reports.pages.saved import calls_of, headline
-from millrace.reports.planned import Explanation, Planned
+from millrace.reports.planned import Explanation
 from millrace.reports.run_report import RunReport
-from tests.reports.pages.reports import HOSTILE, SHAPE, drawn, drifting, filtered, hostile, large
+from tests.reports.pages.reports import HOSTILE, REPORTS, drawn, drifting, filtered, hostile, joined
 
 VOID = {"meta", "br", "img", "link", "input", "hr"}
 
@@ -61,30 +60,7 @@ class Reader(HTMLParser):
         ]
 
 
-@pytest.fixture(scope="module")
-def joined() -> RunReport:
-    """A join in two cells, in which the eddies change their order."""
-    cells = [drifting(), drifting(seed=1)]
-    return RunReport({"b0": cells}, Planned({"b0": SHAPE}, ("a reason",), {"cells": 2}))
-
-
-@pytest.fixture(
-    scope="module",
-    params=["joined", "stairs", "filtered", "large", "hostile", "empty", "cell without figures"],
-)
-def report(request, joined) -> RunReport:
-    """Reports of every kind."""
-    made = {
-        "joined": lambda: joined,
-        "stairs": lambda: RunReport({"b0": [drifting(architecture="stairs", online=True)]}),
-        "filtered": filtered,
-        "large": large,
-        "hostile": hostile,
-        "empty": RunReport,
-        "cell without figures": lambda: RunReport({"b0": [], "b1": [type(joined.blocks["b0"][0])(0, 0.0)]}),
-    }
-    return made[request.param]()
-
+PAGES = pytest.mark.parametrize("name", REPORTS)
 
 LOADED = {"script", "link", "iframe", "object", "embed", "img", "base", "form"}
 
@@ -104,9 +80,10 @@ def faults(html: str) -> list[str]:
     return [*found, *sorted(wanted - set(ids))]
 
 
-def test_a_page_is_whole_and_stands_alone(report):
+@PAGES
+def test_a_page_is_whole_and_stands_alone(name):
     """Tags close in order, nothing is loaded or run, and every reference leads to a place of its own."""
-    html = drawn(report)
+    html = drawn(name)
     assert len(html.encode()) <= MOST_BYTES
     assert faults(html) == []
 
@@ -122,9 +99,10 @@ def test_what_is_wrong_with_a_page_is_seen():
         faults("<p><b></p></b>")
 
 
-def test_everybody_can_read_it(report):
+@PAGES
+def test_everybody_can_read_it(name):
     """It has a language, headings without gaps, words for charts, names for regions, headers for tables."""
-    page = Reader(drawn(report))
+    page = Reader(drawn(name))
     assert ("html", {"lang": "en"}) in page.tags
     levels = [int(tag[1]) for tag, _ in page.tags if tag in ("h1", "h2", "h3", "h4")]
     assert levels.count(1) == 1
@@ -139,18 +117,19 @@ def test_everybody_can_read_it(report):
     assert set(scopes) <= {"row", "col"}
 
 
-def test_notebooks_show_a_part(report):
+@PAGES
+def test_notebooks_show_a_part(name):
     """The fragment is whole as well, and shorter."""
-    fragment = report._repr_html_()
+    fragment = REPORTS[name]()._repr_html_()
     page = Reader(fragment)
     assert "h1" not in {tag for tag, _ in page.tags}
     assert page.values("href") == []
-    assert len(fragment) < len(drawn(report))
+    assert len(fragment) < len(drawn(name))
 
 
 def test_names_are_only_text():
     """What queries and data name stays text, wherever it is shown."""
-    html = hostile().to_html()
+    html = drawn("hostile")
     assert "<script" not in html
     assert "<img" not in html
     assert "49" not in Reader(html).text.replace("&amp;", "")
@@ -160,65 +139,53 @@ def test_names_are_only_text():
     assert Reader(told).text.count(HOSTILE) == 3
 
 
-def test_the_data_of_a_page_are_the_report(joined):
+def test_the_data_of_a_page_are_the_report():
     """The link holds what ``to_json`` gives; of a large report, what fits."""
-    (link,) = (href for href in Reader(joined.to_html()).values("href") if href.startswith("data:"))
-    assert json.loads(base64.b64decode(link.partition(",")[2])) == json.loads(joined.to_json())
-    page = Reader(drawn(large()))
-    (link,) = (href for href in page.values("href") if href.startswith("data:"))
-    assert json.loads(base64.b64decode(link.partition(",")[2]))["totals"]["cells"] == 1200
-    assert "figures without" in page.text
+    small, large = (Reader(drawn(name)) for name in ("joined", "large"))
+    links = [link for page in (small, large) for link in page.values("href") if link.startswith("data:")]
+    told, fitting = (json.loads(base64.b64decode(link.partition(",")[2])) for link in links)
+    assert told == json.loads(joined().to_json())
+    assert fitting["totals"]["cells"] == 1200
+    assert "figures without" in large.text
 
 
-def test_the_page_shows_why_orders_changed(joined):
+def test_the_page_shows_why_orders_changed():
     """Markers lead to rows with both orders and the numbers of modules; the graph has the edges' tuples."""
-    page = Reader(joined.to_html())
-    changes = [c for _, cell in joined.cells() for t in cell.traces for c in t.changes[1:]]
-    assert changes
+    page = Reader(drawn("joined"))
+    changes = [c for _, cell in joined().cells() for t in cell.traces for c in t.changes[1:]]
     assert {"o → c", "c → o"} <= {change.order for change in changes}
-    for part in ("Where the eddies changed their mind", "o → c", "c → o", "pass", "a tuple", "a reason"):
+    for part in ("o → c", "c → o", "pass", "a tuple", "a reason"):
         assert part in page.text
     assert any(link.startswith("#change-1-1-") for link in page.values("href"))
     assert any("l.k = o.k" in label for label in page.values("aria-label"))
 
 
-def test_what_was_saved_is_what_the_figures_prove(joined):
+def test_what_was_saved_is_what_the_figures_prove():
     """Spark calls every predicate for every row; of joins nothing is claimed that was not measured."""
     calls = calls_of(filtered())
     assert (calls.predicates, calls.made, calls.all) == (2, 2200, 4000)
     assert calls.seconds == pytest.approx(1800 * 0.005)
     assert "45 % fewer calls" in headline(filtered())[0]
-    assert calls_of(joined) is None
-    assert "fewer" not in " ".join(headline(joined))
+    assert calls_of(joined()) is None
+    assert "fewer" not in " ".join(headline(joined()))
     assert "no eddy" in headline(RunReport())[0]
     budgets = (Spent("api", 3, 9, 0.0, None), Spent("model", 1200, None, 1.25, 5.0))
     told = headline(RunReport({"b0": [drifting()]}, budgets=budgets))
     assert told[-1] == "Model has cost 1.25 of 5, for 1,200 requests." and "Api" not in " ".join(told)
 
 
-def test_advice_follows_figures():
-    """A costly predicate, failed keys and a bad budget are told; a quiet run has none."""
-    told = " ".join(each.finding for each in advice(filtered()))
-    assert "Predicate(a(x)) takes 67 % of the time: 1 ms a row" in told
-    assert [each for each in advice(hostile()) if "not looked up" in each.finding]
-    assert advice(RunReport()) == []
+SELECT = ModuleFigures("P", "select", 9000, 9000, 1, 5.0, 9000)
 
 
 @pytest.mark.parametrize(
     ("figures", "words"),
     [
-        ({"tuples_routed": 90_000}, "Cell 0 of b0 did 90 % of the routing, of 2 cells"),
+        ({"tuples_routed": 90_000}, "did 90 % of the routing, of 2 cells"),
         ({"spilled_bytes": 2_000_000, "returned_bytes": 1_000_000}, "2.0 MB went to files"),
         ({"budget_peak_ratio": 1.2}, "held 120 % of its memory budget"),
-        (
-            {"intermediate_tuples": 300_000, "output_tuples": 10},
-            "300,000 intermediate tuples were made for 10",
-        ),
+        ({"intermediate_tuples": 300_000, "output_tuples": 10}, "300,000 intermediate tuples"),
         ({"modules": (ModuleFigures("Scan(a)", "scan", 9, 9, 1, 5.0),)}, "Scan(a) takes 100 % of the time"),
-        (
-            {"modules": (ModuleFigures("P", "select", 9000, 9000, 1, 5.0, 9000),)},
-            "P let all 9,000 tuples pass",
-        ),
+        ({"modules": (SELECT,)}, "P let all 9,000 tuples pass"),
     ],
 )
 def test_each_rule_of_advice(figures, words):
@@ -227,17 +194,24 @@ def test_each_rule_of_advice(figures, words):
     report = RunReport({"b0": [CellFigures(0, 1.0, **{"tuples_routed": 10_000, **figures}), even]})
     assert [each for each in advice(report) if words in each.finding]
     assert words in Reader(report.to_html()).text
-    assert advice(RunReport({"b0": [CellFigures(0, 1.0, tuples_routed=10_000), even]})) == []
+    assert advice(RunReport({"b0": [even, even]})) == []
 
 
-def test_a_page_replaces_only_a_page(tmp_path, joined):
+def test_advice_is_of_lookups_and_costs_too():
+    """Failed keys are told, and what a row of a predicate takes; a report without figures has none."""
+    assert [each for each in advice(hostile()) if "not looked up" in each.finding]
+    assert [each for each in advice(filtered()) if "1 ms a row" in each.finding]
+    assert advice(RunReport()) == []
+
+
+def test_a_page_replaces_only_a_page(tmp_path, monkeypatch):
     """Other files are left alone, bad names are refused, and a failure leaves what was there."""
-    target = tmp_path / "report.html"
-    assert joined.save(target) == target
+    target, mine = tmp_path / "report.html", tmp_path / "mine.html"
+    assert joined().save(target) == target
     first = target.read_text()
     filtered().save(str(target))
-    assert target.read_text() != first
-    mine = tmp_path / "mine.html"
+    second = target.read_text()
+    assert second != first
     mine.write_text("<!doctype html><p>mine")
     for path, words in (
         (mine, "no report page"),
@@ -245,53 +219,36 @@ def test_a_page_replaces_only_a_page(tmp_path, joined):
         (tmp_path / "gone" / "report.html", "no folder"),
     ):
         with pytest.raises(InputError, match=words):
-            joined.save(path)
-    assert mine.read_text() == "<!doctype html><p>mine"
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["mine.html", "report.html"]
-
-
-def test_a_failing_write_leaves_the_older_page(tmp_path, monkeypatch):
-    """The page appears by a rename; what was begun is gone."""
-    target = filtered().save(tmp_path / "report.html")
-    before = target.read_text()
+            joined().save(path)
 
     def full(self, other):
         raise OSError("disk full")
 
     monkeypatch.setattr("pathlib.Path.replace", full)
     with pytest.raises(OSError, match="disk full"):
-        filtered(3).save(target)
-    assert target.read_text() == before
-    assert list(tmp_path.iterdir()) == [target]
+        joined().save(target)
+    assert (target.read_text(), mine.read_text()) == (second, "<!doctype html><p>mine")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["mine.html", "report.html"]
 
 
-def test_show_opens_a_browser_or_displays_in_a_notebook(monkeypatch, tmp_path):
-    """Without a notebook the page is a file that only its user reads; in one the report is displayed."""
+@pytest.mark.parametrize("kernel", [None, object()])
+def test_show_opens_a_browser_or_displays_in_a_notebook(monkeypatch, tmp_path, kernel):
+    """A kernel makes IPython a notebook; elsewhere the page is a file that only its user reads."""
     opened: list[str] = []
+    shown: list[object] = []
+    shell = SimpleNamespace(kernel=kernel)
+    monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace(get_ipython=lambda: shell))
+    monkeypatch.setitem(sys.modules, "IPython.display", SimpleNamespace(display=shown.append))
     monkeypatch.setattr("webbrowser.open", lambda url: not opened.append(url))
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    monkeypatch.setattr(files, "_notebook", lambda: None)
-    filtered().show()
-    assert opened[0].startswith("file://")
-    shown: list[object] = []
-    monkeypatch.setattr(files, "_notebook", lambda: shown.append)
     report = filtered()
     report.show()
-    assert shown == [report]
-    assert len(opened) == 1
-    monkeypatch.setattr(files, "_notebook", lambda: None)
-    monkeypatch.setattr("webbrowser.open", lambda url: False)
-    with pytest.raises(SetupError, match=r"the page is .*report\.html"):
-        report.show()
-
-
-def test_a_notebook_is_known_by_its_kernel(monkeypatch):
-    """IPython in a terminal is none."""
-    shells = [SimpleNamespace(kernel=None), SimpleNamespace(kernel=object())]
-    monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace(get_ipython=shells.pop))
-    monkeypatch.setitem(sys.modules, "IPython.display", SimpleNamespace(display="display"))
-    assert files._notebook() == "display"
-    assert files._notebook() is None
+    assert shown == ([report] if kernel else [])
+    assert [url.startswith("file://") for url in opened] == ([] if kernel else [True])
+    if kernel is None:
+        monkeypatch.setattr("webbrowser.open", lambda url: False)
+        with pytest.raises(SetupError, match=r"the page is .*report\.html"):
+            report.show()
 
 
 def test_shares_of_time_add_up_to_the_whole():
