@@ -18,27 +18,17 @@ from tests.sql.compare import bag
 TEXT = "select a.id, b.v from a, b where a.id = b.id"
 
 
-@pytest.mark.parametrize(
-    ("mode", "parts"),
-    sampled(
-        [
-            ("extended", ["== Analyzed Logical Plan ==", "== Physical Plan =="]),
-            ("simple", ["== Physical Plan =="]),
-            ("cost", ["sizeInBytes"]),
-        ],
-        3,
-    ),
-)
-def test_modes_of_an_explanation(spark, files, views, mode, parts):
+PHYSICAL = "== Physical Plan =="
+MODES = {"extended": ["== Analyzed Logical Plan ==", PHYSICAL], "simple": [PHYSICAL], "cost": ["sizeInBytes"]}
+
+
+@pytest.mark.parametrize("mode", sampled(MODES, 3))
+def test_modes_of_an_explanation(spark, files, views, mode):
     """Spark's plan comes in the form asked for, behind Millrace's own."""
     query = millrace.query(TEXT, spark=spark, tables=files)
-    kept = millrace.where(views["a"], "id > 1")
-    for shown in (
-        query.explain(mode),
-        millrace.explain(query.df.limit(3), mode),
-        millrace.explain(kept, mode),
-    ):
-        assert all(part in shown for part in parts)
+    derived, kept = query.df.limit(3), millrace.where(views["a"], "id > 1")
+    for shown in (query.explain(mode), millrace.explain(derived, mode), millrace.explain(kept, mode)):
+        assert all(part in shown for part in MODES[mode])
     assert "block b0" in query.explain(mode)
     with pytest.raises(OptionError, match="mode of explain is 'verbose'"):
         query.explain("verbose")
@@ -49,16 +39,16 @@ def test_the_report_of_what_is_derived(spark, files):
     counted = millrace.sql(TEXT, spark=spark, tables=files).groupBy("id").count()
     rows = sum(row["count"] for row in counted.collect())
     assert millrace.report(counted).totals.output_tuples == rows
-    both = millrace.sql(TEXT, spark=spark, tables=files).union(millrace.sql(TEXT, spark=spark, tables=files))
+    first, second = (millrace.sql(TEXT, spark=spark, tables=files) for _ in range(2))
+    both = first.union(second)
     with pytest.raises(InputError, match="derived from 2"):
         millrace.report(both)
     # What stands behind a view counts too.
     other = millrace.sql(TEXT + " LIMIT 5", spark=spark, tables=files)
     other.createOrReplaceTempView("counted_by_another")
     try:
-        seen = millrace.sql(TEXT, spark=spark, tables=files).join(spark.table("counted_by_another"), "id")
         with pytest.raises(InputError, match="derived from 2"):
-            millrace.report(seen)
+            millrace.report(first.join(spark.table("counted_by_another"), "id"))
     finally:
         spark.catalog.dropTempView("counted_by_another")
 

@@ -14,9 +14,8 @@ from millrace.api import session
 from millrace.sql.planner import plan_cache
 from tests.gate import sampled
 from tests.session import changed
+from tests.sql import cases
 from tests.sql.compare import bag
-
-pytestmark = pytest.mark.spark
 
 TEXT = (
     "SELECT l.id, l.v, r.v AS w, current_date() AS day FROM l JOIN r ON l.id = r.id WHERE upper(l.s) <> 'B'"
@@ -27,6 +26,13 @@ def _write(path, values, **more) -> str:
     table = {"id": values, "v": [10 * value for value in values], "s": ["a" for _ in values]}
     pq.write_table(pa.table(table | more), path)
     return str(path)
+
+
+def _plain(spark, folder, text=TEXT, args=None):
+    """Spark's own rows of the tables as they are now."""
+    frames = {name: spark.read.parquet(str(folder / name)) for name in "lr"}
+    text = text.replace(" l ", " {l} AS l ").replace(" r ", " {r} AS r ")
+    return bag(spark.sql(text, args, **frames))
 
 
 @pytest.fixture
@@ -66,11 +72,17 @@ def _tables(spark, folder, mode):
 
 
 @pytest.fixture(params=["paths", "frames", "views"])
-def tables(request, spark, folder):
+def forms(request, spark, folder):
     """The tables in one of three forms."""
     yield _tables(spark, folder, request.param)
     for name in "lr":
         spark.catalog.dropTempView(name)
+
+
+@pytest.fixture
+def tables(spark, folder):
+    """The tables by path."""
+    return _tables(spark, folder, "paths")
 
 
 def _rows(spark, tables, text=TEXT, **more):
@@ -78,12 +90,12 @@ def _rows(spark, tables, text=TEXT, **more):
     return found, bag(found.df)
 
 
-def test_the_second_time_is_not_planned_and_answers_the_same(spark, tables, planned):
-    first, rows = _rows(spark, tables)
+def test_the_second_time_is_not_planned_and_answers_the_same(spark, forms, planned):
+    first, rows = _rows(spark, forms)
     schema, explained = first.df.schema, first.explain().splitlines()
     assert len(first.blocks) == 1
     del first
-    second, again = _rows(spark, tables)
+    second, again = _rows(spark, forms)
     assert planned == [TEXT]
     assert again == rows
     assert sum(rows.values()) == 3
@@ -91,38 +103,31 @@ def test_the_second_time_is_not_planned_and_answers_the_same(spark, tables, plan
     assert second.explain().splitlines()[0] == explained[0]
     assert second.report().totals.output_tuples == 3
     assert millrace.report(second.df.limit(2)).totals.output_tuples == 3
-    _rows(spark, tables, options={"cells": 2})
+    _rows(spark, forms, options={"cells": 2})
     assert len(planned) == 2
 
 
-def test_each_holder_has_figures_of_its_own(spark, folder, planned):
+def test_each_holder_has_figures_of_its_own(spark, tables, planned):
     """As in a notebook, where the old DataFrame is still there while the new one is made."""
-    tables, df = _tables(spark, folder, "paths"), None
+    df = None
     for _ in range(5):
         df = millrace.sql(TEXT, spark=spark, tables=tables)
     assert len(planned) == 2
-    other = millrace.sql(TEXT, spark=spark, tables=tables)
+    other = millrace.query(TEXT, spark=spark, tables=tables)
     df.collect()
     with pytest.raises(millrace.MillraceError, match="no figures yet"):
-        millrace.report(other)
-
-
-def test_a_new_holder_starts_without_figures(spark, folder, planned):
-    """Those of the holder before are not its own."""
-    tables = _tables(spark, folder, "paths")
-    first, _ = _rows(spark, tables)
-    assert first.report().totals.output_tuples == 3
-    del first
-    second = millrace.query(TEXT, spark=spark, tables=tables)
-    assert planned == [TEXT]
+        other.report()
+    del df  # whose place the next one takes
+    new = millrace.query(TEXT, spark=spark, tables=tables)
+    assert len(planned) == 2
     with pytest.raises(millrace.MillraceError, match="no figures yet"):
-        second.report()
-    assert second.df.count() == second.report().totals.output_tuples == 3
+        new.report()
+    assert new.df.count() == new.report().totals.output_tuples == 3
 
 
-def test_what_is_kept_is_held_before_another_thread_can_see_it(spark, folder, planned, monkeypatch):
+def test_what_is_kept_is_held_before_another_thread_can_see_it(spark, tables, planned, monkeypatch):
     """Else two queries had one run, and the figures of both."""
-    tables, seen = _tables(spark, folder, "paths"), []
+    seen = []
 
     def keep(*arguments):
         made = kept_keep(*arguments)
@@ -136,12 +141,6 @@ def test_what_is_kept_is_held_before_another_thread_can_see_it(spark, folder, pl
     assert all(copy.is_free for copies in plan_cache._kept.values() for copy in copies)
 
 
-def test_what_stays_with_spark_is_kept_too(spark, tables, planned):
-    text = "SELECT l.v FROM l LEFT JOIN r ON l.id = r.id"
-    assert _rows(spark, tables, text)[1] == _rows(spark, tables, text)[1]
-    assert planned == [text]
-
-
 CHANGES = {
     "a file is written anew": lambda spark, folder: _write(folder / "l" / "0.parquet", [2, 3, 4, 4]),
     "a setting": lambda spark, folder: spark.conf.set("spark.sql.session.timeZone", "Asia/Tokyo"),
@@ -149,36 +148,32 @@ CHANGES = {
 
 
 @pytest.mark.parametrize("change", CHANGES)
-def test_a_change_is_seen(spark, folder, tables, planned, change):
-    _, before = _rows(spark, tables)
+def test_a_change_is_seen(spark, folder, forms, planned, change):
+    _, before = _rows(spark, forms)
     with changed(spark, {"spark.sql.session.timeZone": "UTC"}):
         CHANGES[change](spark, folder)
-        frames = {name: spark.read.parquet(str(folder / name)) for name in "lr"}
-        if not tables:
-            for name, frame in frames.items():
-                frame.createOrReplaceTempView(name)
-        expected = bag(spark.sql(TEXT.replace(" l ", " {l} AS l ").replace(" r ", " {r} AS r "), **frames))
-        assert _rows(spark, tables)[1] == expected
+        if not forms:
+            _tables(spark, folder, "views")
+        expected = _plain(spark, folder)
+        assert _rows(spark, forms)[1] == expected
         assert len(planned) == 2
-        if change != "a setting":
-            assert expected != before
+        assert (expected == before) == (change == "a setting")
 
 
-def test_another_function_of_a_name_is_seen(spark, tables, planned):
+def test_another_function_of_a_name_is_seen(spark, forms, planned):
     text = f"{TEXT} AND of_session(l.id) = 2"
     define = "CREATE OR REPLACE TEMPORARY FUNCTION of_session(x BIGINT) RETURNS BIGINT RETURN x"
     try:
         for added, kept_rows in ((0, "20"), (0, "20"), (1, "10")):
             spark.sql(f"{define} + {added}")
-            _, rows = _rows(spark, tables, text)
+            _, rows = _rows(spark, forms, text)
             assert kept_rows in str(rows)
             assert sum(rows.values()) == 1
     finally:
         spark.sql("DROP TEMPORARY FUNCTION of_session")
 
 
-def test_a_new_file_in_a_folder_is_seen(spark, folder, planned):
-    tables = _tables(spark, folder, "paths")
+def test_a_new_file_in_a_folder_is_seen(spark, folder, tables, planned):
     _, before = _rows(spark, tables)
     _write(folder / "l" / "1.parquet", [1, 1])
     assert sum(_rows(spark, tables)[1].values()) == sum(before.values()) + 2
@@ -217,17 +212,13 @@ def test_a_table_of_the_catalog_is_planned_each_time(spark, folder, planned):
         spark.catalog.dropTempView("l")
 
 
-def test_values_of_parameters_are_told_apart(spark, folder, planned):
-    tables = _tables(spark, folder, "paths")
-    frames = _tables(spark, folder, "frames")
+def test_values_of_parameters_are_told_apart(spark, folder, tables, planned):
     text = "SELECT l.id, :x AS x FROM l JOIN r ON l.id = r.id WHERE l.id >= :x"
     values = (1, 2, decimal.Decimal(1), decimal.Decimal("1.0"), decimal.Decimal("1.00"), 0.0, -0.0, 1.0, 1)
     for value in values:
         found, rows = _rows(spark, tables, text, args={"x": value})
         assert found.df.schema["x"] == spark.sql("SELECT :x AS x", {"x": value}).schema["x"]
-        assert rows == bag(
-            spark.sql(text.replace(" l ", " {l} AS l ").replace(" r ", " {r} AS r "), {"x": value}, **frames)
-        )
+        assert rows == _plain(spark, folder, text, {"x": value})
     assert len(planned) == 8
     assert _rows(spark, tables, text.replace(":x", "?"), args=[1, 2])[1]
     _rows(spark, tables, text.replace(":x", "?"), args=[1, 2])
@@ -247,66 +238,53 @@ def test_a_cached_frame_is_read_from_the_cache(spark, folder, planned):
         tables["l"].unpersist()
 
 
-def test_predicates_are_planned_each_time(spark, folder, planned):
-    @millrace.predicate
-    def odd(x: int) -> bool:
-        return x % 2 == 1
-
-    tables = _tables(spark, folder, "paths")
-    for _ in range(2):
-        _, rows = _rows(spark, tables, f"{TEXT} AND odd(l.id)", predicates={"odd": odd})
-        assert sum(rows.values()) == 2
-    assert len(planned) == 2
-
-
-def test_only_the_latest_are_kept(spark, folder, planned, monkeypatch):
+def test_only_the_latest_are_kept(spark, tables, planned, monkeypatch):
     monkeypatch.setattr(plan_cache, "_MOST", 2)
-    tables = _tables(spark, folder, "paths")
     texts = [f"SELECT count(*) AS n{n} FROM l JOIN r ON l.id = r.id" for n in range(3)]
     for text in (*texts, texts[2], texts[1], texts[0]):
         _rows(spark, tables, text)
     assert planned == [*texts, texts[0]]
 
 
+# Spark numbers common table expressions, and so takes no two analyses of such a text for the same.
 WITH = """WITH w AS (SELECT l.id, sum(l.v) AS v FROM l JOIN r ON l.id = r.id GROUP BY l.id)
 SELECT a.id, b.v{more} FROM w AS a JOIN w AS b ON a.id = b.id"""
+WHERE = "SELECT l.id FROM l JOIN r ON l.id = r.id WHERE {}"
+# A value that tasks compare with is part of the plan, and tomorrow another one.
+MOMENTS = [
+    (WHERE.format(f"l.day >= {moment}"), int(times))
+    for times, moments in cases.lines("moments").items()
+    for moment in moments
+]
 
 
-def test_common_table_expressions_are_planned_each_time(spark, folder, planned):
-    """Spark numbers them, and so takes no two analyses of such a text for the same."""
-    text, tables = WITH.format(more=""), _tables(spark, folder, "paths")
-    assert _rows(spark, tables, text)[1] == _rows(spark, tables, text)[1]
-    assert planned == [text, text]
-
-
-CLOCKS = (
-    "DATE 'today'",
-    "CAST('today' AS DATE)",
-    "CAST(' Yesterday UTC' AS DATE) + INTERVAL '1' DAY",
-    "to_date(concat('to', 'day'))",
-    "CAST(:word AS DATE)",
-    "CAST(TIMESTAMP '12:30' AS DATE)",
+@pytest.mark.parametrize(
+    ("text", "times"),
+    [
+        (WITH.format(more=""), 2),
+        (WHERE.format("odd(l.id)"), 2),
+        ("SELECT l.v FROM l LEFT JOIN r ON l.id = r.id", 1),
+        *sampled(MOMENTS, 3),
+    ],
 )
-LASTING = ("DATE '2020-01-01'", "CAST(CAST('2020-01-01 10:00:00' AS TIMESTAMP) AS DATE)", ":day")
-
-
-@pytest.mark.parametrize("moment", sampled([*CLOCKS, *LASTING], 3))
-def test_what_the_clock_decides_is_planned_each_time(spark, folder, planned, moment):
-    """A value that tasks compare with is part of the plan, and tomorrow another one."""
+def test_what_may_be_another_plan_is_planned_each_time(spark, folder, tables, planned, text, times):
+    """Of common table expressions, of functions, and of what the clock decides; nothing else is."""
     days = pa.array([dt.date(2020, 1, 1), dt.date.today(), None], pa.date32())  # noqa: DTZ011  # either is right
     _write(folder / "l" / "0.parquet", [1, 2, 3], day=days)
-    tables = _tables(spark, folder, "paths")
-    text = f"SELECT l.id FROM l JOIN r ON l.id = r.id WHERE l.day >= {moment}"
-    args = {"word": "today", "day": dt.date(2020, 1, 1)}
+    more = {"args": {"word": "today", "day": dt.date(2020, 1, 1)}}
+    if "odd" in text:
+        more = {"predicates": [millrace.predicate(lambda x: x % 2 == 1, name="odd")]}
+    answers = []
     for _ in range(2):
-        found, _ = _rows(spark, tables, text, args=args)
-        assert len(found.blocks) == 1
+        found, rows = _rows(spark, tables, text, **more)
+        answers.append(rows)
+        assert bool(found.blocks) == ("LEFT" not in text)
         del found
-    assert len(planned) == (2 if moment in CLOCKS else 1)
+    assert answers[0] == answers[1] and planned == [text] * times
 
 
-def test_a_variable_of_the_session_is_seen(spark, folder, planned):
-    tables, text = _tables(spark, folder, "paths"), WITH.format(more=", kept_variable AS x")
+def test_a_variable_of_the_session_is_seen(spark, tables, planned):
+    text = WITH.format(more=", kept_variable AS x")
     try:
         for value in (1, 1, 2):
             spark.sql(f"DECLARE OR REPLACE VARIABLE kept_variable = {value}")

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import httpx
 import pytest
@@ -34,22 +34,17 @@ def test_a_query_is_on_the_page_while_it_runs(spark, tmp_path):
     kept_before = millrace.where(spark.range(10), millrace.predicate(lambda x: x > 3, name="early")("id"))
     with millrace.monitor.live() as page:
         kept = millrace.where(spark.range(1000), millrace.predicate(waits, name="waits")("id"))
-        counted: list[int] = []
-        other = threading.Thread(target=lambda: counted.append(kept.groupBy().count().collect()[0][0]))
-        other.start()
-        try:
-            query = until(page, lambda query: query["rows_in"])
-        finally:
-            gate.touch()
-            other.join(60)
-        assert (query["state"], query["action"], query["title"]) == (
-            "running",
-            "collect",
-            "filter by waits(id)",
-        )
+        with ThreadPoolExecutor(1) as pool:
+            counted = pool.submit(lambda: kept.groupBy().count().collect()[0][0])
+            try:
+                query = until(page, lambda query: query["rows_in"])
+            finally:
+                gate.touch()
+            assert counted.result(60) == 500
+        told = [query[name] for name in ("state", "action", "title")]
+        assert told == ["running", "collect", "filter by waits(id)"]
         assert query["tasks_planned"] is None  # a DataFrame's partitions
         assert query["tasks_over"] < 2 <= query["tasks"] + 1
-        assert counted == [500]
         query = until(page, lambda query: query["state"] == "done")
         assert (query["rows_in"], query["rows_out"]) == (1000, 500)
         (calls,) = [one["evaluated"] for one in query["modules"] if one["name"] == "Predicate(waits(id))"]
@@ -59,11 +54,8 @@ def test_a_query_is_on_the_page_while_it_runs(spark, tmp_path):
         rows = list(kept_before.toLocalIterator())
         assert len(rows) == 6
         query = until(page, lambda query: query["state"] == "done")
-        assert (query["title"], query["action"], query["rows_out"]) == (
-            "filter by early(id)",
-            "toLocalIterator",
-            6,
-        )
+        told = [query[name] for name in ("title", "action", "rows_out")]
+        assert told == ["filter by early(id)", "toLocalIterator", 6]
 
         def breaks(x: int) -> bool:
             raise ValueError("no such thing")
@@ -84,20 +76,12 @@ def test_how_many_tasks_a_query_has(spark, files):
     """As many as tell when all of its cells have tuples: those that scan, and the cells."""
     text = "select a.id from a join b on a.id = b.id"
     with millrace.monitor.live() as page:
-        for options, tasks in (
-            ({"placement": "hypercube", "cells": 2}, 4),
-            ({"placement": "in_place"}, 2),
-        ):
+        for options, tasks in (({"placement": "hypercube", "cells": 2}, 4), ({"placement": "in_place"}, 2)):
             query = millrace.query(text, spark=spark, tables=files, options=options)
             assert list(query.tasks.values()) == [tasks]
-            begun = page._board.begun("count", query.runs)
-            (running, *_) = page.figures()["queries"]
-            assert (running["tasks"], running["tasks_planned"]) == (0, tasks)
-            page._board.ended(begun)
             query.df.collect()
             (shown, *_) = page.figures()["queries"]
             assert (shown["tasks"], shown["tasks_planned"]) == (tasks, None)
         frames = {name: spark.read.parquet(files[name]).limit(5) for name in "ab"}
-        assert (
-            millrace.query(text, spark=spark, tables=frames, options={"placement": "hypercube"}).tasks == {}
-        )
+        options = {"placement": "hypercube"}
+        assert millrace.query(text, spark=spark, tables=frames, options=options).tasks == {}

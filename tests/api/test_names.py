@@ -70,7 +70,5 @@ def test_functions_are_pickled_by_name():
 def test_the_monitor_draws_nothing_before_it_is_asked_for_a_page():
     """The page's templates are loaded with ``live``."""
     asked = "import sys, millrace; millrace.monitor.progress; before = 'millrace.api.live' in sys.modules; "
-    assert (
-        run(f"{asked}millrace.monitor.live; print(before, 'millrace.api.live' in sys.modules)")
-        == "False True"
-    )
+    told = "print(before, 'millrace.api.live' in sys.modules)"
+    assert run(f"{asked}millrace.monitor.live; {told}") == "False True"

@@ -20,9 +20,8 @@ def test_a_query_in_a_notebook(spark):
     people = spark.createDataFrame([(1, SECRETS[0]), (2, SECRETS[1])], "id int, mail string")
     orders = spark.createDataFrame([(1, 10), (1, 20), (2, 30)], "person int, total int")
     text = "select p.mail, o.total, rank() over (order by o.total) r from p join o on p.id = o.person"
-    query = millrace.query(
-        text, spark=spark, tables={"p": people, "o": orders}, options={"cells": 1, "take_all": True}
-    )
+    tables, options = {"p": people, "o": orders}, {"cells": 1, "take_all": True}
+    query = millrace.query(text, spark=spark, tables=tables, options=options)
     planned = query._repr_html_()
     assert "<details open><summary>block b0" in planned
     assert "millrace-part" not in planned
@@ -36,7 +35,7 @@ def test_a_query_in_a_notebook(spark):
     report = query.report()
     shape = report.planned.shapes["b0"]
     assert (set(shape.relations), shape.joins[0][2]) == ({"p", "o"}, "p.id = o.person")
-    assert report.planned.settings == {"cells": 1, "take_all": True}
+    assert report.planned.settings == options
     assert sum(one.tuples_out for _, one in report.joins()) == 3
     shown = report.to_html() + query._repr_html_() + report.to_json()
     assert not [secret for secret in SECRETS if secret in shown]
@@ -50,20 +49,16 @@ def test_a_filter_and_a_lookup(spark, tmp_path):
             raise ValueError(mail)
         return [{"mail": mail, "score": 1}]
 
-    scores = millrace.lookup(
-        "scores", "mail string, score int", ["mail"], millrace.function(find, retries=0), on_error="null"
-    )
+    function = millrace.function(find, retries=0)
+    scores = millrace.lookup("scores", "mail string, score int", ["mail"], function, on_error="null")
     people = spark.createDataFrame([(secret,) for secret in SECRETS], "mail string")
     known = millrace.predicate(lambda mail: mail.startswith("anna"), name="known")
     never = millrace.predicate(lambda mail: len(mail) > 3, name="long")
     frame = millrace.where(people, known("mail"), never("mail"))
     assert frame.count() == 1
     report = millrace.report(frame)
-    query = millrace.query(
-        "select p.mail, s.score from p join s on p.mail = s.mail",
-        spark=spark,
-        tables={"p": people, "s": scores},
-    )
+    text = "select p.mail, s.score from p join s on p.mail = s.mail"
+    query = millrace.query(text, spark=spark, tables={"p": people, "s": scores})
     assert len(query.df.collect()) == 2
     looked = query.report()
     assert (looked.lookups[0].keys, looked.lookups[0].failed) == (2, 1)
@@ -80,9 +75,8 @@ def test_figures_are_those_of_the_latest_run(spark):
     orders = spark.range(400, numPartitions=4).selectExpr("id", "id % 40 AS person")
     people = spark.range(40, numPartitions=2).withColumnRenamed("id", "person")
     text = "select o.id from o join p on o.person = p.person"
-    query = millrace.query(
-        text, spark=spark, tables={"o": orders, "p": people}, options={"cells": 8, "placement": "hypercube"}
-    )
+    options = {"cells": 8, "placement": "hypercube"}
+    query = millrace.query(text, spark=spark, tables={"o": orders, "p": people}, options=options)
     whole, again = (_counts(query, query.df.collect) for _ in range(2))
     assert whole == again
     assert (whole["cells"], whole["rows"]) == (8, 400)

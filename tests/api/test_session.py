@@ -33,11 +33,8 @@ def test_a_session_holds_tables_predicates_and_options(spark, files, views):
 def test_lookup_tables_of_a_session(spark, views):
     """Declared once, they are among the session's tables."""
     shop = millrace.Session(spark, {"o": views["a"]})
-
-    def find(key):
-        return [{"key": key, "name": f"n{key}"}]
-
-    table = shop.lookup("names", "key int, name string", ["key"], millrace.function(find))
+    find = millrace.function(lambda key: [{"key": key, "name": f"n{key}"}])
+    table = shop.lookup("names", "key int, name string", ["key"], find)
     rows = shop.sql("select o.id, n.name from o join names n on o.id = n.key")
     assert bag(rows) == bag(spark.sql("select id, concat('n', id) from a where id is not null"))
     assert table.name == "names"
@@ -77,13 +74,13 @@ def test_threads_have_their_own(spark):
             "select count(*) from t join u on t.k = u.k and keep(t.k)",
             "select sum(case when keep(k) then 1 else 0 end) from t",
         ]
-        options = {"cells": 1 + number % 2}
-        return [
-            millrace.sql(
-                text, spark=spark, tables=given, options=options, predicates={"keep": keep}
-            ).collect()[0][0]
-            for text in texts
-        ]
+        more = {
+            "spark": spark,
+            "tables": given,
+            "options": {"cells": 1 + number % 2},
+            "predicates": {"keep": keep},
+        }
+        return [millrace.sql(text, **more).collect()[0][0] for text in texts]
 
     with ThreadPoolExecutor(8) as pool:
         found = list(pool.map(work, range(8)))
@@ -103,13 +100,9 @@ def test_a_cache_survives(spark):
     """A DataFrame that the user has cached stays cached, as an input and as a base of one."""
     cached = spark.range(20).withColumnRenamed("id", "k").cache()
     cached.count()
+    text, tables = "select c.k from c, d where c.k = d.k", {"c": cached, "d": cached}
     for _ in range(2):
-        assert (
-            millrace.sql(
-                "select c.k from c, d where c.k = d.k", spark=spark, tables={"c": cached, "d": cached}
-            ).count()
-            == 20
-        )
+        assert millrace.sql(text, spark=spark, tables=tables).count() == 20
         assert millrace.where(cached, udf(lambda x: x > 3, "boolean")("k")).count() == 16
     assert cached.storageLevel.useMemory
     cached.unpersist()
@@ -156,22 +149,20 @@ def test_wrong_arguments_are_named(spark, text, given, kind, problem):
         millrace.query(text, **{"spark": spark, **given})
 
 
-def test_a_session_that_does_not_answer(spark):
+class Stopped:
     """What Spark's client raises then is not passed on."""
 
-    class Stopped:
-        sql = conf = None
+    sql = conf = None
 
-        @property
-        def sparkContext(self):
-            raise ConnectionError("gone")
+    @property
+    def sparkContext(self):
+        raise ConnectionError("gone")
 
+
+def test_a_session_that_does_not_answer(spark, monkeypatch):
+    """Or that was stopped: its settings are still there, its context is not."""
     with pytest.raises(InputError, match=r"does not answer \(ConnectionError\).*getOrCreate"):
         millrace.query("select 1", spark=Stopped())
-
-
-def test_a_session_that_was_stopped(spark, monkeypatch):
-    """Its settings are still there, its context is not."""
     df, kept = spark.createDataFrame([], "id int"), millrace.predicate(lambda x: True, name="p")("id")
     monkeypatch.setattr(spark.sparkContext, "_jsc", None)  # all that PySpark does to a context that stops
     for call in (

@@ -6,54 +6,31 @@ from collections import OrderedDict
 
 import pyarrow.parquet as pq
 import pytest
-from pyspark.errors import AnalysisException, PySparkException
+from pyspark.errors import AnalysisException
 
-from millrace import enable, join, query, sql
+from millrace import enable, query, sql
 from millrace.errors import OptionError, QueryError
 from millrace.sql.planner import plan_cache, planner
 from millrace.sql.session import errors
-from millrace.sql.syntax.parse import conjuncts, disjuncts, parse, unwrap
-from millrace.sql.syntax.scopes import Scopes
 from tests.session import changed
+from tests.sql import cases
 from tests.sql.compare import bag, taken
 
 TEXT = "select a.id, b.v from a, b where a.id = b.id"
+CHAR = "__CHAR_VARCHAR_TYPE_STRING"
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "",
-        "  -- nothing\n",
-        "drop table a",
-        "insert into a select * from b",
-        "with q as (select 1) insert into a select * from q",
-        "from a insert into b select *",
-        "create table x as select 1",
-        "explain select 1",
-        "set spark.sql.ansi.enabled=false",
-        "show tables",
-        "merge into a using b on a.id = b.id when matched then delete",
-    ],
-)
+TEXTS = cases.lines("texts")
+
+
+@pytest.mark.parametrize("text", ["", "  -- nothing\n", *TEXTS["no query"]])
 def test_only_queries_are_answered(spark, text):
     """What is not a query is refused before Spark could run it, in one sentence."""
     with pytest.raises(QueryError, match="expected"):
         query(text, spark=spark)
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "select nothing from a, b where a.id = b.id",
-        "select id from a, b where a.id = b.id",
-        "select * from a, nowhere where a.id = nowhere.id",
-        "select a.id from a, b where z.id = b.id",
-        "select count(*) from a, b group by a.id order by b.v",
-        "select nosuchfunction(a.id) from a, b where a.id = b.id",
-        "select a.id from a, a where a.id = 1",
-    ],
-)
+@pytest.mark.parametrize("text", TEXTS["wrong"])
 def test_wrong_queries_raise_what_spark_raises(spark, views, text):
     """Spark's own errors come out, of the same class and condition."""
     with pytest.raises(AnalysisException) as expected:
@@ -99,30 +76,12 @@ def test_a_write_that_looks_like_a_query_is_refused(spark, written, name):
     assert written() == 2 * rows > 0
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "table a",
-        "values (1)",
-        "from a |> select id",
-        "with q as (table a) table q",
-        "select 1 -- more \\\n , 2 as x",
-        "from a | select id",
-    ],
-)
+@pytest.mark.parametrize("text", TEXTS["not parsed"])
 def test_what_is_not_parsed_still_sees_the_given_tables(spark, files, text):
     """Queries that only Spark reads find tables given by path."""
     found = query(text, spark=spark, tables={"A": files["a"]})
     assert found.blocks == () and found.reasons
     assert found.df.count() >= 1
-
-
-@pytest.mark.parametrize("end", [";", " ; -- done", "\n;\n/* {x} */ ;; "])
-def test_what_ends_a_query(spark, files, end):
-    """Semicolons, and comments behind them, as Spark has it."""
-    found = query(TEXT + end, spark=spark, tables=files)
-    assert taken(found) == "a b" and bag(found.df) == bag(query(TEXT, spark=spark, tables=files).df)
-    assert query("table a" + end, spark=spark, tables=files).df.count() == 7
 
 
 def test_relative_paths_are_of_this_process(spark, files, tmp_path, monkeypatch):
@@ -161,34 +120,10 @@ def test_options_are_checked(spark, views):
     )
 
 
-@pytest.mark.parametrize("setting", ["spark.sql.caseSensitive", "spark.sql.ansi.doubleQuotedIdentifiers"])
-def test_settings_that_change_names_leave_the_query_to_spark(spark, views, setting):
-    """Names compare without case and double quotes are strings, or Spark runs everything."""
-    with changed(spark, {setting: "true"}):
-        found = query(TEXT + ' and "x" = "x"', spark=spark)
-    assert found.blocks == () and setting in found.reasons[0]
-
-
-@pytest.fixture
-def ends(spark):
-    """Tables of one row: ``a`` has the greatest key that there is."""
-    keys = (("a", 2**63 - 1), ("b", 0))
-    return {name: spark.createDataFrame([(1, k)], "id int, k bigint") for name, k in keys}
-
-
-@pytest.mark.parametrize(
-    "condition",
-    ["a.k + 1 <=> b.k", "coalesce(a.k + 1, 0) = b.k", "(a.k + 1 is null) = (b.k = 0)"],
-)
-def test_an_error_is_no_null_that_something_is_made_of(spark, ends, condition):
-    """Where a null would join, or become something that does, arithmetic stays Spark's, which refuses it."""
-    text = f"select a.id from a join b on a.id = b.id and {condition}"
-    with pytest.raises(PySparkException, match="ARITHMETIC_OVERFLOW"):
-        query(text, spark=spark, tables=ends).df.collect()
-
-
-def test_a_sum_that_is_null_where_spark_raises_is_explained(spark, ends):
+def test_a_sum_that_is_null_where_spark_raises_is_explained(spark):
     """A key that has no value joins nothing; the explanation says so, for the query that has one."""
+    keys = (("a", 2**63 - 1), ("b", 0))
+    ends = {name: spark.createDataFrame([(1, k)], "id int, k bigint") for name, k in keys}
     found = query("select a.id from a join b on a.k + 1 = b.k", spark=spark, tables=ends)
     assert taken(found) == "a b" and found.df.count() == 0
     assert "(a.k + 1), as null" in found.explain()
@@ -201,36 +136,20 @@ def test_without_ansi_sums_begin_again_at_the_other_end(spark):
     ends = {"a": (1 << 31) - 1, "b": -(1 << 31)}
     given = {name: spark.createDataFrame([(end,), (7,)], "k int") for name, end in ends.items()}
     with changed(spark, {"spark.sql.ansi.enabled": "false"}):
-        found = query("select a.k, b.k from a join b on a.k + 1 = b.k", spark=spark, tables=given)
-        assert taken(found) == "a b"
-        assert bag(found.df) == {f"({ends['a']}, {ends['b']})": 1}
-        found = query(
-            "select a.k, b.k from a join b on a.k % 0 <=> b.k / 0 and a.k = b.k", spark=spark, tables=given
-        )
-        assert bag(found.df) == {"(7, 7)": 1}
-
-
-def test_timestamps_compare_in_the_session_time_zone(spark):
-    """A text that becomes a timestamp is read in the session's time zone, as Spark reads it."""
-    with changed(spark, {"spark.sql.session.timeZone": "America/New_York"}):
-        left = spark.sql("select 1 as k, timestamp '2024-03-10 12:00:00' as t")
-        right = spark.sql("select 1 as k, timestamp '2024-03-10 16:00:00 UTC' as u")
-        given = {"l": left, "r": right}
-        text = "select count(*) from l, r where l.t = r.u and l.t = '2024-03-10 12:00:00'"
-        found = query(text, spark=spark, tables=given)
-        assert taken(found) == "l r"
-        assert found.df.collect()[0][0] == 1
+        for key, rows in (
+            ("a.k + 1 = b.k", [tuple(ends.values())]),
+            ("a.k % 0 <=> b.k / 0 and a.k = b.k", [(7, 7)]),
+        ):
+            found = query(f"select a.k, b.k from a join b on {key}", spark=spark, tables=given)
+            assert taken(found) == "a b" and found.df.collect() == rows
 
 
 def test_char_columns_stay_with_spark(spark):
     """CHAR columns are padded by Spark when it compares them: it keeps them."""
-    spark.sql("create or replace temporary view ch as select cast('a' as string) as c, 1 as k")
-    frame = spark.table("ch")
-    found = query("select l.k from l, r where l.c = r.c", spark=spark, tables={"l": frame, "r": frame})
-    assert taken(found) == "l r"
-    padded = frame.withMetadata("c", {"__CHAR_VARCHAR_TYPE_STRING": "char(3)"})
-    found = query("select l.k from l, r where l.c = r.c", spark=spark, tables={"l": padded, "r": frame})
-    assert taken(found) == ""
+    frame = spark.sql("select 'a' as c, 1 as k")
+    for given, blocks in ((frame, "l r"), (frame.withMetadata("c", {CHAR: "char(3)"}), "")):
+        tables = {"l": given, "r": frame}
+        assert taken(query("select l.k from l, r where l.c = r.c", spark=spark, tables=tables)) == blocks
 
 
 def test_explanation_names_what_runs_where(spark, files):
@@ -245,57 +164,25 @@ def test_explanation_names_what_runs_where(spark, files):
     assert "Physical Plan" in shown
 
 
-def test_join_without_a_query(spark, files, views):
-    """The DataFrame form builds the query itself."""
-    relations = {"x": files["a"], "y y": views["b"]}
-    on, where = ["x.id = `y y`.id"], ["x.k > 5 or x.k is null"]
-    frame = join(relations, on=on, where=where, select=["x.id", "v"], spark=spark)
-    assert bag(frame) == bag(spark.sql(TEXT + " and (a.k > 5 or a.k is null)"))
-    assert len(join(relations, how="cross", spark=spark).columns) == 13
-
-
-def test_join_arguments_are_checked(spark, files):
-    """A forgotten list or an empty mapping is told apart from a wrong query."""
-    with pytest.raises(QueryError, match="at least one"):
-        join({}, spark=spark)
-
-
 def test_partitioned_folders(spark, tmp_path, views):
     """Partition columns of a folder join and filter like others."""
     path = str(tmp_path / "parts")
     spark.sql("select id, k, s from a where id is not null").write.partitionBy("id").parquet(path)
     spark.read.parquet(path).createOrReplaceTempView("parts")
     text = "select p.id, p.s, b.v from {} p, b where p.id = b.id and p.id > 1"
-    found = query(text.format("parts"), spark=spark, tables={"parts": path, "b": views["b"]})
-    assert taken(found) == "p b"
-    assert bag(found.df) == bag(spark.sql(text.format("parts")))
-    found = query(text.format(f"parquet.`{path}`"), spark=spark)
-    assert taken(found) == "p b"
-    assert bag(found.df) == bag(spark.sql(text.format("parts")))
+    expected = bag(spark.sql(text.format("parts")))
+    for name, tables in (("parts", {"parts": path, "b": views["b"]}), (f"parquet.`{path}`", {})):
+        found = query(text.format(name), spark=spark, tables=tables)
+        assert taken(found) == "p b" and bag(found.df) == expected
 
 
-@pytest.mark.parametrize(("word", "test"), [(" and ", "<>"), (" or ", "=")])
-def test_long_conditions(spark, views, files, word, test):
+@pytest.mark.parametrize(("word", "test", "same"), [(" and ", "<>", "not"), (" or ", "=", "")])
+def test_long_conditions(spark, views, files, word, test, same):
     """Thousands of terms are one condition, and are evaluated by the block."""
-    terms = [f"a.k {test} {number}" for number in range(15, 1515)]
-    found = query(
-        f"select a.id, b.v from a, b where a.id = b.id and ({word.join(terms)})", spark=spark, tables=files
-    )
-    between = "between 15 and 1514"
-    expected = f"select a.id, b.v from a, b where a.id = b.id and a.k {'not ' * (word == ' and ')}{between}"
+    terms = word.join(f"a.k {test} {number}" for number in range(15, 1515))
+    found = query(f"{TEXT} and ({terms})", spark=spark, tables=files)
     assert taken(found) == "a b"
-    assert bag(found.df) == bag(spark.sql(expected))
-
-
-@pytest.mark.parametrize("word", ["and", "or"])
-@pytest.mark.parametrize("nested", [False, True])
-def test_the_terms_of_a_condition_are_found_at_any_depth(word, nested):
-    terms = [f"x = {number}" for number in range(30 if nested else 3000)]
-    text = f" {word} ".join(f"({term}" if nested else term for term in terms) + ")" * len(terms) * nested
-    statement = parse(f"select x from t where {text}")
-    found = (conjuncts if word == "and" else disjuncts)(statement.root.args["where"].this)
-    assert [unwrap(term).sql() for term in found] == terms
-    assert len(Scopes(statement).all) == 1
+    assert bag(found.df) == bag(spark.sql(f"{TEXT} and a.k {same} between 15 and 1514"))
 
 
 FAULTS = [KeyError("some"), RecursionError("deep"), AssertionError(), OSError("no")]

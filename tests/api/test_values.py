@@ -12,53 +12,44 @@ from pyspark.sql import functions as sf
 
 import millrace
 from millrace.errors import InputError, QueryError
+from tests.sql import cases
 from tests.sql.compare import bag, taken
 
 
 @pytest.fixture
-def frames(spark, views):
+def frames(views):
     """DataFrames by the names that the texts below use."""
     return {name: views[name] for name in "abc"}
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "select x.id, y.v, {n} as n from {a} x join {b} y on x.id = y.id where x.k > {n} or y.s = {quoted}",
-        "select {a}.id, {b}.v from {a} join {b} on {a}.id = {b}.id",
-        "select {a.id}, {a[k]}, {a[0]} from {a} where {k} > {n}",
-        "select x.id, y.id from {a} x join {same} y on x.k = y.k",
-        "select id, '{{n}}' as shown, {quoted} as quoted, {n:05} as five, {quoted!r} as r from {b}",
-        "select x.id from {among[0]} x join {among[1]} y using (id) where {yes}",
-        "select * from {a} where id in {numbers} and x < {float} and n = {decimal}",
-        "with t as (select * from {a} where {a.k} > :low) select t.id, b.v from t join {b} b on t.id = b.id",
-    ],
-)
+@pytest.fixture
+def one(views):
+    """One of them."""
+    return {"a": views["a"]}
+
+
+@pytest.mark.parametrize("text", cases.lines("braces")["values"])
 def test_rows_are_those_of_spark(spark, frames, text):
     """DataFrames, their columns, and literals, wherever they stand."""
     known = {
-        **frames,
         "same": frames["a"],
         "among": [frames["a"], frames["b"]],
-        "n": 15,
-        "quoted": "it's \\ {x}",
         "k": sf.col("k"),
-        "yes": True,
-        "numbers": (1, 2, 3),
-        "float": 2.0,
-        "decimal": Decimal("1.50"),
+        "quoted": "it's \\ {x}",
     }
+    known |= {"n": 15, "yes": True, "numbers": (1, 2, 3), "float": 2.0, "decimal": Decimal("1.50"), **frames}
     given = {name: value for name, value in known.items() if re.search(rf"(?<!{{){{{name}\b", text)}
     args = {"low": 15} if ":low" in text else None
     assert bag(millrace.sql(text, args, **given)) == bag(spark.sql(text, args, **given))
 
 
-def test_a_column_may_stand_first_or_alone(spark, frames):
-    """Only a DataFrame tells a session."""
-    given = {"k": sf.col("k"), "a": frames["a"]}
+def test_a_column_may_stand_first_or_alone(spark, one):
+    """Only a DataFrame tells a session; without values braces are text."""
+    given = {"k": sf.col("k"), **one}
     text = "select {k} from {a}"
     assert bag(millrace.sql(text, **given)) == bag(spark.sql(text, **given))
     assert millrace.sql("select {k} from values (7) t(k)", k=sf.col("k")).collect() == [(7,)]
+    assert millrace.sql("select '{a}' as x, '{' as y", spark=spark).collect() == [("{a}", "{")]
 
 
 def test_the_join_of_the_frames_is_taken(spark, frames):
@@ -75,34 +66,20 @@ def test_the_join_of_the_frames_is_taken(spark, frames):
     )
 
 
-def test_lookup_tables_are_tables(spark, frames):
+def test_lookup_tables_are_tables(spark, one):
     """Which PySpark does not know."""
-    table = millrace.lookup(
-        "names", "key int, name string", ["key"], millrace.function(lambda key: [{"key": key, "name": "n"}])
-    )
-    rows = millrace.sql(
-        "select x.id, n.name from {a} x join {names} n on x.id = n.key", names=table, **one(frames)
-    )
-    assert bag(rows) == bag(spark.sql("select id, 'n' from a where id is not null"))
+    find = millrace.function(lambda key: [{"key": key, "name": "n"}])
+    names = millrace.lookup("names", "key int, name string", ["key"], find)
+    text = "select x.id, n.name from {a} x join {names} n on x.id = n.key"
+    expected = spark.sql("select id, 'n' from a where id is not null")
+    assert bag(millrace.sql(text, names=names, **one)) == bag(expected)
 
 
-def one(frames):
-    """The DataFrame of the name ``a``."""
-    return {"a": frames["a"]}
-
-
-def test_without_values_braces_are_text(spark):
-    """As in PySpark."""
-    assert millrace.sql("select '{a}' as x, '{' as y", spark=spark).collect() == [("{a}", "{")]
-
-
-def test_an_estimate_is_of_the_text_with_values(frames):
+def test_an_estimate_is_of_the_text_with_values(one):
     """A predicate's rows come from the DataFrame in braces."""
     even = millrace.predicate(lambda x: x % 2 == 0, name="is_even")
-    query = millrace.query(
-        "select id from {a} where is_even(id) and id > {low}", predicates=[even], low=1, **one(frames)
-    )
-    assert query.estimate(sample=10).rows == 5
+    text = "select id from {a} where is_even(id) and id > {low}"
+    assert millrace.query(text, predicates=[even], low=1, **one).estimate(sample=10).rows == 5
 
 
 @pytest.mark.parametrize(
@@ -112,23 +89,18 @@ def test_an_estimate_is_of_the_text_with_values(frames):
         ("select {} from {a}", {}, QueryError, "braces of the text cannot be read"),
         ("select '}' from {a}", {}, QueryError, r"written \{\{ and \}\}"),
         ("select * from {a}", {"table": "x"}, InputError, r"no \{table\}.*did you mean 'tables'"),
-        (
-            "select {e} from {a}",
-            {"e": lambda: sf.col("k") + 1},
-            InputError,
-            "write an expression into the text",
-        ),
+        ("select {e} from {a}", {"e": lambda: sf.col("k") + 1}, InputError, "write an expression into the"),
         ("select {e} from {a}", {"e": lambda: sf.lit(3)}, InputError, "expected a column of a DataFrame"),
         ("select {a.nothing} from {a}", {}, Exception, "nothing"),
         ("select {e} from {a}", {"e": dt.time(3, 4)}, AnalysisException, ""),
         ("select {e} from {a}", {"e": None}, AnalysisException, "None"),
     ],
 )
-def test_what_cannot_be_written_is_refused(spark, frames, text, values, kind, problem):
+def test_what_cannot_be_written_is_refused(spark, one, text, values, kind, problem):
     """Ours says what works; what is SQL to PySpark, Spark refuses as it does there."""
     made = {name: value() if callable(value) else value for name, value in values.items()}
     with pytest.raises(kind, match=f"(?s){problem}"):
-        millrace.sql(text, **one(frames), **made).collect()
+        millrace.sql(text, **one, **made).collect()
 
 
 def test_all_but_the_text_and_its_parameters_go_by_name(spark):

@@ -8,9 +8,7 @@ import sqlite3
 
 import pyarrow as pa
 import pytest
-from typer.testing import CliRunner
 
-from millrace.cli.app import app
 from millrace.limits.cache import wall_time
 from millrace.limits.chunk import Chunk
 from millrace.limits.client import Client
@@ -19,32 +17,38 @@ from millrace.limits.lookup_session import LookupSession
 from millrace.limits.registration import Registration
 from millrace.predicates import PlainValues, PredicateSpec
 from millrace.predicates.asynchronous import AsyncCaller
-from tests.cli.conftest import SCREEN
 
 DAY = 86_400.0
 
 
 @pytest.fixture
-def run():
+def run(run_without_spark):
     """Run the command; it needs no Spark."""
-    return lambda *arguments: CliRunner(env=SCREEN).invoke(app, list(arguments))
+    return run_without_spark
 
 
 def keep(cache, name, keys, days, ttl=None):
     """Look keys up as a job does that ran so many days ago; two rows for each key."""
 
-    async def job():
-        clock = VirtualClock(wall_time() - days * DAY)
-        registration = Registration(name, cache=cache, ttl=ttl, fingerprint=f"{name:f<32}")
-        with LookupSession(registration, clock) as session:
+    async def job(client):
+        digests = [key.to_bytes(16, "big") for key in keys]
+        await client.claim(digests)
+        rows = pa.table({"sku": [f"s{key}" for key in keys for _ in range(2)], "n": range(2 * len(keys))})
+        client.settle(Chunk.of(digests, [2] * len(keys), rows))
+
+    look_up(Registration(name, cache=cache, ttl=ttl, fingerprint=f"{name:f<32}"), job, days)
+
+
+def look_up(registration, job, days=0):
+    """Run a job that looks keys up, so many days ago."""
+
+    async def run():
+        with LookupSession(registration, VirtualClock(wall_time() - days * DAY)) as session:
             client = Client.local(session)
-            digests = [key.to_bytes(16, "big") for key in keys]
-            await client.claim(digests)
-            rows = pa.table({"sku": [f"s{key}" for key in keys for _ in range(2)], "n": range(2 * len(keys))})
-            client.settle(Chunk.of(digests, [2] * len(keys), rows))
+            await job(client)
             await client.close()
 
-    asyncio.run(job())
+    asyncio.run(run())
 
 
 @pytest.fixture
@@ -129,31 +133,27 @@ def test_a_name_is_not_the_beginning_of_another(run, tmp_path):
 def test_a_job_that_uses_the_cache_meanwhile_asks_again(cache, run):
     """It finds no rows that were removed, and keeps what it asks then."""
 
-    async def job():
-        registration = Registration("prices", cache=cache, fingerprint=f"{'prices':f<32}")
-        with LookupSession(registration) as session:
-            client = Client.local(session)
-            key = (1).to_bytes(16, "big")
-            assert (await client.claim([key])).ask == []
-            await asyncio.to_thread(run, "cache", "prune", str(cache), "--older-than", "5d", "--yes")
-            assert (await client.claim([key])).ask == [key]
-            client.settle(Chunk.of([key], [1], pa.table({"sku": ["new"], "n": [1]})))
-            await client.close()
+    async def job(client):
+        key = (1).to_bytes(16, "big")
+        assert (await client.claim([key])).ask == []
+        await asyncio.to_thread(run, "cache", "prune", str(cache), "--older-than", "5d", "--yes")
+        assert (await client.claim([key])).ask == [key]
+        client.settle(Chunk.of([key], [1], pa.table({"sku": ["new"], "n": [1]})))
 
-    asyncio.run(job())
+    look_up(Registration("prices", cache=cache, fingerprint=f"{'prices':f<32}"), job)
     assert listed(run, cache)["prices"]["keys"] == 4
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["list", "{}/none"], "there is no cache"),
-        (["list", "{}"], "has no answers: expected files that end in .sqlite"),
-        (["list", "{}/other.db.sqlite"], "no cache of Millrace's"),
-        (["list", "{}/text.sqlite"], "damaged, or no database"),
-        (["show", "{}/kept.sqlite", "--name", "prise"], "no answers of 'prise': did you mean"),
-        (["show", "{}/kept.sqlite"], "has 2 definitions: names (namesfffffff)"),
-        (["prune", "{}/kept.sqlite", "--older-than", "soon"], "--older-than is 'soon': expected a time"),
+        ("list {}/none", "there is no cache"),
+        ("list {}/empty", "has no answers: expected files that end in .sqlite"),
+        ("list {}/other.db.sqlite", "no cache of Millrace's"),
+        ("list {}/text.sqlite", "damaged, or no database"),
+        ("show {}/kept.sqlite --name prise", "no answers of 'prise': did you mean"),
+        ("show {}/kept.sqlite", "has 2 definitions: names (namesfffffff)"),
+        ("prune {}/kept.sqlite --older-than soon", "--older-than is 'soon': expected a time"),
     ],
 )
 def test_mistakes_are_told_in_one_message(run, cache, tmp_path, arguments, message):
@@ -163,7 +163,6 @@ def test_mistakes_are_told_in_one_message(run, cache, tmp_path, arguments, messa
     other.execute("CREATE TABLE t (x)")
     other.close()
     (tmp_path / "empty").mkdir()
-    folder = tmp_path / "empty" if arguments == ["list", "{}"] else tmp_path
-    done = run("cache", *(each.format(folder) for each in arguments))
+    done = run("cache", *arguments.format(tmp_path).split())
     assert done.exit_code == 1 and "Traceback" not in done.stderr
     assert message in done.stderr.replace("\n", " ")

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
 import sys
 import venv
 
 import pytest
 
-from tests.cli.conftest import COMMAND, PATIENCE, SCREEN
+from millrace.cli.doctor import _folders
+from tests.cli.conftest import LOCAL
 
 
 def test_a_healthy_session(run):
@@ -26,37 +25,28 @@ def test_a_healthy_session(run):
     assert "all is well" in done.stderr
 
 
-def test_a_coordinator_that_tasks_do_not_reach(run):
+@pytest.mark.parametrize(
+    ("arguments", "found"),
+    [
+        ("--limits-host no-such-host.invalid", "coordinator reached by tasks: no-such-host.invalid"),
+        # Said at once: Spark's own client would try for minutes.
+        ("--remote sc://127.0.0.1:1", "Spark Connect server: 127.0.0.1:1 does not answer"),
+    ],
+)
+def test_what_is_not_reached(run, arguments, found):
     """What it is needed for, and the option to set; the rest is well."""
-    done = run("doctor", "--limits-host", "no-such-host.invalid")
+    done = run("doctor", *arguments.split())
     assert done.exit_code == 1
-    assert "TO DO  coordinator reached by tasks: no-such-host.invalid" in done.stdout
-    assert "set the option limits_host" in done.stdout
-    assert "1 thing to do" in done.stdout
-
-
-def test_a_server_that_does_not_answer(run):
-    """Said at once: Spark's own client would try for minutes."""
-    done = run("doctor", "--remote", "sc://127.0.0.1:1")
-    assert done.exit_code == 1
-    assert "TO DO  Spark Connect server: 127.0.0.1:1 does not answer" in done.stdout
-    assert "1 thing to do" in done.stdout
+    assert f"TO DO  {found}" in done.stdout and "1 thing to do" in done.stdout
+    assert ("set the option limits_host" in done.stdout) == ("limits-host" in arguments)
 
 
 @pytest.mark.nightly
-def test_executors_with_another_python(tmp_path):
+def test_executors_with_another_python(start, tmp_path):
     """Packages that they lack are named, with the version to install; a folder nobody can write is too."""
     venv.create(tmp_path / "bare", symlinks=True)
-    python = tmp_path / "bare" / "bin" / "python"
-    environment = {**os.environ, **SCREEN, "PYSPARK_PYTHON": str(python)}
-    done = subprocess.run(
-        [*COMMAND, "doctor", "--master", "local[2]", "--conf", "spark.driver.memory=1g"],
-        capture_output=True,
-        text=True,
-        env=environment,
-        check=False,
-        timeout=PATIENCE,
-    )
+    python = str(tmp_path / "bare" / "bin" / "python")
+    done = start("doctor", *LOCAL, PYSPARK_PYTHON=python)
     assert done.returncode == 1, done.stderr
     assert f"executors: 1 seen, Python {sys.version.split()[0]}, {python}" in done.stdout
     for package in ("pyarrow", "numpy", "pandas", "numba"):
@@ -67,8 +57,6 @@ def test_executors_with_another_python(tmp_path):
 
 def test_a_folder_that_cannot_be_written_is_told():
     """Where compiled kernels are kept nowhere, the variable to set is named."""
-    from millrace.cli.doctor import _folders
-
     assert _folders([{"kernels": "/a"}, {"kernels": "/b"}]).found == "/a, /b"
     told = _folders([{"kernels": "/a"}, {"kernels": ""}])
     assert not told.well and "NUMBA_CACHE_DIR" in told.advice

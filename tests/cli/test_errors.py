@@ -1,4 +1,4 @@
-"""What Spark says, without what only its developers read."""
+"""What is said of errors, without what only developers read."""
 
 from __future__ import annotations
 
@@ -38,39 +38,21 @@ millrace.errors.InputError: cannot read part-3.parquet: it is not a Parquet file
 
 
 @pytest.mark.parametrize(
-    ("text", "expected"),
+    ("said", "error", "expected"),
     [
-        (
-            PLAN,
-            "[UNRESOLVED_COLUMN.WITH_SUGGESTION] No column `x`. SQLSTATE: 42703; line 1 pos 7",
-        ),
-        (STACK, "[USER_RAISED_EXCEPTION] boom SQLSTATE: P0001"),
-        (DRIVER, "Job aborted."),
-        (WORKER, "ValueError: no such place"),
-        (OURS, "cannot read part-3.parquet: it is not a Parquet file"),
+        (spark_message, Exception(PLAN), PLAN.split(";\n")[0]),
+        (spark_message, Exception(STACK), "[USER_RAISED_EXCEPTION] boom SQLSTATE: P0001"),
+        (spark_message, Exception(DRIVER), "Job aborted."),
+        (spark_message, Exception(WORKER), "ValueError: no such place"),
+        (spark_message, Exception(OURS), "cannot read part-3.parquet: it is not a Parquet file"),
+        (message_of, QueryError("expected a SELECT"), "expected a SELECT"),
+        (message_of, FileNotFoundError(2, "No such file", "x.json"), "x.json: No such file"),
+        (message_of, KeyError("k"), "KeyError: 'k' (run again with --debug to see where)"),
     ],
 )
-def test_sparks_message_is_cut_to_its_own_words(text, expected):
-    """Plans, JVM stacks and Python tracebacks are left out; an error of ours is shown as such."""
-    assert spark_message(Exception(text)) == expected
-
-
-def test_our_errors_are_shown_as_they_are():
-    """A MillraceError's message is the message."""
-    assert message_of(QueryError("expected a SELECT")) == "expected a SELECT"
-
-
-def test_system_errors_name_the_file():
-    """An OSError says which file and what about it."""
-    assert (
-        message_of(FileNotFoundError(2, "No such file or directory", "x.json"))
-        == "x.json: No such file or directory"
-    )
-
-
-def test_other_errors_point_to_debug():
-    """What nobody foresaw names its type and the way to learn more."""
-    assert message_of(KeyError("k")) == "KeyError: 'k' (run again with --debug to see where)"
+def test_a_message_is_in_its_own_words(said, error, expected):
+    """Plans, JVM stacks and Python tracebacks are left out; what nobody foresaw points to ``--debug``."""
+    assert said(error) == expected
 
 
 def test_an_interrupt_is_told_though_spark_ended_first():
@@ -86,12 +68,10 @@ def test_an_interrupt_is_told_though_spark_ended_first():
 
     before = signal.signal(signal.SIGINT, lambda *_: None)
     try:
-        with pytest.raises(typer.Exit) as left:
-            fails(interrupted=True)
-        assert left.value.exit_code == 130
-        assert stderr.file.getvalue().strip() == "interrupted"
-        with pytest.raises(typer.Exit) as left:
-            fails(interrupted=False)
-        assert left.value.exit_code == 1
+        for interrupted, code in ((True, 130), (False, 1)):
+            with pytest.raises(typer.Exit) as left:
+                fails(interrupted=interrupted)
+            assert left.value.exit_code == code
+        assert stderr.file.getvalue().startswith("interrupted\nerror: ")
     finally:
         signal.signal(signal.SIGINT, before)

@@ -5,47 +5,31 @@ from __future__ import annotations
 import re
 
 import httpx
-import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-JOIN = "select c.name, o.total from c join o on c.k = o.customer where o.total > 1 order by 2"
-ANSWER = {"name": ["ann", "bob", None], "total": [2, 3, 4]}
+from millrace.api import live
+from tests.cli.conftest import ANSWER, JOIN
+
 STACKS = ("Traceback", "\tat ", "JVM stacktrace", "WARN")
 
 
-@pytest.fixture(scope="module")
-def tables(tmp_path_factory) -> list[str]:
-    """The ``--table`` arguments of two small tables that join."""
-    folder = tmp_path_factory.mktemp("tables")
-    pq.write_table(pa.table({"k": [1, 2, 3], "name": ["ann", "bob", None]}), folder / "c.parquet")
-    pq.write_table(pa.table({"customer": [1, 1, 2, 3, 9], "total": [1, 2, 3, 4, 5]}), folder / "o.parquet")
-    return [part for name in ("c", "o") for part in ("--table", f"{name}={folder / name}.parquet")]
-
-
-@pytest.mark.parametrize("engine", ["millrace", "spark"])
-def test_rows_are_shown(run, tables, engine):
-    """Both engines show the same rows, NULL included, and nothing else."""
-    done = run("sql", JOIN, *tables, "--engine", engine)
-    assert done.exit_code == 0, done.stderr
-    for text in ("ann", "bob", "NULL", "3 rows"):
-        assert text in done.stdout
-    assert done.stderr == ""
-
-
-def test_more_rows_than_the_limit(run, tables):
-    """The limit is kept, and the user told so."""
-    done = run("sql", JOIN, *tables, "--limit", "1")
-    assert "bob" not in done.stdout
-    assert "the first 1 rows" in done.stdout
-
-
-def test_explain_names_the_join_and_runs_nothing(run, tables):
-    """``--explain`` shows what is taken and no row."""
-    done = run("sql", JOIN, *tables, "--explain")
-    assert done.exit_code == 0, done.stderr
-    assert "c.k = o.customer" in done.stdout
-    assert "ann" not in done.stdout
+@pytest.mark.parametrize(
+    ("options", "shown", "hidden"),
+    [
+        ("--engine millrace", ["ann", "bob", "NULL", "3 rows"], "tuples"),
+        ("--engine spark", ["ann", "bob", "NULL", "3 rows"], "tuples"),
+        ("--limit 1", ["ann", "the first 1 rows"], "bob"),
+        ("--explain", ["c.k = o.customer"], "ann"),
+        ("--report", ["3 rows", "tuples routed", "orders\n  b0: ", "peak memory"], "Traceback"),
+    ],
+)
+def test_what_is_asked_for_is_shown(run, tables, options, shown, hidden):
+    """Rows, NULL included, up to the limit; what is taken; what the eddies did; and nothing else."""
+    done = run("sql", JOIN, *tables, *options.split())
+    assert (done.exit_code, done.stderr) == (0, "")
+    assert all(text in done.stdout for text in shown)
+    assert hidden not in done.stdout
 
 
 def test_live_page_is_served_while_the_command_runs(run, tables, monkeypatch):
@@ -53,14 +37,8 @@ def test_live_page_is_served_while_the_command_runs(run, tables, monkeypatch):
     seen = []
 
     def look(stderr) -> None:
-        (query, *_) = httpx.get(seen_url() + "figures.json").json()["queries"]
+        (query, *_) = httpx.get(live._live.url + "figures.json").json()["queries"]
         seen.append((query["state"], query["title"], query["rows_out"]))
-
-    def seen_url() -> str:
-        from millrace.api import live
-
-        assert live._live is not None
-        return live._live.url
 
     monkeypatch.setattr("millrace.cli.sql._wait", look)
     done = run("sql", JOIN, *tables, "--live", "--option", "take_all=true")
@@ -70,14 +48,6 @@ def test_live_page_is_served_while_the_command_runs(run, tables, monkeypatch):
     done = run("sql", JOIN, *tables, "--report", "--live", "--wait", "--option", "take_all=true")
     assert done.exit_code == 0, done.stderr
     assert seen == [("done", JOIN, 3)]
-
-
-def test_report_shows_totals_and_orders(run, tables):
-    """``--report`` shows the rows and what the eddies did."""
-    done = run("sql", JOIN, *tables, "--report")
-    assert done.exit_code == 0, done.stderr
-    for text in ("3 rows", "tuples routed", "orders\n  b0: ", "peak memory"):
-        assert text in done.stdout
 
 
 @pytest.mark.parametrize("engine", ["millrace", "spark"])
@@ -95,43 +65,6 @@ def test_output_is_one_parquet_file(run, tables, tmp_path, engine):
     assert list(tmp_path.iterdir()) == [target]
 
 
-def test_output_keeps_types(run, tmp_path):
-    """Values of every usual type, nested ones too, come back as they are, far timestamps included."""
-    query = """
-        select cast(1 as tinyint) a, 2.50 b, cast('nan' as double) c, date '2024-02-29' d,
-               timestamp '9999-12-31 23:59:59 UTC' e, timestamp_ntz '0001-01-01 00:00:00' f,
-               x'00ff' g, array(1, null) h, named_struct('x', 'y') i, true j, cast(null as string) k
-    """
-    target = tmp_path / "out.parquet"
-    done = run("sql", query, "--engine", "spark", "--output", str(target))
-    assert done.exit_code == 0, done.stderr
-    (row,) = pq.read_table(target).to_pylist()
-    shown = {name: str(value) for name, value in row.items()}
-    assert shown == {
-        "a": "1",
-        "b": "2.50",
-        "c": "nan",
-        "d": "2024-02-29",
-        "e": "9999-12-31 23:59:59+00:00",
-        "f": "0001-01-01 00:00:00",
-        "g": "b'\\x00\\xff'",
-        "h": "[1, None]",
-        "i": "{'x': 'y'}",
-        "j": "True",
-        "k": "None",
-    }
-
-
-def test_an_empty_result_is_a_file_too(run, tables, tmp_path):
-    """No rows, but the columns."""
-    target = tmp_path / "out.parquet"
-    query = "select c.name from c join o on c.k = o.customer where o.total > 100"
-    done = run("sql", query, *tables, "--output", str(target))
-    assert done.exit_code == 0, done.stderr
-    table = pq.read_table(target)
-    assert (table.column_names, table.num_rows) == (["name"], 0)
-
-
 @pytest.mark.parametrize(
     ("query", "extra", "expected"),
     [
@@ -140,16 +73,16 @@ def test_an_empty_result_is_a_file_too(run, tables, tmp_path):
         ("select 1 from c join unknown u on c.k = u.customer", [], "unknown"),
         ("drop table c", [], "SELECT"),
         ("select 1 1 1", [], "yntax"),
-        (JOIN, ["--output", "/no/such/folder/out.parquet"], "there is no folder /no/such/folder"),
-        (JOIN, ["--output", "out.xls"], "tells no format; expected one that ends in .parquet, .csv, .json"),
         ("select array(1) a", ["--output", "out.csv"], "CSV has no place"),
         ("select 1 a, 2 a", ["--output", "out.json"], "two columns are named 'a'"),
         ("select * from gone", ["--table", "gone=/no/such/file.csv"], "there is no /no/such/file.csv"),
+        ("select 1 from u x join u y on x.k = y.k", ["--table", "u={}/ü gly'[1].parquet"], "gly'"),
     ],
 )
-def test_bad_input_is_one_message(run, tables, query, extra, expected):
+def test_bad_input_is_one_message(run, tables, tmp_path, query, extra, expected):
     """Exit code 1 and a message that names what is wrong, without a stack."""
-    done = run("sql", query, *tables, *extra)
+    (tmp_path / "ü gly'[1].parquet").write_bytes(b"PAR1 is not all that it takes" * 9)
+    done = run("sql", query, *tables, *(each.format(tmp_path) for each in extra))
     assert done.exit_code == 1
     assert done.stderr.startswith("error: ")
     assert expected in done.stderr
@@ -164,16 +97,6 @@ def test_spark_says_where_a_mistake_stands(run, tables):
     first, *rest = done.stderr.splitlines()
     assert (done.exit_code, done.stdout) == (1, "") and first.startswith("error: [UNRESOLVED_COLUMN")
     assert rest == ["== SQL ==", query, "-------^^^"]
-
-
-def test_an_ugly_file_is_one_message(run, tmp_path):
-    """No Parquet in it, and a name that has to be quoted: the file is named, without a stack."""
-    ugly = tmp_path / "ü gly'[1].parquet"
-    ugly.write_bytes(b"PAR1 is not all that it takes" * 9)
-    done = run("sql", "select count(*) from a x join a y on x.k = y.k", "--table", f"a={ugly}")
-    assert (done.exit_code, done.stdout) == (1, "")
-    assert done.stderr.startswith("error: ") and "gly'" in done.stderr
-    assert not [stack for stack in STACKS if stack in done.stderr]
 
 
 def test_a_failing_run_leaves_nothing(run, tables, tmp_path):

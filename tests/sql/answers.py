@@ -19,7 +19,7 @@ import pyspark
 
 from lab.bench import tpch_data
 from tests.session import changed
-from tests.sql import cases, lookup_tables, settings, small_tables
+from tests.sql import cases, lookup_tables, small_tables
 
 FOLDER = Path(__file__).parent / "answers"
 WITHOUT_ANSI = "spark.sql.ansi.enabled=false"
@@ -74,16 +74,11 @@ class Suite:
 
     questions: Callable[[], Iterable[Asked]]
     prepare: Callable[[Any, Path], None]
-    fails: bool = False
 
     def ask(self, spark, asked: Asked) -> Answer:
         """Ask plain Spark."""
-        with changed(spark, settings.parsed(asked.settings)):
-            return (attempted if self.fails else _certain)(lambda: spark.sql(asked.text))
-
-
-def _certain(made: Callable[[], Any]) -> Answer:
-    return answer_of(made())
+        with changed(spark, cases.settings(asked.settings)):
+            return attempted(lambda: spark.sql(asked.text))
 
 
 def _files(paths: dict[str, str], spark) -> None:
@@ -97,33 +92,39 @@ def _predicates(spark, folder: Path) -> None:
         spark.udf.register(name, function)
 
 
+def register_for_settings(spark, folder: Path) -> None:
+    """Make the tables views of a session, and functions that have names of Spark's own."""
+    for name, text in cases.read("settings_tables"):
+        path = str(folder / name)
+        spark.sql(f"SELECT * FROM {text}").write.parquet(path)
+        spark.read.parquet(path).createOrReplaceTempView(name)
+    for name, kind in (("year", "DATE"), ("length", "STRING")):
+        spark.sql(f"CREATE TEMPORARY FUNCTION {name}(x {kind}) RETURNS INT RETURN 7")
+
+
 def _lookups(spark, folder: Path) -> None:
     for name, frame in lookup_tables.plain(spark).items():
         frame.createOrReplaceTempView(name)
 
 
-def _settings() -> Iterable[Asked]:
-    for given, text in cases.read("settings"):
-        yield from (Asked(text), Asked(text, given))
+def _asked(name: str) -> Callable[[], list[Asked]]:
+    return lambda: [Asked(text) for _, text in cases.read(name)]
 
 
-def _coercions() -> Iterable[Asked]:
-    for _, text in cases.read("coercions"):
-        yield from (Asked(text), Asked(text, WITHOUT_ANSI))
+def _with_and_without(name: str, settings: str = "") -> Callable[[], list[Asked]]:
+    """Ask each as it is, and under settings: its head's, if none are given."""
+    return lambda: [Asked(text, each) for head, text in cases.read(name) for each in ("", settings or head)]
 
 
 def _small(spark, folder: Path) -> None:
     _files(small_tables.write(folder), spark)
 
 
-SUITES = {
-    name: Suite(lambda name=name: [Asked(text) for _, text in cases.read(f"small/{name}")], _small)
-    for name in cases.SMALL
-} | {
-    "predicates": Suite(lambda: [Asked(text) for _, text in cases.read("predicates")], _predicates),
+SUITES = {name: Suite(_asked(f"small/{name}"), _small) for name in cases.SMALL} | {
+    "predicates": Suite(_asked("predicates"), _predicates),
     "lookups": Suite(lambda: map(Asked, lookup_tables.answered().values()), _lookups),
-    "coercions": Suite(_coercions, _small, fails=True),
-    "settings": Suite(_settings, settings.register, fails=True),
+    "coercions": Suite(_with_and_without("coercions", WITHOUT_ANSI), _small),
+    "settings": Suite(_with_and_without("settings"), register_for_settings),
     "tpch": Suite(
         lambda: map(Asked, tpch_data.query_texts().values()),
         lambda spark, folder: _files(tpch_data.ensure(0.01, folder / "sf001"), spark),

@@ -48,6 +48,7 @@ def declared(spark):
         "pairs": millrace.lookup("pairs", PRICE_COLUMNS, ["sku", "region"], by_pair),
         "either": millrace.lookup("either", PRICE_COLUMNS, [["sku"], ["k"]], [by_sku, by_k]),
         "scanned": millrace.lookup("scanned", PRICE_COLUMNS, ["sku"], by_sku, scan=prices.union(prices)),
+        "c": plain(spark)["c"],
         "cats": millrace.lookup("cats", CAT_COLUMNS, ["k"], finder(CATS, CAT_COLUMNS, (0,))),
     }
 
@@ -57,7 +58,7 @@ def plain(spark):
     prices = spark.createDataFrame(PRICES, PRICE_COLUMNS).coalesce(1)
     orders = spark.createDataFrame(ORDERS, "id int, sku string, region string, n int").coalesce(1)
     cats = spark.createDataFrame(CATS, CAT_COLUMNS).coalesce(1)
-    same = {"pairs": prices, "either": prices, "scanned": prices}
+    same = {"pairs": prices, "either": prices, "scanned": prices, "c": cats}
     return {"o": orders, "limited": orders.limit(3), "prices": prices, "cats": cats, **same}
 
 

@@ -1,77 +1,24 @@
-"""Aggregates that begin in tasks: at the limits of types, what is told about them, and when they are off."""
+"""Aggregates that begin in tasks: what is told about them, and when they are off."""
 
 from __future__ import annotations
 
 import pytest
-from pyspark.errors import PySparkException
 
 from millrace import query
-from tests.session import changed
 from tests.sql.compare import bag, taken
 
-# ``big`` is near the end of bigint, ``wide`` has all digits of a decimal; several rows of ``a`` have id 2.
-LIMITS = (
-    "(select id, k, 9223372036854775800 + id as big, "
-    "cast('99999999999999999999999999999999999990' as decimal(38, 0)) + id as wide, "
-    "cast('0.00000000000000000000000000000000000001' as decimal(38, 38)) as fine from a) a"
-)
 
-
-@pytest.mark.parametrize("column", ["big", "wide"])
-def test_a_sum_that_overflows_raises_as_in_spark(spark, views, column):
-    """In ANSI mode, with the same class of error; a group that does not overflow is no matter."""
-    text = f"select a.k, sum(a.{column}) from {LIMITS} join b on a.id = b.id group by a.k"
-    found = query(text, spark=spark)
-    assert taken(found) == "a b+"
-    with pytest.raises(PySparkException) as expected:
-        spark.sql(text).collect()
-    with pytest.raises(PySparkException) as raised:
-        found.df.collect()
-    assert raised.value.getCondition() == expected.value.getCondition()
-
-
-def test_without_ansi_mode_sums_wrap_or_are_null(spark, same):
-    """And what Spark computes of them goes on being Spark's."""
-    with changed(spark, {"spark.sql.ansi.enabled": "false"}):
-        text = (
-            "select a.k, sum(a.big), sum(a.wide), avg(a.big), min(a.wide), max(a.wide), sum(a.fine), "
-            f"sum(-a.big), count(*) from {LIMITS} join b on a.id = b.id group by a.k"
-        )
-        assert taken(same(text)) == "a b"  # only Spark negates
-        assert taken(same(text.replace("sum(-a.big), ", ""))) == "a b+"
-
-
-def test_large_numbers_that_do_not_overflow(same):
-    """Arrow would add them up without noticing, so they go to Spark one by one."""
-    text = f"select b.id, sum(a.big), max(a.wide), count(a.wide) from {LIMITS} join b on a.k = b.k and "
-    assert taken(same(text + "a.id = b.id and a.id > 2 group by b.id")) == "a b+"
-
-
-def test_what_is_told(spark, files):
-    """The plan says what tasks make of the rows, the report how many went in and came out."""
-    found = query("select a.s, sum(a.k) from a join b on a.id = b.id group by a.s", spark=spark, tables=files)
-    plan = found.explain()
-    assert "aggregates them partially by __mr0_2_s: sum(__mr0_1_k) as __mr0_p0" in plan
-    found.df.collect()
-    (figures,) = [m for _, m in found.report().modules() if m.action == "aggregate"]
-    assert (figures.tuples_in, found.report().totals.output_tuples) == (5, 5)
-    assert figures.tuples_out == 3
-
-
-def test_why_not(spark, files):
-    """A query whose groups only Spark makes says why."""
-    found = query(
-        "select a.s, collect_list(a.k) from a join b on a.id = b.id group by a.s", spark=spark, tables=files
-    )
-    assert found.reasons == ["from a: its rows are grouped by Spark alone: arrayagg may need every row"]
-
-
-def test_switched_off(spark, files):
-    """The same answer, and the rows go to Spark as they are."""
+def test_what_tasks_make_of_rows_is_told(spark, files):
+    """How many went in and came out; with the same answer they are left as they are, or by an option."""
     text = "select a.s, sum(a.k), count(*) from a join b on a.id = b.id group by a.s"
-    found = query(text, spark=spark, tables=files, options={"partial_aggregates": False})
-    assert taken(found) == "a b"
-    assert bag(found.df) == bag(query(text, spark=spark, tables=files).df)
+    found = query(text, spark=spark, tables=files)
+    rows = bag(found.df)
+    (figures,) = [m for _, m in found.report().modules() if m.action == "aggregate"]
+    assert (figures.tuples_in, found.report().totals.output_tuples, figures.tuples_out) == (5, 5, 3)
+    off = query(text, spark=spark, tables=files, options={"partial_aggregates": False})
+    assert taken(off) == "a b" and bag(off.df) == rows
+    left = query(text.replace("count(*)", "collect_list(a.k)"), spark=spark, tables=files)
+    assert left.reasons == ["from a: its rows are grouped by Spark alone: arrayagg may need every row"]
 
 
 @pytest.fixture

@@ -11,37 +11,21 @@ from tests.sql.answers import SUITES, answer_of, recorded
 from tests.sql.compare import taken
 from tests.sql.record import differences
 
-CASES = [pytest.param(*case, id=name) for name, case in cases.small().items()]
+FORMS = ("files", "frames", "views")
+"""Tables by path, which tasks read; DataFrames, which Spark reads; temporary views of the session."""
+CASES = [
+    pytest.param(*case, FORMS[number % 3], id=f"{name}-{FORMS[number % 3]}")
+    for number, (name, case) in enumerate(cases.small().items())
+]
 
 
-@pytest.fixture
-def check(spark, oracle):
-    """Rows, names, types and nullability are Spark's, and the blocks are the case's."""
-
-    def checked(name, text, blocks, tables):
-        found = query(text, spark=spark, tables=tables)
-        assert taken(found) == blocks, found.explain()
-        assert answer_of(found.df) == oracle(name, text), found.explain()
-
-    return checked
-
-
-@pytest.mark.parametrize(("name", "text", "blocks"), sampled(CASES[::3]))
-def test_files(check, files, name, text, blocks):
-    """Tables by path: the tasks read the files themselves."""
-    check(name, text, blocks, files)
-
-
-@pytest.mark.parametrize(("name", "text", "blocks"), sampled(CASES[1::3]))
-def test_frames(check, views, name, text, blocks):
-    """The same tables as DataFrames: Spark reads them."""
-    check(name, text, blocks, views)
-
-
-@pytest.mark.parametrize(("name", "text", "blocks"), sampled(CASES[2::3]))
-def test_views(check, views, name, text, blocks):
-    """The same tables as the session's temporary views."""
-    check(name, text, blocks, None)
+@pytest.mark.parametrize(("name", "text", "blocks", "form"), sampled(CASES))
+def test_an_answer_is_sparks(spark, oracle, files, views, name, text, blocks, form):
+    """In rows, names, types and nullability; and the blocks are the case's."""
+    tables = {"files": files, "frames": views, "views": None}[form]
+    found = query(text, spark=spark, tables=tables)
+    assert taken(found) == blocks, found.explain()
+    assert answer_of(found.df) == oracle(name, text), found.explain()
 
 
 @pytest.mark.parametrize("name", SUITES)

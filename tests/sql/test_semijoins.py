@@ -54,17 +54,13 @@ def test_a_repeated_query_is_not_a_set_elsewhere(same, files):
     assert taken(found) == "c x|c x+|q b +subquery"
 
 
-def test_it_is_explained(same, files):
-    """Where the relation is read, what is asked, and why something stays."""
+def test_why_one_stays_is_explained(same, files):
+    """Nothing is asked that no equality ties to the block."""
     found = same(
         f"{ANTI} where a.k not in (select id from b) and not exists (select 1 from b where b.id < a.id)",
         files,
     )
-    text = found.explain()
-    assert "looked through for matches" in text
-    assert "where NOT EXISTS (SELECT * FROM c WHERE a.k = c.k AND c.id <> b.id)" in text
-    assert "where a.k NOT IN (SELECT b_.id FROM b_)" in text
-    assert "no equality ties it to the block" in text
+    assert "no equality ties it to the block" in found.explain()
 
 
 def test_a_hint_leaves_the_join_to_spark(same, files):

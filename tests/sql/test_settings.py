@@ -7,8 +7,8 @@ import pytest
 from millrace import query
 from tests.session import changed
 from tests.sql import cases
-from tests.sql.answers import WITHOUT_ANSI, attempted
-from tests.sql.settings import parsed, register
+from tests.sql.answers import WITHOUT_ANSI, attempted, register_for_settings
+from tests.sql.compare import taken
 
 CASES = cases.read("settings")
 
@@ -17,7 +17,7 @@ CASES = cases.read("settings")
 def session(spark, tmp_path_factory):
     """A session of its own with the tables and functions."""
     made = spark.newSession()
-    register(made, tmp_path_factory.mktemp("settings"))
+    register_for_settings(made, tmp_path_factory.mktemp("settings"))
     return made
 
 
@@ -26,7 +26,7 @@ def session(spark, tmp_path_factory):
 )
 def test_an_answer_under_a_setting_is_sparks(session, oracle, given, text):
     """Without the setting it is another one, or an error."""
-    with changed(session, parsed(given)):
+    with changed(session, cases.settings(given)):
         found = attempted(lambda: query(text, spark=session, options={"take_all": True}).df)
     expected = oracle("settings", text, given)
     assert found == expected
@@ -34,9 +34,17 @@ def test_an_answer_under_a_setting_is_sparks(session, oracle, given, text):
 
 
 @pytest.mark.parametrize("given", ["", WITHOUT_ANSI], ids=["ansi", "not ansi"])
-@pytest.mark.parametrize("text", [text for _, text in cases.read("coercions")])
-def test_both_coercion_rules(spark, files, views, oracle, text, given):
-    """With and without ANSI rules, comparisons mean what they mean to Spark, errors included."""
-    with changed(spark, parsed(given)):
-        found = attempted(lambda: query(text, spark=spark, tables=None if given else files).df)
+@pytest.mark.parametrize(("head", "text"), cases.read("coercions"))
+def test_both_coercion_rules(spark, files, views, oracle, head, text, given):
+    """With and without ANSI rules, what is compared and added up is Spark's, errors included."""
+    blocks = []
+
+    def answered():
+        found = query(text, spark=spark, tables=None if given else files)
+        blocks.append(taken(found))
+        return found.df
+
+    with changed(spark, cases.settings(given)):
+        found = attempted(answered)
     assert found == oracle("coercions", text, given)
+    assert not head or blocks == [head.split(" / ")[given != ""]]

@@ -19,101 +19,23 @@ from millrace.sql.expr.constants import _evaluate
 from millrace.sql.expr.functions import Typed, arithmetic
 from millrace.sql.expr.types import common_type
 from tests.session import changed
+from tests.sql import cases
 from tests.sql.answers import WITHOUT_ANSI
-from tests.sql.settings import parsed
 
-pytestmark = pytest.mark.spark
+EXPRESSIONS = cases.lines("values")
+"""What tasks compute themselves, and conditions that may fail, or be something else in a task."""
+COMPUTED = EXPRESSIONS["tasks"]
 
 INTS = [0, 1, -1, 7, -7, 100, (1 << 31) - 1, -(1 << 31)]
 LONGS = [*INTS, (1 << 63) - 1, -(1 << 63), 10**12]
 # Days since 1970: leap days, turns of years and weeks, and years that neither Python nor Arrow has.
-DAYS = [
-    0,
-    -1,
-    59,
-    365,
-    19_722,
-    19_723,
-    -719_162,
-    2_932_896,
-    12_000_000,
-    -12_000_000,
-    (1 << 31) - 1,
-    -(1 << 31),
-]
+DAYS = [0, -1, 59, 365, 19_722, 19_723, -719_162, 2_932_896, 12_000_000, -12_000_000, INTS[-2], INTS[-1]]
 TEXTS = ["", "a", "ab", "Zürich", "日本語テキスト", "a\u0301bc", "🎉x🎉", " x ", "it's", "%_\\"]
 # No UTF-8: bytes that begin nothing, too few behind one that begins, halves of pairs, beyond the last one.
-NO_TEXTS = [
-    b"\xff\xfe\x80",
-    b"a\xffb",
-    b"\x80ab",
-    b"\xe2abc",
-    b"\xf0\x90abcd",
-    b"\xed\xa0\x80ab",
-    b"\xf4\x90\x80\x80a",
-    b"\xc0a",
-]
+NO_TEXTS = [b"\xff\xfe\x80", b"a\xffb", b"\x80ab", b"\xe2abc", b"\xf0\x90abcd"]
+NO_TEXTS += [b"\xed\xa0\x80ab", b"\xf4\x90\x80\x80a", b"\xc0a"]
 DOUBLES = [0.0, -0.0, 1.5, -2.25, float("nan"), float("inf"), 1e300, 5e-324]
 PRICES = [Decimal("0.00"), Decimal("-1.25"), Decimal("99999999.99"), Decimal("12.34"), Decimal("1.10")]
-
-COMPUTED = (
-    *(f"{part}(d)" for part in ("year", "quarter", "month", "weekofyear", "day", "dayofmonth", "dayofyear")),
-    *("dayofweek(d)", "weekday(d)", "extract(YEAR FROM d)", "extract(week FROM d)", "extract(DOY FROM d)"),
-    *("date_add(d, 3)", "date_sub(d, 40)", "date_add(d, 2147483647)", "datediff(d, e)", "datediff(e, d)"),
-    *("substring(s, 1, 2)", "substr(s, 3)", "substring(s, 2, 0)", "left(s, 3)", "length(s)"),
-    *("length(substring(s, 2, 3))", "i % 7", "l % 10L", "i % 3L", "l % 2147483647", "b % 3", "y % 100"),
-    *("CAST(i AS STRING)", "CAST(l AS STRING)", "CAST(b AS STRING)", "CAST(small + 1 AS STRING)"),
-    *("small + 1", "1 - small", "small * small", "small + i % 5", "CAST(i AS BIGINT) + 1", "b + 1"),
-    *(
-        "n + 1",
-        "n * n",
-        "1 - n",
-        "n * small",
-        "x + 1",
-        "x * -1",
-        "x - x",
-        "x + small",
-        "CAST(small AS DOUBLE)",
-        "CAST(n AS DOUBLE)",
-        "x + n",
-        "x * 1.1",
-        "CAST(price AS DOUBLE)",
-    ),
-    "CASE WHEN s LIKE 'a%' THEN 1 WHEN i > 0 THEN 2 ELSE 3 END",
-    "CASE WHEN d >= DATE'1970-01-01' THEN s END",
-    "CASE WHEN x > 1 THEN 'big' WHEN x IS NULL THEN NULL ELSE 'small' END",
-    "CASE WHEN i IN (1, 7) THEN l ELSE small END",
-    "CASE WHEN n < 1 THEN n ELSE 0 END",
-    "if(s = 'a', small, NULL)",
-    "if(i > 0, year(d), month(d))",
-    "coalesce(i, 0)",
-    "coalesce(s, 'none')",
-    "coalesce(i, small, -5)",
-    "nvl(d, DATE'2000-01-01')",
-)
-"""What tasks compute themselves."""
-
-OF_SPARK = (
-    *(
-        "i + 1 = 2",
-        "l * 2 = 4",
-        "i / 2 = 0.5",
-        "i % 0 = 1",
-        "small % b = 1",
-        "-i = 7",
-        "n / 3 > 1",
-        "abs(i) = 7",
-    ),
-    *(
-        "upper(s) = 'A'",
-        "year(s) = 1",
-        "substring(s, -1, 1) = 'a'",
-        "CASE i WHEN 1 THEN 2 END = 2",
-        "CAST(x AS STRING) = 'NaN'",
-    ),
-)
-"""Conditions that only Spark evaluates: they may fail, or be something else in a task."""
-
 
 NUMBERS = {
     "b": "tinyint", "y": "smallint", "i": "int", "l": "bigint", "f": "float", "x": "double",
@@ -132,6 +54,7 @@ def _table(rows: int) -> pa.Table:
         return pa.array(drawn, kind)
 
     days = [*DAYS, *(rng.randrange(-200_000, 200_000) for _ in range(200))]
+    fine = [Decimal(rng.randrange(-(10**15) + 1, 10**15)).scaleb(-6) for _ in range(200)]
     return pa.table(
         {
             "id": pa.array(range(rows), pa.int64()),
@@ -145,10 +68,7 @@ def _table(rows: int) -> pa.Table:
             "s": some([*(text.encode() for text in TEXTS), *NO_TEXTS], pa.binary()).view(pa.string()),
             "x": some(DOUBLES, pa.float64()),
             "n": some(PRICES, pa.decimal128(10, 2)),
-            "price": some(
-                [Decimal(rng.randrange(-(10**15) + 1, 10**15)).scaleb(-6) for _ in range(200)],
-                pa.decimal128(15, 6),
-            ),
+            "price": some(fine, pa.decimal128(15, 6)),
         }
     )
 
@@ -171,24 +91,27 @@ def _found(spark, tables, numbers) -> millrace.Query:
     )
 
 
+def _line(found) -> str:
+    """What is said of the first table."""
+    (line,) = [line for line in found.explain().splitlines() if line.startswith("  own: ")]
+    return line
+
+
 def test_every_value_is_sparks(spark, tables):
     """All at once; one by one only to tell which are not."""
-    found = _found(spark, tables, range(len(COMPUTED)))
+    every = range(len(COMPUTED))
+    found = _found(spark, tables, every)
     if found.df.collect()[0][0] != 600:
-        wrong = [
-            COMPUTED[n] for n in range(len(COMPUTED)) if _found(spark, tables, [n]).df.collect()[0][0] != 600
-        ]
+        wrong = [COMPUTED[n] for n in every if _found(spark, tables, [n]).df.collect()[0][0] != 600]
         pytest.fail(f"not Spark's: {wrong}")
-    lines = found.explain().splitlines()
-    (line,) = [line for line in lines if line.startswith("  own: ")]
-    assert " row groups of " in line
-    assert not [line for line in lines if "Spark evaluates" in line]
+    assert " row groups of " in _line(found) and "Spark evaluates" not in found.explain()
 
 
 def test_what_is_not_certain_stays_with_spark(spark, tables):
     text = "SELECT count(*) FROM own JOIN theirs AS t ON own.id = t.id WHERE "
-    shown = {each: millrace.query(text + each, spark=spark, tables=tables).explain() for each in OF_SPARK}
-    assert [each for each in OF_SPARK if "own: Spark filters it by" not in shown[each]] == []
+    for condition in EXPRESSIONS["spark"]:
+        shown = millrace.query(text + condition, spark=spark, tables=tables).explain()
+        assert "own: Spark filters it by" in shown, condition
 
 
 def test_a_filter_is_computed_where_files_are_read(spark, tables):
@@ -201,12 +124,8 @@ def test_a_filter_is_computed_where_files_are_read(spark, tables):
         text.replace("FROM own", "FROM {own} AS own").replace("theirs", "{theirs}"), **frames
     )
     assert sorted(found.df.collect()) == sorted(expected.collect())
-    (line,) = [line for line in found.explain().splitlines() if line.startswith("  own: ")]
-    assert (
-        "where own.(substring(s, 1, 1)) IN ('a', 'Z') AND own.(year(d)) > 1900 AND own.(own.id % 3) = 1"
-        in line
-    )
-    assert found.report().blocks
+    told = "own.(substring(s, 1, 1)) IN ('a', 'Z') AND own.(year(d)) > 1900 AND own.(own.id % 3) = 1"
+    assert f"where {told}" in _line(found) and found.report().blocks
 
 
 def test_arithmetic_in_a_key_is_null_where_it_raises_unless_something_is_made_of_that(spark, tables):
@@ -240,8 +159,29 @@ def test_types_that_follow_by_rule_are_sparks(spark, given):
             ours |= {f"coalesce({a}, {b})": kind, f"CASE WHEN i > 0 THEN {a} ELSE {b} END": kind}
             ours |= {f"if(i > 0, {a}, {b})": kind}
     nulls = ", ".join(f"CAST(NULL AS {text}) AS {name}" for name, text in NUMBERS.items())
-    with changed(spark, parsed(given)):
+    with changed(spark, cases.settings(given)):
         schema = spark.sql(f"SELECT {', '.join(ours)} FROM (SELECT {nulls})").schema
     theirs = dict(zip(ours, (field.dataType for field in schema.fields), strict=True))
     assert {text: kind for text, kind in ours.items() if kind != theirs[text]} == {}
     assert len(ours) > 1000
+
+
+DATES = ("1994-01-31", "2020-02-29", "1900-03-01", "1582-10-04", "0001-01-31", "9999-12-01", "1999-12-31")
+MOVES = (("1", "year"), ("4", "years"), ("1", "month"), ("13", "MONTH"), ("90", "day"), ("0", "day"))
+
+
+def test_dates_are_moved_as_spark_moves_them(spark):
+    """By years, months and days, forwards and back; what is not evaluated here is asked of Spark."""
+    shapes = (
+        "date '{0}' + interval '{1}' {2}",
+        "date '{0}' - interval {1} {2}",
+        "interval '{1}' {2} + date '{0}'",
+    )
+    texts = [s.format(day, *move) for s, day, move in itertools.product(shapes, DATES, MOVES)]
+    ours = {text: _evaluate(parse_one(text, dialect="spark"), lambda node: None) for text in texts}
+    done = {text: found for text, found in ours.items() if found is not None}
+    items = ", ".join(f"try_cast({text} as string), typeof({text})" for text in done)
+    values = list(spark.sql(f"select {items}").first())
+    expected = dict(zip(done, zip(values[::2], values[1::2], strict=True), strict=True))
+    assert {text: (str(found.value), found.type.simpleString()) for text, found in done.items()} == expected
+    assert len(done) > len(texts) / 2

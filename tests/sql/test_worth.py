@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from unittest.mock import Mock
+
 import pytest
 
 from millrace.spark import session
@@ -68,41 +71,21 @@ def test_rows_that_spark_has_already_do_not_count(same, started, files):
 
 def test_a_busy_minute_does_not_leave_later_queries_to_spark(monkeypatch):
     """The start is measured again where an old measurement would leave a query to Spark."""
+    spark, clock = Mock(), SimpleNamespace(now=0.0, start=0.5)
 
-    class Clock:
-        now = 0.0
+    def passes(seconds: float) -> None:
+        clock.now += seconds
 
-        def perf_counter(self):
-            return self.now
-
-    class Frame:
-        def __init__(self, seconds):
-            self.seconds = seconds
-
-        def collect(self):
-            clock.now += self.seconds
-
-    class Session:
-        start = 0.5
-
-        def range(self, _):
-            return self
-
-        def selectExpr(self, _):
-            return Frame(0.1)
-
-        def mapInArrow(self, *_):
-            return Frame(0.1 + self.start)
-
-    clock, spark = Clock(), Session()
-    monkeypatch.setattr(session, "time", clock)
-    assert session.start_seconds(spark, 0.2) == pytest.approx(0.5)
-    spark.start = 0.05
-    clock.now += 50
-    assert session.start_seconds(spark, 0.2) == pytest.approx(0.5)
-    clock.now += 20
-    assert session.start_seconds(spark, 0.6) == pytest.approx(0.5)  # such a query is worth it anyway
-    assert session.start_seconds(spark, 0.2) == pytest.approx(0.05)
-    spark.start = 0.5
-    clock.now += 100
-    assert session.start_seconds(spark, 0.2) == pytest.approx(0.05)
+    spark.range().selectExpr().collect = lambda: passes(0.1)
+    spark.range().mapInArrow().collect = lambda: passes(0.1 + clock.start)
+    monkeypatch.setattr(session, "time", SimpleNamespace(perf_counter=lambda: clock.now))
+    for start, later, saved, told in (
+        (0.5, 0, 0.2, 0.5),
+        (0.05, 50, 0.2, 0.5),
+        (0.05, 20, 0.6, 0.5),  # such a query is worth it anyway
+        (0.05, 0, 0.2, 0.05),
+        (0.5, 100, 0.2, 0.05),
+    ):
+        clock.start = start
+        passes(later)
+        assert session.start_seconds(spark, saved) == pytest.approx(told)

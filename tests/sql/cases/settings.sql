@@ -102,3 +102,6 @@ SELECT a.id, sum(b.v) AS x FROM sa a JOIN sb b ON a.id = b.id AND length(a.s) = 
 
 -- spark.sql.path.enabled=true;spark.sql.defaultPath=system.session, system.builtin
 SELECT a.id FROM sa a JOIN sb b ON a.id = b.id AND year(a.d) = 7
+
+-- spark.sql.session.timeZone=America/New_York
+SELECT a.id, b.v FROM (SELECT id, TIMESTAMP'2020-01-01 05:00:00 UTC' AS t FROM sa) a JOIN sb b ON a.id = b.id AND a.t = '2020-01-01 00:00:00'

@@ -1,58 +1,16 @@
-"""Conditions: equalities that join, filters of one relation, and everything between."""
+"""Conditions: equalities that join, filters of one relation, subqueries, and everything between."""
 
 from __future__ import annotations
 
-from tests.sql.fuzz.expressions import literal, naming, ref, value
-from tests.sql.fuzz.gen import Gen
-from tests.sql.fuzz.scope import Attr, Ref, Scope
+from tests.sql import cases
+from tests.sql.fuzz.expressions import chosen, literal, naming, ref, value
+from tests.sql.fuzz.gen import Gen, fill
+from tests.sql.fuzz.scope import Attr, Scope
 from tests.sql.fuzz.types import NUMBERS, PLAIN, TEXTS, meet
 
-TEMPLATES = [
-    "{a} = {a}",
-    "{a} <=> {a}",
-    "{a} < {a}",
-    "{a} >= {lit}",
-    "{a} <> {lit}",
-    "{a} = {lit}",
-    "{lit} = {a}",
-    "{a} != {a}",
-    "{a} IN ({lit}, {lit})",
-    "{a} NOT IN ({lit}, {lit})",
-    "{a} IN ({lit}, {a})",
-    "{a} BETWEEN {lit} AND {lit}",
-    "{a} NOT BETWEEN {lit} AND {a}",
-    "{a} IS NULL",
-    "{a} IS NOT NULL",
-    "{a} IS DISTINCT FROM {a}",
-    "{a} IS NOT DISTINCT FROM {lit}",
-    "NOT ({a} = {a})",
-    "NOT {a} = {lit}",
-    "{a} = {lit} OR {a} = {lit}",
-    "({a} > {lit}) IS TRUE",
-    "coalesce({a}, {lit}) = {lit}",
-    "CASE WHEN {a} = {lit} THEN true ELSE {a} IS NULL END",
-]
-TEXTUAL = [
-    "{a} LIKE '%x%'",
-    "{a} LIKE 'it''s%'",
-    "{a} NOT LIKE 'x_'",
-    "{a} RLIKE '^[xy]'",
-    "{a} ILIKE 'X%'",
-    "length({a}) > 0",
-    "upper({a}) = upper({a})",
-    "{a} LIKE ANY ('x%', '%y')",
-    "startswith({a}, 'x')",
-    "{a} LIKE '{{x}}'",
-    "contains({a}, {a})",
-]
-DATED = ["{a} < current_date()", "current_timestamp() >= {a}", "{a} > DATE '1994-12-31' + INTERVAL '1' DAY"]
-DATED += [
-    "year({a}) = 1995",
-    "{a} <= DATE '1995-01-31' - INTERVAL '1' MONTH",
-    "{a} < now()",
-    "{a} < DATE '+10000-01-01'",
-]
-CONSTANT = ["1 = 1", "true", "1 < 2 AND 2 < 3", "NOT false", "'x' = 'x'", "1 = 2", "(NULL AND true)"]
+CONDITIONS = cases.lines("fuzz/conditions")
+"""Templates: ``{a}`` stands for a column, ``{lit}`` for a constant, all of types that meet."""
+KEYS = ("int", "string")
 
 
 def condition(g: Gen, scope: Scope, deep: int = 1) -> str:
@@ -65,7 +23,7 @@ def condition(g: Gen, scope: Scope, deep: int = 1) -> str:
         if found is not None:
             return g.pick(["{}", "NOT {}", "{} IS TRUE", "{} = true"]).format(g.spell(found.parts))
     if form == "constant":
-        return g.pick(CONSTANT)
+        return g.pick(CONDITIONS["constant"])
     if form == "mixed":
         return f"{value(g, scope, 'int')} {g.pick(['=', '<', '<>'])} {value(g, scope, 'int')}"
     if form == "nested":
@@ -77,30 +35,19 @@ def compare(g: Gen, scope: Scope) -> str:
     """Return a comparison of columns and constants of one kind."""
     first = ref(g, scope, PLAIN)
     if first is None:
-        return g.pick(CONSTANT)
-    kind = first.type.kind
-    choices = (
-        TEMPLATES + (TEXTUAL if kind in TEXTS else []) + (DATED * 2 if kind in ("date", "timestamp") else [])
-    )
-    return fill(g, scope, g.pick(choices), first)
+        return g.pick(CONDITIONS["constant"])
+    kind, used = first.type.kind, []
+    alike = [r for r in scope.refs if r.type.kind in PLAIN and meet(r.type, first.type)]
+    choices = CONDITIONS["any"] + (CONDITIONS["texts"] if kind in TEXTS else [])
+    choices = choices + (CONDITIONS["times"] * 2 if kind in ("date", "timestamp") else [])
 
-
-def fill(g: Gen, scope: Scope, template: str, first: Ref) -> str:
-    """Put columns and constants that go with the first one into a template."""
-    pieces, used = [], False
-    for piece in template.replace("{{", "\0").replace("}}", "\1").split("{"):
-        name, brace, rest = piece.partition("}")
-        if not brace:
-            pieces.append(name)
-            continue
+    def made(name: str) -> str:
         if name == "lit":
-            text = _literal(g, first.type.kind)
-        elif used:
-            text = partner(g, scope, first)
-        else:
-            text, used = g.spell(first.parts), True
-        pieces.append(text + rest)
-    return "".join(pieces).replace("\0", "{").replace("\1", "}")
+            return _literal(g, kind)
+        used.append(name)
+        return g.spell((chosen(g, alike) if len(used) > 1 else first).parts)
+
+    return fill(g.pick(choices), made)
 
 
 def _literal(g: Gen, kind: str) -> str:
@@ -111,13 +58,6 @@ def _literal(g: Gen, kind: str) -> str:
     if kind in ("date", "timestamp") and g.chance(0.3):
         return g.pick(["'1995-01-02'", "'1995-01-01 00:00:00'", "'1995-1-1'"])
     return literal(g, kind)
-
-
-def partner(g: Gen, scope: Scope, first: Ref) -> str:
-    """Return another column that may be compared with this one, or a constant."""
-    found = [r for r in scope.refs if r.type.kind in PLAIN and meet(r.type, first.type)]
-    attr = g.pick(list(dict.fromkeys(r.attr for r in found)))
-    return g.spell(naming(g, [r for r in found if r.attr is attr]).parts)
 
 
 def _either(g: Gen, scope: Scope) -> str:
@@ -146,9 +86,8 @@ def _tuple(g: Gen, scope: Scope) -> str:
 def linked(g: Gen, left: Scope, right: Scope) -> tuple[Attr, Attr] | None:
     """Return a column of each side that are worth an equality: mostly keys."""
     kinds = g.weigh(keys=8, texts=2, any=2)
-    wanted = {"keys": ("int",), "texts": ("string",), "any": (*PLAIN, "large", "struct", "binary", "array")}[
-        kinds
-    ]
+    everything = (*PLAIN, "large", "struct", "binary", "array")
+    wanted = {"keys": ("int",), "texts": ("string",), "any": everything}[kinds]
     ours = [a for a in left.shown if a.type.kind in wanted and a.type.comparable and left.naming(a)]
     pairs = [
         (a, b)
@@ -167,7 +106,7 @@ def equality(g: Gen, scope: Scope, pair: tuple[Attr, Attr]) -> str | None:
     names = [scope.naming(attr) for attr in pair]
     if not all(names):
         return None
-    left, right = (g.spell(naming(g, found).parts) for found in g.some(names, 2, 2))
+    left, right = (g.spell(naming(g, found).parts) for found in g.shuffled(names))
     sign = g.weigh(equal=20, safe=1, twice=0.5)
     return f"{left} {'<=>' if sign == 'safe' else '==' if sign == 'twice' else '='} {right}"
 
@@ -182,5 +121,44 @@ def correlated(g: Gen, inner: Scope, outer: Scope) -> str | None:
     if first is None or not theirs:
         return None
     second = naming(g, theirs) if g.chance(0.5) else g.pick(theirs)
-    left, right = g.some([g.spell(first.parts), g.spell(second.parts)], 2, 2)
+    left, right = g.shuffled([g.spell(first.parts), g.spell(second.parts)])
     return f"{left} = {right}"
+
+
+def subquery_condition(g: Gen, scope: Scope, depth: int, *, joined: bool = False) -> str:
+    """Return a condition with one or two subqueries; less of it for an ON."""
+    first = _single(g, scope, depth, joined=joined)
+    if not g.chance(0.35):
+        return first
+    other = _single(g, scope, depth, joined=joined) if g.chance(0.6) else compare(g, scope)
+    both = g.pick([" OR ", " OR ", " AND "]).join(g.shuffled([first, other]))
+    return f"{g.pick(['', '', '', 'NOT '])}({both})"
+
+
+def _single(g: Gen, scope: Scope, depth: int, *, joined: bool) -> str:
+    """Return EXISTS, IN, a row IN, or a comparison with a scalar subquery."""
+    form = g.weigh(exists=4, into=5, rows=1.5, scalar=3 * (not joined))
+    around = None if joined else scope
+    if form == "scalar":
+        found = ref(g, scope, ("int",))
+        if found is not None:
+            return f"{g.spell(found.parts)} {g.pick(['>', '=', '<=', '<>'])} {scalar(g, scope, depth)}"
+    if form in ("into", "rows"):
+        keys = [ref(g, scope, KEYS) for _ in range(2 if form == "rows" else 1)]
+        if all(keys):
+            names = ", ".join(g.spell(key.parts) for key in keys)
+            inner = _block(g, around, depth, [key.type.kind for key in keys])
+            left = f"({names})" if len(keys) > 1 else names
+            return f"{left} {g.pick(['IN', 'IN', 'IN', 'NOT IN'])} ({inner})"
+    return f"{g.pick(['', '', 'NOT '])}EXISTS ({_block(g, around, depth, None, always=True)})"
+
+
+def _block(g: Gen, scope: Scope | None, depth: int, want: list[str] | None, *, always: bool = False) -> str:
+    outer = scope if g.chance(0.85 if always else 0.3) else None
+    return g.block(g, depth - 1, outer=outer, want=want, small=True).text
+
+
+def scalar(g: Gen, scope: Scope, depth: int) -> str:
+    """Return a subquery that gives one number."""
+    outer = scope if g.chance(0.5) else None
+    return f"({g.block(g, depth - 1, outer=outer, total=True, small=True).text})"

@@ -4,124 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tests.sql.fuzz import types
-from tests.sql.fuzz.gen import Gen, quote
+from tests.sql import cases
+from tests.sql.fuzz.gen import Gen, fill, quote
 from tests.sql.fuzz.scope import Ref, Scope
-from tests.sql.fuzz.types import Type
 
-TYPE = {
-    "bool": types.BOOL,
-    "int": types.INT,
-    "real": types.DOUBLE,
-    "decimal": types.DECIMAL,
-    "string": types.STRING,
-    "digits": types.DIGITS,
-    "binary": types.BINARY,
-    "date": types.DATE,
-    "timestamp": types.TIMESTAMP,
-    "ntz": types.NTZ,
-    "large": types.LARGE,
-    "array": types.array(types.INT),
-    "struct": types.OTHER,
-}
-
-LITERALS = {
-    "bool": ["true", "false", "CAST(NULL AS boolean)"],
-    "int": ["1", "2", "3", "4", "0", "1L", "2S", "-1", "CAST(NULL AS int)", "1 + 1", "int('2')"],
-    "real": ["1.5D", "0.0D", "CAST('NaN' AS double)", "2.0F", "-0.0D", "1e0"],
-    "decimal": ["1.50", "2.00", "9.99", "2", "0.0"],
-    "string": [
-        "'x'",
-        "'y'",
-        "'it''s {x}'",
-        '"x"',
-        "''",
-        "'zz'",
-        "'a.id'",
-        "r'x'",
-        "'p' 'q'",
-        "'it\\'s {x}'",
-        "lower('X')",
-    ],
-    "digits": ["'1'", "'2'", '"3"'],
-    "binary": ["X'78'", "CAST('x' AS binary)"],
-    "date": [
-        "DATE '1995-01-01'",
-        "DATE '1995-1-2'",
-        "date'1996-02-29'",
-        "CAST('1995-02-28' AS date)",
-        "DATE '1995-01-01' + INTERVAL '1' DAY",
-    ],
-    "timestamp": ["TIMESTAMP '1995-01-01 00:00:00'", "timestamp'1995-01-02T12:30:00'"],
-    "ntz": ["TIMESTAMP_NTZ '1995-01-02 12:30:00'"],
-    "large": ["9223372036854775807", "4611686018427387904"],
-}
-
-# In the templates {int} stands for another value of that kind, {lit} for a small number.
-COMPUTED = {
-    "bool": ["NOT {bool}", "coalesce({bool}, false)", "{bool} AND {bool}", "({bool} OR {bool})"],
-    "int": [
-        "{int} + {lit}",
-        "{int} - {int}",
-        "{int} * {lit}",
-        "-{int}",
-        "coalesce({int}, {int})",
-        "coalesce({int}, {lit}, 0)",
-        "length({string})",
-        "size({array})",
-        "year({date})",
-        "CAST({int} AS bigint)",
-        "{int} % 2",
-        "if({bool}, {int}, {lit})",
-        "CASE WHEN {bool} THEN {int} END",
-        "CASE {string} WHEN 'x' THEN {int} ELSE {lit} END",
-        "nullif({int}, {lit})",
-        "greatest({int}, {int})",
-        "{int} DIV 2",
-        "get({array}, 0)",
-        "try_divide({int}, 0)",
-        "{int}::int",
-        "char_length({string})",
-        "extract(year FROM {date})",
-    ],
-    "real": ["{real} + 1", "CAST({int} AS double)", "{real} * 2", "coalesce({real}, 0.0D)", "{int} / 2.0D"],
-    "decimal": [
-        "{decimal} + 1.5",
-        "CAST({int} AS decimal(10, 2))",
-        "coalesce({decimal}, 0)",
-        "{decimal} - {int}",
-    ],
-    "string": [
-        "upper({string})",
-        "concat({string}, '{{x}}')",
-        "{string} || {string}",
-        "CAST({int} AS string)",
-        "substring({string}, 1, 1)",
-        "substring({string} FROM 1 FOR 1)",
-        "coalesce({string}, 'x')",
-        "CASE WHEN {bool} THEN {string} ELSE 'none' END",
-        "trim(BOTH 'x' FROM {string})",
-        "to_json({struct})",
-        "CAST({decimal} AS string)",
-        "typeof({int})",
-        "decode({int}, 1, 'x', 2, 'y')",
-        "replace({string}, 'x', 'y')",
-        "format_number({int}, 0)",
-    ],
-    "date": ["date_add({date}, {lit})", "CAST({timestamp} AS date)", "coalesce({date}, DATE '1995-01-01')"],
-    "timestamp": ["CAST({date} AS timestamp)", "{timestamp} + INTERVAL '1' DAY"],
-    "ntz": ["{ntz} + INTERVAL 1 DAY"],
-    "binary": ["CAST({string} AS binary)", "coalesce({binary}, X'78')"],
-}
+LITERALS = cases.lines("fuzz/literals")
+COMPUTED = cases.lines("fuzz/computed")
+"""Templates: ``{int}`` stands for another value of that kind, ``{lit}`` for a small number."""
 
 
 def ref(g: Gen, scope: Scope, kinds: Sequence[str], *, whole: bool = False) -> Ref | None:
     """Return a way to name something of one of these kinds: every column is as likely."""
     found = [r for r in scope.refs if r.type.kind in kinds and (r.whole or not whole)]
-    if not found:
-        return None
-    attr = g.pick(list(dict.fromkeys(r.attr for r in found)))
-    return naming(g, [r for r in found if r.attr is attr])
+    return chosen(g, found) if found else None
+
+
+def chosen(g: Gen, refs: Sequence[Ref]) -> Ref:
+    """Choose a column, and a way to name it."""
+    attr = g.pick(list(dict.fromkeys(r.attr for r in refs)))
+    return naming(g, [r for r in refs if r.attr is attr])
 
 
 def naming(g: Gen, refs: Sequence[Ref]) -> Ref:
@@ -162,17 +63,10 @@ def computed(g: Gen, scope: Scope, kind: str) -> str:
 def _computed(g: Gen, scope: Scope, kind: str, deep: int) -> str:
     if kind == "int" and g.chance(0.08):
         return _inside(g, scope)
-    template = g.pick(COMPUTED[kind])
-    out = ""
-    for piece in template.replace("{{", "\0").replace("}}", "\1").split("{"):
-        name, brace, rest = piece.partition("}")
-        if not brace:
-            out += name
-        elif name == "lit":
-            out += g.pick("1234") + rest
-        else:
-            out += _wrapped(value(g, scope, name, deep)) + rest
-    return out.replace("\0", "{").replace("\1", "}")
+    return fill(
+        g.pick(COMPUTED[kind]),
+        lambda name: g.pick("1234") if name == "lit" else _wrapped(value(g, scope, name, deep)),
+    )
 
 
 def _wrapped(text: str) -> str:
@@ -233,8 +127,3 @@ def _struct(g: Gen, scope: Scope, deep: int) -> str:
     inside = ", ".join(fields)
     star = f"{quote(g.pick(scope.qualifiers))}.*" if scope.qualifiers and g.chance(0.3) else "*"
     return g.pick([f"struct({inside})", f"({inside})", f"struct({inside})", f"struct({star})"])
-
-
-def typed(kind: str) -> Type:
-    """Return the type that an expression of a kind is taken to have."""
-    return TYPE[kind]

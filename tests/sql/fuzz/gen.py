@@ -10,6 +10,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from string import Formatter
 from typing import Any
 
 from tests.sql.fuzz import types
@@ -71,6 +72,10 @@ class Gen:
         """Return some of the values, in a random order."""
         rest, most = list(values), min(most, len(values))
         return [rest.pop(self.number(0, len(rest) - 1)) for _ in range(self.number(min(least, most), most))]
+
+    def shuffled(self, values: Sequence[Any]) -> list[Any]:
+        """Return all of the values, in a random order."""
+        return self.some(values, len(values), len(values))
 
     def weigh(self, **weights: float) -> str:
         """Return one of the names, more often those that weigh more."""
@@ -148,7 +153,17 @@ class Gen:
         """Return clauses one after the other."""
         return "".join(text + self.gap() for text in texts[:-1]) + texts[-1]
 
+    def all_of(self, conditions: Sequence[str]) -> str:
+        """Return the conjunction of conditions."""
+        word = self.pick([" AND ", " AND ", " and "])
+        return word.join(f"({text})" if " OR " in text.upper() else text for text in conditions)
+
 
 def quote(name: str) -> str:
     """Return a name in backquotes."""
     return "`" + name.replace("`", "``") + "`"
+
+
+def fill(template: str, made: Callable[[str], str]) -> str:
+    """Replace each ``{name}`` of a template by what is made for it, one after the other."""
+    return "".join(text + (made(name) if name else "") for text, name, _, _ in Formatter().parse(template))

@@ -15,7 +15,6 @@ from tests.sql.fuzz.scope import Scope
 from tests.sql.fuzz.selects import Block, select
 from tests.sql.fuzz.types import Type
 
-KIND_TYPES = {"int": types.INT, "string": types.STRING, "digits": types.STRING}
 CTE_NAMES = ["a", "b", "c", "k", "t", "q", "r", "e", "cte", "odd name", "st", "A"]
 OWN_NAMES = ["q", "r", "cte", "st", "x"]
 _OUTSIDE = re.compile(r"('(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"|`(?:[^`])*`|/\*.*?\*/|--[^\n]*\n)", re.DOTALL)
@@ -46,7 +45,7 @@ def block(
     small: bool = False,
 ) -> Block:
     """Return a query for inside another; see :func:`tests.sql.fuzz.selects.select`."""
-    wanted = None if want is None else [KIND_TYPES[kind] for kind in want]
+    wanted = None if want is None else [types.OF_KIND[kind] for kind in want]
     if outer is None and wanted is None and not total and depth >= 0:
         form = g.weigh(select=86, **{"with": 5, "union": 7})
         if form == "with":

@@ -4,29 +4,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from tests.sql import cases
 from tests.sql.fuzz import types
-from tests.sql.fuzz.conditions import compare, condition
-from tests.sql.fuzz.expressions import computed, literal, ref, typed, value
-from tests.sql.fuzz.gen import OUTPUTS, Gen
+from tests.sql.fuzz.conditions import compare, condition, scalar, subquery_condition
+from tests.sql.fuzz.expressions import computed, literal, ref, value
+from tests.sql.fuzz.gen import OUTPUTS, Gen, fill
 from tests.sql.fuzz.relations import Columns
-from tests.sql.fuzz.scope import Attr, Scope
-from tests.sql.fuzz.subqueries import scalar, subquery_condition
-from tests.sql.fuzz.types import NUMBERS, PLAIN, Type
+from tests.sql.fuzz.scope import Scope
+from tests.sql.fuzz.types import MOMENTS, OF_KIND, PLAIN, Type
 
-KINDS = (
-    "int",
-    "int",
-    "string",
-    "real",
-    "decimal",
-    "date",
-    "bool",
-    "timestamp",
-    "binary",
-    "array",
-    "struct",
-    "ntz",
-)
+AGGREGATES, WINDOWS = cases.lines("fuzz/aggregates"), cases.lines("fuzz/windows")
+"""Templates of calls, by the kinds of their values, which the order of (equal) rows does not change."""
+KINDS = ("int", "int", "string", "real", "decimal", *MOMENTS, "bool", "binary", "array", "struct")
 
 
 @dataclass
@@ -65,25 +54,15 @@ def plain_items(g: Gen, scope: Scope, depth: int) -> list[Item]:
     """Return the items of a SELECT without aggregates."""
     if g.chance(0.1):
         return [Item("*", [(a.name, a.type) for a in scope.shown])]
-    items, found = Items(scope), []
-    for _ in range(g.number(1, 4)):
-        item = _plain(g, items, depth)
-        if item is not None:
-            found.append(item)
+    items = Items(scope)
+    drawn = [_plain(g, items, depth) for _ in range(g.number(1, 4))]
+    found = [item for item in drawn if item is not None]
     return found or [Item("1 AS one", [("one", types.INT)])]
 
 
 def _plain(g: Gen, items: Items, depth: int) -> Item | None:
-    form = g.weigh(
-        column=60,
-        computed=14,
-        struct=4,
-        star=9,
-        lateral=5,
-        scalar=1.5 * (depth > 0),
-        exists=1 * (depth > 0),
-        constant=1,
-    )
+    nested = 2.5 * (depth > 0)
+    form = g.weigh(column=60, computed=14, struct=4, star=9, lateral=5, nested=nested, constant=1)
     scope = items.scope
     if form == "star":
         return star(g, scope)
@@ -95,17 +74,17 @@ def _plain(g: Gen, items: Items, depth: int) -> Item | None:
     if form == "lateral" and items.aliases:
         name = g.spell((g.pick(items.aliases),))
         return items.named(g, g.pick(["{} + 1", "coalesce({}, 0)", "-{}", "{}"]).format(name), types.INT)
-    if form == "scalar":
-        return items.named(g, scalar(g, scope, depth), types.INT)
-    if form == "exists":
+    if form == "nested":
+        if g.chance(0.6):
+            return items.named(g, scalar(g, scope, depth), types.INT)
         return items.named(g, subquery_condition(g, scope, depth), types.BOOL)
     if form == "constant":
-        kind = g.pick(KINDS[:8])
-        return items.named(g, literal(g, kind), typed(kind), share=0.8)
+        kind = g.pick(KINDS[:9])
+        return items.named(g, literal(g, kind), OF_KIND[kind], share=0.8)
     if form == "computed":
         kind = g.pick(KINDS)
         text = condition(g, scope) if kind == "bool" else computed(g, scope, kind)
-        return items.named(g, text, typed(kind))
+        return items.named(g, text, OF_KIND[kind])
     found = ref(g, scope, (*PLAIN, *PLAIN, "struct", "array", "map", "binary", "large"))
     if found is None:
         return None
@@ -150,52 +129,23 @@ def wanted_items(g: Gen, scope: Scope, want: list[Type]) -> list[Item]:
     return found
 
 
+def _call(g: Gen, scope: Scope, templates: dict[str, list[str]]) -> tuple[str, Type]:
+    kind, template = g.pick([(kind, text) for kind, texts in templates.items() for text in texts])
+    text = fill(template, lambda name: compare(g, scope) if name == "condition" else value(g, scope, name))
+    return text, OF_KIND[kind]
+
+
 def aggregate(g: Gen, scope: Scope) -> tuple[str, Type]:
-    """Return an aggregate whose value does not depend on the order of rows."""
-    form = g.weigh(rows=4, count=3, total=5, extreme=4, average=1, truth=1, listed=1.5, whole=0.7)
-    if form == "rows":
-        text, type_ = "count(*)", types.BIGINT
-    elif form == "count":
-        text, type_ = (
-            f"count({g.pick(['', 'DISTINCT '])}{value(g, scope, g.pick(['int', 'string', 'date']))})",
-            types.BIGINT,
-        )
-    elif form == "total":
-        kind = g.pick(NUMBERS)
-        text = f"sum({g.pick(['', '', 'DISTINCT '])}{value(g, scope, kind)})"
-        type_ = types.BIGINT if kind == "int" else typed(kind)
-    elif form == "extreme":
-        kind = g.pick(["int", "string", "date", "decimal", "timestamp", "real"])
-        text, type_ = f"{g.pick(['min', 'max'])}({value(g, scope, kind)})", typed(kind)
-    elif form == "average":
-        text, type_ = f"avg({value(g, scope, 'int', 0)})", types.DOUBLE
-    elif form == "truth":
-        text, type_ = f"{g.pick(['bool_or', 'every'])}({compare(g, scope)})", types.BOOL
-    elif form == "listed":
-        kind = g.pick(["int", "string"])
-        inner = value(g, scope, kind, 0)
-        text = g.pick([f"sort_array(collect_set({inner}))", f"array_sort(collect_list({inner}))"])
-        type_ = types.array(typed(kind))
-    else:
-        text, type_ = f"max(struct({value(g, scope, 'int', 0)}, {value(g, scope, 'string', 0)}))", types.OTHER
-    if g.chance(0.12) and form != "listed":
+    """Return an aggregate."""
+    text, type_ = _call(g, scope, AGGREGATES)
+    if g.chance(0.12) and type_.kind != "array":
         text += f" FILTER (WHERE {compare(g, scope)})"
     return text, type_
 
 
 def window(g: Gen, scope: Scope, name: str | None = None) -> tuple[str, Type]:
-    """Return a window function whose value does not depend on the order of equal rows."""
-    call, type_ = g.pick(
-        [
-            ("rank()", types.INT),
-            ("dense_rank()", types.INT),
-            ("count(*)", types.BIGINT),
-            (f"sum({value(g, scope, 'int')})", types.BIGINT),
-            (f"max({value(g, scope, 'string')})", types.STRING),
-            (f"min({value(g, scope, 'date')})", types.DATE),
-            ("percent_rank()", types.DOUBLE),
-        ]
-    )
+    """Return a window function."""
+    call, type_ = _call(g, scope, WINDOWS)
     return f"{call} OVER {name or specification(g, scope)}", type_
 
 
@@ -207,8 +157,3 @@ def specification(g: Gen, scope: Scope) -> str:
         return "(ORDER BY 1)"
     over = f"ORDER BY {g.spell(order.parts)}{g.pick(['', ' DESC', ' ASC NULLS LAST'])}"
     return f"(PARTITION BY {g.spell(key.parts)} {over})" if key and g.chance(0.7) else f"({over})"
-
-
-def attrs(columns: Columns) -> list[Attr]:
-    """Return the columns as a scope sees them that has only these."""
-    return [Attr(None, name, type_) for name, type_ in columns]

@@ -1,16 +1,31 @@
-"""One relation of a FROM clause: tables, derived tables, VALUES, functions."""
+"""FROM clauses: tables, derived tables, VALUES, functions; each joined in some way to those before it.
+
+Without ``spark.sql.ansi.relationPrecedence`` every relation joins all that stands to its left, also
+behind a comma; so do PIVOT and UNPIVOT.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from tests.sql.fuzz import types
-from tests.sql.fuzz.expressions import literal, ref, typed, value
+from tests.sql.fuzz.conditions import condition, equality, linked, subquery_condition
+from tests.sql.fuzz.expressions import literal, ref, value
 from tests.sql.fuzz.gen import OUTPUTS, Gen, Relation, quote
-from tests.sql.fuzz.scope import Attr, Scope
-from tests.sql.fuzz.types import Type
+from tests.sql.fuzz.scope import Attr, Scope, requalified
+from tests.sql.fuzz.types import OF_KIND, Type, meet
 
 Columns = list[tuple[str | None, Type]]
+MOST_ROWS = 800
+OUTER = {"left": "LEFT JOIN", "right": "RIGHT OUTER JOIN", "full": "FULL JOIN"}
+SEMI = {"semi": "LEFT SEMI JOIN", "anti": "LEFT ANTI JOIN"}
+FUNCTIONS = {
+    "explode(array(1, 2, 2))": ("col",),
+    "posexplode(array('x', 'y'))": ("pos", "col"),
+    "inline(array(struct(1 AS id, 'x' AS s), struct(2 AS id, 'y' AS s)))": ("id", "s"),
+    "stack(2, 1, 'x', 2, 'y')": ("col0", "col1"),
+}
+"""Functions of rows, and the names of the columns that they give: a number and a text."""
 
 
 @dataclass
@@ -26,44 +41,34 @@ class From:
     pending: list[tuple[Attr, Attr]] = field(default_factory=list)
     used: set[str] = field(default_factory=set)
 
+    def joined(self, right: From, text: str, scope: Scope, rows: int) -> From:
+        """Return what a text makes of these relations and those to the right."""
+        return replace(self, text=text, scope=scope, rows=rows, pending=self.pending + right.pending)
+
 
 def relation(g: Gen, used: set[str], depth: int) -> From:
     """Return one relation under a name that is not used yet."""
     nested = depth > 0
-    form = g.weigh(
-        table=80,
-        derived=11 * nested,
-        bare=2 * nested,
-        values=3 * g.rare,
-        range=2 * g.rare,
-        sample=2 * g.rare,
-        function=2 * g.rare,
-        whole=1 * g.rare,
-        star=2,
-    )
+    form = g.weigh(table=80, star=2, derived=11 * nested, bare=2 * nested, rare=10 * g.rare)
+    if form == "rare":
+        form = g.weigh(values=3, range=2, sample=2, function=2, whole=1)
     g.relations += 1
     makers = {"derived": _derived, "bare": _bare, "values": _values, "range": _range}
     makers |= {"function": _function, "whole": _whole, "star": _star}
-    if form in makers:
-        return makers[form](g, used, depth)
-    return _table(g, used, sample=form == "sample")
+    made = makers[form](g, used, depth) if form in makers else _table(g, used, sample=form == "sample")
+    made.used = used
+    return made
 
 
 def _table(g: Gen, used: set[str], *, sample: bool) -> From:
     relation_ = g.table()
+    text, columns, share = g.spell((relation_.name,)), list(relation_.columns), ""
     if sample and relation_.name.lower() not in g.ctes:
         share = g.pick([" TABLESAMPLE (100 PERCENT)", " TABLESAMPLE (100 ROWS)"])
-    else:
-        share = ""
-    text = g.spell((relation_.name,)) + share
     if relation_.name.lower() not in used and g.chance(0.45) and not share:
         used.add(relation_.name.lower())
-        return _named(text, relation_.name, list(relation_.columns), relation_.rows)
-    alias, columns = g.alias(used), list(relation_.columns)
-    if g.chance(0.05):
-        columns = _renamed(g, columns)
-        return _named(f"{text} AS {g.quoted(alias)}{_list(columns)}", alias, columns, relation_.rows)
-    return _named(f"{text}{g.pick([' ', ' AS '])}{g.quoted(alias)}", alias, columns, relation_.rows)
+        return _named(text, relation_.name, columns, relation_.rows)
+    return aliased(g, used, text + share, columns, relation_.rows, renamed=0.05)
 
 
 def _named(text: str, alias: str | None, columns: Columns, rows: int) -> From:
@@ -80,15 +85,13 @@ def _list(columns: Columns) -> str:
     return f"({', '.join(quote(name or 'z') for name, _ in columns)})"
 
 
-def aliased(g: Gen, used: set[str], text: str, columns: Columns, rows: int) -> From:
-    """Name a relation in parentheses, and its columns now and then."""
-    alias = g.alias(used)
-    if g.chance(0.2):
+def aliased(g: Gen, used: set[str], text: str, columns: Columns, rows: int, *, renamed: float = 0.2) -> From:
+    """Give a relation a name, and its columns now and then."""
+    alias, listed = g.alias(used), ""
+    if g.chance(renamed):
         columns = _renamed(g, columns)
-        text += f"{g.pick([' ', ' AS '])}{g.quoted(alias)}{_list(columns)}"
-    else:
-        text += f"{g.pick([' ', ' AS '])}{g.quoted(alias)}"
-    return _named(text, alias, columns, rows)
+        listed = _list(columns)
+    return _named(f"{text}{g.pick([' ', ' AS '])}{g.quoted(alias)}{listed}", alias, columns, rows)
 
 
 def _derived(g: Gen, used: set[str], depth: int) -> From:
@@ -122,15 +125,13 @@ def _values(g: Gen, used: set[str], depth: int) -> From:
     kinds = ["int", *(g.pick(["int", "string", "string", "date"]) for _ in range(g.number(0, 2)))]
     rows = [[literal(g, kind) for kind in kinds] for _ in range(g.number(1, 4))]
     inside = ", ".join(f"({', '.join(row)})" for row in rows)
-    columns = _renamed(g, [(None, typed(kind)) for kind in kinds])
+    columns = _renamed(g, [(None, OF_KIND[kind]) for kind in kinds])
     if g.chance(0.2):
         columns = [(f"col{n}", type_) for n, (_, type_) in enumerate(columns, 1)]
         return aliased(g, used, f"(VALUES {inside})", columns, len(rows))
     alias = g.alias(used)
-    text = f"VALUES {inside} AS {g.quoted(alias)}{_list(columns)}"
-    if g.chance(0.6):
-        text = f"(VALUES {inside}) AS {g.quoted(alias)}{_list(columns)}"
-    return _named(text, alias, columns, len(rows))
+    text = g.pick(["VALUES {}", "(VALUES {})"]).format(inside)
+    return _named(f"{text} AS {g.quoted(alias)}{_list(columns)}", alias, columns, len(rows))
 
 
 def _range(g: Gen, used: set[str], depth: int) -> From:
@@ -139,18 +140,8 @@ def _range(g: Gen, used: set[str], depth: int) -> From:
 
 
 def _function(g: Gen, used: set[str], depth: int) -> From:
-    call, columns = g.pick(
-        [
-            ("explode(array(1, 2, 2))", [("col", types.INT)]),
-            ("posexplode(array('x', 'y'))", [("pos", types.INT), ("col", types.STRING)]),
-            (
-                "inline(array(struct(1 AS id, 'x' AS s), struct(2 AS id, 'y' AS s)))",
-                [("id", types.INT), ("s", types.STRING)],
-            ),
-            ("stack(2, 1, 'x', 2, 'y')", [("col0", types.INT), ("col1", types.STRING)]),
-        ]
-    )
-    return aliased(g, used, call, columns, 2)
+    call, names = g.pick(list(FUNCTIONS.items()))
+    return aliased(g, used, call, list(zip(names, (types.INT, types.STRING), strict=False)), 2)
 
 
 def lateral(g: Gen, left: From, depth: int) -> From:
@@ -166,7 +157,7 @@ def lateral(g: Gen, left: From, depth: int) -> From:
     if g.chance(0.3):
         name, kind = g.pick(OUTPUTS), g.pick(["int", "string"])
         text = f"LATERAL (SELECT {value(g, left.scope, kind)} AS {g.quoted(name)})"
-        return aliased(g, left.used, text, [(name, typed(kind))], 1)
+        return aliased(g, left.used, text, [(name, OF_KIND[kind])], 1)
     block = g.block(g, depth - 1, outer=left.scope, small=True)
     return aliased(g, left.used, f"LATERAL ({block.text})", block.columns, 3)
 
@@ -174,3 +165,171 @@ def lateral(g: Gen, left: From, depth: int) -> From:
 def recursive(name: str, column: str) -> Relation:
     """Return a recursive CTE: small numbers."""
     return Relation(name, ((column, types.INT),), 4)
+
+
+def from_clause(g: Gen, depth: int, most: int = 5) -> From:
+    """Return the relations of a SELECT, without the word FROM."""
+    count = int(g.weigh(**{"1": 8, "2": 46, "3": 32, "4": 10, "5": 4}))
+    if g.relations > 8:
+        count = 1
+    with g.often() as rare:
+        found = _chain(g, min(count, most), depth, set())
+    return _lateral_view(g, found) if g.chance(0.04 * rare) else found
+
+
+def _chain(g: Gen, count: int, depth: int, used: set[str], *, comma: bool = True) -> From:
+    found = relation(g, used, depth)
+    for _ in range(count - 1):
+        if found.rows <= MOST_ROWS:
+            found = _step(g, found, depth, comma=comma)
+    return _turned(g, found) if g.chance(0.06 * g.rare) else found
+
+
+def _step(g: Gen, left: From, depth: int, *, comma: bool) -> From:
+    form = g.weigh(comma=32 * comma, join=42, cross=2, using=10, rare=19.5 * g.rare)
+    if form == "rare":
+        form = g.weigh(left=6, right=2, full=2, semi=2, anti=1.5, natural=3, lateral=3)
+    if form == "lateral":
+        return _lateral(g, left, lateral(g, left, depth), comma=comma)
+    right = (_group if g.chance(0.07) else relation)(g, left.used, depth)
+    if form in ("using", "natural"):
+        return _by_name(g, left, right, form)
+    if form in ("comma", "cross"):
+        return _product(g, left, right, form)
+    return _on(g, left, right, form, depth)
+
+
+def _product(g: Gen, left: From, right: From, form: str) -> From:
+    """Join without a condition here: mostly an equality is to stand in WHERE."""
+    pair = linked(g, left.scope, right.scope) if form == "cross" or g.chance(0.94) else None
+    rows = left.rows * right.rows // (4 if pair else 1)
+    text = [f"{left.text},", right.text] if form == "comma" else [left.text, f"CROSS JOIN {right.text}"]
+    both = left.joined(right, g.join(text), left.scope.beside(right.scope), max(rows, 1))
+    both.pending += [pair] if pair else []
+    return both
+
+
+def _on(g: Gen, left: From, right: From, form: str, depth: int) -> From:
+    both = left.scope.beside(right.scope)
+    inner = form == "join"
+    pairs = [linked(g, left.scope, right.scope) for _ in range(2 if g.chance(0.15) else 1)]
+    links = [equality(g, both, pair) for pair in pairs if pair is not None]
+    texts = [text for text in links if text is not None]
+    if g.chance(0.05 if inner else 0.02):
+        texts = []
+    rows = left.rows * right.rows // (4 if texts else 1)
+    if g.chance(0.13) or not texts:
+        texts.append(condition(g, both))
+    if inner and g.chance(0.04):
+        texts.append(subquery_condition(g, both, depth, joined=True))
+    word = (OUTER | SEMI).get(form) or g.pick(["JOIN", "JOIN", "INNER JOIN"])
+    word = word.replace("LEFT JOIN", g.pick(["LEFT JOIN", "LEFT OUTER JOIN"]))
+    on = g.all_of(g.shuffled(texts))
+    on = f"({on})" if g.chance(0.1) else on
+    text = g.join([left.text, f"{word} {right.text}", f"ON {on}"])
+    if form in SEMI:
+        return left.joined(right, text, left.scope, left.rows)
+    return left.joined(right, text, both, max(rows, left.rows, 1))
+
+
+def _by_name(g: Gen, left: From, right: From, form: str) -> From:
+    """Join by columns of the same name; by an equality where there are none that fit."""
+    names = []
+    for attr in left.scope.shown:
+        theirs = right.scope.one(attr.name) if attr.name else None
+        if theirs and left.scope.one(attr.name) is attr and meet(attr.type, theirs.type):
+            names.append(attr.name)
+    kind = g.weigh(inner=7, left=2, right=1.5, full=1.5, semi=0.7)
+    word = {"inner": "JOIN", "semi": "LEFT SEMI JOIN"}.get(kind) or OUTER[kind]
+    if form == "natural":
+        shared = {a.name for a in left.scope.shown} & {a.name for a in right.scope.shown} - {None}
+        if not shared or not shared <= set(names) or kind == "semi":
+            return _on(g, left, right, "join", 0)
+        names = [name for name in names if name in shared]
+        text = f"NATURAL {word} {right.text}"
+    elif not names:
+        return _on(g, left, right, "join", 0)
+    else:
+        names = g.some(names, 1, 2)
+        text = f"{word} {right.text} USING ({', '.join(g.spell((name,)) for name in names)})"
+    scope = merged(left.scope, right.scope, names, kind)
+    rows = max(left.rows, right.rows, left.rows * right.rows // 4)
+    return left.joined(right, g.join([left.text, text]), scope, rows)
+
+
+def merged(left: Scope, right: Scope, names: list[str], kind: str) -> Scope:
+    """Return the scope of a join by names: keys first, the other side's keys hidden."""
+    ours = [left.one(name) for name in names]
+    theirs = [right.one(name) for name in names]
+    if kind == "semi":
+        return left
+    rest = [a for a in left.shown if a not in ours] + [a for a in right.shown if a not in theirs]
+    hidden = list(left.hidden + right.hidden)
+    if kind == "full":
+        keys = [Attr(None, a.name, a.type) for a in ours]
+        return Scope(keys + rest, hidden + ours + theirs)
+    keys, gone = (theirs, ours) if kind == "right" else (ours, theirs)
+    return Scope(keys + rest, hidden + gone)
+
+
+def _group(g: Gen, used: set[str], depth: int) -> From:
+    """Return joins in parentheses, under a name of their own or not."""
+    if g.chance(0.3):
+        inside = _chain(g, 2, depth, set(), comma=False)
+        alias = g.alias(used)
+        scope = Scope(requalified(inside.scope.shown, alias))
+        return From(f"({inside.text}) {g.pick(['', 'AS '])}{g.quoted(alias)}", scope, inside.rows)
+    inside = _chain(g, 2, depth, used, comma=False)
+    return replace(inside, text=f"({inside.text})")
+
+
+def _lateral(g: Gen, left: From, right: From, *, comma: bool) -> From:
+    between, on = g.pick(
+        [(" LEFT JOIN", " ON true"), (" JOIN", ""), (" CROSS JOIN", ""), (" INNER JOIN", " ON true")]
+        + [(",", "")] * 4 * comma
+    )
+    text = f"{left.text}{between} {right.text}{on}"
+    return left.joined(right, text, left.scope.beside(right.scope), left.rows * right.rows)
+
+
+def _lateral_view(g: Gen, left: From) -> From:
+    found = ref(g, left.scope, ("array",), whole=True)
+    source = g.spell(found.parts) if found else "array(1, 2)"
+    element = found.type.parts[0][1] if found else types.INT
+    word = g.pick(["LATERAL VIEW", "LATERAL VIEW OUTER"])
+    alias, name = g.alias(left.used), g.pick(["col", "id", "item", "x1"])
+    if element.kind == "struct":
+        call, columns = "inline", [(f"{name}{n}", type_) for n, (_, type_) in enumerate(element.parts)]
+    elif g.chance(0.3):
+        call, columns = "posexplode", [("pos1", types.INT), (name, element)]
+    else:
+        call, columns = "explode", [(name, element)]
+    listed = ", ".join(column for column, _ in columns)
+    text = f"{word} {call}({source}) {g.quoted(alias)} AS {listed}"
+    scope = left.scope.beside(Scope([Attr(alias, *column) for column in columns]))
+    return replace(left, text=g.join([left.text, text]), scope=scope, rows=left.rows * 2)
+
+
+def _turned(g: Gen, left: From) -> From:
+    """Pivot or unpivot everything that was joined so far."""
+    numbers = [a for a in left.scope.shown if a.type.kind == "int" and left.scope.naming(a)]
+    if len(numbers) < 3 or not all(a.type.comparable for a in left.scope.shown):
+        return left
+    first, second = g.some(numbers, 2, 2)
+    name, other = (g.spell(g.pick(left.scope.naming(a)).parts) for a in (first, second))
+    single = [ref for ref in left.scope.naming(first) if len(ref.parts) == 1]
+    rest = [a for a in left.scope.shown if a not in (first, second)]
+    if single and g.chance(0.5):
+        name = g.spell(single[0].parts)
+        total = g.pick([f"sum({other})", f"max({other})", f"count({other})"])
+        text = f"PIVOT ({total} FOR {name} IN (1, 2 AS two))"
+        attrs = [*rest, Attr(None, "1", types.BIGINT), Attr(None, "two", types.BIGINT)]
+        return replace(left, text=g.join([left.text, text]), scope=Scope(attrs))
+    title = g.pick(["{}, {}", "{} AS one, {}"]).format(name, other)
+    text = f"UNPIVOT{g.pick(['', ' INCLUDE NULLS'])} (val FOR nm IN ({title}))"
+    attrs = [*rest, Attr(None, "nm", types.STRING), Attr(None, "val", types.BIGINT)]
+    if g.chance(0.3):
+        alias = g.alias(left.used)
+        attrs = requalified(attrs, alias)
+        text += f" AS {g.quoted(alias)}"
+    return replace(left, text=g.join([left.text, text]), scope=Scope(attrs), rows=left.rows * 2)

@@ -5,14 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tests.sql.fuzz import types
-from tests.sql.fuzz.conditions import condition, correlated, equality
+from tests.sql.fuzz.conditions import condition, correlated, equality, scalar, subquery_condition
 from tests.sql.fuzz.expressions import computed, ref
 from tests.sql.fuzz.gen import Gen
 from tests.sql.fuzz.items import Item, Items, aggregate, plain_items, specification, wanted_items, window
-from tests.sql.fuzz.joins import from_clause
-from tests.sql.fuzz.relations import Columns
+from tests.sql.fuzz.relations import Columns, from_clause
 from tests.sql.fuzz.scope import Scope
-from tests.sql.fuzz.subqueries import scalar, subquery_condition
 from tests.sql.fuzz.types import PLAIN, Type
 
 
@@ -85,7 +83,7 @@ def _where(g: Gen, scope: Scope, pending: list, depth: int) -> list[str]:
         where.append(condition(g, scope))
     if depth > 0 and g.chance(0.13):
         where.append(subquery_condition(g, scope, depth))
-    return g.some(where, len(where), len(where))
+    return g.shuffled(where)
 
 
 def _number(g: Gen, scope: Scope) -> str:
@@ -121,19 +119,13 @@ def _grouped(g: Gen, scope: Scope, depth: int) -> Clauses:
         found = ref(g, scope, (*PLAIN, "struct"))
         if found is not None and g.chance(0.85):
             item = items.named(g, g.spell(found.parts), found.type, share=0.2, implied=found.parts[-1])
-            again = g.pick(
-                [
-                    r
-                    for r in scope.refs
-                    if r.attr is found.attr and r.whole == found.whole and r.type is found.type
-                ]
-            )
-            keys.append(g.spell(again.parts if found.whole else found.parts))
+            again = g.pick(scope.naming(found.attr)) if found.whole else found
+            keys.append(g.spell(again.parts))
         else:
             text = computed(g, scope, "int")
+            text = f"({text} + 0)" if text.lstrip("-").isdigit() else text  # a number alone is a position
             item = items.named(g, text, types.INT)
-            keys.append(text if not text.lstrip("-").isdigit() else f"({text} + 0)")
-            item = item if keys[-1] == text else items.named(g, keys[-1], types.INT)
+            keys.append(text)
         chosen.append(item)
     totals = [items.named(g, *aggregate(g, scope)) for _ in range(g.number(0 if g.chance(0.1) else 1, 2))]
     clauses = Clauses([*chosen, *totals], rows=6)
@@ -201,17 +193,11 @@ def _text(g: Gen, source: str, scope: Scope, where: list[str], clauses: Clauses)
     items = f",{g.gap()}".join(item.text for item in clauses.items)
     body = [f"FROM {source}"]
     if where:
-        body.append("WHERE " + g.pick([" AND ", " AND ", " and "]).join(_guarded(w) for w in where))
+        body.append("WHERE " + g.all_of(where))
     tail = [clauses.group, f"HAVING {clauses.having}" if clauses.having else "", clauses.window]
     tail += [f"QUALIFY {clauses.qualify}" if clauses.qualify else "", clauses.order]
-    if g.chance(0.02):
-        body.insert(1, f"{head} {items}")
-        return g.join([part for part in [*body, *tail] if part])
-    return g.join([part for part in [f"{head} {items}", *body, *tail] if part])
-
-
-def _guarded(text: str) -> str:
-    return f"({text})" if " OR " in text.upper() else text
+    body.insert(1 if g.chance(0.02) else 0, f"{head} {items}")
+    return g.join([part for part in [*body, *tail] if part])
 
 
 def hint(g: Gen, scope: Scope, *, plain: bool) -> str:
@@ -220,13 +206,7 @@ def hint(g: Gen, scope: Scope, *, plain: bool) -> str:
         return ""
     name = g.spell((g.pick(scope.qualifiers),)) if scope.qualifiers else "a"
     found = ref(g, scope, PLAIN, whole=True)
-    hints = [
-        f"BROADCAST({name})",
-        f"BROADCAST({name})",
-        "REPARTITION(2)",
-        "REBALANCE",
-        f"SHUFFLE_HASH({name}), COALESCE(1)",
-    ]
+    hints = [f"BROADCAST({name})"] * 2 + [f"SHUFFLE_HASH({name}), COALESCE(1)", "REPARTITION(2)", "REBALANCE"]
     if g.chance(0.1):
         hints = [f"MERGE({name})"]
     elif found is not None and plain:

@@ -10,12 +10,14 @@ from __future__ import annotations
 
 import datetime as dt
 import math
-from decimal import Decimal
 from pathlib import Path
 
 import pyarrow as pa
-import pyarrow.parquet as pq
+import pyarrow.compute as pc
 from pyspark.sql.pandas.types import from_arrow_schema
+from pyspark.sql.types import StructType
+
+from tests.sql import small_tables
 
 NAN = math.nan
 DAYS = [dt.date(1995, 1, 1), dt.date(1995, 1, 2), dt.date(1995, 2, 28), dt.date(1996, 2, 29)]
@@ -23,10 +25,6 @@ TIMES = [dt.datetime(1995, 1, 1), dt.datetime(1995, 1, 2, 12, 30), dt.datetime(1
 
 FRAME_ONLY = frozenset({"t"})
 """Tables with columns that are never null: Parquet would forget that."""
-
-
-def _decimals(*texts: str | None) -> list[Decimal | None]:
-    return [None if text is None else Decimal(text) for text in texts]
 
 
 def _dicts(names: str, *rows: tuple | None) -> list[dict | None]:
@@ -41,44 +39,26 @@ I8, I16, I32, I64, F32, F64 = pa.int8(), pa.int16(), pa.int32(), pa.int64(), pa.
 TEXT = pa.string()
 
 
+def _grown(name: str, key: str, **more: pa.Array) -> pa.Table:
+    """Return a table of :mod:`tests.sql.small_tables` with a row twice, smaller keys and more columns."""
+    small = small_tables.TABLES[name]
+    table = pa.concat_tables([small, small.slice(0, 1)])
+    keys = pc.divide(table[key], pa.scalar(10, table[key].type))
+    return pa.table({**dict(zip(table.column_names, table.columns, strict=True)), key: keys, **more})
+
+
 def _a() -> pa.Table:
     first, second, third, fourth = DAYS
-    return pa.table(
-        {
-            "id": pa.array([1, 2, 2, 3, 4, None, 5, 1], I32),
-            "k": pa.array([1, 2, 2, None, 4, 1, 3, 1], I64),
-            "s": pa.array(["x", "y", "y", None, "it's {x}", 'a"b', "x", "x"], TEXT),
-            "d": pa.array([first, second, second, None, third, fourth, first, first], pa.date32()),
-            "x": pa.array([1.5, NAN, -0.0, None, 0.0, 2.0, 1.0, 1.5], F64),
-            "n": pa.array(
-                _decimals("1.50", "2.00", None, "1.00", "9.99", "0.00", "2.00", "1.50"), pa.decimal128(10, 2)
-            ),
-            "flag": pa.array([True, False, None, True, False, True, None, True], pa.bool_()),
-            "b": pa.array(
-                _dicts("id s k", (1, "x", 2), (2, "y", 2), None, (3, None, 1), (None, "x", 4), (1, "y", 1))
-                + _dicts("id s k", (5, "z", None), (1, "x", 2)),
-                _struct(id=I32, s=TEXT, k=I64),
-            ),
-        }
-    )
+    rows = _dicts("id s k", (1, "x", 2), (2, "y", 2), None, (3, None, 1), (None, "x", 4), (1, "y", 1))
+    rows += _dicts("id s k", (5, "z", None), (1, "x", 2))
+    days = [first, second, second, None, third, fourth, first, first]
+    return _grown("a", "k", d=pa.array(days, pa.date32()), b=pa.array(rows, _struct(id=I32, s=TEXT, k=I64)))
 
 
 def _b() -> pa.Table:
     midnight, noon, late = TIMES
-    return pa.table(
-        {
-            "id": pa.array([1, 1, 2, 3, None, 6, 2], I32),
-            "k": pa.array([1, 2, 2, 4, 1, None, 3], I32),
-            "s": pa.array(["x", "y", None, "zz", "x", "it's {x}", "y"], TEXT),
-            "v": pa.array([1.5, NAN, 0.0, 2.0, None, -0.0, 1.0], F64),
-            "d": pa.array([midnight, noon, late, None, midnight, noon, noon], pa.timestamp("us", "UTC")),
-            "n": pa.array(
-                _decimals("1.5000", "2.0001", "9.9900", None, "0.0000", "2.0000", "1.0000"),
-                pa.decimal128(12, 4),
-            ),
-            "w": pa.array(["p", "q", None, "{}", "x", "p", "y"], TEXT),
-        }
-    )
+    times = pa.array([midnight, noon, late, None, midnight, noon, noon], pa.timestamp("us", "UTC"))
+    return _grown("b", "k", d=times, w=pa.array(["p", "q", None, "{}", "x", "p", "y"], TEXT))
 
 
 def _c() -> pa.Table:
@@ -86,24 +66,31 @@ def _c() -> pa.Table:
     rows = _dicts("id k", (1, 1), (2, 2), (3, None), None, (1, 4), (2, 1))
     st = _dicts("f g a", (1, "x", rows[0]), (2, "y", rows[1]), None, (None, "z", rows[2]), (1, None, rows[3]))
     st += _dicts("f g a", (4, "x", rows[4]), (2, "y", rows[5]))
-    return pa.table(
-        {
-            "id": pa.array([1, 2, 3, 3, 7, None, 2], I64),
-            "k": pa.array([1, 2, 1, 3, None, 4, 2], I16),
-            "w": pa.array(["p", "q", None, "r", "p", "{}", "x"], TEXT),
-            "st": pa.array(st, _struct(f=I32, g=TEXT, a=inner)),
-            "arr": pa.array([[1, 2], [], None, [3], [1, None], [4, 4], [2]], pa.list_(I32)),
-            "t": pa.array(
-                _dicts("k v", (1, "x"), (2, "y"), (None, None), (3, "z"), (4, "x"), None, (2, "y")),
-                _struct(k=I32, v=TEXT),
-            ),
-        }
+    t = _dicts("k v", (1, "x"), (2, "y"), (None, None), (3, "z"), (4, "x"), None, (2, "y"))
+    return _grown(
+        "c",
+        "k",
+        k=pa.array([1, 2, 1, 3, None, 4, 2], I16),
+        st=pa.array(st, _struct(f=I32, g=TEXT, a=inner)),
+        t=pa.array(t, _struct(k=I32, v=TEXT)),
+    )
+
+
+def _odd() -> pa.Table:
+    return _grown(
+        "odd name",
+        "a`b",
+        merge=pa.array([1, 1, 2, 3, 1], I32),
+        left=pa.array([4, 3, 2, 1, 3], I64),
+        Id=pa.array([1, 2, 2, None, 2], I32),
+        a=pa.array(["x", "y", "z", None, "y"], TEXT),
     )
 
 
 def _e() -> pa.Table:
     midnight, noon, late = TIMES
-    item = _struct(id=I32, s=TEXT)
+    one, two, none = _dicts("id s", (1, "x"), (2, "y"), (3, None))
+    maps = [[("x", 1)], [], None, [("y", 2), ("x", 3)], [("z", None)], []]
     return pa.table(
         {
             "id": pa.array([1, 2, 3, None, 5, 2], I8),
@@ -112,51 +99,23 @@ def _e() -> pa.Table:
             "bin": pa.array([b"x", b"\x00\xff", None, b"", b"x", b"\x00\xff"], pa.binary()),
             "ntz": pa.array([midnight, noon, late, None, noon, noon], pa.timestamp("us")),
             "ts": pa.array([noon, midnight, None, late, noon, midnight], pa.timestamp("us", "UTC")),
-            "items": pa.array(
-                [
-                    _dicts("id s", (1, "x"), (2, "y")),
-                    [],
-                    None,
-                    _dicts("id s", (3, None)),
-                    _dicts("id s", (2, "y")),
-                    [],
-                ],
-                pa.list_(item),
-            ),
-            "m": pa.array(
-                [[("x", 1)], [], None, [("y", 2), ("x", 3)], [("z", None)], []], pa.map_(TEXT, I32)
-            ),
+            "items": pa.array([[one, two], [], None, [none], [two], []], pa.list_(_struct(id=I32, s=TEXT))),
+            "m": pa.array(maps, pa.map_(TEXT, I32)),
             "k": pa.array(["1", "2", "3", None, "4", "2"], TEXT),
-            "n": pa.array(_decimals("1", "2", None, "10", "2", "2"), pa.decimal128(5, 0)),
+            "n": small_tables.decimals("1 2 - 10 2 2", pa.decimal128(5, 0)),
             "large": pa.array([2**62, -(2**63), 1, None, 2**63 - 1, 2], I64),
         }
     )
 
 
-def _odd() -> pa.Table:
-    return pa.table(
-        {
-            "weird col": pa.array([1, 2, 3, None, 2], I32),
-            "order": pa.array(["x", "y", None, "x", "y"], TEXT),
-            "merge": pa.array([1, 1, 2, 3, 1], I32),
-            "left": pa.array([4, 3, 2, 1, 3], I64),
-            "a`b": pa.array([1, 2, 3, 4, 2], I64),
-            "p.q": pa.array([1, 1, 2, 2, 1], I64),
-            "Id": pa.array([1, 2, 2, None, 2], I32),
-            "a": pa.array(["x", "y", "z", None, "y"], TEXT),
-        }
-    )
-
-
 def _k() -> pa.Table:
+    rows = _dicts("id k", (2, 1), (1, 2), None, (3, 4), (1, None), (1, 2))
     return pa.table(
         {
             "K": pa.array([1, 2, 3, 4, None, 2], I64),
             "ID": pa.array([1, 2, 2, None, 5, 2], I32),
             "S": pa.array(["x", "y", "zz", None, "x", "y"], TEXT),
-            "a": pa.array(
-                _dicts("id k", (2, 1), (1, 2), None, (3, 4), (1, None), (1, 2)), _struct(id=I32, k=I64)
-            ),
+            "a": pa.array(rows, _struct(id=I32, k=I64)),
             "e": pa.array([1.0, 2.0, NAN, None, 0.0, 2.0], F64),
         }
     )
@@ -180,42 +139,24 @@ def _t() -> pa.Table:
     return pa.Table.from_arrays(arrays, schema=pa.schema([field for field, _ in columns]))
 
 
-TABLES: dict[str, pa.Table] = {
-    "a": _a(),
-    "b": _b(),
-    "c": _c(),
-    "e": _e(),
-    "k": _k(),
-    "t": _t(),
-    "odd name": _odd(),
-}
+TABLES = {"a": _a(), "b": _b(), "c": _c(), "e": _e(), "k": _k(), "t": _t(), "odd name": _odd()}
 
 
 def write(folder: Path) -> dict[str, str]:
-    """Write every table that Parquet keeps whole to a file; return the path of each by name.
-
-    Statistics of floating-point columns are left out: pyarrow's do not count NaN, and where Spark skips
-    row groups by them it loses rows.
-    """
-    paths = {}
-    for name, table in TABLES.items():
-        if name not in FRAME_ONLY:
-            paths[name] = str(folder / f"{name.replace(' ', '_')}.parquet")
-            counted = [field.name for field in table.schema if not _has_floats(field.type)]
-            pq.write_table(table, paths[name], row_group_size=3, write_statistics=counted)
-    return paths
+    """Write every table that Parquet keeps whole to a file; return the path of each by name."""
+    kept = {name: table for name, table in TABLES.items() if name not in FRAME_ONLY}
+    return small_tables.write(folder, kept)
 
 
-def _has_floats(type_: pa.DataType) -> bool:
-    return pa.types.is_floating(type_) or pa.types.is_nested(type_)
+def schema(name: str) -> StructType:
+    """Return a table's columns as Spark reads them."""
+    return from_arrow_schema(TABLES[name].schema, prefer_timestamp_ntz=True)
 
 
 def frames(spark, *, empty: bool = False) -> dict[str, object]:
     """Return every table as a DataFrame of the session, with or without its rows."""
     return {
-        name: spark.createDataFrame(
-            table.slice(0, 0) if empty else table, from_arrow_schema(table.schema, prefer_timestamp_ntz=True)
-        )
+        name: spark.createDataFrame(table.slice(0, 0) if empty else table, schema(name))
         for name, table in TABLES.items()
     }
 

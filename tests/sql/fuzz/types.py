@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import pyarrow as pa
+from pyspark.sql.types import ArrayType, DataType, MapType, StructType
 
 from tests.sql.fuzz import tables
 
@@ -51,20 +51,9 @@ MOMENTS = ("date", "timestamp", "ntz")
 PLAIN = (*NUMBERS, *TEXTS, *MOMENTS, "bool")
 
 
-def struct(parts: list[tuple[str, Type]]) -> Type:
-    """Return the struct of these fields."""
-    inside = ", ".join(f"`{name}`: {part.sql}" for name, part in parts)
-    return Type("struct", f"struct<{inside}>", tuple(parts))
-
-
 def array(element: Type) -> Type:
     """Return the array of these elements."""
     return Type("array", f"array<{element.sql}>", (("element", element),))
-
-
-def mapping(key: Type, value: Type) -> Type:
-    """Return the map between these."""
-    return Type("map", f"map<{key.sql}, {value.sql}>", (("key", key), ("value", value)))
 
 
 def meet(one: Type, other: Type) -> bool:
@@ -80,38 +69,32 @@ def meet(one: Type, other: Type) -> bool:
     return len(kinds) == 1 or numbers or kinds <= set(MOMENTS)
 
 
-def of_arrow(type_: pa.DataType) -> Type:
-    """Return the type that Spark reads an Arrow type as."""
-    if pa.types.is_struct(type_):
-        return struct([(field.name, of_arrow(field.type)) for field in type_])
-    if pa.types.is_list(type_):
-        return array(of_arrow(type_.value_type))
-    if pa.types.is_map(type_):
-        return mapping(of_arrow(type_.key_type), of_arrow(type_.item_type))
-    if pa.types.is_decimal(type_):
-        return Type("decimal", f"decimal({type_.precision},{type_.scale})")
-    if pa.types.is_timestamp(type_):
-        return NTZ if type_.tz is None else TIMESTAMP
-    return _ATOMS[str(type_)]
+def of_spark(type_: DataType) -> Type:
+    """Return what the grammar knows of a type of Spark's."""
+    parts: list[tuple[str, DataType]] = []
+    if isinstance(type_, StructType):
+        parts = [(field.name, field.dataType) for field in type_]
+    elif isinstance(type_, ArrayType):
+        parts = [("element", type_.elementType)]
+    elif isinstance(type_, MapType):
+        parts = [("key", type_.keyType), ("value", type_.valueType)]
+    inside = tuple((name, of_spark(part)) for name, part in parts)
+    return Type(KINDS.get(type_.typeName(), type_.typeName()), type_.simpleString(), inside)
 
 
-_ATOMS = {
-    "bool": BOOL,
-    "int8": Type("int", "tinyint"),
-    "int16": Type("int", "smallint"),
-    "int32": INT,
-    "int64": BIGINT,
-    "float": Type("real", "float"),
-    "double": DOUBLE,
-    "string": STRING,
-    "binary": BINARY,
-    "date32[day]": DATE,
-}
+KINDS = {"boolean": "bool", "timestamp_ntz": "ntz", "float": "real", "double": "real"}
+KINDS |= dict.fromkeys(("byte", "short", "integer", "long"), "int")
+_KNOWN = (BOOL, INT, DOUBLE, DECIMAL, STRING, DIGITS, BINARY, DATE, TIMESTAMP, NTZ, LARGE)
+OF_KIND = {type_.kind: type_ for type_ in _KNOWN} | {"bigint": BIGINT, "struct": OTHER}
+OF_KIND |= {"array": array(INT), "texts": array(STRING)}
+"""The type that an expression of a kind is taken to have."""
 
-_KINDS = {("e", "large"): LARGE, ("e", "k"): DIGITS}
+SPECIAL = {("e", "large"): LARGE, ("e", "k"): DIGITS}
 
 
 def columns(table: str) -> list[tuple[str, Type]]:
     """Return the columns of one of the tables."""
-    schema = tables.TABLES[table].schema
-    return [(field.name, _KINDS.get((table, field.name), of_arrow(field.type))) for field in schema]
+    return [
+        (field.name, SPECIAL.get((table, field.name), of_spark(field.dataType)))
+        for field in tables.schema(table)
+    ]

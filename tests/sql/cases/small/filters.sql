@@ -126,3 +126,9 @@ select a.id from a, b where a.k = b.k and case when a.id = 1 then true else b.id
 
 -- a b
 select '{t0} {{t1}}' as t, a.id from a, b where a.k = b.k and a.s <> '{b2}'
+
+-- a b
+select a.id, b.v from a, b where a.id = b.id and (a.k <> 11 and (a.k <> 12 and (a.k <> 13 and (a.k <> 14 and (a.k <> 15 and (a.k <> 16 and (a.k <> 17 and (a.k <> 18 and (a.k <> 19 and (a.k <> 20 and (a.k <> 21 and (a.k <> 22 and (a.k <> 23 and (a.k <> 24 and (a.k <> 25 and (a.k <> 26 and (a.k <> 27 and (a.k <> 28 and (a.k <> 29 and (a.k <> 30 and (a.k <> 31 and (a.k <> 32 and (a.k <> 33 and (a.k <> 34 and (a.k <> 35 and (a.k <> 36 and (a.k <> 37 and (a.k <> 38 and (a.k <> 39 and (a.k <> 40))))))))))))))))))))))))))))))
+
+-- a b
+select a.id, b.v from a, b where a.id = b.id and (a.k = 11 or (a.k = 12 or (a.k = 13 or (a.k = 14 or (a.k = 15 or (a.k = 16 or (a.k = 17 or (a.k = 18 or (a.k = 19 or (a.k = 20 or (a.k = 21 or (a.k = 22 or (a.k = 23 or (a.k = 24 or (a.k = 25 or (a.k = 26 or (a.k = 27 or (a.k = 28 or (a.k = 29 or (a.k = 30 or (a.k = 31 or (a.k = 32 or (a.k = 33 or (a.k = 34 or (a.k = 35 or (a.k = 36 or (a.k = 37 or (a.k = 38 or (a.k = 39 or (a.k = 40))))))))))))))))))))))))))))))

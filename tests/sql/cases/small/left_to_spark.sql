@@ -63,3 +63,18 @@ select 1
 
 -- a ?b
 select q.two from (select struct(a.id, b.id) as two, a.k from a left join b on a.id = b.id) q join c on c.k = q.k
+
+-- none
+select 1 -- more \
+ , 2 as x
+
+-- a b
+select a.id, b.v from a, b where a.id = b.id ; -- done
+
+-- a b
+select a.id, b.v from a, b where a.id = b.id
+;
+/* {x} */ ;;
+
+-- none
+table a ; -- done
