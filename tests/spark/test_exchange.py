@@ -106,7 +106,7 @@ def test_waiting_tuples_take_bounded_memory():
     """With many cells, blocks leave before they are full rather than pile up."""
     cube = Cube((Axis(500, pa.int64(), ((0, "k"),)),))
     writer = BlockWriter(Cut(0, cube, 10_000))
-    keys = np.arange(200_000)
+    keys = np.arange(40_000)
     for start in range(0, len(keys), 1000):
         list(writer.add(batch_of(keys[start : start + 1000].tolist())))
         assert sum(writer._sizes.values()) <= 16 * 10_000

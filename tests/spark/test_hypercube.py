@@ -96,7 +96,7 @@ def test_shares_follow_sizes():
     assert choose(cross, [1_000_000, 5], 4, [True, True]).cells == 1
 
 
-@pytest.mark.parametrize("cells", [1, 7, 64, 1000])
+@pytest.mark.parametrize("cells", [7, 1000])
 def test_many_classes_are_searched_quickly(cells):
     """A wide star has more classes than can be searched through; the answer still has few copies."""
     count = 12

@@ -62,23 +62,16 @@ def test_the_cap_holds_over_all_tasks(numbers):
     assert service.asked == Counter(dict.fromkeys(range(120), 2))
 
 
-def test_equal_arguments_are_asked_once_a_job(numbers):
-    """Each distinct argument is asked once over all tasks; the next job asks again."""
-    with Service(lambda x, _: "yes" if x % 2 else "no") as service:
-        ask = asking(service.url, dedupe=True, max_in_flight=8)
-        for times in (1, 2):
-            assert kept(millrace.where(numbers, ask("x"))) == [i for i in range(ROWS) if i % 2]
-            assert service.asked == Counter(dict.fromkeys(range(120), times))
-
-
 def test_a_service_that_fails_at_times_loses_no_row(numbers):
-    """Bad answers are asked again, within the cap."""
+    """Arguments are asked once over all tasks, and bad ones again, within the cap; so does the next job."""
     with Service(lambda x, nth: ("429", "500")[x % 2] if nth == 1 and x % 5 == 0 else "yes") as service:
         ask = asking(service.url, dedupe=True, max_in_flight=8, retries=2)
         frame = millrace.where(numbers, ask("x"))
         assert kept(frame) == list(range(ROWS))
-    assert service.asked == Counter({x: 2 if x % 5 == 0 else 1 for x in range(120)})
-    report = millrace.report(frame)
+        report = millrace.report(frame)
+        assert service.asked == Counter({x: 1 + (x % 5 == 0) for x in range(120)})
+        assert kept(frame) == list(range(ROWS))
+    assert service.asked == Counter({x: 2 + (x % 5 == 0) for x in range(120)})
     (calls,) = report.calls
     assert (calls.name, calls.keys, calls.done, calls.requests, calls.retried) == ("ask", 120, 120, 144, 24)
     assert sum(count for _, count in calls.latencies) == 144 and 0.002 < calls.p50 <= calls.p95 < 20

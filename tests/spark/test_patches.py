@@ -11,6 +11,7 @@ from pyspark.sql import functions as sf
 import millrace
 from millrace.errors import MillraceWarning
 from millrace.spark.patches import noted, watch
+from tests.gate import sampled
 
 USES = {
     "where": "import millrace; from pyspark.sql import functions as sf; millrace.where",
@@ -33,7 +34,7 @@ def marks(code):
     return done.stdout.strip()
 
 
-@pytest.mark.parametrize("use", USES)
+@pytest.mark.parametrize("use", sampled(USES, 2))
 def test_functions_are_watched_from_the_first_use_on(use):
     """Both of PySpark's classes are wrapped, if they are loaded, and everything else about them stays."""
     count = 2 if use == "connect" else 1

@@ -91,81 +91,83 @@ def test_rows_and_order_are_those_of_sparks_where(chained, policy):
     assert frame.collect() == rows
 
 
-@pytest.mark.parametrize("zone", sampled(["America/St_Johns", "UTC"]))
-def test_functions_get_the_values_that_spark_gives_them(spark, typed, zone):
-    """Types, nulls and contents of every argument are the same as in a function that Spark calls."""
-    with changed(spark, {"spark.sql.session.timeZone": zone}):
-        seen = spark.sparkContext.accumulator(0)
-
-        def shown(*values):
-            return repr([(type(v).__name__, v) for v in values])
-
-        columns = [sf.col(name) for name in COLUMNS]
-        keyed = typed.withColumn("told", sf.udf(shown)(*columns))
-
-        def same(told, *values):
-            seen.add(1)
-            return told == shown(*values)
-
-        frame = millrace.where(keyed, millrace.predicate(same)("told", *COLUMNS))
-        assert frame.count() == 40
-        assert seen.value == 40
-
-
-@pytest.mark.parametrize("zone", sampled(["America/St_Johns", "UTC"]))
-def test_pandas_functions_get_the_series_that_spark_gives_them(spark, typed, zone):
-    """Dtypes and contents are those of ``pandas_udf``: Series, and a DataFrame for a struct."""
-    with changed(spark, {"spark.sql.session.timeZone": zone}):
-
-        def shown(values):
-            if isinstance(values, pd.DataFrame):
-                return f"{values.dtypes.to_dict()} {values.to_dict('records')}"
-            return f"{values.dtype} {[(type(v).__name__, v) for v in values]}"
-
-        @sf.pandas_udf("string")
-        def by_spark(*values: pd.Series) -> pd.Series:
-            return pd.Series(["\n".join(map(shown, values))] * len(values[0]))
-
-        def same(told, *values):
-            wanted = told[0].split("\n")
-            differing = [(a, shown(b)) for a, b in zip(wanted, values, strict=True) if a != shown(b)]
-            assert not differing
-            return told.notna()
-
-        keyed = typed.coalesce(1).withColumn("told", by_spark(*COLUMNS))
-        frame = millrace.where(keyed, millrace.predicate(same, kind="pandas")("told", *COLUMNS))
-        assert frame.count() == 40
-
-
-def test_arrow_functions_get_the_arrays_that_spark_gives_them(spark, typed):
-    """Arrow types, time zones and values are those of ``arrow_udf``, in filters and within joins."""
+@pytest.fixture
+def elsewhere(spark):
+    """Another time zone, of half hours."""
     with changed(spark, {"spark.sql.session.timeZone": "America/St_Johns"}):
+        yield
 
-        def shown(*values):
-            return [" ".join(f"{v.type} {v[i]}" for v in values) for i in range(len(values[0]))]
 
-        @sf.arrow_udf("string")
-        def by_spark(*values: pa.Array) -> pa.Array:
-            return pa.array(shown(*values))
+def test_functions_get_the_values_that_spark_gives_them(spark, typed, elsewhere):
+    """Types, nulls and contents of every argument are the same as in a function that Spark calls."""
+    seen = spark.sparkContext.accumulator(0)
 
-        def same(told, *values):
-            assert told.to_pylist() == shown(*values)
-            return told.is_valid()
+    def shown(*values):
+        return repr([(type(v).__name__, v) for v in values])
 
-        checked = millrace.predicate(same, kind="arrow")
-        keyed = typed.coalesce(1).withColumn("told", by_spark(*COLUMNS))
-        assert millrace.where(keyed, checked("told", *COLUMNS)).count() == 40
-        # Within a join nested types do not say whether null is possible inside, and intervals do not pass.
-        plain = ["id", "n", "s", "d", "f", "day", "at", "local", "raw", "flag"]
-        keyed = typed.select(*plain, by_spark(*plain).alias("told")).localCheckpoint()
-        arguments = ", ".join(f"a.{name}" for name in ("told", *plain))
-        text = f"SELECT count(*) FROM a JOIN b ON a.id = b.id WHERE same({arguments})"
-        query = millrace.query(
-            text, spark=spark, tables={"a": keyed, "b": spark.range(40)}, predicates={"same": checked}
-        )
-        assert query.df.first()[0] == 40
-        assert len(query.blocks) == 1
-        assert len(query.blocks[0].join.residuals) == 1
+    columns = [sf.col(name) for name in COLUMNS]
+    keyed = typed.withColumn("told", sf.udf(shown)(*columns))
+
+    def same(told, *values):
+        seen.add(1)
+        return told == shown(*values)
+
+    frame = millrace.where(keyed, millrace.predicate(same)("told", *COLUMNS))
+    assert frame.count() == 40
+    assert seen.value == 40
+
+
+def test_pandas_functions_get_the_series_that_spark_gives_them(typed, elsewhere):
+    """Dtypes and contents are those of ``pandas_udf``: Series, and a DataFrame for a struct."""
+
+    def shown(values):
+        if isinstance(values, pd.DataFrame):
+            return f"{values.dtypes.to_dict()} {values.to_dict('records')}"
+        return f"{values.dtype} {[(type(v).__name__, v) for v in values]}"
+
+    @sf.pandas_udf("string")
+    def by_spark(*values: pd.Series) -> pd.Series:
+        return pd.Series(["\n".join(map(shown, values))] * len(values[0]))
+
+    def same(told, *values):
+        wanted = told[0].split("\n")
+        differing = [(a, shown(b)) for a, b in zip(wanted, values, strict=True) if a != shown(b)]
+        assert not differing
+        return told.notna()
+
+    keyed = typed.coalesce(1).withColumn("told", by_spark(*COLUMNS))
+    frame = millrace.where(keyed, millrace.predicate(same, kind="pandas")("told", *COLUMNS))
+    assert frame.count() == 40
+
+
+def test_arrow_functions_get_the_arrays_that_spark_gives_them(spark, typed, elsewhere):
+    """Arrow types, time zones and values are those of ``arrow_udf``, in filters and within joins."""
+
+    def shown(*values):
+        return [" ".join(f"{v.type} {v[i]}" for v in values) for i in range(len(values[0]))]
+
+    @sf.arrow_udf("string")
+    def by_spark(*values: pa.Array) -> pa.Array:
+        return pa.array(shown(*values))
+
+    def same(told, *values):
+        assert told.to_pylist() == shown(*values)
+        return told.is_valid()
+
+    checked = millrace.predicate(same, kind="arrow")
+    keyed = typed.coalesce(1).withColumn("told", by_spark(*COLUMNS))
+    assert millrace.where(keyed, checked("told", *COLUMNS)).count() == 40
+    # Within a join nested types do not say whether null is possible inside, and intervals do not pass.
+    plain = ["id", "n", "s", "d", "f", "day", "at", "local", "raw", "flag"]
+    keyed = typed.select(*plain, by_spark(*plain).alias("told")).localCheckpoint()
+    arguments = ", ".join(f"a.{name}" for name in ("told", *plain))
+    text = f"SELECT count(*) FROM a JOIN b ON a.id = b.id WHERE same({arguments})"
+    query = millrace.query(
+        text, spark=spark, tables={"a": keyed, "b": spark.range(40)}, predicates={"same": checked}
+    )
+    assert query.df.first()[0] == 40
+    assert len(query.blocks) == 1
+    assert len(query.blocks[0].join.residuals) == 1
 
 
 def test_a_dear_predicate_behind_a_selective_one_is_asked_for_few_rows(spark):

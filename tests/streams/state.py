@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 
 
-class _Map:
+class StateMap:
     def __init__(self, cells, cell):
         self._cells, self._cell = cells, cell
 
@@ -35,7 +35,7 @@ class State:
         self.cell = None
 
     def getMapState(self, name, key, value):
-        return _Map(self.data.setdefault(name, {}), lambda: self.cell)
+        return StateMap(self.data.setdefault(name, {}), lambda: self.cell)
 
     def registerTimer(self, at):
         self.timers.setdefault(self.cell, set()).add(at)

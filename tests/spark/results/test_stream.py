@@ -123,14 +123,18 @@ def test_tasks_wait_for_a_slow_consumer(server):
 def test_a_closed_stream_stops_its_tasks(server, full):
     """Also one that waits for the consumer: it hears that nobody wants its rows."""
     stream = server.open(SCHEMA, most_waiting=1 if full else 1 << 30)
-    ours, theirs = SPAWN.Pipe()
-    worker = SPAWN.Process(target=tasks.send_for_ever, args=(stream.address, stream.id, theirs))
-    worker.start()
-    next(stream)
-    stream.close()
-    assert ours.poll(PATIENCE)
-    assert ours.recv() == "the stream of results takes no more rows: the reader has closed it"
-    worker.join(PATIENCE)
+
+    def task() -> None:
+        with sink_of(stream, 0) as sink:
+            while True:
+                sink.send(batch_of(0, 0))
+
+    with ThreadPoolExecutor() as pool:
+        running = pool.submit(task)
+        next(stream)
+        stream.close()
+        with pytest.raises(ExecutionError, match="takes no more rows: the reader has closed it"):
+            running.result(PATIENCE)
     with pytest.raises(ExecutionError, match="has ended"):
         sink_of(stream, 1)
     assert list(stream) == []
@@ -272,14 +276,6 @@ def test_a_server_that_ends_is_noticed_on_both_sides(server):
     with pytest.raises(ExecutionError, match="has been closed"):
         server.open(SCHEMA)
     stream.close()
-
-
-def test_one_server_serves_a_process_beside_the_coordinator():
-    """Each is started once, with a port and a token of its own."""
-    results, limits = ResultsServer.started(), Coordinator.started()
-    assert ResultsServer.started() is results and Coordinator.started() is limits
-    assert results.address.port != limits.address.port
-    assert results.address.token != limits.address.token
 
 
 def test_a_reader_that_pauses_for_too_long_stops_the_tasks(server):

@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 import duckdb
 import pyarrow.parquet as pq
 import pytest
+from pyspark import TaskContext
 from pyspark.errors import StreamingQueryException
 
 import millrace
@@ -17,7 +18,6 @@ from millrace.errors import InputError, StateError
 from millrace.streams.hub import delivery, folder, plan
 from millrace.streams.hub.processor import HubProcessor
 from tests.streams.feed import Feed, plain
-from tests.streams.test_joins import crashing
 
 pytestmark = pytest.mark.spark
 
@@ -177,7 +177,7 @@ def test_crashes_lose_and_double_nothing_while_queries_come_and_go(streaming, tm
         crashes.mkdir()
         if point is not None:
             (crashes / point).touch()
-        monkeypatch.setattr(plan, "HubProcessor", crashing(str(crashes), HubProcessor, number))
+        monkeypatch.setattr(plan, "HubProcessor", crashing(str(crashes / "rows"), number))
         monkeypatch.setattr(delivery, "Write", dying(str(crashes / "file"), number))
         hub = millrace.Session(streaming, feed.tables()).hub(ON, tmp_path / "hub", sinks={"first": sink})
         if number == 0:
@@ -199,6 +199,23 @@ def test_crashes_lose_and_double_nothing_while_queries_come_and_go(streaming, tm
         assert written(tmp_path / f"q{number}") == alone(feed, name, files) != []
         parts = (tmp_path / f"q{number}").glob(".*.part")
         assert not any(parts), "what processes that died have left"
+
+
+def crashing(flag: str, number: int):
+    """A processor that ends its process behind the first results of a micro-batch, if there is that file."""
+
+    class Crashing(HubProcessor):
+        def _work(self, *given):
+            for row in super()._work(*given):
+                yield row
+                if int(TaskContext.get().getLocalProperty("streaming.sql.batchId")) == number:
+                    try:
+                        os.remove(flag)  # noqa: PTH107  # it runs in a worker, pickled by value
+                    except FileNotFoundError:
+                        continue
+                    os._exit(1)
+
+    return Crashing
 
 
 def dying(flag: str, number: int):
