@@ -40,7 +40,7 @@ SQL = f"""
 """
 
 
-def join_of(paths, *, count: bool = False) -> JoinSpec:
+def join_of(paths) -> JoinSpec:
     relations = []
     for alias, (name, columns) in COLUMNS.items():
         schema = open_table(paths[name]).schema
@@ -53,8 +53,7 @@ def join_of(paths, *, count: bool = False) -> JoinSpec:
             Equality(ref["c_custkey"], ref["o_custkey"], pa.int64()),
             Equality(ref["l_orderkey"], ref["o_orderkey"], pa.int64()),
         ),
-        output=() if count else tuple(OutputColumn(name, ref[name]) for name in OUTPUT),
-        count_only=count,
+        output=tuple(OutputColumn(name, ref[name]) for name in OUTPUT),
     )
 
 
@@ -135,15 +134,6 @@ def test_what_has_no_match_in_small_relations_is_not_sent(spark, tpch_tiny, expe
         sent[transfer] = orders, sum(cell.bytes_exchanged for cell in cells)
     assert sent[True] == sent[False] if frames == "c" else sent[True][0] < 0.5 * sent[False][0]
     assert sent[True][1] <= sent[False][1]
-
-
-@pytest.mark.parametrize("placement", ["in_place", "hypercube"])
-def test_counting_gathers_nothing(spark, tpch_tiny, expected, placement):
-    """A count needs no output column."""
-    block = Block("b", join_of(tpch_tiny, count=True), inputs_of(spark, tpch_tiny))
-    run = execute(spark, block, Options(placement=placement))
-    assert run.frame.columns == ["__count"]
-    assert sum(row[0] for row in run.frame.collect()) == sum(expected.values())
 
 
 def test_a_set_is_not_split(spark, tmp_path):

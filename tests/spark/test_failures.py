@@ -146,7 +146,6 @@ def test_the_tasks_error_is_found_in_whatever_spark_puts_around_it(text):
         ValueError(CONNECT),
         PythonException(message="Traceback (most recent call last):\nValueError: no\n"),
         PythonException(message="millrace.errors.NoSuchError: no"),
-        PythonException(message="millrace.errors.near: no"),
         PythonException(message="ValueError: it said millrace.errors.InputError: no"),
         PredicateError("already ours"),
     ],

@@ -75,7 +75,7 @@ def chained(spark):
         return pc.greater(pc.add(x, y), 100)
 
     df = spark.range(0, 1000, 1, 3).withColumn("y", sf.col("id") + 1)
-    conditions = [even("id"), low("id"), third(sf.col("id")), fourth("id"), sum_above("id", "y"), "y < 800"]
+    conditions = [even(x="id"), low("id"), third(sf.col("id")), fourth("id"), sum_above("id", "y"), "y < 800"]
     plain = df
     for condition in conditions:
         plain = plain.where(condition)
@@ -197,24 +197,6 @@ def test_a_dear_predicate_behind_a_selective_one_is_asked_for_few_rows(spark):
     assert "selective → dear" in str(report)
 
 
-def test_an_exception_surfaces_only_where_nothing_else_rejects_the_row(spark):
-    """Or it counts as null; ``test_failures`` has what is told of it."""
-
-    def picky(x, s):
-        if x % 10 == 7:
-            raise ValueError(f"not {x}")
-        return True
-
-    fails = millrace.predicate(picky)
-    df = spark.range(100).selectExpr("id", "cast(id AS string) s")
-    others = sf.udf(lambda x: x % 10 != 7, "boolean")
-    assert millrace.where(df, fails("id", "s"), others("id")).count() == 90
-    with pytest.raises(ExecutionError, match="predicate 'picky' raised ValueError: not "):
-        millrace.where(df, fails("id", s="s")).count()
-    lenient = millrace.predicate(picky, on_error="null")
-    assert millrace.where(df, lenient("id", "s")).count() == 90
-
-
 def test_a_predicate_that_is_not_deterministic_keeps_its_place(spark):
     """Also among conditions that Spark evaluates."""
     calls = spark.sparkContext.accumulator(0)
@@ -251,20 +233,6 @@ def test_later_tasks_begin_with_what_earlier_ones_learned(spark):
     assert len(started) == 8
     assert "dear → selective" in started.values()
     assert sum(order == "selective → dear" for order in started.values()) >= 3
-
-
-def test_conditions_that_spark_evaluates_come_first(spark):
-    """A native condition spares calls, wherever it is written."""
-    calls = spark.sparkContext.accumulator(0)
-
-    def count(x):
-        calls.add(1)
-        return x % 2 == 0
-
-    frame = millrace.where(spark.range(1000), millrace.predicate(count)("id"), sf.col("id") < 10)
-    assert [row.id for row in frame.collect()] == [0, 2, 4, 6, 8]
-    assert calls.value == 10
-    assert "Spark evaluates" in millrace.explain(frame)
 
 
 def test_no_predicate_and_native_ones_alone_are_fine(spark):
