@@ -46,14 +46,14 @@ VALUES = {
     "small": hs.integers(-128, 127),
     "list": hs.lists(hs.integers(-3, 3), max_size=3),
 }
-CUBES = [
+SPREADS = [
     Cube((Axis(3, None, ((0, ""),)),)),
     Cube((Axis(8, None, ((0, ""),)), Axis(2, None, ((1, ""),)))),
     Cube((Axis(2, pa.int64(), ((0, "k"), (1, "k"))), Axis(3, None, ((0, ""),)))),
 ]
 
 
-def batch_of(schema: pa.Schema, rows: list[tuple]) -> pa.RecordBatch:
+def batch_of_rows(schema: pa.Schema, rows: list[tuple]) -> pa.RecordBatch:
     if not len(schema):
         return pa.RecordBatch.from_struct_array(pa.nulls(len(rows), pa.struct([])))
     columns = zip(*rows, strict=True) if rows else [()] * len(schema)
@@ -81,19 +81,19 @@ def partitions(draw):
     rows = draw(hs.lists(row, max_size=30))
     attempts = []
     for order in (rows, draw(hs.permutations(rows))):
-        whole = batch_of(schema, order)
+        whole = batch_of_rows(schema, order)
         cuts = [0, *sorted(draw(hs.lists(hs.integers(0, len(rows)), max_size=4))), len(rows)]
         attempts.append([whole.slice(a, b - a) for a, b in itertools.pairwise(cuts)])
     return schema, attempts
 
 
 @settings(max_examples=150, deadline=None)
-@given(partitions(), hs.sampled_from(CUBES), hs.integers(0, 300), hs.sampled_from([1, 100, 1 << 20]))
+@given(partitions(), hs.sampled_from(SPREADS), hs.integers(0, 300), hs.sampled_from([1, 100, 1 << 20]))
 def test_rows_of_a_dataframe_go_to_the_same_cells_in_every_order(partition, cube, number, block_bytes):
     """Any permutation and any batching of a partition's rows gives the same rows in the same cells."""
     schema, attempts = partition
     if "k" not in schema.names and any(axis.type is not None for axis in cube.axes):
-        cube = CUBES[0]
+        cube = SPREADS[0]
 
     def task(batches):
         writer = BlockWriter(Cut(0, cube, block_bytes), HashPartitioner(number))
@@ -164,7 +164,7 @@ def test_rows_in_turn_are_numbered_on():
 def test_a_dataframes_map_task_deals_by_content():
     """The task that Spark runs again is the one that the law is about."""
     schema = pa.schema([("k", pa.int64())])
-    task = CutTask("t", schema, Cut(0, CUBES[0], 100), Sink("test", None, hidden=False))
+    task = CutTask("t", schema, Cut(0, SPREADS[0], 100), Sink("test", None, hidden=False))
     rows = list(range(100))
     batches = [pa.record_batch([pa.array(each)], schema=schema) for each in (rows[:40], rows[40:])]
     assert sent(task, batches, schema) == sent(task, batches[::-1], schema)
@@ -178,7 +178,7 @@ def test_a_scan_sends_the_same_in_every_attempt(tmp_path):
     low = Compare("<", ColumnOf(ColumnRef("t", "k")), Literal(905, pa.int64()), pa.int64())
     own = splits(found, (low,), ("k", "s"))
     scan = Scan.of(table.schema, (low,), (own[::2], own[1::2]))
-    task = ScanTask({"t": (scan, Cut(0, CUBES[0], 1 << 20))}, 100, Sink("test", None, hidden=False))
+    task = ScanTask({"t": (scan, Cut(0, SPREADS[0], 1 << 20))}, 100, Sink("test", None, hidden=False))
     for number in (0, 1):
         first, second = (list(task(iter([pa.record_batch([pa.array([number])], ["id"])]))) for _ in range(2))
         assert first == second
