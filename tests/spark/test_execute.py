@@ -217,7 +217,7 @@ def test_what_cannot_be_scanned_is_refused(spark, tpch_tiny, tmp_path):
 
 
 @pytest.mark.parametrize("placement", ["in_place", "hypercube"])
-@pytest.mark.parametrize(("rows", "sent"), [(100_000, False), (1_000, True)])
+@pytest.mark.parametrize(("rows", "sent"), [(20_000, False), (200, True)])
 def test_spark_sends_no_large_result_to_all_executors(spark, tmp_path, placement, rows, sent):
     """A result that is joined above its block passes the driver's memory only where it is small."""
     keys = pa.array(range(rows), pa.int64())
@@ -226,7 +226,7 @@ def test_spark_sends_no_large_result_to_all_executors(spark, tmp_path, placement
     tables = {name: str(tmp_path / f"{name}.parquet") for name in ("a", "b")}
     text = "SELECT c.id, x.b FROM c LEFT JOIN (SELECT a.k, b.b FROM a JOIN b ON a.k = b.k) x ON x.k = c.id"
     options = {"take_all": True, "placement": placement}
-    with changed(spark, {"spark.sql.autoBroadcastJoinThreshold": "1MB"}):
+    with changed(spark, {"spark.sql.autoBroadcastJoinThreshold": "200KB"}):
         many = spark.range(rows * 10)
         joined = millrace.sql(text, spark=spark, tables={**tables, "c": many}, options=options)
         assert ("BroadcastExchange" in explained(joined)) == sent
