@@ -129,12 +129,11 @@ def send_for_ever(stream) -> None:
 def test_a_closed_stream_stops_its_tasks(server, full):
     """Also one that waits for the consumer: it hears that nobody wants its rows."""
     stream = server.open(SCHEMA, most_waiting=1 if full else 1 << 30)
-    with ThreadPoolExecutor() as pool:
-        running = pool.submit(send_for_ever, stream)
-        next(stream)
-        stream.close()
-        with pytest.raises(ExecutionError, match="takes no more rows: the reader has closed it"):
-            running.result(PATIENCE)
+    running = ThreadPoolExecutor().submit(send_for_ever, stream)
+    next(stream)
+    stream.close()
+    with pytest.raises(ExecutionError, match="takes no more rows: the reader has closed it"):
+        running.result(PATIENCE)
     with pytest.raises(ExecutionError, match="has ended"):
         sink_of(stream, 1)
     assert list(stream) == []
