@@ -25,12 +25,3 @@ def send_part(address: Address, stream: str, partition: int, rows: int, told: Co
         sink.send(batch_of(partition, 1).slice(0, rows))
         told.send(rows)
         told.recv()
-
-
-def send_all(address: Address, stream: str, partition: int, order: int) -> None:
-    """Send a whole partition in small batches."""
-    with ResultsSink(address, stream, partition, order) as sink:
-        batch = batch_of(partition, order)
-        for low in range(0, batch.num_rows, 90):
-            sink.send(batch.slice(low, 90))
-        sink.commit()

@@ -73,7 +73,7 @@ def test_a_killed_task_is_run_again_without_a_row_twice(stream):
     victim.kill()
     victim.join(PATIENCE)
     send(stream, 5, batch_of(5, 2).slice(0, 700), attempt=1, commit=False)  # dies as well
-    tasks.send_all(stream.address, stream.id, 5, 3)
+    send(stream, 5, *(batch_of(5, 3).slice(low, 90) for low in range(0, 1000, 90)), attempt=3)
     stream.finish()
     assert rows([first, *stream]) == rows([batch_of(5, 0)])
 
