@@ -83,8 +83,8 @@ spark.stop()
 def wheel(tmp_path_factory) -> Path:
     """The wheel, built once."""
     folder = tmp_path_factory.mktemp("wheel")
-    build = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation"]
-    subprocess.run([*build, "--wheel-dir", folder, ROOT], check=True, timeout=PATIENCE, cwd=folder)
+    build = [sys.executable, "-m", "hatchling", "build", "--target", "wheel", "--directory", folder]
+    subprocess.run(build, check=True, timeout=PATIENCE, cwd=ROOT, stdout=subprocess.DEVNULL)
     (made,) = folder.glob("millrace-*.whl")
     return made
 
