@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import copy
-
 
 class StateMap:
     def __init__(self, cells, cell):
@@ -51,7 +49,10 @@ class State:
     def copy(self):
         """The same state, for an attempt that may fail."""
         made = State()
-        made.data, made.timers = copy.deepcopy(self.data), copy.deepcopy(self.timers)
+        made.data = {
+            name: {cell: dict(own) for cell, own in cells.items()} for name, cells in self.data.items()
+        }
+        made.timers = {cell: set(timers) for cell, timers in self.timers.items()}
         return made
 
 
