@@ -464,7 +464,10 @@ def kill_another(folder: Path):
         from pyspark import TaskContext
 
         def is_executor(process: psutil.Process) -> bool:
-            return any("CoarseGrainedExecutorBackend" in word for word in process.cmdline())
+            try:
+                return any("CoarseGrainedExecutorBackend" in word for word in process.cmdline())
+            except psutil.Error:  # it has ended
+                return False
 
         (folder / f"cell {TaskContext.get().partitionId()}").touch()
         if len(list(folder.glob("cell *"))) < 3:
