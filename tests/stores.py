@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import socket
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -59,14 +58,12 @@ class Proxy:
     Attributes:
         to: The port.
         kills: So many connections are cut: before an answer comes, or amid a long one.
-        delay: Seconds that every piece of an answer waits.
         cut: How many were.
         port: Where it listens.
     """
 
     to: int
     kills: int = 0
-    delay: float = 0.0
     cut: int = 0
     port: int = 0
     _lock: threading.Lock = field(default_factory=threading.Lock)
@@ -90,14 +87,12 @@ class Proxy:
                 doomed = self.cut < self.kills
                 self.cut += doomed
             far = socket.create_connection(("127.0.0.1", self.to))
-            threading.Thread(target=self._pump, args=(near, far, False, False), daemon=True).start()
-            threading.Thread(target=self._pump, args=(far, near, True, doomed), daemon=True).start()
+            for way in ((near, far, False), (far, near, doomed)):
+                threading.Thread(target=self._pump, args=way, daemon=True).start()
 
-    def _pump(self, source: socket.socket, target: socket.socket, answers: bool, doomed: bool) -> None:
+    def _pump(self, source: socket.socket, target: socket.socket, doomed: bool) -> None:
         try:
             while piece := source.recv(1 << 16):
-                if answers and self.delay:
-                    time.sleep(self.delay)
                 target.sendall(piece[: len(piece) // 2 if len(piece) > 1000 else 0] if doomed else piece)
                 if doomed:
                     break

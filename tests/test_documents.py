@@ -62,8 +62,6 @@ JOIN = """SELECT n_name, c_name FROM orders JOIN customer ON o_custkey = c_custk
     JOIN nation ON c_nationkey = n_nationkey"""
 DAY = {"README"}
 """Pages whose Python the gate runs."""
-WRITERS = {"parquet", "csv", "json", "save", "start", "hub", "option", "log", "load"}
-"""Methods whose texts are names of files and folders, if they look like such."""
 
 
 def blocks(path: Path) -> list[tuple[str, str, bool]]:
@@ -83,42 +81,6 @@ def python(path: Path) -> list[tuple[str, bool]]:
     for text, _ in found:
         assert not (named := EXAMPLE.fullmatch(text)) or (ROOT / named[1]).is_file(), text
     return [each for each in found if not EXAMPLE.fullmatch(each[0])]
-
-
-class Placed(ast.NodeTransformer):
-    """Puts files that a block names by relative paths into a folder."""
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-
-    def visit_Call(self, node: ast.Call) -> ast.Call:  # the visitor's name
-        self.generic_visit(node)
-        if getattr(node.func, "attr", "") in WRITERS:
-            node.args = [self._placed(each) for each in node.args]
-            for each in node.keywords:
-                if each.arg in KEYS:
-                    each.value = self._placed(each.value)
-        return node
-
-    def visit_Constant(self, node: ast.Constant) -> ast.Constant:
-        """A text that names a file that there is."""
-        is_there = isinstance(node.value, str) and re.fullmatch(r"[\w./-]+\.\w+", node.value)
-        return self._placed(node) if is_there and (self._folder / node.value).exists() else node
-
-    def _placed(self, node: ast.expr) -> ast.expr:
-        first = node.values[0] if isinstance(node, ast.JoinedStr) and node.values else node
-        text = first.value if isinstance(first, ast.Constant) else None
-        if (
-            isinstance(text, str)
-            and re.fullmatch(r"[A-Za-z]\w*(/[\w.]*)*(\.\w+)?", text)
-            and text not in KEYS
-        ):
-            first.value = f"{self._folder}/{text}"
-        return node
-
-
-KEYS = {"path", "checkpointLocation", "maxFilesPerTrigger", "header", "true", "false", "multiLine"}
-"""Names and values of Spark's options, which are no files."""
 
 
 @pytest.fixture
@@ -143,16 +105,21 @@ def folder(tmp_path, monkeypatch) -> Path:
 
 
 @pytest.fixture
-def provided(streaming, folder) -> dict[str, object]:
+def provided(streaming, folder):
     """The names that a page may use without making them."""
     spark = streaming
+    # Relative paths of Spark's are below its process' own folder, and not the one of this process.
+    hadoop = spark._jvm.org.apache.hadoop.fs
+    files = hadoop.FileSystem.get(spark._jsc.hadoopConfiguration())
+    before = files.getWorkingDirectory()
+    files.setWorkingDirectory(hadoop.Path(str(folder)))
     tables = {name: str(folder / f"{name}.parquet") for name in FILES}
     frames = {name: spark.read.parquet(path) for name, path in tables.items()}
     mails = spark.createDataFrame(list(enumerate(WORDS)), "size int, text string")
     query = millrace.query(JOIN, spark=spark, tables=tables)
     query.df.collect()
     landing = {path.name: path for path in (folder / "landing").iterdir()}
-    return {
+    yield {
         "millrace": millrace,
         "spark": spark,
         "tables": tables,
@@ -173,6 +140,7 @@ def provided(streaming, folder) -> dict[str, object]:
         "is_fraud": millrace.predicate(lambda note: note == "fraud", name="is_fraud"),
         "score": lambda text: float(text.startswith("spam")),
     }
+    files.setWorkingDirectory(before)
 
 
 @pytest.mark.parametrize(
@@ -183,13 +151,12 @@ def provided(streaming, folder) -> dict[str, object]:
         if python(each)
     ],
 )
-def test_python_of_a_page_runs(path, provided, folder):
+def test_python_of_a_page_runs(path, provided):
     """Block after block; streams that a block starts come to their end before the next one."""
     spark, names = provided["spark"], dict(provided)
     try:
         for number, (text, runs) in enumerate(python(path), 1):
-            tree = Placed(folder).visit(ast.parse(text))
-            code = compile(ast.fix_missing_locations(tree), f"{path.name}, block {number}", "exec")
+            code = compile(text, f"{path.name}, block {number}", "exec")
             if runs:
                 exec(code, names)  # the project's own code
             for query in spark.streams.active:

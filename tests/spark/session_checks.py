@@ -1,7 +1,7 @@
 """What has to hold on Spark Connect and on several executor processes: ``test_sessions`` runs it on each.
 
 A run is a pytest process of its own, for a Connect session and a classic one exclude each other. Checks
-without a mark run on both. The order counts: the last ones change workers and executors for good.
+without a mark run on all. The order counts: the last ones change workers and executors for good.
 """
 
 from __future__ import annotations
@@ -11,18 +11,14 @@ import json
 import os
 import re
 import signal
-import socket
 import sys
 import tarfile
-import threading
 import time
 import warnings
 from collections import Counter
-from contextlib import suppress
 from pathlib import Path
 
 import duckdb
-import psutil
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pyspark
@@ -47,42 +43,28 @@ from tests.spark.column_chains import TAKEN, differing
 from tests.sql.compare import bag
 
 KIND = os.environ["MILLRACE_SESSION"]
+ON_CONNECT, ON_CLUSTER = "connect" in KIND, "cluster" in KIND
 TABLES = {"big": [n % 50 for n in range(2000)], "small": list(range(0, 100, 2))}
 TAKE_ALL = {"take_all": True}
-
-
-def at_night_on(kind: str):
-    """Leave a check to the night on one kind of session; the gate runs it on the other."""
-    return pytest.mark.nightly if kind == KIND else lambda check: check
-
-
-def but_for(kind: str, *values):
-    """Leave some values of a check to the night on one kind of session."""
-    return pytest.param(*values, marks=pytest.mark.nightly if kind == KIND else ())
-
-
+# Spark would notice that map tasks give other output when they run again, and do the whole join again or
+# give up. Rows have to be right also where it does not.
 CHECKSUMS = "spark.sql.shuffle.orderIndependentChecksum"
+UNNOTICED = {f"{CHECKSUMS}.enabled": "false", f"{CHECKSUMS}.enableFullRetryOnMismatch": "false"}
 
 
 @pytest.fixture(scope="module")
 def spark():
-    """A session of the kind; on a cluster workers run the Python of an archive that is sent with it."""
+    """A session of the kind; on a classic one workers run the Python of an archive that is sent with it."""
     os.environ["PYSPARK_PYTHON"] = sys.executable
     os.environ.setdefault("SPARK_HOME", str(Path(pyspark.__file__).parent))
     pack_environment()
-    if KIND == "connect":
-        builder = SparkSession.builder.remote("local[2]")
-    else:
+    master = "local-cluster[2,1,1024]" if ON_CLUSTER else "local[2]"
+    builder = SparkSession.builder.remote(master) if ON_CONNECT else SparkSession.builder.master(master)
+    if ON_CLUSTER:
+        builder = builder.config("spark.executor.memory", "600m").config(map=UNNOTICED)
+    if not ON_CONNECT:
         os.environ["PYSPARK_PYTHON"] = "./environment/bin/python"
-        builder = (
-            SparkSession.builder.master("local-cluster[2,1,1024]")
-            .config("spark.executor.memory", "600m")
-            .config("spark.archives", "environment.tar.gz#environment")
-            # Spark would notice that map tasks give other output when they run again, and do the whole join
-            # again or give up. Rows have to be right also where it does not.
-            .config(f"{CHECKSUMS}.enabled", "false")
-            .config(f"{CHECKSUMS}.enableFullRetryOnMismatch", "false")
-        )
+        builder = builder.config("spark.archives", "environment.tar.gz#environment")
     builder = builder.config("spark.driver.host", "127.0.0.1").config("spark.ui.enabled", "false")
     with warnings.catch_warnings():
         # A client starts its server with these settings, and cannot set them once more.
@@ -121,9 +103,9 @@ def rows_of(frame) -> list[tuple]:
     ("options", "frames"),
     [
         (Options(), ()),
-        but_for("cluster", Options(placement="hypercube", cells=3), ()),
-        but_for("cluster", Options(), ("small",)),
-        but_for("cluster", Options(report=False), ()),
+        (Options(placement="hypercube", cells=3), ()),
+        (Options(), ("small",)),
+        (Options(report=False), ()),
     ],
     ids=["in place", "hypercube", "mixed", "no report"],
 )
@@ -155,15 +137,12 @@ def test_blocks(spark, paths, options, frames):
 @pytest.mark.parametrize(
     "text",
     [
-        but_for("cluster", "select count(*) from big join small on big.k = small.k"),
-        but_for("cluster", "select big.k, count(*) n from big join small using (k) group by 1"),
-        but_for(
-            "cluster",
-            """
-            select a.k from big a, small b where a.k = b.k and a.big < 9
-            union all select c.small from small c, small d where c.k = d.k
-            """,
-        ),
+        "select count(*) from big join small on big.k = small.k",
+        "select big.k, count(*) n from big join small using (k) group by 1",
+        """
+        select a.k from big a, small b where a.k = b.k and a.big < 9
+        union all select c.small from small c, small d where c.k = d.k
+        """,
         """
         with w as (select big.k, count(*) n from big join small using (k) group by 1)
         select k, n from w where n >= (select max(n) from w) union all select n, k from w where k < 9
@@ -194,7 +173,6 @@ def test_filters(spark):
     assert "kind pandas" in millrace.explain(frame)
 
 
-@at_night_on("cluster")
 def test_schemas(spark):
     """Columns that have no nulls are said to have none, though figures may travel with the rows."""
     left = spark.range(20).selectExpr(
@@ -238,13 +216,12 @@ def test_the_doctor(spark):
     """A session that works is found to be one, and every executor is looked at."""
     found = {each.check: each for each in examine(spark)}
     assert [each for each in found.values() if each.advice] == []
-    assert found["executors"].found.startswith(f"{1 if KIND == 'connect' else 2} seen")
+    assert found["executors"].found.startswith(f"{2 if ON_CLUSTER else 1} seen")
     assert {"coordinator reached by tasks", "a join and a filter"} <= set(found)
     there = [each for each in examine(spark, Options(limits_host="executor")) if "on an" in each.check]
     assert [each.advice for each in there] == [""]
 
 
-@at_night_on("cluster")
 def test_enabled_sessions(spark, paths):
     """The session's own methods give Spark's rows through Millrace, and are its own again."""
 
@@ -273,7 +250,6 @@ def test_streams(spark, paths, tmp_path):
     assert spark.read.parquet(f"{tmp_path}/out").count() == 1000
 
 
-@at_night_on("cluster")
 def test_the_live_page(spark):
     """It has figures of a query's tasks, from whatever executor, and says that the query is done."""
 
@@ -414,12 +390,10 @@ def test_hubs(spark, stateful, tmp_path):
     hub.add("late", "o.order_id", sink=f"{tmp_path}/late")
     query.processAllAvailable()
     hub.stop()
-    states = {each.name: each.state for each in hub.list()}
-    assert states == dict.fromkeys(("all", "files", "late"), "running")
     hub = made(1200, sinks={"all": sink})
     hub.remove("files")
     hub.start(availableNow=True).awaitTermination()
-    assert [each.name for each in hub.list()] == ["all", "late"]
+    assert {each.name: each.state for each in hub.list()} == dict.fromkeys(("all", "late"), "running")
     batches = [json.loads(line) for line in sums.read_text().splitlines()]
     assert len({batch for batch, *_ in batches}) == len(batches) >= 2
     assert [sum(column) for column in zip(*batches, strict=True)][1:] == alone(0, 1200)
@@ -427,14 +401,13 @@ def test_hubs(spark, stateful, tmp_path):
     assert written("late") == alone(900, 1200)
 
 
-@at_night_on("connect")
 def test_lookups(spark, tmp_path):
     """Each key is asked for once, then never again; a task that dies costs at most what was under way.
 
-    On a cluster a task is killed within a request, and Spark runs it again. On Connect none is. A second
-    query streams its results and takes all rows from the cache.
+    On a cluster a task is killed within a request, and Spark runs it again. A second query streams its
+    results and takes all rows from the cache.
     """
-    keys, copies, dies = 40, 5, KIND == "cluster"
+    keys, copies, dies = 40, 5, ON_CLUSTER
     asked, dead = tmp_path / "asked", tmp_path / "dead"
 
     def find(some):
@@ -472,10 +445,9 @@ def test_lookups(spark, tmp_path):
     assert (streamed.lookups()[0].cached, streamed.lookups()[0].requests) == (keys, 0)
 
 
-@at_night_on("connect")
 def test_workers_run_the_python_of_an_archive(spark):
-    """On Connect it is sent as docs/guides/clusters.md says; on a cluster it came with the session."""
-    if KIND == "connect":
+    """On Connect it is sent as docs/guides/clusters.md says; to a classic session it came with its start."""
+    if ON_CONNECT:
         text = (Path(__file__).parents[2] / "docs" / "guides" / "clusters.md").read_text()
         (block,) = re.findall(r"^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
         exec(block, {"spark": spark})  # the project's own code
@@ -484,81 +456,60 @@ def test_workers_run_the_python_of_an_archive(spark):
     assert "environment/bin/python" in Path("started").read_text()
 
 
-def is_executor(process: psutil.Process) -> bool:
-    """Return whether a process is the JVM of an executor."""
-    try:
-        return any("CoarseGrainedExecutorBackend" in word for word in process.cmdline())
-    except psutil.Error:  # it has ended
-        return False
+def kill_another(folder: Path):
+    """Return a predicate that kills the other executor when the third cell runs; every row passes."""
 
+    def passes(_: int) -> bool:
+        import psutil
+        from pyspark import TaskContext
 
-class Killer:
-    """Hears which cells run, and kills an executor when the third does."""
+        def is_executor(process: psutil.Process) -> bool:
+            try:
+                return any("CoarseGrainedExecutorBackend" in word for word in process.cmdline())
+            except psutil.Error:  # it has ended
+                return False
 
-    def __init__(self) -> None:
-        self.killed: list[int] = []
-        self.cells: list[int] = []
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        threading.Thread(target=self._serve, daemon=True).start()
-
-    def predicate(self):
-        """Return one that says which cell runs where, and waits for an answer."""
-        port = self._listener.getsockname()[1]
-
-        def tell(_: int) -> bool:
-            from pyspark import TaskContext
-
-            executors = [each.pid for each in psutil.Process().parents() if is_executor(each)]
-            with socket.create_connection(("127.0.0.1", port), timeout=120) as connection:
-                told = [TaskContext.get().partitionId(), executors[0]]
-                connection.sendall(json.dumps(told).encode() + b"\n")
-                connection.recv(1)
+        (folder / f"cell {TaskContext.get().partitionId()}").touch()
+        if len(list(folder.glob("cell *"))) < 3:
             return True
-
-        return tell
-
-    def _serve(self) -> None:
-        while True:
-            connection, _ = self._listener.accept()
-            # Whoever asks may have been killed meanwhile.
-            with suppress(OSError, ValueError), connection, connection.makefile() as lines:
-                cell, executor = json.loads(lines.readline())
-                self.cells.append(cell)
-                if len(set(self.cells)) == 3 and not self.killed:
-                    self._kill_other(executor)
-                connection.sendall(b".")
-
-    def _kill_other(self, executor: int) -> None:
-        started = psutil.Process().children(recursive=True)
-        others = [each for each in started if is_executor(each) and each.pid != executor]
-        self.killed = [each.pid for each in others]
+        try:
+            (folder / "killed").touch(exist_ok=False)
+        except FileExistsError:
+            return True
+        (own,) = filter(is_executor, psutil.Process().parents())
+        others = [each for each in own.parent().children() if each != own and is_executor(each)]
         for each in others:
             each.kill()
         psutil.wait_procs(others)
+        (folder / "killed").write_text(f"{len(others)}")
+        return True
+
+    return passes
 
 
 @pytest.mark.cluster
-def test_map_tasks_that_run_again_in_the_middle_of_a_join(spark):
+def test_map_tasks_that_run_again_in_the_middle_of_a_join(spark, tmp_path):
     """A spread DataFrame whose rows come in another order the second time gives each row once.
 
     It comes out of a shuffle. While the third of four cells runs, the other executor is killed, with its
     share of all map output. Cells that are done by then have read what the map tasks wrote at first, and
     others read what they write the second time.
     """
-    killer, count = Killer(), 20_000
+    count = 20_000
     big = spark.range(0, count, 1, 6).select(sf.col("id").alias("x"), (sf.col("id") % 97).alias("k"))
     inputs = {
         "big": FrameInput(big.repartition(5), 1 << 30),
         "small": FrameInput(spark.range(1).toDF("s"), 8),
     }
     schema = pa.schema([("x", pa.int64()), ("k", pa.int64())])
+    killing = Call(PredicateSpec("kill", kill_another(tmp_path)), (Column(ColumnRef("small", "s")),))
     join = JoinSpec(
         (RelationSpec("big", schema), RelationSpec("small", pa.schema([("s", pa.int64())]))),
-        residuals=(Call(PredicateSpec("tell", killer.predicate()), (Column(ColumnRef("small", "s")),)),),
+        residuals=(killing,),
         output=tuple(OutputColumn(name, ColumnRef("big", name)) for name in schema.names),
     )
     run = execute(spark, Block("b", join, inputs), Options(placement="hypercube", cells=4))
     assert "rows of big: 4" in run.plan
     found = Counter(row.x for row in run.frame.collect())
-    assert len(killer.killed) == 1
+    assert (tmp_path / "killed").read_text() == "1"
     assert found == Counter(range(count))

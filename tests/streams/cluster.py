@@ -20,7 +20,7 @@ from millrace.streams.mapped import MappedBlocks
 from millrace.streams.processor import CONTROL, CellProcessor
 from millrace.streams.retention import TimeBound, retention
 from millrace.streams.task import ContinuousJoin, Stream
-from tests.streams.state import State, Times
+from tests.streams.state import State, StateMap, Times
 
 SCHEMA = pa.schema(
     [
@@ -126,19 +126,17 @@ class Cluster:
     def _batch(self, arrived, watermark, fail, blocks):
         state = self.state.copy()
         spark = self.processor(self.task, (0,))
-        counted = _Counting(state, fail)
+        counted = _Counted(state, _fails_after(fail))
         found = []
         spark.init(counted)
         aliases = self.task.join.aliases
-        frames = pd.DataFrame(
-            [
-                (0, aliases.index(a), rows_of(e, self.window).serialize().to_pybytes())
-                for a, e in arrived.items()
-                if e
-            ]
-            + [(0, *each) for each in blocks],
-            columns=["cell", "relation", "block"],
-        )
+        rows = [
+            (0, aliases.index(a), rows_of(e, self.window).serialize().to_pybytes())
+            for a, e in arrived.items()
+            if e
+        ]
+        rows += [(0, *each) for each in blocks]
+        frames = pd.DataFrame(rows, columns=["cell", "relation", "block"])
         calls = [(CONTROL, lambda times: spark.handleInputRows((CONTROL,), iter([frames[:0]]), times))]
         if len(frames):
             calls.append((0, lambda times: spark.handleInputRows((0,), iter([frames]), times)))
@@ -169,43 +167,34 @@ class Cluster:
             self.batch(arrived, process, fail=fail, blocks=blocks)
 
 
-class _Counting:
-    """Passes calls of state on, and raises instead of the so-manieth."""
+class _Counted:
+    """Passes calls on, also those of what they give, and calls a function before each."""
 
-    def __init__(self, state, fail):
-        self._state, self._left = state, fail
-
-    def _tick(self):
-        if self._left is not None:
-            self._left -= 1
-            if self._left < 0:
-                raise Failed
+    def __init__(self, inner, tick):
+        self._inner, self._tick = inner, tick
 
     def __getattr__(self, name):
-        found = getattr(self._state, name)
+        found = getattr(self._inner, name)
         if not callable(found):
             return found
 
         def call(*args):
             self._tick()
             made = found(*args)
-            return made if made is None else _Counted(made, self._tick)
+            return _Counted(made, self._tick) if isinstance(made, StateMap) else made
 
         return call
 
 
-class _Counted:
-    def __init__(self, inner, tick):
-        self._inner, self._tick = inner, tick
+def _fails_after(calls):
+    """Return a function that raises when it is called once more than so often, or never."""
+    left = None if calls is None else iter(range(calls))
 
-    def __getattr__(self, name):
-        found = getattr(self._inner, name)
+    def tick():
+        if left is not None and next(left, None) is None:
+            raise Failed
 
-        def call(*args):
-            self._tick()
-            return found(*args)
-
-        return call
+    return tick
 
 
 def answer(events: dict[str, list[tuple[int, int, int]]], names: str, window: int) -> list[tuple[int, ...]]:

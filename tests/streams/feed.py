@@ -61,20 +61,23 @@ class Feed:
         """Run a query until nothing is left, and return the progress of its micro-batches."""
         return write_stream(df, self.folder, output).recentProgress
 
-    def answer(self, text: str) -> list[tuple]:
-        """The rows of a batch join."""
+    def answer(self, text: str, files: slice = slice(None)) -> list[tuple]:
+        """The rows of a batch join, over all files or over some."""
         with duckdb.connect() as connection:
-            connection.execute("SET TimeZone = 'UTC'")
             for name in self.names:
-                connection.execute(f"CREATE VIEW {name} AS FROM '{self.folder / name}/*.parquet'")
-            return sorted(map(plain, connection.execute(text).fetchall()), key=repr)
+                paths = sorted(map(str, (self.folder / name).glob("*.parquet")))[files]
+                connection.execute(f"CREATE VIEW {name} AS FROM read_parquet({paths})")
+            return _sorted(connection.execute("SET TimeZone = 'UTC'").execute(text).fetchall())
 
     def rows(self, output: str = "out") -> list[tuple]:
         """The rows that were written."""
         with duckdb.connect() as connection:
-            connection.execute("SET TimeZone = 'UTC'")
-            found = connection.execute(f"FROM '{self.folder / output}/*.parquet'").fetchall()
-            return sorted(map(plain, found), key=repr)
+            found = f"FROM '{self.folder / output}/*.parquet'"
+            return _sorted(connection.execute("SET TimeZone = 'UTC'").execute(found).fetchall())
+
+
+def _sorted(rows: list[tuple]) -> list[tuple]:
+    return sorted(map(plain, rows), key=repr)
 
 
 def plain(row: tuple) -> tuple:

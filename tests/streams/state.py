@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import copy
 
-
-class _Map:
+class StateMap:
     def __init__(self, cells, cell):
         self._cells, self._cell = cells, cell
 
@@ -35,7 +33,7 @@ class State:
         self.cell = None
 
     def getMapState(self, name, key, value):
-        return _Map(self.data.setdefault(name, {}), lambda: self.cell)
+        return StateMap(self.data.setdefault(name, {}), lambda: self.cell)
 
     def registerTimer(self, at):
         self.timers.setdefault(self.cell, set()).add(at)
@@ -51,7 +49,10 @@ class State:
     def copy(self):
         """The same state, for an attempt that may fail."""
         made = State()
-        made.data, made.timers = copy.deepcopy(self.data), copy.deepcopy(self.timers)
+        made.data = {
+            name: {cell: dict(own) for cell, own in cells.items()} for name, cells in self.data.items()
+        }
+        made.timers = {cell: set(timers) for cell, timers in self.timers.items()}
         return made
 
 

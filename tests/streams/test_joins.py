@@ -8,14 +8,11 @@ import sys
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from pyspark import TaskContext
-from pyspark.errors import StreamingQueryException
 
 import millrace
 from millrace.errors import ExecutionError, InputError, SetupError
 from millrace.streams import plan
-from millrace.streams.processor import CellProcessor
-from tests.conftest import ROCKSDB
+from tests.session import ROCKSDB, changed
 from tests.streams.feed import SCHEMA, Feed, figures
 
 pytestmark = pytest.mark.spark
@@ -148,73 +145,6 @@ def test_what_is_late_is_late_to_sparks_own_join(streaming, tmp_path):
     assert late[0] == late[1] > 20
 
 
-CRASHES = ("read", "append", "put_head", "rows", "close")
-
-
-@pytest.mark.nightly
-def test_a_worker_that_dies_loses_and_doubles_nothing(streaming, tmp_path, monkeypatch):
-    """Its process ends at each point of a micro-batch once; Spark stops, and the query is started again."""
-    feed = Feed(streaming, tmp_path, ("orders", "payments", "shipments"))
-    died = []
-    for number, point in enumerate((None, *CRASHES, None)):
-        feed.put(60)
-        # A folder each: tasks that Spark has given up may run on for a while.
-        crashes = tmp_path / f"crashes_{number}"
-        crashes.mkdir()
-        if point is not None:
-            (crashes / point).touch()
-        monkeypatch.setattr(plan, "CellProcessor", crashing(str(crashes)))
-        try:
-            feed.run(millrace.sql(THREE, spark=streaming, tables=feed.tables()))
-        except StreamingQueryException:
-            died.append(point)
-        assert not any(crashes.iterdir()), "its process ended there"
-    assert feed.rows() == feed.answer(THREE) != []
-    assert died[:-1] == [*CRASHES[:-1]] or died == [*CRASHES[:-1]]  # at the end Spark may have all it needs
-
-
-def crashing(folder: str, processor: type[CellProcessor] = CellProcessor, batch: int | None = None):
-    """A processor that ends its process at the points that files name, and removes the file before.
-
-    With a number, in no other micro-batch.
-    """
-
-    def die_at(point):
-        if batch is not None:
-            task = TaskContext.get()  # None while Spark asks for the columns
-            if task is None or int(task.getLocalProperty("streaming.sql.batchId")) != batch:
-                return
-        path = os.path.join(folder, point)  # noqa: PTH118  # it runs in a worker, pickled by value
-        try:
-            os.remove(path)  # noqa: PTH107
-        except FileNotFoundError:
-            return
-        os._exit(1)
-
-    class Dying:
-        def __init__(self, inner):
-            self._inner = inner
-
-        def __getattr__(self, name):
-            die_at(name)
-            return getattr(self._inner, name)
-
-    class Crashing(processor):
-        def init(self, handle):
-            super().init(handle)
-            self._log = Dying(self._log)
-
-        def _work(self, *given):
-            for row in super()._work(*given):
-                yield row
-                die_at("rows")
-
-        def close(self):
-            die_at("close")
-
-    return Crashing
-
-
 @pytest.mark.parametrize(
     ("text", "message"),
     [
@@ -239,57 +169,48 @@ def test_what_has_no_bound_is_refused(streaming, tmp_path, text, message):
         millrace.sql(text, spark=streaming, tables=tables)
 
 
+PAIR = "SELECT a.k FROM a JOIN b ON a.k = b.k AND a.t = b.t"
+
+
 def test_another_state_store_is_refused(streaming, tmp_path):
     """The message has the line to run."""
-    feed = Feed(streaming, tmp_path, ("a", "b"))
-    streaming.conf.unset("spark.sql.streaming.stateStore.providerClass")
-    try:
-        with pytest.raises(SetupError, match=r"run spark.conf.set\(.*RocksDBStateStoreProvider"):
-            millrace.sql(
-                "SELECT a.k FROM a JOIN b ON a.k = b.k AND a.t = b.t", spark=streaming, tables=feed.tables()
-            )
-    finally:
-        streaming.conf.set("spark.sql.streaming.stateStore.providerClass", ROCKSDB)
+    tables = Feed(streaming, tmp_path, ("a", "b")).tables()
+    other = {"spark.sql.streaming.stateStore.providerClass": ROCKSDB.replace("RocksDB", "HDFSBacked")}
+    with (
+        changed(streaming, other),
+        pytest.raises(SetupError, match=r"run spark.conf.set\(.*RocksDBStateStoreProvider"),
+    ):
+        millrace.sql(PAIR, spark=streaming, tables=tables)
 
 
 def test_large_dataframes_are_refused_as_tables(streaming, tmp_path, monkeypatch):
     """They would travel with each task."""
-    feed = Feed(streaming, tmp_path, ("a", "b"))
-    tables = {**feed.tables(), "d": streaming.range(99).withColumnRenamed("id", "k")}
+    tables = Feed(streaming, tmp_path, ("a", "b")).tables()
+    tables["d"] = streaming.range(99).withColumnRenamed("id", "k")
     monkeypatch.setattr(plan, "_MOST_TABLE", 99 * 8 - 1)
     with pytest.raises(SetupError, match=r"'d' is a DataFrame of 792 bytes.*Parquet"):
-        millrace.sql(
-            "SELECT a.k FROM a JOIN b ON a.k = b.k AND a.t = b.t JOIN d ON d.k = a.k",
-            spark=streaming,
-            tables=tables,
-        )
+        millrace.sql(f"{PAIR} JOIN d ON d.k = a.k", spark=streaming, tables=tables)
 
 
 @pytest.mark.parametrize("missing", ["google", "google.protobuf"])
 def test_protobuf_is_asked_for(streaming, tmp_path, monkeypatch, missing):
     """Also where no package of Google's is installed at all."""
-    feed = Feed(streaming, tmp_path, ("a", "b"))
+    tables = Feed(streaming, tmp_path, ("a", "b")).tables()
     monkeypatch.delitem(sys.modules, "google.protobuf", raising=False)
     monkeypatch.setitem(sys.modules, missing, None)
     with pytest.raises(SetupError, match=r"pip install 'millrace\[streams\]'"):
-        millrace.sql(
-            "SELECT a.k FROM a JOIN b ON a.k = b.k AND a.t = b.t", spark=streaming, tables=feed.tables()
-        )
+        millrace.sql(PAIR, spark=streaming, tables=tables)
 
 
 def test_what_spark_joins_stays_with_spark(streaming, tmp_path):
     """One stream with tables keeps no state, and an outer join of streams is Spark's."""
-    feed = Feed(streaming, tmp_path, ("a", "b"))
-    tables = {**feed.tables(), "d": streaming.range(9).withColumnRenamed("id", "k")}
+    tables = Feed(streaming, tmp_path, ("a", "b")).tables()
+    tables["d"] = streaming.range(9).withColumnRenamed("id", "k")
     for text, why in (
         ("SELECT a.k FROM a JOIN d ON a.k = d.k", "keeps no state"),
-        ("SELECT a.k FROM a LEFT JOIN b ON a.k = b.k AND a.t = b.t", "no two relations"),
+        (PAIR.replace("JOIN", "LEFT JOIN"), "no two relations"),
     ):
         found = millrace.query(text, spark=streaming, tables=tables)
         assert why in found.explain() and found.df.isStreaming and not found.taken
     with pytest.raises(InputError, match=r"start it with df.writeStream"):
-        list(
-            millrace.query(
-                "SELECT a.k FROM a JOIN b ON a.k = b.k AND a.t = b.t", spark=streaming, tables=tables
-            ).to_batches()
-        )
+        list(millrace.query(PAIR, spark=streaming, tables=tables).to_batches())

@@ -115,5 +115,5 @@ def test_a_stream_without_a_join_of_millraces_has_no_report(streaming):
     query = alone.writeStream.format("noop").trigger(availableNow=True).start()
     query.awaitTermination()
     assert query.recentProgress[0].numInputRows >= 50
-    with pytest.raises(ExecutionError, match="encode_cell nothing of a join of Millrace's"):
+    with pytest.raises(ExecutionError, match="told nothing of a join of Millrace's"):
         millrace.streams.report(query)

@@ -7,7 +7,6 @@ from multiprocessing.connection import Connection
 import numpy as np
 import pyarrow as pa
 
-from millrace.errors import ExecutionError
 from millrace.limits.registration import Address
 from millrace.spark.results.sink import ResultsSink
 
@@ -26,22 +25,3 @@ def send_part(address: Address, stream: str, partition: int, rows: int, told: Co
         sink.send(batch_of(partition, 1).slice(0, rows))
         told.send(rows)
         told.recv()
-
-
-def send_all(address: Address, stream: str, partition: int, order: int) -> None:
-    """Send a whole partition in small batches."""
-    with ResultsSink(address, stream, partition, order) as sink:
-        batch = batch_of(partition, order)
-        for low in range(0, batch.num_rows, 90):
-            sink.send(batch.slice(low, 90))
-        sink.commit()
-
-
-def send_for_ever(address: Address, stream: str, told: Connection) -> None:
-    """Send until the stream takes no more, and say why it does not."""
-    try:
-        with ResultsSink(address, stream, 0, 0) as sink:
-            while True:
-                sink.send(batch_of(0, 0))
-    except ExecutionError as error:
-        told.send(str(error))

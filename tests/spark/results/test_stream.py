@@ -73,7 +73,7 @@ def test_a_killed_task_is_run_again_without_a_row_twice(stream):
     victim.kill()
     victim.join(PATIENCE)
     send(stream, 5, batch_of(5, 2).slice(0, 700), attempt=1, commit=False)  # dies as well
-    tasks.send_all(stream.address, stream.id, 5, 3)
+    send(stream, 5, *(batch_of(5, 3).slice(low, 90) for low in range(0, 1000, 90)), attempt=3)
     stream.finish()
     assert rows([first, *stream]) == rows([batch_of(5, 0)])
 
@@ -82,8 +82,7 @@ def test_a_partition_that_is_there_is_not_wanted_again(stream):
     """Its task need not compute it; if it does, nothing comes twice."""
     with sink_of(stream, 0) as sink:
         assert sink.wanted
-        sink.send(batch_of(0, 0))
-        sink.commit()
+    send(stream, 0, batch_of(0, 0))
     with sink_of(stream, 0, 1) as sink:
         assert not sink.wanted
     send(stream, 0, batch_of(0, 5), attempt=2)
@@ -116,21 +115,25 @@ def test_tasks_wait_for_a_slow_consumer(server):
         assert sent < 400 and not running.done()
         taken += list(stream)
         running.result(PATIENCE)
-    assert rows(taken) == Counter({row: 400 * count for row, count in rows([batch]).items()})
+    assert pa.Table.from_batches(taken) == pa.Table.from_batches([batch] * 400)
+
+
+def send_for_ever(stream) -> None:
+    """Be a task with more rows than a stream takes."""
+    with sink_of(stream, 0) as sink:
+        while True:
+            sink.send(batch_of(0, 0, 10_000))
 
 
 @pytest.mark.parametrize("full", [True, False])
 def test_a_closed_stream_stops_its_tasks(server, full):
     """Also one that waits for the consumer: it hears that nobody wants its rows."""
     stream = server.open(SCHEMA, most_waiting=1 if full else 1 << 30)
-    ours, theirs = SPAWN.Pipe()
-    worker = SPAWN.Process(target=tasks.send_for_ever, args=(stream.address, stream.id, theirs))
-    worker.start()
+    running = ThreadPoolExecutor().submit(send_for_ever, stream)
     next(stream)
     stream.close()
-    assert ours.poll(PATIENCE)
-    assert ours.recv() == "the stream of results takes no more rows: the reader has closed it"
-    worker.join(PATIENCE)
+    with pytest.raises(ExecutionError, match="takes no more rows: the reader has closed it"):
+        running.result(PATIENCE)
     with pytest.raises(ExecutionError, match="has ended"):
         sink_of(stream, 1)
     assert list(stream) == []
@@ -166,10 +169,8 @@ def test_a_job_that_ends_without_all_rows_is_an_error(stream):
 def test_rows_that_change_between_attempts_are_an_error(stream):
     """The consumer has seen rows that the second attempt does not have."""
     send(stream, 0, batch_of(0, 0), commit=False)
-    with sink_of(stream, 0, 1) as sink:
-        sink.send(batch_of(1, 0))
-        with pytest.raises(ExecutionError, match="takes no more rows"):
-            sink.commit()
+    with pytest.raises(ExecutionError, match="takes no more rows"):
+        send(stream, 0, batch_of(1, 0), attempt=1)
     with pytest.raises(ExecutionError, match="partition 0"):
         list(stream)
 
@@ -181,10 +182,8 @@ def test_a_full_disk_is_an_error_that_says_what_to_do(stream, monkeypatch):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr("millrace.spark.results.partition.Payloads.append", full)
-    with sink_of(stream, 0) as sink:
-        sink.send(batch_of(0, 0))
-        with pytest.raises(ExecutionError, match="has failed"):
-            sink.commit()
+    with pytest.raises(ExecutionError, match="has failed"):
+        send(stream, 0, batch_of(0, 0))
     with pytest.raises(ExecutionError, match="No space left"):
         next(stream)
 
@@ -201,18 +200,17 @@ def test_large_batches_are_sent_in_pieces(stream, monkeypatch):
 def test_a_row_that_is_too_large_is_an_error(stream, monkeypatch):
     """It cannot be cut."""
     monkeypatch.setattr(codec, "LARGEST_ATTACHMENT", 100)
-    with sink_of(stream, 0) as sink, pytest.raises(ExecutionError, match="a row of the result takes"):
-        sink.send(batch_of(0, 0, 1))
+    with pytest.raises(ExecutionError, match="a row of the result takes"):
+        send(stream, 0, batch_of(0, 0, 1))
 
 
 def test_other_columns_are_an_error(stream):
     """Names or types; but a column may be nullable or not."""
-    with sink_of(stream, 0) as sink:
-        with pytest.raises(ExecutionError, match="v int64"):
-            sink.send(pa.record_batch({"v": [1]}))
-        fields = [field.with_nullable(False) for field in SCHEMA]
-        sink.send(batch_of(0, 0).cast(pa.schema(fields)))
-        assert next(stream).schema == SCHEMA
+    with pytest.raises(ExecutionError, match="v int64"):
+        send(stream, 0, pa.record_batch({"v": [1]}))
+    fields = [field.with_nullable(False) for field in SCHEMA]
+    send(stream, 0, batch_of(0, 0).cast(pa.schema(fields)))
+    assert next(stream).schema == SCHEMA
 
 
 def test_dictionaries_travel(server):
@@ -274,27 +272,10 @@ def test_a_server_that_ends_is_noticed_on_both_sides(server):
     stream.close()
 
 
-def test_one_server_serves_a_process_beside_the_coordinator():
-    """Each is started once, with a port and a token of its own."""
-    results, limits = ResultsServer.started(), Coordinator.started()
-    assert ResultsServer.started() is results and Coordinator.started() is limits
-    assert results.address.port != limits.address.port
-    assert results.address.token != limits.address.token
-
-
 def test_a_reader_that_pauses_for_too_long_stops_the_tasks(server):
     """They end with an error instead of waiting for ever, and so does the reader, which says what to set."""
     stream = server.open(SCHEMA, most_waiting=1000, idle=0.2)
-    batch = batch_of(0, 0, 10_000)
-
-    def task() -> None:
-        with sink_of(stream, 0) as sink:
-            for _ in range(400):
-                sink.send(batch)
-
-    with ThreadPoolExecutor() as pool:
-        running = pool.submit(task)
-        with pytest.raises(ExecutionError, match=r"no more rows|was lost"):
-            running.result(PATIENCE)
+    with pytest.raises(ExecutionError, match=r"no more rows|was lost"):
+        send_for_ever(stream)
     with pytest.raises(ExecutionError, match="idle_timeout"):
         next(stream)

@@ -34,7 +34,6 @@ from millrace.errors import InputError
 from millrace.predicates import PredicateSpec
 from millrace.streams.hub.encoding import decoded, encoded
 from millrace.streams.hub.grouped import GroupedFilter
-from millrace.streams.hub.registry import Change, Registry
 from tests.gate import examples
 
 T = pa.timestamp("us", "UTC")
@@ -144,12 +143,3 @@ def test_overlaps_of_words():
     overlap = Overlap(*(tuple(Column(ColumnRef(r, w)) for w in "01") for r in "xy"))
     assert evaluate(overlap, columns).to_pylist() == [False, True]
     assert show(overlap) == "x.0 & y.0 <> 0 OR x.1 & y.1 <> 0"
-
-
-def test_changes_wait_for_the_one_before():
-    """In whatever order they come, again or not, the registry is the same; and it survives being written."""
-    changes = [Change(1, gone=7), Change(2, gone=8), Change(3, gone=9)]
-    late = Registry().after([changes[2], changes[1]], 4, None)
-    assert late.version == 0 and late.seen == 2
-    late = Registry.from_text(late.to_text()).after([changes[0], changes[2]], 5, 6)
-    assert late == Registry().after(changes, 5, 6) and late.version == late.seen == 3

@@ -7,9 +7,9 @@ import os
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
-import duckdb
 import pyarrow.parquet as pq
 import pytest
+from pyspark import TaskContext
 from pyspark.errors import StreamingQueryException
 
 import millrace
@@ -17,7 +17,6 @@ from millrace.errors import InputError, StateError
 from millrace.streams.hub import delivery, folder, plan
 from millrace.streams.hub.processor import HubProcessor
 from tests.streams.feed import Feed, plain
-from tests.streams.test_joins import crashing
 
 pytestmark = pytest.mark.spark
 
@@ -39,64 +38,51 @@ SOME = {"two": ("p", "o")}
 """The queries that join two of the streams."""
 
 
-def alone(feed, name, files=None):
+def alone(feed, name, files=slice(None)):
     """The rows of a query over all files, or over some, by DuckDB."""
     select, where = QUERIES[name]
     text = f"SELECT {select} FROM {TWO if name in SOME else ON}" + (f" WHERE {where}" if where else "")
-    with duckdb.connect() as connection:
-        connection.execute("SET TimeZone = 'UTC'")
-        for stream in feed.names:
-            paths = sorted(str(path) for path in (feed.folder / stream).glob("*.parquet"))
-            connection.execute(
-                f"CREATE VIEW {stream} AS FROM read_parquet({paths[files] if files else paths})"
-            )
-        return sorted(map(plain, connection.execute(text).fetchall()), key=repr)
-
-
-def written(folder):
-    """The rows that a query has written."""
-    with duckdb.connect() as connection:
-        connection.execute("SET TimeZone = 'UTC'")
-        return sorted(map(plain, connection.execute(f"FROM '{folder}/*.parquet'").fetchall()), key=repr)
+    return feed.answer(text, files)
 
 
 def test_queries_come_and_go_over_a_restart(streaming, tmp_path):
     """Rows of each query are those of the query alone: over all data, or over what came since."""
     feed = Feed(streaming, tmp_path, ("orders", "payments", "shipments"))
     given = []
-    hub = millrace.Session(streaming, feed.tables()).hub(ON, tmp_path / "hub")
+
+    def made(**more):
+        return millrace.Session(streaming, feed.tables()).hub(ON, tmp_path / "hub", **more)
+
+    def sink(rows, batch):
+        given.append((batch, rows))
+
+    hub = made()
     for name in ("all", "large", "pairs"):
         hub.add(name, *QUERIES[name], sink=tmp_path / name)
-    hub.add("odd", *QUERIES["odd"], sink=lambda rows, batch: given.append((batch, rows)))
+    hub.add("odd", *QUERIES["odd"], sink=sink)
     feed.put(90)
     feed.put(90)
     hub.start(availableNow=True).awaitTermination()
     assert [each.state for each in hub.list()] == ["running"] * 4
     assert len(alone(feed, "late")) > 10, "what the window has for it already"
     hub.remove("large")
-    before = written(tmp_path / "large")
+    before = feed.rows("large")
     with pytest.raises(InputError, match=r"'odd' gives its rows to a function.*sinks=\{'odd'"):
-        millrace.Session(streaming, feed.tables()).hub(ON, tmp_path / "hub").start(availableNow=True)
-    hub = millrace.Session(streaming, feed.tables()).hub(
-        ON,
-        tmp_path / "hub",
-        sinks={"odd": lambda rows, batch: given.append((batch, rows))},
-        options={"architecture": "stairs"},
-    )
+        made().start(availableNow=True)
+    hub = made(sinks={"odd": sink}, options={"architecture": "stairs"})
     hub.add("late", *QUERIES["late"], sink=tmp_path / "late", since="window")
     hub.add("large", *QUERIES["large"], sink=tmp_path / "new")
     hub.add("two", *QUERIES["two"], sink=tmp_path / "two", streams=SOME["two"])
     feed.put(90)
-    query = hub.start(availableNow=True)
-    query.awaitTermination()
-    assert written(tmp_path / "all") == alone(feed, "all") != []
-    assert written(tmp_path / "pairs") == alone(feed, "pairs") != []
-    assert written(tmp_path / "late") == alone(feed, "late") != []
+    hub.start(availableNow=True).awaitTermination()
+    assert feed.rows("all") == alone(feed, "all") != []
+    assert feed.rows("pairs") == alone(feed, "pairs") != []
+    assert feed.rows("late") == alone(feed, "late") != []
     odd = [plain(tuple(row.values())) for _, rows in given for row in rows.to_pylist()]
     assert sorted(odd, key=repr) == alone(feed, "odd") != []
-    assert written(tmp_path / "large") == before == alone(feed, "large", slice(2)) != []
-    assert written(tmp_path / "two") == alone(feed, "two", slice(2, None)) != []
-    assert written(tmp_path / "new") == alone(feed, "large", slice(2, None)) != []
+    assert feed.rows("large") == before == alone(feed, "large", slice(2)) != []
+    assert feed.rows("two") == alone(feed, "two", slice(2, None)) != []
+    assert feed.rows("new") == alone(feed, "large", slice(2, None)) != []
     assert {each.name: each.state for each in hub.list()} == dict.fromkeys(
         ("all", "pairs", "odd", "late", "large", "two"), "running"
     )
@@ -177,7 +163,7 @@ def test_crashes_lose_and_double_nothing_while_queries_come_and_go(streaming, tm
         crashes.mkdir()
         if point is not None:
             (crashes / point).touch()
-        monkeypatch.setattr(plan, "HubProcessor", crashing(str(crashes), HubProcessor, number))
+        monkeypatch.setattr(plan, "HubProcessor", crashing(str(crashes / "rows"), number))
         monkeypatch.setattr(delivery, "Write", dying(str(crashes / "file"), number))
         hub = millrace.Session(streaming, feed.tables()).hub(ON, tmp_path / "hub", sinks={"first": sink})
         if number == 0:
@@ -196,9 +182,26 @@ def test_crashes_lose_and_double_nothing_while_queries_come_and_go(streaming, tm
     assert sorted(rows, key=repr) == alone(feed, "all") != []
     for number, name in enumerate(names):
         files = slice(number, number + 2 if number in (1, 2) else None)
-        assert written(tmp_path / f"q{number}") == alone(feed, name, files) != []
+        assert feed.rows(f"q{number}") == alone(feed, name, files) != []
         parts = (tmp_path / f"q{number}").glob(".*.part")
         assert not any(parts), "what processes that died have left"
+
+
+def crashing(flag: str, number: int):
+    """A processor that ends its process behind the first results of a micro-batch, if there is that file."""
+
+    class Crashing(HubProcessor):
+        def _work(self, *given):
+            for row in super()._work(*given):
+                yield row
+                if int(TaskContext.get().getLocalProperty("streaming.sql.batchId")) == number:
+                    try:
+                        os.remove(flag)  # noqa: PTH107  # it runs in a worker, pickled by value
+                    except FileNotFoundError:
+                        continue
+                    os._exit(1)
+
+    return Crashing
 
 
 def dying(flag: str, number: int):
