@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections import OrderedDict
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -15,6 +14,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from millrace.engine.arrays import scalar
 from millrace.errors import InputError, first_line
 from millrace.parquet.listing import State
 from millrace.parquet.remote import StoreError
@@ -129,7 +129,7 @@ class Footer:
         if pa.types.is_floating(kind) or pa.types.is_boolean(kind) or not statistics.has_min_max:
             return (None, None, nulls)
         try:
-            return (pa.scalar(statistics.min, kind), pa.scalar(statistics.max, kind), nulls)
+            return (scalar(statistics.min, kind), scalar(statistics.max, kind), nulls)
         except (pa.ArrowException, TypeError, ValueError, OverflowError):
             return (None, None, nulls)
 
@@ -193,6 +193,8 @@ def footers_of(
     asked = list(zip(paths, states or [None] * len(paths), strict=True))
     if len(paths) < (_THREADS if store == DISKS else 2):
         return tuple(footer_of(path, store, state) for path, state in asked)
+    from concurrent.futures import ThreadPoolExecutor  # here, for tasks ask for one footer at a time
+
     size = min(_AT_ONCE, -(-len(paths) // _THREADS))
     pieces = [asked[start : start + size] for start in range(0, len(paths), size)]
     with ThreadPoolExecutor(_THREADS, "footers") as pool:

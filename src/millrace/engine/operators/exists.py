@@ -21,6 +21,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from millrace.engine.arrays import is_true, to_arrow
 from millrace.engine.evaluation import evaluate, widen
 from millrace.engine.expressions import (
     And,
@@ -155,9 +156,9 @@ class Matches:
         for number, (key, column, own) in enumerate(zip(self._keys, columns, coded, strict=True)):
             same &= own[left] == self._store.coded(number, right)
             if not key.exact:
-                mine = widen(column.take(pa.array(left)), key.type)
+                mine = widen(column.take(to_arrow(left)), key.type)
                 equal = pc.equal(mine, widen(self._store.gather(key.name, right), key.type))
-                same &= equal.to_numpy(zero_copy_only=False)
+                same &= is_true(equal)
         return same
 
     def _satisfied(self, batch: TupleBatch, left: Array, right: Array) -> Array:
@@ -170,8 +171,7 @@ class Matches:
             else:
                 values[ref] = _gathered(batch, ref, self._number, left)
         truth = evaluate(self._predicate.condition, values)
-        result: Array = pc.fill_null(truth, False).to_numpy(zero_copy_only=False)
-        return result
+        return is_true(truth)
 
     def figures(self) -> StateFigures:
         """Return what is held."""
@@ -228,9 +228,8 @@ class ExistsSelection:
         if isinstance(self._predicate, Truth):
             return truths[self._predicate.operand.ref]
         values = {ref: _gathered(batch, ref, self._number) for ref in self._columns}
-        truth = evaluate(self._predicate, values | {ref: pa.array(each) for ref, each in truths.items()})
-        result: Array = pc.fill_null(truth, False).to_numpy(zero_copy_only=False)
-        return result
+        truth = evaluate(self._predicate, values | {ref: to_arrow(each) for ref, each in truths.items()})
+        return is_true(truth)
 
     def remember(self, built: TupleBatch) -> None:
         """Nothing: asking again costs little."""

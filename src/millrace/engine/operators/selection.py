@@ -8,8 +8,8 @@ from typing import Any, Protocol
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from millrace.engine.arrays import is_true
 from millrace.engine.evaluation import evaluate
 from millrace.engine.expressions import ColumnRef, Predicate, columns_of, show
 from millrace.engine.relations import BATCH_BYTES
@@ -89,8 +89,7 @@ class CompiledSelection:
         self.worked += self._clock.now() - began
         if isinstance(truth, pa.Scalar):  # a predicate of constants only
             return np.full(batch.size, bool(truth.as_py()), np.int8)
-        found: Array = pc.fill_null(truth, False).to_numpy(zero_copy_only=False).astype(np.int8)
-        return found
+        return is_true(truth).astype(np.int8)
 
     def remember(self, built: TupleBatch) -> None:
         """Nothing: asking again costs next to nothing."""

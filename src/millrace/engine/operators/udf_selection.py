@@ -18,6 +18,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 import pyarrow as pa
 
+from millrace.engine.arrays import scalar
 from millrace.engine.expressions import Call, Column, Operand, columns_of, show
 from millrace.engine.operators.selection import Verdict, columns_by_relation
 from millrace.engine.relations import BATCH_BYTES, RelationStore
@@ -144,7 +145,7 @@ class UdfSelection:
 
     def _values(self, argument: Operand, batch: TupleBatch) -> pa.Array:
         if not isinstance(argument, Column):
-            return pa.repeat(pa.scalar(argument.value, argument.type), batch.size)
+            return pa.repeat(scalar(argument.value, argument.type), batch.size)
         relation = self._number[argument.ref.relation]
         return batch.stores[relation].gather(argument.ref.column, batch.rows[relation])
 

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from millrace.engine.arrays import to_arrow
 from millrace.engine.kernels import mix
 from millrace.engine.relations import codes
 from millrace.engine.spill.chunks import Chunk, Extent, total
@@ -102,7 +103,7 @@ class Partitions:
         if self._covers(relation):
             numbers = self._numbers(relation, batch)
             bounds = np.searchsorted(np.sort(numbers), np.arange(self._count + 1))
-            batch = batch.take(pa.array(np.argsort(numbers, kind="stable")))
+            batch = batch.take(to_arrow(np.argsort(numbers, kind="stable")))
             for number in range(self._count):
                 low, high = int(bounds[number]), int(bounds[number + 1])
                 if high > low:
@@ -200,9 +201,9 @@ class Partitions:
                 continue
             numbers = self._numbers(relation, batch)
             if (away := there[numbers]).any():
-                self.add(relation, batch.filter(pa.array(away)))
+                self.add(relation, batch.filter(to_arrow(away)))
             if (near := here[numbers]).any():
-                yield batch.filter(pa.array(near))
+                yield batch.filter(to_arrow(near))
         self.finish()
 
     def parts(self) -> list[dict[int, list[Chunk]]]:
