@@ -42,9 +42,9 @@ import numpy as np
 import pyarrow as pa
 from pyarrow import types as t
 
-from millrace.engine.arrays import array_of, to_arrow, to_numpy
+from millrace.engine.arrays import Array, array_of, to_arrow, to_numpy
 from millrace.engine.kernels import combine, hash_parts, mix
-from millrace.engine.relations.keys import Array, codes, is_key_type
+from millrace.engine.relations.keys import codes, is_key_type
 from millrace.errors import ExecutionError
 from millrace.parquet.types import counted
 from millrace.spark.hypercube import Cube

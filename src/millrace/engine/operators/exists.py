@@ -15,13 +15,12 @@ the predicate is evaluated over the marks.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from millrace.engine.arrays import is_true, to_arrow
+from millrace.engine.arrays import Array, is_true, to_arrow
 from millrace.engine.evaluation import evaluate, widen
 from millrace.engine.expressions import (
     And,
@@ -43,8 +42,6 @@ from millrace.engine.relations import BATCH_BYTES, KeyColumn, RelationStore, cod
 from millrace.engine.state.matching import combined
 from millrace.engine.tuples import TupleBatch
 from millrace.limits.clock import Clock
-
-Array = np.ndarray[Any, np.dtype[Any]]
 
 _PAIRS = 16_384
 """Pairs that are looked at together, at least."""

@@ -10,16 +10,14 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
 
-from millrace.engine.arrays import scalar, to_numpy
+from millrace.engine.arrays import Array, scalar, to_numpy
 
-Array = np.ndarray[Any, np.dtype[Any]]
 Order = tuple[int, ...]
 """Columns of the counts, that of the join to visit first at the head; ``()`` where none is preferred."""
 

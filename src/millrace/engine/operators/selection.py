@@ -4,20 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 import pyarrow as pa
 
-from millrace.engine.arrays import is_true
+from millrace.engine.arrays import Array, is_true
 from millrace.engine.evaluation import evaluate
 from millrace.engine.expressions import ColumnRef, Predicate, columns_of, show
 from millrace.engine.relations import BATCH_BYTES
 from millrace.engine.tuples import TupleBatch
 from millrace.limits.clock import Clock
 from millrace.predicates import RAISED, REJECTED
-
-Array = np.ndarray[Any, np.dtype[Any]]
 
 Verdict = tuple[Array, Array | None]
 """Truth of each tuple (``int8``, as in :class:`millrace.predicates.Outcome`), and what was raised

@@ -9,18 +9,15 @@ equal codes mean equal keys (:func:`is_exact`); strings, binary values and wide 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from millrace.engine.arrays import to_numpy
+from millrace.engine.arrays import Array, to_numpy
 from millrace.engine.evaluation import widen
 from millrace.engine.graph import QueryGraph
 from millrace.engine.kernels import combine, hash_bytes
 from millrace.errors import UnsupportedType
-
-Array = np.ndarray[Any, np.dtype[Any]]
 
 _NARROW_DECIMAL = 18
 

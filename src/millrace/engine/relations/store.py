@@ -8,19 +8,16 @@ the time, the key codes, lies in contiguous numpy arrays.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from millrace.engine.arrays import is_true, to_arrow, to_numpy
+from millrace.engine.arrays import Array, is_true, to_arrow, to_numpy
 from millrace.engine.kernels import MAX_ROWS
 from millrace.engine.relations.code_column import CodeColumn
 from millrace.engine.relations.keys import KeyColumn, codes
 from millrace.errors import ExecutionError
-
-Array = np.ndarray[Any, np.dtype[Any]]
 
 _MERGE_BYTES = 1 << 30  # Arrow's strings have 32-bit offsets: never merge chunks beyond this
 

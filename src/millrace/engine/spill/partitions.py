@@ -9,12 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from millrace.engine.arrays import to_arrow
+from millrace.engine.arrays import Array, to_arrow
 from millrace.engine.kernels import mix
 from millrace.engine.relations import codes
 from millrace.engine.spill.chunks import Chunk, Extent, total
@@ -22,7 +21,6 @@ from millrace.engine.spill.folder import SpillWriter
 from millrace.engine.spill.residency import Probed, to_keep
 from millrace.engine.spill.work import Setting, Work
 
-Array = np.ndarray[Any, np.dtype[Any]]
 Place = tuple[int, int | None]
 """A relation's number and its partition's; None for all partitions."""
 

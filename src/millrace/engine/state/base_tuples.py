@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from millrace.engine.arrays import is_true, to_arrow, to_numpy
+from millrace.engine.arrays import Array, is_true, to_arrow, to_numpy
 from millrace.engine.kernels import Multimap
 from millrace.engine.relations import KeyColumn, KeyLayout, RelationStore, codes
 from millrace.engine.state.bindings import BindingSet
@@ -24,7 +24,6 @@ from millrace.engine.state.duplicates import Duplicates
 from millrace.engine.state.matching import combined
 from millrace.engine.state.ordered import OrderedIndex, places
 
-Array = np.ndarray[Any, np.dtype[Any]]
 Keys = tuple[int, ...]
 
 

@@ -9,20 +9,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import cache
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from millrace.engine.arrays import is_true, scalar, to_arrow, to_numpy
+from millrace.engine.arrays import Array, is_true, scalar, to_arrow, to_numpy
 from millrace.engine.evaluation import widen
 from millrace.engine.kernels import Multimap
 from millrace.engine.relations import KeyColumn, RelationStore
 from millrace.engine.state.matching import Classes, Matching, combined
 from millrace.engine.tuples import TupleBatch
 
-Array = np.ndarray[Any, np.dtype[Any]]
 Values = Callable[[int], pa.Array]
 """Returns the values of key number ``k`` for all tuples, in the key's type."""
 

@@ -7,19 +7,16 @@ nulls, NaN to NaN, and -0.0 to 0.0.
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from millrace.engine.arrays import is_true, scalar, to_numpy
+from millrace.engine.arrays import Array, is_true, scalar, to_numpy
 from millrace.engine.kernels import Multimap
 from millrace.engine.relations import RelationStore, codes, is_exact, is_key_type
 from millrace.engine.state.matching import combined
 from millrace.errors import UnsupportedType
 
-Array = np.ndarray[Any, np.dtype[Any]]
 _NULL = np.int64(0x6E756C6C)
 _STEP = 65_536
 

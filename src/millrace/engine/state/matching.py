@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
-import numpy as np
 import pyarrow.compute as pc
 
-from millrace.engine.arrays import is_true
+from millrace.engine.arrays import Array, is_true
 from millrace.engine.graph import QueryGraph
 from millrace.engine.kernels import combine
 from millrace.engine.relations import BATCH_BYTES, KeyLayout, RelationStore, slices
 from millrace.engine.state.windows import Windows
 
-Array = np.ndarray[Any, np.dtype[Any]]
 Classes = tuple[int, ...]
 Tuples = tuple[Mapping[int, RelationStore], Mapping[int, Array]]
 """Per spanned relation, the store and the row numbers in it."""

@@ -24,12 +24,11 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from millrace.engine.arrays import to_arrow, to_numpy
+from millrace.engine.arrays import Array, to_arrow, to_numpy
 from millrace.engine.figures import StateFigures
 from millrace.engine.graph import QueryGraph
 from millrace.engine.kernels import Multimap, Walk
@@ -43,7 +42,6 @@ from millrace.engine.state.ordered import Product, Ranges
 from millrace.engine.tuples import Signature, TupleBatch, singleton
 from millrace.errors import InputError
 
-Array = np.ndarray[Any, np.dtype[Any]]
 _ANY = Signature(0)
 _SAMPLE = 1024
 
