@@ -17,6 +17,8 @@ from pyarrow import types as t
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
+_EPOCH = date(1970, 1, 1).toordinal()
+
 
 def _bits(truths: Array) -> Array:
     return np.packbits(truths, bitorder="little")
@@ -51,9 +53,11 @@ def array_of(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
     for is_kind, python in ((t.is_integer, int), (t.is_floating, float), (t.is_boolean, bool)):
         if is_kind(kind) and own == {python}:
             return to_arrow(np.array(values, kind.to_pandas_dtype()))
+    if t.is_date32(kind) and own == {date}:
+        return to_arrow(np.array([value.toordinal() - _EPOCH for value in values], np.int32)).view(kind)
     is_time = t.is_timestamp(kind) and own == {datetime}
     zoned = is_time and {value.tzinfo is not None for value in values} == {kind.tz is not None}
-    if zoned or (t.is_date32(kind) and own == {date}) or (t.is_decimal128(kind) and own == {Decimal}):
+    if zoned or (t.is_decimal128(kind) and own == {Decimal}):
         return array_of([*map(str, values)], pa.string()).cast(kind)
     return pa.array(values, kind)
 
