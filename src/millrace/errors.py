@@ -7,7 +7,6 @@ itself raises for a query that Spark runs pass through unchanged.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from difflib import get_close_matches
 from importlib.util import find_spec
 from typing import Literal
 
@@ -111,6 +110,8 @@ def encodable(text: str) -> str:
 
 def near(name: str, known: Iterable[str]) -> str:
     """Return a hint that lists near matches of ``name``, or everything there is when none is near."""
+    from difflib import get_close_matches  # of use where something is wrong
+
     names = sorted(set(known))
     close = get_close_matches(name.lower(), [n.lower() for n in names], n=3)
     hits = [n for n in names if n.lower() in close]

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from functools import reduce
+from functools import lru_cache, reduce
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from millrace.engine.arrays import array_of, scalar, to_arrow, to_numpy
 from millrace.engine.expressions import (
     And,
     Arithmetic,
@@ -72,6 +73,7 @@ _PARTS: dict[Part, Callable[[Any], Any]] = {
 _CALENDAR_DAYS, _CALENDAR_YEARS = 146_097, 400
 
 _FIRST, _LAST = -(1 << 63), (1 << 63) - 1
+_FALSE = scalar(False, pa.bool_())
 
 Data: TypeAlias = Any
 """An array or a chunked array; of what is the same in every row perhaps a scalar."""
@@ -99,7 +101,7 @@ class Evaluation:
         if isinstance(node, Column):
             return self._columns[node.ref]
         if isinstance(node, Literal):
-            return pa.scalar(node.value, node.type)
+            return _constant(node)
         if node not in self._values:
             self._values[node] = self._computed(node)
         return self._values[node]
@@ -139,7 +141,7 @@ class Evaluation:
             case CaseWhen(whens, otherwise, _):
                 result = self._value(otherwise)
                 for test, value in reversed(whens):
-                    truth = pc.fill_null(self.truth(test), fill_value=False)
+                    truth = pc.fill_null(self.truth(test), _FALSE)
                     result = pc.if_else(truth, self._value(value), result)
                 return result
         raise TypeError(f"{show(node)} is not computed")
@@ -149,17 +151,17 @@ class Evaluation:
         match node:
             case Compare("<=>", left, right, to):
                 a, b = widen(self._value(left), to), widen(self._value(right), to)
-                same = pc.coalesce(_compare("=", a, b, to), pa.scalar(False))
+                same = pc.coalesce(_compare("=", a, b, to), _FALSE)
                 return pc.or_(pc.and_(pc.is_null(a), pc.is_null(b)), same)
             case Compare(op, left, right, to):
                 return _compare(op, widen(self._value(left), to), widen(self._value(right), to), to)
             case InList(operand, values, to):
                 data = widen(self._value(operand), to)
                 if pa.types.is_floating(to) or any(v is None for v in values):
-                    tests = (_compare("=", data, pa.scalar(v, to), to) for v in values)
+                    tests = (_compare("=", data, scalar(v, to), to) for v in values)
                     return reduce(pc.or_kleene, tests)
-                found = pc.is_in(data, value_set=pa.array(values, to))
-                return pc.if_else(pc.is_null(data), pa.scalar(None, pa.bool_()), found)
+                found = pc.is_in(data, value_set=array_of(values, to))
+                return pc.if_else(pc.is_null(data), scalar(None, pa.bool_()), found)
             case Like(operand, pattern):
                 return _like(self._value(operand), pattern)
             case IsNull(operand):
@@ -169,7 +171,7 @@ class Evaluation:
             case Overlap(ours, theirs):
                 pairs = ((self._value(a), self._value(b)) for a, b in zip(ours, theirs, strict=True))
                 words = (pc.bit_wise_and(a, b) for a, b in pairs)
-                return reduce(pc.or_, (pc.not_equal(word, pa.scalar(0, pa.uint64())) for word in words))
+                return reduce(pc.or_, (pc.not_equal(word, scalar(0, pa.uint64())) for word in words))
             case Call() | Exists():
                 raise TypeError(f"{show(node)} is for a selection module to evaluate")
             case Not(argument):
@@ -208,6 +210,11 @@ def widen(values: Any, to: pa.DataType) -> Any:
     if pa.types.is_floating(to) and pa.types.is_decimal(values.type):
         values = pc.cast(values, pa.string())
     return pc.cast(values, options=pc.CastOptions(to, allow_float_truncate=True))
+
+
+@lru_cache(maxsize=256)
+def _constant(node: Literal) -> pa.Scalar:
+    return scalar(node.value, node.type)
 
 
 def _compare(op: str, left: Data, right: Data, kind: pa.DataType) -> Data:
@@ -253,9 +260,10 @@ def _add_microseconds(times: pa.Array, microseconds: int) -> pa.Array:
     least, most = max(_FIRST, _FIRST - microseconds), min(_LAST, _LAST - microseconds)
     first, last = pc.min_max(numbers).values()
     if first.is_valid and (first.as_py() < least or last.as_py() > most):
-        fits = pc.and_(pc.greater_equal(numbers, least), pc.less_equal(numbers, most))
-        numbers = pc.if_else(fits, numbers, None)
-    return pc.add(numbers, microseconds).view(times.type)
+        low, high = array_of([least, most], pa.int64())
+        fits = pc.and_(pc.greater_equal(numbers, low), pc.less_equal(numbers, high))
+        numbers = pc.if_else(fits, numbers, scalar(None, pa.int64()))
+    return pc.add(numbers, scalar(microseconds, pa.int64())).view(times.type)
 
 
 def _date_part(part: Part, dates: Data) -> Data:
@@ -269,8 +277,8 @@ def _date_part(part: Part, dates: Data) -> Data:
 def _far_part(part: Part, days: NDArray[np.int32]) -> NDArray[np.int32]:
     """Return the part of dates in years that Arrow's calendar has not, by dates of the same calendar."""
     cycles, rest = np.divmod(days.astype(np.int64), _CALENDAR_DAYS)
-    found = _PARTS[part](pa.array(rest.astype(np.int32), pa.int32()).cast(pa.date32()))
-    numbers: NDArray[np.int32] = found.to_numpy(zero_copy_only=False).astype(np.int32)
+    found = _PARTS[part](to_arrow(rest.astype(np.int32)).cast(pa.date32()))
+    numbers: NDArray[np.int32] = to_numpy(found).astype(np.int32)
     return numbers + (_CALENDAR_YEARS * cycles).astype(np.int32) if part == "year" else numbers
 
 
@@ -278,9 +286,9 @@ def _by_numpy(column: Data, kind: pa.DataType, function: Callable[[NDArray[Any]]
     """Return what a function makes of a column of numbers or dates, with the same nulls."""
     column = _whole(column)
     plain = column.cast(pa.int32()) if pa.types.is_date32(column.type) else column
-    numbers = function(pc.fill_null(plain, 0).to_numpy(zero_copy_only=False))
-    nulls = column.is_null().to_numpy(zero_copy_only=False) if column.null_count else None
-    made = pa.array(numbers, mask=nulls)
+    numbers = function(to_numpy(pc.fill_null(plain, scalar(0, plain.type))))
+    nulls = to_numpy(column.is_null()) if column.null_count else None
+    made = to_arrow(numbers, nulls)
     return made.view(kind) if pa.types.is_date32(kind) else made.cast(kind)
 
 
@@ -296,7 +304,7 @@ def _is_utf8(texts: Data) -> bool:
 def _by_characters(texts: Data, kind: pa.DataType, function: Callable[[list[bytes]], Any]) -> pa.Array:
     """Return what a function makes of the characters of texts, as Spark finds these in any bytes."""
     binary = _whole(texts).view(pa.binary()).to_pylist()
-    return pa.array([None if text is None else function(_characters(text)) for text in binary], kind)
+    return array_of([None if text is None else function(_characters(text)) for text in binary], kind)
 
 
 def _characters(text: bytes) -> list[bytes]:

@@ -19,13 +19,10 @@ with Zipf 1 on both sides, 0.66 to 2.1 with Zipf 0.5. A row costs 3 to 6 ns, an 
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
+from millrace.engine.arrays import Array
 from millrace.engine.kernels import meet, rows_of, runs, tally, thin, turn
-
-Array = np.ndarray[Any, np.dtype[Any]]
 
 KEYS = 2048
 """Keys in a sample, at most: fan-outs are known to a few percent."""

@@ -14,10 +14,9 @@ from typing import Any
 
 import numpy as np
 
+from millrace.engine.arrays import Array
 from millrace.engine.graph import QueryGraph
 from millrace.engine.relations import RelationStore, slices
-
-Array = np.ndarray[Any, np.dtype[Any]]
 
 
 @dataclass(frozen=True)

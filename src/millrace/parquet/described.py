@@ -14,6 +14,7 @@ from typing import Any
 import pyarrow as pa
 from pyarrow import types as t
 
+from millrace.engine.arrays import scalar
 from millrace.errors import InputError
 from millrace.parquet.footers import Footer, Unreadable, footers_of
 from millrace.parquet.listing import Tree
@@ -94,10 +95,10 @@ def _may_be_old(footer: Footer, name: str, kind: pa.DataType) -> bool:
         return any(word in str(kind) for word in ("date", "timestamp"))
     if not t.is_temporal(kind):
         return False
-    least = pa.scalar(_NO_CALENDAR_BEFORE, pa.date32())
+    least = scalar(_NO_CALENDAR_BEFORE, pa.date32())
     if t.is_timestamp(kind):
         day = _NO_CALENDAR_BEFORE
-        least = pa.scalar(datetime(day.year, day.month, day.day, tzinfo=UTC), pa.timestamp("us", "UTC"))
+        least = scalar(datetime(day.year, day.month, day.day, tzinfo=UTC), pa.timestamp("us", "UTC"))
     for (low, _, nulls), rows in zip(footer.bounds(name), footer.rows, strict=True):
         if nulls != rows and (low is None or low.value < least.value):
             return True

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections import OrderedDict
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -15,6 +14,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from millrace.engine.arrays import array_of
 from millrace.errors import InputError, first_line
 from millrace.parquet.listing import State
 from millrace.parquet.remote import StoreError
@@ -113,13 +113,26 @@ class Footer:
         Floats have none: a file's statistics leave NaN out, which Spark orders above everything.
         """
         if column not in self._bounds:
-            self._bounds[column] = tuple(
-                self._group_bounds(column, group) for group in range(self.metadata.num_row_groups)
-            )
+            self._bounds[column] = self._read_bounds(column)
         return self._bounds[column]
 
-    def _group_bounds(self, column: str, group: int) -> Bounds:
-        leaves, kind = self.leaves[column], self.schema.field(column).type
+    def _read_bounds(self, column: str) -> tuple[Bounds, ...]:
+        kind = self.schema.field(column).type
+        found = [self._statistics(column, kind, group) for group in range(self.metadata.num_row_groups)]
+        known = [group for group, (low, _, _) in enumerate(found) if low is not None]
+        lows, highs = pa.nulls(0), pa.nulls(0)
+        try:  # all at once, for a table may have ten thousands of row groups
+            lows, highs = (array_of([found[group][end] for group in known], kind) for end in (0, 1))
+        except (pa.ArrowException, TypeError, ValueError, OverflowError):
+            known = []
+        bounds: list[Bounds] = [(None, None, nulls) for _, _, nulls in found]
+        for group, low, high in zip(known, lows, highs, strict=True):
+            bounds[group] = (low, high, found[group][2])
+        return tuple(bounds)
+
+    def _statistics(self, column: str, kind: pa.DataType, group: int) -> tuple[Any, Any, int | None]:
+        """Return the least value, the greatest and the number of nulls, each None where it is not known."""
+        leaves = self.leaves[column]
         if len(leaves) != 1 or pa.types.is_nested(kind):
             return (None, None, None)
         statistics = self.metadata.row_group(group).column(leaves[0]).statistics
@@ -129,7 +142,7 @@ class Footer:
         if pa.types.is_floating(kind) or pa.types.is_boolean(kind) or not statistics.has_min_max:
             return (None, None, nulls)
         try:
-            return (pa.scalar(statistics.min, kind), pa.scalar(statistics.max, kind), nulls)
+            return (statistics.min, statistics.max, nulls)
         except (pa.ArrowException, TypeError, ValueError, OverflowError):
             return (None, None, nulls)
 
@@ -193,6 +206,8 @@ def footers_of(
     asked = list(zip(paths, states or [None] * len(paths), strict=True))
     if len(paths) < (_THREADS if store == DISKS else 2):
         return tuple(footer_of(path, store, state) for path, state in asked)
+    from concurrent.futures import ThreadPoolExecutor  # here, for tasks ask for one footer at a time
+
     size = min(_AT_ONCE, -(-len(paths) // _THREADS))
     pieces = [asked[start : start + size] for start in range(0, len(paths), size)]
     with ThreadPoolExecutor(_THREADS, "footers") as pool:

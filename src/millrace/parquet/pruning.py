@@ -11,6 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from millrace.engine.arrays import scalar
 from millrace.engine.expressions import MIRRORED, And, Column, Compare, InList, IsNull, Literal, Or, Predicate
 from millrace.parquet.footers import Bounds, Footer
 
@@ -43,8 +44,8 @@ def bounds_of(
         kind, value = constants[name]
         if value is None:
             return None, None, footer.rows[group]
-        scalar = pa.scalar(value, kind)
-        return scalar, scalar, 0
+        only = scalar(value, kind)
+        return only, only, 0
 
     return bounds
 
@@ -98,15 +99,15 @@ def _compare(
 @lru_cache(maxsize=256)
 def constants(values: tuple[Any, ...], kind: pa.DataType, to: pa.DataType) -> tuple[Any, ...]:
     """Return the plain values of a predicate's literals; they are the same for every row group."""
-    return tuple(plain(pa.scalar(value, kind), to) for value in values)
+    return tuple(plain(scalar(value, kind), to) for value in values)
 
 
-def plain(scalar: pa.Scalar, to: pa.DataType) -> Any:
+def plain(value: pa.Scalar, to: pa.DataType) -> Any:
     """Return a value that Python orders as Spark orders the type."""
-    scalar = scalar.cast(to)
+    value = value.cast(to)
     if pa.types.is_string(to):  # Spark orders texts by their bytes, which need not be UTF-8
-        scalar = scalar.cast(pa.binary())
-    return scalar.value if pa.types.is_temporal(to) else scalar.as_py()
+        value = value.cast(pa.binary())
+    return value.value if pa.types.is_temporal(to) else value.as_py()
 
 
 def _possible(op: str, low: Any, high: Any, value: Any) -> bool:

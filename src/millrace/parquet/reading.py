@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from millrace.engine.arrays import scalar
 from millrace.engine.evaluation import compute, evaluate
 from millrace.engine.expressions import ColumnRef, Predicate, Value, columns_of, type_of
 from millrace.errors import ReadError
@@ -170,7 +171,7 @@ class _Group:
 
     def _empty(self, columns: tuple[str, ...]) -> pa.RecordBatch:
         return pa.RecordBatch.from_arrays(
-            [pa.array([], self._kind(name)) for name in columns], names=list(columns)
+            [pa.nulls(0, self._kind(name)) for name in columns], names=list(columns)
         )
 
     def _kind(self, name: str) -> pa.DataType:
@@ -203,9 +204,7 @@ class _Group:
             if name in self._constants:
                 kind, value = self._constants[name]
                 size = self._split.rows
-                result[name] = (
-                    pa.nulls(size, kind) if value is None else pa.repeat(pa.scalar(value, kind), size)
-                )
+                result[name] = pa.nulls(size, kind) if value is None else pa.repeat(scalar(value, kind), size)
         stored = [self._stored[name] for name in lowered if name not in self._constants]
         if not stored:
             return result
@@ -285,7 +284,7 @@ def _entries(data: pa.Array) -> tuple[pa.Array, pa.Array]:
     The entry after the last is null's, so that IS NULL and the like come out right.
     """
     entries = pa.concat_arrays([data.dictionary.cast(pa.string()), pa.nulls(1, pa.string())])
-    return entries, data.indices.fill_null(len(entries) - 1)
+    return entries, data.indices.fill_null(scalar(len(entries) - 1, data.indices.type))
 
 
 def _plain(array: pa.Array) -> pa.Array:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import ipaddress
 import threading
 import time
@@ -261,16 +260,17 @@ def _tried(spark: SparkSession, address: Address) -> str | None:
 
 def _why(address: Address) -> str:
     """Return why the coordinator is not reached, nothing where it is: joins a session of no consequence."""
-    return asyncio.run(_dialled(address))
+    import asyncio  # here, for tasks without limits do without
 
-
-async def _dialled(address: Address) -> str:
     from millrace.limits.client import Client
     from millrace.limits.registration import Settings
 
-    try:
+    async def dial() -> None:
         async with asyncio.timeout(DIAL_SECONDS):
             await (await Client.limited(address, f"{_SCOPE}/0/0", Settings())).close()
+
+    try:
+        asyncio.run(dial())
     except TimeoutError:
         return f"no answer within {DIAL_SECONDS:g} s"
     except ExecutionError as error:

@@ -42,8 +42,9 @@ import numpy as np
 import pyarrow as pa
 from pyarrow import types as t
 
+from millrace.engine.arrays import Array, array_of, to_arrow, to_numpy
 from millrace.engine.kernels import combine, hash_parts, mix
-from millrace.engine.relations.keys import Array, codes, is_key_type
+from millrace.engine.relations.keys import codes, is_key_type
 from millrace.errors import ExecutionError
 from millrace.parquet.types import counted
 from millrace.spark.hypercube import Cube
@@ -133,7 +134,7 @@ def _hashes(column: pa.Array) -> Array:
         _, offsets, data = column.buffers()
         places = np.frombuffer(offsets, np.int32)[column.offset : column.offset + len(column) + 1]
         hashed = hash_parts(places, np.empty(0, np.uint8) if data is None else np.frombuffer(data, np.uint8))
-        valid = None if column.null_count == 0 else column.is_valid().to_numpy(zero_copy_only=False)
+        valid = None if column.null_count == 0 else to_numpy(column.is_valid())
     else:
         hashed, valid = codes(column, column.type)
     return hashed if valid is None else np.where(valid, hashed, _NULL)  # where a null is, anything may stand
@@ -181,7 +182,7 @@ class BlockWriter:
             # A null key equals nothing, so its tuple is in no result of a join.
             if base is not None:
                 base = base[valid]
-            batch = batch.filter(pa.array(valid))
+            batch = batch.filter(to_arrow(valid))
         if not batch.num_rows:
             return
         size = batch.nbytes / batch.num_rows
@@ -237,7 +238,7 @@ def _pieces(batch: pa.RecordBatch, base: Array | None) -> Iterator[tuple[int, pa
     if len(starts) == 1:
         yield int(ordered[0]), batch
         return
-    grouped = batch.take(pa.array(order)) if batch.num_columns else batch
+    grouped = batch.take(to_arrow(order)) if batch.num_columns else batch
     for first, last in zip(starts.tolist(), ends.tolist(), strict=True):
         yield int(ordered[first]), grouped.slice(first, last - first)
 
@@ -250,7 +251,7 @@ def block_rows(rows: Sequence[tuple[int, int, pa.Buffer]]) -> pa.RecordBatch:
     data = blocks[0] if len(blocks) == 1 else pa.py_buffer(b"".join(blocks))
     binary = pa.Array.from_buffers(pa.binary(), len(rows), [None, pa.py_buffer(offsets), data])
     return pa.RecordBatch.from_arrays(
-        [pa.array(cells, pa.int32()), pa.array(relations, pa.int32()), binary], schema=BLOCK_SCHEMA
+        [array_of(cells, pa.int32()), array_of(relations, pa.int32()), binary], schema=BLOCK_SCHEMA
     )
 
 

@@ -22,8 +22,8 @@ from functools import cache
 import numpy as np
 import pyarrow as pa
 
+from millrace.engine.arrays import Array
 from millrace.engine.graph import QueryGraph
-from millrace.engine.relations.keys import Array
 
 # More share vectors than this are not tried; a vector takes about 5 µs.
 _SEARCH_LIMIT = 20_000

@@ -15,6 +15,7 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql import SparkSession, functions as sf
 
+from millrace.engine.arrays import array_of
 from millrace.engine.expressions import Call, Column, ColumnRef
 from millrace.engine.policies import default_policy
 from millrace.engine.runs.eddy_run import EddyRun
@@ -182,7 +183,7 @@ def _with_reports(eddy: EddyRun, number: int) -> Iterator[pa.Array]:
 def _with_report(kept: pa.Array, report: str | None) -> pa.Array:
     texts = pa.nulls(len(kept), pa.string())
     if report is not None and len(kept):
-        texts = pa.concat_arrays([texts.slice(1), pa.array([report])])
+        texts = pa.concat_arrays([texts.slice(1), array_of([report], pa.string())])
     return pa.StructArray.from_arrays([kept, texts], names=["keep", "report"])
 
 

@@ -27,6 +27,7 @@ from pyspark.accumulators import Accumulator, AccumulatorParam
 from pyspark.errors import PySparkException
 from pyspark.sql import Observation, SparkSession, functions as sf, types as st
 
+from millrace.engine.arrays import array_of
 from millrace.engine.figures import CellFigures
 from millrace.errors import ExecutionError, MillraceError, MissingExtra
 from millrace.options import Options
@@ -170,7 +171,7 @@ class Sink:
             return
         empty = [_zeros(f.type, len(texts)) for f in schema]
         yield pa.RecordBatch.from_arrays(
-            [*empty, pa.array(texts, pa.string())], names=[*schema.names, REPORT]
+            [*empty, array_of(texts, pa.string())], names=[*schema.names, REPORT]
         )
 
 

@@ -272,9 +272,11 @@ class _Attempt:
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         import pyarrow as pa
 
+        from millrace.engine.arrays import array_of
+
         for _ in batches:
             pass  # Spark wants all to be read
-        yield pa.RecordBatch.from_arrays([pa.array([self.attempt()], pa.string())], ["why"])
+        yield pa.RecordBatch.from_arrays([array_of([self.attempt()], pa.string())], ["why"])
 
 
 def try_in_task(spark: SparkSession, attempt: Callable[[], str | None]) -> str | None:

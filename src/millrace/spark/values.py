@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import pyarrow as pa
 from pyarrow import types as t
 from pyspark.sql import Row, SparkSession
@@ -55,6 +54,8 @@ class SparkValues:
 
     def _series(self, column: pa.Array, *, field: bool = False) -> Any:
         """Return a Series, or a DataFrame for a struct; ``field`` is for a column of such a DataFrame."""
+        import pandas as pd  # here and below, for other kinds of predicates do without
+
         kind = column.type
         if t.is_struct(kind) and not field and not _is_variant(kind):
             parts = zip(kind, column.flatten(), strict=True)
@@ -74,6 +75,8 @@ class SparkValues:
 
     def _element(self, kind: pa.DataType) -> Convert | None:
         """Return what turns a nested value of pandas into Spark's, or None where they are the same."""
+        import pandas as pd
+
         if t.is_timestamp(kind):
             return pd.Timestamp if kind.tz is None else self._moment
         if _is_variant(kind):
@@ -88,6 +91,8 @@ class SparkValues:
         return None
 
     def _moment(self, value: Any) -> Any:
+        import pandas as pd
+
         moment = pd.Timestamp(value)
         moment = moment.tz_localize("UTC") if moment.tzinfo is None else moment
         return moment.tz_convert(self.timezone).tz_localize(None)

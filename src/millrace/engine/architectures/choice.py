@@ -6,14 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from millrace.engine.architectures.index_joins import IndexJoins
-from millrace.engine.architectures.stairs import StairState
 from millrace.engine.architectures.stems import SteMs
 from millrace.engine.arrivals.access_methods import AccessMethods
 from millrace.engine.arrivals.arrivals import Arrivals
 from millrace.engine.arrivals.schedule import Schedule
 from millrace.engine.expressions import Call
 from millrace.engine.graph import QueryGraph
-from millrace.engine.migration import MIGRATION_POLICIES, default_migration
 from millrace.engine.policies import default_policy
 from millrace.engine.spec import JoinSpec
 from millrace.engine.state.join_state import JoinState
@@ -93,6 +91,10 @@ def state_of(
     """
     if options.architecture == "stems" or len(spec.relations) == 1:
         return SteMs(spec, graph, schedule, stems, methods, arrivals)
+    # Here, for most tasks keep their state in SteMs.
+    from millrace.engine.architectures.stairs import StairState
+    from millrace.engine.migration import MIGRATION_POLICIES, default_migration
+
     index_joins = IndexJoins.of(spec, graph, methods, clock, options.architecture)
     index_joins.check_leaves()
     migration = None

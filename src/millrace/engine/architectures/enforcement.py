@@ -12,9 +12,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from millrace.engine.arrays import Array
 from millrace.engine.migration.estimate import MOVED, MigrationEstimator
 from millrace.engine.migration.placement import Misplaced, clashing
-from millrace.engine.state.matching import Array
 from millrace.engine.state.stairs import Stairs
 
 _SHARE = 8

@@ -15,6 +15,7 @@ import numpy as np
 from millrace.engine.architectures.enforcement import Enforcement
 from millrace.engine.architectures.index_joins import IndexJoins
 from millrace.engine.architectures.stems import joined
+from millrace.engine.arrays import Array
 from millrace.engine.arrivals.schedule import Schedule
 from millrace.engine.graph import QueryGraph
 from millrace.engine.migration import Change, MigrationPolicy
@@ -26,7 +27,7 @@ from millrace.engine.operator import Estimate, Join, Operator, Step
 from millrace.engine.operators.index_join import IndexJoin
 from millrace.engine.spec import JoinSpec
 from millrace.engine.state.join_state import StateTotals
-from millrace.engine.state.matching import Array, Matching
+from millrace.engine.state.matching import Matching
 from millrace.engine.state.memory import Held, Watch, held_by
 from millrace.engine.state.stair import Segment, StairProbe
 from millrace.engine.state.stairs import Places, Stairs

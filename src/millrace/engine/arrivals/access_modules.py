@@ -21,6 +21,7 @@ from typing import Literal, Protocol, runtime_checkable
 import numpy as np
 import pyarrow as pa
 
+from millrace.engine.arrays import to_arrow
 from millrace.engine.evaluation import widen
 from millrace.engine.relations import KeyColumn, codes, keyed
 from millrace.engine.state.bindings import BindingSet, KeyedRows
@@ -348,4 +349,4 @@ def agreeing(rows: pa.RecordBatch, bindings: pa.RecordBatch, keys: Sequence[KeyC
     keep = asked.contains([coded for coded, _ in both], columns.__getitem__)
     for _, valid in both:
         keep = keep if valid is None else keep & valid
-    return rows if keep.all() else rows.filter(pa.array(keep))
+    return rows if keep.all() else rows.filter(to_arrow(keep))

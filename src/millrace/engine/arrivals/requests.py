@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import pyarrow as pa
 
+from millrace.engine.arrays import to_arrow
 from millrace.engine.arrivals.measured_index import Paced
 from millrace.engine.arrivals.paths import Lookup
 from millrace.engine.graph import QueryGraph
@@ -51,7 +52,7 @@ class Requests:
         if not len(unknown):
             return
         some = [c[unknown] for c in coded]
-        fresh = self.asked(lookup).add(some, lambda k: values(k).take(pa.array(unknown)))
+        fresh = self.asked(lookup).add(some, lambda k: values(k).take(to_arrow(unknown)))
         if fresh.num_rows:
             self.submit(lookup, fresh)
 

@@ -11,8 +11,8 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from millrace.engine.arrays import Array
 from millrace.engine.kernels import Multimap
-from millrace.engine.state.matching import Array
 from millrace.engine.state.stair import Segment
 
 MATCHES = 65_536

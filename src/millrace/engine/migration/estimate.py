@@ -18,10 +18,11 @@ from functools import partial
 
 import numpy as np
 
+from millrace.engine.arrays import Array
 from millrace.engine.migration.counts import counts, sampled
 from millrace.engine.migration.forecast import Forecast
 from millrace.engine.migration.placement import Misplaced
-from millrace.engine.state.matching import Array, Matching, combined
+from millrace.engine.state.matching import Matching, combined
 from millrace.engine.state.stair import STAIR, Segment
 from millrace.engine.state.stairs import Route, Stairs
 from millrace.engine.state.stem import SteM

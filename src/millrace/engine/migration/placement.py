@@ -19,7 +19,7 @@ from itertools import combinations
 
 import numpy as np
 
-from millrace.engine.state.matching import Array
+from millrace.engine.arrays import Array
 from millrace.engine.state.stairs import Places, Route, Stairs
 from millrace.engine.trees import JoinTree
 from millrace.engine.tuples import Signature

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from millrace.engine.arrays import Array, is_true, to_arrow
 from millrace.engine.evaluation import evaluate, widen
 from millrace.engine.expressions import ColumnRef, Exists, LeftJoin, beside, columns_of
 from millrace.engine.figures import StateFigures
@@ -22,8 +22,6 @@ from millrace.engine.operators.selection import columns_by_relation
 from millrace.engine.relations import BATCH_BYTES, KeyColumn, RelationStore, codes, keyed, slices
 from millrace.engine.state.matching import combined
 from millrace.engine.tuples import TupleBatch
-
-Array = np.ndarray[Any, np.dtype[Any]]
 
 
 @dataclass(frozen=True, eq=False)
@@ -153,9 +151,9 @@ class BesideRelation:
         for number, (key, column, own) in enumerate(keys):
             same &= own[left] == self.store.coded(number, right)
             if not key.exact:
-                mine = widen(column.take(pa.array(left)), key.type)
+                mine = widen(column.take(to_arrow(left)), key.type)
                 equal = pc.equal(mine, widen(self.store.gather(key.name, right), key.type))
-                same &= equal.to_numpy(zero_copy_only=False)
+                same &= is_true(equal)
         return same
 
     def _satisfied(self, batch: TupleBatch, left: Array, right: Array) -> Array:
@@ -167,9 +165,7 @@ class BesideRelation:
                 values[ref] = self.store.gather(ref.column, right)
             else:
                 values[ref] = gathered(batch, ref, self._number, left)
-        truth = evaluate(self._condition, values)
-        result: Array = pc.fill_null(truth, False).to_numpy(zero_copy_only=False)
-        return result
+        return is_true(evaluate(self._condition, values))
 
     def figures(self) -> StateFigures:
         """Return what is held."""

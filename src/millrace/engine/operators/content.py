@@ -13,8 +13,9 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from millrace.engine.arrays import Array
 from millrace.engine.operator import Operator, Step
-from millrace.engine.operators.informative import Array, Division, division
+from millrace.engine.operators.informative import Division, division
 from millrace.engine.state.stem import SteM
 from millrace.engine.tuples import Signature, TupleBatch
 

@@ -13,12 +13,10 @@ the predicate is evaluated over the marks.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
 
+from millrace.engine.arrays import Array, is_true, to_arrow
 from millrace.engine.evaluation import evaluate
 from millrace.engine.expressions import (
     And,
@@ -37,8 +35,6 @@ from millrace.engine.operators.selection import Verdict, columns_by_relation
 from millrace.engine.relations import BATCH_BYTES
 from millrace.engine.tuples import TupleBatch
 from millrace.limits.clock import Clock
-
-Array = np.ndarray[Any, np.dtype[Any]]
 
 _PAIRS = 16_384
 """Pairs that are looked at together, at least."""
@@ -136,9 +132,8 @@ class ExistsSelection:
         if isinstance(self._predicate, Truth):
             return truths[self._predicate.operand.ref]
         values = {ref: gathered(batch, ref, self._number) for ref in self._columns}
-        truth = evaluate(self._predicate, values | {ref: pa.array(each) for ref, each in truths.items()})
-        result: Array = pc.fill_null(truth, False).to_numpy(zero_copy_only=False)
-        return result
+        marks = {ref: to_arrow(each) for ref, each in truths.items()}
+        return is_true(evaluate(self._predicate, values | marks))
 
     def remember(self, built: TupleBatch) -> None:
         """Nothing: asking again costs little."""

@@ -10,14 +10,14 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
 
-Array = np.ndarray[Any, np.dtype[Any]]
+from millrace.engine.arrays import Array, scalar, to_numpy
+
 Order = tuple[int, ...]
 """Columns of the counts, that of the join to visit first at the head; ``()`` where none is preferred."""
 
@@ -162,8 +162,8 @@ def _bucketed(values: pa.Array, bounds: Array | pa.Array) -> Array:
     """Return the bucket of each value, ``len(bounds) + 1`` for what has none."""
     last = len(bounds) + 1
     if isinstance(bounds, pa.Array):
-        valued: Array = pc.fill_null(pc.index_in(values, bounds), last).to_numpy(zero_copy_only=False)
-        return valued
+        found = pc.fill_null(pc.index_in(values, bounds), scalar(last, pa.int32()))
+        return to_numpy(found)
     numbers = _numbers(values)
     ranged: Array = np.searchsorted(bounds, numbers, side="right")
     ranged[np.isnan(numbers)] = last
@@ -180,5 +180,4 @@ def _numbers(values: pa.Array) -> Array:
         values = values.cast(pa.int32())
     elif pt.is_timestamp(values.type):
         values = values.cast(pa.int64())
-    numbers: Array = values.cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False)
-    return numbers
+    return to_numpy(pc.fill_null(values.cast(pa.float64(), safe=False), scalar(math.nan, pa.float64())))

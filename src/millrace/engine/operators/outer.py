@@ -8,17 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
+from millrace.engine.arrays import Array
 from millrace.engine.expressions import LeftJoin
 from millrace.engine.operator import Estimate, Probe, Step
 from millrace.engine.operators.beside import BesideRelation, Search
 from millrace.engine.tuples import Signature, TupleBatch
-
-Array = np.ndarray[Any, np.dtype[Any]]
 
 
 @dataclass(eq=False)

@@ -4,20 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from millrace.engine.arrays import Array, is_true
 from millrace.engine.evaluation import evaluate
 from millrace.engine.expressions import ColumnRef, Predicate, columns_of, show
 from millrace.engine.relations import BATCH_BYTES
 from millrace.engine.tuples import TupleBatch
 from millrace.limits.clock import Clock
 from millrace.predicates import RAISED, REJECTED
-
-Array = np.ndarray[Any, np.dtype[Any]]
 
 Verdict = tuple[Array, Array | None]
 """Truth of each tuple (``int8``, as in :class:`millrace.predicates.Outcome`), and what was raised
@@ -89,8 +87,7 @@ class CompiledSelection:
         self.worked += self._clock.now() - began
         if isinstance(truth, pa.Scalar):  # a predicate of constants only
             return np.full(batch.size, bool(truth.as_py()), np.int8)
-        found: Array = pc.fill_null(truth, False).to_numpy(zero_copy_only=False).astype(np.int8)
-        return found
+        return is_true(truth).astype(np.int8)
 
     def remember(self, built: TupleBatch) -> None:
         """Nothing: asking again costs next to nothing."""

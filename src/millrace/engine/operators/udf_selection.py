@@ -12,12 +12,12 @@ which of them are to blame; they are found by halving, among the tuples that are
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 from weakref import WeakKeyDictionary
 
 import numpy as np
 import pyarrow as pa
 
+from millrace.engine.arrays import Array, scalar
 from millrace.engine.expressions import Call, Column, Operand, columns_of, show
 from millrace.engine.operators.selection import Verdict, columns_by_relation
 from millrace.engine.relations import BATCH_BYTES, RelationStore
@@ -25,8 +25,6 @@ from millrace.engine.tuples import TupleBatch
 from millrace.errors import ExecutionError
 from millrace.limits.clock import Clock
 from millrace.predicates import KEPT, RAISED, REJECTED, Caller, Failure
-
-Array = np.ndarray[Any, np.dtype[Any]]
 
 _UNKNOWN = -1
 _SHOWN = 100
@@ -144,7 +142,7 @@ class UdfSelection:
 
     def _values(self, argument: Operand, batch: TupleBatch) -> pa.Array:
         if not isinstance(argument, Column):
-            return pa.repeat(pa.scalar(argument.value, argument.type), batch.size)
+            return pa.repeat(scalar(argument.value, argument.type), batch.size)
         relation = self._number[argument.ref.relation]
         return batch.stores[relation].gather(argument.ref.column, batch.rows[relation])
 

@@ -6,11 +6,9 @@ they came, and put together when somebody asks for rows in another order.
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
-Array = np.ndarray[Any, np.dtype[Any]]
+from millrace.engine.arrays import Array
 
 MOST_ROOM = 1 << 24
 """Estimates may be wrong: no room is made for more rows than this before they are there."""

@@ -9,17 +9,15 @@ equal codes mean equal keys (:func:`is_exact`); strings, binary values and wide 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
+from millrace.engine.arrays import Array, to_numpy
 from millrace.engine.evaluation import widen
 from millrace.engine.graph import QueryGraph
 from millrace.engine.kernels import combine, hash_bytes
 from millrace.errors import UnsupportedType
-
-Array = np.ndarray[Any, np.dtype[Any]]
 
 _NARROW_DECIMAL = 18
 
@@ -66,7 +64,7 @@ def codes(array: pa.Array, kind: pa.DataType) -> tuple[Array, Array | None]:
             "boolean, date or timestamp"
         )
     array = widen(array, kind)
-    valid = None if array.null_count == 0 else array.is_valid().to_numpy(zero_copy_only=False)
+    valid = None if array.null_count == 0 else to_numpy(array.is_valid())
     if pa.types.is_decimal128(kind):
         return _decimal_codes(array), valid
     if pa.types.is_string(kind) or pa.types.is_binary(kind):
@@ -77,19 +75,10 @@ def codes(array: pa.Array, kind: pa.DataType) -> tuple[Array, Array | None]:
         array = array.view(pa.int32())
     elif pa.types.is_timestamp(kind):
         array = array.view(pa.int64())
-    values = _values(array)
+    values = to_numpy(array)
     if pa.types.is_floating(kind):
         return _float_codes(values.astype(np.float64)), valid
     return values.astype(np.int64, copy=False), valid
-
-
-def _values(array: pa.Array) -> Array:
-    """Return a fixed-width array's values without a copy; places of nulls hold anything."""
-    dtype = array.type.to_pandas_dtype()
-    data = array.buffers()[1]
-    if data is None:
-        return np.zeros(len(array), dtype)
-    return np.frombuffer(data, dtype)[array.offset : array.offset + len(array)]
 
 
 def _float_codes(values: Array) -> Array:

@@ -8,18 +8,16 @@ the time, the key codes, lies in contiguous numpy arrays.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from millrace.engine.arrays import Array, is_true, to_arrow, to_numpy
 from millrace.engine.kernels import MAX_ROWS
 from millrace.engine.relations.code_column import CodeColumn
 from millrace.engine.relations.keys import KeyColumn, codes
 from millrace.errors import ExecutionError
-
-Array = np.ndarray[Any, np.dtype[Any]]
 
 _MERGE_BYTES = 1 << 30  # Arrow's strings have 32-bit offsets: never merge chunks beyond this
 
@@ -45,11 +43,11 @@ def keyed(
         equal = coded[a][0] == coded[b][0]
         if not keys[a].exact:
             sides = (pc.cast(batch.column(keys[k].name), keys[k].type) for k in (a, b))
-            equal &= pc.fill_null(pc.equal(*sides), False).to_numpy(zero_copy_only=False)
+            equal &= is_true(pc.equal(*sides))
         mask = equal if mask is None else mask & equal
     if mask is None or mask.all():
         return batch, [c for c, _ in coded]
-    return batch.filter(pa.array(mask)), [c[mask] for c, _ in coded]
+    return batch.filter(to_arrow(mask)), [c[mask] for c, _ in coded]
 
 
 class RelationStore:
@@ -152,7 +150,7 @@ class RelationStore:
             dead, size = self.first - self._starts[0], self._chunks[0].num_rows
             if dead > size - dead:
                 self._payload -= self._weigh(1)
-                self._chunks[0] = self._chunks[0].take(pa.array(np.arange(dead, size)))
+                self._chunks[0] = self._chunks[0].take(to_arrow(np.arange(dead, size)))
                 self._starts[0] = self.first
                 self._payload += self._weigh(1)
         if self.first - self._base > self.held:
@@ -222,16 +220,16 @@ class RelationStore:
         chunk, start = self._chunks[0], self._starts[0]
         if is_run(rows):
             return [chunk.column(place).slice(int(rows[0]) - start, len(rows)) for place in places]
-        indices = pa.array(rows - start if start else rows)
+        indices = to_arrow(rows - start if start else rows)
         return [chunk.column(place).take(indices) for place in places]
 
     def _take(self, places: Sequence[int], rows: Array) -> list[pa.Array]:
         """Return the values of columns by place, of several chunks."""
         order, located = self._locate(rows)
-        parts = [(chunk, pa.array(at)) for chunk, at in located]
+        parts = [(chunk, to_arrow(at)) for chunk, at in located]
         inverse = np.empty(len(order), np.int64)
         inverse[order] = np.arange(len(order))
-        back = pa.array(inverse)
+        back = to_arrow(inverse)
         return [
             pa.concat_arrays([chunk.column(place).take(indices) for chunk, indices in parts]).take(back)
             for place in places
@@ -333,7 +331,7 @@ def _sizes(column: pa.Array, low: Array, high: Array) -> Array:
         found: Array = ends[high].astype(np.int64) - ends[low]
         return found
     if pa.types.is_list(kind) or pa.types.is_map(kind):
-        ends = column.offsets.to_numpy()
+        ends = to_numpy(column.offsets)
         return 4 * counts + _sizes(column.values, ends[low], ends[high])
     if pa.types.is_struct(kind):
         return sum((_sizes(column.field(n), low, high) for n in range(kind.num_fields)), 0 * counts)

@@ -8,6 +8,7 @@ from typing import Any, Protocol
 import numpy as np
 import pyarrow as pa
 
+from millrace.engine.arrays import array_of, to_arrow
 from millrace.engine.relations import BATCH_BYTES, RelationStore
 from millrace.engine.spec import JoinSpec
 from millrace.engine.tuples import TupleBatch
@@ -63,7 +64,7 @@ class Mask:
     def rest(self) -> Iterator[pa.Array]:
         """Yield the masks of the batches that have arrived, boolean without nulls."""
         for kept in self._kept.values():
-            yield pa.array(kept)
+            yield to_arrow(kept)
         self._kept.clear()
 
     def idle(self) -> Iterator[pa.Array]:
@@ -149,7 +150,7 @@ class Output:
     def finish(self) -> Iterator[pa.RecordBatch]:
         """Yield what is left, and the count of a block that is only counted."""
         if self._spec.count_only:
-            yield pa.RecordBatch.from_arrays([pa.array([self.counted], pa.int64())], schema=self._schema)
+            yield pa.RecordBatch.from_arrays([array_of([self.counted], pa.int64())], schema=self._schema)
         else:
             yield from self._flush()
 

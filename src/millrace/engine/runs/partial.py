@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 import pyarrow as pa
 
+from millrace.engine.arrays import array_of
 from millrace.engine.expressions import Call
 from millrace.engine.graph import QueryGraph, members
 from millrace.engine.operators.select import Selecting
@@ -103,7 +104,7 @@ def collected(spec: JoinSpec, batches: Iterator[TupleBatch]) -> Iterator[pa.Reco
     """Yield partial results as record batches; of a block that is only counted, their number."""
     if spec.count_only:
         count = sum(batch.size for batch in batches)
-        yield pa.RecordBatch.from_arrays([pa.array([count], pa.int64())], schema=partial_schema(spec))
+        yield pa.RecordBatch.from_arrays([array_of([count], pa.int64())], schema=partial_schema(spec))
         return
     columns = columns_by_relation((column.source for column in spec.output), spec.aliases)
     for batch in batches:

@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from millrace.engine.arrays import is_true
 from millrace.engine.evaluation import evaluate
 from millrace.engine.expressions import Call, ColumnRef, Predicate, columns_of, show
 from millrace.engine.spec import JoinSpec
@@ -38,8 +38,7 @@ class _Wish:
         store, rows = batch.stores[self.relation], batch.rows[self.relation]
         truth = evaluate(self.predicate, {ref: store.gather(ref.column, rows) for ref in self.columns})
         assert isinstance(truth, pa.Array), "the predicate reads a column"
-        found: np.ndarray[Any, np.dtype[np.bool_]] = pc.fill_null(truth, False).to_numpy(zero_copy_only=False)
-        return found
+        return is_true(truth)
 
 
 class Preference:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pyarrow as pa
 
+from millrace.engine.arrays import to_arrow, to_numpy
 from millrace.engine.relations import KeyColumn, codes
 from millrace.engine.spill.folder import Stored
 
@@ -121,7 +122,7 @@ def selected(chunk: Chunk, batch: pa.RecordBatch, keys: Sequence[KeyColumn]) -> 
         coded = codes(batch.column(key.name), key.type)[0]
         inside = (coded >= chunk.range.low) & (coded < chunk.range.high)
         if not inside.all():
-            batch = batch.filter(pa.array(inside))
+            batch = batch.filter(to_arrow(inside))
     return batch
 
 
@@ -132,8 +133,8 @@ def without_duplicates(batch: pa.RecordBatch, keys: Sequence[KeyColumn]) -> pa.R
     exact = [
         codes(batch.column(key.name), key.type)[0]
         if key.exact
-        else batch.column(key.name).dictionary_encode().indices.to_numpy()
+        else to_numpy(batch.column(key.name).dictionary_encode().indices)
         for key in keys
     ]
     _, first = np.unique(np.stack(exact, axis=1), axis=0, return_index=True)
-    return batch if len(first) == batch.num_rows else batch.take(pa.array(np.sort(first)))
+    return batch if len(first) == batch.num_rows else batch.take(to_arrow(np.sort(first)))

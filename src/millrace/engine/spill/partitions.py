@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
+from millrace.engine.arrays import Array, to_arrow
 from millrace.engine.kernels import mix
 from millrace.engine.relations import codes
 from millrace.engine.spill.chunks import Chunk, Extent, total
@@ -21,7 +21,6 @@ from millrace.engine.spill.folder import SpillWriter
 from millrace.engine.spill.residency import Probed, to_keep
 from millrace.engine.spill.work import Setting, Work
 
-Array = np.ndarray[Any, np.dtype[Any]]
 Place = tuple[int, int | None]
 """A relation's number and its partition's; None for all partitions."""
 
@@ -102,7 +101,7 @@ class Partitions:
         if self._covers(relation):
             numbers = self._numbers(relation, batch)
             bounds = np.searchsorted(np.sort(numbers), np.arange(self._count + 1))
-            batch = batch.take(pa.array(np.argsort(numbers, kind="stable")))
+            batch = batch.take(to_arrow(np.argsort(numbers, kind="stable")))
             for number in range(self._count):
                 low, high = int(bounds[number]), int(bounds[number + 1])
                 if high > low:
@@ -200,9 +199,9 @@ class Partitions:
                 continue
             numbers = self._numbers(relation, batch)
             if (away := there[numbers]).any():
-                self.add(relation, batch.filter(pa.array(away)))
+                self.add(relation, batch.filter(to_arrow(away)))
             if (near := here[numbers]).any():
-                yield batch.filter(pa.array(near))
+                yield batch.filter(to_arrow(near))
         self.finish()
 
     def parts(self) -> list[dict[int, list[Chunk]]]:

@@ -97,7 +97,7 @@ def _widen(ends: Ends | None, column: pa.Array) -> Ends | None:
 
     None where there is none, or the type has no order.
     """
-    before = [] if ends is None else [pa.array(ends, column.type)]
+    before = [pa.repeat(end, 1) for end in ends or ()]
     try:
         found = pc.min_max(pa.chunked_array([*before, column]))
     except pa.ArrowException:

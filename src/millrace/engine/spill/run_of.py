@@ -10,7 +10,6 @@ import pyarrow as pa
 from millrace.engine.runs import run_of as in_memory
 from millrace.engine.runs.block_run import Given, Run
 from millrace.engine.spec import JoinSpec
-from millrace.engine.spill.spilling import SpillingEddy
 from millrace.engine.statistics import WarmStart
 from millrace.errors import InputError
 from millrace.options import Options
@@ -64,6 +63,8 @@ def run_of(
             "the two: under a budget sources are read, and memory is watched, by the way of spilling"
         )
     if spills:
+        from millrace.engine.spill.spilling import SpillingEddy  # what tasks without a budget do not need
+
         return SpillingEddy(
             spec,
             sources,

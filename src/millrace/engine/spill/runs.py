@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from millrace.engine.arrays import to_arrow
 from millrace.engine.relations import codes
 from millrace.engine.spill.chunks import Chunk, KeyRange
 from millrace.engine.spill.work import Setting, Work
@@ -65,7 +66,7 @@ class Runs:
         self._pending, self._waiting = [], 0
         if setting.covers(self._attribute, relation):
             order = np.argsort(self._codes(relation, batch), kind="stable")
-            batch = batch.take(pa.array(order))
+            batch = batch.take(to_arrow(order))
             del order
         writer = setting.folder.writer(relation, batch.schema)
         pieces = -(-int(batch.nbytes) // max(1, setting.budget.buffer // 24)) or 1

@@ -10,6 +10,7 @@ from typing import Any
 import pyarrow as pa
 
 from millrace.engine.architectures.choice import settled
+from millrace.engine.arrays import array_of
 from millrace.engine.arrivals.key_ranges import KeyRanges
 from millrace.engine.arrivals.schedule import Schedule
 from millrace.engine.expressions import Call
@@ -262,7 +263,7 @@ class SpillingEddy:
         if self._output is not None:
             yield from self._output.finish()
         elif self._spec.count_only:
-            count = pa.array([self.tally.results], pa.int64())
+            count = array_of([self.tally.results], pa.int64())
             yield pa.RecordBatch.from_arrays([count], schema=self._spec.output_schema)
 
 

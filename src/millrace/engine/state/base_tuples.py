@@ -16,6 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from millrace.engine.arrays import Array, is_true, to_arrow, to_numpy
 from millrace.engine.kernels import Multimap
 from millrace.engine.relations import KeyColumn, KeyLayout, RelationStore, codes
 from millrace.engine.state.bindings import BindingSet
@@ -23,7 +24,6 @@ from millrace.engine.state.duplicates import Duplicates
 from millrace.engine.state.matching import combined
 from millrace.engine.state.ordered import OrderedIndex, places
 
-Array = np.ndarray[Any, np.dtype[Any]]
 Keys = tuple[int, ...]
 
 
@@ -92,7 +92,7 @@ class BaseTuples:
         roles = self._roles_of(batch, coded)
         if roles.all():
             return batch, coded
-        return batch.filter(pa.array(roles != 0)), [c[roles != 0] for c in coded]
+        return batch.filter(to_arrow(roles != 0)), [c[roles != 0] for c in coded]
 
     def append(self, chunk: pa.RecordBatch, coded: list[Array], stamp: int | None) -> Array:
         """Append rows that are not duplicates, and return their positions in ``chunk``.
@@ -106,7 +106,7 @@ class BaseTuples:
         if self._duplicates is not None:
             positions = self._duplicates.fresh(chunk, self.store)
             if len(positions) < chunk.num_rows:
-                chunk, coded = chunk.take(pa.array(positions)), [c[positions] for c in coded]
+                chunk, coded = chunk.take(to_arrow(positions)), [c[positions] for c in coded]
         first = self.store.rows
         self.store.append(chunk, coded)
         for keys, index in self._indexes.items():
@@ -198,12 +198,12 @@ class BaseTuples:
             fits = np.ones(chunk.num_rows, np.bool_)
             timed = () if layout.time is None else (layout.time,)
             for key in {*layout.of_class.values(), *(k for pair in layout.same for k in pair), *timed}:
-                fits &= chunk.column(keys[key].name).is_valid().to_numpy(zero_copy_only=False)
+                fits &= to_numpy(chunk.column(keys[key].name).is_valid())
             for a, b in layout.same:
                 fits &= coded[a] == coded[b]
                 if not keys[a].exact:
                     sides: list[Any] = [pc.cast(chunk.column(keys[k].name), keys[k].type) for k in (a, b)]
-                    fits &= pc.fill_null(pc.equal(*sides), False).to_numpy(zero_copy_only=False)
+                    fits &= is_true(pc.equal(*sides))
             found |= fits.astype(np.uint64) << np.uint64(role)
         return found
 

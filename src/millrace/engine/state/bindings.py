@@ -9,19 +9,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import cache
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from millrace.engine.arrays import Array, is_true, scalar, to_arrow, to_numpy
 from millrace.engine.evaluation import widen
 from millrace.engine.kernels import Multimap
 from millrace.engine.relations import KeyColumn, RelationStore
 from millrace.engine.state.matching import Classes, Matching, combined
 from millrace.engine.tuples import TupleBatch
 
-Array = np.ndarray[Any, np.dtype[Any]]
 Values = Callable[[int], pa.Array]
 """Returns the values of key number ``k`` for all tuples, in the key's type."""
 
@@ -62,8 +61,8 @@ class KeyedRows:
                 keep &= coded[k][left] == self.store.coded(k, right)
                 if not key.exact:
                     theirs = pc.cast(self.store.gather(key.name, right), key.type)
-                    equal = pc.equal(values(k).take(pa.array(left)), theirs)
-                    keep &= pc.fill_null(equal, False).to_numpy(zero_copy_only=False)
+                    equal = pc.equal(values(k).take(to_arrow(left)), theirs)
+                    keep &= is_true(equal)
             lefts.append(left[keep])
             rights.append(right[keep])
         return np.concatenate(lefts), np.concatenate(rights)
@@ -110,15 +109,15 @@ class BindingSet:
     def add(self, coded: Sequence[Array], values: Values) -> pa.RecordBatch:
         """Add bindings; return those that were not in the set, each once, as a batch of ``schema``."""
         exact = [
-            c if key.exact else values(k).dictionary_encode().indices.to_numpy()
+            c if key.exact else to_numpy(values(k).dictionary_encode().indices)
             for k, (key, c) in enumerate(zip(self.keys, coded, strict=True))
         ]
         _, first = np.unique(np.stack(exact, axis=1), axis=0, return_index=True)
         first.sort()
-        known = self.contains([c[first] for c in coded], lambda k: values(k).take(pa.array(first)))
+        known = self.contains([c[first] for c in coded], lambda k: values(k).take(to_arrow(first)))
         fresh = first[~known]
         rows = pa.RecordBatch.from_arrays(
-            [values(k).take(pa.array(fresh)) for k in range(len(self.keys))], schema=self.schema
+            [values(k).take(to_arrow(fresh)) for k in range(len(self.keys))], schema=self.schema
         )
         if len(fresh):
             self._rows.append(rows, [c[fresh] for c in coded])
@@ -138,6 +137,6 @@ def bound(matching: Matching, batch: TupleBatch, classes: Classes) -> tuple[list
         relation, number = members[place]
         key = matching.layouts[relation].keys[number]
         column = widen(batch.stores[relation].gather(key.name, batch.rows[relation]), key.type)
-        return pc.add(column, pa.scalar(0, key.type)) if pa.types.is_floating(key.type) else column
+        return pc.add(column, scalar(0.0, key.type)) if pa.types.is_floating(key.type) else column
 
     return coded, values

@@ -7,18 +7,16 @@ nulls, NaN to NaN, and -0.0 to 0.0.
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from millrace.engine.arrays import Array, is_true, scalar, to_numpy
 from millrace.engine.kernels import Multimap
 from millrace.engine.relations import RelationStore, codes, is_exact, is_key_type
 from millrace.engine.state.matching import combined
 from millrace.errors import UnsupportedType
 
-Array = np.ndarray[Any, np.dtype[Any]]
 _NULL = np.int64(0x6E756C6C)
 _STEP = 65_536
 
@@ -94,7 +92,8 @@ def _ids(chunk: pa.RecordBatch) -> Array:
         column = chunk.column(field.name)
         coded, valid = codes(column, field.type)
         if not is_exact(field.type):
-            coded = pc.fill_null(column.dictionary_encode().indices, -1).to_numpy().astype(np.int64)
+            numbers = column.dictionary_encode().indices
+            coded = to_numpy(pc.fill_null(numbers, scalar(-1, numbers.type))).astype(np.int64)
         valid = np.ones(len(coded), np.bool_) if valid is None else valid
         columns += [np.where(valid, coded, 0), valid.astype(np.int64)]
     return np.stack(columns, axis=1)
@@ -107,8 +106,8 @@ def _identical(schema: pa.Schema, one: RelationStore, a: Array, other: RelationS
         if is_exact(field.type):
             equal = _known(x, field.type) == _known(y, field.type)
         else:
-            equal = pc.fill_null(pc.equal(x, y), False).to_numpy(zero_copy_only=False)
-        both = pc.and_(pc.is_null(x), pc.is_null(y)).to_numpy(zero_copy_only=False)
-        some = pc.or_(pc.is_null(x), pc.is_null(y)).to_numpy(zero_copy_only=False)
+            equal = is_true(pc.equal(x, y))
+        both = to_numpy(pc.and_(pc.is_null(x), pc.is_null(y)))
+        some = to_numpy(pc.or_(pc.is_null(x), pc.is_null(y)))
         keep &= np.where(some, both, equal)
     return keep

@@ -4,18 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
-import numpy as np
 import pyarrow as pa
 
+from millrace.engine.arrays import Array
 from millrace.engine.expressions import Column, Compare
 from millrace.engine.spec import JoinSpec
 from millrace.engine.state.base_tuples import BaseTuples
 from millrace.engine.state.ordered import Ranges, is_ordered, places
 from millrace.engine.tuples import TupleBatch
-
-Array = np.ndarray[Any, np.dtype[Any]]
 
 _TURNED = {"<": ">", "<=": ">=", ">": "<", ">=": "<="}
 

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
-import numpy as np
 import pyarrow.compute as pc
 
+from millrace.engine.arrays import Array, is_true
 from millrace.engine.graph import QueryGraph
 from millrace.engine.kernels import combine
 from millrace.engine.relations import BATCH_BYTES, KeyLayout, RelationStore, slices
 from millrace.engine.state.windows import Windows
 
-Array = np.ndarray[Any, np.dtype[Any]]
 Classes = tuple[int, ...]
 Tuples = tuple[Mapping[int, RelationStore], Mapping[int, Array]]
 """Per spanned relation, the store and the row numbers in it."""
@@ -82,7 +80,7 @@ class Matching:
                 for part in slices(widths, len(equal), BATCH_BYTES):
                     x = pc.cast(one[0][a].gather(key.name, rows_a[part]), key.type)
                     y = pc.cast(other[0][b].gather(name, rows_b[part]), key.type)
-                    equal[part] &= pc.fill_null(pc.equal(x, y), False).to_numpy(zero_copy_only=False)
+                    equal[part] &= is_true(pc.equal(x, y))
             keep = equal if keep is None else keep & equal
         assert keep is not None, "at least one class is to be verified"
         return keep

@@ -15,14 +15,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
+from millrace.engine.arrays import Array
 from millrace.engine.relations import codes, is_exact, is_key_type
-
-Array = np.ndarray[Any, np.dtype[Any]]
 
 
 class Pairs:

@@ -11,10 +11,11 @@ from typing import Any
 
 import numpy as np
 
+from millrace.engine.arrays import Array
 from millrace.engine.graph import members
 from millrace.engine.kernels import Multimap
 from millrace.engine.relations import MOST_ROOM, RelationStore
-from millrace.engine.state.matching import Array, combined
+from millrace.engine.state.matching import combined
 from millrace.engine.tuples import Signature, TupleBatch
 
 _LEAST = 1024

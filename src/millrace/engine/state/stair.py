@@ -18,10 +18,11 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from millrace.engine.arrays import Array
 from millrace.engine.figures import StateFigures
 from millrace.engine.kernels import Walk
 from millrace.engine.relations import RelationStore
-from millrace.engine.state.matching import Array, Classes, Matching
+from millrace.engine.state.matching import Classes, Matching
 from millrace.engine.state.ordered import Product
 from millrace.engine.state.segment import Segment, grouped
 from millrace.engine.tuples import Signature, TupleBatch

@@ -33,11 +33,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
 
+from millrace.engine.arrays import Array
 from millrace.engine.graph import QueryGraph
 from millrace.engine.relations import RelationStore
 from millrace.engine.spec import JoinSpec
 from millrace.engine.state.binary_join import BinaryJoin
-from millrace.engine.state.matching import Array, Matching
+from millrace.engine.state.matching import Matching
 from millrace.engine.state.stair import STAIR, StairProbe, distinct
 from millrace.engine.state.stem import SteM
 from millrace.engine.trees import Edge, JoinTree, edge_names

@@ -24,11 +24,11 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
+from millrace.engine.arrays import Array, to_arrow, to_numpy
 from millrace.engine.figures import StateFigures
 from millrace.engine.graph import QueryGraph
 from millrace.engine.kernels import Multimap, Walk
@@ -42,7 +42,6 @@ from millrace.engine.state.ordered import Product, Ranges
 from millrace.engine.tuples import Signature, TupleBatch, singleton
 from millrace.errors import InputError
 
-Array = np.ndarray[Any, np.dtype[Any]]
 _ANY = Signature(0)
 _SAMPLE = 1024
 
@@ -181,7 +180,7 @@ class SteM:
         coded = [source.coded(k, rows) for k in range(len(self.layout.keys))]
         if self._spec.distinct and len(self.roles) == 1:
             fresh = self._fresh(chunk, coded)
-            chunk, coded = chunk.take(pa.array(fresh)), [c[fresh] for c in coded]
+            chunk, coded = chunk.take(to_arrow(fresh)), [c[fresh] for c in coded]
             batch = batch.take(fresh)
         first = self.rows
         kept = self.base.append(chunk, coded, stamp)
@@ -395,7 +394,7 @@ class SteM:
         if not keys:  # tuples without a column are all equal
             return np.arange(min(1, chunk.num_rows) if not self.rows else 0)
         exact = [
-            c if k.exact else chunk.column(k.name).dictionary_encode().indices.to_numpy()
+            c if k.exact else to_numpy(chunk.column(k.name).dictionary_encode().indices)
             for k, c in zip(keys, coded, strict=True)
         ]
         _, first = np.unique(np.stack(exact, axis=1), axis=0, return_index=True)

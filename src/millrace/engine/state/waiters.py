@@ -7,18 +7,16 @@ there. It concerns the probers that bind the same values, and no others are look
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Any
 
 import numpy as np
 
+from millrace.engine.arrays import Array
 from millrace.engine.kernels import Multimap
 from millrace.engine.relations import CodeColumn
 from millrace.engine.state.bindings import BindingSet
 from millrace.engine.state.matching import Classes
 from millrace.engine.state.stem import SteM
 from millrace.engine.tuples import TupleBatch
-
-Array = np.ndarray[Any, np.dtype[Any]]
 
 _STEP = 65_536
 

@@ -13,15 +13,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import reduce
-from typing import Any
 
 import numpy as np
 
+from millrace.engine.arrays import Array
 from millrace.engine.graph import QueryGraph
 from millrace.engine.relations import KeyLayout, RelationStore
 from millrace.engine.tuples import TupleBatch
 
-Array = np.ndarray[Any, np.dtype[Any]]
 Tuples = tuple[Mapping[int, RelationStore], Mapping[int, Array]]
 NEVER = int(np.iinfo(np.int64).max)
 """When a tuple expires that has no windowed component."""

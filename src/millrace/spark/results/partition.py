@@ -21,6 +21,7 @@ from io import FileIO
 import pyarrow as pa
 import pyarrow.types as pt
 
+from millrace.engine.arrays import array_of
 from millrace.errors import ExecutionError
 from millrace.limits.chunk import digest
 
@@ -113,7 +114,7 @@ class Partition:
             self._count()
         batch = unpacked(payload)
         new = self._new(self._sent.setdefault(attempt, Counter()), row_keys(batch))
-        return batch.take(pa.array(new, pa.int64())) if new else None
+        return batch.take(array_of(new, pa.int64())) if new else None
 
     def commit(self, attempt: int) -> None:
         """Note that an attempt has sent all its rows.

@@ -15,8 +15,6 @@ from millrace.sql.plan import BlockPlan, Direct, Plan
 from millrace.sql.session.asking import Frames
 from millrace.sql.session.functions import Functions
 from millrace.sql.syntax.edits import unescape
-from millrace.streams.lookups import continuous_with_lookups
-from millrace.streams.plan import continuous
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -94,8 +92,12 @@ def build(plan: Plan, frames: Frames, functions: Functions, options: Options) ->
         if block.times is None:
             run = execute(frames.spark, block, options)
         elif any(isinstance(rows, LookupInput) for rows in block.inputs.values()):
+            from millrace.streams.lookups import continuous_with_lookups  # here, for few queries have streams
+
             run = continuous_with_lookups(frames.spark, block, block.times, options)
         else:
+            from millrace.streams.plan import continuous
+
             run = continuous(frames.spark, block, block.times, options)
         frames.put(block.name, run.frame, unshared=True)
         taken.append(PlannedBlock(block, run))

@@ -16,7 +16,6 @@ from pyspark.sql import SparkSession
 from millrace.errors import PredicateError, QueryError
 from millrace.options import Options
 from millrace.spark.mask import Mask, Slot
-from millrace.spark.plain import certain, plain_function
 from millrace.spark.predicates import Predicate, check_sendable
 from millrace.spark.session import facts_of, is_connect
 
@@ -97,6 +96,8 @@ class Functions:
         if (id(owner), predicate.name) in registered:
             return registered[id(owner), predicate.name][1]
         check_sendable(spec)
+        from millrace.spark.plain import certain, plain_function  # here, for it loads pandas
+
         name = f"{_RESERVED}_{next(_numbers)}_{predicate.name}"
         if spec.kind == "async":
             self.masks[key] = Mask.of(self._spark, [Slot(certain(spec))], self._options)

@@ -1,0 +1,86 @@
+"""What a Python worker does not load for a join: every module costs each of them time and memory."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import subprocess
+import sys
+from datetime import date
+from decimal import Decimal
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from millrace.engine.expressions import Column, ColumnRef, Compare, InList, Literal, Predicate
+from millrace.engine.spec import Equality, JoinSpec, OutputColumn, RelationSpec
+from millrace.options import Options
+from millrace.parquet.parquet import open_table, splits
+from millrace.spark.coordinator import Limits
+from millrace.spark.exchange import Cut
+from millrace.spark.hypercube import Axis, Cube
+from millrace.spark.reports import Sink
+from millrace.spark.task_inputs import Scan
+from millrace.spark.tasks import EddyTask, ScanTask
+
+NOT_LOADED = [
+    *("aiohttp", "asyncio", "concurrent.futures", "cryptography", "httpx", "msgspec", "pandas", "rich"),
+    *("sqlalchemy", "sqlglot", "tenacity", "typer"),
+    *("millrace.api", "millrace.cli", "millrace.lookups", "millrace.streams"),
+    *("millrace.engine.spill.spilling", "millrace.engine.architectures.stairs"),
+]
+
+WORKER = """
+import pickle, sys
+import pyspark.worker
+tasks, numbers = pickle.load(open(sys.argv[1], "rb"))
+made = [sum(batch.num_rows for batch in task(iter([numbers]))) for task in tasks]
+print(made, [name for name in sys.argv[2:] if name in sys.modules])
+"""
+
+
+def compare(op: str, column: str, value: object, kind: pa.DataType) -> Predicate:
+    relation, _, name = column.partition(".")
+    return Compare(op, Column(ColumnRef(relation, name)), Literal(value, kind), kind)
+
+
+def test_a_join_loads_what_it_needs(tmp_path):
+    """The tasks of a join with filters and an exchange load no library that only other queries need."""
+    day, price = pa.date32(), pa.decimal128(9, 2)
+    orders = {
+        "day": pa.array([date(2024, 1, n) for n in (1, 2, 3)], day),
+        "price": pa.array(map(Decimal, ("1.10", "2.20", "3.30")), price),
+        "customer": pa.array(["a", None, "b"]),
+    }
+    customers = {"name": pa.array(["a", "b", "c"]), "nation": pa.array([1, 2, 3], pa.int32())}
+    filters = {
+        "o": (compare(">", "o.day", date(2023, 1, 1), day), compare("<", "o.price", Decimal("9.00"), price)),
+        "c": (InList(Column(ColumnRef("c", "nation")), (1, 2), pa.int32()),),
+    }
+    scans, cut = {}, Cut(0, Cube((Axis(2, pa.string(), ((0, "customer"), (1, "name"))),)), 1024)
+    for alias, columns in {"o": orders, "c": customers}.items():
+        path = str(tmp_path / f"{alias}.parquet")
+        pq.write_table(pa.table(columns), path)
+        table = open_table(path)
+        scans[alias] = Scan.of(table.schema, filters[alias], [splits(table, filters[alias])])
+    join = JoinSpec(
+        tuple(RelationSpec(alias, scan.schema, rows=3) for alias, scan in scans.items()),
+        (Equality(ColumnRef("o", "customer"), ColumnRef("c", "name"), pa.string()),),
+        output=(OutputColumn("day", ColumnRef("o", "day")), OutputColumn("nation", ColumnRef("c", "nation"))),
+    )
+    sink = Sink("run", None, hidden=True)
+    tasks = (
+        EddyTask(join, Options(), None, scans, None, False, Limits("run"), None, None, sink),
+        ScanTask({"o": (scans["o"], cut)}, 4096, sink),
+    )
+    sent = tmp_path / "tasks"
+    sent.write_bytes(pickle.dumps((tasks, pa.record_batch({"id": pa.array([0])}))))
+    done = subprocess.run(
+        [sys.executable, "-c", WORKER, str(sent), *NOT_LOADED],
+        env={**os.environ, "NUMBA_DISABLE_JIT": "1"},  # the rows are few
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    rows = "[3, 3]"  # two rows and one of figures; one block or two and one of figures
+    assert (done.stdout.strip(), done.returncode) == (f"{rows} []", 0), done.stderr
