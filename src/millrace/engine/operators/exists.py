@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 import numpy as np
+import pyarrow as pa
 
 from millrace.engine.arrays import Array, is_true, to_arrow
 from millrace.engine.evaluation import evaluate
