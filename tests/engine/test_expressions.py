@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import datetime as dt
-import functools
 import itertools
 import math
-import operator
 import random
+from collections.abc import Sequence
 from decimal import Decimal
 from typing import Any
 
@@ -98,36 +97,40 @@ def literal(name: str, draw: random.Random, nulls: float = 0.1) -> Literal:
     return Literal(None if draw.random() < nulls else draw.choice(values), kind)
 
 
-def leaf(draw: random.Random) -> Predicate:
-    name = draw.choice([*VALUES])
+def leaf(draw: random.Random, names: Sequence[str]) -> Predicate:
+    mixed = [pair for pair in MIXED if {*pair[:2]} <= {*names}]
+    name = draw.choice(names)
     kind = VALUES[name][0]
-    left, right, to = draw.choice(MIXED)
     match draw.randrange(7):
         case 0:
-            pair = (column(left), column(right), to)
+            left, right, to = draw.choice(mixed)
+            pair = [column(left), column(right)]
+            draw.shuffle(pair)
+            return Compare(draw.choice(OPERATORS), pair[0], pair[1], to)
         case 1 | 2:
-            pair = (column(name), literal(name, draw), kind)
+            sides: list[Operand] = [column(name), literal(name, draw)]
+            draw.shuffle(sides)
+            return Compare(draw.choice(OPERATORS), sides[0], sides[1], kind)
         case 3:
-            pair = (column(left), literal(right, draw), to)
+            left, right, to = draw.choice(mixed)
+            return Compare(draw.choice(OPERATORS), column(left), literal(right, draw), to)
         case 4:
             values = [literal(name, draw, 0.15).value for _ in range(draw.randint(1, 4))]
             return InList(column(name), tuple(values), kind)
         case 5:
             return IsNull(column(name))
-        case _:
-            texts = Like(column("s"), draw.choice(["a%", "%\n%", "_", "%'%", ""]))
-            return draw.choice([Truth(column("b")), texts])
-    sides: list[Operand] = [*pair[:2]]
-    draw.shuffle(sides)
-    return Compare(draw.choice(OPERATORS), *sides, pair[2])
+    return draw.choice([Truth(column("b")), Like(column("s"), draw.choice(["a%", "%\n%", "_", "%'%", ""]))])
 
 
-def tree(draw: random.Random, depth: int) -> Predicate:
+def tree(draw: random.Random, depth: int, names: Sequence[str] = tuple(VALUES)) -> Predicate:
     if depth == 0 or draw.random() < 0.3:
-        return leaf(draw)
-    node = draw.choice([Not, And, Or])
-    arguments = tuple(tree(draw, depth - 1) for _ in range(1 if node is Not else draw.randint(1, 3)))
-    return node(*arguments) if node is Not else node(arguments)
+        return leaf(draw, names)
+    match draw.randrange(3):
+        case 0:
+            return Not(tree(draw, depth - 1, names))
+        case 1:
+            return And(tuple(tree(draw, depth - 1, names) for _ in range(draw.randint(1, 3))))
+    return Or(tuple(tree(draw, depth - 1, names) for _ in range(draw.randint(1, 3))))
 
 
 def ours(node: Predicate, data: pa.Table) -> list[bool | None]:
@@ -141,19 +144,26 @@ def spark_column(node: Predicate | Operand) -> Any:
     from pyspark.sql import functions as f
     from pyspark.sql.pandas.types import from_arrow_type
 
-    plain = spark_column
+    def constant(value: Any, kind: pa.DataType) -> Any:
+        to = from_arrow_type(kind, prefer_timestamp_ntz=True)
+        if pa.types.is_temporal(kind) and value is not None:
+            value = str(value)
+        return f.lit(value).cast(to)
+
+    def plain(child: Any) -> Any:
+        return spark_column(child)
+
     match node:
         case Column(ref):
             return f.col(ref.column)
         case Literal(value, kind):
-            known = str(value) if pa.types.is_temporal(kind) and value is not None else value
-            return f.lit(known).cast(from_arrow_type(kind, prefer_timestamp_ntz=True))
+            return constant(value, kind)
         case Compare(op, left, right, _):
             a, b = plain(left), plain(right)
             known = {"=": a == b, "<=>": a.eqNullSafe(b), "<>": a != b, "<": a < b, "<=": a <= b, ">": a > b}
             return known.get(op, a >= b)
         case InList(operand, values, kind):
-            return plain(operand).isin(*[plain(Literal(v, kind)) for v in values])
+            return plain(operand).isin(*[constant(v, kind) for v in values])
         case Like(operand, pattern):
             return plain(operand).like(pattern)
         case IsNull(operand):
@@ -162,34 +172,44 @@ def spark_column(node: Predicate | Operand) -> Any:
             return plain(operand)
         case Not(argument):
             return ~plain(argument)
-        case And(arguments):
-            return functools.reduce(operator.and_, map(plain, arguments))
-        case Or(arguments):
-            return functools.reduce(operator.or_, map(plain, arguments))
+        case And(arguments) | Or(arguments):
+            parts = [plain(a) for a in arguments]
+            result = parts[0]
+            for part in parts[1:]:
+                result = result & part if isinstance(node, And) else result | part
+            return result
 
 
-def are_sparks(nodes: list[Predicate], data: pa.Table, spark: Any) -> None:
-    """Check the truth of each predicate for each row, in one Spark job."""
+def sparks(nodes: list[Predicate], data: pa.Table, spark: Any) -> list[list[bool | None]]:
+    """Return the truth of each predicate for each row, in one Spark job."""
     frame = spark.createDataFrame(data).select(*[spark_column(n).alias(f"p{i}") for i, n in enumerate(nodes)])
-    for node, expected in zip(nodes, zip(*frame.collect(), strict=True), strict=True):
-        assert ours(node, data) == list(expected), show(node)
+    return [list(truths) for truths in zip(*frame.collect(), strict=True)]
 
 
 def test_every_leaf_means_what_it_means_in_spark(spark: Any) -> None:
     """Each operator on each pair of types, and each column with each literal, nulls and NaN included."""
-    sides = [(column(left), column(right), to) for left, right, to in MIXED]
-    f64 = pa.float64()
-    sides += [(column("f64"), Literal(v, f64), f64) for v in (math.nan, -0.0, None)]
-    nodes: list[Predicate] = [Compare(op, *each) for each in sides for op in OPERATORS]
-    for name, (kind, values) in VALUES.items():
-        nodes += [InList(column(name), chosen, kind) for chosen in (tuple(values[:2]), (values[0], None))]
-    are_sparks(nodes, table(), spark)
+    nodes: list[Predicate] = [
+        Compare(op, column(left), column(right), to) for left, right, to in MIXED for op in OPERATORS
+    ]
+    nodes += [
+        Compare(op, column("f64"), Literal(v, pa.float64()), pa.float64())
+        for op in OPERATORS
+        for v in (math.nan, -0.0, None)
+    ]
+    nodes += [InList(column(name), tuple(values[:2]), kind) for name, (kind, values) in VALUES.items()]
+    nodes += [InList(column(name), (values[0], None), kind) for name, (kind, values) in VALUES.items()]
+    data = table()
+    for node, expected in zip(nodes, sparks(nodes, data, spark), strict=True):
+        assert ours(node, data) == expected, show(node)
 
 
 def test_trees_of_predicates_mean_what_they_mean_in_spark(spark: Any) -> None:
     """NOT, AND and OR over everything: truth is three-valued all the way up."""
     draw = random.Random(11)
-    are_sparks([tree(draw, 3) for _ in range(150)], table(), spark)
+    nodes = [tree(draw, 3) for _ in range(150)]
+    data = table()
+    for node, expected in zip(nodes, sparks(nodes, data, spark), strict=True):
+        assert ours(node, data) == expected, show(node)
 
 
 def test_like_means_what_it_means_in_spark(spark: Any) -> None:
@@ -202,7 +222,9 @@ def test_like_means_what_it_means_in_spark(spark: Any) -> None:
     texts = ["".join(p) for n in range(3) for p in itertools.product("ab%_\\\n.", repeat=n)]
     texts += ["é", "aé", "a😀a", "(a)", "^a$", "$", "a\\b", "a%b", "a\\\\b", "ba\\", "aaa", None]
     data = pa.table({"s": pa.array(texts)})
-    are_sparks([Like(column("s"), pattern) for pattern in patterns], data, spark)
+    nodes: list[Predicate] = [Like(column("s"), pattern) for pattern in patterns]
+    for node, expected in zip(nodes, sparks(nodes, data, spark), strict=True):
+        assert ours(node, data) == expected, show(node)
 
 
 def test_a_predicate_knows_what_it_reads() -> None:
