@@ -264,7 +264,8 @@ async def test_the_generator_of_a_scan_is_closed(is_left):
         finally:
             ended.append(True)
 
-    session = function(fails, scan=True).open(SCHEMA, (), Secrets())
+    generator = fails()  # so that nothing else closes it
+    session = function(lambda: generator, scan=True).open(SCHEMA, (), Secrets())
     batches = session.scan()
     assert (await anext(batches)).num_rows == 20_000
     if is_left:
