@@ -197,6 +197,14 @@ async def test_calls_that_never_return_are_counted(monkeypatch):
     await ended("function ")
 
 
+def test_a_call_may_return_when_its_event_loop_is_closed():
+    """Nobody wants to know any more, and its thread ends quietly."""
+    end = threading.Event()
+    assert refused(lambda sku: end.wait(20), timeout=0.05).kind == "timeout"
+    end.set()
+    run(ended("function "))
+
+
 async def test_threads_are_used_again_and_end_with_their_owner():
     """As many as calls overlap; idle ones end at once, busy ones when they are done."""
     end, calls = threading.Event(), threads.Threads("test of threads")
@@ -233,12 +241,14 @@ def test_a_call_within_a_time():
         (lambda: iter([[ROW], [ROW]]), 2),
     ],
 )
-def test_scans(fn, count):
-    """All rows, in whatever form they are yielded; test_sources has how they are batched."""
+def test_scans(fn, count, monkeypatch):
+    """All rows, in whatever form they are yielded; what is yielded comes in several batches."""
+    monkeypatch.setattr("millrace.lookups.function.SCAN_ROWS", 2)
     source = function(fn, scan=True)
     source.check(SCHEMA, (), Secrets())
     batches = run(scanned(source, SCHEMA))
     assert sum(batch.num_rows for batch in batches) == count
+    assert len(batches) > 1 or fn not in (generated, generated_later)
     assert all(batch.schema == SCHEMA for batch in batches)
 
 
@@ -254,7 +264,8 @@ async def test_the_generator_of_a_scan_is_closed(is_left):
         finally:
             ended.append(True)
 
-    session = function(fails, scan=True).open(SCHEMA, (), Secrets())
+    generator = fails()  # so that nothing else closes it
+    session = function(lambda: generator, scan=True).open(SCHEMA, (), Secrets())
     batches = session.scan()
     assert (await anext(batches)).num_rows == 20_000
     if is_left:
