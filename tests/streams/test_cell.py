@@ -301,9 +301,10 @@ def test_what_is_late_is_so_in_a_cell_that_was_silent():
     cluster.batch({"a": [(0, 5, 1)]}, watermark=20)
     cluster.batch({}, watermark=30)  # other cells had tuples, and nothing expires in this one
     cluster.batch({"b": [(0, 20, 2), (0, 21, 3)]}, watermark=30)
+    cluster.batch({"b": [(0, 25, 7)]})  # all of it is late
     cluster.batch({"b": [(0, 30, 4), (0, 31, 5), (0, 40, 6)]})
     assert [(each["a"], each["b"]) for each in cluster.results] == [(1, 3), (1, 5), (1, 6)]
-    assert sum(each["late"] for each in cluster.rows) == 2
+    assert sum(each["late"] for each in cluster.rows) == 3
 
 
 TABLE = [(0, 1, 7000), (1, 2, 7001), (1, 3, 7002)]
