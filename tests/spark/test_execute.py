@@ -224,7 +224,8 @@ def test_spark_sends_no_large_result_to_all_executors(spark, tmp_path, placement
     for name in ("a", "b"):
         pq.write_table(pa.table({"k": keys, name: keys}), tmp_path / f"{name}.parquet")
     tables = {name: str(tmp_path / f"{name}.parquet") for name in ("a", "b")}
-    text = "SELECT c.id, x.b FROM c LEFT JOIN (SELECT a.k, b.b FROM a JOIN b ON a.k = b.k) x ON x.k = c.id"
+    block = "(SELECT a.k, b.b FROM a JOIN b ON a.k = b.k)"
+    text = f"SELECT c.id, x.b FROM c LEFT JOIN {block} x ON x.k = c.id AND hash(c.id) IS NOT NULL"
     options = {"take_all": True, "placement": placement}
     with changed(spark, {"spark.sql.autoBroadcastJoinThreshold": "200KB"}):
         many = spark.range(rows * 10)

@@ -156,10 +156,10 @@ def test_a_cell_that_asks_has_every_match(data):
     asked = Exists(last.alias, keys, negated=negated, null_aware=negated and data.draw(hs.booleans()))
     other = data.draw(hs.none() | outer)
     whole = asked if other is None else Or((asked, IsNull(Column(other))))
-    join = replace(spec, relations=tuple(joined), equalities=equalities, beside=(last,))
+    join = replace(spec, relations=tuple(joined), equalities=equalities)
     widens = data.draw(hs.booleans())
     asking = {"outer": (LeftJoin(last.alias, keys),)} if widens else {"residuals": (whole,)}
-    join = replace(join, **asking)
+    join = replace(join, beside=(last,), **asking)
     cube = choose_cube(join, sizes, limit, [False] * len(joined) + [True])
     rows = [[tuple(None if v > 1 else v for v in row) for row in each] for each in rows]
     homes = [

@@ -95,7 +95,7 @@ def test_whatever_spark_runs_reads_through_tasks(spark, server, remote):
     texts = (
         "SELECT day, count(*), sum(amount), max(tags[0]) FROM orders GROUP BY day",
         "SELECT * FROM orders",
-        "SELECT count(*) FROM orders o LEFT JOIN customers c ON o.id = c.id",
+        "SELECT count(*) FROM orders o FULL JOIN customers c ON o.id = c.id",
         "SELECT * FROM orders o JOIN customers c ON o.customer + 1 = c.id AND o.day < '2024-01-02'",
         "SELECT name FROM customers WHERE id IN (SELECT customer FROM orders WHERE amount < 1)",
     )

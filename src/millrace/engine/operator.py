@@ -107,9 +107,14 @@ class Build(Operator):
 
 
 class Probe(Operator):
-    """Looks for matches in a relation's SteM."""
+    """Looks for matches in a relation's SteM, or in a relation beside the join.
+
+    Attributes:
+        done: The done bit that tuples get there; 0 where they get a relation of their span.
+    """
 
     action = "probe"
+    done: int = 0
 
 
 class Join(Operator):

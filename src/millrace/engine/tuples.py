@@ -25,7 +25,8 @@ class Signature:
 
     Attributes:
         span: Bit set of the relations in the tuple.
-        done: Bit set of the residual predicates that it has passed, or that raised for it.
+        done: Bit set of the residual predicates that it has passed, or that raised for it, and of the left
+            joins that have widened it.
         raised: Bit set of those that raised: their exceptions surface only if nothing else rejects
             the tuple.
         built: Whether a singleton has been built into its SteM (or never will be).
@@ -99,8 +100,8 @@ class TupleBatch:
 
     Attributes:
         signature: Common to all tuples.
-        rows: Row numbers per spanned relation, each of shape ``(n,)``.
-        stores: Where those row numbers lead, per spanned relation.
+        rows: Row numbers per spanned relation, and per relation that widened it, each of shape ``(n,)``.
+        stores: Where those row numbers lead.
         stamps: Timestamp of each tuple, that of its last arriving component, shape ``(n,)``; None
             while every tuple is younger than whatever it can probe, so that no check is needed.
         seen: For a prior prober: rows of the SteM that it has been matched with already
@@ -189,7 +190,7 @@ def is_result(signature: Signature, graph: QueryGraph) -> bool:
 
 
 def is_complete(signature: Signature, graph: QueryGraph) -> bool:
-    """Whether tuples of the signature span the query and have met every predicate."""
+    """Whether tuples of the signature span the query and have met every predicate and left join."""
     met = signature.done == (1 << len(graph.residual_spans)) - 1
     return signature.built and signature.span == graph.everything and met
 

@@ -82,10 +82,10 @@ select a.id, v from a, b where above(a.id)
 -- none ; none
 select a.id, b.v from a left join b on a.id = b.id and above(b.k)
 
--- none ; above(a.id) & short(b.s)
+-- a ?b ; short(b.s)
 select * from a left join b on a.id = b.id where above(a.id) and short(b.s)
 
--- a b ; above(c.k)
+-- a b ?c ; above(c.k)
 select w from a join b on a.id = b.id left join c on c.id = a.id where above(c.k) and match(a.k)
 
 -- none ; none

@@ -34,7 +34,7 @@ q11
 -- orders lineitem+
 q12
 
--- none
+-- customer ?orders+
 q13
 
 -- lineitem part+

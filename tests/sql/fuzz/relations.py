@@ -186,9 +186,9 @@ def _chain(g: Gen, count: int, depth: int, used: set[str], *, comma: bool = True
 
 
 def _step(g: Gen, left: From, depth: int, *, comma: bool) -> From:
-    form = g.weigh(comma=32 * comma, join=42, cross=2, using=10, rare=19.5 * g.rare)
+    form = g.weigh(comma=32 * comma, join=42, cross=2, using=10, left=9, rare=13.5 * g.rare)
     if form == "rare":
-        form = g.weigh(left=9, right=2, full=2, semi=2, anti=1.5, natural=3, lateral=3)
+        form = g.weigh(right=2, full=2, semi=2, anti=1.5, natural=3, lateral=3)
     if form == "lateral":
         return _lateral(g, left, lateral(g, left, depth), comma=comma)
     right = (_group if g.chance(0.07) else relation)(g, left.used, depth)

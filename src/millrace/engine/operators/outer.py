@@ -62,7 +62,7 @@ class OuterProbe(Probe):
     ) -> None:
         super().__init__(relation, f"LeftJoin({join.relation})", join.relation)
         self.beside = BesideRelation(join, schema, aliases, self.name, read)
-        self._bit = 1 << number
+        self.done = 1 << number
 
     def estimate(self, signature: Signature, *, alone: bool) -> Estimate:
         """Return the tuples that a key has, at least the one of nulls."""
@@ -91,7 +91,7 @@ class OuterProbe(Probe):
     def _widened(self, work: _Widening, left: Array, right: Array) -> TupleBatch:
         """Return tuples at these positions, with these rows of the relation."""
         batch = work.batch
-        signature = batch.signature.having(done=batch.signature.done | self._bit)
+        signature = batch.signature.having(done=batch.signature.done | self.done)
         if len(left) == batch.size and (left == np.arange(batch.size)).all():
             taken = replace(batch, origin=work.origin)  # exactly one match for each
         else:

@@ -86,6 +86,8 @@ class Trace:
             bit = 1 << operator.target
             if isinstance(operator, Select):
                 signature = signature.having(done=signature.done | bit)
+            elif isinstance(operator, Probe) and operator.done:
+                signature = signature.having(done=signature.done | operator.done)
             elif isinstance(operator, Probe):
                 signature = signature.having(span=signature.span | bit, built=True)
             else:

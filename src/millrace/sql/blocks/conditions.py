@@ -100,7 +100,7 @@ class SplitConjuncts:
         calls: Calls of the caller's predicates that a block could evaluate.
         above: Conjuncts that stay in WHERE.
         used: Conjuncts that a block evaluates.
-        steps: Numbers of the steps, SEMI and ANTI joins, that a block evaluates.
+        steps: Numbers of the steps, SEMI, ANTI and LEFT joins, that a block evaluates.
     """
 
     filters: dict[str, list[Predicate]] = field(default_factory=dict)

@@ -88,7 +88,9 @@ def _add_inputs(graph: JoinGraph) -> bool:
     """Add the relations that a block may take; tell whether there are enough of them for one."""
     context = graph.context
     movable = [(n, step.relation) for n, step in enumerate(graph.steps) if step.movable and step.relation]
-    alone = any(context.lookup(relation) for _, relation in movable) or any(relations_beside(graph))
+    streams = any(context.is_streaming(relation.node) for _, relation in movable)
+    beside = not streams and any(relations_beside(graph))
+    alone = beside or any(context.lookup(relation) for _, relation in movable)
     if len(movable) < 2 and not alone:
         if len(graph.steps) > 1:
             raise Unsupported("no two relations joined by an inner join")

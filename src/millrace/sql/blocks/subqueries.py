@@ -32,10 +32,14 @@ from millrace.engine.expressions import (
     ColumnRef,
     Compare,
     Exists,
+    InList,
+    IsNull,
     LeftJoin,
+    Like,
     Not,
     Or,
     Predicate,
+    Truth,
     and_all,
     beside,
 )
@@ -228,14 +232,14 @@ def _test(node: exp.Expr) -> tuple[exp.Expr, list[exp.Expr] | None] | None:
 
 
 class _Finder:
-    """Finds the semi joins of a block, which has some inputs of a graph."""
+    """Finds the relations beside a block, which has some inputs of a graph."""
 
     def __init__(self, graph: JoinGraph, group: Collection[str]) -> None:
         self._graph = graph
         self._context = graph.context
         self._group = set(group)
         self._only_sets = why_joined_as_sets(graph, group)
-        self._aliases = list(graph.inputs)
+        self._aliases = [*graph.inputs, *graph.outer]
 
     def condition(self, conjunct: Conjunct) -> SemiJoins:
         """Return what a condition with EXISTS and IN among its terms asks."""
@@ -258,10 +262,24 @@ class _Finder:
         self._check_searchable()
         inner, keys = self._joined(step, number)
         split, condition = self._split(inner, keys)
+        join = LeftJoin(inner.alias, split, condition)
+        inner.rows([field.name for field in inner.input.columns])  # whichever of them are read above
+        self._graph.outer[inner.alias] = inner.input
+        if self._rejects_nulls(inner.alias):
+            del self._graph.outer[inner.alias]
+            raise Unsupported("WHERE drops what has no match, so Spark makes an inner join of it")
         self._aliases.append(inner.alias)
         self._group.add(inner.alias)
-        self._graph.outer[inner.alias] = inner.input
-        return OuterJoin(LeftJoin(inner.alias, split, condition), inner.input, inner)
+        return OuterJoin(join, inner.input, inner)
+
+    def _rejects_nulls(self, alias: str) -> bool:
+        """Tell whether a condition of WHERE drops the tuples that have no match in a relation."""
+        translator = Translator(self._context, self._graph.column)
+        nodes = [conjunct.node for conjunct in self._graph.conditions.above]
+        found = [
+            translator.predicate(node) for node in nodes if node is not None and not node.find(exp.Query)
+        ]
+        return any(each is not None and _rejects_nulls(each, alias) for each in found)
 
     def _joined(self, step: JoinStep, number: int = 0) -> tuple[_Relation, list[Compare]]:
         """Return what a step joins, and the keys of its USING."""
@@ -579,6 +597,24 @@ class _Query:
         text = render(statement.span(self._query, "a subquery"))
         prefix = with_prefix(statement, self._query, render)
         return f"{prefix}SELECT * FROM ({text}) AS __t({', '.join(names)})"
+
+
+def _rejects_nulls(predicate: Predicate, relation: str) -> bool:
+    """Tell whether a predicate is never true where all columns of a relation are null, as far as is seen."""
+    match predicate:
+        case Compare("<=>"):
+            return False
+        case Not(IsNull(Column(ref))) | Truth(Column(ref)) | InList(Column(ref)) | Like(Column(ref)):
+            return ref.relation == relation
+        case Compare(_, left, right):
+            return any(isinstance(each, Column) and each.ref.relation == relation for each in (left, right))
+        case Not(Compare() | InList() | Like() | Truth() as denied):
+            return _rejects_nulls(denied, relation)
+        case And(terms):
+            return any(_rejects_nulls(term, relation) for term in terms)
+        case Or(terms):
+            return all(_rejects_nulls(term, relation) for term in terms)
+    return False
 
 
 def _translator(context: PlanContext, lookup: FindColumn, nodes: Iterable[exp.Expr]) -> Translator:

@@ -147,3 +147,15 @@ select x.id, y.f from a x left join (select id, k, s f from b where s is not nul
 
 -- b ?c+|a +subquery
 select id from a where id in (select b.id from b left join c on b.k = c.k where b.id is not null)
+
+-- a ?b +b_
+select a.id, b.v from a left join b on a.k = b.k where exists (select 1 from b where b.id = a.id)
+
+-- a ?b +b_
+select a.id, b.v from a left join b on a.k = b.k where a.k in (select k from b where v > 1)
+
+-- none
+select a.id, b.v from a left join b on a.k = b.k where b.v > 1
+
+-- a b
+select a.id, c.w from a join b on a.id = b.id left join c on c.k = b.k where not c.w like 'q%' or (c.id < 3 and a.k > 0)
