@@ -7,7 +7,7 @@ select a.id, b.v, c.w from a left join c on c.id = a.id join b on a.k = b.k
 -- none
 select a.id, b.v, c.w from a left join c on c.id = a.id join b on c.k = b.k
 
--- a b ?c
+-- a b
 select a.id, b.v, c.w from a left join c on c.id = a.id join b on a.k = b.k and c.k = b.k
 
 -- a b ?c
