@@ -109,7 +109,7 @@ class BesideRelation:
 
     def search(self, batch: TupleBatch) -> Search:
         """Begin to look for the matches of tuples."""
-        columns = [gathered(batch, ref, self._number) for ref in self._outer]
+        columns = [gather(batch, ref, self._number) for ref in self._outer]
         coded = [codes(column, key.type) for column, key in zip(columns, self._keys, strict=True)]
         valid = np.ones(batch.size, np.bool_)
         for _, known in coded:
@@ -164,7 +164,7 @@ class BesideRelation:
             if ref.relation == self._asks.relation:
                 values[ref] = self.store.gather(ref.column, right)
             else:
-                values[ref] = gathered(batch, ref, self._number, left)
+                values[ref] = gather(batch, ref, self._number, left)
         return is_true(evaluate(self._condition, values))
 
     def figures(self) -> StateFigures:
@@ -180,7 +180,7 @@ def _nulls(schema: pa.Schema) -> pa.RecordBatch:
     return rows.cast(schema) if schema.names else rows
 
 
-def gathered(
+def gather(
     batch: TupleBatch, ref: ColumnRef, number: Mapping[str, int], positions: Array | None = None
 ) -> pa.Array:
     """Return a column of the join for every tuple, or for those at some positions."""

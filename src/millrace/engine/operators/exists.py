@@ -31,7 +31,7 @@ from millrace.engine.expressions import (
     exists_in,
     show,
 )
-from millrace.engine.operators.beside import BesideRelation, Search, gathered
+from millrace.engine.operators.beside import BesideRelation, Search, gather
 from millrace.engine.operators.selection import Verdict, columns_by_relation
 from millrace.engine.relations import BATCH_BYTES
 from millrace.engine.tuples import TupleBatch
@@ -132,7 +132,7 @@ class ExistsSelection:
         truths = {_mark(alias): each.truth(batch) for alias, each in self.matches.items()}
         if isinstance(self._predicate, Truth):
             return truths[self._predicate.operand.ref]
-        values = {ref: gathered(batch, ref, self._number) for ref in self._columns}
+        values = {ref: gather(batch, ref, self._number) for ref in self._columns}
         marks = {ref: to_arrow(each) for ref, each in truths.items()}
         return is_true(evaluate(self._predicate, values | marks))
 

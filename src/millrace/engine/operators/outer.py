@@ -16,6 +16,7 @@ from millrace.engine.arrays import Array
 from millrace.engine.expressions import LeftJoin
 from millrace.engine.operator import Estimate, Probe, Step
 from millrace.engine.operators.beside import BesideRelation, Search
+from millrace.engine.relations import is_run
 from millrace.engine.tuples import Signature, TupleBatch
 
 
@@ -92,7 +93,7 @@ class OuterProbe(Probe):
         """Return tuples at these positions, with these rows of the relation."""
         batch = work.batch
         signature = batch.signature.having(done=batch.signature.done | self.done)
-        if len(left) == batch.size and (left == np.arange(batch.size)).all():
+        if len(left) == batch.size and is_run(left):
             taken = replace(batch, origin=work.origin)  # exactly one match for each
         else:
             taken = batch.take(left, origin=work.origin)

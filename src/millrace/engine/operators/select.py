@@ -55,16 +55,16 @@ def selections_of(
     return [made(number, predicate) for number, predicate in enumerate(spec.residuals)]
 
 
-def outer_probes_of(spec: JoinSpec) -> list[OuterProbe]:
-    """Return the operator of each left join."""
+def outer_probes_of(spec: JoinSpec) -> dict[int, OuterProbe]:
+    """Return the operator of each left join, by its number behind the residual predicates."""
     read: dict[str, set[str]] = {join.relation: set() for join in spec.outer}
     refs = [o.source for o in spec.output]
     refs += [ref for node in (*spec.residuals, *spec.outer) for ref in columns_of(node)]
     for ref in refs:
         if ref.relation in read:
             read[ref.relation].add(ref.column)
-    return [
-        OuterProbe(
+    return {
+        number: OuterProbe(
             number,
             spec.visible.index(join.relation),
             join,
@@ -73,7 +73,7 @@ def outer_probes_of(spec: JoinSpec) -> list[OuterProbe]:
             spec.visible,
         )
         for number, join in enumerate(spec.outer, len(spec.residuals))
-    ]
+    }
 
 
 class Selecting:
@@ -87,7 +87,7 @@ class Selecting:
 
     Attributes:
         selects: The operator of each predicate.
-        outer: The operator of each left join.
+        outer: The operator of each left join, by its number.
         profile: All predicates that are ready at once.
         settlement: What gives predicates that raised their last word.
     """
@@ -105,7 +105,7 @@ class Selecting:
         self.outer = outer_probes_of(spec)
         asking = [each for each in selections if isinstance(each, ExistsSelection)]
         self._beside = {alias: found.relation for each in asking for alias, found in each.matches.items()}
-        self._beside |= {each.label: each.beside for each in self.outer}
+        self._beside |= {each.label: each.beside for each in self.outer.values()}
 
     def fill(self, spec: JoinSpec, sources: Mapping[str, Source], clock: Clock) -> None:
         """Read the relations beside the join, which have to be complete before the first tuple comes."""

@@ -6,7 +6,7 @@ verified.
 
 from millrace.engine.relations.code_column import MOST_ROOM, CodeColumn
 from millrace.engine.relations.keys import KeyColumn, KeyLayout, codes, is_exact, is_key_type
-from millrace.engine.relations.store import BATCH_BYTES, RelationStore, keyed, slices
+from millrace.engine.relations.store import BATCH_BYTES, RelationStore, is_run, keyed, slices
 
 __all__ = [
     "BATCH_BYTES",
@@ -18,6 +18,7 @@ __all__ = [
     "codes",
     "is_exact",
     "is_key_type",
+    "is_run",
     "keyed",
     "slices",
 ]

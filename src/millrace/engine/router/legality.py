@@ -13,7 +13,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from millrace.engine.graph import QueryGraph
 from millrace.engine.operator import Build, Operator, Profiling, Select, Settle
@@ -41,7 +41,7 @@ class Legality:
         profile: Profiling,
         settle: Settle,
         joins: Callable[[Signature], Sequence[Operator]],
-        outer: Sequence[Operator] = (),
+        outer: Mapping[int, Operator],
     ) -> None:
         self._graph = graph
         self._builds = builds
@@ -63,7 +63,7 @@ class Legality:
         if is_complete(signature, graph):
             return (self._settle,)
         if signature.span == graph.everything:
-            outer = (self._outer[i - len(self._selects)] for i in ready_outer(signature, graph))
+            outer = (self._outer[i] for i in ready_outer(signature, graph))
             return (*self._ready(signature), *outer)
         legal = self._joins(signature)
         return (*self._ready(signature), *legal) if legal else ()

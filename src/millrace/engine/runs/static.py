@@ -163,8 +163,7 @@ class StaticPlan(BlockRun):
                 select = self._selecting.selects[ready[0]]
                 waiting += self._step(select, batch.signature, batch, fresh=True).batches
             elif outer := ready_outer(batch.signature, self._graph):
-                probe = self._selecting.outer[outer[0] - len(self._selecting.selects)]
-                for widened in self._steps(probe, batch):
+                for widened in self._steps(self._selecting.outer[outer[0]], batch):
                     yield from self._selected(widened)
             elif is_complete(batch.signature, self._graph) and batch.signature.raised:
                 waiting.append(self._selecting.settle(batch))
