@@ -1,0 +1,353 @@
+"""Reads how a DataFrame of classic Spark was made: the one module that looks beyond PySpark's public API.
+
+No public call tells what a DataFrame is made of. Spark's analysed plan does: every operator, every expression
+as Catalyst's own SQL, every column by the number of its attribute. A few calls read all of it, because the
+JVM applies a function to all operators at once. These functions are composed of method handles, for the JVM
+has no class of ours. What is read is data, and only public API runs it.
+
+Columns are called ``__a12`` in expressions, after the number of their attribute: two columns of one name are
+two.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
+
+from pyspark.serializers import CPickleSerializer
+from pyspark.sql import DataFrame
+from pyspark.sql.udf import UserDefinedFunction
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+COLUMN = "__a"
+"""What names of columns begin with; the number of the attribute follows."""
+CALL = "__py"
+"""What names of calls of Python's functions begin with; the number of the call follows."""
+
+_CATALYST = "org.apache.spark.sql.catalyst."
+_EXPRESSION = _CATALYST + "expressions.Expression"
+_ATTRIBUTE = _CATALYST + "expressions.AttributeReference"
+_ALIAS = _CATALYST + "expressions.Alias"
+_NAMED = _CATALYST + "expressions.NamedExpression"
+_NUMBER = _CATALYST + "expressions.ExprId"
+_REPLACED = _CATALYST + "expressions.InheritAnalysisRules"
+_CALL = _CATALYST + "analysis.UnresolvedFunction"
+_PYTHON = _CATALYST + "expressions.PythonUDF"
+_TREE = _CATALYST + "trees.TreeNode"
+_QUERY = _CATALYST + "plans.QueryPlan"
+_LOGICAL = _CATALYST + "plans.logical.LogicalPlan"
+_JOIN = _CATALYST + "plans.logical.Join"
+_JOIN_TYPE = _CATALYST + "plans.JoinType"
+_SEQUENCE, _FUNCTION = "scala.collection.immutable.Seq", "scala.Function1"
+_OBJECT, _STRING = "java.lang.Object", "java.lang.String"
+
+_OPERATOR_END, _ITEM_END, _FIELD_END = "\x1e", "\x1f", "\x1d"
+
+
+@dataclass(frozen=True)
+class Expression:
+    """An expression of an operator.
+
+    Attributes:
+        sql: Catalyst's text, without an alias; columns are called by their numbers.
+        classes: The names of Catalyst's classes in it, from the root on, left to right.
+        is_deterministic: Whether it is the same at each evaluation.
+    """
+
+    sql: str
+    classes: tuple[str, ...]
+    is_deterministic: bool
+
+
+@dataclass(frozen=True, eq=False)
+class Operator:
+    """An operator of an analysed plan.
+
+    Attributes:
+        kind: The name of Catalyst's class.
+        place: Its number, from the root on, children from left to right.
+        children: What it reads.
+        expressions: Its own, in Catalyst's order.
+        output: The numbers of the columns that it gives.
+        names: What these are called.
+        join: Of a join, its type in Catalyst's words, such as ``LEFT OUTER``.
+        is_streaming: Whether its rows never end.
+    """
+
+    kind: str
+    place: int
+    children: tuple[Operator, ...]
+    expressions: tuple[Expression, ...]
+    output: tuple[int, ...]
+    names: tuple[str, ...]
+    join: str
+    is_streaming: bool
+
+
+class AnalysedPlan:
+    """The analysed plan of a classic DataFrame; what Spark has cached stands in it as a relation.
+
+    Args:
+        df: The DataFrame.
+
+    Raises:
+        py4j.protocol.Py4JError: This version of Spark has other classes.
+    """
+
+    def __init__(self, df: DataFrame) -> None:
+        self._spark = df.sparkSession
+        self._plan: Any = df._jdf.queryExecution().withCachedData()  # noqa: SLF001  # what this module is for
+        functions = _functions.get(self._spark)
+        self._functions = functions or _functions.setdefault(self._spark, _Functions(self._spark))
+
+    @cached_property
+    def has_joins(self) -> bool:
+        """Whether it joins anything."""
+        return bool(self._plan.containsPattern(self._functions.patterns.JOIN()))
+
+    @cached_property
+    def has_calls(self) -> bool:
+        """Whether it calls functions of Python."""
+        return bool(self._plan.containsPattern(self._functions.patterns.PYTHON_UDF()))
+
+    @cached_property
+    def kinds(self) -> tuple[str, ...]:
+        """The kinds of its operators, in the order of their places."""
+        return self._texts(self._functions.kind)
+
+    @cached_property
+    def root(self) -> Operator:
+        """All of it."""
+        functions = self._functions
+        texts = map(
+            self._texts,
+            (functions.arity, functions.expressions, functions.output, functions.names, functions.join,
+             functions.streaming),
+        )  # fmt: skip
+        return _build(enumerate(zip(self.kinds, *texts, strict=True)))
+
+    def functions(self, operator: Operator) -> dict[int, UserDefinedFunction | None]:
+        """Return the functions of Python that an operator calls, by the numbers of the calls.
+
+        A function that Spark sends beside its plans, since it is large, is None.
+        """
+        found = {}
+        for expression in self._sequence(self._operators.apply(operator.place).expressions()):
+            for call in self._sequence(expression.map(self._functions.itself)):
+                if call.nodeName() == "PythonUDF":
+                    found[call.resultId().id()] = self._function(call)
+        return found
+
+    def _function(self, call: Any) -> UserDefinedFunction | None:
+        """Return the function behind a call, as Spark would send it to its workers."""
+        made = CPickleSerializer().loads(bytes(call.func().command().toArray(self._functions.byte)))
+        if not isinstance(made, tuple):
+            return None
+        function, returns = made
+        return UserDefinedFunction(
+            function, returns, call.name(), call.evalType(), deterministic=call.udfDeterministic()
+        )
+
+    @staticmethod
+    def _sequence(sequence: Any) -> Iterator[Any]:
+        return (sequence.apply(place) for place in range(sequence.size()))
+
+    def frame(self, operator: Operator) -> DataFrame:
+        """Return a DataFrame of the rows of one of its operators."""
+        plan = self._operators.apply(operator.place)
+        session = self._spark._jsparkSession  # noqa: SLF001
+        return DataFrame(self._functions.dataset.ofRows(session, plan), self._spark)
+
+    @cached_property
+    def _operators(self) -> Any:
+        return self._plan.map(self._functions.itself)
+
+    def _texts(self, function: Any) -> tuple[str, ...]:
+        """Return what a function gives for each operator."""
+        return tuple(self._plan.map(function).mkString(_OPERATOR_END).split(_OPERATOR_END))
+
+
+def _build(pieces: Iterator[tuple[int, tuple[str, ...]]]) -> Operator:
+    """Return the operator that comes next, with what is below it."""
+    place, (kind, arity, expressions, output, names, join, streaming) = next(pieces)
+    return Operator(
+        kind,
+        place,
+        tuple(_build(pieces) for _ in range(int(arity))),
+        tuple(map(_expression, _items(expressions))),
+        tuple(map(int, _items(output))),
+        tuple(_items(names)),
+        join,
+        streaming == "true",
+    )
+
+
+def _items(text: str) -> list[str]:
+    return text.split(_ITEM_END)[:-1]
+
+
+def _expression(text: str) -> Expression:
+    is_deterministic, classes, sql = text.split(_FIELD_END, 2)
+    return Expression(sql, tuple(classes.split(",")), is_deterministic == "true")
+
+
+class _Functions:
+    """Functions of the JVM from an operator to a text, made once a session."""
+
+    def __init__(self, spark: SparkSession) -> None:
+        jvm: Any = spark._jvm  # noqa: SLF001
+        self._gateway: Any = spark.sparkContext._gateway  # noqa: SLF001
+        self._lang, self._invoke = jvm.java.lang, jvm.java.lang.invoke
+        self._handles = self._invoke.MethodHandles
+        self._lookup = self._handles.publicLookup()
+        self._loader = self._lang.Thread.currentThread().getContextClassLoader()
+        self.patterns = jvm.org.apache.spark.sql.catalyst.trees.TreePattern
+        self.byte = jvm.scala.reflect.ClassTag.Byte()
+        self.dataset = jvm.org.apache.spark.sql.classic.Dataset
+        identity = self._handles.identity(self._class(_OBJECT))
+        kind = self._method(_TREE, "nodeName", _STRING)
+        name = self._method(_NAMED, "name", _STRING)
+        number = self._then(
+            self._method(_NAMED, "exprId", _NUMBER), self._method(_NUMBER, "id", "long"), self._text("long")
+        )
+        # An attribute under its number, without the name of its relation.
+        prefixed = self._then(number, self._with(self._method(_STRING, "concat", _STRING, _STRING), 0, COLUMN))
+        renaming = self._method(_ATTRIBUTE, "withName", _ATTRIBUTE, _STRING)
+        renaming = self._both(renaming, identity, prefixed)
+        nothing = getattr(jvm.scala.collection.immutable, "Nil$").__getattr__("MODULE$")
+        unqualified = self._with(self._method(_ATTRIBUTE, "withQualifier", _ATTRIBUTE, _SEQUENCE), 1, nothing)
+        # A function that Spark has replaced keeps its arguments where nothing is renamed: it is said anew.
+        companion = getattr(jvm.org.apache.spark.sql.catalyst.analysis, "UnresolvedFunction$")
+        call = self._method(f"{_CALL}$", "apply", _CALL, _STRING, _SEQUENCE, "boolean")
+        call = self._with(call.bindTo(companion.__getattr__("MODULE$")), 2, False)  # noqa: FBT003  # not distinct
+        concat = self._method(_STRING, "concat", _STRING, _STRING)
+        call_number = self._then(
+            self._method(_PYTHON, "resultId", _NUMBER), self._method(_NUMBER, "id", "long"),
+            self._text("long"), self._with(concat, 0, CALL),
+        )  # fmt: skip
+        pretty = self._method(_EXPRESSION, "prettyName", _STRING)
+        parameters = self._method(_REPLACED, "parameters", _SEQUENCE)
+        children = self._method(_TREE, "children", _SEQUENCE)
+        renamed = identity
+        for kind_, made in (
+            (_PYTHON, self._both(call, call_number, children)),
+            (_REPLACED, self._both(call, pretty, parameters)),
+            (_ATTRIBUTE, self._then(renaming, unqualified)),
+        ):
+            renamed = self._if_instance(kind_, made, renamed)
+        partial = getattr(jvm.scala, "PartialFunction$").__getattr__("MODULE$")
+        transform = self._method(_TREE, "transform", _TREE, "scala.PartialFunction")
+        plain = self._then(
+            self._if_instance(_ALIAS, self._method(_ALIAS, "child", _EXPRESSION), identity),
+            self._with(transform, 1, partial.fromFunction(self._function(renamed))),
+        )
+        sql = self._then(plain, self._method(_EXPRESSION, "sql", _STRING))
+        classes = self._then(
+            plain,
+            self._with(self._method(_TREE, "map", _SEQUENCE, _FUNCTION), 1, self._function(kind)),
+            self._with(self._method(_SEQUENCE, "mkString", _STRING, _STRING), 1, ","),
+        )
+        deterministic = self._then(self._method(_EXPRESSION, "deterministic", "boolean"), self._text("boolean"))
+        expressions = self._method(_QUERY, "expressions", _SEQUENCE)
+        output = self._method(_QUERY, "output", _SEQUENCE)
+        joined = self._then(self._method(_JOIN, "joinType", _JOIN_TYPE), self._method(_JOIN_TYPE, "sql", _STRING))
+        no_text = self._handles.constant(self._class(_STRING), "")
+        no_text = self._handles.dropArguments(no_text, 0, self._array(self._lang.Class, self._class(_OBJECT)))
+        self.itself = self._function(identity)
+        self.kind = self._function(kind)
+        self.arity = self._function(
+            self._then(children, self._method(_SEQUENCE, "length", "int"), self._text("int"))
+        )
+        self.expressions = self._function(
+            self._then(expressions, self._each(self._fields(deterministic, classes, sql)))
+        )
+        self.output = self._function(self._then(output, self._each(number)))
+        self.names = self._function(self._then(output, self._each(name)))
+        self.join = self._function(self._if_instance(_JOIN, joined, no_text))
+        self.streaming = self._function(
+            self._then(self._method(_LOGICAL, "isStreaming", "boolean"), self._text("boolean"))
+        )
+
+    # Handles
+
+    def _class(self, name: str) -> Any:
+        box = {"int": "Integer", "long": "Long", "boolean": "Boolean"}.get(name)
+        if box is not None:
+            return getattr(self._lang, box).TYPE
+        return self._lang.Class.forName(name, True, self._loader)  # noqa: FBT003  # Java has no names
+
+    def _array(self, kind: Any, *values: Any) -> Any:
+        array = self._gateway.new_array(kind, len(values))
+        for place, value in enumerate(values):
+            array[place] = value
+        return array
+
+    def _type(self, result: str, *arguments: str) -> Any:
+        classes = self._array(self._lang.Class, *map(self._class, arguments))
+        return self._invoke.MethodType.methodType(self._class(result), classes)
+
+    def _method(self, owner: str, name: str, result: str, *arguments: str) -> Any:
+        return self._lookup.findVirtual(self._class(owner), name, self._type(result, *arguments))
+
+    def _text(self, kind: str) -> Any:
+        """Return what makes a text of a primitive value."""
+        return self._lookup.findStatic(self._class(_STRING), "valueOf", self._type(_STRING, kind))
+
+    def _with(self, handle: Any, place: int, value: Any) -> Any:
+        """Return a handle with one of its arguments given."""
+        return self._handles.insertArguments(handle, place, self._array(self._lang.Object, value))
+
+    def _taking(self, handle: Any, argument: str, result: str = _STRING) -> Any:
+        return handle.asType(self._type(result, argument))
+
+    def _then(self, first: Any, *others: Any) -> Any:
+        """Return one function after another."""
+        for other in others:
+            given = first.type().returnType()
+            other = other.asType(other.type().changeParameterType(0, given))  # noqa: PLW2901
+            first = self._handles.filterReturnValue(first, other)
+        return first
+
+    def _if_instance(self, owner: str, then: Any, otherwise: Any) -> Any:
+        test = self._method("java.lang.Class", "isInstance", "boolean", _OBJECT).bindTo(self._class(owner))
+        then, otherwise = (self._taking(each, _OBJECT, _OBJECT) for each in (then, otherwise))
+        return self._handles.guardWithTest(test, then, otherwise)
+
+    def _fields(self, *handles: Any) -> Any:
+        """Return what makes one text of several, of the same value."""
+        concat = self._method(_STRING, "concat", _STRING, _STRING)
+        made = handles[0]
+        for handle in handles[1:]:
+            made = self._both(concat, self._then(made, self._with(concat, 1, _FIELD_END)), handle)
+        return made
+
+    def _both(self, handle: Any, first: Any, second: Any) -> Any:
+        """Return a function of two values of what two functions make of one."""
+        first_class, second_class = handle.type().parameterArray()
+        parts = [
+            each.asType(self._invoke.MethodType.methodType(kind, self._class(_OBJECT)))
+            for each, kind in ((first, first_class), (second, second_class))
+        ]
+        handle = self._handles.filterArguments(handle, 0, self._array(self._invoke.MethodHandle, *parts))
+        whole = self._invoke.MethodType.methodType(handle.type().returnType(), self._class(_OBJECT))
+        return self._handles.permuteArguments(handle, whole, self._array(self._gateway.jvm.int, 0, 0))
+
+    def _each(self, handle: Any) -> Any:
+        """Return what makes one text of a sequence, in which each item has an end."""
+        concat = self._method(_STRING, "concat", _STRING, _STRING)
+        ended = self._then(self._taking(handle, _OBJECT), self._with(concat, 1, _ITEM_END))
+        texts = self._with(self._method(_SEQUENCE, "map", _OBJECT, _FUNCTION), 1, self._function(ended))
+        whole = self._with(self._method(_SEQUENCE, "mkString", _STRING, _STRING), 1, "")
+        return self._then(texts, whole)
+
+    def _function(self, handle: Any) -> Any:
+        proxies = self._invoke.MethodHandleProxies
+        return proxies.asInterfaceInstance(self._class(_FUNCTION), self._taking(handle, _OBJECT, _OBJECT))
+
+
+_functions: WeakKeyDictionary[SparkSession, _Functions] = WeakKeyDictionary()

@@ -1,0 +1,361 @@
+"""An analysed plan of Spark as the text of a query, so that a pipeline of DataFrames is planned as SQL is.
+
+Operators become SELECTs. Where that changes no row, projections, filters and joins become one: a column that
+was computed below a join is written where it is read above. What cannot be said is a relation of the text,
+with its rows from Spark. Only columns that something above reads are said at all.
+"""
+
+# ruff: noqa: S608  # SQL is what this module writes
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import count
+
+from millrace.spark.plan_reader import CALL, COLUMN, Expression, Operator
+from millrace.sql.syntax.edits import quote
+
+_NUMBERED = re.compile(rf"'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"|`(?:[^`]|``)*`|\b{COLUMN}(\d+)\b")
+_TEXT = re.compile(r"'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"")
+_CALLED = re.compile(rf"\b{CALL}(\d+)\(")
+_SIMPLE = re.compile(r"[\w.]*(?:`(?:[^`]|``)*`[\w.]*)*")
+_LONGEST = 4_000
+"""Characters of an expression at most, after columns are written out in it; beyond, a SELECT is nested."""
+
+_UNSAYABLE = frozenset(
+    """ScalarSubquery Exists InSubquery ListQuery DynamicPruningSubquery LateralSubquery FunctionTableSubquery
+    LambdaFunction NamedLambdaVariable UnresolvedNamedLambdaVariable OuterReference ScalaUDF PythonUDAF
+    PythonUDTF ScalaAggregator ScalaUDAF TypedImperativeAggregate InSet GroupingID Grouping Invoke
+    StaticInvoke NewInstance VariableReference""".split()
+)
+"""Classes of expressions whose text Spark does not read back as the same."""
+
+_RANKS = frozenset(("Rank", "DenseRank", "PercentRank", "CumeDist", "NTile"))
+"""Functions that are said without what they read, which is the order of their window."""
+_INTERNAL = {"extractansiintervaldays(": "date_part('DAY', "}
+"""Functions that only Spark can call, and how SQL says them."""
+
+Needed = frozenset[int]
+
+
+@dataclass(frozen=True)
+class _Item:
+    """A relation of a FROM clause: how it is joined to those before, itself, and on what."""
+
+    join: str
+    relation: str
+    on: str = ""
+
+    def __str__(self) -> str:
+        return " ".join(part for part in (self.join, self.relation, self.on and f"ON {self.on}") if part)
+
+
+@dataclass(frozen=True)
+class _Select:
+    """A SELECT that more can be said of.
+
+    Attributes:
+        items: Its FROM clause.
+        columns: What stands for each of its columns, by number.
+        where: Its conditions.
+        modifiers: What stands behind: nothing can then be added without nesting.
+        distinct: Whether it keeps one of equal rows.
+        inner: Of a derived table as it is, what it is derived from.
+    """
+
+    items: tuple[_Item, ...]
+    columns: Mapping[int, str]
+    where: tuple[str, ...] = ()
+    modifiers: str = ""
+    distinct: bool = False
+    inner: _Select | None = None
+
+    @property
+    def is_open(self) -> bool:
+        """Whether joins, conditions and columns can be added to it."""
+        return not self.modifiers and not self.distinct
+
+    @property
+    def is_inner(self) -> bool:
+        return all(item.join in ("", "JOIN") for item in self.items)
+
+    def say(self, columns: Iterable[tuple[int, str]]) -> str:
+        """Return the text with some of its columns, each under a name."""
+        if self.inner is not None and is_plain(self):
+            within = [(int(self.columns[number].rpartition(COLUMN)[2]), name) for number, name in columns]
+            return self.inner.say(within)
+        shown = ", ".join(f"{self.columns[number]} AS {name}" for number, name in columns) or "1"
+        source = " ".join(map(str, self.items))
+        where = f" WHERE {' AND '.join(self.where)}" if self.where else ""
+        return f"SELECT {'DISTINCT ' * self.distinct}{shown} FROM {source}{where}{self.modifiers}"
+
+
+@dataclass(eq=False)
+class Reading:
+    """What a plan says as SQL.
+
+    Attributes:
+        text: The query.
+        relations: What Spark reads for it, by name.
+        calls: The operators that call functions of Python, by the numbers of the calls.
+        joins: How many joins it says.
+    """
+
+    text: str = ""
+    relations: dict[str, Operator] = field(default_factory=dict)
+    calls: dict[int, Operator] = field(default_factory=dict)
+    joins: int = 0
+
+
+def read(root: Operator, names: Sequence[str]) -> Reading:
+    """Return a plan as a query whose columns have some names.
+
+    Args:
+        root: The plan.
+        names: Those of the columns of the result.
+    """
+    reader = _Reader()
+    select = reader.select(root, frozenset(root.output))
+    columns = zip(root.output, map(quote, names), strict=True)
+    reader.reading.text = select.say(columns)
+    return reader.reading
+
+
+class _Reader:
+    def __init__(self) -> None:
+        self.reading = Reading()
+        self._aliases = count()
+
+    def select(self, operator: Operator, needed: Needed) -> _Select:
+        """Return what an operator gives, of which some columns are needed."""
+        say: Callable[[Operator, Needed], _Select | None] | None = getattr(
+            self, f"_say_{operator.kind.lower()}", None
+        )
+        said = say(operator, needed) if say is not None and _is_sayable(operator) else None
+        return said or self._relation(operator)
+
+    # Operators
+
+    def _relation(self, operator: Operator) -> _Select:
+        """Let Spark read it."""
+        name = f"t{len(self.reading.relations)}"
+        self.reading.relations[name] = operator
+        names = map(quote, relation_names(operator))
+        columns = {number: f"{name}.{text}" for number, text in zip(operator.output, names, strict=True)}
+        return _Select((_Item("", name),), columns)
+
+    def _say_subqueryalias(self, operator: Operator, needed: Needed) -> _Select | None:
+        (child,) = operator.children
+        return self.select(child, needed) if operator.output == child.output else None
+
+    _say_view = _say_subqueryalias
+
+    def _say_project(self, operator: Operator, needed: Needed) -> _Select | None:
+        (child,) = operator.children
+        items = [
+            (number, each)
+            for number, each in zip(operator.output, operator.expressions, strict=True)
+            if number in needed
+        ]
+        below = self._open(self.select(child, _numbers(each for _, each in items)))
+        columns = {number: _written(each.sql, below.columns) for number, each in items}
+        if max(map(len, columns.values()), default=0) > _LONGEST:
+            below = self._nested(below)
+            columns = {number: _written(each.sql, below.columns) for number, each in items}
+        return replace(below, columns=columns)
+
+    def _say_filter(self, operator: Operator, needed: Needed) -> _Select | None:
+        (child,) = operator.children
+        (condition,) = operator.expressions
+        called = [int(match[1]) for match in _CALLED.finditer(condition.sql)]
+        below = self._open(self.select(child, needed | _numbers([condition])))
+        self.reading.calls.update(dict.fromkeys(called, operator))
+        return replace(below, where=(*below.where, _written(condition.sql, below.columns, whole=True)))
+
+    def _say_join(self, operator: Operator, needed: Needed) -> _Select | None:
+        kind = operator.join
+        first, second = operator.children
+        needed |= _numbers(operator.expressions)
+        sides = [frozenset(side.output) & needed for side in (first, second)]
+        if kind in ("INNER", "CROSS", "LEFT OUTER", "LEFT SEMI", "LEFT ANTI"):
+            left, right = map(self.select, (first, second), sides)
+        elif kind == "RIGHT OUTER":
+            right, left = map(self.select, (first, second), sides)
+        elif kind == "FULL OUTER":
+            left, right = (self._nested(self.select(*side)) for side in zip((first, second), sides, strict=True))
+        else:
+            return None
+        self.reading.joins += 1
+        left, right = self._open(left), self._open(right)
+        if kind in ("LEFT OUTER", "RIGHT OUTER", "FULL OUTER") and not is_plain(right):
+            right = self._nested(right)
+        if len(right.items) > 1 and (not right.is_inner or kind not in ("INNER", "CROSS")):
+            right = self._nested(right)
+        columns = {**left.columns, **right.columns}
+        on = " AND ".join(_written(each.sql, columns, whole=True) for each in operator.expressions)
+        head, *rest = right.items
+        if kind in ("LEFT SEMI", "LEFT ANTI"):
+            inner = " AND ".join([*right.where, *([on] if on else [])]) or "true"
+            exists = f"EXISTS (SELECT 1 FROM {head.relation} WHERE {inner})"
+            exists = f"NOT {exists}" if kind == "LEFT ANTI" else exists
+            return replace(left, where=(*left.where, exists))
+        if kind in ("INNER", "CROSS"):
+            joined = [replace(head, join="JOIN"), *rest]
+            joined[-1] = replace(joined[-1], on=" AND ".join(t for t in (joined[-1].on, on) if t))
+            where = (*left.where, *right.where)
+            return _Select((*left.items, *joined), columns, where)
+        join = "FULL JOIN" if kind == "FULL OUTER" else "LEFT JOIN"
+        return _Select((*left.items, replace(head, join=join, on=on or "true")), columns, left.where)
+
+    def _say_aggregate(self, operator: Operator, needed: Needed) -> _Select | None:
+        (child,) = operator.children
+        grouped = len(operator.expressions) - len(operator.output)
+        keys, items = operator.expressions[:grouped], operator.expressions[grouped:]
+        if any(key.classes[0] == "Literal" for key in keys):
+            return None  # in GROUP BY a number is a place
+        kept = [(n, each) for n, each in zip(operator.output, items, strict=True) if n in needed]
+        below = self._open(self.select(child, _numbers([*keys, *(each for _, each in kept)])))
+        if any(not _reads_columns(below.columns[n]) for n in _numbers(keys)):
+            below = self._nested(below)
+        by = ", ".join(_written(key.sql, below.columns) for key in keys)
+        columns = {number: _written(each.sql, below.columns) for number, each in kept}
+        return self._nested(replace(below, columns=columns, modifiers=f" GROUP BY {by}" if by else " "))
+
+    def _say_deduplicate(self, operator: Operator, needed: Needed) -> _Select | None:
+        """Say what Spark's optimizer makes of it: one row of each group, the first that comes."""
+        if operator.is_streaming or not operator.expressions:
+            return None
+        (child,) = operator.children
+        keys = _numbers(operator.expressions)
+        below = self._open(self.select(child, needed | keys))
+        if any(not _reads_columns(below.columns[n]) for n in keys):
+            below = self._nested(below)
+        by = ", ".join(below.columns[n] for n in sorted(keys))
+        columns = {
+            n: text if n in keys else f"first({text})" for n, text in below.columns.items() if n in needed
+        }
+        return self._nested(replace(below, columns=columns, modifiers=f" GROUP BY {by}"))
+
+    def _say_distinct(self, operator: Operator, needed: Needed) -> _Select | None:  # noqa: ARG002  # all count
+        (child,) = operator.children
+        below = self._open(self.select(child, frozenset(child.output)))
+        columns = {number: below.columns[number] for number in child.output}
+        return replace(below, columns=columns, distinct=True)
+
+    def _say_sort(self, operator: Operator, needed: Needed) -> _Select | None:
+        (child,) = operator.children
+        if any(each.classes[1] == "Literal" for each in operator.expressions):
+            return None
+        below = self._nested(self.select(child, needed | _numbers(operator.expressions)))
+        order = ", ".join(_written(each.sql, below.columns) for each in operator.expressions)
+        return replace(below, modifiers=f" ORDER BY {order}")
+
+    def _say_globallimit(self, operator: Operator, needed: Needed) -> _Select | None:
+        (child,) = operator.children
+        if child.kind != "LocalLimit" or not operator.expressions[0].sql.isdecimal():
+            return None
+        below = self.select(child.children[0], needed)
+        if below.distinct or " LIMIT " in below.modifiers:
+            below = self._nested(below)
+        return replace(below, modifiers=f"{below.modifiers} LIMIT {operator.expressions[0].sql}")
+
+    def _say_window(self, operator: Operator, needed: Needed) -> _Select | None:
+        (child,) = operator.children
+        added = operator.output[len(child.output) :]
+        items = [(n, e) for n, e in zip(added, operator.expressions, strict=False) if n in needed]
+        read_here = _numbers(each for _, each in items)
+        below = self._nested(self.select(child, frozenset(child.output) & (needed | read_here)))
+        columns = {**below.columns, **{n: _written(each.sql, below.columns) for n, each in items}}
+        return self._nested(replace(below, columns=columns))
+
+    def _say_union(self, operator: Operator, needed: Needed) -> _Select | None:
+        places = [place for place, number in enumerate(operator.output) if number in needed]
+        texts = []
+        for child in operator.children:
+            numbers = [child.output[place] for place in places]
+            select = self.select(child, frozenset(numbers))
+            if select.modifiers:
+                select = self._nested(select)
+            shown = [(n, column(operator.output[place])) for n, place in zip(numbers, places, strict=True)]
+            texts.append(select.say(shown))
+        alias = f"d{next(self._aliases)}"
+        columns = {operator.output[place]: f"{alias}.{column(operator.output[place])}" for place in places}
+        return _Select((_Item("", f"({' UNION ALL '.join(texts)}) AS {alias}"),), columns)
+
+    # SELECTs
+
+    def _open(self, select: _Select) -> _Select:
+        return select if select.is_open else self._nested(select)
+
+    def _nested(self, select: _Select) -> _Select:
+        """Return it as a derived table."""
+        if is_plain(select) and select.items[0].relation.startswith("("):
+            return select
+        alias = f"d{next(self._aliases)}"
+        text = select.say((number, column(number)) for number in select.columns)
+        columns = {number: f"{alias}.{column(number)}" for number in select.columns}
+        return _Select((_Item("", f"({text}) AS {alias}"),), columns, inner=select)
+
+
+def column(number: int) -> str:
+    """Return what the text calls a column."""
+    return f"{COLUMN}{number}"
+
+
+def relation_names(operator: Operator) -> list[str]:
+    """Return what the text calls the columns of a relation: their own names where these tell them apart."""
+    if len({name.lower() for name in operator.names}) == len(operator.names):
+        return list(operator.names)
+    return [f"{column(number)}_{place}" for place, number in enumerate(operator.output)]
+
+
+def _is_sayable(operator: Operator) -> bool:
+    """Tell whether the expressions of an operator can be said in SQL."""
+    is_filter = operator.kind == "Filter"
+    return all(
+        each.is_deterministic
+        and (is_filter or _CALLED.search(each.sql) is None)
+        and not _UNSAYABLE.intersection(each.classes)
+        and (_RANKS.intersection(each.classes) or each.classes.count("AttributeReference") == len(list(_found(each.sql))))
+        for each in operator.expressions
+    )
+
+
+def is_plain(select: _Select) -> bool:
+    """Tell whether a SELECT is a relation as it is."""
+    is_relation = len(select.items) == 1 and not select.where and select.is_open
+    return is_relation and all(map(_is_name, select.columns.values()))
+
+
+def _is_name(text: str) -> bool:
+    return _SIMPLE.fullmatch(text) is not None and _reads_columns(text)
+
+
+def _reads_columns(text: str) -> bool:
+    """Tell whether a written-out expression reads some column of a relation."""
+    return re.search(r"\b[td]\d+\.", re.sub(_TEXT, "", text)) is not None
+
+
+def _found(text: str) -> Iterable[int]:
+    return (int(match[1]) for match in _NUMBERED.finditer(text) if match[1])
+
+
+def _numbers(expressions: Iterable[Expression]) -> Needed:
+    return frozenset(number for each in expressions for number in _found(each.sql))
+
+
+def _written(text: str, columns: Mapping[int, str], *, whole: bool = False) -> str:
+    """Return an expression with what stands for its columns."""
+
+    def put(match: re.Match[str]) -> str:
+        if not match[1]:
+            return match[0]
+        found = columns[int(match[1])]
+        return found if whole_is_column or _is_name(found) else f"({found})"
+
+    for internal, said in _INTERNAL.items():
+        text = text.replace(internal, said)
+    whole_is_column = not whole and _NUMBERED.fullmatch(text) is not None
+    return _NUMBERED.sub(put, text)
