@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from millrace.api import models, monitor
     from millrace.api.enabling import enable
     from millrace.api.estimate import estimate
+    from millrace.api.optimize import optimize
     from millrace.api.predicates import filter, where  # noqa: A004
     from millrace.api.results import explain, report, to_batches
     from millrace.api.session import Session, join, lookup, query, sql
@@ -48,6 +49,7 @@ __all__ = [
     "lookup",
     "models",
     "monitor",
+    "optimize",
     "predicate",
     "query",
     "report",
@@ -58,6 +60,7 @@ __all__ = [
 ]
 
 _MODULES = {"load_ipython_extension": "api.magic", "enable": "api.enabling", "estimate": "api.estimate"}
+_MODULES |= {"optimize": "api.optimize"}
 _MODULES |= {name: f"lookups.{name}" for name in ("database", "function", "http")}
 _MODULES |= {"filter": "api.predicates", "where": "api.predicates"}
 _MODULES |= {"cascade": "spark.cascade", "predicate": "spark.predicates"}

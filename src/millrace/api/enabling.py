@@ -1,10 +1,9 @@
-"""``millrace.enable``: ``spark.sql``, and chains of ``filter`` and ``join``, through Millrace where it pays.
+"""``millrace.enable``: ``spark.sql``, and pipelines of DataFrames, through Millrace where it pays.
 
-``filter``, ``where`` and ``join`` of PySpark's DataFrames are replaced while any session is enabled, and do
-what they always did for other sessions and within Millrace. What they return is Spark's DataFrame, which
-knows a better one of the same rows: methods that run something are called on that one, and on Spark's where
-that one has not the columns that are asked for. What other methods return above a join is Spark's as well,
-and knows a better one.
+While any session is enabled, methods of PySpark's DataFrames that run something are replaced. They read how
+their DataFrame was made (:mod:`millrace.api.optimize`), run what Millrace makes of it, and do what they
+always did where that is nothing, for other sessions, and within Millrace. Spark Connect tells no plan: there
+``filter`` and ``join`` are replaced, and chains of them remembered (:mod:`millrace.api.chains`).
 """
 
 from __future__ import annotations
@@ -20,14 +19,15 @@ from pyspark.sql import DataFrame, functions as sf
 
 from millrace.api.chains import filtered, joined, linked
 from millrace.api.columns import both, equal, taken
+from millrace.api.optimize import better
 from millrace.api.session import Session
 from millrace.errors import MillraceError
 from millrace.options import Options
 from millrace.spark.filter import where
-from millrace.spark.frames import left_to_spark
-from millrace.spark.patches import noting, replace, restore, watch
+from millrace.spark.frames import carried, choose_by, chosen_in_place, left_to_spark, ran_in_place
+from millrace.spark.patches import ACTIONS, noting, replace, restore, watch
 from millrace.spark.predicates import Applied
-from millrace.spark.session import alive, is_internal_query, session_of
+from millrace.spark.session import alive, internal_query, is_connect, is_internal_query, session_of
 from millrace.sql.session.errors import contain
 from millrace.sql.session.functions import Predicates
 
@@ -64,7 +64,9 @@ class Enabled:
                 _enabled.pop(id(self.spark), None)
                 restore("enable", self.spark)
             if not _enabled:
+                choose_by(None)
                 restore("enable")
+                restore("chains")
 
     def __enter__(self) -> Self:
         return self
@@ -106,16 +108,14 @@ def enable(
     ...     mails.filter(is_spam("text")).filter(is_ours("text")).count()
     ...     orders.filter("status = 'open'").join(customer, orders.custkey == customer.id).count()
 
-    Without ``with`` it holds until ``disable()`` of what it returns. Rows are Spark's in every case. Taken
-    are queries of ``spark.sql``, chains of ``filter`` by functions of Python, and chains of inner joins,
-    with filters by SQL text below and, without dotted names, above: joins by names of columns (one, or a
-    list), and on equalities of columns (one, several with ``&``, or a list). A column there is taken of a
-    DataFrame that is joined (``orders.custkey``, ``orders["custkey"]``) while the session is enabled, or is
-    ``col("custkey")`` of a name that one of them has. Other comparisons stay with Spark, and so does, on
-    Spark Connect, whatever is derived from a join by columns of the DataFrames that were joined
-    (``orders.total``, in place of ``"total"``). A chain of joins has to keep few rows, or small ones: all
-    its columns leave the tasks. :func:`explain` of a DataFrame says why it was left to Spark, and so does the
-    log ``millrace``, at the level INFO. A session that is enabled several times stays so until each is over.
+    Without ``with`` it holds until ``disable()`` of what it returns. Rows are Spark's in every case. A
+    pipeline of DataFrames is planned when something runs it, as :func:`optimize` plans it: joins, filters by
+    functions of Python, and what stands between and above them. A function is called for fewer rows, and a
+    row that another condition rejects raises nothing. On Spark Connect only chains of ``filter`` by functions
+    of Python and of inner ``join`` are taken: by names of columns, or on equalities of columns that are taken
+    of the DataFrames (``orders.custkey == customer.id``); a chain of joins has to keep few rows, or small
+    ones. :func:`explain` of a DataFrame says why it was left to Spark, and so does the log ``millrace``, at
+    the level INFO. A session that is enabled several times stays so until each is over.
 
     Args:
         spark: The session; by default the active one, or a new one.
@@ -128,15 +128,22 @@ def enable(
     made = alive(session_of(spark, {}))
     enabled = Enabled(made, Options.of(options), predicates)
     with _lock:
-        watch("enable")
         replace("enable", made, "sql", functools.partial(_sql, made))
         frames, columns = type(made.range(0)), type(sf.lit(0))
-        for kind, name, make in (
-            (frames, "filter", _filter), (frames, "where", _filter), (frames, "join", _join),
-            (frames, "__getattr__", noting(taken)), (frames, "__getitem__", noting(taken)),
-            (columns, "__eq__", noting(equal)), (columns, "__and__", noting(both)),
-        ):  # fmt: skip
-            replace("enable", kind, name, make)
+        if is_connect(made):
+            watch("chains")
+            for kind, name, make in (
+                (frames, "filter", _filter), (frames, "where", _filter), (frames, "join", _join),
+                (frames, "__getattr__", noting(taken)), (frames, "__getitem__", noting(taken)),
+                (columns, "__eq__", noting(equal)), (columns, "__and__", noting(both)),
+            ):  # fmt: skip
+                replace("chains", kind, name, make)
+        else:
+            choose_by(_chosen)
+            for name in ACTIONS:
+                replace("enable", frames, name, _count if name == "count" else functools.partial(_run, name))
+            for name in ("filter", "where"):
+                replace("enable", frames, name, _apply)
         _enabled[id(made)] = (*_enabled.get(id(made), ()), enabled)
     return enabled
 
@@ -150,6 +157,55 @@ def _sql(spark: SparkSession, plain: Callable[..., DataFrame]) -> Callable[..., 
         return enabled._sql(plain, sqlQuery, args, named)  # noqa: SLF001  # its own
 
     return sql
+
+
+def _run(name: str, plain: Any, *, is_property: bool = False) -> Any:
+    """Return a method or property that runs what Millrace has in a DataFrame's place."""
+    if isinstance(plain, property):
+        return property(_run(name, plain.fget, is_property=True), doc=plain.__doc__)
+
+    @functools.wraps(plain)
+    def run(self: DataFrame, *args: Any, **named: Any) -> Any:
+        chosen = None if _of(self) is None else chosen_in_place(self)
+        if chosen is None:
+            return plain(self, *args, **named)
+        return getattr(chosen, name) if is_property else getattr(chosen, name)(*args, **named)
+
+    return run
+
+
+def _count(plain: Callable[..., int]) -> Callable[..., int]:
+    @functools.wraps(plain)
+    def count(self: DataFrame) -> int:
+        if _of(self) is None or carried(self).runs:
+            return plain(self)
+        with internal_query():
+            counted = self.agg(sf.count(sf.lit(1)))
+        chosen = chosen_in_place(counted)
+        if chosen is None:
+            return plain(self)
+        ran_in_place(self, chosen)
+        return int(chosen.collect()[0][0])
+
+    return count
+
+
+def _apply(plain: Callable[..., DataFrame]) -> Callable[..., DataFrame]:
+    """Return a filter that also takes Millrace's own predicates."""
+
+    @functools.wraps(plain)
+    def filter_(self: DataFrame, condition: Any) -> DataFrame:
+        enabled = _of(self)
+        if enabled is not None and isinstance(condition, Applied):
+            return where(self, condition, options=enabled.options)
+        return plain(self, condition)
+
+    return filter_
+
+
+def _chosen(df: Any) -> Any:
+    enabled = _of(df)
+    return None if enabled is None else better(df, enabled.options)
 
 
 def _filter(plain: Callable[..., DataFrame]) -> Callable[..., DataFrame]:

@@ -87,7 +87,10 @@ def _planned(df: DataFrame, options: Options) -> DataFrame | str:
     query = Session(spark, frames, predicates, options).query(text)
     if not query.taken and not query.filters:
         return "; ".join(query.reasons)
-    return query.df
+    expected, found = (
+        [(each.name, each.dataType) for each in frame.schema.fields] for frame in (df, query.df)
+    )
+    return query.df if found == expected else f"its text has other columns ({found} for {expected})"
 
 
 def _frame(plan: AnalysedPlan, spark: SparkSession, operator: Operator) -> DataFrame:

@@ -12,7 +12,7 @@ from millrace.errors import OptionError, UnsupportedType
 from millrace.options import Options
 from millrace.reports.planned import Explanation
 from millrace.reports.run_report import RunReport
-from millrace.spark.frames import handle_of, known_query, rows_of_action, running
+from millrace.spark.frames import handle_of, known_query, latest_run, rows_of_action, running
 from millrace.spark.plans import Mode
 from millrace.spark.streaming import refuse_endless, sender_of, stream_of
 from millrace.spark.types import arrow_schema
@@ -45,7 +45,7 @@ def report(df: DataFrame) -> RunReport:
     Raises:
         MillraceError: Millrace has no part in it, it has not run yet, or the option ``report`` is off.
     """
-    return handle_of(df).report(running(df))
+    return handle_of(df).report(latest_run(df))
 
 
 def to_batches(df: DataFrame, batch_size: int | None = None) -> Iterator[pa.RecordBatch]:

@@ -107,7 +107,8 @@ _WITH_METHODS = ("na", "stat")
 """Properties of Spark's own DataFrame whose methods are derived from it."""
 _LAZY = "toLocalIterator"
 """The action that begins with the first row that is asked for."""
-_SUBCLASS, _SUBSTITUTE = "_millrace_subclass", "_millrace_substitute"
+_SUBCLASS, _SUBSTITUTE, _RAN = "_millrace_subclass", "_millrace_substitute", "_millrace_ran"
+_chooser: Callable[[Any], Any] | None = None
 
 
 class Substitute(Protocol):
@@ -135,9 +136,40 @@ def substitute_of(frame: Any) -> Any:
 
 def running(frame: DataFrame) -> DataFrame:
     """Return the DataFrame that runs in the place of one, which may be itself."""
-    other = None if is_internal_query() else substitute_of(frame)
-    chosen: DataFrame | None = None if other is None else other.chosen(frame)
+    if is_internal_query():
+        return frame
+    other = substitute_of(frame)
+    chosen: DataFrame | None = chosen_in_place(frame) if other is None else other.chosen(frame)
     return frame if chosen is None else chosen
+
+
+def latest_run(frame: DataFrame) -> DataFrame:
+    """Return the DataFrame that ran last in the place of one, or else would run."""
+    return vars(frame).get(_RAN) or running(frame)
+
+
+def choose_by(chooser: Callable[[Any], Any] | None) -> None:
+    """Ask for what runs in the place of DataFrames that know of no substitute; None ends that."""
+    global _chooser
+    _chooser = chooser
+
+
+def chosen_in_place(frame: Any) -> Any:
+    """Return what runs in the place of a DataFrame of Spark's own, None where that runs itself.
+
+    The latest that ran is kept, for its figures.
+    """
+    if _chooser is None or carried(frame).runs:
+        return None
+    chosen = _chooser(frame)
+    if chosen is not None:
+        ran_in_place(frame, chosen)
+    return chosen
+
+
+def ran_in_place(frame: Any, chosen: Any) -> None:
+    """Note what ran in the place of a DataFrame."""
+    setattr(frame, _RAN, chosen)
 
 
 def _extend(value: T) -> T:
@@ -391,11 +423,11 @@ def handle_of(frame: DataFrame) -> Handle:
     own = _own_handle(frame)
     if own is not None:
         return own
-    actual = running(frame)
-    if actual is not frame:
-        return handle_of(actual)
     if not hasattr(frame, "sparkSession"):
         raise InputError(f"expected a DataFrame that Millrace returned, got a {type(frame).__name__}")
+    actual = latest_run(frame)
+    if actual is not frame:
+        return handle_of(actual)
     try:
         handles = _handles(match[0] for match in _RUN.finditer(explained(frame)))
     except PySparkException:

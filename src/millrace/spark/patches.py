@@ -22,11 +22,21 @@ from typing import Any
 
 from pyspark.sql import Column
 
+from millrace.spark.frames import METHODS
+
+ACTIONS = METHODS["DataFrame"].runs | {"explain", "write", "writeStream"}
+"""Methods and properties of a DataFrame that run something, or say what would run."""
+
 REPLACED = {
     "where": {("UserDefinedFunction", "__call__")},
     "enable": {
-        ("UserDefinedFunction", "__call__"),
         ("SparkSession", "sql"),
+        ("DataFrame", "filter"),
+        ("DataFrame", "where"),
+        *(("DataFrame", name) for name in ACTIONS),
+    },
+    "chains": {
+        ("UserDefinedFunction", "__call__"),
         ("DataFrame", "filter"),
         ("DataFrame", "where"),
         ("DataFrame", "join"),
@@ -40,7 +50,8 @@ REPLACED = {
 
 ``where`` stands for ``where``, ``filter``, ``predicate``, ``cascade``, ``estimate``, ``Session`` and the
 accessor: from the first time that one of these is asked for until the process ends. ``enable`` replaces
-``sql`` of its sessions alone, and methods of classes while any session is enabled.
+``sql`` of its sessions alone, and methods of classes while any session is enabled: those that run something
+on classic Spark, and ``chains`` in their place on Spark Connect, where nothing tells how a DataFrame was made.
 """
 
 _CLASSIC, _CONNECT = "pyspark.sql.udf", "pyspark.sql.connect.udf"
