@@ -27,7 +27,7 @@ _LONGEST = 4_000
 _UNSAYABLE = frozenset(
     """ScalarSubquery Exists InSubquery ListQuery DynamicPruningSubquery LateralSubquery FunctionTableSubquery
     LambdaFunction NamedLambdaVariable UnresolvedNamedLambdaVariable OuterReference ScalaUDF PythonUDAF
-    PythonUDTF ScalaAggregator ScalaUDAF TypedImperativeAggregate InSet GroupingID Grouping Invoke
+    PythonUDTF ScalaAggregator ScalaUDAF TypedImperativeAggregate InSet KnownNullable PivotFirst GroupingID Grouping Invoke
     StaticInvoke NewInstance VariableReference""".split()
 )
 """Classes of expressions whose text Spark does not read back as the same."""

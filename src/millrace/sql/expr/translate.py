@@ -171,7 +171,27 @@ class Translator:
             return None
         return Column(ColumnRef(column[0], column[1].name)), column[1]
 
+    def _without_widening(self, *nodes: exp.Expr) -> list[exp.Expr]:
+        """Return operands without casts that only widen columns: whole numbers compare by their values."""
+        plain = [unwrap(node) for node in nodes]
+        kinds: list[t.DataType | None] = []
+        for place, node in enumerate(plain):
+            cast_to = _CASTS.get(node.to.this) if isinstance(node, exp.Cast) else None
+            column = self._field(unwrap(node.this)) if isinstance(node, exp.Cast) else self._field(node)
+            kind = None if column is None else column[1].type
+            if isinstance(node, exp.Cast):
+                if DIGITS.get(type(kind), 99) > DIGITS.get(type(cast_to), 0):
+                    kind = None
+                else:
+                    plain[place] = unwrap(node.this)
+            if kind is None and is_constant(node):
+                constant = self.context.constants.value(node)
+                kind = None if constant is None else constant.type
+            kinds.append(kind)
+        return plain if all(type(kind) in DIGITS for kind in kinds) else list(nodes)
+
     def _compare(self, op: Comparison, left: exp.Expr, right: exp.Expr) -> Predicate | None:
+        left, right = self._without_widening(left, right)
         a, b = self._operand(left), self._operand(right)
         if a is not None and b is not None:
             kind = comparison_type(a[1].type, b[1].type, ansi=self.context.settings.ansi)
@@ -208,7 +228,8 @@ class Translator:
         return None if low is None or high is None else And((low, high))
 
     def _in(self, node: exp.In) -> Predicate | None:
-        column = self._operand(node.this)
+        operand, *_ = self._without_widening(node.this, *node.expressions)
+        column = self._operand(operand)
         if column is None or not node.expressions or any(node.args.get(k) for k in ("query", "unnest")):
             return None
         constants = [self.context.constants.value(item) for item in node.expressions]
