@@ -16,6 +16,7 @@ from millrace.engine.arrivals.access_modules import Answer, Index, Scan
 from millrace.engine.arrivals.hybrid import Hybrid
 from millrace.engine.arrivals.measured_index import Paced
 from millrace.engine.expressions import Call, Column, ColumnRef, Compare, Literal, Predicate
+from millrace.engine.router.back_pressure import Backpressure
 from millrace.engine.runs.eddy_run import EddyRun
 from millrace.engine.spec import JoinSpec, RelationSpec
 from millrace.engine.state.stem import SteM
@@ -25,7 +26,7 @@ from millrace.options import Options
 from millrace.predicates import PredicateSpec
 from tests.engine.eddy.access_cases import IndexPlan, Plan, Ran, ScanPlan, asked, run
 from tests.engine.eddy.blocks import chain, star
-from tests.engine.eddy.oracle import Case, block, with_self_joins, with_windows
+from tests.engine.eddy.oracle import Case, block, compare, having, with_self_joins, with_windows
 
 INT = pa.int64()
 ONE_A_SECOND = asked("x", delay=1.0, in_flight=1)
@@ -48,6 +49,16 @@ def test_an_answer_concerns_only_those_that_wait_for_it() -> None:
         ran = run(case, {"s": ONE_A_SECOND}, Options(batch_size=50), stream="r", chunk=50)
     assert (ran.rows, ran.clock.now()) == (case.expected(), 200.0)
     assert sum(call.args[1].size for call in looked.call_args_list) <= 5 * 600
+
+
+@pytest.mark.parametrize("delay", [0.0, 1.0])
+def test_a_binding_ends_once_all_of_its_tuples_are_built(delay: float) -> None:
+    """What an index answered may wait for the turn of a predicate, and what asked for it waits as long."""
+    case = block({"r": pa.table({"a": range(3)}), "s": pa.table({"x": range(3)})}, ["r.a = s.x"])
+    case = having(case, compare("<=", "s.x", "s.x", INT))
+    options, queues = Options(policy="naive", batch_size=1), Backpressure(None, 3)
+    ran = run(case, {"s": asked("x", delay=delay)}, options, stream="r", backpressure=queues)
+    assert ran.rows == case.expected()
 
 
 def typed(kind: pa.DataType, own: pa.DataType, keys: list[object], values: list[object]) -> Case:

@@ -72,7 +72,8 @@ class Arrivals:
         """Yield what arrives, in rounds, until nothing more can come.
 
         All of a round has been built, and all it leads to has been looked up, before the next one is
-        asked for; while the eddy is busy with tuples of earlier rounds, it may also ask in between.
+        asked for; while the eddy is busy with tuples of earlier rounds, it may also ask in between, unless
+        bindings are ending.
 
         Args:
             schedule: How sources are read.
@@ -111,6 +112,11 @@ class Arrivals:
                 yield arrivals
             elif not self._reading:
                 return
+
+    @property
+    def is_ending(self) -> bool:
+        """Whether bindings end with the next round: until then all that an index answered is to be built."""
+        return bool(self._ended)
 
     def due(self) -> float:
         """Return when something may arrive, in seconds of the clock: minus infinity for at once."""

@@ -171,7 +171,8 @@ class EddyRun(BlockRun):
             if any(batch is None for _, batch in arrivals):  # an end holds once nothing is in flight
                 yield from self._work(draining=True)
             self._admit(arrivals)
-            yield from self._work(draining=self._state.is_serial)
+            # What an index answered may wait for a predicate; it has to be built before its binding ends.
+            yield from self._work(draining=self._state.is_serial or self._arrivals.is_ending)
             if not eddy.is_flying:
                 yield from self._output.rest()
             if self._is_empty():
