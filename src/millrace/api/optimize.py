@@ -78,7 +78,10 @@ def _planned(df: DataFrame, options: Options) -> DataFrame | str:
     plan = AnalysedPlan(df)
     if not plan.has_joins and not plan.has_calls:
         return "it joins nothing and calls no function of Python"
-    reading = read(plan.root, df.columns)
+    root = plan.root
+    if root.kind == "Repartition":
+        (root,) = root.children
+    reading = read(root, df.columns)
     if not reading.joins and not reading.calls:
         return "its joins and functions of Python stand below what SQL cannot say"
     spark = df.sparkSession
@@ -90,7 +93,12 @@ def _planned(df: DataFrame, options: Options) -> DataFrame | str:
     expected, found = (
         [(each.name, each.dataType) for each in frame.schema.fields] for frame in (df, query.df)
     )
-    return query.df if found == expected else f"its text has other columns ({found} for {expected})"
+    if found != expected:
+        return f"its text has other columns ({found} for {expected})"
+    if root is plan.root:
+        return query.df
+    count, shuffles = plan.partitions(plan.root)
+    return query.df.repartition(count) if shuffles else query.df.coalesce(count)
 
 
 def _frame(plan: AnalysedPlan, spark: SparkSession, operator: Operator) -> DataFrame:

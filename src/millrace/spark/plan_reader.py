@@ -101,7 +101,8 @@ class AnalysedPlan:
 
     def __init__(self, df: DataFrame) -> None:
         self._spark = df.sparkSession
-        self._plan: Any = df._jdf.queryExecution().withCachedData()  # noqa: SLF001  # what this module is for
+        execution = df._jdf.queryExecution()  # noqa: SLF001  # what this module is for
+        self._plan: Any = execution.analyzed() if df.isStreaming else execution.withCachedData()
         functions = _functions.get(self._spark)
         self._functions = functions or _functions.setdefault(self._spark, _Functions(self._spark))
 
@@ -130,6 +131,11 @@ class AnalysedPlan:
              functions.streaming),
         )  # fmt: skip
         return _build(enumerate(zip(self.kinds, *texts, strict=True)))
+
+    def partitions(self, operator: Operator) -> tuple[int, bool]:
+        """Return how many partitions a ``Repartition`` makes, and whether it shuffles rows."""
+        node = self._operators.apply(operator.place)
+        return node.numPartitions(), node.shuffle()
 
     def functions(self, operator: Operator) -> dict[int, UserDefinedFunction | None]:
         """Return the functions of Python that an operator calls, by the numbers of the calls.

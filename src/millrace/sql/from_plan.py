@@ -150,7 +150,7 @@ class _Reader:
         (child,) = operator.children
         return self.select(child, needed) if operator.output == child.output else None
 
-    _say_view = _say_subqueryalias
+    _say_view = _say_resolvedhint = _say_subqueryalias
 
     def _say_project(self, operator: Operator, needed: Needed) -> _Select | None:
         (child,) = operator.children

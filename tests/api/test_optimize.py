@@ -1,0 +1,245 @@
+"""``millrace.optimize``: pipelines of DataFrames, however they were made, have Spark's rows."""
+
+from __future__ import annotations
+
+import datetime as dt
+from decimal import Decimal
+
+import pytest
+from pyspark.sql import DataFrame, Window, functions as sf
+
+import millrace
+from millrace.api import optimize as optimizing
+from millrace.errors import InputError
+from millrace.spark.frames import query_of
+from millrace.sql.session import errors
+from lab.bench.trips import count_trips
+from tests.gate import sampled
+from tests.session import changed
+from tests.sql import cases
+from tests.sql.answers import SUITES, answer_of, recorded
+from tests.sql.compare import bag, bags, taken
+from tests.sql.small_tables import write
+
+FORCED = millrace.Options(take_all=True)
+ANY = "any_value"
+"""What a text with it answers depends on the order of rows."""
+
+
+@pytest.fixture(scope="module")
+def shop(spark, tmp_path_factory) -> dict[str, DataFrame]:
+    """Tables as a script reads them: nulls among the keys, names that only case, dots or backticks tell apart."""
+    folder = tmp_path_factory.mktemp("shop")
+    day = dt.date(2026, 1, 1)
+    rows = {
+        "sales": (
+            "id long, item int, who string, n int, price decimal(9,2), day date",
+            [(i, i % 7 or None, f"w{i % 5}", i % 4, Decimal(i * 3 % 100), day + dt.timedelta(i % 40)) for i in range(300)],
+        ),
+        "items": ("item long, `na.me` string, kind string", [(i, f"it's {i}", "ab"[i % 2]) for i in range(6)]),
+        "people": (
+            "who string, age int, tags array<string>, home struct<zip: int, city: string>",
+            [(f"w{i}", 20 + i, ["x", "__a12"], (i, f"c{i}")) for i in range(4)],
+        ),
+    }
+    for name, (schema, values) in rows.items():
+        spark.createDataFrame(values, schema).write.parquet(f"{folder}/{name}")
+    read = {name: spark.read.parquet(f"{folder}/{name}") for name in rows}
+    read["sales"].write.csv(f"{folder}/csv", header=True)
+    read["csv"] = spark.read.csv(f"{folder}/csv", header=True, inferSchema=True)
+    return read
+
+
+def star(s, i, p, _):
+    priced = s.withColumn("total", sf.col("price") * sf.col("n")).drop("price")
+    joined = priced.join(i, "item").withColumnRenamed("na.me", "title").join(p, "who", "left")
+    return joined.groupBy("title", "age").agg(sf.sum("total").alias("sum"), sf.countDistinct("who"))
+
+
+def of_itself(s, i, p, _):
+    best = s.groupBy("item").agg(sf.max("price").alias("best"))
+    return s.join(best, "item").where("price = best").join(i, s.item == i.item).select(s.id, best.best, "`na.me`")
+
+
+def windowed(s, i, p, _):
+    latest = Window.partitionBy("who").orderBy(sf.desc("day"), "id")
+    ranked = s.withColumn("r", sf.row_number().over(latest)).withColumn("k", sf.rank().over(latest))
+    return ranked.filter("r <= 2").join(p, "who").select("id", "r", "k", "home.city", sf.col("tags")[1].alias("t"))
+
+
+def nested(s, i, p, _):
+    top = s.orderBy(sf.desc("price"), "id").limit(50)
+    return top.join(i, "item").where(sf.col("kind") == "a").select("id", sf.lit("__a3 t0.x").alias("text"))
+
+
+def of_unions(s, i, p, _):
+    both = s.select("id", "item").union(s.select("item", sf.col("n").alias("id")))
+    return both.join(i, "item").groupBy("kind").agg(sf.sum("id").alias("s"), sf.count("*").alias("n"))
+
+
+def preserved(s, i, p, _):
+    kinds = i.withColumn("known", sf.lit(True)).withColumn("kind", sf.coalesce("kind", sf.lit("?")))
+    return p.join(s.where("n > 2"), "who", "right").join(kinds, "item", "left").select("id", "age", "known", "kind")
+
+
+def twice(s, i, p, _):
+    a, b = s.alias("a"), s.alias("b")
+    near = a.join(b, (sf.col("a.item") == sf.col("b.item")) & (sf.col("a.id") < sf.col("b.id")))
+    return near.select("a.id", sf.col("b.id").alias("ID")).groupBy("a.id").count()
+
+
+def cleaned(s, i, p, _):
+    fixed = s.fillna({"item": 0}).replace("w1", "w2", ["who"]).dropDuplicates(["who", "item", "n"])
+    return fixed.join(i, "item").groupBy("who").agg(sf.count("*").alias("n"))
+
+
+def dated(s, i, p, _):
+    month = s.withColumn("month", sf.date_trunc("month", "day")).withColumn("y", sf.year("day"))
+    late = month.where((sf.col("day") + sf.expr("interval 3 days") > "2026-01-09") & sf.col("item").isin(1, 2, 3))
+    return late.join(i, "item").groupBy("month", "y", sf.to_date("month").alias("d")).agg(sf.avg("price"))
+
+
+def asked(s, i, p, _):
+    some, other = (sf.udf(lambda x, by=by: x is not None and x % by == 0, "boolean") for by in (2, 3))
+    both = s.filter(some("n") & other("id")).join(i, "item").filter(~some("item") | (sf.col("n") > 1))
+    return both.groupBy("kind").count()
+
+
+PIPELINES = {
+    "star": star,
+    "itself": of_itself,
+    "windowed": windowed,
+    "nested": nested,
+    "unions": of_unions,
+    "preserved": preserved,
+    "twice": twice,
+    "cleaned": cleaned,
+    "dated": dated,
+    "asked": asked,
+    "from csv": lambda s, i, p, c: c.join(i, "item").groupBy("kind", "n").agg(sf.min("day")),
+    "exists": lambda s, i, p, _: s.join(i.where("kind = 'a'"), "item", "semi").join(p, "who", "anti"),
+    "both sides": lambda s, i, p, _: s.join(p, "who").join(i, "item", "full").groupBy("kind").count(),
+    "distinct": lambda s, i, p, _: s.join(i, "item").select("who", "kind").distinct(),
+    "constant": lambda s, i, p, _: s.join(i, "item").withColumn("one", sf.lit(1)).groupBy("one").count(),
+    "counted": lambda s, i, p, _: s.join(i, "item").agg(sf.count(sf.lit(1))),
+    "kept": lambda s, i, p, _: s.join(sf.broadcast(i), "item").select("id", "kind").coalesce(1),
+    "same names": lambda s, i, p, _: s.join(i, s.item == i.item).join(p, s.who == p.who),
+    "expression": lambda s, i, p, _: s.join(i, s.item + 1 == i.item).select("id", "kind"),
+}
+
+
+def test_pipelines_have_sparks_rows(spark, shop):
+    """Columns, types and rows; and eddies run a part of each."""
+    made = {name: pipeline(*shop.values()) for name, pipeline in PIPELINES.items()}
+    found = {name: millrace.optimize(frame, FORCED) for name, frame in made.items()}
+    left = {name: vars(made[name])["_millrace_left"] for name, frame in found.items() if frame is made[name]}
+    assert left == {}
+    assert {name: frame.dtypes for name, frame in found.items()} == {n: each.dtypes for n, each in made.items()}
+    assert bags(found) == bags(made)
+    assert all(bags(found).values())
+
+
+@pytest.fixture(scope="module")
+def views(spark, tmp_path_factory):
+    """A session with the small tables as views."""
+    session = spark.newSession()
+    for name, path in write(tmp_path_factory.mktemp("views")).items():
+        session.read.parquet(path).createOrReplaceTempView(f"`{name}`")
+    return session
+
+
+TEXTS = [(asked.text, asked.settings, name) for name in cases.SMALL for asked in SUITES[name].questions()]
+
+
+@pytest.mark.parametrize("part", sampled(range(12), every=6))
+def test_what_spark_makes_of_a_text_is_read(views, part):
+    """The cases of SQL, read from what Spark's analyser makes of them, have the answers of plain Spark."""
+    read = 0
+    for text, settings, name in TEXTS[part::12]:
+        expected = recorded(name)[1][next(a for a in recorded(name)[1] if (a.text, a.settings) == (text, settings))]
+        with changed(views, cases.settings(settings)):
+            if expected.error or ANY in text:
+                continue
+            df = views.sql(text)
+            found = millrace.optimize(df, FORCED)
+            if found is not df:
+                answer = answer_of(found)
+                assert answer.rows == expected.rows, (text, millrace.explain(found))
+                assert [c[:2] for c in answer.columns] == [c[:2] for c in expected.columns]
+                read += 1
+    assert read > 10
+
+
+def test_a_pipeline_of_joins_is_one_block(shop):
+    """Whatever stands between them: what is computed, renamed and dropped; and a count needs no columns."""
+    s, i, p, _ = shop.values()
+    found = millrace.optimize(star(s, i, p, _), FORCED)
+    assert taken(query_of(found)) == "t0 t1 ?t2+"
+    assert "columns id" not in millrace.explain(found)
+    assert taken(query_of(millrace.optimize(dated(s, i, p, _), FORCED))) == "t0 t1+"
+
+
+def test_actions_of_an_enabled_session_are_planned_when_they_run(spark, shop, tmp_path):
+    """Each of them, with accounts of what ran; afterwards and for others they are PySpark's."""
+    s, i, p, _ = shop.values()
+
+    def made() -> DataFrame:
+        return s.join(i, "item").join(p, "who", "left").where("n > 1")
+
+    expected, count = bag(made().select("id", "kind")), made().count()
+    with millrace.enable(spark, FORCED):
+        df = made()
+        assert df.count() == count and "only counts rows" in millrace.explain(df)
+        assert millrace.report(df).totals.output_tuples > 0
+        chosen = df.select("id", "kind")
+        assert bag(chosen) == expected and "t1.kind" in millrace.explain(chosen)
+        assert millrace.report(chosen).totals.output_tuples == count
+        assert len(df.take(3)) == len(df.head(3)) == 3 and df.first() and not df.isEmpty()
+        assert df.toPandas().shape == (count, len(df.columns)) and df.toArrow().num_rows == count
+        assert sum(1 for _ in df.toLocalIterator()) == sum(b.num_rows for b in millrace.to_batches(df)) == count
+        df.write.parquet(f"{tmp_path}/out")
+        df.createOrReplaceTempView("joined")
+        assert spark.table("joined").groupBy("kind").count().agg(sf.sum("count")).first()[0] == count
+        kept = df.select("id").cache()
+        assert kept.count() == count and "left to Spark" not in str(kept)
+        again = kept.join(s.select("id", "n"), "id")  # what is cached is read from there
+        assert again.count() == count and "from a DataFrame" in millrace.explain(again)
+        kept.unpersist()
+    assert spark.read.parquet(f"{tmp_path}/out").count() == count
+    assert bag(made().select("id", "kind")) == expected
+
+
+def test_what_is_left_is_told(spark, shop, monkeypatch, caplog):
+    """To whoever asks for the explanation, and to the log; a fault of Millrace's leaves it to Spark too."""
+    caplog.set_level("INFO", "millrace")
+    s, i, *_ = shop.values()
+    joined = s.join(i.drop("na.me"), "item")
+    with millrace.enable(spark):
+        for df, why in (
+            (s.where("n > 1"), "joins nothing"),
+            (joined.mapInArrow(lambda batches: batches, joined.schema), "below what SQL cannot say"),
+            (s.join(i, "item", "full"), "no two relations joined by an inner join"),
+        ):
+            assert df.count() and why in caplog.text
+            with pytest.raises(InputError, match=why):
+                millrace.explain(df)
+
+        def broken(*_: object) -> None:
+            raise KeyError("a bug")
+
+        monkeypatch.setattr(errors, "is_strict", False)
+        monkeypatch.setattr(optimizing, "read", broken)
+        assert joined.count() == joined.toArrow().num_rows and "KeyError" in caplog.text
+    with pytest.raises(InputError, match="got a int"):
+        millrace.optimize(3)
+
+
+def test_what_is_left_costs_few_calls_of_the_jvm(shop):
+    """Reading a plan is a handful: however many operators and columns it has."""
+    s, i, p, _ = shop.values()
+    df = s.join(i.drop("na.me"), "item").join(p, "who").select("*", *(sf.lit(n).alias(f"c{n}") for n in range(50)))
+    wide = df.mapInArrow(lambda batches: batches, df.schema)
+    millrace.optimize(wide)  # what a session does once
+    with count_trips() as trips:
+        assert millrace.optimize(wide) is wide
+    assert trips.calls <= 40, trips
