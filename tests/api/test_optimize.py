@@ -9,11 +9,11 @@ import pytest
 from pyspark.sql import DataFrame, Window, functions as sf
 
 import millrace
+from lab.bench.trips import count_trips
 from millrace.api import optimize as optimizing
 from millrace.errors import InputError
 from millrace.spark.frames import query_of
 from millrace.sql.session import errors
-from lab.bench.trips import count_trips
 from tests.gate import sampled
 from tests.session import changed
 from tests.sql import cases
@@ -28,15 +28,21 @@ ANY = "any_value"
 
 @pytest.fixture(scope="module")
 def shop(spark, tmp_path_factory) -> dict[str, DataFrame]:
-    """Tables as a script reads them: nulls among the keys, names that only case, dots or backticks tell apart."""
+    """Tables as a script reads them: nulls among the keys, dots and quotes in names and texts."""
     folder = tmp_path_factory.mktemp("shop")
     day = dt.date(2026, 1, 1)
     rows = {
         "sales": (
             "id long, item int, who string, n int, price decimal(9,2), day date",
-            [(i, i % 7 or None, f"w{i % 5}", i % 4, Decimal(i * 3 % 100), day + dt.timedelta(i % 40)) for i in range(300)],
+            [
+                (i, i % 7 or None, f"w{i % 5}", i % 4, Decimal(i * 3 % 100), day + dt.timedelta(i % 40))
+                for i in range(300)
+            ],
         ),
-        "items": ("item long, `na.me` string, kind string", [(i, f"it's {i}", "ab"[i % 2]) for i in range(6)]),
+        "items": (
+            "item long, `na.me` string, kind string",
+            [(i, f"it's {i}", "ab"[i % 2]) for i in range(6)],
+        ),
         "people": (
             "who string, age int, tags array<string>, home struct<zip: int, city: string>",
             [(f"w{i}", 20 + i, ["x", "__a12"], (i, f"c{i}")) for i in range(4)],
@@ -58,13 +64,22 @@ def star(s, i, p, _):
 
 def of_itself(s, i, p, _):
     best = s.groupBy("item").agg(sf.max("price").alias("best"))
-    return s.join(best, "item").where("price = best").join(i, s.item == i.item).select(s.id, best.best, "`na.me`")
+    return (
+        s.join(best, "item")
+        .where("price = best")
+        .join(i, s.item == i.item)
+        .select(s.id, best.best, "`na.me`")
+    )
 
 
 def windowed(s, i, p, _):
     latest = Window.partitionBy("who").orderBy(sf.desc("day"), "id")
     ranked = s.withColumn("r", sf.row_number().over(latest)).withColumn("k", sf.rank().over(latest))
-    return ranked.filter("r <= 2").join(p, "who").select("id", "r", "k", "home.city", sf.col("tags")[1].alias("t"))
+    return (
+        ranked.filter("r <= 2")
+        .join(p, "who")
+        .select("id", "r", "k", "home.city", sf.col("tags")[1].alias("t"))
+    )
 
 
 def nested(s, i, p, _):
@@ -79,7 +94,11 @@ def of_unions(s, i, p, _):
 
 def preserved(s, i, p, _):
     kinds = i.withColumn("known", sf.lit(True)).withColumn("kind", sf.coalesce("kind", sf.lit("?")))
-    return p.join(s.where("n > 2"), "who", "right").join(kinds, "item", "left").select("id", "age", "known", "kind")
+    return (
+        p.join(s.where("n > 2"), "who", "right")
+        .join(kinds, "item", "left")
+        .select("id", "age", "known", "kind")
+    )
 
 
 def twice(s, i, p, _):
@@ -95,7 +114,9 @@ def cleaned(s, i, p, _):
 
 def dated(s, i, p, _):
     month = s.withColumn("month", sf.date_trunc("month", "day")).withColumn("y", sf.year("day"))
-    late = month.where((sf.col("day") + sf.expr("interval 3 days") > "2026-01-09") & sf.col("item").isin(1, 2, 3))
+    late = month.where(
+        (sf.col("day") + sf.expr("interval 3 days") > "2026-01-09") & sf.col("item").isin(1, 2, 3)
+    )
     return late.join(i, "item").groupBy("month", "y", sf.to_date("month").alias("d")).agg(sf.avg("price"))
 
 
@@ -134,7 +155,9 @@ def test_pipelines_have_sparks_rows(spark, shop):
     found = {name: millrace.optimize(frame, FORCED) for name, frame in made.items()}
     left = {name: vars(made[name])["_millrace_left"] for name, frame in found.items() if frame is made[name]}
     assert left == {}
-    assert {name: frame.dtypes for name, frame in found.items()} == {n: each.dtypes for n, each in made.items()}
+    assert {name: frame.dtypes for name, frame in found.items()} == {
+        n: each.dtypes for n, each in made.items()
+    }
     assert bags(found) == bags(made)
     assert all(bags(found).values())
 
@@ -156,7 +179,9 @@ def test_what_spark_makes_of_a_text_is_read(views, part):
     """The cases of SQL, read from what Spark's analyser makes of them, have the answers of plain Spark."""
     read = 0
     for text, settings, name in TEXTS[part::12]:
-        expected = recorded(name)[1][next(a for a in recorded(name)[1] if (a.text, a.settings) == (text, settings))]
+        expected = recorded(name)[1][
+            next(a for a in recorded(name)[1] if (a.text, a.settings) == (text, settings))
+        ]
         with changed(views, cases.settings(settings)):
             if expected.error or ANY in text:
                 continue
@@ -196,7 +221,9 @@ def test_actions_of_an_enabled_session_are_planned_when_they_run(spark, shop, tm
         assert millrace.report(chosen).totals.output_tuples == count
         assert len(df.take(3)) == len(df.head(3)) == 3 and df.first() and not df.isEmpty()
         assert df.toPandas().shape == (count, len(df.columns)) and df.toArrow().num_rows == count
-        assert sum(1 for _ in df.toLocalIterator()) == sum(b.num_rows for b in millrace.to_batches(df)) == count
+        assert (
+            sum(1 for _ in df.toLocalIterator()) == sum(b.num_rows for b in millrace.to_batches(df)) == count
+        )
         df.write.parquet(f"{tmp_path}/out")
         df.createOrReplaceTempView("joined")
         assert spark.table("joined").groupBy("kind").count().agg(sf.sum("count")).first()[0] == count
@@ -237,7 +264,11 @@ def test_what_is_left_is_told(spark, shop, monkeypatch, caplog):
 def test_what_is_left_costs_few_calls_of_the_jvm(shop):
     """Reading a plan is a handful: however many operators and columns it has."""
     s, i, p, _ = shop.values()
-    df = s.join(i.drop("na.me"), "item").join(p, "who").select("*", *(sf.lit(n).alias(f"c{n}") for n in range(50)))
+    df = (
+        s.join(i.drop("na.me"), "item")
+        .join(p, "who")
+        .select("*", *(sf.lit(n).alias(f"c{n}") for n in range(50)))
+    )
     wide = df.mapInArrow(lambda batches: batches, df.schema)
     millrace.optimize(wide)  # what a session does once
     with count_trips() as trips:

@@ -14,9 +14,12 @@ from weakref import WeakKeyDictionary
 
 from sqlglot import exp
 
+from millrace.engine.expressions import And, Call, Compare, InList, Predicate
 from millrace.errors import QueryError
 from millrace.options import Options, StorageOptions
 from millrace.parquet.partitions import Doubtful
+from millrace.parquet.types import fixed_width
+from millrace.spark.block import FrameInput, ParquetInput
 from millrace.spark.scan_detection import scan_of
 from millrace.spark.session import SessionConf, default_parallelism
 from millrace.sql.blocks.cost_model import ROWS_A_SECOND
@@ -24,7 +27,9 @@ from millrace.sql.session.asking import default_widths, estimate
 from millrace.sql.syntax.parse import conjuncts, parse, unwrap
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, SparkSession
+
+    from millrace.spark.block import Block
 
 BYTES_A_ROW = 6
 """Bytes that may pass between Spark and Python for each row that tasks read from files themselves.
@@ -76,14 +81,69 @@ def why_no_gain(relations: Sequence[Relation], conditions: Iterable[str], option
         rows = max(rows, count)
         read += count if is_direct else 0
         passing += 0 if is_direct else count * width
+    return _why_not(relations[0].df.sparkSession, read, passing, rows, sum(widths), kept)
+
+
+def why_slower(spark: SparkSession, blocks: Iterable[Block]) -> str | None:
+    """Return why Spark runs a pipeline with some blocks better itself, None where one of them pays."""
+    whys = [_why_block_not(spark, block) for block in blocks]
+    return "; ".join(why for why in whys if why is not None) if whys and None not in whys else None
+
+
+def _why_block_not(spark: SparkSession, block: Block) -> str | None:
+    """Return why a block does not pay; one that aggregates, or asks functions of Python, is taken to pay."""
+    join = block.join
+    if block.aggregate is not None or join.count_only or any(isinstance(p, Call) for p in join.residuals):
+        return None
+    relations = {relation.alias: relation for relation in join.sources}
+    most, read, passing, kept = 0, 0, 0, 1.0
+    for alias, rows in block.inputs.items():
+        match rows:
+            case ParquetInput(table=table, filters=filters):
+                count = table.rows
+                read += count
+                kept *= prod(map(_share_of, filters))
+            case FrameInput(bytes=size):
+                count = relations[alias].rows or 0
+                passing += size or 0
+            case _:
+                return None
+        most = max(most, count)
+    width = sum(fixed_width(field.type) or 20 for field in join.output_schema)
+    return _why_not(spark, read, passing, most, width, kept)
+
+
+def _share_of(predicate: Predicate) -> float:
+    """Return which share of rows a predicate of a scan keeps, as far as that can be said."""
+    match predicate:
+        case And(arguments=both):
+            return prod(map(_share_of, both))
+        case Compare(op="="):
+            return KEPT_BY_EQUALITY
+        case InList(values=values):
+            return min(1.0, KEPT_BY_EQUALITY * len(values))
+    return 1.0
+
+
+def _why_not(spark: SparkSession, read: int, passing: int, rows: int, width: int, kept: float) -> str | None:
+    """Return why a join does not pay.
+
+    Args:
+        spark: The session.
+        read: Rows that tasks read from files themselves.
+        passing: Bytes that come from Spark.
+        rows: Of the largest relation.
+        width: Bytes of a row of the result.
+        kept: Share of the rows that conditions keep.
+    """
     if passing > BYTES_A_ROW * read:
         return (
             f"about {passing:,} bytes of rows would come from Spark to be joined with {read:,} rows that "
             "tasks read from files themselves, which does not pay (option take_all)"
         )
-    if passing + rows * sum(widths) * kept > BYTES_A_ROW * read:
-        return _explain(f"{rows:,} rows", sum(widths), kept)
-    if read / ROWS_A_SECOND / default_parallelism(relations[0].df.sparkSession) < LEAST_GAIN_SECONDS:
+    if passing + rows * width * kept > BYTES_A_ROW * read:
+        return _explain(f"{rows:,} rows", width, kept)
+    if read / ROWS_A_SECOND / default_parallelism(spark) < LEAST_GAIN_SECONDS:
         return f"joining {read:,} rows saves less than it takes to plan it (option take_all)"
     return None
 

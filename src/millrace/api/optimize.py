@@ -14,6 +14,7 @@ from weakref import WeakKeyDictionary
 
 from pyspark.errors import PySparkException
 
+from millrace.api.gain import why_slower
 from millrace.api.session import Session
 from millrace.errors import InputError, MillraceError
 from millrace.options import Options
@@ -53,7 +54,8 @@ def optimize(df: DataFrame, options: Options | dict[str, Any] | None = None) -> 
         raise InputError(f"optimize reads a DataFrame of Spark, got a {type(df).__name__}")
     if is_connect(df.sparkSession):
         raise InputError(
-            "Spark Connect does not tell how a DataFrame was made: write the query in SQL, or enable the session"
+            "Spark Connect does not tell how a DataFrame was made: write the query in SQL, or enable the "
+            "session"
         )
     return better(df, settings) or df
 
@@ -93,6 +95,9 @@ def _planned(df: DataFrame, options: Options) -> DataFrame | str:
     expected, found = (
         [(each.name, each.dataType) for each in frame.schema.fields] for frame in (df, query.df)
     )
+    why = None if options.take_all or query.filters else why_slower(spark, query.blocks)
+    if why is not None:
+        return why
     if found != expected:
         return f"its text has other columns ({found} for {expected})"
     if root is plan.root:

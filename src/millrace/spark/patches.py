@@ -51,7 +51,7 @@ REPLACED = {
 ``where`` stands for ``where``, ``filter``, ``predicate``, ``cascade``, ``estimate``, ``Session`` and the
 accessor: from the first time that one of these is asked for until the process ends. ``enable`` replaces
 ``sql`` of its sessions alone, and methods of classes while any session is enabled: those that run something
-on classic Spark, and ``chains`` in their place on Spark Connect, where nothing tells how a DataFrame was made.
+on classic Spark; on Spark Connect, which does not tell how a DataFrame was made, those of ``chains``.
 """
 
 _CLASSIC, _CONNECT = "pyspark.sql.udf", "pyspark.sql.connect.udf"

@@ -151,7 +151,8 @@ class AnalysedPlan:
 
     def _function(self, call: Any) -> UserDefinedFunction | None:
         """Return the function behind a call, as Spark would send it to its workers."""
-        made = CPickleSerializer().loads(bytes(call.func().command().toArray(self._functions.byte)))
+        command = bytes(call.func().command().toArray(self._functions.byte))
+        made = CPickleSerializer().loads(command)  # type: ignore[no-untyped-call]
         if not isinstance(made, tuple):
             return None
         function, returns = made
@@ -222,7 +223,9 @@ class _Functions:
             self._method(_NAMED, "exprId", _NUMBER), self._method(_NUMBER, "id", "long"), self._text("long")
         )
         # An attribute under its number, without the name of its relation.
-        prefixed = self._then(number, self._with(self._method(_STRING, "concat", _STRING, _STRING), 0, COLUMN))
+        prefixed = self._then(
+            number, self._with(self._method(_STRING, "concat", _STRING, _STRING), 0, COLUMN)
+        )
         renaming = self._method(_ATTRIBUTE, "withName", _ATTRIBUTE, _STRING)
         renaming = self._both(renaming, identity, prefixed)
         nothing = getattr(jvm.scala.collection.immutable, "Nil$").__getattr__("MODULE$")
@@ -230,7 +233,7 @@ class _Functions:
         # A function that Spark has replaced keeps its arguments where nothing is renamed: it is said anew.
         companion = getattr(jvm.org.apache.spark.sql.catalyst.analysis, "UnresolvedFunction$")
         call = self._method(f"{_CALL}$", "apply", _CALL, _STRING, _SEQUENCE, "boolean")
-        call = self._with(call.bindTo(companion.__getattr__("MODULE$")), 2, False)  # noqa: FBT003  # not distinct
+        call = self._with(call.bindTo(companion.__getattr__("MODULE$")), 2, False)  # not distinct
         concat = self._method(_STRING, "concat", _STRING, _STRING)
         call_number = self._then(
             self._method(_PYTHON, "resultId", _NUMBER), self._method(_NUMBER, "id", "long"),
@@ -258,10 +261,14 @@ class _Functions:
             self._with(self._method(_TREE, "map", _SEQUENCE, _FUNCTION), 1, self._function(kind)),
             self._with(self._method(_SEQUENCE, "mkString", _STRING, _STRING), 1, ","),
         )
-        deterministic = self._then(self._method(_EXPRESSION, "deterministic", "boolean"), self._text("boolean"))
+        deterministic = self._then(
+            self._method(_EXPRESSION, "deterministic", "boolean"), self._text("boolean")
+        )
         expressions = self._method(_QUERY, "expressions", _SEQUENCE)
         output = self._method(_QUERY, "output", _SEQUENCE)
-        joined = self._then(self._method(_JOIN, "joinType", _JOIN_TYPE), self._method(_JOIN_TYPE, "sql", _STRING))
+        joined = self._then(
+            self._method(_JOIN, "joinType", _JOIN_TYPE), self._method(_JOIN_TYPE, "sql", _STRING)
+        )
         no_text = self._handles.constant(self._class(_STRING), "")
         no_text = self._handles.dropArguments(no_text, 0, self._array(self._lang.Class, self._class(_OBJECT)))
         self.itself = self._function(identity)
@@ -285,7 +292,7 @@ class _Functions:
         box = {"int": "Integer", "long": "Long", "boolean": "Boolean"}.get(name)
         if box is not None:
             return getattr(self._lang, box).TYPE
-        return self._lang.Class.forName(name, True, self._loader)  # noqa: FBT003  # Java has no names
+        return self._lang.Class.forName(name, True, self._loader)  # Java has no names
 
     def _array(self, kind: Any, *values: Any) -> Any:
         array = self._gateway.new_array(kind, len(values))
@@ -315,7 +322,7 @@ class _Functions:
         """Return one function after another."""
         for other in others:
             given = first.type().returnType()
-            other = other.asType(other.type().changeParameterType(0, given))  # noqa: PLW2901
+            other = other.asType(other.type().changeParameterType(0, given))
             first = self._handles.filterReturnValue(first, other)
         return first
 

@@ -24,12 +24,13 @@ _SIMPLE = re.compile(r"[\w.]*(?:`(?:[^`]|``)*`[\w.]*)*")
 _LONGEST = 4_000
 """Characters of an expression at most, after columns are written out in it; beyond, a SELECT is nested."""
 
-_UNSAYABLE = frozenset(
-    """ScalarSubquery Exists InSubquery ListQuery DynamicPruningSubquery LateralSubquery FunctionTableSubquery
-    LambdaFunction NamedLambdaVariable UnresolvedNamedLambdaVariable OuterReference ScalaUDF PythonUDAF
-    PythonUDTF ScalaAggregator ScalaUDAF TypedImperativeAggregate InSet KnownNullable PivotFirst GroupingID Grouping Invoke
-    StaticInvoke NewInstance VariableReference""".split()
-)
+_UNSAYABLE = frozenset((
+    "ScalarSubquery", "Exists", "InSubquery", "ListQuery", "DynamicPruningSubquery", "LateralSubquery",
+    "FunctionTableSubquery", "LambdaFunction", "NamedLambdaVariable", "UnresolvedNamedLambdaVariable",
+    "OuterReference", "ScalaUDF", "PythonUDAF", "PythonUDTF", "ScalaAggregator", "ScalaUDAF",
+    "TypedImperativeAggregate", "InSet", "KnownNullable", "PivotFirst", "GroupingID", "Grouping", "Invoke",
+    "StaticInvoke", "NewInstance", "VariableReference",
+))  # fmt: skip
 """Classes of expressions whose text Spark does not read back as the same."""
 
 _RANKS = frozenset(("Rank", "DenseRank", "PercentRank", "CumeDist", "NTile"))
@@ -184,7 +185,9 @@ class _Reader:
         elif kind == "RIGHT OUTER":
             right, left = map(self.select, (first, second), sides)
         elif kind == "FULL OUTER":
-            left, right = (self._nested(self.select(*side)) for side in zip((first, second), sides, strict=True))
+            left, right = (
+                self._nested(self.select(*side)) for side in zip((first, second), sides, strict=True)
+            )
         else:
             return None
         self.reading.joins += 1
@@ -238,7 +241,7 @@ class _Reader:
         }
         return self._nested(replace(below, columns=columns, modifiers=f" GROUP BY {by}"))
 
-    def _say_distinct(self, operator: Operator, needed: Needed) -> _Select | None:  # noqa: ARG002  # all count
+    def _say_distinct(self, operator: Operator, needed: Needed) -> _Select | None:  # all count
         (child,) = operator.children
         below = self._open(self.select(child, frozenset(child.output)))
         columns = {number: below.columns[number] for number in child.output}
@@ -318,7 +321,10 @@ def _is_sayable(operator: Operator) -> bool:
         each.is_deterministic
         and (is_filter or _CALLED.search(each.sql) is None)
         and not _UNSAYABLE.intersection(each.classes)
-        and (_RANKS.intersection(each.classes) or each.classes.count("AttributeReference") == len(list(_found(each.sql))))
+        and (
+            _RANKS.intersection(each.classes)
+            or each.classes.count("AttributeReference") == len(list(_found(each.sql)))
+        )
         for each in operator.expressions
     )
 

@@ -173,22 +173,25 @@ class Translator:
 
     def _without_widening(self, *nodes: exp.Expr) -> list[exp.Expr]:
         """Return operands without casts that only widen columns: whole numbers compare by their values."""
-        plain = [unwrap(node) for node in nodes]
+        plain = [self._widened(node) or unwrap(node) for node in nodes]
         kinds: list[t.DataType | None] = []
-        for place, node in enumerate(plain):
-            cast_to = _CASTS.get(node.to.this) if isinstance(node, exp.Cast) else None
-            column = self._field(unwrap(node.this)) if isinstance(node, exp.Cast) else self._field(node)
-            kind = None if column is None else column[1].type
-            if isinstance(node, exp.Cast):
-                if DIGITS.get(type(kind), 99) > DIGITS.get(type(cast_to), 0):
-                    kind = None
-                else:
-                    plain[place] = unwrap(node.this)
-            if kind is None and is_constant(node):
-                constant = self.context.constants.value(node)
-                kind = None if constant is None else constant.type
-            kinds.append(kind)
+        for node in plain:
+            column = self._field(node)
+            constant = self.context.constants.value(node) if is_constant(node) else None
+            meant = constant if column is None else column[1]
+            kinds.append(None if meant is None else meant.type)
         return plain if all(type(kind) in DIGITS for kind in kinds) else list(nodes)
+
+    def _widened(self, node: exp.Expr) -> exp.Column | None:
+        """Return the column of whole numbers that a cast only widens, None for anything else."""
+        inner = unwrap(node)
+        if not isinstance(inner, exp.Cast):
+            return None
+        column, to = unwrap(inner.this), _CASTS.get(inner.to.this)
+        field = self._field(column)
+        if field is None or to is None or not isinstance(column, exp.Column):
+            return None
+        return column if DIGITS.get(type(field[1].type), 99) <= DIGITS.get(type(to), 0) else None
 
     def _compare(self, op: Comparison, left: exp.Expr, right: exp.Expr) -> Predicate | None:
         left, right = self._without_widening(left, right)
