@@ -261,6 +261,96 @@ def test_what_is_left_is_told(spark, shop, monkeypatch, caplog):
         millrace.optimize(3)
 
 
+AWAY = {
+    "fill": lambda j: j.withColumn(
+        "f", sf.last("age", ignorenulls=True).over(Window.partitionBy("kind").orderBy("id"))
+    ),
+    "first": lambda j: j.groupBy("kind").agg(sf.first("age", ignorenulls=True).isNull()),
+    "names": lambda j: j.withColumnRenamed("id", "x").select(
+        sf.to_json(sf.struct("x", sf.lit(1).alias("y")))
+    ),
+    "swapped": lambda j: j.select(sf.col("id").alias("n"), sf.col("n").alias("id")).select(
+        sf.struct("n", "id")
+    ),
+    "error": lambda j: j.agg(sf.approx_count_distinct("id", 0.3)),
+    "quoted": lambda j: j.select(sf.lit("extractansiintervaldays(x"), sf.lit("__py7(x) '\"")),
+    "within": lambda j: j.sortWithinPartitions("id").select("id"),
+    "number": lambda j: j.filter(sf.udf(lambda x: x + 1, "int")("n") > 3),
+}
+"""What the text of an expression leaves out, or SQL cannot say."""
+KEPT = {
+    "distinct": lambda j: distinct(j).select("kind"),
+    "unions": lambda j: distinct(j).union(distinct(j)).agg(sf.count(sf.lit(1))),
+    "one row": lambda j: j.agg(sf.sum("id")).agg(sf.count(sf.lit(1))),
+    "one constant": lambda j: j.agg(sf.sum("id")).select(sf.lit(1)),
+    "builtins": lambda j: j.filter(~long("kind", "who")).filter(sf.col("kind").contains("a")),
+    "braces": lambda j: j.withColumnRenamed("id", "\u00fc {z}"),
+    "noted": lambda j: j.withMetadata("kind", {"comment": "a kind"}),
+}
+
+
+def distinct(j):
+    j.createOrReplaceTempView("joined")
+    return j.sparkSession.sql("SELECT DISTINCT kind, who FROM joined")
+
+
+def long(*columns):
+    def contains(x, y):
+        return len(x) > 100 or len(y) > 100
+
+    return sf.udf(contains, "boolean")(*columns)
+
+
+def test_what_a_text_would_change_is_sparks(spark, shop):
+    """It is compared with what Spark reads back, under the settings of now."""
+    s, i, p, _ = shop.values()
+    j = s.join(i.drop("na.me"), "item").join(p, "who", "left")
+    for name, made in {**AWAY, **KEPT}.items():
+        df = made(j)
+        found = millrace.optimize(df, FORCED)
+        assert (found is df) == (name in AWAY), (name, vars(df).get("_millrace_left"))
+        if found is not df:
+            assert found.schema.simpleString() == df.schema.simpleString() and bag(found) == bag(df), name
+    assert millrace.optimize(KEPT["noted"](j), FORCED).schema["kind"].metadata == {"comment": "a kind"}
+    with changed(spark, {"spark.sql.ansi.enabled": "false"}):
+        lenient = j.select(sf.col("kind").cast("int"))
+    with changed(spark, {"spark.sql.parser.escapedStringLiterals": "true"}):
+        for df in (lenient, j.select(sf.lit("a\\b"))):
+            assert millrace.optimize(df, FORCED) is df and bag(df)
+    hides = p.select("who", sf.struct(sf.lit("w9").alias("who")).alias("t0"))
+    df = s.join(hides, "who", "anti")
+    assert bag(millrace.optimize(df, FORCED)) == bag(df)
+
+
+def test_what_is_cached_is_not_what_it_was_made_of(shop):
+    """Spark gives its columns the same numbers."""
+    s, i, *_ = shop.values()
+    some = s.where("id > 250")
+    every = bag(millrace.optimize(s.join(i, "item"), FORCED))
+    for kept in (some.localCheckpoint(), some.cache()):
+        joined = kept.join(i, "item")
+        assert bag(millrace.optimize(joined, FORCED)) == bag(joined) != every
+    some.unpersist()
+
+
+def test_what_is_read_is_not_overwritten_unseen(spark, shop, tmp_path):
+    """Spark's own plan decides then, and nothing else is: tables, and folders of which files are read."""
+    s, i, *_ = shop.values()
+    s.limit(50).write.parquet(f"{tmp_path}/own")
+    own = spark.read.parquet(f"{tmp_path}/own")
+    with millrace.enable(spark, FORCED):
+        joined = own.join(i, "item")
+        writer = joined.write.mode("overwrite").option("compression", "gzip")
+        for path in (f"{tmp_path}/own", f"file:{tmp_path}//own/", str(tmp_path)):
+            assert writer._reads(path)
+        assert not writer._reads(f"{tmp_path}/other")
+        writer.partitionBy("kind").format("json").save(f"{tmp_path}/other")
+        writer.save(f"{tmp_path}/other", mode="overwrite", format="json")
+        joined.write.mode("append").json(f"{tmp_path}/more")
+    for name in ("other", "more"):
+        assert spark.read.json(f"{tmp_path}/{name}").count() == joined.count()
+
+
 def test_what_is_left_costs_few_calls_of_the_jvm(shop):
     """Reading a plan is a handful: however many operators and columns it has."""
     s, i, p, _ = shop.values()

@@ -21,6 +21,7 @@ from millrace.api.chains import filtered, joined, linked
 from millrace.api.columns import both, equal, taken
 from millrace.api.optimize import better
 from millrace.api.session import Session
+from millrace.api.writing import PipelineWriter
 from millrace.errors import MillraceError
 from millrace.options import Options
 from millrace.spark.filter import where
@@ -159,6 +160,15 @@ def _sql(spark: SparkSession, plain: Callable[..., DataFrame]) -> Callable[..., 
     return sql
 
 
+class _Running(threading.local):
+    """Whether this thread is within an action: those that it does itself on the way are part of it."""
+
+    action = False
+
+
+_running = _Running()
+
+
 def _run(name: str, plain: Any, *, is_property: bool = False) -> Any:
     """Return a method or property that runs what Millrace has in a DataFrame's place."""
     if isinstance(plain, property):
@@ -166,10 +176,18 @@ def _run(name: str, plain: Any, *, is_property: bool = False) -> Any:
 
     @functools.wraps(plain)
     def run(self: DataFrame, *args: Any, **named: Any) -> Any:
-        chosen = None if _of(self) is None else chosen_in_place(self)
-        if chosen is None:
+        if _of(self) is None or _running.action:
             return plain(self, *args, **named)
-        return getattr(chosen, name) if is_property else getattr(chosen, name)(*args, **named)
+        _running.action = True
+        try:
+            chosen = chosen_in_place(self)
+            if chosen is None:
+                return plain(self, *args, **named)
+            if name == "write":
+                return PipelineWriter(self, plain(self), chosen.write)
+            return getattr(chosen, name) if is_property else getattr(chosen, name)(*args, **named)
+        finally:
+            _running.action = False
 
     return run
 
@@ -177,15 +195,19 @@ def _run(name: str, plain: Any, *, is_property: bool = False) -> Any:
 def _count(plain: Callable[..., int]) -> Callable[..., int]:
     @functools.wraps(plain)
     def count(self: DataFrame) -> int:
-        if _of(self) is None or carried(self).runs:
+        if _of(self) is None or _running.action or carried(self).runs or self.isStreaming:
             return plain(self)
-        with internal_query():
-            counted = self.agg(sf.count(sf.lit(1)))
-        chosen = chosen_in_place(counted)
-        if chosen is None:
-            return plain(self)
-        ran_in_place(self, chosen)
-        return int(chosen.collect()[0][0])
+        _running.action = True
+        try:
+            with internal_query():
+                counted = self.agg(sf.count(sf.lit(1)))
+            chosen = chosen_in_place(counted)
+            if chosen is None:
+                return plain(self)
+            ran_in_place(self, chosen)
+            return int(chosen.collect()[0][0])
+        finally:
+            _running.action = False
 
     return count
 

@@ -1,36 +1,37 @@
 """``millrace.optimize``: a pipeline of DataFrames, however it was made, planned as one query.
 
-A pipeline is read from Spark's analysed plan, said as SQL, and planned as every text is. What Spark cannot
-say of it is a relation of that text. Where nothing of the text is the eddies', Spark runs the pipeline as it
-is, and whatever goes wrong on the way here leaves it to Spark too.
+A pipeline is read from Spark's analysed plan, said as SQL, and planned as every text is. What SQL cannot say
+of it is a relation of that text, and so is what Spark would not read back as the same. Where nothing of the
+text is the eddies', Spark runs the pipeline as it is; whatever goes wrong here leaves it to Spark too.
 """
 
 from __future__ import annotations
 
 import re
-from collections import OrderedDict
+from contextlib import closing
 from typing import TYPE_CHECKING, Any
-from weakref import WeakKeyDictionary
 
 from pyspark.errors import PySparkException
 
 from millrace.api.gain import why_slower
 from millrace.api.session import Session
-from millrace.errors import InputError, MillraceError
+from millrace.errors import InputError, MillraceError, PredicateError
 from millrace.options import Options
 from millrace.spark.frames import left_to_spark
-from millrace.spark.plan_reader import CALL, AnalysedPlan, Operator
+from millrace.spark.plan_reader import AnalysedPlan, Operator
 from millrace.spark.predicates import Predicate
-from millrace.spark.session import internal_query, is_connect
-from millrace.sql.from_plan import Reading, read, relation_names
+from millrace.spark.session import facts_of, internal_query, is_connect
+from millrace.sql.from_plan import Reading, read, relation_names, with_calls
 from millrace.sql.session.errors import contain
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import DataFrame
+
+    from millrace.api.query import Query
 
 _MOST = 64
-_frames: WeakKeyDictionary[SparkSession, OrderedDict[tuple[int, ...], DataFrame]] = WeakKeyDictionary()
-"""DataFrames of relations that pipelines read, the latest: one that is read again is planned as before."""
+_STREAMED = frozenset(("Project", "Filter", "Join", "SubqueryAlias", "View"))
+"""What is said of streams; all else of them is a relation."""
 
 
 def optimize(df: DataFrame, options: Options | dict[str, Any] | None = None) -> DataFrame:
@@ -63,8 +64,8 @@ def optimize(df: DataFrame, options: Options | dict[str, Any] | None = None) -> 
 def better(df: DataFrame, options: Options) -> DataFrame | None:
     """Return Millrace's DataFrame of the same rows; None where Spark's runs, and the log is told why."""
     try:
-        with internal_query():
-            found = _planned(df, options)
+        with internal_query(), closing(AnalysedPlan(df)) as plan:
+            found = _planned(df, plan, options)
     except (MillraceError, PySparkException) as error:
         found = str(error).splitlines()[0]
     except Exception as error:  # noqa: BLE001  # whatever it is, Spark has the rows
@@ -75,69 +76,79 @@ def better(df: DataFrame, options: Options) -> DataFrame | None:
     return found
 
 
-def _planned(df: DataFrame, options: Options) -> DataFrame | str:
+def _planned(df: DataFrame, plan: AnalysedPlan, options: Options) -> DataFrame | str:
     """Return what Millrace makes of a pipeline, or why it makes nothing."""
-    plan = AnalysedPlan(df)
     if not plan.has_joins and not plan.has_calls:
         return "it joins nothing and calls no function of Python"
-    root = plan.root
-    if root.kind == "Repartition":
-        (root,) = root.children
-    reading = read(root, df.columns)
-    if not reading.joins and not reading.calls:
-        return "its joins and functions of Python stand below what SQL cannot say"
-    spark = df.sparkSession
-    frames = {name: _frame(plan, spark, each) for name, each in reading.relations.items()}
-    text, predicates = _with_predicates(plan, reading)
-    query = Session(spark, frames, predicates, options).query(text)
+    root = plan.root.children[0] if plan.root.kind == "Repartition" else plan.root
+    unsayable: set[int] = set()
+    if root.is_streaming:
+        unsayable = {each.place for each in root.walk() if each.kind not in _STREAMED}
+    while True:
+        reading = read(root, df.columns, unsayable)
+        if not reading.joins and not reading.calls:
+            return "its joins and functions of Python stand below what SQL cannot say"
+        predicates, barred = _predicates_of(plan, reading)
+        query = None if barred else _query(df, plan, reading, predicates, options)
+        if isinstance(query, str):
+            return query
+        barred |= set() if query is None else plan.unlike(reading.said)
+        if query is not None and not barred:
+            break
+        unsayable |= barred
+    made = query.df
+    if [(each.name, each.dataType) for each in made.schema] != [(e.name, e.dataType) for e in df.schema]:
+        return f"its text has other columns ({made.schema.simpleString()} for {df.schema.simpleString()})"
+    for field, own in zip(df.schema, made.schema, strict=True):
+        if field.metadata != own.metadata:
+            made = made.withMetadata(field.name, field.metadata)
+    if root is plan.root:
+        return made
+    count, shuffles = plan.partitions(plan.root)
+    return made.repartition(count) if shuffles else made.coalesce(count)
+
+
+def _query(
+    df: DataFrame, plan: AnalysedPlan, reading: Reading, predicates: dict[int, Predicate], options: Options
+) -> Query | str:
+    """Return the query of a pipeline, or why Spark runs it as well."""
+    frames = {name: _frame(df, plan, each) for name, each in reading.relations.items()}
+    names = {number: predicate.name for number, predicate in predicates.items()}
+    text = with_calls(reading.text, names)
+    query = Session(df.sparkSession, frames, list(predicates.values()), options).query(text)
     if not query.taken and not query.filters:
         return "; ".join(query.reasons)
-    expected, found = (
-        [(each.name, each.dataType) for each in frame.schema.fields] for frame in (df, query.df)
-    )
-    why = None if options.take_all or query.filters else why_slower(spark, query.blocks)
-    if why is not None:
-        return why
-    if found != expected:
-        return f"its text has other columns ({found} for {expected})"
-    if root is plan.root:
-        return query.df
-    count, shuffles = plan.partitions(plan.root)
-    return query.df.repartition(count) if shuffles else query.df.coalesce(count)
+    why = None if options.take_all or query.filters else why_slower(df.sparkSession, query.blocks)
+    return query if why is None else why
 
 
-def _frame(plan: AnalysedPlan, spark: SparkSession, operator: Operator) -> DataFrame:
-    """Return the rows of a relation of a text, the same DataFrame for the same relation."""
-    kept = _frames.setdefault(spark, OrderedDict())
-    is_leaf = not operator.children
-    if is_leaf and operator.output in kept:
-        kept.move_to_end(operator.output)
-        return kept[operator.output]
-    frame = plan.frame(operator)
-    names = relation_names(operator)
-    if names != list(operator.names):
-        frame = frame.toDF(*names)
-    if is_leaf:
+def _frame(df: DataFrame, plan: AnalysedPlan, operator: Operator) -> DataFrame:
+    """Return the rows of a relation of a text, the same DataFrame for the same files."""
+    kept = facts_of(df.sparkSession).relations
+    # Attributes of other relations may be those of what they stand for: of what is cached, say.
+    is_kept = operator.kind == "LogicalRelation" and bool(operator.output)
+    frame = kept.get(operator.output) if is_kept else None
+    if frame is None:
+        frame = plan.frame(operator)
+        names = relation_names(operator)
+        frame = frame if names == list(operator.names) else frame.toDF(*names)
+    if is_kept:
         kept[operator.output] = frame
-        while len(kept) > _MOST:
-            kept.popitem(last=False)
+        for old in [*kept][:-_MOST]:
+            kept.pop(old, None)
     return frame
 
 
-def _with_predicates(plan: AnalysedPlan, reading: Reading) -> tuple[str, dict[str, Predicate]]:
-    """Return a text that calls functions of Python by names, and what these are."""
-    predicates: dict[str, Predicate] = {}
-    names: dict[int, str] = {}
+def _predicates_of(plan: AnalysedPlan, reading: Reading) -> tuple[dict[int, Predicate], set[int]]:
+    """Return the functions of Python that a text calls, and the operators that call what is no predicate."""
+    found: dict[int, Predicate] = {}
+    barred = set()
     for operator in dict.fromkeys(reading.calls.values()):
         for number, function in plan.functions(operator).items():
-            if function is None:
-                raise InputError("a function of Python is so large that Spark sends it beside its plan")
-            made = Predicate.of(function)
-            label = re.sub(r"\W+", "_", made.name).strip("_") or "predicate"
-            name = label
-            while name in predicates:
-                name = f"{label}_{len(predicates)}"
-            predicates[name] = made
-            names[number] = name
-    text = re.sub(rf"\b{CALL}(\d+)\(", lambda match: f"{names[int(match[1])]}(", reading.text)
-    return text, predicates
+            label = "" if function is None else re.sub(r"\W+", "_", function._name).strip("_")  # noqa: SLF001
+            try:
+                # No function of Spark's is called so.
+                found[number] = Predicate.of(function, f"{label or 'predicate'}_{len(found) + 1}")
+            except PredicateError:
+                barred.add(operator.place)
+    return found, barred

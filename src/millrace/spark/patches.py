@@ -24,8 +24,11 @@ from pyspark.sql import Column
 
 from millrace.spark.frames import METHODS
 
-ACTIONS = METHODS["DataFrame"].runs | {"explain", "write", "writeStream"}
-"""Methods and properties of a DataFrame that run something, or say what would run."""
+ACTIONS = METHODS["DataFrame"].runs - {"checkpoint", "localCheckpoint"} | {"explain", "write", "writeStream"}
+"""Methods and properties of a DataFrame that run something, or say what would run.
+
+Checkpoints are not among them: Columns that were taken of a DataFrame are columns of its checkpoint too.
+"""
 
 REPLACED = {
     "where": {("UserDefinedFunction", "__call__")},

@@ -11,15 +11,18 @@ two.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
-from weakref import WeakKeyDictionary
 
+from pyspark.errors import PySparkException
 from pyspark.serializers import CPickleSerializer
 from pyspark.sql import DataFrame
 from pyspark.sql.udf import UserDefinedFunction
+
+from millrace.spark.session import facts_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -37,15 +40,25 @@ _NAMED = _CATALYST + "expressions.NamedExpression"
 _NUMBER = _CATALYST + "expressions.ExprId"
 _REPLACED = _CATALYST + "expressions.InheritAnalysisRules"
 _CALL = _CATALYST + "analysis.UnresolvedFunction"
+_ORDERED = _CATALYST + "expressions.SortOrder"
 _PYTHON = _CATALYST + "expressions.PythonUDF"
 _TREE = _CATALYST + "trees.TreeNode"
 _QUERY = _CATALYST + "plans.QueryPlan"
 _LOGICAL = _CATALYST + "plans.logical.LogicalPlan"
 _JOIN = _CATALYST + "plans.logical.Join"
 _JOIN_TYPE = _CATALYST + "plans.JoinType"
+_SORT = _CATALYST + "plans.logical.Sort"
 _SEQUENCE, _FUNCTION = "scala.collection.immutable.Seq", "scala.Function1"
 _OBJECT, _STRING = "java.lang.Object", "java.lang.String"
 
+TEXT = r"'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"|`(?:[^`]|``)*`"
+"""A pattern of what is quoted in SQL: a text, or a name."""
+
+_DAYS = re.compile(rf"{TEXT}|(\bextractansiintervaldays\()")
+"""A function that only Spark can call, behind what is quoted."""
+_NAME = re.compile(rf"\b{COLUMN}\d+\b")
+_CALLED = re.compile(rf"\b{CALL}\d+\(")
+_ORDER = re.compile(r" (ASC|DESC) NULLS (FIRST|LAST)$")
 _OPERATOR_END, _ITEM_END, _FIELD_END = "\x1e", "\x1f", "\x1d"
 
 
@@ -75,7 +88,8 @@ class Operator:
         expressions: Its own, in Catalyst's order.
         output: The numbers of the columns that it gives.
         names: What these are called.
-        join: Of a join, its type in Catalyst's words, such as ``LEFT OUTER``.
+        detail: Of a join its type in Catalyst's words, such as ``LEFT OUTER``; of an order whether it is that
+            of all rows, ``true`` or ``false``.
         is_streaming: Whether its rows never end.
     """
 
@@ -85,8 +99,14 @@ class Operator:
     expressions: tuple[Expression, ...]
     output: tuple[int, ...]
     names: tuple[str, ...]
-    join: str
+    detail: str
     is_streaming: bool
+
+    def walk(self) -> Iterator[Operator]:
+        """Yield it and all below."""
+        yield self
+        for child in self.children:
+            yield from child.walk()
 
 
 class AnalysedPlan:
@@ -103,8 +123,10 @@ class AnalysedPlan:
         self._spark = df.sparkSession
         execution = df._jdf.queryExecution()  # noqa: SLF001  # what this module is for
         self._plan: Any = execution.analyzed() if df.isStreaming else execution.withCachedData()
-        functions = _functions.get(self._spark)
-        self._functions = functions or _functions.setdefault(self._spark, _Functions(self._spark))
+        facts = facts_of(self._spark)
+        if facts.plan_functions is None:
+            facts.plan_functions = _Functions(self._spark)
+        self._functions = facts.plan_functions
 
     @cached_property
     def has_joins(self) -> bool:
@@ -127,10 +149,81 @@ class AnalysedPlan:
         functions = self._functions
         texts = map(
             self._texts,
-            (functions.arity, functions.expressions, functions.output, functions.names, functions.join,
+            (functions.arity, functions.expressions, functions.output, functions.names, functions.detail,
              functions.streaming),
         )  # fmt: skip
         return _build(enumerate(zip(self.kinds, *texts, strict=True)))
+
+    def unlike(self, operators: Iterable[Operator]) -> set[int]:
+        """Return the places of the operators whose expressions Spark does not read back as they are.
+
+        A text leaves out what some functions were made with, and Spark reads it under today's settings.
+        """
+        checked = [each for each in operators if any(map(_is_computed, each.expressions))]
+        alone = [each for each in checked if each.kind in ("Aggregate", "Window")]
+        together = [each for each in checked if each not in alone]
+        unlike = (
+            set() if self._reads_back(together) else {e.place for e in together if not self._reads_back([e])}
+        )
+        return unlike | {each.place for each in alone if not self._reads_back([each])}
+
+    def _reads_back(self, operators: Sequence[Operator]) -> bool:
+        """Tell whether the texts of some operators mean their expressions; of one that groups or ranks."""
+        if not operators:
+            return True
+        functions, kind = self._functions, operators[0].kind
+        groups, texts = "", []
+        for operator in operators:
+            own: Sequence[Expression] = operator.expressions
+            if kind == "Aggregate":
+                keys = own[: len(own) - len(operator.output)]
+                read = sorted({name for key in keys for name in _NAME.findall(key.sql)})
+                groups = f" GROUP BY {', '.join(read)}" if read else ""
+            elif kind == "Window":
+                own = own[: len(operator.output) - len(operator.children[0].output)]
+            texts.append([_ORDER.sub("", each.sql) for each in own])
+        shown = ", ".join(f"{text} AS c{n}" for n, text in enumerate(text for own in texts for text in own))
+        registry = self._spark._jsparkSession.udf()  # noqa: SLF001
+        called = [call for operator in operators for call in self._calls(operator)]
+        try:
+            for call in called:
+                name = f"{CALL}{call.resultId().id()}"
+                registry.registerPython(name, functions.again(call))
+            query = f"SELECT {shown} FROM {self._columns}{groups}"  # noqa: S608
+            plan = self._spark.sql(query)._jdf.queryExecution().analyzed()  # noqa: SLF001
+        except PySparkException:
+            return False
+        finally:
+            for call in called:
+                self._spark.sql(f"DROP TEMPORARY FUNCTION IF EXISTS {CALL}{call.resultId().id()}")
+        kinds = plan.map(functions.kind).mkString(",").split(",")
+        place = kinds.index("Window") if kind == "Window" else 0
+        made = plan.map(functions.itself).apply(place).expressions()
+        if kind == "Aggregate":
+            made = made.takeRight(len(texts[0]))
+        for operator, each in zip(operators, map(len, texts), strict=True):
+            given = self._operators.apply(operator.place).expressions().take(each)
+            if not given.map(functions.meaning).equals(made.take(each).map(functions.meaning)):
+                return False
+            made = made.drop(each)
+        return True
+
+    @cached_property
+    def _columns(self) -> str:
+        """A relation without rows that has all columns under their numbers."""
+        functions = self._functions
+        outputs = self._plan.map(functions.attributes).flatMap(functions.itself)
+        columns = outputs.distinctBy(functions.number).map(functions.renamed)
+        relation = functions.relation.apply(columns)
+        frame = DataFrame(functions.dataset.ofRows(self._spark._jsparkSession, relation), self._spark)  # noqa: SLF001
+        name = f"__millrace_columns_{id(self)}"
+        frame.createOrReplaceTempView(name)
+        return name
+
+    def close(self) -> None:
+        """Take the names that it has made out of the session."""
+        if "_columns" in vars(self):
+            self._spark.catalog.dropTempView(self._columns)
 
     def partitions(self, operator: Operator) -> tuple[int, bool]:
         """Return how many partitions a ``Repartition`` makes, and whether it shuffles rows."""
@@ -142,12 +235,15 @@ class AnalysedPlan:
 
         A function that Spark sends beside its plans, since it is large, is None.
         """
-        found = {}
+        return {call.resultId().id(): self._function(call) for call in self._calls(operator)}
+
+    def _calls(self, operator: Operator) -> Iterator[Any]:
+        if not any(_CALLED.search(each.sql) for each in operator.expressions):
+            return
         for expression in self._sequence(self._operators.apply(operator.place).expressions()):
-            for call in self._sequence(expression.map(self._functions.itself)):
-                if call.nodeName() == "PythonUDF":
-                    found[call.resultId().id()] = self._function(call)
-        return found
+            for node in self._sequence(expression.map(self._functions.itself)):
+                if node.nodeName() == "PythonUDF":
+                    yield node
 
     def _function(self, call: Any) -> UserDefinedFunction | None:
         """Return the function behind a call, as Spark would send it to its workers."""
@@ -179,9 +275,13 @@ class AnalysedPlan:
         return tuple(self._plan.map(function).mkString(_OPERATOR_END).split(_OPERATOR_END))
 
 
+def _is_computed(expression: Expression) -> bool:
+    return expression.classes != ("AttributeReference",)
+
+
 def _build(pieces: Iterator[tuple[int, tuple[str, ...]]]) -> Operator:
     """Return the operator that comes next, with what is below it."""
-    place, (kind, arity, expressions, output, names, join, streaming) = next(pieces)
+    place, (kind, arity, expressions, output, names, detail, streaming) = next(pieces)
     return Operator(
         kind,
         place,
@@ -189,7 +289,7 @@ def _build(pieces: Iterator[tuple[int, tuple[str, ...]]]) -> Operator:
         tuple(map(_expression, _items(expressions))),
         tuple(map(int, _items(output))),
         tuple(_items(names)),
-        join,
+        detail,
         streaming == "true",
     )
 
@@ -200,6 +300,7 @@ def _items(text: str) -> list[str]:
 
 def _expression(text: str) -> Expression:
     is_deterministic, classes, sql = text.split(_FIELD_END, 2)
+    sql = _DAYS.sub(lambda match: "date_part('DAY', " if match[1] else match[0], sql)
     return Expression(sql, tuple(classes.split(",")), is_deterministic == "true")
 
 
@@ -271,7 +372,20 @@ class _Functions:
         )
         no_text = self._handles.constant(self._class(_STRING), "")
         no_text = self._handles.dropArguments(no_text, 0, self._array(self._lang.Class, self._class(_OBJECT)))
+        ordered = self._if_instance(_ORDERED, self._method(_ORDERED, "child", _EXPRESSION), identity)
+        aliased = self._if_instance(_ALIAS, self._method(_ALIAS, "child", _EXPRESSION), ordered)
         self.itself = self._function(identity)
+        self.meaning = self._function(
+            self._then(aliased, self._method(_EXPRESSION, "canonicalized", _EXPRESSION))
+        )
+        self.attributes = self._function(output)
+        self.number = self._function(number)
+        self.renamed = self._function(renamed)
+        self.relation = getattr(
+            jvm.org.apache.spark.sql.catalyst.plans.logical, "LocalRelation$"
+        ).__getattr__("MODULE$")
+        self._lists = jvm.java.util.ArrayList
+        self._functions_of_python = jvm.org.apache.spark.sql.execution.python.UserDefinedPythonFunction
         self.kind = self._function(kind)
         self.arity = self._function(
             self._then(children, self._method(_SEQUENCE, "length", "int"), self._text("int"))
@@ -281,9 +395,18 @@ class _Functions:
         )
         self.output = self._function(self._then(output, self._each(number)))
         self.names = self._function(self._then(output, self._each(name)))
-        self.join = self._function(self._if_instance(_JOIN, joined, no_text))
+        whole = self._then(self._method(_SORT, "global", "boolean"), self._text("boolean"))
+        detail = self._if_instance(_JOIN, joined, self._if_instance(_SORT, whole, no_text))
+        self.detail = self._function(detail)
         self.streaming = self._function(
             self._then(self._method(_LOGICAL, "isStreaming", "boolean"), self._text("boolean"))
+        )
+
+    def again(self, call: Any) -> Any:
+        """Return what Spark makes the same call of."""
+        translated: list[Any] = [self._lists(), self._lists()]  # to expressions of Spark's: none
+        return self._functions_of_python(
+            call.name(), call.func(), call.dataType(), call.evalType(), call.udfDeterministic(), *translated
         )
 
     # Handles
@@ -361,6 +484,3 @@ class _Functions:
     def _function(self, handle: Any) -> Any:
         proxies = self._invoke.MethodHandleProxies
         return proxies.asInterfaceInstance(self._class(_FUNCTION), self._taking(handle, _OBJECT, _OBJECT))
-
-
-_functions: WeakKeyDictionary[SparkSession, _Functions] = WeakKeyDictionary()

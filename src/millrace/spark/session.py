@@ -18,6 +18,7 @@ import socket
 import sys
 import tempfile
 import time
+from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -66,6 +67,9 @@ class SessionFacts:
         coordinators: Why tasks do not reach a coordinator, by its address; empty where they do.
         functions: On Spark Connect, the name of each predicate that was ever used, by its identity and name:
             Connect analyses a query anew for each action, so names have to stay.
+        plan_functions: What reads plans in the JVM.
+        relations: Relations of pipelines, the latest, by their attributes: those of a pipeline that is read
+            again are the same DataFrames, so that it is planned as before.
     """
 
     parallelism: int | None = None
@@ -78,6 +82,8 @@ class SessionFacts:
     closed_stores: dict[str, str] = field(default_factory=dict)
     coordinators: dict[tuple[str, int], str] = field(default_factory=dict)
     functions: dict[tuple[int, str], tuple[object, str]] = field(default_factory=dict)
+    plan_functions: Any = None
+    relations: OrderedDict[tuple[int, ...], DataFrame] = field(default_factory=OrderedDict)
 
 
 def facts_of(spark: SparkSession) -> SessionFacts:

@@ -10,17 +10,17 @@ with its rows from Spark. Only columns that something above reads are said at al
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import count
 
-from millrace.spark.plan_reader import CALL, COLUMN, Expression, Operator
-from millrace.sql.syntax.edits import quote
+from millrace.spark.plan_reader import CALL, COLUMN, TEXT, Expression, Operator
+from millrace.sql.syntax.edits import plain_quote
 
-_NUMBERED = re.compile(rf"'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"|`(?:[^`]|``)*`|\b{COLUMN}(\d+)\b")
-_TEXT = re.compile(r"'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"")
-_CALLED = re.compile(rf"\b{CALL}(\d+)\(")
+_NUMBERED = re.compile(rf"{TEXT}|\b{COLUMN}(\d+)\b")
+_CALLED = re.compile(rf"{TEXT}|\b{CALL}(\d+)\(")
 _SIMPLE = re.compile(r"[\w.]*(?:`(?:[^`]|``)*`[\w.]*)*")
+_WITHIN = re.compile(rf"\w+\.{COLUMN}(\d+)")
 _LONGEST = 4_000
 """Characters of an expression at most, after columns are written out in it; beyond, a SELECT is nested."""
 
@@ -35,9 +35,6 @@ _UNSAYABLE = frozenset((
 
 _RANKS = frozenset(("Rank", "DenseRank", "PercentRank", "CumeDist", "NTile"))
 """Functions that are said without what they read, which is the order of their window."""
-_INTERNAL = {"extractansiintervaldays(": "date_part('DAY', "}
-"""Functions that only Spark can call, and how SQL says them."""
-
 Needed = frozenset[int]
 
 
@@ -84,9 +81,14 @@ class _Select:
 
     def say(self, columns: Iterable[tuple[int, str]]) -> str:
         """Return the text with some of its columns, each under a name."""
-        if self.inner is not None and is_plain(self):
-            within = [(int(self.columns[number].rpartition(COLUMN)[2]), name) for number, name in columns]
-            return self.inner.say(within)
+        # A SELECT of nothing is still one of its own columns: of an aggregate there is one row.
+        columns = list(columns) or [(number, column(number)) for number in [*self.columns][:1]]
+        if self.inner is not None and not self.inner.distinct and is_plain(self):
+            within = [_WITHIN.fullmatch(self.columns[number]) for number, _ in columns]
+            if all(within):
+                return self.inner.say(
+                    (int(match[1]), name) for match, (_, name) in zip(within, columns, strict=True) if match
+                )
         shown = ", ".join(f"{self.columns[number]} AS {name}" for number, name in columns) or "1"
         source = " ".join(map(str, self.items))
         where = f" WHERE {' AND '.join(self.where)}" if self.where else ""
@@ -101,49 +103,59 @@ class Reading:
         text: The query.
         relations: What Spark reads for it, by name.
         calls: The operators that call functions of Python, by the numbers of the calls.
+        said: The operators that are said.
         joins: How many joins it says.
     """
 
     text: str = ""
     relations: dict[str, Operator] = field(default_factory=dict)
     calls: dict[int, Operator] = field(default_factory=dict)
+    said: list[Operator] = field(default_factory=list)
     joins: int = 0
 
 
-def read(root: Operator, names: Sequence[str]) -> Reading:
+def read(root: Operator, names: Sequence[str], unsayable: Collection[int] = ()) -> Reading:
     """Return a plan as a query whose columns have some names.
 
     Args:
         root: The plan.
         names: Those of the columns of the result.
+        unsayable: Places of operators that Spark reads as they are.
     """
-    reader = _Reader()
+    reader = _Reader(root, unsayable)
     select = reader.select(root, frozenset(root.output))
-    columns = zip(root.output, map(quote, names), strict=True)
+    columns = zip(root.output, map(plain_quote, names), strict=True)
     reader.reading.text = select.say(columns)
     return reader.reading
 
 
 class _Reader:
-    def __init__(self) -> None:
+    def __init__(self, root: Operator, unsayable: Collection[int]) -> None:
         self.reading = Reading()
-        self._aliases = count()
+        self._unsayable = unsayable
+        self._count = count()
+        names = {name.lower() for each in root.walk() for name in each.names}
+        self._end = ""
+        while any(re.fullmatch(rf"[td]\d+{self._end}", name) for name in names):
+            self._end += "_"  # a column may be called as a relation is
 
     def select(self, operator: Operator, needed: Needed) -> _Select:
         """Return what an operator gives, of which some columns are needed."""
         say: Callable[[Operator, Needed], _Select | None] | None = getattr(
             self, f"_say_{operator.kind.lower()}", None
         )
-        said = say(operator, needed) if say is not None and _is_sayable(operator) else None
-        return said or self._relation(operator)
+        if say is None or operator.place in self._unsayable or not _is_sayable(operator):
+            return self._relation(operator)
+        self.reading.said.append(operator)
+        return say(operator, needed) or self._relation(operator)
 
     # Operators
 
     def _relation(self, operator: Operator) -> _Select:
         """Let Spark read it."""
-        name = f"t{len(self.reading.relations)}"
+        name = f"t{len(self.reading.relations)}{self._end}"
         self.reading.relations[name] = operator
-        names = map(quote, relation_names(operator))
+        names = map(plain_quote, relation_names(operator))
         columns = {number: f"{name}.{text}" for number, text in zip(operator.output, names, strict=True)}
         return _Select((_Item("", name),), columns)
 
@@ -170,14 +182,16 @@ class _Reader:
     def _say_filter(self, operator: Operator, needed: Needed) -> _Select | None:
         (child,) = operator.children
         (condition,) = operator.expressions
-        called = [int(match[1]) for match in _CALLED.finditer(condition.sql)]
+        called = [int(match[1]) for match in _CALLED.finditer(condition.sql) if match[1]]
         below = self._open(self.select(child, needed | _numbers([condition])))
         self.reading.calls.update(dict.fromkeys(called, operator))
         return replace(below, where=(*below.where, _written(condition.sql, below.columns, whole=True)))
 
     def _say_join(self, operator: Operator, needed: Needed) -> _Select | None:
-        kind = operator.join
+        kind = operator.detail
         first, second = operator.children
+        if set(first.output) & set(second.output):
+            return None
         needed |= _numbers(operator.expressions)
         sides = [frozenset(side.output) & needed for side in (first, second)]
         if kind in ("INNER", "CROSS", "LEFT OUTER", "LEFT SEMI", "LEFT ANTI"):
@@ -218,7 +232,8 @@ class _Reader:
         keys, items = operator.expressions[:grouped], operator.expressions[grouped:]
         if any(key.classes[0] == "Literal" for key in keys):
             return None  # in GROUP BY a number is a place
-        kept = [(n, each) for n, each in zip(operator.output, items, strict=True) if n in needed]
+        given = list(zip(operator.output, items, strict=True))
+        kept = [(number, each) for number, each in given if number in needed] or given[:1]
         below = self._open(self.select(child, _numbers([*keys, *(each for _, each in kept)])))
         if any(not _reads_columns(below.columns[n]) for n in _numbers(keys)):
             below = self._nested(below)
@@ -249,7 +264,7 @@ class _Reader:
 
     def _say_sort(self, operator: Operator, needed: Needed) -> _Select | None:
         (child,) = operator.children
-        if any(each.classes[1] == "Literal" for each in operator.expressions):
+        if operator.detail != "true" or any(each.classes[1] == "Literal" for each in operator.expressions):
             return None
         below = self._nested(self.select(child, needed | _numbers(operator.expressions)))
         order = ", ".join(_written(each.sql, below.columns) for each in operator.expressions)
@@ -279,11 +294,10 @@ class _Reader:
         for child in operator.children:
             numbers = [child.output[place] for place in places]
             select = self.select(child, frozenset(numbers))
-            if select.modifiers:
-                select = self._nested(select)
+            select = self._open(select)
             shown = [(n, column(operator.output[place])) for n, place in zip(numbers, places, strict=True)]
             texts.append(select.say(shown))
-        alias = f"d{next(self._aliases)}"
+        alias = f"d{next(self._count)}{self._end}"
         columns = {operator.output[place]: f"{alias}.{column(operator.output[place])}" for place in places}
         return _Select((_Item("", f"({' UNION ALL '.join(texts)}) AS {alias}"),), columns)
 
@@ -296,7 +310,7 @@ class _Reader:
         """Return it as a derived table."""
         if is_plain(select) and select.items[0].relation.startswith("("):
             return select
-        alias = f"d{next(self._aliases)}"
+        alias = f"d{next(self._count)}{self._end}"
         text = select.say((number, column(number)) for number in select.columns)
         columns = {number: f"{alias}.{column(number)}" for number in select.columns}
         return _Select((_Item("", f"({text}) AS {alias}"),), columns, inner=select)
@@ -305,6 +319,11 @@ class _Reader:
 def column(number: int) -> str:
     """Return what the text calls a column."""
     return f"{COLUMN}{number}"
+
+
+def with_calls(text: str, names: Mapping[int, str]) -> str:
+    """Return a text whose calls of Python's functions, by number, have names."""
+    return _CALLED.sub(lambda match: f"{names[int(match[1])]}(" if match[1] else match[0], text)
 
 
 def relation_names(operator: Operator) -> list[str]:
@@ -319,7 +338,7 @@ def _is_sayable(operator: Operator) -> bool:
     is_filter = operator.kind == "Filter"
     return all(
         each.is_deterministic
-        and (is_filter or _CALLED.search(each.sql) is None)
+        and (is_filter or CALL not in each.sql)
         and not _UNSAYABLE.intersection(each.classes)
         and (
             _RANKS.intersection(each.classes)
@@ -341,7 +360,7 @@ def _is_name(text: str) -> bool:
 
 def _reads_columns(text: str) -> bool:
     """Tell whether a written-out expression reads some column of a relation."""
-    return re.search(r"\b[td]\d+\.", re.sub(_TEXT, "", text)) is not None
+    return re.search(r"\b[td]\d+_*\.", re.sub(TEXT, "", text)) is not None
 
 
 def _found(text: str) -> Iterable[int]:
@@ -361,7 +380,5 @@ def _written(text: str, columns: Mapping[int, str], *, whole: bool = False) -> s
         found = columns[int(match[1])]
         return found if whole_is_column or _is_name(found) else f"({found})"
 
-    for internal, said in _INTERNAL.items():
-        text = text.replace(internal, said)
     whole_is_column = not whole and _NUMBERED.fullmatch(text) is not None
     return _NUMBERED.sub(put, text)
