@@ -22,6 +22,7 @@ from millrace.errors import ExecutionError
 SMALL = {
     ("sql", "q03,stairs,tiny_tables", "0.001"): {"aa_ratio", "queries_equal", "shapes_equal"},
     ("sql", "growth,q03", "0.001"): {"growth_ratio", "memory_ratio", "larger_ratio", "aa_ratio"},
+    ("pipelines", "steps,written_star,csv", "0.001"): {"pipelines_equal", "pipelines_worst_ratio"},
     ("predicates", "f", "0.001"): {"f_calls_oracle_ratio", "f_time_oracle_ratio", "f_time_spark_ratio"},
     ("robust", "triangle", "0.001"): {"robust_worst_ratio", "robust_default_ratio", "robust_tuples_ratio"},
     ("state", "star5,migrate", "0.001"): {"star5_static_ratio", "eddyjoins_worst_ratio", "migrate_ratio"},

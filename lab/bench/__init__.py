@@ -2,6 +2,7 @@
 
 BENCHES = {
     "sql": "queries of TPC-H, and of many small blocks, with Millrace and with Spark SQL",
+    "pipelines": "pipelines of DataFrames as scripts have them, in an enabled session and without",
     "predicates": "filters by expensive predicates: Millrace, Spark's where, and the best order there is",
     "robust": "joins in random orders that do not change, with the default policy, and by other engines",
     "state": "static plans, EddyJoins, SteMs and STAIRs on the same arrivals; DuckDB and Spark SQL beside",
