@@ -13,6 +13,8 @@ from lab.bench.trips import count_trips
 from millrace.api import optimize as optimizing
 from millrace.errors import InputError
 from millrace.spark.frames import query_of
+from millrace.spark.plan_reader import AnalysedPlan
+from millrace.sql import from_plan
 from millrace.sql.session import errors
 from tests.gate import sampled
 from tests.session import changed
@@ -320,6 +322,27 @@ def test_what_a_text_would_change_is_sparks(spark, shop):
     hides = p.select("who", sf.struct(sf.lit("w9").alias("who")).alias("t0"))
     df = s.join(hides, "who", "anti")
     assert bag(millrace.optimize(df, FORCED)) == bag(df)
+
+
+BROKEN = {
+    "trust_texts": (AnalysedPlan, "unlike", lambda self, operators: set(), "fill"),
+    "write_out_beside": (from_plan, "is_plain", lambda select: True, "preserved"),
+}
+"""Rules of reading a plan, each in a broken form, and a pipeline whose rows are then others."""
+
+
+@pytest.mark.broken_rule
+@pytest.mark.parametrize("name", BROKEN)
+def test_a_broken_rule_of_reading_is_noticed(shop, monkeypatch, name):
+    """Texts are compared with what Spark reads back; what nulls may replace is not written out above."""
+    s, i, p, c = shop.values()
+    holder, rule, broken, pipeline = BROKEN[name]
+    if pipeline in PIPELINES:
+        df = PIPELINES[pipeline](s, i, p, c)
+    else:
+        df = AWAY[pipeline](s.join(i.drop("na.me"), "item").join(p, "who", "left"))
+    monkeypatch.setattr(holder, rule, broken)
+    assert bag(millrace.optimize(df, FORCED)) != bag(df)
 
 
 def test_what_is_cached_is_not_what_it_was_made_of(shop):
