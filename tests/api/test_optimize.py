@@ -278,6 +278,7 @@ AWAY = {
     "quoted": lambda j: j.select(sf.lit("extractansiintervaldays(x"), sf.lit("__py7(x) '\"")),
     "within": lambda j: j.sortWithinPartitions("id").select("id"),
     "number": lambda j: j.filter(sf.udf(lambda x: x + 1, "int")("n") > 3),
+    "constant": lambda j: j.agg(sf.lit(1).alias("b")),
 }
 """What the text of an expression leaves out, or SQL cannot say."""
 KEPT = {
@@ -285,6 +286,8 @@ KEPT = {
     "unions": lambda j: distinct(j).union(distinct(j)).agg(sf.count(sf.lit(1))),
     "one row": lambda j: j.agg(sf.sum("id")).agg(sf.count(sf.lit(1))),
     "one constant": lambda j: j.agg(sf.sum("id")).select(sf.lit(1)),
+    "constant beside": lambda j: j.agg(sf.lit(1).alias("a"), sf.sum("id").alias("b")).agg(sf.count("a")),
+    "constant of one": lambda j: j.agg(sf.sum("id").alias("a"), sf.lit(1).alias("b")).select("b"),
     "builtins": lambda j: j.filter(~long("kind", "who")).filter(sf.col("kind").contains("a")),
     "braces": lambda j: j.withColumnRenamed("id", "\u00fc {z}"),
     "noted": lambda j: j.withMetadata("kind", {"comment": "a kind"}),
@@ -359,13 +362,15 @@ def test_what_is_cached_is_not_what_it_was_made_of(shop):
 def test_what_is_read_is_not_overwritten_unseen(spark, shop, tmp_path):
     """Spark's own plan decides then, and nothing else is: tables, and folders of which files are read."""
     s, i, *_ = shop.values()
-    s.limit(50).write.parquet(f"{tmp_path}/own")
-    own = spark.read.parquet(f"{tmp_path}/own")
+    s.limit(50).write.parquet(f"{tmp_path}/o wn")
+    own = spark.read.parquet(f"{tmp_path}/o wn")
     with millrace.enable(spark, FORCED):
         joined = own.join(i, "item")
         writer = joined.write.mode("overwrite").option("compression", "gzip")
-        for path in (f"{tmp_path}/own", f"file:{tmp_path}//own/", str(tmp_path)):
-            assert writer._reads(path)
+        (tmp_path / "link").symlink_to(tmp_path / "o wn")
+        for path in ("o wn", "./x/../o wn", "link"):
+            assert writer._reads(f"{tmp_path}/{path}") and writer._reads(f"file:{tmp_path}//{path}/")
+        assert writer._reads(str(tmp_path))
         assert not writer._reads(f"{tmp_path}/other")
         writer.partitionBy("kind").format("json").save(f"{tmp_path}/other")
         writer.save(f"{tmp_path}/other", mode="overwrite", format="json")

@@ -1,7 +1,7 @@
 """``millrace.enable``: ``spark.sql``, and pipelines of DataFrames, through Millrace where it pays.
 
-While any session is enabled, methods of PySpark's DataFrames that run something are replaced. They read how
-their DataFrame was made (:mod:`millrace.api.optimize`), run what Millrace makes of it, and do what they
+While any session is enabled, actions of PySpark's DataFrames, ``write`` and ``explain`` are replaced. They read
+how their DataFrame was made (:mod:`millrace.api.optimize`), run what Millrace makes of it, and do what they
 always did where that is nothing, for other sessions, and within Millrace. Spark Connect tells no plan: there
 ``filter`` and ``join`` are replaced, and chains of them remembered (:mod:`millrace.api.chains`).
 """
@@ -25,7 +25,7 @@ from millrace.api.writing import PipelineWriter
 from millrace.errors import MillraceError
 from millrace.options import Options
 from millrace.spark.filter import where
-from millrace.spark.frames import carried, choose_by, chosen_in_place, left_to_spark, ran_in_place
+from millrace.spark.frames import carried, choose_by, chosen_in_place, left_to_spark, ran_in_place, why_left
 from millrace.spark.patches import ACTIONS, noting, replace, restore, watch
 from millrace.spark.predicates import Applied
 from millrace.spark.session import alive, internal_query, is_connect, is_internal_query, session_of
@@ -203,6 +203,7 @@ def _count(plain: Callable[..., int]) -> Callable[..., int]:
                 counted = self.agg(sf.count(sf.lit(1)))
             chosen = chosen_in_place(counted)
             if chosen is None:
+                left_to_spark(self, why_left(counted))
                 return plain(self)
             ran_in_place(self, chosen)
             return int(chosen.collect()[0][0])

@@ -8,14 +8,13 @@ text is the eddies', Spark runs the pipeline as it is; whatever goes wrong here 
 from __future__ import annotations
 
 import re
-from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 from pyspark.errors import PySparkException
 
 from millrace.api.gain import why_slower
 from millrace.api.session import Session
-from millrace.errors import InputError, MillraceError, PredicateError
+from millrace.errors import InputError, MillraceError, PredicateError, first_line
 from millrace.options import Options
 from millrace.spark.frames import left_to_spark
 from millrace.spark.plan_reader import AnalysedPlan, Operator
@@ -30,6 +29,7 @@ if TYPE_CHECKING:
     from millrace.api.query import Query
 
 _MOST = 64
+_DEEPEST = 200
 _STREAMED = frozenset(("Project", "Filter", "Join", "SubqueryAlias", "View"))
 """What is said of streams; all else of them is a relation."""
 
@@ -64,10 +64,10 @@ def optimize(df: DataFrame, options: Options | dict[str, Any] | None = None) -> 
 def better(df: DataFrame, options: Options) -> DataFrame | None:
     """Return Millrace's DataFrame of the same rows; None where Spark's runs, and the log is told why."""
     try:
-        with internal_query(), closing(AnalysedPlan(df)) as plan:
-            found = _planned(df, plan, options)
+        with internal_query():
+            found = _planned(df, AnalysedPlan(df), options)
     except (MillraceError, PySparkException) as error:
-        found = str(error).splitlines()[0]
+        found = first_line(error)
     except Exception as error:  # noqa: BLE001  # whatever it is, Spark has the rows
         found = contain(error)
     if isinstance(found, str):
@@ -80,6 +80,8 @@ def _planned(df: DataFrame, plan: AnalysedPlan, options: Options) -> DataFrame |
     """Return what Millrace makes of a pipeline, or why it makes nothing."""
     if not plan.has_joins and not plan.has_calls:
         return "it joins nothing and calls no function of Python"
+    if len(plan.kinds) > _DEEPEST:
+        return f"it has {len(plan.kinds)} operators, more than {_DEEPEST}"
     root = plan.root.children[0] if plan.root.kind == "Repartition" else plan.root
     unsayable: set[int] = set()
     if root.is_streaming:
@@ -92,6 +94,7 @@ def _planned(df: DataFrame, plan: AnalysedPlan, options: Options) -> DataFrame |
         query = None if barred else _query(df, plan, reading, predicates, options)
         if isinstance(query, str):
             return query
+        # Planning comes first: it tells cheaply where nothing is taken.
         barred |= set() if query is None else plan.unlike(reading.said)
         if query is not None and not barred:
             break
@@ -125,7 +128,7 @@ def _query(
 def _frame(df: DataFrame, plan: AnalysedPlan, operator: Operator) -> DataFrame:
     """Return the rows of a relation of a text, the same DataFrame for the same files."""
     kept = facts_of(df.sparkSession).relations
-    # Attributes of other relations may be those of what they stand for: of what is cached, say.
+    # What is cached or checkpointed has the numbers of what it was made of.
     is_kept = operator.kind == "LogicalRelation" and bool(operator.output)
     frame = kept.get(operator.output) if is_kept else None
     if frame is None:
@@ -133,6 +136,7 @@ def _frame(df: DataFrame, plan: AnalysedPlan, operator: Operator) -> DataFrame:
         names = relation_names(operator)
         frame = frame if names == list(operator.names) else frame.toDF(*names)
     if is_kept:
+        kept.pop(operator.output, None)  # so that it is the latest
         kept[operator.output] = frame
         for old in [*kept][:-_MOST]:
             kept.pop(old, None)

@@ -6,11 +6,14 @@ Spark sees which files its own plan reads, and may refuse to overwrite them. It 
 from __future__ import annotations
 
 import re
+from os.path import normpath, realpath
 from typing import Any
+from urllib.parse import unquote
 
 from pyspark.sql import DataFrame, DataFrameWriter
 
 from millrace.spark.frames import METHODS
+from millrace.spark.plan_reader import AnalysedPlan
 
 _AT_PATHS = frozenset(("save", "parquet", "json", "csv", "text", "orc"))
 
@@ -43,13 +46,16 @@ class PipelineWriter(DataFrameWriter):
 
     def _reads(self, path: str) -> bool:
         """Tell whether files below a path may be among those of the pipeline."""
-        folder = "/".join(["", *_steps(path), ""])
-        return any(folder in "/".join(["", *_steps(file), ""]) for file in self._pipeline.inputFiles())
+        if "InMemoryRelation" in AnalysedPlan(self._pipeline).kinds:
+            return True  # what was cached may come from any files
+        folders = {f"{each}/" for each in (_plain(path), realpath(_plain(path)))}
+        files = [_plain(unquote(file)) for file in self._pipeline.inputFiles()]
+        return any(folder in each for file in files for each in (file, realpath(file)) for folder in folders)
 
 
-def _steps(path: str) -> list[str]:
-    """Return the folders of a path, without a store, and without what leads nowhere."""
-    return [step for step in re.sub(r"^[\w+.-]+:", "", path).split("/") if step not in ("", ".", "..")]
+def _plain(path: str) -> str:
+    """Return a path without its store, and without steps that lead nowhere."""
+    return normpath("/" + re.sub(r"^[\w+.-]+:", "", path).lstrip("/")) if ":" in path else normpath(path)
 
 
 def _method(name: str) -> Any:

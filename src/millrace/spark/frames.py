@@ -159,9 +159,10 @@ def chosen_in_place(frame: Any) -> Any:
 
     The latest that ran is kept, for its figures.
     """
-    if _chooser is None or carried(frame).runs:
+    chooser = _chooser  # another thread may end that
+    if chooser is None or carried(frame).runs:
         return None
-    chosen = _chooser(frame)
+    chosen = chooser(frame)
     if chosen is not None:
         ran_in_place(frame, chosen)
     return chosen
@@ -412,6 +413,11 @@ def left_to_spark(frame: Any, why: str) -> None:
     if vars(frame).get(_LEFT) != why:
         setattr(frame, _LEFT, why)
         _log.info("left to Spark: %s", why)
+
+
+def why_left(frame: Any) -> str:
+    """Return why Millrace has no part in a DataFrame, as noted; empty where nothing is."""
+    return str(vars(frame).get(_LEFT, ""))
 
 
 def handle_of(frame: DataFrame) -> Handle:

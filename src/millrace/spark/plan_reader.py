@@ -12,14 +12,16 @@ two.
 from __future__ import annotations
 
 import re
+import threading
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from pyspark.errors import PySparkException
 from pyspark.serializers import CPickleSerializer
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, functions as sf
 from pyspark.sql.udf import UserDefinedFunction
 
 from millrace.spark.session import facts_of
@@ -59,6 +61,7 @@ _DAYS = re.compile(rf"{TEXT}|(\bextractansiintervaldays\()")
 _NAME = re.compile(rf"\b{COLUMN}\d+\b")
 _CALLED = re.compile(rf"\b{CALL}\d+\(")
 _ORDER = re.compile(r" (ASC|DESC) NULLS (FIRST|LAST)$")
+_names = threading.Lock()
 _OPERATOR_END, _ITEM_END, _FIELD_END = "\x1e", "\x1f", "\x1d"
 
 
@@ -168,34 +171,31 @@ class AnalysedPlan:
         return unlike | {each.place for each in alone if not self._reads_back([each])}
 
     def _reads_back(self, operators: Sequence[Operator]) -> bool:
-        """Tell whether the texts of some operators mean their expressions; of one that groups or ranks."""
+        """Tell whether the texts of some operators mean their expressions; of one, if it groups or ranks."""
         if not operators:
             return True
         functions, kind = self._functions, operators[0].kind
-        groups, texts = "", []
+        groups: list[str] = []
+        texts = []
         for operator in operators:
             own: Sequence[Expression] = operator.expressions
             if kind == "Aggregate":
                 keys = own[: len(own) - len(operator.output)]
-                read = sorted({name for key in keys for name in _NAME.findall(key.sql)})
-                groups = f" GROUP BY {', '.join(read)}" if read else ""
+                groups = sorted({name for key in keys for name in _NAME.findall(key.sql)})
             elif kind == "Window":
                 own = own[: len(operator.output) - len(operator.children[0].output)]
             texts.append([_ORDER.sub("", each.sql) for each in own])
-        shown = ", ".join(f"{text} AS c{n}" for n, text in enumerate(text for own in texts for text in own))
-        registry = self._spark._jsparkSession.udf()  # noqa: SLF001
-        called = [call for operator in operators for call in self._calls(operator)]
-        try:
-            for call in called:
-                name = f"{CALL}{call.resultId().id()}"
-                registry.registerPython(name, functions.again(call))
-            query = f"SELECT {shown} FROM {self._columns}{groups}"  # noqa: S608
-            plan = self._spark.sql(query)._jdf.queryExecution().analyzed()  # noqa: SLF001
-        except PySparkException:
-            return False
-        finally:
-            for call in called:
-                self._spark.sql(f"DROP TEMPORARY FUNCTION IF EXISTS {CALL}{call.resultId().id()}")
+        shown = [f"{text} AS c{n}" for n, text in enumerate(text for own in texts for text in own)]
+        with self._registered(operators):
+            try:
+                frame = (
+                    self._columns.groupBy(*groups).agg(*map(sf.expr, shown))
+                    if kind == "Aggregate"
+                    else self._columns.selectExpr(*shown)
+                )
+            except PySparkException:
+                return False
+        plan = frame._jdf.queryExecution().analyzed()  # noqa: SLF001
         kinds = plan.map(functions.kind).mkString(",").split(",")
         place = kinds.index("Window") if kind == "Window" else 0
         made = plan.map(functions.itself).apply(place).expressions()
@@ -208,22 +208,28 @@ class AnalysedPlan:
             made = made.drop(each)
         return True
 
+    @contextmanager
+    def _registered(self, operators: Sequence[Operator]) -> Iterator[None]:
+        """Have the session know the functions of Python that operators call, by the numbers of the calls."""
+        called = {f"{CALL}{each.resultId().id()}": each for op in operators for each in self._calls(op)}
+        session = self._spark._jsparkSession  # noqa: SLF001
+        with _names if called else nullcontext():  # another thread may read the same plan
+            try:
+                for name, call in called.items():
+                    session.udf().registerPython(name, self._functions.again(call))
+                yield
+            finally:
+                for name in called:
+                    session.sessionState().catalog().dropTempFunction(name, True)
+
     @cached_property
-    def _columns(self) -> str:
-        """A relation without rows that has all columns under their numbers."""
+    def _columns(self) -> DataFrame:
+        """No rows with all columns under their numbers."""
         functions = self._functions
         outputs = self._plan.map(functions.attributes).flatMap(functions.itself)
         columns = outputs.distinctBy(functions.number).map(functions.renamed)
-        relation = functions.relation.apply(columns)
-        frame = DataFrame(functions.dataset.ofRows(self._spark._jsparkSession, relation), self._spark)  # noqa: SLF001
-        name = f"__millrace_columns_{id(self)}"
-        frame.createOrReplaceTempView(name)
-        return name
-
-    def close(self) -> None:
-        """Take the names that it has made out of the session."""
-        if "_columns" in vars(self):
-            self._spark.catalog.dropTempView(self._columns)
+        session = self._spark._jsparkSession  # noqa: SLF001
+        return DataFrame(functions.dataset.ofRows(session, functions.relation.apply(columns)), self._spark)
 
     def partitions(self, operator: Operator) -> tuple[int, bool]:
         """Return how many partitions a ``Repartition`` makes, and whether it shuffles rows."""
@@ -233,7 +239,8 @@ class AnalysedPlan:
     def functions(self, operator: Operator) -> dict[int, UserDefinedFunction | None]:
         """Return the functions of Python that an operator calls, by the numbers of the calls.
 
-        A function that Spark sends beside its plans, since it is large, is None.
+        One that cannot be read here is None: Spark sends large ones beside its plans, and others may need
+        what only workers have.
         """
         return {call.resultId().id(): self._function(call) for call in self._calls(operator)}
 
@@ -248,10 +255,10 @@ class AnalysedPlan:
     def _function(self, call: Any) -> UserDefinedFunction | None:
         """Return the function behind a call, as Spark would send it to its workers."""
         command = bytes(call.func().command().toArray(self._functions.byte))
-        made = CPickleSerializer().loads(command)  # type: ignore[no-untyped-call]
-        if not isinstance(made, tuple):
+        try:
+            function, returns = CPickleSerializer().loads(command)  # type: ignore[no-untyped-call]
+        except Exception:  # noqa: BLE001  # code of the user's runs
             return None
-        function, returns = made
         return UserDefinedFunction(
             function, returns, call.name(), call.evalType(), deterministic=call.udfDeterministic()
         )

@@ -18,7 +18,6 @@ import socket
 import sys
 import tempfile
 import time
-from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -83,7 +82,7 @@ class SessionFacts:
     coordinators: dict[tuple[str, int], str] = field(default_factory=dict)
     functions: dict[tuple[int, str], tuple[object, str]] = field(default_factory=dict)
     plan_functions: Any = None
-    relations: OrderedDict[tuple[int, ...], DataFrame] = field(default_factory=OrderedDict)
+    relations: dict[tuple[int, ...], DataFrame] = field(default_factory=dict)
 
 
 def facts_of(spark: SparkSession) -> SessionFacts:

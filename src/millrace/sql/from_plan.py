@@ -35,6 +35,7 @@ _UNSAYABLE = frozenset((
 
 _RANKS = frozenset(("Rank", "DenseRank", "PercentRank", "CumeDist", "NTile"))
 """Functions that are said without what they read, which is the order of their window."""
+
 Needed = frozenset[int]
 
 
@@ -77,6 +78,7 @@ class _Select:
 
     @property
     def is_inner(self) -> bool:
+        """Whether it has inner joins alone."""
         return all(item.join in ("", "JOIN") for item in self.items)
 
     def say(self, columns: Iterable[tuple[int, str]]) -> str:
@@ -146,8 +148,11 @@ class _Reader:
         )
         if say is None or operator.place in self._unsayable or not _is_sayable(operator):
             return self._relation(operator)
+        said = say(operator, needed)
+        if said is None:
+            return self._relation(operator)
         self.reading.said.append(operator)
-        return say(operator, needed) or self._relation(operator)
+        return said
 
     # Operators
 
@@ -233,7 +238,11 @@ class _Reader:
         if any(key.classes[0] == "Literal" for key in keys):
             return None  # in GROUP BY a number is a place
         given = list(zip(operator.output, items, strict=True))
-        kept = [(number, each) for number, each in given if number in needed] or given[:1]
+        if not keys:  # a SELECT has one row if it aggregates, whatever is read of it
+            needed |= {number for number, each in given if "AggregateExpression" in each.classes[:1]}
+            if not any("AggregateExpression" in each.classes for _, each in given):
+                return None
+        kept = [(number, each) for number, each in given if number in needed]
         below = self._open(self.select(child, _numbers([*keys, *(each for _, each in kept)])))
         if any(not _reads_columns(below.columns[n]) for n in _numbers(keys)):
             below = self._nested(below)
