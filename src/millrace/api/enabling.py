@@ -1,6 +1,6 @@
 """``millrace.enable``: ``spark.sql``, and pipelines of DataFrames, through Millrace where it pays.
 
-While any session is enabled, actions of PySpark's DataFrames, ``write`` and ``explain`` are replaced. They read
+While any session is enabled, actions of DataFrames, ``write`` and ``explain`` are replaced. They read
 how their DataFrame was made (:mod:`millrace.api.optimize`), run what Millrace makes of it, and do what they
 always did where that is nothing, for other sessions, and within Millrace. Spark Connect tells no plan: there
 ``filter`` and ``join`` are replaced, and chains of them remembered (:mod:`millrace.api.chains`).

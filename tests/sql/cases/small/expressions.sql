@@ -82,7 +82,7 @@ select a.id, b.id from a join b on a.id + b.id = 3 and a.k = b.k
 -- q b
 select q.z, b.id from (select cast(id as double) / 0.5 as z, k from a) q join b on q.z = b.id * 2 and q.k % 20 = b.k % 20
 
--- none
+-- a b
 select a.id, b.id from a join b on int(a.id) = b.id and a.k = b.k
 
 -- a b
