@@ -91,10 +91,10 @@ def why_slower(spark: SparkSession, blocks: Iterable[Block]) -> str | None:
 
 
 def _why_block_not(spark: SparkSession, block: Block) -> str | None:
-    """Return why a block does not pay; one that aggregates, or asks functions of Python, is taken to pay."""
+    """Return why a block does not pay; what it aggregates is taken to be few rows."""
     join = block.join
-    if block.aggregate is not None or join.count_only or any(isinstance(p, Call) for p in join.residuals):
-        return None
+    if any(isinstance(predicate, Call) for predicate in join.residuals):
+        return None  # functions of Python cost more than rows that pass
     relations = {relation.alias: relation for relation in join.sources}
     most, read, passing, kept = 0, 0, 0, 1.0
     for alias, rows in block.inputs.items():
@@ -109,7 +109,8 @@ def _why_block_not(spark: SparkSession, block: Block) -> str | None:
             case _:
                 return None
         most = max(most, count)
-    width = sum(fixed_width(field.type) or 20 for field in join.output_schema)
+    widths = [fixed_width(field.type) or 20 for field in join.output_schema]
+    width = 0 if block.aggregate is not None or join.count_only else sum(widths)
     return _why_not(spark, read, passing, most, width, kept)
 
 

@@ -118,11 +118,24 @@ def _query(
     frames = {name: _frame(df, plan, each) for name, each in reading.relations.items()}
     names = {number: predicate.name for number, predicate in predicates.items()}
     text = with_calls(reading.text, names)
+    known = facts_of(df.sparkSession).left
+    key = (text, *map(id, frames.values()), repr(options))
+    if key in known:
+        return known[key]
     query = Session(df.sparkSession, frames, list(predicates.values()), options).query(text)
     if not query.taken and not query.filters:
-        return "; ".join(query.reasons)
-    why = None if options.take_all or query.filters else why_slower(df.sparkSession, query.blocks)
-    return query if why is None else why
+        why = "; ".join(query.reasons)
+    elif options.take_all or query.filters:
+        return query
+    else:
+        found = why_slower(df.sparkSession, query.blocks)
+        if found is None:
+            return query
+        why = found
+    known[key] = why
+    for old in [*known][:-_MOST]:
+        known.pop(old, None)
+    return why
 
 
 def _frame(df: DataFrame, plan: AnalysedPlan, operator: Operator) -> DataFrame:

@@ -69,6 +69,8 @@ class SessionFacts:
         plan_functions: What reads plans in the JVM.
         relations: Relations of pipelines, the latest, by their attributes: those of a pipeline that is read
             again are the same DataFrames, so that it is planned as before.
+        left: Why pipelines were left to Spark, the latest, by their texts and relations: they are not planned
+            again to no purpose.
     """
 
     parallelism: int | None = None
@@ -83,6 +85,7 @@ class SessionFacts:
     functions: dict[tuple[int, str], tuple[object, str]] = field(default_factory=dict)
     plan_functions: Any = None
     relations: dict[tuple[int, ...], DataFrame] = field(default_factory=dict)
+    left: dict[tuple[object, ...], str] = field(default_factory=dict)
 
 
 def facts_of(spark: SparkSession) -> SessionFacts:

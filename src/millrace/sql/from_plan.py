@@ -21,6 +21,8 @@ _NUMBERED = re.compile(rf"{TEXT}|\b{COLUMN}(\d+)\b")
 _CALLED = re.compile(rf"{TEXT}|\b{CALL}(\d+)\(")
 _SIMPLE = re.compile(r"[\w.]*(?:`(?:[^`]|``)*`[\w.]*)*")
 _WITHIN = re.compile(rf"\w+\.{COLUMN}(\d+)")
+_ALL = " "
+"""What stands behind a SELECT that aggregates all rows."""
 _LONGEST = 4_000
 """Characters of an expression at most, after columns are written out in it; beyond, a SELECT is nested."""
 
@@ -77,6 +79,11 @@ class _Select:
         return not self.modifiers and not self.distinct
 
     @property
+    def is_one_row(self) -> bool:
+        """Whether it aggregates all rows to one, by the functions among its columns."""
+        return self.modifiers == _ALL
+
+    @property
     def is_inner(self) -> bool:
         """Whether it has inner joins alone."""
         return all(item.join in ("", "JOIN") for item in self.items)
@@ -85,7 +92,10 @@ class _Select:
         """Return the text with some of its columns, each under a name."""
         # A SELECT of nothing is still one of its own columns: of an aggregate there is one row.
         columns = list(columns) or [(number, column(number)) for number in [*self.columns][:1]]
-        if self.inner is not None and not self.inner.distinct and is_plain(self):
+        keeps_rows = self.inner is not None and (
+            not self.inner.is_one_row or len({number for number, _ in columns}) == len(self.inner.columns)
+        )
+        if self.inner is not None and keeps_rows and not self.inner.distinct and is_plain(self):
             within = [_WITHIN.fullmatch(self.columns[number]) for number, _ in columns]
             if all(within):
                 return self.inner.say(
@@ -248,7 +258,7 @@ class _Reader:
             below = self._nested(below)
         by = ", ".join(_written(key.sql, below.columns) for key in keys)
         columns = {number: _written(each.sql, below.columns) for number, each in kept}
-        return self._nested(replace(below, columns=columns, modifiers=f" GROUP BY {by}" if by else " "))
+        return self._nested(replace(below, columns=columns, modifiers=f" GROUP BY {by}" if by else _ALL))
 
     def _say_deduplicate(self, operator: Operator, needed: Needed) -> _Select | None:
         """Say what Spark's optimizer makes of it: one row of each group, the first that comes."""
