@@ -157,7 +157,7 @@ def test_python_of_a_page_runs(path, provided):
     try:
         for number, (text, runs) in enumerate(python(path), 1):
             # Spark's own folder is where its process began.
-            text = text.replace('"checkpoint")', f'"{Path.cwd()}/checkpoint")')  # noqa: PLW2901
+            text = text.replace('"checkpoint")', f'"{Path.cwd()}/checkpoint")')
             code = compile(text, f"{path.name}, block {number}", "exec")
             if runs:
                 exec(code, names)  # the project's own code
