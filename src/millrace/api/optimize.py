@@ -141,16 +141,14 @@ def _query(
 def _frame(df: DataFrame, plan: AnalysedPlan, operator: Operator) -> DataFrame:
     """Return the rows of a relation of a text, the same DataFrame for the same files."""
     kept = facts_of(df.sparkSession).relations
-    # What is cached or checkpointed has the numbers of what it was made of.
-    is_kept = operator.kind == "LogicalRelation" and bool(operator.output)
-    frame = kept.get(operator.output) if is_kept else None
+    names = relation_names(operator)
+    key = (plan.identity(operator), *operator.names) if operator.kind == "LogicalRelation" else None
+    frame = None if key is None else kept.pop(key, None)
     if frame is None:
         frame = plan.frame(operator)
-        names = relation_names(operator)
         frame = frame if names == list(operator.names) else frame.toDF(*names)
-    if is_kept:
-        kept.pop(operator.output, None)  # so that it is the latest
-        kept[operator.output] = frame
+    if key is not None:
+        kept[key] = frame
         for old in [*kept][:-_MOST]:
             kept.pop(old, None)
     return frame

@@ -267,6 +267,11 @@ class AnalysedPlan:
     def _sequence(sequence: Any) -> Iterator[Any]:
         return (sequence.apply(place) for place in range(sequence.size()))
 
+    def identity(self, operator: Operator) -> int:
+        """Return what tells the files of a ``LogicalRelation`` from others that were read."""
+        relation = self._operators.apply(operator.place).relation()
+        return int(self._functions.lang.System.identityHashCode(relation))
+
     def frame(self, operator: Operator) -> DataFrame:
         """Return a DataFrame of the rows of one of its operators."""
         plan = self._operators.apply(operator.place)
@@ -317,10 +322,10 @@ class _Functions:
     def __init__(self, spark: SparkSession) -> None:
         jvm: Any = spark._jvm  # noqa: SLF001
         self._gateway: Any = spark.sparkContext._gateway  # noqa: SLF001
-        self._lang, self._invoke = jvm.java.lang, jvm.java.lang.invoke
+        self.lang, self._invoke = jvm.java.lang, jvm.java.lang.invoke
         self._handles = self._invoke.MethodHandles
         self._lookup = self._handles.publicLookup()
-        self._loader = self._lang.Thread.currentThread().getContextClassLoader()
+        self._loader = self.lang.Thread.currentThread().getContextClassLoader()
         self.patterns = jvm.org.apache.spark.sql.catalyst.trees.TreePattern
         self.byte = jvm.scala.reflect.ClassTag.Byte()
         self.dataset = jvm.org.apache.spark.sql.classic.Dataset
@@ -378,7 +383,7 @@ class _Functions:
             self._method(_JOIN, "joinType", _JOIN_TYPE), self._method(_JOIN_TYPE, "sql", _STRING)
         )
         no_text = self._handles.constant(self._class(_STRING), "")
-        no_text = self._handles.dropArguments(no_text, 0, self._array(self._lang.Class, self._class(_OBJECT)))
+        no_text = self._handles.dropArguments(no_text, 0, self._array(self.lang.Class, self._class(_OBJECT)))
         ordered = self._if_instance(_ORDERED, self._method(_ORDERED, "child", _EXPRESSION), identity)
         aliased = self._if_instance(_ALIAS, self._method(_ALIAS, "child", _EXPRESSION), ordered)
         self.itself = self._function(identity)
@@ -421,8 +426,8 @@ class _Functions:
     def _class(self, name: str) -> Any:
         box = {"int": "Integer", "long": "Long", "boolean": "Boolean"}.get(name)
         if box is not None:
-            return getattr(self._lang, box).TYPE
-        return self._lang.Class.forName(name, True, self._loader)  # Java has no names
+            return getattr(self.lang, box).TYPE
+        return self.lang.Class.forName(name, True, self._loader)  # Java has no names
 
     def _array(self, kind: Any, *values: Any) -> Any:
         array = self._gateway.new_array(kind, len(values))
@@ -431,7 +436,7 @@ class _Functions:
         return array
 
     def _type(self, result: str, *arguments: str) -> Any:
-        classes = self._array(self._lang.Class, *map(self._class, arguments))
+        classes = self._array(self.lang.Class, *map(self._class, arguments))
         return self._invoke.MethodType.methodType(self._class(result), classes)
 
     def _method(self, owner: str, name: str, result: str, *arguments: str) -> Any:
@@ -443,7 +448,7 @@ class _Functions:
 
     def _with(self, handle: Any, place: int, value: Any) -> Any:
         """Return a handle with one of its arguments given."""
-        return self._handles.insertArguments(handle, place, self._array(self._lang.Object, value))
+        return self._handles.insertArguments(handle, place, self._array(self.lang.Object, value))
 
     def _taking(self, handle: Any, argument: str, result: str = _STRING) -> Any:
         return handle.asType(self._type(result, argument))

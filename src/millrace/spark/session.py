@@ -67,7 +67,7 @@ class SessionFacts:
         functions: On Spark Connect, the name of each predicate that was ever used, by its identity and name:
             Connect analyses a query anew for each action, so names have to stay.
         plan_functions: What reads plans in the JVM.
-        relations: Relations of pipelines, the latest, by their attributes: those of a pipeline that is read
+        relations: Relations of pipelines, the latest, by their files: those of a pipeline that is read
             again are the same DataFrames, so that it is planned as before.
         left: Why pipelines were left to Spark, the latest, by their texts and relations: they are not planned
             again to no purpose.
@@ -84,7 +84,7 @@ class SessionFacts:
     coordinators: dict[tuple[str, int], str] = field(default_factory=dict)
     functions: dict[tuple[int, str], tuple[object, str]] = field(default_factory=dict)
     plan_functions: Any = None
-    relations: dict[tuple[int, ...], DataFrame] = field(default_factory=dict)
+    relations: dict[tuple[object, ...], DataFrame] = field(default_factory=dict)
     left: dict[tuple[object, ...], str] = field(default_factory=dict)
 
 

@@ -137,7 +137,13 @@ def read(root: Operator, names: Sequence[str], unsayable: Collection[int] = ()) 
     reader = _Reader(root, unsayable)
     select = reader.select(root, frozenset(root.output))
     columns = zip(root.output, map(plain_quote, names), strict=True)
-    reader.reading.text = select.say(columns)
+    numbers: dict[str, int] = {}
+
+    def renumber(match: re.Match[str]) -> str:
+        return column(numbers.setdefault(match[1], len(numbers))) if match[1] else match[0]
+
+    # Spark numbers anew what is made anew: the same pipeline is to be the same text.
+    reader.reading.text = _NUMBERED.sub(renumber, select.say(columns))
     return reader.reading
 
 
