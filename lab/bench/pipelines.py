@@ -164,7 +164,7 @@ def _measured(run: Run, name: str, frames: Frames, folder: Path) -> dict[str, An
         if {ENABLED, SPARK} <= found.keys() and (differs := difference(found[ENABLED], found[SPARK])):
             unequal.append(differs)
 
-    def ran() -> Any:
+    def run_plain() -> Any:
         df = made(frames)
         if not name.startswith("written"):
             return df.collect()
@@ -175,11 +175,11 @@ def _measured(run: Run, name: str, frames: Frames, folder: Path) -> dict[str, An
         whole = sf.sum(sf.xxhash64(*again.columns).cast("decimal(38, 0)"))
         return Ran(again.select(sf.count("*"), whole).collect(), seconds=seconds)
 
-    def enabled() -> Any:
+    def run_enabled() -> Any:
         with millrace.enable(run.spark):
-            return ran()
+            return run_plain()
 
-    times = run.race(name, {ENABLED: enabled, SPARK: ran}, control=SPARK, check=check)
+    times = run.race(name, {ENABLED: run_enabled, SPARK: run_plain}, control=SPARK, check=check)
     with millrace.enable(run.spark):
         is_taken = millrace.optimize(df := made(frames)) is not df
     run.notes += [f"{name} differs: {unequal[0]}"] if unequal else []

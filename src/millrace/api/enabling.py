@@ -25,7 +25,15 @@ from millrace.api.writing import PipelineWriter
 from millrace.errors import MillraceError
 from millrace.options import Options
 from millrace.spark.filter import where
-from millrace.spark.frames import carried, choose_by, chosen_in_place, left_to_spark, ran_in_place, why_left
+from millrace.spark.frames import (
+    Within,
+    carried,
+    choose_by,
+    chosen_in_place,
+    left_to_spark,
+    ran_in_place,
+    why_left,
+)
 from millrace.spark.patches import ACTIONS, noting, replace, restore, watch
 from millrace.spark.predicates import Applied
 from millrace.spark.session import alive, internal_query, is_connect, is_internal_query, session_of
@@ -102,7 +110,7 @@ def enable(
     options: Options | dict[str, Any] | None = None,
     predicates: Predicates | None = None,
 ) -> Enabled:
-    """Let a session's own ``sql``, ``filter``, ``where`` and ``join`` go through Millrace where it pays.
+    """Let a session's own ``sql`` and its DataFrames go through Millrace where it pays.
 
     >>> with millrace.enable(spark):  # doctest: +SKIP
     ...     spark.sql("SELECT … FROM orders JOIN customer ON …").show()
@@ -144,7 +152,7 @@ def enable(
             for name in ACTIONS:
                 replace("enable", frames, name, _count if name == "count" else functools.partial(_run, name))
             for name in ("filter", "where"):
-                replace("enable", frames, name, _apply)
+                replace("enable", frames, name, _filter)
         _enabled[id(made)] = (*_enabled.get(id(made), ()), enabled)
     return enabled
 
@@ -160,13 +168,7 @@ def _sql(spark: SparkSession, plain: Callable[..., DataFrame]) -> Callable[..., 
     return sql
 
 
-class _Running(threading.local):
-    """Whether this thread is within an action: those that it does itself on the way are part of it."""
-
-    action = False
-
-
-_running = _Running()
+_running = Within()
 
 
 def _run(name: str, plain: Any, *, is_property: bool = False) -> Any:
@@ -213,19 +215,6 @@ def _count(plain: Callable[..., int]) -> Callable[..., int]:
     return count
 
 
-def _apply(plain: Callable[..., DataFrame]) -> Callable[..., DataFrame]:
-    """Return a filter that also takes Millrace's own predicates."""
-
-    @functools.wraps(plain)
-    def filter_(self: DataFrame, condition: Any) -> DataFrame:
-        enabled = _of(self)
-        if enabled is not None and isinstance(condition, Applied):
-            return where(self, condition, options=enabled.options)
-        return plain(self, condition)
-
-    return filter_
-
-
 def _chosen(df: Any) -> Any:
     enabled = _of(df)
     return None if enabled is None else better(df, enabled.options)
@@ -240,6 +229,8 @@ def _filter(plain: Callable[..., DataFrame]) -> Callable[..., DataFrame]:
         if isinstance(condition, Applied):
             return where(self, condition, options=enabled.options)
         made: DataFrame = plain(self, condition)
+        if not is_connect(self.sparkSession):
+            return made  # how it was made is read when it runs
         return linked(made, lambda: filtered(self, condition), enabled.options)
 
     return filter_

@@ -8,7 +8,7 @@ text is the eddies', Spark runs the pipeline as it is; whatever goes wrong here 
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from pyspark.errors import PySparkException
 
@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
     from millrace.api.query import Query
+
+T = TypeVar("T")
 
 _MOST = 64
 _DEEPEST = 200
@@ -132,9 +134,7 @@ def _query(
         if found is None:
             return query
         why = found
-    known[key] = why
-    for old in [*known][:-_MOST]:
-        known.pop(old, None)
+    _keep(known, key, why)
     return why
 
 
@@ -143,15 +143,21 @@ def _frame(df: DataFrame, plan: AnalysedPlan, operator: Operator) -> DataFrame:
     kept = facts_of(df.sparkSession).relations
     names = relation_names(operator)
     key = (plan.identity(operator), *operator.names) if operator.kind == "LogicalRelation" else None
-    frame = None if key is None else kept.pop(key, None)
+    frame = None if key is None else kept.get(key)
     if frame is None:
         frame = plan.frame(operator)
         frame = frame if names == list(operator.names) else frame.toDF(*names)
     if key is not None:
-        kept[key] = frame
-        for old in [*kept][:-_MOST]:
-            kept.pop(old, None)
+        _keep(kept, key, frame)
     return frame
+
+
+def _keep(kept: dict[Any, T], key: Any, value: T) -> None:
+    """Keep a value as the latest of at most ``_MOST``."""
+    kept.pop(key, None)
+    kept[key] = value
+    for old in [*kept][:-_MOST]:
+        kept.pop(old, None)
 
 
 def _predicates_of(plan: AnalysedPlan, reading: Reading) -> tuple[dict[int, Predicate], set[int]]:
@@ -159,7 +165,7 @@ def _predicates_of(plan: AnalysedPlan, reading: Reading) -> tuple[dict[int, Pred
     found: dict[int, Predicate] = {}
     barred = set()
     for operator in dict.fromkeys(reading.calls.values()):
-        for number, function in plan.functions(operator).items():
+        for number, function in plan.load_functions(operator).items():
             label = "" if function is None else re.sub(r"\W+", "_", function._name).strip("_")  # noqa: SLF001
             try:
                 # No function of Spark's is called so.

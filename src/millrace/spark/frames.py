@@ -250,13 +250,13 @@ _CARRIED = "_millrace_carried"
 _watchers: list[Watcher] = []
 
 
-class _Within(threading.local):
+class Within(threading.local):
     """Whether this thread is within an action: the ones that it does itself on the way are part of it."""
 
     action = False
 
 
-_within = _Within()
+_within = Within()
 
 
 def watch(watcher: Watcher) -> None:

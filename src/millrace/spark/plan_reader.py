@@ -130,6 +130,7 @@ class AnalysedPlan:
         if facts.plan_functions is None:
             facts.plan_functions = _Functions(self._spark)
         self._functions = facts.plan_functions
+        self._loaded: dict[int, dict[int, UserDefinedFunction | None]] = {}
 
     @cached_property
     def has_joins(self) -> bool:
@@ -236,13 +237,17 @@ class AnalysedPlan:
         node = self._operators.apply(operator.place)
         return node.numPartitions(), node.shuffle()
 
-    def functions(self, operator: Operator) -> dict[int, UserDefinedFunction | None]:
+    def load_functions(self, operator: Operator) -> dict[int, UserDefinedFunction | None]:
         """Return the functions of Python that an operator calls, by the numbers of the calls.
 
         One that cannot be read here is None: Spark sends large ones beside its plans, and others may need
         what only workers have.
         """
-        return {call.resultId().id(): self._function(call) for call in self._calls(operator)}
+        if operator.place not in self._loaded:
+            self._loaded[operator.place] = {
+                call.resultId().id(): self._load(call) for call in self._calls(operator)
+            }
+        return self._loaded[operator.place]
 
     def _calls(self, operator: Operator) -> Iterator[Any]:
         if not any(_CALLED.search(each.sql) for each in operator.expressions):
@@ -252,7 +257,7 @@ class AnalysedPlan:
                 if node.nodeName() == "PythonUDF":
                     yield node
 
-    def _function(self, call: Any) -> UserDefinedFunction | None:
+    def _load(self, call: Any) -> UserDefinedFunction | None:
         """Return the function behind a call, as Spark would send it to its workers."""
         command = bytes(call.func().command().toArray(self._functions.byte))
         try:

@@ -30,7 +30,7 @@ _UNSAYABLE = frozenset((
     "ScalarSubquery", "Exists", "InSubquery", "ListQuery", "DynamicPruningSubquery", "LateralSubquery",
     "FunctionTableSubquery", "LambdaFunction", "NamedLambdaVariable", "UnresolvedNamedLambdaVariable",
     "OuterReference", "ScalaUDF", "PythonUDAF", "PythonUDTF", "ScalaAggregator", "ScalaUDAF",
-    "TypedImperativeAggregate", "InSet", "KnownNullable", "PivotFirst", "GroupingID", "Grouping", "Invoke",
+    "InSet", "KnownNullable", "PivotFirst", "GroupingID", "Grouping", "Invoke",
     "StaticInvoke", "NewInstance", "VariableReference",
 ))  # fmt: skip
 """Classes of expressions whose text Spark does not read back as the same."""
@@ -281,8 +281,8 @@ class _Reader:
         }
         return self._nested(replace(below, columns=columns, modifiers=f" GROUP BY {by}"))
 
-    def _say_distinct(self, operator: Operator, needed: Needed) -> _Select | None:  # all count
-        (child,) = operator.children
+    def _say_distinct(self, operator: Operator, _needed: Needed) -> _Select | None:
+        (child,) = operator.children  # all of its columns count, whatever is read
         below = self._open(self.select(child, frozenset(child.output)))
         columns = {number: below.columns[number] for number in child.output}
         return replace(below, columns=columns, distinct=True)
@@ -318,8 +318,7 @@ class _Reader:
         texts = []
         for child in operator.children:
             numbers = [child.output[place] for place in places]
-            select = self.select(child, frozenset(numbers))
-            select = self._open(select)
+            select = self._open(self.select(child, frozenset(numbers)))
             shown = [(n, column(operator.output[place])) for n, place in zip(numbers, places, strict=True)]
             texts.append(select.say(shown))
         alias = f"d{next(self._count)}{self._end}"

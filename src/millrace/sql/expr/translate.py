@@ -173,7 +173,10 @@ class Translator:
 
     def _without_widening(self, *nodes: exp.Expr) -> list[exp.Expr]:
         """Return operands without casts that only widen columns: whole numbers compare by their values."""
-        plain = [self._widened(node) or unwrap(node) for node in nodes]
+        widened = [self._widened(node) for node in nodes]
+        if not any(widened):
+            return list(nodes)
+        plain = [column or unwrap(node) for column, node in zip(widened, nodes, strict=True)]
         kinds: list[t.DataType | None] = []
         for node in plain:
             column = self._field(node)
