@@ -2,8 +2,7 @@
 
 While any session is enabled, actions of DataFrames, ``write`` and ``explain`` are replaced. They read
 how their DataFrame was made (:mod:`millrace.api.optimize`), run what Millrace makes of it, and do what they
-always did where that is nothing, for other sessions, and within Millrace. Spark Connect tells no plan: there
-``filter`` and ``join`` are replaced, and chains of them remembered (:mod:`millrace.api.chains`).
+always did where that is nothing, for other sessions, and within Millrace.
 """
 
 from __future__ import annotations
@@ -17,11 +16,9 @@ from typing import TYPE_CHECKING, Any, Self
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, functions as sf
 
-from millrace.api.chains import filtered, joined, linked
-from millrace.api.columns import both, equal, taken
 from millrace.api.optimize import better
 from millrace.api.session import Session
-from millrace.api.writing import PipelineWriter
+from millrace.api.writing import writer_of
 from millrace.errors import MillraceError
 from millrace.options import Options
 from millrace.spark.filter import where
@@ -34,9 +31,9 @@ from millrace.spark.frames import (
     ran_in_place,
     why_left,
 )
-from millrace.spark.patches import ACTIONS, noting, replace, restore, watch
+from millrace.spark.patches import ACTIONS, replace, restore
 from millrace.spark.predicates import Applied
-from millrace.spark.session import alive, internal_query, is_connect, is_internal_query, session_of
+from millrace.spark.session import alive, internal_query, is_internal_query, session_of
 from millrace.sql.session.errors import contain
 from millrace.sql.session.functions import Predicates
 
@@ -75,7 +72,6 @@ class Enabled:
             if not _enabled:
                 choose_by(None)
                 restore("enable")
-                restore("chains")
 
     def __enter__(self) -> Self:
         return self
@@ -120,11 +116,9 @@ def enable(
     Without ``with`` it holds until ``disable()`` of what it returns. Rows are Spark's in every case. A
     pipeline of DataFrames is planned when something runs it, as :func:`optimize` plans it: joins, filters by
     functions of Python, and what stands between and above them. A function is called for fewer rows, and a
-    row that another condition rejects raises nothing. On Spark Connect only chains of ``filter`` by functions
-    of Python and of inner ``join`` are taken: by names of columns, or on equalities of columns that are taken
-    of the DataFrames (``orders.custkey == customer.id``); a chain of joins has to keep few rows, or small
-    ones. :func:`explain` of a DataFrame says why it was left to Spark, and so does the log ``millrace``, at
-    the level INFO. A session that is enabled several times stays so until each is over.
+    row that another condition rejects raises nothing. :func:`explain` of a DataFrame says why it was left to
+    Spark, and so does the log ``millrace``, at the level INFO. A session that is enabled several times stays
+    so until each is over.
 
     Args:
         spark: The session; by default the active one, or a new one.
@@ -138,21 +132,12 @@ def enable(
     enabled = Enabled(made, Options.of(options), predicates)
     with _lock:
         replace("enable", made, "sql", functools.partial(_sql, made))
-        frames, columns = type(made.range(0)), type(sf.lit(0))
-        if is_connect(made):
-            watch("chains")
-            for kind, name, make in (
-                (frames, "filter", _filter), (frames, "where", _filter), (frames, "join", _join),
-                (frames, "__getattr__", noting(taken)), (frames, "__getitem__", noting(taken)),
-                (columns, "__eq__", noting(equal)), (columns, "__and__", noting(both)),
-            ):  # fmt: skip
-                replace("chains", kind, name, make)
-        else:
-            choose_by(_chosen)
-            for name in ACTIONS:
-                replace("enable", frames, name, _count if name == "count" else functools.partial(_run, name))
-            for name in ("filter", "where"):
-                replace("enable", frames, name, _filter)
+        frames = type(made.range(0))
+        choose_by(_chosen)
+        for name in ACTIONS:
+            replace("enable", frames, name, _count if name == "count" else functools.partial(_run, name))
+        for name in ("filter", "where"):
+            replace("enable", frames, name, _filter)
         _enabled[id(made)] = (*_enabled.get(id(made), ()), enabled)
     return enabled
 
@@ -186,7 +171,7 @@ def _run(name: str, plain: Any, *, is_property: bool = False) -> Any:
             if chosen is None:
                 return plain(self, *args, **named)
             if name == "write":
-                return PipelineWriter(self, plain(self), chosen.write)
+                return writer_of(self, plain(self), chosen.write)
             return getattr(chosen, name) if is_property else getattr(chosen, name)(*args, **named)
         finally:
             _running.action = False
@@ -223,29 +208,12 @@ def _chosen(df: Any) -> Any:
 def _filter(plain: Callable[..., DataFrame]) -> Callable[..., DataFrame]:
     @functools.wraps(plain)
     def filter_(self: DataFrame, condition: Any) -> DataFrame:
-        enabled = _of(self)
-        if enabled is None:
-            return plain(self, condition)
-        if isinstance(condition, Applied):
+        enabled = _of(self) if isinstance(condition, Applied) else None
+        if enabled is not None:
             return where(self, condition, options=enabled.options)
-        made: DataFrame = plain(self, condition)
-        if not is_connect(self.sparkSession):
-            return made  # how it was made is read when it runs
-        return linked(made, lambda: filtered(self, condition), enabled.options)
+        return plain(self, condition)
 
     return filter_
-
-
-def _join(plain: Callable[..., DataFrame]) -> Callable[..., DataFrame]:
-    @functools.wraps(plain)
-    def join(self: DataFrame, other: DataFrame, on: Any = None, how: Any = None) -> DataFrame:
-        enabled = _of(self)
-        made: DataFrame = plain(self, other, on, how)
-        return (
-            made if enabled is None else linked(made, lambda: joined(self, other, on, how), enabled.options)
-        )
-
-    return join
 
 
 def _of(df: DataFrame) -> Enabled | None:

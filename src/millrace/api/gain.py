@@ -1,34 +1,23 @@
-"""Whether a pipeline, or a chain of joins, gains by leaving Spark.
+"""Whether a pipeline gains by leaving Spark.
 
 Rows that tasks read from files are joined faster; rows that pass between Spark and Python cost more than
-Spark's own join. Of a pipeline what passes is known. Of a chain all columns of all rows pass, for it is
-planned before it is known what is asked of it.
+Spark's own join. A pipeline is planned when it runs, so it is known what passes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable
 from math import prod
 from typing import TYPE_CHECKING
-from weakref import WeakKeyDictionary
-
-from sqlglot import exp
 
 from millrace.engine.expressions import And, Call, Compare, InList, Predicate
-from millrace.errors import QueryError
-from millrace.options import Options, StorageOptions
-from millrace.parquet.partitions import Doubtful
 from millrace.parquet.types import fixed_width
 from millrace.spark.block import FrameInput, ParquetInput
-from millrace.spark.scan_detection import scan_of
-from millrace.spark.session import SessionConf, default_parallelism
+from millrace.spark.session import default_parallelism
 from millrace.sql.blocks.cost_model import ROWS_A_SECOND
-from millrace.sql.session.asking import default_widths, estimate
-from millrace.sql.syntax.parse import conjuncts, parse, unwrap
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
 
     from millrace.spark.block import Block
 
@@ -47,42 +36,6 @@ KEPT_BY_EQUALITY = 0.1
 
 Nothing else is taken to reject rows, for nothing tells how many: such a chain is rather left to Spark.
 """
-
-
-@dataclass(frozen=True, eq=False)
-class Relation:
-    """A DataFrame to join, and conditions in SQL over it.
-
-    ``known`` are the DataFrames whose Columns are columns of it: itself, and what filters made of it.
-    """
-
-    df: DataFrame
-    conditions: tuple[str, ...] = ()
-    known: tuple[DataFrame, ...] = ()
-
-
-_sizes: WeakKeyDictionary[Relation, tuple[int | None, bool]] = WeakKeyDictionary()
-
-
-def why_no_gain(relations: Sequence[Relation], conditions: Iterable[str], options: Options) -> str | None:
-    """Return why Spark joins better itself, None where next to nothing passes between it and Python.
-
-    A key is taken to be unique in all relations but the largest; conditions are SQL over what is joined.
-    """
-    kept = _kept([*conditions, *(text for relation in relations for text in relation.conditions)])
-    widths = [sum(default_widths(relation.df.schema)) for relation in relations]
-    if sum(widths) * kept > BYTES_A_ROW * len(relations):  # however many rows each has: Spark is not asked
-        return _explain("rows", sum(widths), kept)
-    conf = SessionConf(relations[0].df.sparkSession)
-    rows, read, passing = 0, 0, 0
-    for relation, width in zip(relations, widths, strict=True):
-        count, is_direct = _size(relation, conf, options)
-        if count is None:
-            return "nothing tells how many rows would come from Spark to be joined (option take_all)"
-        rows = max(rows, count)
-        read += count if is_direct else 0
-        passing += 0 if is_direct else count * width
-    return _why_not(relations[0].df.sparkSession, read, passing, rows, sum(widths), kept)
 
 
 def why_slower(spark: SparkSession, blocks: Iterable[Block]) -> str | None:
@@ -157,37 +110,3 @@ def _explain(rows: str, width: int, kept: float) -> str:
         "Spark, which takes longer than the join saves: filter by equality, select fewer columns before, or "
         "join in SQL, where only what is needed passes (option take_all)"
     )
-
-
-def _size(relation: Relation, conf: SessionConf, options: Options) -> tuple[int | None, bool]:
-    """Return how many rows a relation has, if anything tells, and whether tasks read them from files."""
-    size = _sizes.get(relation)
-    if size is None:
-        storage = StorageOptions.of(options.storage_options)
-        try:
-            size = scan_of(relation.df, conf, storage).rows, True
-        except Doubtful:
-            size = estimate(relation.df)[0], False
-        _sizes[relation] = size
-    return size
-
-
-def _kept(conditions: Iterable[str]) -> float:
-    """Return which share of rows conditions keep, as far as that can be said."""
-    try:
-        roots = [parse(f"SELECT * WHERE {text}").root for text in conditions]  # only parsed
-    except QueryError:
-        return 1.0  # Spark refuses it too
-    wheres = [root.args["where"].this for root in roots if root is not None]
-    return prod(map(_kept_by, wheres))
-
-
-def _kept_by(condition: exp.Expr) -> float:
-    match unwrap(condition):
-        case exp.And() as both:
-            return prod(map(_kept_by, conjuncts(both)))
-        case exp.EQ(this=exp.Column(), expression=exp.Literal()):
-            return KEPT_BY_EQUALITY
-        case exp.In(this=exp.Column(), expressions=[_, *_] as values):
-            return min(1.0, KEPT_BY_EQUALITY * len(values))
-    return 1.0

@@ -8,7 +8,7 @@ text is the eddies', Spark runs the pipeline as it is; whatever goes wrong here 
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from pyspark.errors import PySparkException
 
@@ -19,7 +19,7 @@ from millrace.options import Options
 from millrace.spark.frames import left_to_spark
 from millrace.spark.plan_reader import AnalysedPlan, Operator
 from millrace.spark.predicates import Predicate
-from millrace.spark.session import facts_of, internal_query, is_connect
+from millrace.spark.session import facts_of, internal_query, is_connect, keep
 from millrace.sql.from_plan import Reading, read, relation_names, with_calls
 from millrace.sql.session.errors import contain
 
@@ -27,10 +27,10 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
     from millrace.api.query import Query
+    from millrace.sql.connect_plan import ConnectPlan
 
-T = TypeVar("T")
+    Plan = AnalysedPlan | ConnectPlan
 
-_MOST = 64
 _DEEPEST = 200
 _STREAMED = frozenset(("Project", "Filter", "Join", "SubqueryAlias", "View"))
 """What is said of streams; all else of them is a relation."""
@@ -42,24 +42,19 @@ def optimize(df: DataFrame, options: Options | dict[str, Any] | None = None) -> 
     >>> millrace.optimize(trips.join(zones, "zone", "left").groupBy("borough").count())  # doctest: +SKIP
 
     It is read from Spark's own plan of it, and has the same columns. What Millrace has no part in is returned
-    as it is, and :func:`explain` says why. Spark Connect tells no plan: use :func:`enable` there, or SQL.
+    as it is, and :func:`explain` says why.
 
     Args:
         df: Made in any way.
         options: Settings of the run.
 
     Raises:
-        InputError: It is no DataFrame, or one of Spark Connect.
+        InputError: It is no DataFrame.
         MillraceError: An option cannot be used.
     """
     settings = Options.of(options)
     if not hasattr(df, "sparkSession"):
         raise InputError(f"optimize reads a DataFrame of Spark, got a {type(df).__name__}")
-    if is_connect(df.sparkSession):
-        raise InputError(
-            "Spark Connect does not tell how a DataFrame was made: write the query in SQL, or enable the "
-            "session"
-        )
     return better(df, settings) or df
 
 
@@ -67,7 +62,7 @@ def better(df: DataFrame, options: Options) -> DataFrame | None:
     """Return Millrace's DataFrame of the same rows; None where Spark's runs, and the log is told why."""
     try:
         with internal_query():
-            found = _planned(df, AnalysedPlan(df), options)
+            found = _planned(df, plan_of(df), options)
     except (MillraceError, PySparkException) as error:
         found = first_line(error)
     except Exception as error:  # noqa: BLE001  # whatever it is, Spark has the rows
@@ -78,7 +73,16 @@ def better(df: DataFrame, options: Options) -> DataFrame | None:
     return found
 
 
-def _planned(df: DataFrame, plan: AnalysedPlan, options: Options) -> DataFrame | str:
+def plan_of(df: DataFrame) -> Plan:
+    """Return the plan of a DataFrame, on classic Spark or on Spark Connect."""
+    if not is_connect(df.sparkSession):
+        return AnalysedPlan(df)
+    from millrace.sql.connect_plan import ConnectPlan  # what it loads need not be installed elsewhere
+
+    return ConnectPlan(df)
+
+
+def _planned(df: DataFrame, plan: Plan, options: Options) -> DataFrame | str:
     """Return what Millrace makes of a pipeline, or why it makes nothing."""
     if not plan.has_joins and not plan.has_calls:
         return "it joins nothing and calls no function of Python"
@@ -93,11 +97,16 @@ def _planned(df: DataFrame, plan: AnalysedPlan, options: Options) -> DataFrame |
         if not reading.joins and not reading.calls:
             return "its joins and functions of Python stand below what SQL cannot say"
         predicates, barred = _predicates_of(plan, reading)
-        query = None if barred else _query(df, plan, reading, predicates, options)
+        try:
+            query = None if barred else _query(df, plan, reading, predicates, options)
+        except (MillraceError, PySparkException):
+            query, barred = None, plan.unsayable(reading.said)
+            if not barred:
+                raise
         if isinstance(query, str):
             return query
         # Planning comes first: it tells cheaply where nothing is taken.
-        barred |= set() if query is None else plan.unlike(reading.said)
+        barred |= set() if query is None else plan.unsayable(reading.said)
         if query is not None and not barred:
             break
         unsayable |= barred
@@ -114,7 +123,7 @@ def _planned(df: DataFrame, plan: AnalysedPlan, options: Options) -> DataFrame |
 
 
 def _query(
-    df: DataFrame, plan: AnalysedPlan, reading: Reading, predicates: dict[int, Predicate], options: Options
+    df: DataFrame, plan: Plan, reading: Reading, predicates: dict[int, Predicate], options: Options
 ) -> Query | str:
     """Return the query of a pipeline, or why Spark runs it as well."""
     frames = {name: _frame(df, plan, each) for name, each in reading.relations.items()}
@@ -134,33 +143,25 @@ def _query(
         if found is None:
             return query
         why = found
-    _keep(known, key, why)
+    keep(known, key, why)
     return why
 
 
-def _frame(df: DataFrame, plan: AnalysedPlan, operator: Operator) -> DataFrame:
+def _frame(df: DataFrame, plan: Plan, operator: Operator) -> DataFrame:
     """Return the rows of a relation of a text, the same DataFrame for the same files."""
     kept = facts_of(df.sparkSession).relations
-    names = relation_names(operator)
-    key = (plan.identity(operator), *operator.names) if operator.kind == "LogicalRelation" else None
-    frame = None if key is None else kept.get(key)
+    names, identity = relation_names(operator), plan.identity(operator)
+    key = (identity, *names)
+    frame = None if identity is None else kept.get(key)
     if frame is None:
         frame = plan.frame(operator)
         frame = frame if names == list(operator.names) else frame.toDF(*names)
-    if key is not None:
-        _keep(kept, key, frame)
+    if identity is not None:
+        keep(kept, key, frame)
     return frame
 
 
-def _keep(kept: dict[Any, T], key: Any, value: T) -> None:
-    """Keep a value as the latest of at most ``_MOST``."""
-    kept.pop(key, None)
-    kept[key] = value
-    for old in [*kept][:-_MOST]:
-        kept.pop(old, None)
-
-
-def _predicates_of(plan: AnalysedPlan, reading: Reading) -> tuple[dict[int, Predicate], set[int]]:
+def _predicates_of(plan: Plan, reading: Reading) -> tuple[dict[int, Predicate], set[int]]:
     """Return the functions of Python that a text calls, and the operators that call what is no predicate."""
     found: dict[int, Predicate] = {}
     barred = set()

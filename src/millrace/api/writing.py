@@ -5,68 +5,68 @@ Spark sees which files its own plan reads, and may refuse to overwrite them. It 
 
 from __future__ import annotations
 
+import functools
 import re
 from os.path import normpath, realpath
 from typing import Any
 from urllib.parse import unquote
 
-from pyspark.sql import DataFrame, DataFrameWriter
+from pyspark.sql import DataFrame
 
-from millrace.spark.frames import METHODS
-from millrace.spark.plan_reader import AnalysedPlan
+from millrace.api.optimize import plan_of
+from millrace.spark.frames import ACTIONS
 
 _AT_PATHS = frozenset(("save", "parquet", "json", "csv", "text", "orc"))
 
 
-class PipelineWriter(DataFrameWriter):
-    """A writer of PySpark's, whose methods are called on two others till it is known which of them writes.
+def writer_of(df: DataFrame, plain: Any, better: Any) -> Any:
+    """Return a writer of PySpark's, whose methods are called on two till it is known which of them writes.
 
     Args:
         df: The pipeline.
         plain: Spark's own writer of it.
         better: That of what Millrace makes of it.
     """
+    kind: Any = type(plain)
+    writer: Any = object.__new__(_writer_class(kind))
+    writer.__dict__.update(vars(plain))
+    writer.pipeline, writer.plain, writer.better, writer.overwrites = df, plain, better, False
+    return writer
 
-    def __init__(self, df: DataFrame, plain: DataFrameWriter, better: DataFrameWriter) -> None:
-        self.__dict__.update(vars(plain))
-        self._pipeline, self._plain, self._better = df, plain, better
-        self._overwrites = False
 
-    def _call(self, name: str, args: tuple[Any, ...], named: dict[str, Any]) -> Any:
+@functools.cache
+def _writer_class(kind: type[Any]) -> type[Any]:
+    """Return the class of such writers, of classic Spark or of Spark Connect."""
+    names = [name for name in dir(kind) if not name.startswith("_") and callable(getattr(kind, name))]
+    return type(kind.__name__, (kind,), {name: _method(kind, name) for name in names})
+
+
+def _method(kind: type[Any], name: str) -> Any:
+    @functools.wraps(getattr(kind, name))
+    def method(self: Any, *args: Any, **named: Any) -> Any:
         given = [*args, *named.values()]
-        self._overwrites |= any(isinstance(each, str) and each.lower() == "overwrite" for each in given)
-        self._overwrites |= name == "insertInto" and any(each is True for each in given)
-        if name not in METHODS["DataFrameWriter"].runs:
-            for writer in (self._plain, self._better):
+        self.overwrites |= any(isinstance(each, str) and each.lower() == "overwrite" for each in given)
+        self.overwrites |= name == "insertInto" and any(each is True for each in given)
+        if name not in ACTIONS["DataFrameWriter"]:
+            for writer in (self.plain, self.better):
                 getattr(writer, name)(*args, **named)
             return self
         path = named.get("path", args[0] if args else None) if name in _AT_PATHS else None
-        is_safe = not self._overwrites or (isinstance(path, str) and not self._reads(path))
-        return getattr(self._better if is_safe else self._plain, name)(*args, **named)
+        is_safe = not self.overwrites or (isinstance(path, str) and not _reads(self.pipeline, path))
+        return getattr(self.better if is_safe else self.plain, name)(*args, **named)
 
-    def _reads(self, path: str) -> bool:
-        """Tell whether files below a path may be among those of the pipeline."""
-        if "InMemoryRelation" in AnalysedPlan(self._pipeline).kinds:
-            return True  # what was cached may come from any files
-        folders = {f"{each}/" for each in (_plain(path), realpath(_plain(path)))}
-        files = [_plain(unquote(file)) for file in self._pipeline.inputFiles()]
-        return any(folder in each for file in files for each in (file, realpath(file)) for folder in folders)
+    return method
+
+
+def _reads(pipeline: DataFrame, path: str) -> bool:
+    """Tell whether files below a path may be among those of a pipeline."""
+    if plan_of(pipeline).reads_cache:
+        return True  # what was cached may come from any files
+    folders = {f"{each}/" for each in (_plain(path), realpath(_plain(path)))}
+    files = [_plain(unquote(file)) for file in pipeline.inputFiles()]
+    return any(folder in each for file in files for each in (file, realpath(file)) for folder in folders)
 
 
 def _plain(path: str) -> str:
     """Return a path without its store, and without steps that lead nowhere."""
     return normpath("/" + re.sub(r"^[\w+.-]+:", "", path).lstrip("/")) if ":" in path else normpath(path)
-
-
-def _method(name: str) -> Any:
-    def method(self: PipelineWriter, *args: Any, **named: Any) -> Any:
-        return self._call(name, args, named)
-
-    method.__name__ = name
-    method.__doc__ = getattr(DataFrameWriter, name).__doc__
-    return method
-
-
-for _name in dir(DataFrameWriter):
-    if not _name.startswith("_") and callable(getattr(DataFrameWriter, _name)):
-        setattr(PipelineWriter, _name, _method(_name))

@@ -4,8 +4,7 @@ What Millrace returns is of a class derived from its own, and so is whatever is 
 groups, writers. Their methods
 
 - raise what a task raised, so that ``except MillraceError`` is enough: Spark passes errors on as its own;
-- tell watchers when an action begins and ends: the line of progress, the live page, the limits of a run;
-- in an enabled session, run what Millrace has in the place of Spark's DataFrame (:class:`Substitute`).
+- tell watchers when an action begins and ends: the line of progress, the live page, the limits of a run.
 
 A DataFrame has a handle, which explains it and has its figures, and carries the names of the runs that it is
 made of. What is derived from it carries them too, but not across a view. So the handle of a derived one is
@@ -47,99 +46,38 @@ T = TypeVar("T")
 # PySpark's methods
 
 
-class Methods(NamedTuple):
-    """Public names of one of PySpark's classes, by what they do.
+ACTIONS: dict[str, frozenset[str]] = {
+    "DataFrame": frozenset((
+        "collect", "count", "take", "first", "head", "tail", "show", "isEmpty", "toPandas", "toArrow",
+        "toLocalIterator", "foreach", "foreachPartition", "checkpoint", "localCheckpoint",
+    )),
+    "GroupedData": frozenset(),
+    "DataFrameWriter": frozenset((
+        "save", "saveAsTable", "insertInto", "parquet", "json", "csv", "text", "orc", "xml", "jdbc",
+    )),
+    "DataFrameWriterV2": frozenset((
+        "create", "replace", "createOrReplace", "append", "overwrite", "overwritePartitions",
+    )),
+    "MergeIntoWriter": frozenset(("merge",)),
+    "DataFrameNaFunctions": frozenset(),
+    "DataFrameStatFunctions": frozenset(),
+}  # fmt: skip
+"""Methods that run something, of the classes of PySpark that are a DataFrame or lead to one."""
 
-    Attributes:
-        runs: Actions.
-        at_once: They run something on the way, or are otherwise called at once on what would run.
-        derives: They run nothing, and return another DataFrame or group.
-        properties: Of what runs.
-        own: Of Spark's own DataFrame, whatever Millrace has in its place.
-    """
-
-    runs: frozenset[str] = frozenset()
-    at_once: frozenset[str] = frozenset()
-    derives: frozenset[str] = frozenset()
-    properties: frozenset[str] = frozenset()
-    own: frozenset[str] = frozenset()
-
-
-def _methods(**names: str) -> Methods:
-    return Methods(**{role: frozenset(text.split()) for role, text in names.items()})
-
-
-METHODS = {
-    "DataFrame": _methods(
-        runs="""collect count take first head tail show isEmpty toPandas toArrow toLocalIterator foreach
-            foreachPartition checkpoint localCheckpoint""",
-        at_once="""approxQuantile asTable cache corr cov createGlobalTempView createOrReplaceGlobalTempView
-            createOrReplaceTempView createTempView crosstab describe dropDuplicatesWithinWatermark exists
-            explain freqItems inputFiles lateralJoin mergeInto nearestByJoin observe pandas_api persist
-            randomSplit registerTempTable repartitionById sampleBy scalar summary to toJSON transpose
-            unpersist writeTo zip zipWithIndex""",
-        derives="""select selectExpr withColumn withColumns withColumnRenamed withColumnsRenamed withMetadata
-            withWatermark drop toDF alias limit offset distinct dropDuplicates drop_duplicates dropna fillna
-            replace groupBy groupby rollup cube groupingSets agg orderBy sort sortWithinPartitions
-            repartition repartitionByRange coalesce hint sample union unionAll unionByName intersect
-            intersectAll subtract exceptAll crossJoin unpivot melt mapInPandas mapInArrow""",
-        properties="write writeStream storageLevel executionInfo",
-        own="""filter where join transform printSchema isLocal sameSemantics semanticHash colRegex
-            metadataColumn columns dtypes schema isStreaming sparkSession sql_ctx is_cached na stat plot
-            rdd""",
-    ),
-    "GroupedData": _methods(
-        at_once="""apply applyInArrow applyInPandas applyInPandasWithState cogroup pivot transformWithState
-            transformWithStateInPandas""",
-        derives="agg count sum avg mean min max",
-    ),
-    "DataFrameWriter": _methods(
-        runs="save saveAsTable insertInto parquet json csv text orc xml jdbc",
-    ),
-    "DataFrameWriterV2": _methods(runs="create replace createOrReplace append overwrite overwritePartitions"),
-    "MergeIntoWriter": _methods(runs="merge"),
-    "DataFrameNaFunctions": Methods(),
-    "DataFrameStatFunctions": Methods(),
-}
-"""The methods of what is a DataFrame or leads to one, by class. One that is missing is Spark's own."""
-
+_PROPERTIES = ("write", "writeStream")
 _WITH_METHODS = ("na", "stat")
 """Properties of Spark's own DataFrame whose methods are derived from it."""
 _LAZY = "toLocalIterator"
 """The action that begins with the first row that is asked for."""
-_SUBCLASS, _SUBSTITUTE, _RAN = "_millrace_subclass", "_millrace_substitute", "_millrace_ran"
+_SUBCLASS, _RAN = "_millrace_subclass", "_millrace_ran"
 _chooser: Callable[[Any], Any] | None = None
-
-
-class Substitute(Protocol):
-    """What Millrace may run in the place of something of Spark's with the same rows."""
-
-    def chosen(self, frame: Any) -> Any:
-        """Return it, None where Spark's own runs."""
-
-    def call(
-        self, frame: Any, name: str, plain: Callable[..., Any], args: Any, named: Any, *, derives: bool
-    ) -> Any:
-        """Return what a method gives, which Spark's own is that of ``plain``."""
-
-
-def substitute(frame: T, other: Substitute) -> T:
-    """Call methods of something of Spark's on what Millrace has in its place; returns the former."""
-    setattr(frame, _SUBSTITUTE, other)
-    return _extend(frame)
-
-
-def substitute_of(frame: Any) -> Any:
-    """Return what may run in the place of something, None for most."""
-    return getattr(frame, "__dict__", {}).get(_SUBSTITUTE)  # other attributes of DataFrames are columns
 
 
 def running(frame: DataFrame) -> DataFrame:
     """Return the DataFrame that runs in the place of one, which may be itself."""
     if is_internal_query():
         return frame
-    other = substitute_of(frame)
-    chosen: DataFrame | None = chosen_in_place(frame) if other is None else other.chosen(frame)
+    chosen: DataFrame | None = chosen_in_place(frame)
     return frame if chosen is None else chosen
 
 
@@ -149,7 +87,7 @@ def latest_run(frame: DataFrame) -> DataFrame:
 
 
 def choose_by(chooser: Callable[[Any], Any] | None) -> None:
-    """Ask for what runs in the place of DataFrames that know of no substitute; None ends that."""
+    """Ask for what runs in the place of DataFrames; None ends that."""
     global _chooser
     _chooser = chooser
 
@@ -184,41 +122,30 @@ def _extend(value: T) -> T:
 def subclass_of(kind: type[Any]) -> type[Any]:
     """Return a class whose methods do more, and which shows itself as its base."""
     own: dict[str, Any] = {"__module__": kind.__module__, "__doc__": kind.__doc__, _SUBCLASS: True}
-    methods = METHODS.get(kind.__name__, Methods())
     for name in dir(kind):
         member = getattr(kind, name)
-        if name in methods.properties or (name in _WITH_METHODS and isinstance(member, property)):
-            own[name] = property(_method(kind, name, methods), doc=member.__doc__)
+        if name in (*_PROPERTIES, *_WITH_METHODS) and isinstance(member, property):
+            own[name] = property(_method(kind, name), doc=member.__doc__)
         elif callable(member) and (not name.startswith("_") or name == "__getitem__"):
-            own[name] = _method(kind, name, methods)
+            own[name] = _method(kind, name)
     return type(kind.__name__, (kind,), own)
 
 
-def _method(kind: type[Any], name: str, methods: Methods) -> Callable[..., Any]:
+def _method(kind: type[Any], name: str) -> Callable[..., Any]:
     is_property = isinstance(getattr(kind, name), property)
-    can_be_substituted = name in methods.runs | methods.at_once | methods.derives | methods.properties
-    action = name if name in methods.runs else None
+    action = name if name in ACTIONS.get(kind.__name__, ()) else None
 
     def current() -> Callable[..., Any]:  # another may stand there by now
         member = getattr(kind, name)
         return member.fget if is_property else member  # type: ignore[no-any-return]
 
-    def plain(self: Any, /, *args: Any, **named: Any) -> Any:
-        with acting(None if action == _LAZY else action, self):
-            result = current()(self, *args, **named)
-        if type(result).__name__ in METHODS and type(result).__module__.startswith("pyspark.sql."):
-            carry(_extend(result), carried(result, self, *args, *named.values()))
-        return rows_of_action(action, self, result) if isinstance(result, Iterator) else result
-
     @functools.wraps(current())
     def called(self: Any, /, *args: Any, **named: Any) -> Any:
-        other = substitute_of(self) if can_be_substituted and not is_internal_query() else None
-        if other is None:
-            return plain(self, *args, **named)
-        if not is_property:
-            return other.call(self, name, plain, args, named, derives=name in methods.derives)
-        chosen = other.chosen(self)
-        return plain(self) if chosen is None else getattr(chosen, name)
+        with acting(None if action == _LAZY else action, self):
+            result = current()(self, *args, **named)
+        if type(result).__name__ in ACTIONS and type(result).__module__.startswith("pyspark.sql."):
+            carry(_extend(result), carried(result, self, *args, *named.values()))
+        return rows_of_action(action, self, result) if isinstance(result, Iterator) else result
 
     return called
 
@@ -401,11 +328,6 @@ def watch_planning(watcher: Callable[[Planned], None] | None) -> None:
     if watcher is not None:
         for each in list(_planned):
             watcher(each)
-
-
-def same_handle(frame: DataFrame, other: DataFrame) -> None:
-    """Let a DataFrame be known by the handle of another, which has the same rows."""
-    setattr(frame, _HANDLE, getattr(other, _HANDLE))
 
 
 def left_to_spark(frame: Any, why: str) -> None:

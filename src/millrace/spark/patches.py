@@ -22,9 +22,10 @@ from typing import Any
 
 from pyspark.sql import Column
 
-from millrace.spark.frames import METHODS
+from millrace.spark import frames
 
-ACTIONS = METHODS["DataFrame"].runs - {"checkpoint", "localCheckpoint"} | {"explain", "write", "writeStream"}
+_SAYING = frozenset(("explain", "write", "writeStream"))
+ACTIONS = frames.ACTIONS["DataFrame"] - {"checkpoint", "localCheckpoint"} | _SAYING
 """Methods and properties of a DataFrame that run something, or say what would run.
 
 Checkpoints are not among them: Columns that were taken of a DataFrame are columns of its checkpoint too.
@@ -38,23 +39,12 @@ REPLACED = {
         ("DataFrame", "where"),
         *(("DataFrame", name) for name in ACTIONS),
     },
-    "chains": {
-        ("UserDefinedFunction", "__call__"),
-        ("DataFrame", "filter"),
-        ("DataFrame", "where"),
-        ("DataFrame", "join"),
-        ("DataFrame", "__getattr__"),
-        ("DataFrame", "__getitem__"),
-        ("Column", "__eq__"),
-        ("Column", "__and__"),
-    },
 }
 """The methods by who replaces them, as class and name.
 
 ``where`` stands for ``where``, ``filter``, ``predicate``, ``cascade``, ``estimate``, ``Session`` and the
 accessor: from the first time that one of these is asked for until the process ends. ``enable`` replaces
-``sql`` of its sessions alone, and methods of classes while any session is enabled: those that run something
-on classic Spark; on Spark Connect, which does not tell how a DataFrame was made, those of ``chains``.
+``sql`` of its sessions alone, and what runs something of DataFrames while any session is enabled.
 """
 
 _CLASSIC, _CONNECT = "pyspark.sql.udf", "pyspark.sql.connect.udf"
@@ -117,13 +107,13 @@ def restore(owner: str, holder: Any = None) -> None:
                 setattr(patch.holder, patch.name, patch.before)
 
 
-def watch(owner: str = "where") -> None:
+def watch() -> None:
     """Note calls of functions on Columns from now on; on Spark Connect once a session there is about."""
     names = [_CLASSIC]
     if _CONNECT in sys.modules or "SPARK_CONNECT_MODE_ENABLED" in os.environ:
         names.append(_CONNECT)
     for name in names:
-        replace(owner, import_module(name).UserDefinedFunction, "__call__", noting_calls)
+        replace("where", import_module(name).UserDefinedFunction, "__call__", _noting_calls)
 
 
 @dataclass(frozen=True)
@@ -135,31 +125,20 @@ class Noted:
     named: dict[str, Any]
 
 
-def note_of(column: object) -> object:
-    """Return the note on a Column, None where there is none."""
-    return getattr(column, "__dict__", {}).get(_NOTE)
-
-
 def noted(column: object) -> Noted | None:
     """Return the call that a Column is, or None where it is something else."""
-    note = note_of(column)
-    return note if isinstance(note, Noted) else None
+    note: Noted | None = getattr(column, "__dict__", {}).get(_NOTE)
+    return note
 
 
-def noting(note: Callable[..., object]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Return what makes a method put a note on the Column that it returns, of what it was called with."""
+def _noting_calls(plain: Callable[..., Any]) -> Callable[..., Any]:
+    """Return what puts a note on the Column that a function's call returns."""
 
-    def wrapped(plain: Callable[..., Any]) -> Callable[..., Any]:
-        @functools.wraps(plain)
-        def called(self: Any, *arguments: Any, **named: Any) -> Any:
-            made = plain(self, *arguments, **named)
-            if isinstance(made, Column) and (found := note(self, *arguments, **named)) is not None:
-                setattr(made, _NOTE, found)
-            return made
+    @functools.wraps(plain)
+    def called(self: Any, *arguments: Any, **named: Any) -> Any:
+        made = plain(self, *arguments, **named)
+        if isinstance(made, Column):
+            setattr(made, _NOTE, Noted(self, arguments, named))
+        return made
 
-        return called
-
-    return wrapped
-
-
-noting_calls = noting(lambda function, *arguments, **named: Noted(function, arguments, named))
+    return called

@@ -147,6 +147,11 @@ class AnalysedPlan:
         """The kinds of its operators, in the order of their places."""
         return self._texts(self._functions.kind)
 
+    @property
+    def reads_cache(self) -> bool:
+        """Whether Spark has rows of it in its cache."""
+        return "InMemoryRelation" in self.kinds
+
     @cached_property
     def root(self) -> Operator:
         """All of it."""
@@ -158,7 +163,7 @@ class AnalysedPlan:
         )  # fmt: skip
         return _build(enumerate(zip(self.kinds, *texts, strict=True)))
 
-    def unlike(self, operators: Iterable[Operator]) -> set[int]:
+    def unsayable(self, operators: Iterable[Operator]) -> set[int]:
         """Return the places of the operators whose expressions Spark does not read back as they are.
 
         A text leaves out what some functions were made with, and Spark reads it under today's settings.
@@ -272,8 +277,10 @@ class AnalysedPlan:
     def _sequence(sequence: Any) -> Iterator[Any]:
         return (sequence.apply(place) for place in range(sequence.size()))
 
-    def identity(self, operator: Operator) -> int:
-        """Return what tells the files of a ``LogicalRelation`` from others that were read."""
+    def identity(self, operator: Operator) -> int | None:
+        """Return what tells files that were read from others; None of what is no files."""
+        if operator.kind != "LogicalRelation":
+            return None
         relation = self._operators.apply(operator.place).relation()
         return int(self._functions.lang.System.identityHashCode(relation))
 

@@ -24,7 +24,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from millrace.errors import InputError, MillraceError, first_line
 from millrace.spark.failures import is_sparks, translated
@@ -43,6 +43,10 @@ _DOUBT = 4.0
 _LASTING = 60.0
 """Seconds for which queries are left to Spark by one measurement of :func:`start_seconds`."""
 
+T = TypeVar("T")
+
+MOST_KEPT = 64
+"""Entries of a memo of :class:`SessionFacts`."""
 _LOGGERS = ("SQLQueryContextLogger", "DataFrameQueryContextLogger")
 # Within internal_query, the sessions' parallelism by their identities, as far as it was asked for.
 _within: ContextVar[dict[int, int] | None] = ContextVar("millrace_internal_query", default=None)
@@ -86,6 +90,14 @@ class SessionFacts:
     plan_functions: Any = None
     relations: dict[tuple[object, ...], DataFrame] = field(default_factory=dict)
     left: dict[tuple[object, ...], str] = field(default_factory=dict)
+
+
+def keep(memo: dict[Any, T], key: Any, value: T) -> None:
+    """Keep a value as the latest of at most ``MOST_KEPT``."""
+    memo.pop(key, None)
+    memo[key] = value
+    for old in [*memo][:-MOST_KEPT]:
+        memo.pop(old, None)
 
 
 def facts_of(spark: SparkSession) -> SessionFacts:

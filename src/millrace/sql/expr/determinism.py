@@ -13,7 +13,7 @@ from millrace.sql.syntax.parse import function_of
 from millrace.sql.syntax.scopes import within
 
 # Functions whose value differs between two calls. (The date and the time are one constant a query.)
-_VOLATILE_NAMES = frozenset(
+VOLATILE_NAMES = frozenset(
     {
         "input_file_block_length", "input_file_block_start", "input_file_name", "java_method",
         "monotonically_increasing_id", "rand", "randn", "random", "randstr", "reflect", "shuffle",
@@ -21,7 +21,7 @@ _VOLATILE_NAMES = frozenset(
     }
 )  # fmt: skip
 # Of several rows or orders they take any.
-_ANY_NAMES = frozenset(
+ANY_NAMES = frozenset(
     {
         "any_value", "approx_percentile", "array_agg", "collect_list", "collect_set", "first", "first_value",
         "lag", "last", "last_value", "lead", "listagg", "max_by", "min_by", "mode", "nth_value", "ntile",
@@ -32,7 +32,7 @@ _ANY_PARTS = (exp.Limit, exp.Offset, exp.Fetch, exp.TableSample)
 # The same in Spark's plans, for tables that were given as DataFrames and for views.
 _PLAN = re.compile(
     r"^[\s:+-]*(GlobalLimit|LocalLimit|CollectLimit|Sample|Offset)\b|"
-    rf"\b({'|'.join(sorted(_VOLATILE_NAMES | _ANY_NAMES))})\(",
+    rf"\b({'|'.join(sorted(VOLATILE_NAMES | ANY_NAMES))})\(",
     re.IGNORECASE | re.MULTILINE,
 )
 _BUILTIN = "org.apache.spark.sql.catalyst."
@@ -65,8 +65,8 @@ class Determinism:
         if called is not None:
             return not self._predicates[called].deterministic
         if not isinstance(part, exp.Anonymous | exp.AnonymousAggFunc):
-            return part.sql_name().lower() in _VOLATILE_NAMES
-        return part.name.lower() in _VOLATILE_NAMES or self._unsure(part.name.lower())
+            return part.sql_name().lower() in VOLATILE_NAMES
+        return part.name.lower() in VOLATILE_NAMES or self._unsure(part.name.lower())
 
     def _unsure(self, name: str) -> bool:
         """Tell whether a function of the session, or one that sqlglot does not know, may be volatile."""
@@ -90,7 +90,7 @@ class Determinism:
                 return type(part).__name__.upper()
             if isinstance(part, exp.Func):
                 name = part.name if isinstance(part, exp.Anonymous) else part.sql_name()
-                if name.lower() in _ANY_NAMES:
+                if name.lower() in ANY_NAMES:
                     return f"{name.lower()}, which takes any of several rows or orders"
         return None
 
