@@ -10,8 +10,6 @@ from pyspark.sql import DataFrame, DataFrameWriter, DataFrameWriterV2, functions
 from pyspark.sql.classic.column import Column as ClassicColumn
 from pyspark.sql.classic.dataframe import DataFrame as ClassicFrame
 from pyspark.sql.connect.dataframe import DataFrame as ConnectFrame
-from pyspark.sql.connect.group import GroupedData as ConnectGroup
-from pyspark.sql.group import GroupedData
 from pyspark.sql.udf import UserDefinedFunction
 
 import millrace
@@ -19,7 +17,6 @@ import millrace.api.accessor
 from millrace.api import gain
 from millrace.spark import frames, patches
 from millrace.sql.blocks import cost_model
-from tests.spark.column_chains import LEFT, RESOLVED, TAKEN, differing
 from tests.sql.compare import bag, bags
 
 JOIN = "select a.id, b.v from a join b on a.id = b.id where a.k > 5"
@@ -85,13 +82,6 @@ def test_chains_of_filters_are_one(spark, asked):
         assert df.filter(df.id > 3).filter(even(df.x)).filter(found.id > 90).count() == 5  # odd numbers
         assert found.filter(millrace.predicate(lambda x: x > 90)("id")).count() == 2
     assert not is_ours(df.filter(even("x")).select("x"))
-
-
-def test_chains_on_columns_are_sparks_rows(spark, tmp_path):
-    """Whatever Columns compare and name, and wherever they were taken of: its columns and its rows."""
-    every = {**TAKEN, **RESOLVED, **LEFT}
-    assert differing(spark, tmp_path, every.keys() - {"null-safe"}) == {}
-    assert not {"_millrace_note"} & set(vars(spark.range(1).id == spark.range(1)["id"]))
 
 
 def test_aliases_of_joined_dataframes_are_sparks(spark, tmp_path):
@@ -252,28 +242,11 @@ def test_patches_of_other_libraries_stay(spark, files, monkeypatch):
     assert ClassicFrame.filter is theirs and not is_ours(spark.range(4).filter(even("id")))
 
 
-def unlisted(kind) -> set[str]:
-    """Public names of a class that the table of methods lacks."""
-    names = [name for role in frames.METHODS[kind.__name__] for name in role]
-    assert len(names) == len(set(names)), "a method has two roles"
-    return {name for name in dir(kind) if not name.startswith("_")} - {*names, "millrace"}
-
-
-@pytest.mark.parametrize("kind", [ClassicFrame, ConnectFrame, GroupedData, ConnectGroup])
-def test_every_method_of_pyspark_is_in_the_table(kind):
-    """One that PySpark adds has to be put there; until then it is Spark's own."""
-    assert unlisted(kind) == set()
-    newer = type(kind.__name__, (kind,), {"novel": lambda self: "Spark's"})
-    assert unlisted(newer) == {"novel"}
-    made = frames.substitute(object.__new__(newer), None)
-    assert vars(made) and type(made).__bases__ == (newer,) and made.novel() == "Spark's"
-
-
 def test_every_action_of_the_table_is_pysparks():
     """On classic Spark and on Spark Connect."""
-    assert frames.METHODS["DataFrame"].runs <= set(dir(ClassicFrame)) & set(dir(ConnectFrame))
+    assert frames.ACTIONS["DataFrame"] <= set(dir(ClassicFrame)) & set(dir(ConnectFrame))
     for name, kind in (("DataFrameWriter", DataFrameWriter), ("DataFrameWriterV2", DataFrameWriterV2)):
-        assert frames.METHODS[name].runs <= set(dir(kind))
+        assert frames.ACTIONS[name] <= set(dir(kind))
 
 
 def test_within_millrace_it_is_off(spark, views, asked):

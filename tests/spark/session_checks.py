@@ -26,6 +26,7 @@ import pytest
 from pyspark.sql import SparkSession, functions as sf
 
 import millrace
+from millrace.api.writing import reads
 from millrace.cli.doctor import examine
 from millrace.engine.expressions import Call, Column, ColumnRef
 from millrace.engine.spec import Equality, JoinSpec, OutputColumn, RelationSpec
@@ -39,7 +40,8 @@ from millrace.spark.failures import translated
 from millrace.streams.feeds.rows import Feed
 from tests.gate import sampled
 from tests.session import ROCKSDB, changed, wait_for, write_stream
-from tests.spark.column_chains import TAKEN, differing
+from tests.spark import pipelines
+from tests.spark.pipelines import COLUMNS, LEFT_ON_CONNECT, PIPELINES
 from tests.sql.compare import bag
 
 KIND = os.environ["MILLRACE_SESSION"]
@@ -267,15 +269,45 @@ def test_the_live_page(spark):
     assert (query["rows_in"], query["rows_out"]) == (1000, 500)
 
 
-@pytest.mark.nightly
+@pytest.fixture(scope="module")
+def tables(spark, tmp_path_factory) -> dict[str, list]:
+    """Tables of pipelines, by the pipelines' names."""
+    shop = [*pipelines.shop(spark, tmp_path_factory.mktemp("shop")).values()]
+    abc = pipelines.abc(spark, tmp_path_factory.mktemp("abc"))
+    return {name: shop if name in PIPELINES else abc for name in PIPES}
+
+
+PIPES = {**{f"{name}, columns": pipe for name, pipe in COLUMNS.items()}, **PIPELINES}
+
+
 @pytest.mark.connect
-def test_chains_of_columns(spark, tmp_path):
-    """As PySpark's users write them."""
+@pytest.mark.parametrize("part", sampled(range(10), every=5))
+def test_pipelines(spark, tables, part):
+    """They are read from the message of their DataFrame, and have Spark's rows."""
+    for name in [*PIPES][part::10]:
+        made = PIPES[name](*tables[name])
+        found = millrace.optimize(made, TAKE_ALL)
+        assert (found is made) == (name.removesuffix(", columns") in LEFT_ON_CONNECT), name
+        assert found.dtypes == made.dtypes and bag(found) == bag(made), name
 
-    def one_by_one(frames):
-        return {name: bag(frame) for name, frame in frames.items()}
 
-    assert differing(spark, tmp_path, TAKEN, one_by_one) == {}
+@pytest.mark.connect
+def test_what_spark_keeps_and_what_it_reads(spark, paths, tmp_path):
+    """What is cached is read from there, and what is read is not overwritten unseen."""
+    small = spark.read.parquet(paths["small"])
+    spark.read.parquet(paths["big"]).write.parquet(f"{tmp_path}/big")
+    big = spark.read.parquet(f"{tmp_path}/big")
+    some = big.where("big < 100").cache()
+    count = some.count()
+    with millrace.enable(spark, options=TAKE_ALL):
+        joined = some.join(small, "k")
+        assert joined.count() == joined.toArrow().num_rows == count // 2
+        assert "from a DataFrame" in millrace.explain(joined)
+        whole = big.join(small, "k")
+        whole.write.mode("overwrite").parquet(f"{tmp_path}/out")
+        assert reads(whole, f"{tmp_path}/big/") and not reads(whole, f"{tmp_path}/out")
+        assert whole.count() == spark.read.parquet(f"{tmp_path}/out").count() == 1000
+    some.unpersist()
 
 
 @pytest.mark.connect

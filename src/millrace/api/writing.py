@@ -52,13 +52,13 @@ def _method(kind: type[Any], name: str) -> Any:
                 getattr(writer, name)(*args, **named)
             return self
         path = named.get("path", args[0] if args else None) if name in _AT_PATHS else None
-        is_safe = not self.overwrites or (isinstance(path, str) and not _reads(self.pipeline, path))
+        is_safe = not self.overwrites or (isinstance(path, str) and not reads(self.pipeline, path))
         return getattr(self.better if is_safe else self.plain, name)(*args, **named)
 
     return method
 
 
-def _reads(pipeline: DataFrame, path: str) -> bool:
+def reads(pipeline: DataFrame, path: str) -> bool:
     """Tell whether files below a path may be among those of a pipeline."""
     if plan_of(pipeline).reads_cache:
         return True  # what was cached may come from any files

@@ -239,7 +239,7 @@ class ConnectPlan:
     @cached_property
     def reads_cache(self) -> bool:
         """Whether Spark has rows of it in its cache."""
-        return "InMemory" in explained(self._df)
+        return "InMemoryRelation" in explained(self._df)
 
     def unsayable(self, operators: Iterable[Operator]) -> set[int]:
         """Return the places of the operators whose rows Spark keeps in its cache."""
