@@ -229,12 +229,31 @@ COLUMNS = {
     "lateral": lambda a, b, c: a.join(b, "id").select(sf.col("x").alias("q"), (sf.col("q") + 1).alias("r")),
     "null-safe": lambda a, b, c: a.join(b, a.id.eqNullSafe(b.id)),
     "exploded": lambda a, b, c: a.join(b, "id").select("x", sf.explode(sf.array("v", "x")).alias("e")),
+    "few of many": lambda a, b, c: (
+        a.join(b, "id").select("x", sf.udf(lambda v: f"<{v}>")("v").alias("o")).groupBy("o").count()
+    ),
+    "pivoted": lambda a, b, c: a.join(b, "id").groupBy("x").pivot("v", [1, 2]).agg(sf.count("id")),
+    "mapped": lambda a, b, c: (
+        a.join(b, "id").select("x", "v").mapInArrow(lambda rows: rows, "x long, v long").filter("x > 5")
+    ),
+    "struct": lambda a, b, c: a.join(b, "id").select(sf.struct("x", "v").alias("s")).repartition(3),
+    "filled": lambda a, b, c: (
+        a.join(b, "id", "left").fillna(0, ["v"]).filter("v > 0").select("x", "v").dropna()
+    ),
+    "twice": lambda a, b, c: (
+        a.join(b, "id")
+        .withColumn("o", odd("x"))
+        .select("x", "o")
+        .join(
+            c.join(b, "id").withColumn("x", sf.col("w") + 4).withColumn("p", odd("w")).select("x", "p"),
+            "x",
+            "full",
+        )
+    ),
     "computed": lambda a, b, c: a.join(b, "id").withColumn("o", odd("x")),
 }
 """Whatever Columns compare and name, and wherever they were taken of."""
-LEFT = {"null-safe", "exploded", "computed"}
-"""Millrace has no part in them: nothing is joined by equality, or SQL does not say what is above."""
-LEFT_ON_CLASSIC = LEFT | {"literals"}
-"""Spark reads the text of a time in the time zone of then."""
-LEFT_ON_CONNECT = LEFT | {"any", "hidden", "lateral", "texts"}
-"""Names are resolved without Spark, and some are not."""
+LEFT = {"null-safe"}
+"""Millrace has no part in it: nothing is joined by equality."""
+LEFT_ON_CONNECT = LEFT | {"hidden"}
+"""What stands above a join that is not read names columns of what was joined."""

@@ -1,26 +1,29 @@
 """``millrace.optimize``: a pipeline of DataFrames, however it was made, planned as one query.
 
 A pipeline is read from Spark's analysed plan, said as SQL, and planned as every text is. What SQL cannot say
-of it is a relation of that text, and so is what Spark would not read back as the same. Where nothing of the
-text is the eddies', Spark runs the pipeline as it is; whatever goes wrong here leaves it to Spark too.
+of it is a relation of that text, and so is what Spark would not read back as the same. What stands above the
+last join that can be said is Spark's as it was, over what Millrace makes. Where nothing of the text is the
+eddies', Spark runs the pipeline as it is; whatever goes wrong here leaves it to Spark too.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from pyspark.errors import PySparkException
+from pyspark.sql.types import StructType
 
 from millrace.api.gain import why_slower
 from millrace.api.session import Session
 from millrace.errors import InputError, MillraceError, PredicateError, first_line
 from millrace.options import Options
-from millrace.spark.frames import left_to_spark
+from millrace.spark.frames import derived, left_to_spark
 from millrace.spark.plan_reader import AnalysedPlan, Operator
 from millrace.spark.predicates import Predicate
 from millrace.spark.session import facts_of, internal_query, is_connect, keep
-from millrace.sql.from_plan import Reading, read, relation_names, with_calls
+from millrace.sql.from_plan import Reading, read, relation_names, with_calls, with_columns_for
 from millrace.sql.session.errors import contain
 
 if TYPE_CHECKING:
@@ -30,6 +33,7 @@ if TYPE_CHECKING:
     from millrace.sql.connect_plan import ConnectPlan
 
     Plan = AnalysedPlan | ConnectPlan
+    Part = tuple[Sequence[int], DataFrame]
 
 _DEEPEST = 200
 _STREAMED = frozenset(("Project", "Filter", "Join", "SubqueryAlias", "View"))
@@ -88,14 +92,51 @@ def _planned(df: DataFrame, plan: Plan, options: Options) -> DataFrame | str:
         return "it joins nothing and calls no function of Python"
     if len(plan.kinds) > _DEEPEST:
         return f"it has {len(plan.kinds)} operators, more than {_DEEPEST}"
-    root = plan.root.children[0] if plan.root.kind == "Repartition" else plan.root
+    made: dict[int, Part] = {}
+    why = _take(df, plan, plan.root, options, made)
+    if not made:
+        return why
+    if plan.root.place in made:
+        return made[plan.root.place][1]
+    frame = plan.replaced(made)
+    if frame.schema != df.schema:
+        return f"its columns are others ({frame.schema.simpleString()} for {df.schema.simpleString()})"
+    return derived(frame, *(part for _, part in made.values()))
+
+
+def _take(df: DataFrame, plan: Plan, operator: Operator, options: Options, made: dict[int, Part]) -> str:
+    """Make what Millrace can of an operator, or else of parts below; return why not all.
+
+    Args:
+        df: The pipeline.
+        plan: How it was made.
+        operator: One of it.
+        options: Settings of the run.
+        made: What is made, by the places of its operators.
+    """
+    found, relations = _made(df, plan, operator, options)
+    if not isinstance(found, str):
+        made[operator.place] = operator.output, found
+        return ""
+    for relation in () if operator.is_streaming else relations:
+        for child in relation.children:
+            if any(each.kind in ("Join", "Filter") for each in child.walk()):
+                _take(df, plan, with_columns_for(relation, child), options, made)
+    return found
+
+
+def _made(
+    df: DataFrame, plan: Plan, root: Operator, options: Options
+) -> tuple[DataFrame | str, list[Operator]]:
+    """Return what Millrace makes of an operator, or why nothing; and what it leaves of it to Spark."""
     unsayable: set[int] = set()
     if root.is_streaming:
         unsayable = {each.place for each in root.walk() if each.kind not in _STREAMED}
     while True:
-        reading = read(root, df.columns, unsayable)
+        reading = read(root, root.names, unsayable)
+        left = list(reading.relations.values())
         if not reading.joins and not reading.calls:
-            return "its joins and functions of Python stand below what SQL cannot say"
+            return "its joins and functions of Python stand below what SQL cannot say", left
         predicates, barred = _predicates_of(plan, reading)
         try:
             query = None if barred else _query(df, plan, reading, predicates, options)
@@ -104,22 +145,28 @@ def _planned(df: DataFrame, plan: Plan, options: Options) -> DataFrame | str:
             if not barred:
                 raise
         if isinstance(query, str):
-            return query
+            return query, left
         # Planning comes first: it tells cheaply where nothing is taken.
         barred |= set() if query is None else plan.unsayable(reading.said)
         if query is not None and not barred:
             break
         unsayable |= barred
-    made = query.df
-    if [(each.name, each.dataType) for each in made.schema] != [(e.name, e.dataType) for e in df.schema]:
-        return f"its text has other columns ({made.schema.simpleString()} for {df.schema.simpleString()})"
-    for field, own in zip(df.schema, made.schema, strict=True):
+    made, schema = query.df, _schema(df, plan, root)
+    if [(each.name, each.dataType) for each in made.schema] != [(e.name, e.dataType) for e in schema]:
+        return f"its text has other columns ({made.schema.simpleString()} for {schema.simpleString()})", left
+    for field, own in zip(schema, made.schema, strict=True):
         if field.metadata != own.metadata:
             made = made.withMetadata(field.name, field.metadata)
-    if root is plan.root:
-        return made
-    count, shuffles = plan.partitions(plan.root)
-    return made.repartition(count) if shuffles else made.coalesce(count)
+    return made, left
+
+
+def _schema(df: DataFrame, plan: Plan, operator: Operator) -> StructType:
+    """Return the columns of an operator, which may be a choice of those of its place."""
+    if operator is plan.root:
+        return df.schema
+    whole = next(each for each in plan.root.walk() if each.place == operator.place)
+    fields = dict(zip(whole.output, plan.frame(operator).schema, strict=True))
+    return StructType([fields[number] for number in operator.output])
 
 
 def _query(

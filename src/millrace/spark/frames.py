@@ -342,6 +342,13 @@ def why_left(frame: Any) -> str:
     return str(vars(frame).get(_LEFT, ""))
 
 
+def derived(frame: DataFrame, *parts: DataFrame) -> DataFrame:
+    """Let a DataFrame do what those of Millrace do that are parts of it."""
+    frame = _extend(frame)
+    carry(frame, carried(*parts))
+    return frame
+
+
 def handle_of(frame: DataFrame) -> Handle:
     """Return the handle of a DataFrame, or of the one that it is derived from.
 

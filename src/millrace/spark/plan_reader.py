@@ -1,4 +1,4 @@
-"""Reads how a DataFrame of classic Spark was made: the one module that looks beyond PySpark's public API.
+"""Reads how a DataFrame of classic Spark was made: the first of two readers beyond PySpark's public API.
 
 No public call tells what a DataFrame is made of. Spark's analysed plan does: every operator, every expression
 as Catalyst's own SQL, every column by the number of its attribute. A few calls read all of it, because the
@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import re
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property
@@ -237,11 +237,6 @@ class AnalysedPlan:
         session = self._spark._jsparkSession  # noqa: SLF001
         return DataFrame(functions.dataset.ofRows(session, functions.relation.apply(columns)), self._spark)
 
-    def partitions(self, operator: Operator) -> tuple[int, bool]:
-        """Return how many partitions a ``Repartition`` makes, and whether it shuffles rows."""
-        node = self._operators.apply(operator.place)
-        return node.numPartitions(), node.shuffle()
-
     def load_functions(self, operator: Operator) -> dict[int, UserDefinedFunction | None]:
         """Return the functions of Python that an operator calls, by the numbers of the calls.
 
@@ -289,6 +284,26 @@ class AnalysedPlan:
         plan = self._operators.apply(operator.place)
         session = self._spark._jsparkSession  # noqa: SLF001
         return DataFrame(self._functions.dataset.ofRows(session, plan), self._spark)
+
+    def replaced(self, parts: Mapping[int, tuple[Sequence[int], DataFrame]]) -> DataFrame:
+        """Return a DataFrame of all of it in which others stand for some operators.
+
+        Args:
+            parts: The numbers of the columns that each gives, and the DataFrame that gives them, by place.
+        """
+        plan = self._over(self.root, parts)
+        session = self._spark._jsparkSession  # noqa: SLF001
+        return DataFrame(self._functions.dataset.ofRows(session, plan), self._spark)
+
+    def _over(self, operator: Operator, parts: Mapping[int, tuple[Sequence[int], DataFrame]]) -> Any:
+        node = self._operators.apply(operator.place)
+        if operator.place in parts:
+            numbers, frame = parts[operator.place]
+            return self._functions.under_numbers(node, [operator.output.index(n) for n in numbers], frame)
+        if not any(below.place in parts for below in operator.walk()):
+            return node
+        children = [self._over(child, parts) for child in operator.children]
+        return node.withNewChildren(self._functions.sequence(children))
 
     @cached_property
     def _operators(self) -> Any:
@@ -354,6 +369,7 @@ class _Functions:
         renaming = self._method(_ATTRIBUTE, "withName", _ATTRIBUTE, _STRING)
         renaming = self._both(renaming, identity, prefixed)
         nothing = getattr(jvm.scala.collection.immutable, "Nil$").__getattr__("MODULE$")
+        self.nothing = nothing
         unqualified = self._with(self._method(_ATTRIBUTE, "withQualifier", _ATTRIBUTE, _SEQUENCE), 1, nothing)
         # A function that Spark has replaced keeps its arguments where nothing is renamed: it is said anew.
         companion = getattr(jvm.org.apache.spark.sql.catalyst.analysis, "UnresolvedFunction$")
@@ -425,6 +441,31 @@ class _Functions:
         self.streaming = self._function(
             self._then(self._method(_LOGICAL, "isStreaming", "boolean"), self._text("boolean"))
         )
+
+    def sequence(self, values: Iterable[Any]) -> Any:
+        """Return values as a sequence of Scala's."""
+        return self._gateway.jvm.PythonUtils.toSeq(list(values))
+
+    def under_numbers(self, node: Any, places: Sequence[int], frame: DataFrame) -> Any:
+        """Return the plan of a DataFrame whose columns stand for some of an operator's."""
+        plan = frame._jdf.queryExecution().analyzed()  # noqa: SLF001
+        given, wanted = plan.output(), node.output()
+        catalyst = self._gateway.jvm.org.apache.spark.sql.catalyst
+        none = self._gateway.jvm.scala.Option.apply(None)
+        columns = []
+        for number, place in enumerate(places):
+            column = wanted.apply(place)
+            columns.append(
+                catalyst.expressions.Alias(
+                    given.apply(number),
+                    column.name(),
+                    column.exprId(),
+                    column.qualifier(),
+                    none,
+                    self.nothing,
+                )
+            )
+        return catalyst.plans.logical.Project(self.sequence(columns), plan)
 
     def again(self, call: Any) -> Any:
         """Return what Spark makes the same call of."""

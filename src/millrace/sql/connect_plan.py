@@ -9,7 +9,7 @@ to the same end. What is not known for certain, a name or a function, stays with
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, date, datetime, timedelta
@@ -24,7 +24,14 @@ from pyspark.serializers import CPickleSerializer
 from pyspark.sql import DataFrame
 from pyspark.sql.connect.dataframe import DataFrame as ConnectFrame
 from pyspark.sql.connect.plan import LogicalPlan
-from pyspark.sql.connect.proto import Aggregate, Expression as Sent, Join, Relation, SetOperation
+from pyspark.sql.connect.proto import (
+    Aggregate,
+    CommonInlineUserDefinedFunction,
+    Expression as Sent,
+    Join,
+    Relation,
+    SetOperation,
+)
 from pyspark.sql.connect.types import proto_schema_to_pyspark_data_type
 from pyspark.sql.udf import UserDefinedFunction
 from pyspark.sql.utils import get_lit_sql_str
@@ -71,11 +78,11 @@ _HINTS = frozenset((
     "shuffle_replicate_nl",
 ))  # fmt: skip
 _GENERATORS = frozenset((
-    "collations", "explode", "explode_outer", "inline", "inline_outer", "json_tuple", "posexplode",
-    "posexplode_outer", "session_window", "sql_keywords", "stack", "variant_explode", "variant_explode_outer",
-    "window",
+    "arrays_zip", "collations", "explode", "explode_outer", "inline", "inline_outer", "json_tuple",
+    "posexplode", "posexplode_outer", "session_window", "sql_keywords", "stack", "struct", "variant_explode",
+    "variant_explode_outer", "window",
 ))  # fmt: skip
-"""Functions that are no values of a row, though Spark lists them with those that are."""
+"""Functions that are no values of a row, or whose value has names of their arguments."""
 _OPERATORS = 5
 """Operators that Spark makes of one message at most: of a choice with window functions."""
 _RANKS = frozenset(("row_number", "rank", "dense_rank", "lag", "lead", "ntile", "nth_value"))
@@ -200,26 +207,19 @@ class ConnectPlan:
         self._spark: Any = df.sparkSession
         self._message: Relation = df._plan.to_proto(self._spark.client).root  # type: ignore[operator]  # noqa: SLF001  # what this is for
         self._relations: dict[int, Relation] = {}
+        self._scopes: dict[int, _Scope] = {}
         self._calls: dict[int, dict[int, Any]] = {}
         self._numbers, self._places, self._called = count(), count(), count()
 
     @cached_property
     def has_joins(self) -> bool:
         """Whether it joins anything."""
-        return any(
-            isinstance(each, Relation) and each.WhichOneof("rel_type") == "join"
-            for each in _walk(self._message)
-        )
+        return "join" in self.kinds
 
     @cached_property
     def has_calls(self) -> bool:
-        """Whether it filters by functions of Python."""
-        return any(
-            isinstance(call, Sent) and call.WhichOneof("expr_type") == "common_inline_user_defined_function"
-            for each in _walk(self._message)
-            if isinstance(each, Relation) and each.WhichOneof("rel_type") == "filter"
-            for call in _walk(each.filter.condition)
-        )
+        """Whether it filters by functions of Python, perhaps."""
+        return _joins_or_calls(self._message)
 
     @cached_property
     def kinds(self) -> tuple[str, ...]:
@@ -247,11 +247,6 @@ class ConnectPlan:
             return set()
         return {each.place for each in operators if is_cached(self.frame(each))}
 
-    def partitions(self, operator: Operator) -> tuple[int, bool]:
-        """Return how many partitions a ``Repartition`` makes, and whether it shuffles rows."""
-        made = self._relations[operator.place].repartition
-        return made.num_partitions, made.shuffle or not made.HasField("shuffle")
-
     def load_functions(self, operator: Operator) -> dict[int, UserDefinedFunction | None]:
         """Return the functions of Python that an operator calls, by the numbers of the calls."""
         return {number: _load(call) for number, call in self._calls.get(operator.place, {}).items()}
@@ -265,9 +260,30 @@ class ConnectPlan:
         """Return a DataFrame of the rows of one of its operators."""
         return self._frame_of(self._relations[operator.place])
 
+    def replaced(self, parts: Mapping[int, tuple[Sequence[int], DataFrame]]) -> DataFrame:
+        """Return a DataFrame of all of it in which others stand for some operators; see ``AnalysedPlan``."""
+        joined = [self._relations[place] for place in parts]
+        scopes = [self._scopes[id(relation)] for relation in joined]
+        for message in _walk(self._message, joined):
+            if any(_is_named_within(message, *each) for each in zip(joined, scopes, strict=True)):
+                raise QueryError("what stands above its joins names columns of what was joined")
+        for relation, scope, (numbers, frame) in zip(joined, scopes, parts.values(), strict=True):
+            names = {each.number: each.name for each in scope.columns}
+            made = Relation()
+            made.common.plan_id = relation.common.plan_id
+            made.to_df.input.CopyFrom(frame._plan.to_proto(self._spark.client).root)  # type: ignore[operator]  # noqa: SLF001
+            made.to_df.column_names.extend(names[number] for number in numbers)
+            relation.CopyFrom(made)
+        return ConnectFrame(_Part(self._message), self._spark)
+
     # Relations
 
     def _read(self, relation: Relation) -> _Scope:
+        if id(relation) not in self._scopes:  # a relation is read once more where what is above cannot be
+            self._scopes[id(relation)] = self._read_once(relation)
+        return self._scopes[id(relation)]
+
+    def _read_once(self, relation: Relation) -> _Scope:
         kind = str(relation.WhichOneof("rel_type"))
         read: Callable[[Relation, Any], _Scope] | None = getattr(self, f"_read_{kind}", None)
         found = None
@@ -287,7 +303,13 @@ class ConnectPlan:
         names = self._frame_of(relation).columns
         columns = tuple(_Column(next(self._numbers), name, qualifier) for name in names)
         is_streaming = any(isinstance(each, Relation) and each.read.is_streaming for each in _walk(relation))
-        return self._scope(relation, "Relation", (), (), columns, is_streaming=is_streaming)
+        below = [
+            self._read(each)
+            for descriptor, each in getattr(relation, kind).ListFields()
+            if isinstance(each, Relation) and descriptor.name != "root" and _joins_or_calls(each)
+        ]
+        scope = self._scope(relation, "Relation", below, (), columns, is_streaming=is_streaming)
+        return replace(scope, plans={}, hidden=frozenset(), unranked=frozenset())
 
     def _frame_of(self, relation: Relation) -> DataFrame:
         """Return a DataFrame of a relation, the same for the same files: it knows its columns."""
@@ -342,10 +364,6 @@ class ConnectPlan:
             raise _Unread
         child = self._read(given.input)
         return self._scope(relation, "ResolvedHint", [child], (), child.columns)
-
-    def _read_repartition(self, relation: Relation, given: Any) -> _Scope:
-        child = self._read(given.input)
-        return self._scope(relation, "Repartition", [child], (), child.columns)
 
     def _read_filter(self, relation: Relation, given: Any) -> _Scope:
         child = self._read(given.input)
@@ -853,14 +871,32 @@ def _parts(name: str) -> list[str]:
     return parts
 
 
-def _walk(message: Any) -> Iterator[Any]:
-    """Yield a message and all within."""
+def _joins_or_calls(relation: Relation) -> bool:
+    """Tell whether a relation joins anything, or calls functions."""
+    return any(isinstance(each, Join | CommonInlineUserDefinedFunction) for each in _walk(relation))
+
+
+def _is_named_within(message: Any, relation: Relation, scope: _Scope) -> bool:
+    """Tell whether a message above a relation may name what only those below it have."""
+    match message:
+        case Sent.UnresolvedAttribute(unparsed_identifier=name) | Sent.UnresolvedStar(unparsed_target=name):
+            plan = message.plan_id if message.HasField("plan_id") else relation.common.plan_id
+            is_below = plan in scope.plans and plan != relation.common.plan_id
+            return is_below or ("." in name and any(each.qualifier != () for each in scope.columns))
+        case Sent.ExpressionString(expression=text):
+            return "." in text and any(each.qualifier != () for each in scope.columns)
+    return False
+
+
+def _walk(message: Any, without: Sequence[Relation] = ()) -> Iterator[Any]:
+    """Yield a message and all within, without what is in some relations."""
     yield message
     for descriptor, value in message.ListFields():
         if descriptor.message_type is None or descriptor.message_type.GetOptions().map_entry:
             continue
         for each in value if descriptor.is_repeated else [value]:
-            yield from _walk(each)
+            if not any(each is relation for relation in without):
+                yield from _walk(each, without)
 
 
 def _type_text(kind: Any) -> str:

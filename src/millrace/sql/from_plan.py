@@ -357,6 +357,20 @@ def relation_names(operator: Operator) -> list[str]:
     return [f"{column(number)}_{place}" for place, number in enumerate(operator.output)]
 
 
+def with_columns_for(above: Operator, operator: Operator) -> Operator:
+    """Return an operator with the columns alone that the one above it reads."""
+    if above.kind not in ("Project", "Aggregate"):
+        return operator
+    read_above = _numbers(above.expressions)
+    given = list(zip(operator.output, operator.names, strict=True))
+    shown = [(number, name) for number, name in given if number in read_above] or given[:1]
+    columns = tuple(Expression(column(n), ("AttributeReference",), is_deterministic=True) for n, _ in shown)
+    numbers, names = tuple(n for n, _ in shown), tuple(name for _, name in shown)
+    return Operator(
+        "Project", operator.place, (operator,), columns, numbers, names, "", operator.is_streaming
+    )
+
+
 def _is_sayable(operator: Operator) -> bool:
     """Tell whether the expressions of an operator can be said in SQL."""
     is_filter = operator.kind == "Filter"
