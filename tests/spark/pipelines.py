@@ -225,6 +225,19 @@ COLUMNS = {
     "same names": lambda a, b, c: equal(a, b).select("*").drop("id"),
     "any": lambda a, b, c: a.join(b, "id").groupBy("x").agg(sf.collect_set("v").alias("v")).select("x"),
     "random": lambda a, b, c: a.withColumn("r", sf.rand(3)).join(b, "id").select("id", "x", "v"),
+    "ordinal": lambda a, b, c: a.join(b, "id").orderBy(sf.expr("2"), "x").limit(2).select("x", "v"),
+    "named rows": lambda a, b, c: a.withColumnRenamed("x", "y").join(b, "id").selectExpr("to_json((y, v)) j"),
+    "counted": lambda a, b, c: a.join(c, "id").select(sf.expr("count(x, *)").alias("n")),
+    "starred": lambda a, b, c: (
+        a.alias("one").join(b.alias("b"), "id").select("b.*").distinct().groupBy("k").count()
+    ),
+    "bits": lambda a, b, c: a.select(sf.bitmap_construct_agg(sf.bitmap_bit_position("x")).alias("m")).join(
+        b, sf.lit(1) == b.k
+    ),
+    "most": lambda a, b, c: (
+        a.join(a.groupBy("k").agg(sf.max("x").alias("m")), "k").where("x = m").select(a.id)
+    ),
+    "other case": lambda a, b, c: a.join(b, "ID").select("X", "V").withColumn("x", sf.lit(1)),
     "hidden": lambda a, b, c: a.join(b, "id").limit(99).withColumn("z", b.k).select(b.id, "z"),
     "lateral": lambda a, b, c: a.join(b, "id").select(sf.col("x").alias("q"), (sf.col("q") + 1).alias("r")),
     "null-safe": lambda a, b, c: a.join(b, a.id.eqNullSafe(b.id)),
@@ -255,5 +268,5 @@ COLUMNS = {
 """Whatever Columns compare and name, and wherever they were taken of."""
 LEFT = {"null-safe"}
 """Millrace has no part in it: nothing is joined by equality."""
-LEFT_ON_CONNECT = LEFT | {"hidden"}
+LEFT_ON_CONNECT = LEFT | {"hidden", "starred"}
 """What stands above a join that is not read names columns of what was joined."""

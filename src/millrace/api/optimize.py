@@ -92,6 +92,8 @@ def _planned(df: DataFrame, plan: Plan, options: Options) -> DataFrame | str:
         return "it joins nothing and calls no function of Python"
     if len(plan.kinds) > _DEEPEST:
         return f"it has {len(plan.kinds)} operators, more than {_DEEPEST}"
+    if not {"CollectMetrics", "collect_metrics"}.isdisjoint(plan.kinds):
+        return "what it observes is to be seen once, as Spark sees it"
     made: dict[int, Part] = {}
     why = _take(df, plan, plan.root, options, made)
     if not made:
@@ -154,9 +156,11 @@ def _made(
     made, schema = query.df, _schema(df, plan, root)
     if [(each.name, each.dataType) for each in made.schema] != [(e.name, e.dataType) for e in schema]:
         return f"its text has other columns ({made.schema.simpleString()} for {schema.simpleString()})", left
-    for field, own in zip(schema, made.schema, strict=True):
-        if field.metadata != own.metadata:
-            made = made.withMetadata(field.name, field.metadata)
+    noted = [new for new, own in zip(schema, made.schema, strict=True) if new.metadata != own.metadata]
+    if noted and len({name.lower() for name in schema.names}) < len(schema.names):
+        return "columns of one name have comments", left
+    for field in noted:
+        made = made.withMetadata(field.name, field.metadata)
     return made, left
 
 

@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from datetime import UTC, date, datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from functools import cached_property
 from itertools import count
@@ -53,17 +53,30 @@ _SETTINGS = {
     "spark.sql.retainGroupColumns": "true",
     "spark.sql.parser.escapedStringLiterals": "false",
     "spark.sql.parser.quotedRegexColumnNames": "false",
+    "spark.sql.timestampType": "timestamp_ltz",
 }
 """Settings under which names and texts are read as here."""
-_UNSAYABLE = (exp.Query, exp.Lambda, exp.Placeholder, exp.Parameter, exp.Aliases, exp.Window)
+_UNSAYABLE = (exp.Query, exp.Lambda, exp.Placeholder, exp.Parameter, exp.Aliases, exp.Window, exp.Tuple)
 _CALLED = re.compile(rf"{TEXT}|\b(\w+)\s*\(")
+_ODD = re.compile(r"--|/\*|\b[rx]['\"]|`\s*\(|\.\s*\w+\s*\(", re.IGNORECASE)
+"""Comments, raw texts, and names of functions in another form."""
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _NAME_PARTS = re.compile(r"(?:`((?:[^`]|``)+)`|([^`.]+))(\.|$)")
-_INFIX = {
-    "==": "=", "<=>": "<=>", "<": "<", ">": ">", "<=": "<=", ">=": ">=", "+": "+", "-": "-", "*": "*",
-    "/": "/", "%": "%", "&": "&", "|": "|", "^": "^", "and": "AND", "or": "OR", "like": "LIKE",
-}  # fmt: skip
-_BEHIND = {"isnull": "IS NULL", "isnotnull": "IS NOT NULL"}
+_OF_TWO = {
+    name: f"({{}} {word} {{}})"
+    for name, word in zip(
+        ["==", "<=>", "<", ">", "<=", ">=", "+", "-", "*", "/", "%", "&", "|", "^", "and", "or", "like"],
+        ["=", "<=>", "<", ">", "<=", ">=", "+", "-", "*", "/", "%", "&", "|", "^", "AND", "OR", "LIKE"],
+        strict=True,
+    )
+}
+"""How functions of two arguments are said that are operators; below, of one."""
+_OF_ONE = {
+    "not": "(NOT {})",
+    "negative": "(- {})",
+    "isnull": "({} IS NULL)",
+    "isnotnull": "({} IS NOT NULL)",
+}
 _JOINS = {
     Join.JOIN_TYPE_INNER: "INNER",
     Join.JOIN_TYPE_CROSS: "CROSS",
@@ -83,8 +96,6 @@ _GENERATORS = frozenset((
     "variant_explode_outer", "window",
 ))  # fmt: skip
 """Functions that are no values of a row, or whose value has names of their arguments."""
-_OPERATORS = 5
-"""Operators that Spark makes of one message at most: of a choice with window functions."""
 _RANKS = frozenset(("row_number", "rank", "dense_rank", "lag", "lead", "ntile", "nth_value"))
 """Functions that have one value in a window, whatever order rows come in otherwise."""
 _WORDS = frozenset((
@@ -112,55 +123,36 @@ class _Column:
 
 
 @dataclass(frozen=True)
-class _Origin:
-    """A DataFrame on the way to a relation: its columns, and how many of Spark's operators are between them.
-
-    Spark makes one operator of a message or several.
-    """
-
-    columns: tuple[_Column, ...]
-    least: int = 0
-    most: int = 0
-
-    @property
-    def further(self) -> _Origin:
-        """It, seen from one message more above."""
-        return replace(self, least=self.least + 1, most=self.most + _OPERATORS)
-
-
-@dataclass(frozen=True)
 class _Scope:
     """What names in an operator above a relation mean.
 
     Attributes:
         operator: What reads the relation.
         columns: What it gives.
-        plans: Where each DataFrame on the way here stands, by its number, the nearest first.
-        hidden: Columns that joins by name have left out, which Spark still finds.
-        unranked: DataFrames of which it is not known where they stand nearest.
+        plans: The columns of each DataFrame on the way here, by its number, wherever it stands.
+        direct: The same of those whose rows the operator above reads: they come before others.
+        hides: Whether a join by name has left out columns, which Spark still finds.
     """
 
     operator: Operator
     columns: tuple[_Column, ...]
-    plans: dict[int, tuple[_Origin, ...]] = field(default_factory=dict)
-    hidden: frozenset[int] = frozenset()
-    unranked: frozenset[int] = frozenset()
+    plans: dict[int, tuple[tuple[_Column, ...], ...]] = field(default_factory=dict)
+    direct: tuple[tuple[int, tuple[_Column, ...]], ...] = ()
+    hides: bool = False
 
     def find(self, parts: Sequence[str], plan: int | None = None) -> tuple[_Column, Sequence[str]]:
         """Return which column a name means, and the fields that it takes of that."""
-        origins = (_Origin(self.columns),) if plan is None else self.plans.get(plan, ())
-        given = {each.number for each in self.columns}
-        seen = given | self.hidden
-        found = [
+        among = [each for number, each in self.direct if number == plan]
+        among = [self.columns] if plan is None else among
+        matches = [
             match
-            for origin in origins
-            if (match := [e for e in self._matches(origin.columns, parts) if e[0].number in seen])
+            for columns in among or self.plans.get(plan or 0, ())
+            for match in self._matches(columns, parts)
+            if match[0].number in self.operator.output
         ]
-        if not found or len(found[0]) > 1 or (len(found) > 1 and plan in self.unranked):
+        if len(matches) != 1:
             raise _Unread
-        if found[0][0][0].number not in given:
-            raise _Unread
-        return found[0][0]
+        return matches[0]
 
     @staticmethod
     def _matches(among: Sequence[_Column], parts: Sequence[str]) -> list[tuple[_Column, Sequence[str]]]:
@@ -264,6 +256,8 @@ class ConnectPlan:
         """Return a DataFrame of all of it in which others stand for some operators; see ``AnalysedPlan``."""
         joined = [self._relations[place] for place in parts]
         scopes = [self._scopes[id(relation)] for relation in joined]
+        if [scope.operator.place for scope in scopes] != [*parts]:
+            raise QueryError("its joins stand within what is one step to Spark Connect")
         for message in _walk(self._message, joined):
             if any(_is_named_within(message, *each) for each in zip(joined, scopes, strict=True)):
                 raise QueryError("what stands above its joins names columns of what was joined")
@@ -292,7 +286,8 @@ class ConnectPlan:
                 found = read(relation, getattr(relation, kind))
         if found is None:
             found = self._leaf(relation, kind)
-        return replace(found, plans={**found.plans, relation.common.plan_id: (_Origin(found.columns),)})
+        own = relation.common.plan_id, found.columns
+        return replace(found, plans={**found.plans, own[0]: (own[1],)}, direct=(own,))
 
     def _leaf(self, relation: Relation, kind: str) -> _Scope:
         """Let Spark read it."""
@@ -300,16 +295,16 @@ class ConnectPlan:
         if kind in ("read", "local_relation", "range"):
             name = relation.read.named_table.unparsed_identifier if kind == "read" else ""
             qualifier = tuple(_parts(name)) if name else ()
-        names = self._frame_of(relation).columns
-        columns = tuple(_Column(next(self._numbers), name, qualifier) for name in names)
-        is_streaming = any(isinstance(each, Relation) and each.read.is_streaming for each in _walk(relation))
+        frame = self._frame_of(relation)
+        columns = tuple(_Column(next(self._numbers), name, qualifier) for name in frame.columns)
+        is_streaming = relation.read.is_streaming if _is_of_files(relation) else frame.isStreaming
         below = [
             self._read(each)
             for descriptor, each in getattr(relation, kind).ListFields()
             if isinstance(each, Relation) and descriptor.name != "root" and _joins_or_calls(each)
         ]
         scope = self._scope(relation, "Relation", below, (), columns, is_streaming=is_streaming)
-        return replace(scope, plans={}, hidden=frozenset(), unranked=frozenset())
+        return replace(scope, plans={}, hides=False)
 
     def _frame_of(self, relation: Relation) -> DataFrame:
         """Return a DataFrame of a relation, the same for the same files: it knows its columns."""
@@ -336,18 +331,12 @@ class ConnectPlan:
             detail,
             is_streaming or any(child.operator.is_streaming for child in children),
         )
-        hidden, unranked = set[int](), set[int]()
-        plans: dict[int, tuple[_Origin, ...]] = {}
+        plans: dict[int, tuple[tuple[_Column, ...], ...]] = {}
         for child in children:
-            hidden |= child.hidden
-            unranked |= child.unranked
-            for number, origins in child.plans.items():
-                near, far = sorted((plans.get(number, ()), origins), key=lambda each: [o.least for o in each])
-                if near and near[-1].most >= far[0].least:
-                    unranked.add(number)
-                plans[number] = (*near, *far)
-        plans = {number: tuple(each.further for each in origins) for number, origins in plans.items()}
-        return _Scope(operator, tuple(columns), plans, frozenset(hidden), frozenset(unranked))
+            for number, known in child.plans.items():
+                plans[number] = (*plans.get(number, ()), *known)
+        direct = tuple(each for child in children for each in child.direct)
+        return _Scope(operator, tuple(columns), plans, direct, any(child.hides for child in children))
 
     def _names_of(self, relation: Relation, names: Sequence[str | None]) -> list[str]:
         """Return names of columns; Spark knows those of what has none of its own."""
@@ -392,12 +381,12 @@ class ConnectPlan:
         made = {each.name[0].lower(): each for each in given.aliases}
         if len(made) < len(given.aliases):
             raise _Unread
-        known = [each.name.lower() for each in child.columns]
-        items: list[tuple[str | None, Any]] = [
-            (each.name, made.get(each.name.lower(), each)) for each in child.columns
-        ]
-        items += [(each.name[0], each) for name, each in made.items() if name not in known]
-        items = [(name, item if isinstance(item, _Column) else item.expr) for name, item in items]
+        known = {each.name.lower() for each in child.columns}
+        items: list[tuple[str | None, Any]] = []
+        for column in child.columns:
+            put = made.get(column.name.lower())
+            items.append((column.name, column) if put is None else (put.name[0], put.expr))
+        items += [(each.name[0], each.expr) for name, each in made.items() if name not in known]
         return self._project(relation, child, items)
 
     def _project(self, relation: Relation, child: _Scope, items: Sequence[tuple[str | None, Any]]) -> _Scope:
@@ -452,7 +441,7 @@ class ConnectPlan:
         columns = child.columns
         for each in given.renames:
             columns = tuple(
-                self._renamed(old, each.new_col_name) if old.name.lower() == each.col_name.lower() else old
+                _Column(old.number, each.new_col_name) if old.name.lower() == each.col_name.lower() else old
                 for old in columns
             )
         return self._choice(relation, child, columns)
@@ -462,10 +451,7 @@ class ConnectPlan:
         if len(given.column_names) != len(child.columns):
             raise _Unread
         pairs = zip(child.columns, given.column_names, strict=True)
-        return self._choice(relation, child, [self._renamed(old, name) for old, name in pairs])
-
-    def _renamed(self, column: _Column, name: str) -> _Column:
-        return _Column(column.number, name)
+        return self._choice(relation, child, [_Column(old.number, name) for old, name in pairs])
 
     def _choice(self, relation: Relation, child: _Scope, columns: Sequence[_Column]) -> _Scope:
         """Return some columns of a relation; one with a name of its own is another column."""
@@ -494,15 +480,10 @@ class ConnectPlan:
             return self._scope(relation, "Join", [left, right], on, columns, kind)
         keys = [(left.find([name])[0], right.find([name])[0]) for name in given.using_columns]
         on = [
-            Expression(
-                f"({COLUMN}{one.number} = {COLUMN}{other.number})",
-                ("EqualTo", *2 * ("AttributeReference",)),
-                is_deterministic=True,
-            )
-            for one, other in keys
+            _of_columns(f"({COLUMN}{one.number} = {COLUMN}{other.number})", "EqualTo") for one, other in keys
         ]
         joined = self._scope(relation, "Join", [left, right], on, columns, kind)
-        if is_choice and given.using_columns:
+        if is_choice:
             shown = [one for one, _ in keys]
             shown += [each for each in columns if each not in shown]
             return self._scope(relation, "Project", [joined], [_of_column(e.number) for e in shown], shown)
@@ -511,11 +492,7 @@ class ConnectPlan:
         expressions = [_of_column(each.number) for each in first]
         if kind == "FULL OUTER":
             expressions = [
-                Expression(
-                    f"coalesce({COLUMN}{one.number}, {COLUMN}{other.number})",
-                    ("Coalesce", *2 * ("AttributeReference",)),
-                    is_deterministic=True,
-                )
+                _of_columns(f"coalesce({COLUMN}{one.number}, {COLUMN}{other.number})", "Coalesce")
                 for one, other in keys
             ]
             first = [_Column(next(self._numbers), name) for name in names]
@@ -523,7 +500,7 @@ class ConnectPlan:
         rest = [each for each in columns if each.number not in dropped]
         expressions += [_of_column(each.number) for each in rest]
         scope = self._scope(relation, "Project", [joined], expressions, [*first, *rest])
-        return replace(scope, hidden=scope.hidden | dropped - {each.number for each in first})
+        return replace(scope, hides=True)
 
     def _read_aggregate(self, relation: Relation, given: Any) -> _Scope:
         if given.group_type != Aggregate.GROUP_TYPE_GROUPBY:
@@ -590,6 +567,9 @@ class ConnectPlan:
             if not lines:
                 raise _Unread  # it is the session's own
             _kinds[name] = "AggregateExpression" if _AGGREGATE in lines[0] else "Function"
+            if name.endswith("_agg") and _kinds[name] == "Function":
+                del _kinds[name]  # an aggregate that Spark keeps elsewhere
+                raise _Unread
         return _kinds[name]
 
 
@@ -695,19 +675,11 @@ class _Sayer:
         name = given.function_name.lower()
         if given.is_user_defined_function or given.is_internal:
             raise _Unread
-        plain = not given.is_distinct
-        if name in _INFIX and len(given.arguments) == 2 and plain:
+        plain, number = not given.is_distinct, len(given.arguments)
+        form = (_OF_TWO if number == 2 else _OF_ONE).get(name) if plain and number in (1, 2) else None
+        if form is not None:
             classes.append("Operator")
-            left, right = self._all(given.arguments, classes)
-            return f"({left} {_INFIX[name]} {right})"
-        if name in ("not", "negative") and plain:
-            classes.append("Operator")
-            (inner,) = self._all(given.arguments, classes)
-            return f"({'NOT' if name == 'not' else '-'} {inner})"
-        if name in _BEHIND and plain:
-            classes.append("Operator")
-            (inner,) = self._all(given.arguments, classes)
-            return f"({inner} {_BEHIND[name]})"
+            return form.format(*self._all(given.arguments, classes))
         if name == "in" and plain:
             classes.append("Operator")
             first, *rest = self._all(given.arguments, classes)
@@ -783,9 +755,7 @@ class _Sayer:
         classes: list[str] = []
         puts: list[tuple[int, int, str]] = []
         for node in item.walk():
-            if isinstance(node, _UNSAYABLE) or (
-                isinstance(node, exp.Star) and not isinstance(node.parent, exp.Count)
-            ):
+            if isinstance(node, _UNSAYABLE) or (isinstance(node, exp.Star) and not _is_counted(node)):
                 raise _Unread
             if isinstance(node, exp.Column):
                 found = self._name([part.name for part in node.parts], None, classes)
@@ -805,11 +775,15 @@ class _Sayer:
         for begin, end, put in sorted(puts):
             text, at = text + statement.text[at:begin] + put, end
         root = "AggregateExpression" if isinstance(item, exp.AggFunc) else "Text"
+        if not any(isinstance(node, exp.Column | exp.Func) for node in item.walk()):
+            root = "Literal"
         return Expression(text + statement.text[at:last], (root, *classes), "Volatile" not in classes), name
 
 
 def _parsed(given: str) -> tuple[Statement, exp.Expr]:
     """Return an expression that was written as SQL as the only one of a query."""
+    if _ODD.search(given):
+        raise _Unread
     try:
         statement = parse(f"SELECT {given}")
     except QueryError:
@@ -824,6 +798,12 @@ def _parsed(given: str) -> tuple[Statement, exp.Expr]:
     return statement, root.expressions[0]
 
 
+def _is_counted(star: exp.Expr) -> bool:
+    """Tell whether a star is the one of ``count(*)``."""
+    counts = star.parent
+    return isinstance(counts, exp.Count) and not counts.expressions and not any(star.args.values())
+
+
 def _span(find: Callable[[Any], Span], node: exp.Expr) -> Span:
     try:
         return find(node)
@@ -835,15 +815,22 @@ def _is_of_files(relation: Relation) -> bool:
     return relation.WhichOneof("rel_type") == "read" and relation.read.HasField("data_source")
 
 
+def _of_columns(text: str, root: str) -> Expression:
+    """Return an expression of two columns."""
+    return Expression(text, (root, "AttributeReference", "AttributeReference"), is_deterministic=True)
+
+
 def _of_column(number: int) -> Expression:
     return Expression(f"{COLUMN}{number}", ("AttributeReference",), is_deterministic=True)
 
 
 def _starred(star: Any, scope: _Scope) -> list[tuple[None, Any]]:
     """Return the columns that a star stands for."""
+    if scope.hides and (star.HasField("plan_id") or star.unparsed_target):
+        raise _Unread
     if star.HasField("plan_id"):
         found = scope.plans.get(star.plan_id, ())
-        among = found[0].columns if len(found) == 1 else ()
+        among = found[0] if len(found) == 1 else ()
     elif star.unparsed_target:
         target = star.unparsed_target.removesuffix(".*").lower()
         if any(each.qualifier is None or "." in target for each in scope.columns):
@@ -945,7 +932,7 @@ def _literal(given: Any) -> str:
         case "decimal":
             return _decimal(given.decimal)
         case "date":
-            return f"DATE '{_day(value)}'"
+            return f"DATE '{_moment(value * 86_400_000_000).date()}'"
         case "timestamp" | "timestamp_ntz":
             moment = _moment(value)
             name, zone = ("TIMESTAMP_LTZ", "Z") if kind == "timestamp" else ("TIMESTAMP_NTZ", "")
@@ -961,13 +948,6 @@ def _decimal(given: Any) -> str:
     scale = max(-exponent, given.scale)
     precision = max(len(digits), -exponent, given.precision, scale)
     return f"CAST({value}BD AS DECIMAL({precision},{scale}))"
-
-
-def _day(days: int) -> date:
-    try:
-        return (_EPOCH + timedelta(days=days)).date()
-    except OverflowError:
-        raise _Unread from None
 
 
 def _moment(micros: int) -> datetime:
