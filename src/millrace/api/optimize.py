@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from pyspark.errors import PySparkException
-from pyspark.sql.types import StructType
+from pyspark.sql.types import DataType, StructType
 
 from millrace.api.gain import why_slower
 from millrace.api.session import Session
@@ -101,7 +101,7 @@ def _planned(df: DataFrame, plan: Plan, options: Options) -> DataFrame | str:
     if plan.root.place in made:
         return made[plan.root.place][1]
     frame = plan.replaced(made)
-    if frame.schema != df.schema:
+    if _typed(frame.schema) != _typed(df.schema):
         return f"its columns are others ({frame.schema.simpleString()} for {df.schema.simpleString()})"
     return derived(frame, *(part for _, part in made.values()))
 
@@ -154,7 +154,7 @@ def _made(
             break
         unsayable |= barred
     made, schema = query.df, _schema(df, plan, root)
-    if [(each.name, each.dataType) for each in made.schema] != [(e.name, e.dataType) for e in schema]:
+    if _typed(made.schema) != _typed(schema):
         return f"its text has other columns ({made.schema.simpleString()} for {schema.simpleString()})", left
     noted = [new for new, own in zip(schema, made.schema, strict=True) if new.metadata != own.metadata]
     if noted and len({name.lower() for name in schema.names}) < len(schema.names):
@@ -162,6 +162,10 @@ def _made(
     for field in noted:
         made = made.withMetadata(field.name, field.metadata)
     return made, left
+
+
+def _typed(schema: StructType) -> list[tuple[str, DataType]]:
+    return [(each.name, each.dataType) for each in schema]
 
 
 def _schema(df: DataFrame, plan: Plan, operator: Operator) -> StructType:
