@@ -50,7 +50,9 @@ class Served:
     async def open(self) -> None:
         application = web.Application()
         application.add_routes(self.routes())
-        self._runner = web.AppRunner(application, handler_cancellation=True, shutdown_timeout=0.1)
+        self._runner = web.AppRunner(
+            application, access_log=None, handler_cancellation=True, shutdown_timeout=0.1
+        )
         await self._runner.setup()
         await web.TCPSite(self._runner, "127.0.0.1", self.port, reuse_address=True).start()
         self.port = self._runner.addresses[0][1]

@@ -8,8 +8,9 @@ import random
 import sqlite3
 import threading
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future
 from contextlib import suppress
+from functools import partial
+from itertools import product
 from typing import Any
 
 import pyarrow as pa
@@ -20,6 +21,7 @@ from millrace.limits.chunk import Failure
 from millrace.limits.client import Client
 from millrace.limits.coordinator import Coordinator
 from millrace.limits.registration import Registration
+from millrace.lookups.threads import within
 from tests.gate import sampled
 from tests.limits.hammer import Calls, keys_of, look_up, rows_of
 from tests.limits.running import PATIENCE, run
@@ -28,47 +30,23 @@ KEYS = keys_of(12)
 HALF = "bad \udcff text"
 
 
-def bounded(function: Callable[..., Any], *arguments: object) -> Any:
-    """Return what a blocking function returns, called in a thread, unless it hangs."""
-    answer: Future[Any] = Future()
-
-    def call() -> None:
-        try:
-            answer.set_result(function(*arguments))
-        except BaseException as error:  # noqa: BLE001  # the caller gets it
-            answer.set_exception(error)
-
-    threading.Thread(target=call, daemon=True).start()
-    return answer.result(PATIENCE)
-
-
 @pytest.fixture
 def coordinator() -> Iterator[Coordinator]:
     """One with a lookup, whose end is not waited for without end."""
     served = Coordinator()
     served.register("run", [Registration("names")])
     yield served
-    bounded(served.close)
+    within(PATIENCE, served.close)
 
 
-async def test_failures_whose_texts_no_file_can_hold_are_listed(coordinator, clients):
-    """Half of a character, as names of files have it, is written out."""
-    one, other = await clients(*["run/0/0"] * 2)
-    await one.claim(KEYS[:1])
-    await other.claim(KEYS[:1])
-    await one.fail({KEYS[0]: Failure(HALF, HALF, 1, HALF)})
-    (told,) = (await other.notification()).failed.values()
-    assert told == Failure(r"bad \udcff text", r"bad \udcff text", 1, r"bad \udcff text")
-    await clients.close()
-    (failed,) = bounded(coordinator.failed, "run")
-    assert (failed.kind, failed.key) == (r"bad \udcff text", r"bad \udcff text")
+ERRORS = [sqlite3.OperationalError("disk is full"), MemoryError("none left"), pa.ArrowInvalid("no stream")]
+NO_THREAD = [kind("can't start new thread") for kind in (RuntimeError, OSError, MemoryError)]
 
 
 @pytest.mark.parametrize(
-    "error",
-    [sqlite3.OperationalError("disk is full"), MemoryError("none left"), pa.ArrowInvalid("no stream")],
+    ("place", "error"),
+    [*product(["put", "fail", "find"], ERRORS), *product(["start"], NO_THREAD)],
 )
-@pytest.mark.parametrize("place", ["put", "fail", "find"])
 async def test_an_error_beside_the_disk_ends_the_lookup_with_the_reason(
     coordinator, clients, monkeypatch, place, error
 ):
@@ -81,41 +59,25 @@ async def test_an_error_beside_the_disk_ends_the_lookup_with_the_reason(
         one.settle(rows_of(KEYS[:1]))
 
     one, other = await clients(*["run/0/0"] * 2)
-    await one.claim(KEYS[:2])
-    await other.claim(KEYS[:2])
-    monkeypatch.setattr(f"millrace.limits.store.Store.{place}", broken)
+    if place == "start":  # of the thread that the first key needs
+        monkeypatch.setattr("millrace.limits.disk_thread.threading.Thread.start", broken)
+    else:
+        await one.claim(KEYS[:2])
+        await other.claim(KEYS[:2])
+        monkeypatch.setattr(f"millrace.limits.store.Store.{place}", broken)
     with suppress(ExecutionError):
         await {
             "put": settle,
             "fail": lambda: one.fail({KEYS[0]: Failure("kind", "message", 1)}),
-            "find": lambda: one.claim(KEYS[3:]),
-        }[place]()
+        }.get(place, lambda: one.claim(KEYS[3:]))()
     for wait in (other.notification, lambda: one.claim(KEYS[5:])):
         with pytest.raises(ExecutionError, match=f"'names'.*{error}"):
             await wait()
     await clients.close()
     monkeypatch.undo()
-    assert bounded(coordinator.failed, "run") == []
-    bounded(coordinator.progress, "run")
-    bounded(coordinator.forget, "run")
-
-
-@pytest.mark.parametrize("error", [RuntimeError, OSError, MemoryError])
-async def test_a_session_that_finds_no_thread_says_so(coordinator, clients, monkeypatch, error):
-    """A machine that has no more threads ends the lookup; nobody waits for one."""
-
-    def start(thread: threading.Thread) -> None:
-        if thread.name == "millrace disk":
-            raise error("can't start new thread")
-        plain(thread)
-
-    plain = threading.Thread.start
-    monkeypatch.setattr(threading.Thread, "start", start)
-    (client,) = await clients("run/0/0")
-    with pytest.raises(ExecutionError, match="start new thread"):
-        await client.claim(KEYS)
-    await client.close()
-    assert bounded(coordinator.failed, "run") == []
+    assert within(PATIENCE, partial(coordinator.failed, "run")) == []
+    for ask in (coordinator.progress, coordinator.forget):
+        within(PATIENCE, partial(ask, "run"))
 
 
 KINDS: list[tuple[type[Exception], tuple[Any, ...]]] = [
@@ -190,8 +152,8 @@ def test_no_fault_of_disk_or_network_makes_anybody_wait_for_ever(seeds, tmp_path
             outcomes = run(look_up_all(coordinator, seed))
             for ask in (coordinator.failed, coordinator.progress, coordinator.spent, coordinator.forget):
                 with suppress(MillraceError):
-                    bounded(ask, "run")
-            bounded(coordinator.close)
+                    within(PATIENCE, partial(ask, "run"))
+            within(PATIENCE, coordinator.close)
             assert all(each is None or isinstance(each, MillraceError) for each in outcomes), outcomes
             failed += sum(each is not None for each in outcomes)
             ended += sum(each is None for each in outcomes)

@@ -9,7 +9,6 @@ import re
 import sqlite3
 import tempfile
 import threading
-import time
 from contextlib import closing
 from pathlib import Path
 
@@ -17,15 +16,15 @@ import pyarrow as pa
 import pytest
 from hypothesis import example, given, settings, strategies as st
 
-from millrace.errors import InputError, OptionError
+from millrace.errors import InputError
 from millrace.limits.cache import check_cache, file_of
 from millrace.limits.chunk import Chunk, Failure
 from millrace.limits.client import Client
 from millrace.limits.clock import VirtualClock
 from millrace.limits.lookup_session import LookupSession
 from millrace.limits.registration import Registration
-from tests.limits.hammer import cache_keys, found, keys_of, rows_of
-from tests.limits.test_server import PATIENCE, SPAWN
+from tests.limits.hammer import at_once, cache_keys, found, keys_of, rows_of
+from tests.session import wait_for
 
 KEYS = keys_of(50)
 EVERY_ROW = {key: [key] for key in KEYS}
@@ -130,8 +129,7 @@ async def test_rows_that_another_process_removes_meanwhile_are_asked(tmp_path, c
     with LookupSession(offer(cache), calendar) as room:
         client = Client.local(room)
         assert (await client.claim(KEYS)).ask == []
-        with closing(sqlite3.connect(cache)) as other:
-            other.executescript("DELETE FROM entry; DELETE FROM chunk")
+        change(cache, "DELETE FROM entry", "DELETE FROM chunk")
         assert (await client.claim(KEYS)).ask == KEYS
         client.settle(rows_of(KEYS))
         assert found(await client.claim(KEYS)) == EVERY_ROW
@@ -144,12 +142,7 @@ async def test_rows_that_another_process_removes_meanwhile_are_asked(tmp_path, c
 async def test_two_processes_share_a_cache_at_once(tmp_path):
     """Both write all the time to a file that was not there before; afterwards it has all rows."""
     cache = tmp_path / "c.sqlite"
-    workers = [SPAWN.Process(target=cache_keys, args=(cache, number, 20)) for number in range(2)]
-    for worker in workers:
-        worker.start()
-    for worker in workers:
-        worker.join(2 * PATIENCE)
-    assert [worker.exitcode for worker in workers] == [0, 0]
+    at_once(cache_keys, cache)
     keys = keys_of(120)
     assert await look_up(offer(cache), VirtualClock(1.7e9), keys) == ([], {key: [key] for key in keys})
 
@@ -211,12 +204,8 @@ async def test_threads_and_files_of_jobs_that_are_over_are_given_back(coordinato
     before = held()
     for number in range(1, 40):
         await job(number)
-    for _ in range(1000):  # the last thread may be about to end
-        if all(now <= then + 1 for now, then in zip(held(), before, strict=True)):
-            break
-        time.sleep(0.01)
-    else:
-        raise AssertionError(f"{held()} threads and files, {before} after the first job")
+    # The last thread may be about to end.
+    wait_for(lambda: all(now <= then + 1 for now, then in zip(held(), before, strict=True)), 10)
 
 
 def test_names_of_files_tell_nothing_of_secrets(tmp_path):
@@ -262,28 +251,20 @@ def damage(path: Path) -> None:
     path.write_bytes(b"SQLite format 3\0" + os.urandom(5000))
 
 
-def write_text(path: Path) -> None:
-    path.write_text("sku,price\n" * 1000)
-
-
-def fill_otherwise(path: Path) -> None:
-    with closing(sqlite3.connect(path)) as base:
-        base.execute("CREATE TABLE entry (mine TEXT)")
-
-
-def make_newer(path: Path) -> None:
-    check_cache(path)
-    with closing(sqlite3.connect(path)) as base:
-        base.execute("PRAGMA user_version = 99")
+def change(path: Path, *statements: str) -> None:
+    """Change a file as another process does."""
+    with closing(sqlite3.connect(path)) as base, base:
+        for each in statements:
+            base.execute(each)
 
 
 @pytest.mark.parametrize(
     ("name", "spoil", "reason"),
     [
         ("c.sqlite", damage, "damaged.*delete it"),
-        ("c.sqlite", write_text, "damaged, or no database.*delete it"),
-        ("c.sqlite", fill_otherwise, "no cache of Millrace's: name another file"),
-        ("c.sqlite", make_newer, "another version.*format 99.*delete it"),
+        ("c.sqlite", lambda path: path.write_text("a,b\n" * 3000), "damaged, or no database.*delete it"),
+        ("c.sqlite", "CREATE TABLE entry (mine TEXT)", "no cache of Millrace's: name another file"),
+        ("made.sqlite", "PRAGMA user_version = 99", "another version.*format 99.*delete it"),
         ("c.sqlite", Path.mkdir, "is a folder, but its name ends in .sqlite"),
         ("file", Path.touch, "is a file: name a folder"),
         ("file/cache", lambda path: path.parent.touch(), "cannot be used"),
@@ -291,8 +272,9 @@ def make_newer(path: Path) -> None:
 )
 def test_what_can_be_no_cache_is_an_error_before_the_job(coordinator, tmp_path, name, spoil, reason):
     """It says what to do and leaves the file alone, also when the lookup is offered."""
+    check_cache(tmp_path / "made.sqlite")
     path = tmp_path / name
-    spoil(path)
+    change(path, spoil) if isinstance(spoil, str) else spoil(path)
     before = path.read_bytes() if path.is_file() else None
     with pytest.raises(InputError, match=reason):
         check_cache(path)
@@ -320,43 +302,23 @@ def test_a_place_that_cannot_be_written_is_an_error_before_the_job(tmp_path, mon
         check_cache(tmp_path)
 
 
-def fill(room: LookupSession, cache: Path) -> None:
-    room._answers._cache._base.execute("PRAGMA max_page_count = 20")
-
-
-def remove(room: LookupSession, cache: Path) -> None:
-    with closing(sqlite3.connect(cache)) as other:
-        other.execute("DROP TABLE entry")
-
-
-@pytest.mark.parametrize(("spoil", "reason"), [(fill, "full.*make room"), (remove, "no such table")])
+@pytest.mark.parametrize(
+    ("spoil", "reason"),
+    [("PRAGMA max_page_count = 20", "full.*make room"), ("DROP TABLE entry", "no such table")],
+)
 async def test_a_cache_that_breaks_while_a_job_runs_costs_no_row(tmp_path, calendar, spoil, reason):
     """All rows are found; the lookup's progress says why they are not cached, and what to do."""
     cache = tmp_path / "c.sqlite"
     await look_up(offer(cache), calendar, KEYS[:20])
     with LookupSession(offer(cache), calendar) as session:
         client = Client.local(session)
-        spoil(session, cache)
+        session._answers._cache._base.execute(spoil)
         assert (await client.claim(KEYS)).ask
         client.settle(LARGE)
         session.flush()
         assert set(found(await client.claim(KEYS))) == set(KEYS)
         await client.close()
         assert re.search(f"c.sqlite.*{reason}", session.progress().problem)
-
-
-@pytest.mark.parametrize(
-    ("given", "reason"),
-    [
-        ({"ttl": 5.0}, "without a cache"),
-        ({"cache": Path("c"), "ttl": 0.0, "fingerprint": "f"}, "above 0"),
-        ({"cache": Path("c")}, "fingerprint"),
-    ],
-)
-def test_settings_without_meaning_are_refused(given, reason):
-    """The message names the lookup."""
-    with pytest.raises(OptionError, match=f"'prices'.*{reason}"):
-        Registration("prices", **given)
 
 
 async def test_a_job_without_a_cache_leaves_no_file(tmp_path, monkeypatch, calendar):

@@ -132,31 +132,14 @@ async def _one_break(coordinator) -> None:
         assert sum(len(chunk.keys) for chunk in claimed.found) == len(KEYS), "keys are missing"
 
 
-async def test_who_stays_away_loses_what_it_held(coordinator, clients, monkeypatch):
-    """Others get its permits and keys; when it comes back at last, it hears so."""
-    monkeypatch.setattr("millrace.limits.server.GRACE_SECONDS", 0.1)
-    monkeypatch.setattr("millrace.limits.connection._FIRST_WAIT", 0.1)
-    one_permit = Settings(max_in_flight=1)
-    async with relayed(coordinator) as (address, relay):
-        away = await Client.limited(address, "n", one_permit)
-        (other,) = await clients("n", settings=one_permit)
-        async with away.permit():
-            assert len((await away.claim(KEYS[:2])).ask) == 2
-            assert (await other.claim(KEYS[:2])).waiting == KEYS[:2]
-            relay.port = 1  # nobody is there
-            relay.cut()
-            async with other.permit():
-                assert (await other.notification()).ask == KEYS[:2]
-            relay.port = coordinator.address.port
-            with pytest.raises(ExecutionError, match=r"away for more than 0\.1 s"):
-                await away.notification()
-        await away.close()
-
-
-@pytest.mark.parametrize("times", [1, 2], ids=["it hears why", "it hears nothing"])
-async def test_who_cannot_be_let_in_again_loses_what_it_held(coordinator, clients, monkeypatch, times):
-    """A reply that cannot be written ends one task's part, and others get its keys."""
-    plain, left = codec.write, [times]
+@pytest.mark.parametrize(
+    ("faults", "why"),
+    [(0, r"away for more than 0\.1 s"), (1, None), (2, None)],
+    ids=["it stays away", "it hears why", "it hears nothing"],
+)
+async def test_who_is_not_let_in_again_loses_what_it_held(coordinator, clients, monkeypatch, faults, why):
+    """Others get its permits and keys, when it is away for too long, or no reply to it can be written."""
+    plain, left, one_permit = codec.write, [faults], Settings(max_in_flight=1)
 
     def write(writer: asyncio.StreamWriter, message: codec.Message) -> None:
         returning = message.keys() == {"read"} or "error" in message
@@ -166,13 +149,20 @@ async def test_who_cannot_be_let_in_again_loses_what_it_held(coordinator, client
         plain(writer, message)
 
     async with relayed(coordinator) as (address, relay):
-        away = await Client.connect(address, "run/0/0")
-        (other,) = await clients("run/0/0")
-        await away.claim(KEYS[:2])
-        assert (await other.claim(KEYS[:2])).waiting == KEYS[:2]
-        monkeypatch.setattr(codec, "write", write)
-        relay.cut()
-        assert (await other.notification()).ask == KEYS[:2]
-        with pytest.raises(ExecutionError):
-            await away.notification()
+        away = await Client.limited(address, "n", one_permit)
+        (other,) = await clients("n", settings=one_permit)
+        async with away.permit():
+            assert len((await away.claim(KEYS[:2])).ask) == 2
+            assert (await other.claim(KEYS[:2])).waiting == KEYS[:2]
+            monkeypatch.setattr(codec, "write", write)
+            if not faults:
+                monkeypatch.setattr("millrace.limits.server.GRACE_SECONDS", 0.1)
+                monkeypatch.setattr("millrace.limits.connection._FIRST_WAIT", 0.1)
+                relay.port = 1  # nobody is there
+            relay.cut()
+            async with other.permit():
+                assert (await other.notification()).ask == KEYS[:2]
+            relay.port = coordinator.address.port
+            with pytest.raises(ExecutionError, match=why):
+                await away.notification()
         await away.close()
