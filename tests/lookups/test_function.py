@@ -13,7 +13,6 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 
-from millrace.errors import InputError, OptionError
 from millrace.limits.secrets import Secrets
 from millrace.lookups import threads
 from millrace.lookups.function import function
@@ -166,19 +165,6 @@ def test_exceptions_with_other_uses(raised):
     assert error.again and type(raised).__name__ in error.message
 
 
-def test_a_coroutine_ends_with_its_time():
-    """It is cancelled, which a thread cannot be."""
-    cancelled = []
-
-    async def waits(sku):
-        try:
-            await asyncio.Event().wait()
-        finally:
-            cancelled.append(sku)
-
-    assert refused(waits, timeout=0.05).kind == "timeout" and cancelled == ["a"]
-
-
 async def test_calls_that_never_return_are_counted(monkeypatch):
     """Threads do not pile up without end; when the calls have returned, it goes on."""
     monkeypatch.setattr(threads, "ABANDONED", 3)
@@ -274,29 +260,6 @@ async def test_the_generator_of_a_scan_is_closed(is_left):
         assert (await refusal(anext(batches))).kind == "OurError"
     await session.close()
     assert ended == [True]
-
-
-def test_declarations_are_checked():
-    """Before anything runs, and without a call."""
-    with pytest.raises(InputError, match="not a function"):
-        function(5)
-    with pytest.raises(OptionError, match="scan is 1"):
-        function(later, scan=1)
-    for how, columns, problem in (({}, (), "is no scan"), ({"scan": True}, SKU, "takes no keys")):
-        with pytest.raises(InputError, match=problem):
-            function(later, **how).check(SCHEMA, columns, Secrets())
-    assert (function(later).describe(), function(later).secrets) == ("function later", ())
-
-
-def test_its_identity_changes_with_its_code():
-    """And with what it has captured; equal functions of two processes have equal identities."""
-
-    def scaled(factor):
-        return function(lambda sku: {"price": factor}).identity
-
-    lock = threading.Lock()
-    assert scaled(2) == scaled(2) and scaled(2) != scaled(3) and scaled(lock) != scaled(lock)
-    assert function(lambda sku: None, name="f").identity != function(lambda sku: [], name="f").identity
 
 
 MODULE = """

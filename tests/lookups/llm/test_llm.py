@@ -6,6 +6,7 @@ import json
 import re
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from decimal import Decimal
 from types import SimpleNamespace
 
@@ -49,11 +50,8 @@ def looking(server, schema, **how):
 
 def outcome(predicate, values):
     """What a caller of its own finds."""
-    caller = AsyncCaller(predicate.spec, PlainValues(), None, "")
-    try:
+    with closing(AsyncCaller(predicate.spec, PlainValues(), None, "")) as caller:
         return caller.call([pa.array(values, pa.int64())])
-    finally:
-        caller.close()
 
 
 @LAWS
@@ -117,43 +115,33 @@ def test_tokens_a_minute_hold():
 
 
 @pytest.mark.parametrize(
-    ("mood", "max_cost", "says", "requests"),
+    ("mood", "most", "tasks", "batch", "requests"),
     [
-        ("", 0.00041, r" of 0\.00041 \(max_cost\)", 25),
-        ("prose", 0.00041, "max_cost", 25),  # answers of no use cost as much
-        ("silent", 1.0, "does not say", 1),
+        ("", 410e-6, 1, 1, 25),
+        ("prose", 410e-6, 1, 1, 25),  # answers of no use cost as much
+        ("silent", 1.0, 1, 1, 1),
+        ("", 100e-6, 4, 10, 1),
+        ("", 500e-6, 4, 10, 3),
+        ("silent", 1.0, 4, 10, 1),
     ],
 )
-def test_cost_is_what_the_tokens_cost(mood, max_cost, says, requests):
-    """Ten tokens read and two written a row, at these prices 16 a million rows: 25 may be asked."""
-    with ModelServer(even, lambda *_: mood) as server, pytest.raises(BudgetError, match=says):
-        outcome(asking(server, price_read=1.0, price_written=3.0, max_cost=max_cost), range(60))
-    assert server.requests == requests
-
-
-@pytest.mark.parametrize(("mood", "most", "requests"), [("", 100e-6, 1), ("", 500e-6, 3), ("silent", 1.0, 1)])
-def test_a_budget_of_money_holds_from_the_first_request_on(mood, most, requests):
-    """Over all tasks: a request alone tells its price, 160 of a million here, or that nobody tells it."""
-    coordinator = Coordinator()
+def test_a_budget_of_money_holds_from_the_first_request_on(mood, most, tasks, batch, requests):
+    """Over all tasks: a request alone tells its price, 16 of a million a row, or that nobody tells it."""
 
     def task(number: int) -> str:
-        caller = AsyncCaller(predicate.spec, PlainValues(), coordinator.address, "run/1/0")
-        try:
+        with closing(AsyncCaller(predicate.spec, PlainValues(), address, "run/1/0")) as caller:
             with pytest.raises(BudgetError) as told:
                 caller.call([pa.array(range(200 * number, 200 * number + 200))])
             return str(told.value)
-        finally:
-            caller.close()
 
-    try:
-        with ModelServer(even, lambda *_: mood) as server, ThreadPoolExecutor(4) as pool:
-            predicate = asking(server, batch=10, price_read=1.0, price_written=3.0, max_cost=most)
-            coordinator.register("run", [registration_of(predicate.spec)])
-            told = list(pool.map(task, range(4)))
-        assert server.requests == requests
-        assert all("does not say" in each if mood else "(max_cost)" in each for each in told)
-    finally:
-        coordinator.close()
+    with closing(Coordinator()) as coordinator, ModelServer(even, lambda *_: mood) as server:
+        predicate = asking(server, batch=batch, price_read=1.0, price_written=3.0, max_cost=most)
+        coordinator.register("run", [registration_of(predicate.spec)])
+        address = coordinator.address if tasks > 1 else None
+        with ThreadPoolExecutor(tasks) as pool:
+            told = list(pool.map(task, range(tasks)))
+    assert server.requests == requests
+    assert all("does not say" in each if mood == "silent" else "(max_cost)" in each for each in told)
 
 
 def test_a_wrong_key_is_told_without_showing_it(monkeypatch):
