@@ -13,7 +13,6 @@ from millrace.engine.figures import CellFigures, ModuleFigures
 from millrace.errors import InputError, OptionError, SetupError
 from millrace.reports.run_report import RunReport, total
 from millrace.reports.tables import TABLES
-from millrace.reports.text import size
 from tests.reports.pages.reports import HOSTILE, drifting, filtered, hostile
 
 PROBE = ModuleFigures("SteM(o)", "probe", 10, 30, 2, 0.5)
@@ -139,11 +138,3 @@ def test_runs_are_compared(report):
     assert all(each.ratio is None for each in other.differences)
     assert HOSTILE not in other._repr_html_()
     assert json.loads(other.to_json()) == other.to_dict()
-
-
-@pytest.mark.parametrize(
-    ("count", "text"), [(0, "0 B"), (999, "999 B"), (1500, "1.5 kB"), (2.5e6, "2.5 MB"), (3e9, "3.0 GB")]
-)
-def test_sizes_are_for_people(count, text):
-    """Decimal units."""
-    assert size(count) == text
