@@ -43,12 +43,7 @@ def found(told: Any) -> dict[bytes, list[Any]]:
 
 
 class Calls:
-    """What tasks ask of a service that has no rows for every seventh key.
-
-    Attributes:
-        asked: How often each key was asked.
-        most: The most calls that were under way at once.
-    """
+    """What tasks ask of a service that has no rows for every seventh key, and the most calls at once."""
 
     def __init__(self) -> None:
         self.asked: Counter[bytes] = Counter()

@@ -44,10 +44,7 @@ def test_one_call_alone_tells_the_price(price, more):
 
 @pytest.mark.parametrize(("most", "tasks"), [(1, 1), (5, 1), (7, 1), (25, 4)])
 def test_what_is_counted_is_called(coordinator, most, tasks):
-    """A budget is spent on calls that come to their end, and not cancelled with the one too many.
-
-    Several tasks spend it together, and a later one of the same query has nothing left.
-    """
+    """Calls come to their end, and are not cancelled with the one too many; all tasks spend it together."""
     ended = []
 
     async def slow(x):

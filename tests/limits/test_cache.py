@@ -218,10 +218,7 @@ def test_names_of_files_tell_nothing_of_secrets(tmp_path):
 
 
 async def test_a_file_is_read_from_end_to_end_once_a_process(tmp_path, calendar):
-    """Not for each query that is planned; a file that takes its place is read again.
-
-    In a folder it is found by its definition.
-    """
+    """Not for each query; a file in its place is read again, and in a folder only the one that is meant."""
     cache = tmp_path / "c.sqlite"
     await look_up(offer(cache), calendar)
     told = []

@@ -423,6 +423,7 @@ def play(limits: dict[str, Any], steps: list[tuple[Any, ...]]) -> None:
 
 ALL = [number.to_bytes(16, "big") for number in range(KEYS)]
 TWO_CLAIM = [("claim", 0, ALL, None), ("claim", 1, ALL, None)]
+THREE_CLAIM = [*TWO_CLAIM, ("claim", 2, ALL, None)]
 LONG = LEASE_SECONDS + 1
 BROKEN = {
     "keys of the dead are not inherited": (Claims, "give_up", nothing_is_handed_over),
@@ -436,7 +437,7 @@ BROKEN = {
     "pauses are not kept": (Limiter, "pause", lambda self, seconds: None),
 }
 STEPS = {
-    "keys of the dead are not inherited": [*TWO_CLAIM, ("die", 0)],
+    "keys of the dead are not inherited": [*THREE_CLAIM, ("die", 2), *THREE_CLAIM, ("die", 0)],
     "a key has several askers": TWO_CLAIM,
     "waiters are not notified": [*TWO_CLAIM, ("answer", 0, ALL, "settle")],
     "strangers settle keys": [*TWO_CLAIM, ("answer", 1, ALL, "settle")],

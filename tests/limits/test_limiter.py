@@ -211,10 +211,7 @@ STEPS = st.lists(
 
 
 def follow(steps) -> None:
-    """Whatever ends in whatever order: open means that one request begins, when its pause is over.
-
-    The pauses double with each such request that fails; what began before tells nothing new.
-    """
+    """Open means that one request begins, after a pause; that doubles with each such one that fails."""
 
     async def play() -> None:
         service, row, opened, tries, probe, due = Service(), 0, False, 0, None, 0.0

@@ -308,10 +308,7 @@ async def test_runs_that_nothing_refers_to_are_let_go(coordinator, clients, monk
 
 
 async def test_answers_of_jobs_long_gone_are_let_go_and_their_figures_stay(coordinator, clients, monkeypatch):
-    """After many later jobs, as of a stream, a key is asked again; what was asked and failed stays told.
-
-    Answers of a job that has clients stay.
-    """
+    """After many later jobs a key is asked again, unless its job has clients; sums and failures stay."""
     monkeypatch.setattr(coordinating, "_MOST_ENDED", 2)
     (staying,) = await clients("run/staying/1")
     await staying.claim([THIRD])

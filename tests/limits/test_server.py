@@ -31,10 +31,7 @@ async def take_a_turn(address: Address, namespace: str = "n") -> None:
 
 
 def raw(address: Address, *pieces: bytes, before_last: bytes = b"") -> bytes:
-    """Send bytes on a connection of one's own, and return what comes until the other side closes it.
-
-    The last piece is sent when ``before_last`` has come.
-    """
+    """Send bytes, the last piece when ``before_last`` has come; return all that comes back."""
     plain = socket.create_connection((address.host, address.port), PATIENCE)
     with context_of(address).wrap_socket(plain) as connection:
         try:

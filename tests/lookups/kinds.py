@@ -22,7 +22,7 @@ from millrace.lookups.database import database
 from millrace.lookups.function import function
 from millrace.lookups.http import http
 from tests.lookups.asking_sources import ended
-from tests.lookups.test_json_rows import as_json
+from tests.lookups.test_rows import as_json
 from tests.lookups.web import Web
 from tests.postgres import SECRET, Postgres
 
@@ -63,10 +63,7 @@ class Kind:
     async def source(
         self, rows: list[Row], bound: tuple[str, ...], *, hangs: bool = False, **terms: Any
     ) -> AsyncIterator[Any]:
-        """Give a source of rows by some of their columns; of all rows for none. The first row has no null.
-
-        A source that ``hangs`` has no answer for the key ``SLOW``.
-        """
+        """Give a source of rows by some of their columns, or of all; one that hangs has none for ``SLOW``."""
         match self.name:
             case "http":
                 with _served(rows, bound, hangs=hangs) as url:

@@ -24,6 +24,7 @@ EVERYTHING = millrace.function(find, name="all", scan=True)
 URL, FILE, SKU = "http://h/{sku}", "sqlite:///x.db", ("sku",)
 TEXT = "sku string, Price double, k int, day date, at timestamp"
 TTLS = (0, True, float("inf"))
+HEADERS = ("Subscription-Key", "Authorization", "proxy-authorization", "COOKIE", "X-Api-Key", "X-Auth-Token")
 PRICES = pa.schema([("sku", pa.string()), ("price", pa.float64())])
 NUMBERED = PRICES.append(pa.field("m", pa.map_(pa.int64(), pa.string())))
 
@@ -170,6 +171,7 @@ def test_each_set_of_bind_columns_is_an_index():
         (lambda: checked(http("http:///{sku}", check=False)), "has no host to ask"),
         (lambda: checked(http("http://h:port/{sku}", check=False)), "cannot be used"),
         (lambda: checked(http("${NO}/{sku}", check=False)), "no value for the secret ${NO}"),
+        (lambda: millrace.models.lookup("{x}", schema="y int", model="m", base_url="http://h"), "'x'"),
         # As of a file that was read to its end.
         (lambda: checked(http(URL, headers={"A": "${LINE}"}, check=False)), "line break"),
         # Objects of JSON have texts as keys.
@@ -213,12 +215,7 @@ def test_terms_bind_columns_and_types_are_checked(made):
         lambda: http("https://h/{sku}?access_token=pa55word&x={sku}"),
         lambda: http("https://h/{sku}?sig=pa55word%2Bpa55word%3D"),
         lambda: http("https://h/{sku}?key=pa55wordpa55word"),
-        lambda: http("https://h/{sku}", headers={"Ocp-Apim-Subscription-Key": "pa55word"}),
-        lambda: http("https://h/{sku}", headers={"Authorization": "Bearer pa55word"}),
-        lambda: http("https://h/{sku}", headers={"proxy-authorization": "Basic pa55word"}),
-        lambda: http("https://h/{sku}", headers={"COOKIE": "id=pa55word"}),
-        lambda: http("https://h/{sku}", headers={"X-Api-Key": "pa55word"}),
-        lambda: http("https://h/{sku}", headers={"X-Auth-Token": "pa55word"}),
+        *(lambda name=name: http("https://h/{sku}", headers={name: "Some pa55word"}) for name in HEADERS),
         lambda: http("https://h/{sku}", body={"auth": [{"password": "pa55word"}]}),
         lambda: database("postgresql://u:pa55word@h/d", "t"),
         lambda: database("postgresql://u@h/d?password=pa55word", "t"),

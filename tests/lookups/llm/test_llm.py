@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 from collections import Counter
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from decimal import Decimal
-from types import SimpleNamespace
+from typing import Any
 
 import pyarrow as pa
 import pytest
+from aiohttp import web
 from hypothesis import given, settings, strategies as st
 
 import millrace
-from millrace.errors import BudgetError, InputError, MillraceError, OptionError
+from millrace.errors import BudgetError, MillraceError
 from millrace.limits.coordinator import Coordinator
 from millrace.lookups.llm.endpoint import Model, Prompt
 from millrace.lookups.llm.filtering import ModelFilter
@@ -24,10 +27,74 @@ from millrace.lookups.terms import Terms
 from millrace.predicates import KEPT, RAISED, REJECTED, PlainValues
 from millrace.predicates.asynchronous import AsyncCaller
 from millrace.predicates.spec import registration_of
-from tests.lookups.llm.model import KEY, ModelServer
+from tests.limits.service import Served
 
 LAWS = settings(max_examples=40, deadline=None, derandomize=True)
 QUESTION = "Is {x} even?"
+
+
+KEY = "sk-very-secret"
+
+
+class ModelServer(Served):
+    """Answers ``POST /v1/chat/completions`` while the ``with`` block runs.
+
+    Args:
+        decide: Returns the answer of one question.
+        misbehave: Gets the questions of a request and how many requests there were; returns ``""`` for an
+            answer, an HTTP status, ``cut``, ``prose``, ``null``, ``short`` (an answer too few), ``swapped``,
+            ``silent`` (of tokens) or ``fence``.
+    """
+
+    def __init__(
+        self, decide: Callable[[str], Any], misbehave: Callable[[list[str], int], str] = lambda *_: ""
+    ) -> None:
+        self._decide = decide
+        self._misbehave = misbehave
+        self.asked: Counter[str] = Counter()  # that were answered well
+        self.requests = self.now = self.most = 0
+        self.tokens: list[tuple[float, int]] = []
+        self.body: dict[str, Any] = {}
+
+    url = "/v1"
+
+    def routes(self) -> list[web.AbstractRouteDef]:
+        return [web.post("/v1/chat/completions", self._answer)]
+
+    async def _answer(self, request: web.Request) -> web.Response:
+        if request.headers.get("Authorization") != f"Bearer {KEY}":
+            said = request.headers.get("Authorization")
+            return web.json_response({"error": f"wrong key: {said}"}, status=401)
+        self.requests += 1
+        self.now += 1
+        self.most = max(self.most, self.now)
+        try:
+            self.body = body = await request.json()
+            await asyncio.sleep(0.002)  # long enough for others to come meanwhile
+            return self._said(json.loads(body["messages"][1]["content"]))
+        finally:
+            self.now -= 1
+
+    def _said(self, questions: list[str]) -> web.Response:
+        how = self._misbehave(questions, self.requests)
+        if how.isdigit():
+            headers = {"Retry-After": "0"} if how == "429" else {}
+            return web.json_response({"error": "not now"}, status=int(how), headers=headers)
+        answers = [
+            {"number": number, "answer": self._decide(question)}
+            for number, question in enumerate(questions, 1)
+        ]
+        given = {"swapped": answers[::-1], "short": answers[:-1]}.get(how, answers)
+        good = json.dumps({"answers": given})
+        bad = {"prose": "Well, that depends on what you mean.", "null": None, "cut": good[: len(good) // 2]}
+        text = bad.get(how, f"```json\n{good}\n```" if how == "fence" else good)
+        if how in ("", "fence", "silent"):
+            self.asked.update(questions)
+        usage = {"prompt_tokens": 10 * len(questions), "completion_tokens": 2 * len(questions)}
+        self.tokens.append((self._loop.time(), 12 * len(questions)))
+        reason = "length" if how == "cut" else "stop"
+        choice = {"message": {"role": "assistant", "content": text}, "finish_reason": reason}
+        return web.json_response({"choices": [choice], **({} if how == "silent" else {"usage": usage})})
 
 
 @pytest.fixture(autouse=True)
@@ -246,9 +313,3 @@ def test_values_of_other_types_fail_their_key_alone(spark):
         failed = {json.loads(each["key"])["x"]: each["message"] for each in query.failed_keys().to_pylist()}
     assert set(failed) == {3, 4}
     assert re.search(r"half.*double.*'much'", failed[3]) and "an answer is no object" in failed[4]
-
-
-def test_a_lookup_binds_the_columns_of_its_prompt():
-    """Others are refused where it is declared."""
-    with pytest.raises((InputError, OptionError), match="x"):
-        looking(SimpleNamespace(url="http://h/v1"), "y bigint, half double")
