@@ -55,10 +55,7 @@ JOBS = st.lists(st.lists(st.integers(0, 9), max_size=12), min_size=1, max_size=4
 @LAWS
 @given(JOBS, st.sets(st.integers(0, 9)), st.none() | st.integers(1, 4))
 def test_jobs_ask_only_for_what_is_missing(job, tmp_path_factory, jobs, broken, batch):
-    """Over any jobs no argument is answered twice; what raised is asked again, for it may be well then.
-
-    A batch that raised says nothing of its rows: all of them are asked again.
-    """
+    """Over any jobs no argument is answered twice; what raised is asked again, with all of its batch."""
     folder, answered, raising = tmp_path_factory.mktemp("answers"), Counter[int](), set(broken)
 
     async def rows(xs):

@@ -16,7 +16,7 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings, strategies as st
+from hypothesis import example, given, settings, strategies as st
 
 from millrace.errors import ExecutionError, PredicateError
 from millrace.limits.coordinator import Coordinator
@@ -102,6 +102,7 @@ def plain(outcomes):
 
 
 @LAWS
+@example(False, ["stops", True, "raises", None, False], [1, 0, 2, 0, 3, 4], 0, False, None, None)
 @given(
     st.booleans(),
     st.lists(st.sampled_from(list(TRUTH)), min_size=5, max_size=5),
@@ -401,10 +402,7 @@ def numbers(*values):
 
 
 def test_a_call_is_repeated_as_often_as_retries_allow():
-    """What raises twice passes with two retries and fails with one; every attempt counts as a call.
-
-    The traceback begins in the user's function.
-    """
+    """What raises twice passes with two retries and fails with one; its traceback begins in the function."""
     attempts = []
 
     def flaky(x):
@@ -444,10 +442,7 @@ def test_batches_are_cut_to_size(kind):
 
 @pytest.mark.parametrize("looking_ahead", [False, True])
 def test_a_function_over_an_iterator_runs_on_from_batch_to_batch(looking_ahead):
-    """What it loads before its loop is loaded once.
-
-    One that looks ahead is started again instead, and so is one that has raised.
-    """
+    """What it loads before its loop is loaded once; one that looks ahead, or has raised, is started again."""
     loaded = []
 
     def over(batches):

@@ -133,10 +133,6 @@ def test_an_estimate_of_a_query_is_that_of_its_rows_before(spark: Any) -> None:
         with pytest.raises(QueryError, match=r"(?s)third\(id\) does not.*millrace\.estimate\(df"):
             millrace.query(refused, spark=spark, tables=tables, predicates=predicates).estimate()
     with pytest.raises(QueryError, match="calls no predicate"):
-        millrace.query(
-            "SELECT id FROM l WHERE id > 1", spark=spark, tables=tables, predicates=predicates
-        ).estimate()
-    with pytest.raises(QueryError, match="calls no predicate"):
         millrace.query("SELECT id FROM l WHERE id > 1", spark=spark, tables=tables).estimate()
 
 
