@@ -150,9 +150,9 @@ DOWN = "HTTP 502"
 class Service:
     """A session with a breaker, whose client always has more to ask, on a clock that a test moves."""
 
-    def __init__(self, threshold: int | None = THRESHOLD) -> None:
+    def __init__(self) -> None:
         self.clock = VirtualClock(100.0)
-        registration = Registration("prices", max_in_flight=CALLS, circuit_breaker=threshold)
+        registration = Registration("prices", max_in_flight=CALLS, circuit_breaker=THRESHOLD)
         self.session = LookupSession(registration, clock=self.clock)
         self.inbox: list = []
         self.client = self.session.join(self.inbox.append)

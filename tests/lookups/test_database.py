@@ -151,7 +151,7 @@ def test_rows_that_only_the_database_takes_for_equal_come_back_as_they_are(tmp_p
     assert sorted(row["sku"] for row in found) == ["A", "a"]
 
 
-def test_a_lost_connection_may_come_back(postgres, secrets):
+async def test_a_lost_connection_may_come_back(postgres, secrets):
     """What a restart breaks is asked again; connections that broke meanwhile are noticed before their use."""
     postgres.run(
         "CREATE FUNCTION breaks(x bigint) RETURNS bigint LANGUAGE sql AS "
@@ -159,21 +159,15 @@ def test_a_lost_connection_may_come_back(postgres, secrets):
         "CREATE TABLE one AS SELECT 1::bigint AS x",
         "CREATE VIEW broken AS SELECT breaks(x) AS x FROM one",
     )
-    assert refused(database(postgres.url, "broken"), X, secrets, x=1).again
-
-    async def work():
-        session = database(postgres.url, "one").open(X, ("x",), secrets)
-        keys = keys_of(X, ("x",), [{"x": 1}])
-        await session.fetch(keys)
-        postgres.run(
-            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE query LIKE '%one%' "
-            "AND pid <> pg_backend_pid()"
-        )
-        rows = await session.fetch(keys)
-        await session.close()
-        return rows.num_rows
-
-    assert run(work()) == 1
+    error = await refusal(fetched(database(postgres.url, "broken"), X, ("x",), [{"x": 1}], secrets))
+    assert error.again
+    session = database(postgres.url, "one").open(X, ("x",), secrets)
+    keys = keys_of(X, ("x",), [{"x": 1}])
+    await session.fetch(keys)
+    ours = "query LIKE '%one%' AND pid <> pg_backend_pid()"
+    postgres.run(f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE {ours}")
+    assert (await session.fetch(keys)).num_rows == 1
+    await session.close()
 
 
 async def test_connections_are_bounded_over_all_tasks(postgres, secrets):
