@@ -17,7 +17,7 @@ from millrace.limits.clock import VirtualClock
 from millrace.limits.ledger import LastingSpending
 from millrace.limits.lookup_session import LookupSession
 from millrace.limits.registration import Registration
-from tests.limits.test_server import SPAWN
+from tests.limits.running import SPAWN
 
 NO = Failure("HTTP 500", "no", 1, '["a"]')
 

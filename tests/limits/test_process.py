@@ -25,8 +25,7 @@ from millrace.limits.detached import _MOST_CALLERS, Call, Seal, Started, _accept
 from millrace.limits.process import CoordinatorProcess
 from millrace.limits.registration import Registration
 from tests.limits.hammer import keys_of, rows_of
-from tests.limits.running import run
-from tests.limits.test_server import SPAWN
+from tests.limits.running import SPAWN, run
 from tests.session import wait_for
 
 KEYS = keys_of(9)
