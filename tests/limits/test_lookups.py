@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import pickle
 import struct
+import threading
 
 import pyarrow as pa
 import pytest
@@ -16,7 +17,9 @@ from millrace.limits.client import Client
 from millrace.limits.lookup_session import LookupSession
 from millrace.limits.progress import FailedKey
 from millrace.limits.registration import Registration
+from millrace.limits.store import Store
 from tests.limits.hammer import found, keys_of, rows_of
+from tests.limits.running import PATIENCE
 from tests.limits.test_server import frame, raw
 
 KEY, OTHER, THIRD = b"k" * 16, b"o" * 16, b"t" * 16
@@ -146,10 +149,12 @@ async def test_progress_and_failed_keys_are_told_by_run_and_lookup(coordinator, 
     assert coordinator.progress("another") == coordinator.failed("another") == []
 
 
-async def test_a_slow_disk_holds_up_what_needs_it_alone(coordinator, clients, disk):
+async def test_a_slow_disk_holds_up_what_needs_it_alone(coordinator, clients, monkeypatch):
     """Permits go round, and nobody is taken for silent; who leaves has left when all it said is done."""
-    keys = keys_of(20)
-    disk.clear()
+    keys, disk = keys_of(20), threading.Event()
+    for name in ("find", "put"):
+        plain = getattr(Store, name)
+        monkeypatch.setattr(Store, name, lambda *given, plain=plain: disk.wait(PATIENCE) and plain(*given))
     one, other = await clients(*["run/0/1"] * 2)
     claims = [asyncio.create_task(each.claim(keys)) for each in (one, other)]
     async with one.permit():
