@@ -47,13 +47,7 @@ TYPES = {
 
 
 class Kind:
-    """Makes sources of one kind.
-
-    Args:
-        name: One of ``KINDS``.
-        folder: For files.
-        server: For tables of PostgreSQL.
-    """
+    """Makes sources of one of ``KINDS``, with files in a folder, or with tables of PostgreSQL."""
 
     def __init__(self, name: str, folder: Path, server: Postgres | None) -> None:
         self.name, self._folder, self._server = name, folder, server
