@@ -24,6 +24,12 @@ EVERYTHING = millrace.function(find, name="all", scan=True)
 URL, FILE, SKU = "http://h/{sku}", "sqlite:///x.db", ("sku",)
 TEXT = "sku string, Price double, k int, day date, at timestamp"
 TTLS = (0, True, float("inf"))
+TERMS = [
+    *[(name, value) for name in ("max_in_flight", "batch") for value in (0, -1, 1.5, True, None, "8")],
+    *[("retries", value) for value in (-1, 1001, 1.0, True)],
+    *[("timeout", value) for value in (0, -1.0, float("inf"), float("nan"), None, True, "5")],
+    *[("per_second", value) for value in (0, -1.0, float("inf"), True)],
+]
 HEADERS = ("Subscription-Key", "Authorization", "proxy-authorization", "COOKIE", "X-Api-Key", "X-Auth-Token")
 PRICES = pa.schema([("sku", pa.string()), ("price", pa.float64())])
 NUMBERED = PRICES.append(pa.field("m", pa.map_(pa.int64(), pa.string())))
@@ -32,6 +38,11 @@ NUMBERED = PRICES.append(pa.field("m", pa.map_(pa.int64(), pa.string())))
 def table(**given):
     """Declare a table with some settings of its own."""
     return millrace.lookup(**{"name": "p", "schema": TEXT, "bind": ["sku"], "via": VIA, **given})
+
+
+def asking(**given):
+    """Declare a predicate that a model answers, with some settings of its own."""
+    return millrace.models.filter(**{"question": "Is {x}?", "model": "m", "base_url": "http://h/v1", **given})
 
 
 def checked(source, columns=SKU, schema=PRICES):
@@ -158,6 +169,7 @@ def test_each_set_of_bind_columns_is_an_index():
         (lambda: http("http://h/", separator=""), "separator is ''"),
         (lambda: http("http://h/", max_bytes=0), "max_bytes is 0"),
         (lambda: http("http://h/", absent="nul"), "did you mean 'null'"),
+        *((lambda each=each: function(find, **dict([each])), f"{each[0]} of a lookup is") for each in TERMS),
         (lambda: function(5), "not a function"),
         (lambda: function(find, scan=1), "scan is 1"),
         (lambda: checked(VIA, ()), "is no scan"),
@@ -172,6 +184,17 @@ def test_each_set_of_bind_columns_is_an_index():
         (lambda: checked(http("http://h:port/{sku}", check=False)), "cannot be used"),
         (lambda: checked(http("${NO}/{sku}", check=False)), "no value for the secret ${NO}"),
         (lambda: millrace.models.lookup("{x}", schema="y int", model="m", base_url="http://h"), "'x'"),
+        (lambda: asking(question="Is it?"), "mentions no column"),
+        (lambda: asking(question="Is {x.y} even?"), "the prompt has {x.y}, expected a column's name"),
+        (lambda: asking(question="Is {x even?"), "cannot be read"),
+        (lambda: asking(question=3), "the prompt is a int"),
+        (lambda: asking(api_key="sk-s3cret"), "written out: give api_key='${NAME}'"),
+        (lambda: asking(base_url="localhost"), "base_url is 'localhost'"),
+        (lambda: asking(base_url="https://me:s3cret@host/v1"), "password written out"),
+        (lambda: asking(max_tokens=0), "max_tokens is 0"),
+        (lambda: asking(price_read=-1), "price_read is -1"),
+        (lambda: asking(tokens_per_minute=0), "tokens_per_minute is 0"),
+        (lambda: asking(max_cost=1.0), "max_cost needs prices"),
         # As of a file that was read to its end.
         (lambda: checked(http(URL, headers={"A": "${LINE}"}, check=False)), "line break"),
         # Objects of JSON have texts as keys.
