@@ -1,15 +1,27 @@
-"""``millrace sql`` on a running Spark."""
+"""``millrace sql`` on a running Spark: its rows, in whatever form, from tables, files and lookups."""
 
 from __future__ import annotations
 
+import gzip
+import json
 import re
+import sqlite3
+from contextlib import closing
 
 import httpx
+import pyarrow as pa
+import pyarrow.csv as pc
 import pyarrow.parquet as pq
 import pytest
 
 from millrace.api import live
+from millrace.api.monitor import lookup_line
+from millrace.cli.lookups import lookup_from
+from millrace.cli.sql import failures
+from millrace.errors import MillraceError
+from millrace.limits.progress import LookupProgress
 from tests.cli.conftest import ANSWER, JOIN
+from tests.gate import sampled
 
 STACKS = ("Traceback", "\tat ", "JVM stacktrace", "WARN")
 
@@ -65,11 +77,14 @@ def test_output_is_one_parquet_file(run, tables, tmp_path, engine):
     assert list(tmp_path.iterdir()) == [target]
 
 
+MISTAKEN = "select c.nam from c join o on c.k = o.customer"
+
+
 @pytest.mark.parametrize(
     ("query", "extra", "expected"),
     [
         ("select * from gone", ["--table", "gone=/no/such/file.parquet"], "/no/such/file.parquet"),
-        ("select c.nam from c join o on c.k = o.customer", [], "nam"),
+        (MISTAKEN, [], f"\n== SQL ==\n{MISTAKEN}\n-------^^^\n"),
         ("select 1 from c join unknown u on c.k = u.customer", [], "unknown"),
         ("drop table c", [], "SELECT"),
         ("select 1 1 1", [], "yntax"),
@@ -77,6 +92,8 @@ def test_output_is_one_parquet_file(run, tables, tmp_path, engine):
         ("select 1 a, 2 a", ["--output", "out.json"], "two columns are named 'a'"),
         ("select * from gone", ["--table", "gone=/no/such/file.csv"], "there is no /no/such/file.csv"),
         ("select 1 from u x join u y on x.k = y.k", ["--table", "u={}/ü gly'[1].parquet"], "gly'"),
+        ("select 1", ["--lookup", "p=p.toml", "--engine", "spark"], "--lookup needs --engine millrace"),
+        ("select 1", ["--lookup", "c=c.toml"], "--table and --lookup both name 'c'"),
     ],
 )
 def test_bad_input_is_one_message(run, tables, tmp_path, query, extra, expected):
@@ -88,15 +105,6 @@ def test_bad_input_is_one_message(run, tables, tmp_path, query, extra, expected)
     assert expected in done.stderr
     assert not [stack for stack in STACKS if stack in done.stderr]
     assert done.stdout == ""
-
-
-def test_spark_says_where_a_mistake_stands(run, tables):
-    """In its own words, with the query and a mark below it."""
-    query = "select c.nope from c join o on c.k = o.customer"
-    done = run("sql", query, *tables)
-    first, *rest = done.stderr.splitlines()
-    assert (done.exit_code, done.stdout) == (1, "") and first.startswith("error: [UNRESOLVED_COLUMN")
-    assert rest == ["== SQL ==", query, "-------^^^"]
 
 
 def test_a_failing_run_leaves_nothing(run, tables, tmp_path):
@@ -112,7 +120,7 @@ def test_a_failing_run_leaves_nothing(run, tables, tmp_path):
 
 
 def test_a_page_is_written(run, tables, tmp_path):
-    """``--page FILE`` writes the page beside the rows, and is checked before anything runs."""
+    """``--page FILE`` writes the page beside the rows."""
     target = tmp_path / "report.html"
     done = run("sql", "--page", str(target), JOIN, *tables)
     assert done.exit_code == 0, done.stderr
@@ -122,10 +130,185 @@ def test_a_page_is_written(run, tables, tmp_path):
     assert "c.k = o.customer" in page
     assert "ann" not in page
     assert list(tmp_path.iterdir()) == [target]
-    other = tmp_path / "mine.html"
-    other.write_text("mine")
-    for path, words in ((other, "no report page"), (tmp_path / "report.txt", "ends in .html")):
-        done = run("sql", JOIN, *tables, f"--page={path}")
-        assert (done.exit_code, done.stdout) == (1, "")
-        assert words in done.stderr
-    assert other.read_text() == "mine"
+
+
+AWKWARD = """
+    select * from values
+      (1, 'a,b', 1.50, timestamp '2024-02-29 12:00:00', true, 0.1d),
+      (2, 'say "no"\\nand', null, null, null, double('nan')),
+      (3, 'ü', 0.01, timestamp '1999-01-01 00:00:00', false, -0.0d),
+      (4, null, -7.00, timestamp '9999-12-31 23:59:59', true, null) t(k, text, price, at, ok, x)
+"""
+
+
+@pytest.mark.parametrize("suffix", sampled(["csv", "json", "jsonl", "arrow"], 3))
+def test_output_is_told_by_its_name(run, spark, tmp_path, suffix):
+    """Spark's readers, and Arrow's, get back the rows, awkward texts and nulls included."""
+    target = tmp_path / f"out.{suffix}"
+    done = run("sql", AWKWARD + " order by k", "--engine", "spark", "--output", str(target))
+    assert done.exit_code == 0, done.stderr
+    assert "4 rows written" in done.stderr
+    assert list(tmp_path.iterdir()) == [target]
+    expected = spark.sql(AWKWARD)
+    if suffix == "arrow":
+        found = spark.createDataFrame(pa.ipc.open_file(str(target)).read_all())
+    elif suffix == "csv":
+        found = spark.read.csv(str(target), header=True, schema=expected.schema, multiLine=True, escape='"')
+    else:
+        found = spark.read.json(str(target), schema=expected.schema)
+    if suffix == "csv":
+        options = pc.ParseOptions(newlines_in_values=True)
+        others = pc.read_csv(target, parse_options=options).column("text").to_pylist()
+        assert others[:3] == ["a,b", 'say "no"\nand', "ü"]
+    got, want = (
+        [[str(v) for v in row] for row in frame.orderBy("k").collect()] for frame in (found, expected)
+    )
+    assert got == want
+
+
+def test_parquet_has_the_types_of_spark(run, spark, tmp_path):
+    """Nested values, far timestamps and lengths of time come back as they are; months have no place."""
+    query = """
+        select cast(1 as tinyint) a, 2.50 b, cast('nan' as double) c, date '2024-02-29' d,
+               timestamp '9999-12-31 23:59:59 UTC' e, timestamp_ntz '0001-01-01 00:00:00' f,
+               x'00ff' g, array(1, null) h, named_struct('x', 'y') i, true j, cast(null as string) k,
+               interval '2 03:00:00.5' day to second as `b c`
+    """
+    target = tmp_path / "out.parquet"
+    done = run("sql", query, "--engine", "spark", "--output", str(target))
+    assert done.exit_code == 0, done.stderr
+    (row,) = pq.read_table(target).to_pylist()
+    shown = ["1", "2.50", "nan", "2024-02-29", "9999-12-31 23:59:59+00:00", "0001-01-01 00:00:00"]
+    shown += ["b'\\x00\\xff'", "[1, None]", "{'x': 'y'}", "True", "None"]
+    assert [str(value) for value in row.values()][:-1] == shown
+    found, expected = (frame.select("`b c`") for frame in (spark.read.parquet(str(target)), spark.sql(query)))
+    assert found.dtypes == expected.dtypes and found.collect() == expected.collect()
+    months = run("sql", "select interval 3 month as age", "--output", str(tmp_path / "months.parquet"))
+    assert months.exit_code == 1
+    assert "'age' is interval month" in months.stderr and ".csv" in months.stderr
+
+
+@pytest.mark.parametrize("suffix", ["parquet", "csv", "json"])
+def test_an_empty_result_is_a_file_too(run, tmp_path, suffix):
+    """No rows: Parquet and CSV have its columns, JSON no line."""
+    target = tmp_path / f"out.{suffix}"
+    done = run("sql", "select 1 a, 2 `b,c` where false", "--output", str(target))
+    assert done.exit_code == 0, done.stderr
+    if suffix == "parquet":
+        table = pq.read_table(target)
+        assert (table.column_names, table.num_rows) == (["a", "b,c"], 0)
+    else:
+        assert target.read_text() == {"csv": 'a,"b,c"\n', "json": ""}[suffix]
+
+
+@pytest.mark.parametrize("engine", ["millrace", "spark"])
+def test_csv_and_json_are_tables(run, tmp_path, engine):
+    """A CSV file, one that is packed, tabs, JSON lines, a JSON array and a folder of Spark's join by name."""
+    (tmp_path / "a.csv").write_text('k,name\n1,ann\n2,"bo""b\n"\n')
+    (tmp_path / "b.tsv").write_text("k\tprice\n2\t2.5\n")
+    (tmp_path / "c.jsonl").write_text('{"k": 2, "tags": ["x"]}\n')
+    (tmp_path / "d.json").write_text('[\n  {"k": 1},\n  {"k": 2}\n]\n')
+    with gzip.open(tmp_path / "e.csv.gz", "wt") as file:
+        file.write("k\n2\n")
+    (tmp_path / "f.csv").mkdir()
+    (tmp_path / "f.csv" / "part-0.csv").write_text("k,n\n2,7\n")
+    pq.write_table(pa.table({"k": [2]}), tmp_path / "g.parquet")
+    names = ("a.csv", "b.tsv", "c.jsonl", "d.json", "e.csv.gz", "f.csv", "g.parquet")
+    tables = [part for name in names for part in ("--table", f"t{name[0]}={tmp_path / name}")]
+    joins = " ".join(f"join t{name} using (k)" for name in "bcdefg")
+    query = f"select k, name, price + n total, tags[0] tag from ta {joins}"
+    done = run("sql", query, *tables, "--engine", engine, "--json", "-")
+    assert done.exit_code == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert [each["name"] for each in found["columns"]] == ["k", "name", "total", "tag"]
+    assert found["rows"] == [[2, 'bo"b\n', 9.5, "x"]]
+
+
+def test_json_has_rows_and_report(run, tables, tmp_path):
+    """``--json FILE`` writes rows, and with ``--report`` the figures; no table is shown."""
+    target = tmp_path / "found.json"
+    values = "k, 1.5 d, date '2024-01-01' t, x'ff' b, named_struct('y', array(k)) s, double('nan') n"
+    query = f"select {values} from c join o on c.k = o.customer and o.total = 3"
+    done = run("sql", query, *tables, "--report", "--json", str(target))
+    assert (done.exit_code, done.stdout) == (0, ""), done.stderr
+    found = json.loads(target.read_text())
+    assert found["rows"] == [[2, "1.5", "2024-01-01", "/w==", {"y": [2]}, None]]
+    assert found["report"]["totals"]["output_tuples"] == 1
+
+
+QUERY = "select o.id, p.price from o left join prices p on o.sku = p.sku order by 1"
+
+
+@pytest.fixture
+def given(tmp_path):
+    """A table of orders, a database of prices, and the arguments that name them."""
+    pq.write_table(pa.table({"id": [1, 2, 3], "sku": ["a", "b", None]}), tmp_path / "o.parquet")
+    with closing(sqlite3.connect(tmp_path / "prices.sqlite")) as database, database:
+        database.execute("create table prices as select 'a' as sku, 1.5 as price")
+    file = tmp_path / "prices.toml"
+    file.write_text(
+        'schema = "sku string, price double"\nbind = ["sku"]\n'
+        f'[database]\nurl = "sqlite:///{tmp_path}/prices.sqlite"\ntable = "prices"\n'
+    )
+    return ["--table", f"o={tmp_path}/o.parquet", "--lookup", f"prices={file}"]
+
+
+def test_rows_are_looked_up(run, given):
+    """A query may join a table that a file declares, and ``--explain`` tells what is asked."""
+    done = run("sql", QUERY, *given)
+    assert (done.exit_code, done.stderr) == (0, "")
+    assert "1.5" in done.stdout and "3 rows" in done.stdout
+    assert "by sku via database" in run("sql", QUERY, *given, "--explain").stdout
+
+
+SKU = 'schema = "sku string"\n'
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("schema = ", "is no TOML file"),
+        ('bind = ["sku"]\n[http]\nurl = "http://x/{sku}"', "has no schema: expected for example"),
+        (f'{SKU}[http]\nurl = "http://x"', "has no bind"),
+        (f'{SKU}bind = ["sku"]', "has no source: expected one of"),
+        (f'{SKU}bind = ["sku"]\n[http]\n[database]', r"\[http\] and \[database\]"),
+        (f'{SKU}bind = ["sku"]\nhttp = 3', r"expected a section \[http\]"),
+        (f'{SKU}bind = ["sku"]\n[http]', r"\[http\] has no url"),
+        (f'{SKU}bind = ["sku"]\n[http]\nurl = "http://x"\nretires = 3', "did you mean 'retries'"),
+        (f'{SKU}binds = ["sku"]', "unknown setting 'binds': did you mean 'bind'"),
+    ],
+)
+def test_files_that_declare_no_lookup(tmp_path, text, problem):
+    """The file, what is wrong in it, and what was expected."""
+    file = tmp_path / "p.toml"
+    file.write_text(text)
+    with pytest.raises(MillraceError, match=problem):
+        lookup_from("p", str(file))
+    with pytest.raises(MillraceError, match=r"p=/no/such.toml: No such file"):
+        lookup_from("p", "/no/such.toml")
+
+
+def test_progress_and_failures_in_words():
+    """One line each; what is zero is left out."""
+    one = LookupProgress("p", 1200, 7, 3, 2, 4, 9, 1, 2.0, 3.5, (("HTTP 503", 2),), "disk full")
+    assert lookup_line(one) == "p: 7 of 1,200 keys, 3 cached, 2 failed, 4 in flight, 4 a second"
+    assert lookup_line(LookupProgress("p", 0, 0, 0, 0, 0, 0, 0, 0.0)) == "p: 0 of 0 keys"
+    assert failures([one]) == [
+        "2 of 1,200 keys of p could not be looked up (HTTP 503: 2)",
+        "the cache of p is not kept: disk full",
+    ]
+
+
+def test_an_estimate_asks_for_a_sample_alone(run, given, tmp_path):
+    """``--estimate`` tells keys and requests; with a predicate of Spark's own there is nothing to tell."""
+    query = "select o.id, p.price from o join prices p on o.sku = p.sku"
+    done = run("sql", query, *given, "--estimate")
+    assert done.exit_code == 0, done.stderr
+    assert done.stdout.startswith("prices: 2 distinct keys, 1 requests, 0.0 min, 0.5 rows a key")
+    done = run("sql", query, *given, "--estimate", "--json", "-")
+    (estimate,) = json.loads(done.stdout)["estimate"]["lookups"]
+    assert (estimate["keys"], estimate["sampled"], estimate["failed"]) == ([2, 2], 2, 0)
+    done = run("sql", "select count(*) from o", *given[:2], "--estimate")
+    assert done.exit_code == 1 and "no lookup and calls no predicate" in done.stderr
+    done = run("sql", query, *given[:2], "--engine", "spark", "--estimate")
+    assert done.exit_code == 1

@@ -4,16 +4,22 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 
+from millrace.limits.budget import Budget
 from millrace.limits.chunk import Chunk, Failure
 from millrace.limits.client import Client
 from millrace.limits.clock import VirtualClock
+from millrace.limits.ledger import LastingSpending
 from millrace.limits.lookup_session import LookupSession
 from millrace.limits.registration import Registration
+from tests.limits.running import SPAWN
+
+NO = Failure("HTTP 500", "no", 1, '["a"]')
 
 
 def keys_of(count: int) -> list[bytes]:
@@ -37,12 +43,7 @@ def found(told: Any) -> dict[bytes, list[Any]]:
 
 
 class Calls:
-    """What tasks ask of a service that has no rows for every seventh key.
-
-    Attributes:
-        asked: How often each key was asked.
-        most: The most calls that were under way at once.
-    """
+    """What tasks ask of a service that has no rows for every seventh key, and the most calls at once."""
 
     def __init__(self) -> None:
         self.asked: Counter[bytes] = Counter()
@@ -61,7 +62,7 @@ class Calls:
         if has_rows:
             client.settle(rows_of([key]))
         else:
-            await client.fail({key: Failure("HTTP 500", "no", 1, "")})
+            await client.fail({key: NO})
         return has_rows
 
 
@@ -75,6 +76,7 @@ async def look_up(client: Client, keys: list[bytes], calls: Calls) -> set[bytes]
         (got if await calls.ask(client, key) else failed).add(key)
 
     async def hear(told: Any) -> None:
+        assert set(told.failed.values()) <= {NO}
         for chunk in told.found:
             assert chunk.table() == rows_of(chunk.keys).table()
             got.update(chunk.keys)
@@ -91,8 +93,28 @@ async def look_up(client: Client, keys: list[bytes], calls: Calls) -> set[bytes]
     return got
 
 
-def cache_keys(cache: Path, number: int, rounds: int) -> None:
-    """Run jobs that each add a few keys to a cache."""
+def at_once(work: Callable[[Path, int], None], path: Path) -> None:
+    """Have two processes do something with a file or folder at the same time."""
+    workers = [SPAWN.Process(target=work, args=(path, number)) for number in range(2)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join(120)
+    assert [worker.exitcode for worker in workers] == [0, 0]
+
+
+def spend_calls(folder: Path, number: int) -> None:
+    """Make a hundred calls of a budget that is kept, and write each down."""
+    spending = LastingSpending(Budget(max_requests=6400), folder, "one")
+    for _ in range(100):
+        assert spending.may_begin
+        spending.begin()
+        spending.end(None)
+        spending.settle()
+
+
+def cache_keys(cache: Path, number: int) -> None:
+    """Run twenty jobs that each add a few keys to a cache."""
 
     async def job(keys: list[bytes]) -> None:
         registration = Registration("prices", cache=cache, fingerprint="f" * 32)
@@ -104,5 +126,5 @@ def cache_keys(cache: Path, number: int, rounds: int) -> None:
             room.flush()
             assert room.progress().problem == ""
 
-    for start in range(20 * number, 20 * number + rounds):
+    for start in range(20 * number, 20 * number + 20):
         asyncio.run(job([keys_of(120)[(3 * start + each) % 120] for each in range(3)]))

@@ -15,12 +15,7 @@ Behaviour = Callable[[int, int], str]
 
 
 class Served:
-    """Serves HTTP on a port of its own, in a thread of its own, while the ``with`` block runs.
-
-    Attributes:
-        url: Of the root.
-        port: The same each time that it opens.
-    """
+    """Serves HTTP in a thread of its own while the ``with`` block runs, on a port that it keeps."""
 
     url = ""
     port = 0
@@ -50,7 +45,9 @@ class Served:
     async def open(self) -> None:
         application = web.Application()
         application.add_routes(self.routes())
-        self._runner = web.AppRunner(application, handler_cancellation=True, shutdown_timeout=0.1)
+        self._runner = web.AppRunner(
+            application, access_log=None, handler_cancellation=True, shutdown_timeout=0.1
+        )
         await self._runner.setup()
         await web.TCPSite(self._runner, "127.0.0.1", self.port, reuse_address=True).start()
         self.port = self._runner.addresses[0][1]
@@ -60,16 +57,9 @@ class Served:
 
 
 class Service(Served):
-    """Answers ``GET /?x=…``.
+    """Answers ``GET /?x=…``, where there is a gate, once it is open.
 
-    Args:
-        behaviour: What it does.
-        gate: If given, no answer comes before it is open.
-
-    Attributes:
-        asked: How often each argument was asked.
-        most: The most requests that were under way at once.
-        starts: When each request came, in seconds.
+    It knows how often each argument was asked, and when, and the most requests that were under way at once.
     """
 
     def __init__(self, behaviour: Behaviour, gate: threading.Event | None = None) -> None:

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import math
-import subprocess
-import sys
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from itertools import count
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
@@ -23,6 +22,7 @@ from millrace.limits.registration import Registration
 from millrace.predicates import PlainValues, PredicateSpec
 from millrace.predicates.asynchronous import AsyncCaller
 from millrace.reports.run_report import RunReport
+from tests.limits.hammer import at_once, spend_calls
 from tests.limits.running import run
 
 
@@ -44,10 +44,7 @@ def test_one_call_alone_tells_the_price(price, more):
 
 @pytest.mark.parametrize(("most", "tasks"), [(1, 1), (5, 1), (7, 1), (25, 4)])
 def test_what_is_counted_is_called(coordinator, most, tasks):
-    """A budget is spent on calls that come to their end, and not cancelled with the one too many.
-
-    Several tasks spend it together, and a later one of the same query has nothing left.
-    """
+    """Calls come to their end, and are not cancelled with the one too many; all tasks spend it together."""
     ended = []
 
     async def slow(x):
@@ -60,13 +57,11 @@ def test_what_is_counted_is_called(coordinator, most, tasks):
     address = coordinator.address if tasks > 1 else None
 
     def task(number: int) -> str:
-        caller = AsyncCaller(spec, PlainValues(), address, f"run/{number % 2}/0")
-        try:
-            caller.call([pa.array(range(10))])
-        except BudgetError as error:
-            return str(error)
-        finally:
-            caller.close()
+        with closing(AsyncCaller(spec, PlainValues(), address, f"run/{number % 2}/0")) as caller:
+            try:
+                caller.call([pa.array(range(10))])
+            except BudgetError as error:
+                return str(error)
         return ""
 
     with ThreadPoolExecutor(tasks) as pool:
@@ -115,19 +110,32 @@ def test_a_query_stops_at_its_budget(spark, tmp_path):
     assert (spent.name, spent.cost, spent.max_cost) == ("names", 400.0, 400)
 
 
+async def yes(x):
+    return True
+
+
 @pytest.mark.parametrize(
-    ("given_budget", "message"),
+    ("made", "said"),
     [
-        ((0, None, None), "max_requests is 0, expected a whole number above 0"),
-        ((None, -1, 1), "max_cost is -1, expected a number above 0"),
-        ((None, 5, None), "max_cost and cost go together"),
-        ((None, 5, "a"), "cost is 'a', expected a number above 0, or a function"),
+        (lambda: budget_of("one", 0, None, None), "max_requests is 0, expected a whole number above 0"),
+        (lambda: budget_of("one", None, -1, 1), "max_cost is -1, expected a number above 0"),
+        (lambda: budget_of("one", None, 5, None), "max_cost and cost go together"),
+        (lambda: budget_of("one", None, 5, "a"), "cost is 'a', expected a number above 0, or a function"),
+        (lambda: Registration("one", ttl=5.0), "'one'.*without a cache"),
+        (lambda: Registration("one", cache=Path("c"), ttl=0.0, fingerprint="f"), "'one'.*above 0"),
+        (lambda: Registration("one", cache=Path("c")), "'one'.*fingerprint"),
+        (lambda: PredicateSpec("one", yes, "async", limit_group=""), "limit_group is ''"),
+        (lambda: PredicateSpec("one", yes, "async", limit_group="api"), "nothing to share"),
     ],
 )
-def test_budgets_that_make_no_sense_are_refused(given_budget, message):
+def test_limits_that_make_no_sense_are_refused(made, said):
     """With what would."""
-    with pytest.raises(OptionError, match=message):
-        budget_of("a lookup", *given_budget)
+    with pytest.raises(OptionError, match=said):
+        made()
+
+
+def test_costs_have_to_be_numbers():
+    """What a user's function raises, or returns instead, ends the calls."""
     with pytest.raises(BudgetError, match="for cost raised KeyError"):
         cost_of(lambda request, answer: {}["tokens"], 1, 2)
     with pytest.raises(BudgetError, match="returned nan"):
@@ -142,59 +150,6 @@ def make_calls(spending: Spending, most: int, cost: float | None = None) -> int:
         spending.begin()
         spending.end(cost)
     raise AssertionError
-
-
-def test_a_budget_is_of_a_stream_whichever_plan_and_process_it_runs_in(tmp_path):
-    """Two plans of a stream spend one budget, two streams of a plan have one each; files are read again."""
-    kept = Registration("prices", cache=tmp_path, fingerprint="f", budget=Budget(max_requests=100))
-    one, other = Spendings(), Spendings()
-
-    def spend(process: Spendings, session: str, most: int) -> int:
-        made = make_calls(process.of(session, kept), most)
-        process.settle(session, kept)
-        return made
-
-    assert spend(one, "run/stream s/1/0", 10) == 10
-    assert spend(one, "again/stream s/2/0", 30) == 30
-    assert spend(other, "run/stream s/3/0", 40) == 40  # as if the process were another
-    assert spend(one, "run/stream t/1/0", 60) == 60
-    assert spend(one, "run/stream s/4/0", 100) == 20
-    one.close()
-    assert spend(Spendings(), "run/stream t/2/0", 100) == 40
-    assert sorted(each.requests for each in one.spent("run", 0, kept)) == [60, 100]
-
-
-WRITER = """
-import sys
-from pathlib import Path
-from millrace.limits.budget import Budget
-from millrace.limits.ledger import LastingSpending
-spending = LastingSpending(Budget(max_requests=6400), Path(sys.argv[1]), "one")
-print("ready", flush=True)
-sys.stdin.readline()
-for _ in range(100):
-    spending.begin()
-    spending.end(None)
-    spending.settle()
-    spending.may_begin
-print(spending)
-"""
-
-
-def test_two_processes_that_write_at_once_lose_nothing(tmp_path):
-    """What both have made is in the file, each call once."""
-    pipe = subprocess.PIPE
-    command = [sys.executable, "-c", WRITER, str(tmp_path)]
-    writers = [subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True) for _ in range(2)]
-    for each in writers:
-        assert each.stdout.readline() == "ready\n"
-    for each in writers:
-        each.stdin.write("\n")
-        each.stdin.flush()
-    for each in writers:
-        assert "requests" in each.communicate(timeout=120)[0] and each.returncode == 0
-    assert LastingSpending(Budget(max_requests=6400), tmp_path, "one").requests == 200
-    assert sorted(each.suffix for each in tmp_path.iterdir()) == [".json", ".lock"]
 
 
 @pytest.mark.parametrize("text", ["", '{"requests": 1', "[]", '{"requests": 1}', '{"requests": "x"}', "\xff"])
@@ -237,11 +192,12 @@ def test_a_call_that_ends_late_takes_nothing_back(tmp_path, told, over):
     assert 2.0 * (1 + calls) + told <= found.cost <= 2.0 * (1 + calls) + max(told, 2.0)
 
 
-def test_a_stream_goes_on_with_its_budget(tmp_path):
-    """In another coordinator; another stream, and a job that is none, have budgets of their own."""
+def test_a_budget_is_of_a_stream_whichever_plan_and_process_it_runs_in(tmp_path):
+    """Two plans and two processes spend one; another stream and a job that is none have their own."""
+    kept = Registration("prices", cache=tmp_path, fingerprint="f", budget=Budget(max_requests=100))
 
-    async def spend(coordinator: Coordinator, execution: str, calls: int) -> None:
-        client = await Client.connect(coordinator.address, f"run/{execution}/0")
+    async def spend(process: Coordinator, session: str, calls: int) -> None:
+        client = await Client.connect(process.address, session)
         try:
             for _ in range(calls):
                 async with client.permit():
@@ -249,23 +205,32 @@ def test_a_stream_goes_on_with_its_budget(tmp_path):
         finally:
             await client.close()
 
-    for execution, calls, spent in (
-        ("stream s/4", 2, 2),
-        ("stream s/9", 1, 3),
-        ("stream t/9", 3, 3),
-        ("12", 3, 3),
-        ("stream s/10", 0, 3),
-    ):
-        with closing(Coordinator()) as coordinator:
-            budget = Budget(max_requests=3)
-            coordinator.register(
-                "run", [Registration("prices", cache=tmp_path, fingerprint="f", budget=budget)]
-            )
-            run(spend(coordinator, execution, calls))
-            assert coordinator.spent("run") == [Spent("prices", spent, 3, 0.0, None)]
-            if spent == 3:
-                with pytest.raises(BudgetError, match=r"3 of 3 requests \(max_requests\)"):
-                    run(spend(coordinator, execution, 1))
+    with closing(Coordinator()) as one, closing(Coordinator()) as other:
+        for process, run_of, execution, calls, spent in (
+            (one, "run", "stream s/1", 10, 10),
+            (one, "again", "stream s/2", 30, 40),
+            (other, "run", "stream s/3", 40, 80),
+            (one, "run", "stream t/1", 60, 60),
+            (one, "run", "12", 100, 100),
+            (one, "run", "stream s/4", 20, 100),
+        ):
+            process.register(run_of, [kept])
+            run(spend(process, f"{run_of}/{execution}/0", calls))
+            assert Spent("prices", spent, 100, 0.0, None) in process.spent(run_of)
+            if spent == 100:
+                with pytest.raises(BudgetError, match=r"100 of 100 requests \(max_requests\)"):
+                    run(spend(process, f"{run_of}/{execution}/0", 1))
+    with closing(Coordinator()) as later:
+        later.register("run", [kept])
+        run(spend(later, "run/stream t/2/0", 40))
+        assert later.spent("run") == [Spent("prices", 100, 100, 0.0, None)]
+
+
+def test_two_processes_that_write_at_once_lose_nothing(tmp_path):
+    """What both have made is in the file, each call once."""
+    at_once(spend_calls, tmp_path)
+    assert LastingSpending(Budget(max_requests=6400), tmp_path, "one").requests == 200
+    assert sorted(each.suffix for each in tmp_path.iterdir()) == [".json", ".lock"]
 
 
 @pytest.mark.parametrize("price", [None, 1.0])

@@ -1,31 +1,41 @@
-"""The user's cache: rows outlive the run until they expire, and no file can make an answer wrong."""
+"""Where answers are kept: rows outlive the run, no file makes one wrong, and all hear of what goes wrong."""
 
 from __future__ import annotations
 
 import asyncio
 import math
 import os
+import pkgutil
+import random
 import re
 import sqlite3
 import tempfile
 import threading
-import time
-from contextlib import closing
+from collections.abc import Callable
+from contextlib import closing, suppress
+from functools import partial
+from itertools import product
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
 from hypothesis import example, given, settings, strategies as st
 
-from millrace.errors import InputError, OptionError
+from millrace.errors import ExecutionError, InputError, MillraceError
 from millrace.limits.cache import check_cache, file_of
 from millrace.limits.chunk import Chunk, Failure
 from millrace.limits.client import Client
 from millrace.limits.clock import VirtualClock
+from millrace.limits.coordinator import Coordinator
 from millrace.limits.lookup_session import LookupSession
 from millrace.limits.registration import Registration
-from tests.limits.hammer import cache_keys, found, keys_of, rows_of
-from tests.limits.test_server import PATIENCE, SPAWN
+from millrace.lookups.threads import within
+from tests.gate import sampled
+from tests.limits import hammer
+from tests.limits.hammer import Calls, at_once, cache_keys, found, keys_of, rows_of
+from tests.limits.running import PATIENCE, run
+from tests.session import wait_for
 
 KEYS = keys_of(50)
 EVERY_ROW = {key: [key] for key in KEYS}
@@ -130,8 +140,7 @@ async def test_rows_that_another_process_removes_meanwhile_are_asked(tmp_path, c
     with LookupSession(offer(cache), calendar) as room:
         client = Client.local(room)
         assert (await client.claim(KEYS)).ask == []
-        with closing(sqlite3.connect(cache)) as other:
-            other.executescript("DELETE FROM entry; DELETE FROM chunk")
+        change(cache, "DELETE FROM entry", "DELETE FROM chunk")
         assert (await client.claim(KEYS)).ask == KEYS
         client.settle(rows_of(KEYS))
         assert found(await client.claim(KEYS)) == EVERY_ROW
@@ -144,12 +153,7 @@ async def test_rows_that_another_process_removes_meanwhile_are_asked(tmp_path, c
 async def test_two_processes_share_a_cache_at_once(tmp_path):
     """Both write all the time to a file that was not there before; afterwards it has all rows."""
     cache = tmp_path / "c.sqlite"
-    workers = [SPAWN.Process(target=cache_keys, args=(cache, number, 20)) for number in range(2)]
-    for worker in workers:
-        worker.start()
-    for worker in workers:
-        worker.join(2 * PATIENCE)
-    assert [worker.exitcode for worker in workers] == [0, 0]
+    at_once(cache_keys, cache)
     keys = keys_of(120)
     assert await look_up(offer(cache), VirtualClock(1.7e9), keys) == ([], {key: [key] for key in keys})
 
@@ -211,12 +215,8 @@ async def test_threads_and_files_of_jobs_that_are_over_are_given_back(coordinato
     before = held()
     for number in range(1, 40):
         await job(number)
-    for _ in range(1000):  # the last thread may be about to end
-        if all(now <= then + 1 for now, then in zip(held(), before, strict=True)):
-            break
-        time.sleep(0.01)
-    else:
-        raise AssertionError(f"{held()} threads and files, {before} after the first job")
+    # The last thread may be about to end.
+    wait_for(lambda: all(now <= then + 1 for now, then in zip(held(), before, strict=True)), 10)
 
 
 def test_names_of_files_tell_nothing_of_secrets(tmp_path):
@@ -229,10 +229,7 @@ def test_names_of_files_tell_nothing_of_secrets(tmp_path):
 
 
 async def test_a_file_is_read_from_end_to_end_once_a_process(tmp_path, calendar):
-    """Not for each query that is planned; a file that takes its place is read again.
-
-    In a folder it is found by its definition.
-    """
+    """Not for each query; a file in its place is read again, and in a folder only the one that is meant."""
     cache = tmp_path / "c.sqlite"
     await look_up(offer(cache), calendar)
     told = []
@@ -262,28 +259,20 @@ def damage(path: Path) -> None:
     path.write_bytes(b"SQLite format 3\0" + os.urandom(5000))
 
 
-def write_text(path: Path) -> None:
-    path.write_text("sku,price\n" * 1000)
-
-
-def fill_otherwise(path: Path) -> None:
-    with closing(sqlite3.connect(path)) as base:
-        base.execute("CREATE TABLE entry (mine TEXT)")
-
-
-def make_newer(path: Path) -> None:
-    check_cache(path)
-    with closing(sqlite3.connect(path)) as base:
-        base.execute("PRAGMA user_version = 99")
+def change(path: Path, *statements: str) -> None:
+    """Change a file as another process does."""
+    with closing(sqlite3.connect(path)) as base, base:
+        for each in statements:
+            base.execute(each)
 
 
 @pytest.mark.parametrize(
     ("name", "spoil", "reason"),
     [
         ("c.sqlite", damage, "damaged.*delete it"),
-        ("c.sqlite", write_text, "damaged, or no database.*delete it"),
-        ("c.sqlite", fill_otherwise, "no cache of Millrace's: name another file"),
-        ("c.sqlite", make_newer, "another version.*format 99.*delete it"),
+        ("c.sqlite", lambda path: path.write_text("a,b\n" * 3000), "damaged, or no database.*delete it"),
+        ("c.sqlite", "CREATE TABLE entry (mine TEXT)", "no cache of Millrace's: name another file"),
+        ("made.sqlite", "PRAGMA user_version = 99", "another version.*format 99.*delete it"),
         ("c.sqlite", Path.mkdir, "is a folder, but its name ends in .sqlite"),
         ("file", Path.touch, "is a file: name a folder"),
         ("file/cache", lambda path: path.parent.touch(), "cannot be used"),
@@ -291,8 +280,9 @@ def make_newer(path: Path) -> None:
 )
 def test_what_can_be_no_cache_is_an_error_before_the_job(coordinator, tmp_path, name, spoil, reason):
     """It says what to do and leaves the file alone, also when the lookup is offered."""
+    check_cache(tmp_path / "made.sqlite")
     path = tmp_path / name
-    spoil(path)
+    change(path, spoil) if isinstance(spoil, str) else spoil(path)
     before = path.read_bytes() if path.is_file() else None
     with pytest.raises(InputError, match=reason):
         check_cache(path)
@@ -320,43 +310,23 @@ def test_a_place_that_cannot_be_written_is_an_error_before_the_job(tmp_path, mon
         check_cache(tmp_path)
 
 
-def fill(room: LookupSession, cache: Path) -> None:
-    room._answers._cache._base.execute("PRAGMA max_page_count = 20")
-
-
-def remove(room: LookupSession, cache: Path) -> None:
-    with closing(sqlite3.connect(cache)) as other:
-        other.execute("DROP TABLE entry")
-
-
-@pytest.mark.parametrize(("spoil", "reason"), [(fill, "full.*make room"), (remove, "no such table")])
+@pytest.mark.parametrize(
+    ("spoil", "reason"),
+    [("PRAGMA max_page_count = 20", "full.*make room"), ("DROP TABLE entry", "no such table")],
+)
 async def test_a_cache_that_breaks_while_a_job_runs_costs_no_row(tmp_path, calendar, spoil, reason):
     """All rows are found; the lookup's progress says why they are not cached, and what to do."""
     cache = tmp_path / "c.sqlite"
     await look_up(offer(cache), calendar, KEYS[:20])
     with LookupSession(offer(cache), calendar) as session:
         client = Client.local(session)
-        spoil(session, cache)
+        session._answers._cache._base.execute(spoil)
         assert (await client.claim(KEYS)).ask
         client.settle(LARGE)
         session.flush()
         assert set(found(await client.claim(KEYS))) == set(KEYS)
         await client.close()
         assert re.search(f"c.sqlite.*{reason}", session.progress().problem)
-
-
-@pytest.mark.parametrize(
-    ("given", "reason"),
-    [
-        ({"ttl": 5.0}, "without a cache"),
-        ({"cache": Path("c"), "ttl": 0.0, "fingerprint": "f"}, "above 0"),
-        ({"cache": Path("c")}, "fingerprint"),
-    ],
-)
-def test_settings_without_meaning_are_refused(given, reason):
-    """The message names the lookup."""
-    with pytest.raises(OptionError, match=f"'prices'.*{reason}"):
-        Registration("prices", **given)
 
 
 async def test_a_job_without_a_cache_leaves_no_file(tmp_path, monkeypatch, calendar):
@@ -368,3 +338,127 @@ async def test_a_job_without_a_cache_leaves_no_file(tmp_path, monkeypatch, calen
         client.settle(LARGE)
         assert list(tmp_path.iterdir()) == []
         await client.close()
+
+
+HALF = "bad \udcff text"
+ERRORS = [sqlite3.OperationalError("disk is full"), MemoryError("none left"), pa.ArrowInvalid("no stream")]
+NO_THREAD = [kind("can't start new thread") for kind in (RuntimeError, OSError, MemoryError)]
+
+
+@pytest.mark.parametrize(
+    ("place", "error"),
+    [*product(["put", "fail", "find"], ERRORS), *product(["start"], NO_THREAD)],
+)
+async def test_an_error_beside_the_disk_ends_the_lookup_with_the_reason(
+    coordinator, clients, monkeypatch, place, error
+):
+    """Whoever waits hears it; what is asked of the coordinator later is answered, and it ends."""
+
+    def broken(*_: object) -> None:
+        raise error
+
+    async def settle() -> None:
+        one.settle(rows_of(KEYS[:1]))
+
+    coordinator.register("run", [Registration("names")])
+    one, other = await clients(*["run/0/0"] * 2)
+    if place == "start":  # of the thread that the first key needs
+        monkeypatch.setattr("millrace.limits.disk_thread.threading.Thread.start", broken)
+    else:
+        await one.claim(KEYS[:2])
+        await other.claim(KEYS[:2])
+        monkeypatch.setattr(f"millrace.limits.store.Store.{place}", broken)
+    with suppress(ExecutionError):
+        await {
+            "put": settle,
+            "fail": lambda: one.fail({KEYS[0]: Failure("kind", "message", 1)}),
+        }.get(place, lambda: one.claim(KEYS[3:]))()
+    for wait in (other.notification, lambda: one.claim(KEYS[5:])):
+        with pytest.raises(ExecutionError, match=f"'names'.*{error}"):
+            await wait()
+    await clients.close()
+    monkeypatch.undo()
+    assert within(PATIENCE, partial(coordinator.failed, "run")) == []
+    for ask in (coordinator.progress, coordinator.forget):
+        within(PATIENCE, partial(ask, "run"))
+    within(PATIENCE, coordinator.close)
+
+
+KINDS: list[tuple[type[Exception], tuple[Any, ...]]] = [
+    (OSError, (28, "No space left on device")),
+    (sqlite3.OperationalError, ("disk I/O error",)),
+    (pa.ArrowInvalid, ("no stream",)),
+    (MemoryError, ()),
+    (UnicodeEncodeError, ("utf-8", HALF, 4, 5, "surrogates not allowed")),
+    (RuntimeError, ("can't start new thread",)),
+    (KeyError, ("rows",)),
+]
+PLACES = [
+    f"millrace.limits.{owner}.{name}"
+    for owner, names in {
+        "store": "connect insert enter rows_of places",
+        "store.Store": "fail failure failures after close",
+        "cache.Cache": "__init__ find chunk upkeep finish",
+        "codec": "frame write write_frame read cut",
+        "disk_thread.threading.Thread": "start",
+    }.items()
+    for name in names.split()
+]
+
+
+def break_places(monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
+    """Make calls of what touches disk and network fail, one in so many, in an order that the seed decides."""
+    chance = random.Random(seed)
+    one_in = chance.choice((3, 10, 40))
+
+    def faulty(plain: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*args: Any, **named: Any) -> Any:
+            # The coordinator's side alone: a task that cannot speak has a fault of its own.
+            is_here = threading.current_thread().name in ("millrace limits", "millrace disk")
+            if is_here and chance.randrange(one_in) == 0:
+                kind, arguments = chance.choice(KINDS)
+                raise kind(*arguments)
+            return plain(*args, **named)
+
+        return call
+
+    for place in chance.sample(PLACES, chance.choice((1, 2, 8))):
+        monkeypatch.setattr(place, faulty(pkgutil.resolve_name(place)))
+
+
+async def look_up_all(coordinator: Coordinator, seed: int) -> list[BaseException | None]:
+    """Have four tasks look all keys up; returns what each has raised."""
+
+    async def task(number: int) -> None:
+        client = await Client.connect(coordinator.address, f"run/0/{number % 2}")
+        try:
+            await hammer.look_up(client, random.Random(seed + number).sample(KEYS[:12], 12), Calls())
+        finally:
+            await client.close()
+
+    return await asyncio.gather(*map(task, range(4)), return_exceptions=True)
+
+
+@pytest.mark.parametrize("seeds", sampled([range(low, low + 50) for low in range(0, 300, 50)], 6), ids=str)
+def test_no_fault_of_disk_or_network_makes_anybody_wait_for_ever(seeds, tmp_path, monkeypatch):
+    """Three hundred runs with faults: each task, each question and the end come to an answer or an error."""
+    monkeypatch.setattr("millrace.limits.connection.GRACE_SECONDS", 0.2)
+    monkeypatch.setattr("millrace.limits.server.GRACE_SECONDS", 0.2)
+    monkeypatch.setattr("millrace.limits.server._LOOK_SECONDS", 0.05)
+    monkeypatch.setattr("millrace.limits.connection.BYE_SECONDS", 1.0)
+    ended = failed = 0
+    for seed in seeds:
+        with monkeypatch.context() as patched:
+            coordinator = Coordinator()
+            cached = Registration("names", 2, cache=tmp_path / f"{seed % 5}.sqlite", fingerprint="f" * 32)
+            coordinator.register("run", [Registration("names", 2), cached])
+            break_places(patched, seed)
+            outcomes = run(look_up_all(coordinator, seed))
+            for ask in (coordinator.failed, coordinator.progress, coordinator.spent, coordinator.forget):
+                with suppress(MillraceError):
+                    within(PATIENCE, partial(ask, "run"))
+            within(PATIENCE, coordinator.close)
+            assert all(each is None or isinstance(each, MillraceError) for each in outcomes), outcomes
+            failed += sum(each is not None for each in outcomes)
+            ended += sum(each is None for each in outcomes)
+    assert ended and failed

@@ -1,15 +1,19 @@
-"""Messages with attachments: whole on the other side, by either way of reading, and never too large."""
+"""Between processes: messages come whole, by either way of reading, and keys tell questions apart."""
 
 from __future__ import annotations
 
 import asyncio
+import datetime as dt
 import socket
 import threading
+from decimal import Decimal
 
+import numpy as np
 import pytest
-from hypothesis import given, settings, strategies as st
+from hypothesis import example, given, settings, strategies as st
 
 from millrace.limits import codec
+from millrace.limits.chunk import digest
 
 LAWS = settings(max_examples=30, deadline=None, derandomize=True)
 HALF = "half of a character, \ud83d, which JSON can say and UTF-8 cannot"
@@ -42,16 +46,21 @@ async def read_all(data: bytes) -> list[dict]:
 
 
 @LAWS
+@example([({"x": 1}, bytes(range(256)) * 40_000)])  # more than a buffer of the kernel holds
 @given(messages)
 def test_messages_come_as_they_were_sent(pairs):
-    """Several on one connection do not run into each other."""
+    """Several on one connection do not run into each other, and its end is noticed afterwards."""
     expected = [with_attachment(*pair) for pair in pairs]
     assert asyncio.run(read_all(joined(pairs))) == expected
     ours, theirs = socket.socketpair()
     with ours, theirs:
-        for message in expected:
-            codec.send(ours, message)
-            assert codec.receive(theirs) == message
+        sender = threading.Thread(target=lambda: [codec.send(ours, message) for message in expected])
+        sender.start()
+        assert [codec.receive(theirs) for _ in expected] == expected
+        sender.join()
+        ours.close()
+        with pytest.raises(EOFError):
+            codec.receive(theirs)
 
 
 @LAWS
@@ -62,20 +71,6 @@ def test_what_is_cut_off_is_no_message(pairs, missing):
     last = len(joined(pairs[-1:]))
     with pytest.raises(EOFError):
         asyncio.run(read_all(data[: -min(missing, last - 1)]))
-
-
-def test_large_attachments_arrive_whole():
-    """More than a buffer of the kernel holds, over a blocking connection; its end is noticed afterwards."""
-    ours, theirs = socket.socketpair()
-    message = {"x": 1, "attachment": bytes(range(256)) * 40_000}
-    with ours, theirs:
-        sender = threading.Thread(target=codec.send, args=(ours, message))
-        sender.start()
-        assert codec.receive(theirs) == message
-        sender.join()
-        ours.close()
-        with pytest.raises(EOFError):
-            codec.receive(theirs)
 
 
 @pytest.mark.parametrize("attached", [codec.LARGEST_ATTACHMENT * 2, -1, 1.5, True, "9", None])
@@ -89,3 +84,29 @@ def test_sizes_that_cannot_be_are_refused(attached):
         ours.sendall(data)
         with pytest.raises(ValueError, match="an attachment of"):
             codec.receive(theirs)
+
+
+PLAIN = st.none() | st.booleans() | st.integers() | st.floats() | st.text() | st.binary() | st.dates()
+ARGUMENTS = st.recursive(
+    PLAIN,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=8,
+)
+
+
+@LAWS
+@given(st.lists(ARGUMENTS, max_size=4), st.lists(ARGUMENTS, max_size=4))
+def test_keys_are_equal_exactly_for_equal_arguments(left, right):
+    """What prints alike has the same key, and nothing else has."""
+    assert digest(left) == digest(eval(repr(left), {"datetime": dt, "nan": np.nan, "inf": np.inf}))
+    assert (digest(left) == digest(right)) == (repr(left) == repr(right))
+
+
+def test_values_that_print_alike_have_other_keys():
+    """A function can tell these apart, so they are different questions; so can it what a text leaves out."""
+    alike = [1, 1.0, True, "1", b"1", Decimal(1), None, "None", [1], (1,), {1: 1}, -0.0, 0.0]
+    assert len({digest([value]) for value in alike}) == len(alike)
+    assert digest(["a", "b"]) != digest(["a, b"])
+    one, other = np.zeros(5000), np.zeros(5000)
+    other[2500] = 1
+    assert digest([one]) == digest([one.copy()]) != digest([other])

@@ -150,11 +150,8 @@ class Conduct(RuleBasedStateMachine):
 
     @rule(place=places, keys=some_keys, most=st.none() | st.none() | st.integers(0, 2))
     def claim(self, place: int, keys: list[bytes], most: int | None) -> None:
-        """Claim keys, of which so many at most are to be asked."""
-        self.claims(self.clients[place], keys, most)
-
-    def claims(self, client: Client, keys: list[bytes], most: int | None = None) -> None:
-        """Claim keys, and compare what comes with the model."""
+        """Claim keys, of which so many at most are to be asked, and compare what comes with the model."""
+        client = self.clients[place]
         lookup = client.lookup
         limit = {} if most is None else {"most": most}
         self.say(client, {**codec.keys_message("claim", 1, keys), **limit})
@@ -178,9 +175,7 @@ class Conduct(RuleBasedStateMachine):
     @rule(place=places, keys=some_keys, how=st.sampled_from(["settle", "settle", "fail", "give up"]))
     def answer(self, place: int, keys: list[bytes], how: str) -> None:
         """Settle, fail or give keys up; those that are not this client's are passed over."""
-        self.answers(self.clients[place], keys, how)
-
-    def answers(self, client: Client, keys: list[bytes], how: str) -> None:
+        client = self.clients[place]
         lookup = client.lookup
         if how == "give up":
             self.lose_keys(client, keys)
@@ -329,7 +324,7 @@ class Conduct(RuleBasedStateMachine):
         for key in keys[settled:]:
             self.heirs.remove((client, key))
         if settled:
-            self.claims(client, keys[:settled])
+            self.claim(self.clients.index(client), keys[:settled], None)
 
     def check_refusal(self) -> None:
         """A call is refused when all of the budget is spent, but for what somebody lost who was killed."""
@@ -371,7 +366,7 @@ class Conduct(RuleBasedStateMachine):
         try:
             for lookup in self.lookups:
                 for key, client in list(lookup.asking.items()):
-                    self.answers(client, [key], "settle")
+                    self.answer(self.clients.index(client), [key], "settle")
                 assert not lookup.asking and not any(lookup.waiting.values())
                 progress = lookup.session.progress()
                 assert progress.keys == progress.done + progress.failed == len(lookup.settled)
@@ -428,6 +423,7 @@ def play(limits: dict[str, Any], steps: list[tuple[Any, ...]]) -> None:
 
 ALL = [number.to_bytes(16, "big") for number in range(KEYS)]
 TWO_CLAIM = [("claim", 0, ALL, None), ("claim", 1, ALL, None)]
+THREE_CLAIM = [*TWO_CLAIM, ("claim", 2, ALL, None)]
 LONG = LEASE_SECONDS + 1
 BROKEN = {
     "keys of the dead are not inherited": (Claims, "give_up", nothing_is_handed_over),
@@ -441,7 +437,7 @@ BROKEN = {
     "pauses are not kept": (Limiter, "pause", lambda self, seconds: None),
 }
 STEPS = {
-    "keys of the dead are not inherited": [*TWO_CLAIM, ("die", 0)],
+    "keys of the dead are not inherited": [*THREE_CLAIM, ("die", 2), *THREE_CLAIM, ("die", 0)],
     "a key has several askers": TWO_CLAIM,
     "waiters are not notified": [*TWO_CLAIM, ("answer", 0, ALL, "settle")],
     "strangers settle keys": [*TWO_CLAIM, ("answer", 1, ALL, "settle")],

@@ -75,16 +75,6 @@ async def test_a_group_has_the_limits_that_are_given_last_unless_it_is_in_use(co
         await clients("n", settings=Settings(max_in_flight=2))
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [({"limit_group": ""}, "limit_group is ''"), ({"limit_group": "api"}, "nothing to share")],
-)
-def test_settings_that_cannot_be(options, message):
-    """They are told where the predicate is made."""
-    with pytest.raises(OptionError, match=message):
-        asking("http://nowhere", **options)
-
-
 def test_queries_that_run_at_once_keep_the_limits_of_their_group(spark):
     """Two of them, each with another predicate, never have more calls under way than the group allows."""
     with Service(lambda *_: "yes") as service:

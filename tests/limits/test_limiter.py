@@ -1,16 +1,20 @@
-"""The limiter: never above the cap, evenly spaced, first come first served."""
+"""When calls may begin: within the cap, evenly spaced, in turn, and of a source that is down now and then."""
 
 from __future__ import annotations
 
+import asyncio
 import math
 import random
 from itertools import count, pairwise
 
 import pytest
-from hypothesis import given, settings, strategies as st
+from hypothesis import Phase, given, settings, strategies as st
 
+from millrace.limits.breaker import Breaker
 from millrace.limits.clock import VirtualClock
 from millrace.limits.limiter import Grant, Limiter
+from millrace.limits.lookup_session import LookupSession
+from millrace.limits.registration import Registration
 
 LAWS = settings(max_examples=50, deadline=None, derandomize=True)
 OWNERS = 4
@@ -18,7 +22,7 @@ caps = st.none() | st.integers(1, 6)
 rates = st.none() | st.floats(0.5, 2000)
 steps = st.lists(
     st.tuples(
-        st.sampled_from(["request", "request", "release", "drop", "advance"]),
+        st.sampled_from(["request", "request", "release", "withdraw", "repeat", "drop", "advance"]),
         st.integers(0, OWNERS - 1),
         st.floats(0, 0.5),
     ),
@@ -38,7 +42,10 @@ def evenly_spaced(grants: list[Grant], rate: float) -> bool:
 @LAWS
 @given(caps, rates, st.sampled_from([0.0, 0.02]), steps)
 def test_whatever_happens_the_limits_hold_and_nobody_starves(cap, rate, ahead, actions):
-    """Permits stay within the cap, starts keep their distance, and every request is served in its turn."""
+    """Permits stay within the cap, starts keep their distance, and every request is served in its turn.
+
+    A number stands for one request at a time; releasing what never was changes nothing.
+    """
     clock = VirtualClock()
     limiter = Limiter(clock, cap, rate, ahead)
     queue: list[tuple[int, int]] = []
@@ -55,13 +62,21 @@ def test_whatever_happens_the_limits_hold_and_nobody_starves(cap, rate, ahead, a
         assert limiter.waiting == len(queue)
 
     for ticket, (action, owner, seconds) in enumerate(actions):
-        its = [key for key in out if key[0] == owner]
+        its, waiting = ([key for key in some if key[0] == owner] for some in (out, queue))
         if action == "request":
             limiter.request(owner, ticket)
             queue.append((owner, ticket))
         elif action == "release" and its:
             limiter.release(*its[0])
             out.remove(its[0])
+        elif action == "withdraw" and waiting:
+            limiter.release(*waiting[0])
+            queue.remove(waiting[0])
+        elif action == "repeat":
+            limiter.release(owner, ticket)
+            for key in (*its, *waiting):
+                with pytest.raises(ValueError, match="in use"):
+                    limiter.request(*key)
         elif action == "drop":
             limiter.drop(owner)
             for keys in (queue, out):
@@ -128,17 +143,119 @@ def test_tokens_keep_their_rate_whatever_calls_take(cap, calls):
     assert spent == sum(tokens for tokens, _ in calls)
 
 
-def test_a_number_stands_for_one_request_at_a_time():
-    """Released while it waits, it is withdrawn; releasing twice, or what never was, changes nothing."""
-    limiter = Limiter(VirtualClock(), 1, None)
-    for ticket in range(3):
-        limiter.request(0, ticket)
-    assert [grant.ticket for grant in limiter.grants()] == [0]
-    for ticket in range(2):  # out, and waiting
-        with pytest.raises(ValueError, match="in use"):
-            limiter.request(0, ticket)
-    for key in ((0, 1), (0, 1), (9, 9)):
-        limiter.release(*key)
-    assert limiter.grants() == []
-    limiter.release(0, 0)
-    assert [grant.ticket for grant in limiter.grants()] == [2]
+THRESHOLD, CALLS = 5, 3
+DOWN = "HTTP 502"
+
+
+class Service:
+    """A session with a breaker, whose client always has more to ask, on a clock that a test moves."""
+
+    def __init__(self) -> None:
+        self.clock = VirtualClock(100.0)
+        registration = Registration("prices", max_in_flight=CALLS, circuit_breaker=THRESHOLD)
+        self.session = LookupSession(registration, clock=self.clock)
+        self.inbox: list = []
+        self.client = self.session.join(self.inbox.append)
+        self.asked = self.granted = 0
+        self.out: list[int] = []
+        self.lost = ""
+
+    def ask(self) -> None:
+        """Ask for as many permits as there may be, and take those that are given."""
+        while self.asked - self.granted < 2 * CALLS:
+            self.session.handle(self.client, {"request": self.asked})
+            self.asked += 1
+        self.session.handle(self.client, {"alive": True})
+        for message in self.inbox:
+            self.lost = message.get("lost", self.lost)
+            if "permit" in message:
+                self.out.append(message["permit"])
+                self.granted += 1
+        self.inbox.clear()
+
+    def end(self, place: int, outcome: str | None) -> None:
+        """Give a permit back."""
+        ticket = self.out.pop(place % len(self.out))
+        told = {} if outcome is None else {"outcome": outcome}
+        self.session.handle(self.client, {"release": ticket, **told})
+
+
+async def test_a_source_that_does_not_come_back_ends_the_query_with_what_to_do():
+    """After tries for two minutes, thirty seconds apart in the end; everyone hears what went wrong."""
+    service, tries = Service(), 0
+    service.ask()
+    while not service.lost:
+        if service.out:
+            service.end(0, DOWN)
+            tries += 1
+        else:
+            service.clock.advance(1)
+        service.ask()
+    pauses = [1, 2, 4, 8, 16, 30, 30, 30]
+    assert (tries, service.clock.now()) == (THRESHOLD + CALLS - 1 + len(pauses), 100 + sum(pauses))
+    assert "source of lookup 'prices' does not answer" in service.lost
+    assert DOWN in service.lost and "circuit_breaker=None" in service.lost
+    late: list = []
+    service.session.join(late.append)
+    assert {"lost": service.lost} in late
+    service.session.close()
+
+
+STEPS = st.lists(
+    st.tuples(
+        st.sampled_from([DOWN, DOWN, DOWN, "", None]), st.integers(0, CALLS - 1), st.sampled_from([0, 1, 15])
+    ),
+    min_size=20,
+    max_size=80,
+)
+
+
+def follow(steps) -> None:
+    """Open means that one request begins, after a pause; that doubles with each such one that fails."""
+
+    async def play() -> None:
+        service, row, opened, tries, probe, due = Service(), 0, False, 0, None, 0.0
+        for outcome, place, seconds in steps:
+            before = set(service.out)
+            service.ask()
+            if service.lost:
+                break
+            begun = set(service.out) - before
+            assert bool(service.session.progress().problem) == opened
+            if opened:
+                assert len(begun) == (not before and service.clock.now() >= due)
+                probe = next(iter(begun), probe)
+            else:
+                assert len(service.out) == CALLS
+            if service.out:
+                ended = service.out[place % len(service.out)]
+                service.end(place, outcome)
+                row = 0 if outcome == "" else row + (outcome == DOWN)
+                if outcome == DOWN and (ended == probe if opened else row >= THRESHOLD):
+                    tries = tries + 1 if opened else 0
+                    opened, due = True, service.clock.now() + min(2**tries, 30)
+                opened = opened and outcome != ""
+            service.clock.advance(float(seconds))
+        service.session.close()
+
+    asyncio.run(play())
+
+
+@LAWS
+@given(STEPS)
+def test_an_open_breaker_lets_one_request_through_and_a_closed_one_all(steps):
+    """A law over any order of answers, failures and calls that tell nothing."""
+    follow(steps)
+
+
+@pytest.mark.broken_rule
+@pytest.mark.parametrize(
+    ("rule", "broken"),
+    [("failed", lambda breaker, permit, why: None), ("answered", lambda breaker: False)],
+)
+def test_the_law_notices_a_broken_rule(monkeypatch, rule, broken):
+    """One that never opens, and one that never closes."""
+    monkeypatch.setattr(Breaker, rule, broken)
+    law = settings(LAWS, phases=[Phase.generate], report_multiple_bugs=False)(given(STEPS)(follow))
+    with pytest.raises(AssertionError):
+        law()

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import socket
 import subprocess
 import sys
 import threading
-import time
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from multiprocessing import Pipe
-from multiprocessing.connection import Listener
+from multiprocessing.connection import Connection, Listener
+from pathlib import Path
 from types import SimpleNamespace
 
 import psutil
@@ -24,25 +23,23 @@ from millrace.limits.client import Client
 from millrace.limits.coordinator import Coordinator
 from millrace.limits.detached import _MOST_CALLERS, Call, Seal, Started, _accept, call, start
 from millrace.limits.process import CoordinatorProcess
-from millrace.limits.registration import Address, Registration
+from millrace.limits.registration import Registration
 from tests.limits.hammer import keys_of, rows_of
-from tests.limits.running import run
+from tests.limits.running import SPAWN, run
+from tests.session import wait_for
 
 KEYS = keys_of(9)
-PLANNER = """
-import signal, sys
-signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
-sys.path[:0] = {path!r}
-from millrace.limits.process import CoordinatorProcess
-from millrace.limits.registration import Registration
-from pathlib import Path
-if __name__ == "__main__":
+
+
+def plan(pipe: Connection, cache: Path) -> None:
+    """Be a planning process, with a job that has a cache, until nobody is at the other end of a pipe."""
+    os.setsid()
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
     coordinator = CoordinatorProcess.started()
-    coordinator.register("run", [Registration("prices", cache=Path({cache!r}), fingerprint="f" * 32)])
-    address = coordinator.address_of("run")
-    print(coordinator.pid, address.port, address.token, address.certificate.replace(chr(10), "|"), flush=True)
-    sys.stdin.readline()
-"""
+    coordinator.register("run", [Registration("prices", cache=cache, fingerprint="f" * 32)])
+    pipe.send((coordinator.pid, coordinator.address_of("run")))
+    with suppress(EOFError):
+        pipe.recv()
 
 
 @pytest.fixture
@@ -100,29 +97,21 @@ def test_a_process_that_dies_is_an_error_and_is_replaced():
 def test_it_ends_with_the_planning_process(tmp_path, how):
     """However that ends, caches have what was answered, and no process stays."""
     cache = tmp_path / "cache.sqlite"
-    script = tmp_path / "planner.py"
-    script.write_text(PLANNER.format(path=sys.path, cache=str(cache)), encoding="utf-8")
-    planner = subprocess.Popen(
-        [sys.executable, str(script)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        text=True,
-        start_new_session=True,
-    )
-    with planner:
-        pid, port, token, certificate = planner.stdout.readline().split(" ", 3)
-        address = Address("127.0.0.1", int(port), token, certificate.strip().replace("|", "\n"))
-        assert run(settled(address, KEYS)) == KEYS
-        if how == "is killed":
-            planner.kill()
-        elif how == "is interrupted":
-            os.killpg(planner.pid, signal.SIGINT)
-        else:
-            planner.stdin.close()
-        planner.wait(30)
-    _, alive = psutil.wait_procs([psutil.Process(int(pid))] if psutil.pid_exists(int(pid)) else [], 30)
-    assert not alive
+    ours, theirs = SPAWN.Pipe()
+    planner = SPAWN.Process(target=plan, args=(theirs, cache))
+    planner.start()
+    theirs.close()
+    pid, address = ours.recv()
+    assert run(settled(address, KEYS)) == KEYS
+    if how == "is killed":
+        planner.kill()
+    elif how == "is interrupted":
+        os.killpg(planner.pid, signal.SIGINT)
+    else:
+        ours.close()
+    planner.join(30)
+    pids = [psutil.Process(pid)] if psutil.pid_exists(pid) else []
+    assert not psutil.wait_procs(pids, 30)[1]
     later = Coordinator()
     later.register("run", [Registration("prices", cache=cache, fingerprint="f" * 32)])
     assert run(settled(later.address_of("run"), KEYS)) == []
@@ -166,18 +155,17 @@ def test_it_ends_with_the_planning_process_whatever_it_is_doing(tmp_path):
         child.wait()
 
 
-PATIENCE = 30.0
-PARENT = """
-import subprocess, sys
-worker = '''
-import sys, json
-from millrace.limits.detached import start
-told = start(bytes.fromhex(sys.argv[1]), "127.0.0.1", 0, None, 600.0)
-print(json.dumps([told.host, told.port, told.public.hex(), told.sealed.hex()]), flush=True)
-'''
-subprocess.run([sys.executable, "-c", worker, sys.argv[1]])
-sys.stdin.readline()
-"""
+def execute(pipe: Connection, public: bytes) -> None:
+    """Be an executor, with a task that starts a coordinator, until nobody is at the other end of a pipe."""
+    task = SPAWN.Process(target=begin, args=(pipe, public))
+    task.start()
+    task.join()
+    with suppress(EOFError):
+        pipe.recv()
+
+
+def begin(pipe: Connection, public: bytes) -> None:
+    pipe.send(start(public, "127.0.0.1", 0, None, 600.0))
 
 
 class Caller:
@@ -198,17 +186,11 @@ class Caller:
         sealed = self.seal.seal(Call(number, methods), "call")
         return self.seal.open(call(*self.place, sealed), f"reply {number}")
 
-    def ended(self) -> bool:
-        """Whether nobody is there any more, in the end."""
-        until = time.monotonic() + PATIENCE
-        while time.monotonic() < until:
-            try:
-                call(*self.place, b"nonsense")
-            except ExecutionError as error:
-                if "ConnectionRefused" in str(error):
-                    return True
-            time.sleep(0.05)
-        return False
+    def is_gone(self) -> bool:
+        """Whether nobody is there any more."""
+        with pytest.raises(ExecutionError) as told:
+            call(*self.place, b"nonsense")
+        return "ConnectionRefused" in str(told.value)
 
 
 def test_it_serves_who_started_it_and_nobody_else():
@@ -239,25 +221,26 @@ def test_it_serves_who_started_it_and_nobody_else():
     with pytest.raises(ExecutionError, match="not there any more"):
         call(*place, sealed)  # long ago
     assert caller.send(75, ("close", ())) == (None, None)
-    assert caller.ended()
+    wait_for(caller.is_gone)
 
 
 def test_it_ends_when_nobody_has_been_there_for_long():
     """A task that is connected is somebody; then it goes, though nobody tells it to."""
-    assert Caller.started(idle=0.2).ended()
+    wait_for(Caller.started(idle=0.2).is_gone)
 
 
 def test_it_ends_with_its_executor():
     """The process that starts tasks is its witness."""
     own = X25519PrivateKey.generate()
-    public = own.public_key().public_bytes_raw().hex()
-    command = [sys.executable, "-c", PARENT, public]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as executor:
-        host, port, theirs, sealed = json.loads(executor.stdout.readline())
-        caller = Caller(own, Started(host, port, bytes.fromhex(theirs), bytes.fromhex(sealed)))
-        assert caller.send(1, ("ping", ())) == (None, None)
-        executor.stdin.close()
-    assert caller.ended()
+    ours, theirs = SPAWN.Pipe()
+    executor = SPAWN.Process(target=execute, args=(theirs, own.public_key().public_bytes_raw()))
+    executor.start()
+    theirs.close()
+    caller = Caller(own, ours.recv())
+    assert caller.send(1, ("ping", ())) == (None, None)
+    ours.close()
+    executor.join(30)
+    wait_for(caller.is_gone)
 
 
 def test_what_cannot_start_says_why():

@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pyarrow as pa
+import pytest
 
 from millrace.limits.secrets import Secrets
 from millrace.lookups.source import Refused
@@ -48,11 +49,9 @@ async def scanned(source, schema: pa.Schema, secrets: Secrets | None = None) -> 
 
 async def refusal(work: Awaitable[Any]) -> Refused:
     """Return the Refused that a request ends in."""
-    try:
-        returned = await work
-    except Refused as refused:
-        return refused
-    raise AssertionError(f"it was answered: {returned}")
+    with pytest.raises(Refused) as told:
+        await work
+    return told.value
 
 
 async def ended(*names: str) -> None:
@@ -65,8 +64,6 @@ async def ended(*names: str) -> None:
 
 def failing(call: Callable[[], Any], kind: type[Exception]) -> str:
     """Return the text of the error that a call ends in."""
-    try:
+    with pytest.raises(kind) as told:
         call()
-    except kind as error:
-        return str(error)
-    raise AssertionError("no error")
+    return str(told.value)

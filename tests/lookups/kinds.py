@@ -5,16 +5,16 @@ from __future__ import annotations
 import asyncio
 import datetime as dt
 import json
-import sqlite3
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager, closing, contextmanager
+from contextlib import asynccontextmanager, contextmanager
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
 import pyarrow as pa
+import sqlalchemy as sa
 from aiohttp import web
 
 from millrace.limits.secrets import Secrets
@@ -22,8 +22,8 @@ from millrace.lookups.database import database
 from millrace.lookups.function import function
 from millrace.lookups.http import http
 from tests.lookups.asking_sources import ended
-from tests.lookups.test_json_rows import as_json
-from tests.lookups.web import serving
+from tests.lookups.test_rows import as_json
+from tests.lookups.web import Web
 from tests.postgres import SECRET, Postgres
 
 DATABASES = ("sqlite", "postgresql")
@@ -35,26 +35,19 @@ Row = dict[str, Any]
 PAIR = pa.schema([("x", pa.int64()), ("y", pa.string()), ("v", pa.int64())])
 PAIRS: list[Row] = [{"x": n % 100, "y": f"y{n % 7}", "v": n} for n in range(1000)]
 TYPES = {
-    bool: "boolean",
-    int: "bigint",
-    float: "double precision",
-    Decimal: "numeric(20, 4)",
-    str: "text",
-    bytes: "bytea",
-    dt.date: "date",
-    dt.datetime: "timestamptz",
+    bool: sa.Boolean(),
+    int: sa.BigInteger(),
+    float: sa.Double(),
+    Decimal: sa.Numeric(20, 4),
+    str: sa.Text(),
+    bytes: sa.LargeBinary(),
+    dt.date: sa.Date(),
+    dt.datetime: sa.DateTime(),
 }
-"""Of PostgreSQL."""
 
 
 class Kind:
-    """Makes sources of one kind.
-
-    Args:
-        name: One of ``KINDS``.
-        folder: For files.
-        server: For tables of PostgreSQL.
-    """
+    """Makes sources of one of ``KINDS``, with files in a folder, or with tables of PostgreSQL."""
 
     def __init__(self, name: str, folder: Path, server: Postgres | None) -> None:
         self.name, self._folder, self._server = name, folder, server
@@ -64,13 +57,10 @@ class Kind:
     async def source(
         self, rows: list[Row], bound: tuple[str, ...], *, hangs: bool = False, **terms: Any
     ) -> AsyncIterator[Any]:
-        """Give a source of rows by some of their columns; of all rows for none. The first row has no null.
-
-        A source that ``hangs`` has no answer for the key ``SLOW``.
-        """
+        """Give a source of rows by some of their columns, or of all; one that hangs has none for ``SLOW``."""
         match self.name:
             case "http":
-                async with _served(rows, bound, hangs=hangs) as url:
+                with _served(rows, bound, hangs=hangs) as url:
                     body = {name: f"{{{name}}}" for name in bound}
                     asked = {"method": "POST", "body": body} if bound else {}
                     yield http(url, **asked, **terms)
@@ -91,39 +81,30 @@ class Kind:
 
     def table(self, rows: list[Row], *, hangs: bool = False) -> tuple[str, str]:
         """Make a table or a view in the database; return the URL and the name."""
-        return (self._in_sqlite if self.name == "sqlite" else self._in_postgres)(rows, hangs=hangs)
-
-    def _in_sqlite(self, rows: list[Row], *, hangs: bool) -> tuple[str, str]:
-        path = self._folder / f"{uuid4().hex}.db"
-        columns = ", ".join(rows[0])
-        with closing(sqlite3.connect(path)) as base, base:
-            base.execute(f"CREATE TABLE rows ({columns})")
-            places = ", ".join("?" * len(rows[0]))
-            base.executemany(f"INSERT INTO rows VALUES ({places})", [tuple(row.values()) for row in rows])
+        name, view = (f"{kind}_{uuid4().hex}" for kind in ("rows", "hanging"))
+        if self._server is None:
+            url = f"sqlite:///{self._folder / name}.db"
+            engine = sa.create_engine(url)
             endless = "WITH RECURSIVE n(i) AS (SELECT x UNION ALL SELECT i + 1 FROM n) SELECT count(*) FROM n"
-            base.execute(f"CREATE VIEW hanging AS SELECT * FROM rows WHERE x <> {SLOW} OR ({endless}) > 0")
-        return f"sqlite:///{path}", "hanging" if hangs else "rows"
-
-    def _in_postgres(self, rows: list[Row], *, hangs: bool) -> tuple[str, str]:
-        assert self._server is not None
-        name = f"rows_{uuid4().hex}"
-        view = f"hanging_{uuid4().hex}"
-        with self._server.connect() as connection:
-            columns = ", ".join(f"{column} {_sql_type(value)}" for column, value in rows[0].items())
-            connection.execute(f"CREATE TABLE {name} ({columns})")
-            places = ", ".join(["%s"] * len(rows[0]))
-            with connection.cursor() as cursor:
-                cursor.executemany(
-                    f"INSERT INTO {name} VALUES ({places})", [tuple(row.values()) for row in rows]
-                )
+            waits = f"x <> {SLOW} OR ({endless}) > 0"
+        else:
+            url = self._server.url
+            engine = sa.create_engine("postgresql+psycopg://", creator=self._server.connect)
+            waits = f"CASE WHEN x = {SLOW} THEN pg_sleep(60) IS NOT NULL ELSE true END"
+        columns = [sa.Column(column, _sql_type(value)) for column, value in rows[0].items()]
+        with engine.begin() as connection:
+            table = sa.Table(name, sa.MetaData(), *columns)
+            table.create(connection)
+            connection.execute(sa.insert(table), rows)
             if hangs:
-                waits = f"CASE WHEN x = {SLOW} THEN pg_sleep(60) IS NOT NULL ELSE true END"
-                connection.execute(f"CREATE VIEW {view} AS SELECT * FROM {name} WHERE {waits}")
-        return self._server.url, view if hangs else name
+                connection.execute(sa.text(f"CREATE VIEW {view} AS SELECT * FROM {name} WHERE {waits}"))
+        engine.dispose()
+        return url, view if hangs else name
 
 
-def _sql_type(value: object) -> str:
-    return "timestamp" if getattr(value, "tzinfo", value) is None else TYPES[type(value)]
+def _sql_type(value: object) -> Any:
+    is_moment = isinstance(value, dt.datetime) and value.tzinfo is not None
+    return sa.DateTime(timezone=True) if is_moment else TYPES[type(value)]
 
 
 def _as_sent(value: object) -> object:
@@ -132,8 +113,8 @@ def _as_sent(value: object) -> object:
     return written.replace("+00:00", "Z") if isinstance(value, dt.datetime) else written
 
 
-@asynccontextmanager
-async def _served(rows: list[Row], bound: tuple[str, ...], *, hangs: bool) -> AsyncIterator[str]:
+@contextmanager
+def _served(rows: list[Row], bound: tuple[str, ...], *, hangs: bool) -> Iterator[str]:
     """Serve rows to whoever posts their keys."""
 
     async def answer(request: web.Request) -> web.Response:
@@ -146,7 +127,7 @@ async def _served(rows: list[Row], bound: tuple[str, ...], *, hangs: bool) -> As
             found = [row for row in rows if tuple(_as_sent(row[name]) for name in bound) in keys]
         return web.Response(text=as_json(found), content_type="application/json")
 
-    async with serving(answer) as seen:
+    with Web(answer) as seen:
         yield f"{seen.url}/rows"
 
 
@@ -154,26 +135,28 @@ async def _served(rows: list[Row], bound: tuple[str, ...], *, hangs: bool) -> As
 def _called(
     rows: list[Row], bound: tuple[str, ...], *, hangs: bool, later: bool
 ) -> Iterator[Callable[..., Any]]:
-    """A function that returns rows by their keys; a hanging one returns at the end."""
-    end = threading.Event()
+    """A function that returns rows by their keys; a hanging one returns at the end, or is cancelled."""
+    end, under_way = threading.Event(), set()
 
-    def plain(*given: Any) -> Iterator[Row] | list[Row]:
+    def at_once(*given: Any) -> Iterator[Row] | list[Row]:
+        if hangs and not later and given == (SLOW,):
+            end.wait(20)
         if not bound:
             return iter(rows)
         keys = list(zip(*given, strict=True)) if isinstance(given[0], list) else [given]
         return [row for row in rows if tuple(row[name] for name in bound) in keys]
 
-    def blocking(*given: Any) -> Iterator[Row] | list[Row]:
-        if hangs and given == (SLOW,):
-            end.wait(20)
-        return plain(*given)
-
     async def waiting(*given: Any) -> Iterator[Row] | list[Row]:
         if hangs and given == (SLOW,):
-            await asyncio.Event().wait()
-        return plain(*given)
+            under_way.add(asyncio.current_task())
+            try:
+                await asyncio.Event().wait()
+            finally:
+                under_way.discard(asyncio.current_task())
+        return at_once(*given)
 
     try:
-        yield waiting if later else blocking
+        yield waiting if later else at_once
+        assert not under_way
     finally:
         end.set()

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings, strategies as st
+from hypothesis import example, given, settings, strategies as st
 
 from millrace.engine.runs.eddy_run import EddyRun
 from millrace.errors import ExecutionError
@@ -188,20 +188,6 @@ def test_without_its_claims_keys_are_asked_twice(monkeypatch: pytest.MonkeyPatch
         test_tasks_that_share_a_room_ask_each_key_once()
 
 
-def test_a_request_is_repeated_as_often_as_the_terms_say() -> None:
-    """Keys that are refused twice come with the third attempt; no other key is asked again."""
-
-    def refuse(key: tuple[int], before: int) -> Refused | None:
-        return Refused("busy", "later", again=True, wait=0.0) if key[0] % 5 == 0 and before < 2 else None
-
-    source = TableSource(S, Terms(retries=2), refuse=refuse)
-    found, _, progress = look_up(source)
-    assert multiset(found) == joined().expected()
-    assert source.asked == {(n,): 3 if n % 5 == 0 else 1 for n in range(25)}
-    assert (progress.keys, progress.done, progress.failed) == (25, 25, 0)
-    assert (progress.requests, progress.retried) == (35, 10)
-
-
 BAD = (13,)
 
 
@@ -364,6 +350,7 @@ def test_a_coordinator_that_goes_while_a_failure_is_told_is_an_error(monkeypatch
             index.poll()
 
 
+BUSY = Refused("HTTP 503", "no", again=True, wait=0.0)
 FAULTS = [
     Refused("HTTP 400", "bad key"),
     Refused("unfit answer", "a text in a column of numbers"),
@@ -374,55 +361,56 @@ FAULTS = [
 ]
 
 
-@pytest.mark.parametrize("fault", FAULTS, ids=lambda each: getattr(each, "kind", "exception"))
-@pytest.mark.parametrize("on_error", ["skip", "null"])
-def test_a_key_at_fault_fails_alone(on_error: OnError, fault: Exception) -> None:
-    """Its batch is asked by halves: the other keys have their rows, and it has none, or one of nulls."""
-    source, case = _of_100(_refusing(fault), retries=2, max_in_flight=2)
-    found, (failed,), _ = look_up(source, case, on_error)
-    lost = {(13, 13, None): 1} if on_error == "null" else {}
-    assert multiset(found) == {row: n for row, n in case.expected().items() if row[0] != 13} | lost
-    kind = getattr(fault, "kind", type(fault).__name__)
-    assert (failed.name, failed.key, failed.kind) == ("s", '{"x": 13}', kind)
-    # Five batches; the one is repeated twice, then by halves of 10, 5, 2 or 3, and so on to the key alone.
-    assert len(source.requests) <= 5 + 2 + 2 * 5 + 2
-    assert failed.attempts == source.asked[BAD]
+@settings(max_examples=8, deadline=None, derandomize=True)
+@example({13: FAULTS[0]}, set(), 20, "skip")
+@example(dict.fromkeys(range(99), FAULTS[0]), set(), 20, "skip")
+@given(
+    st.dictionaries(st.integers(0, 99), st.sampled_from(FAULTS)),
+    st.sets(st.integers(0, 99)),
+    st.sampled_from([1, 5, 20]),
+    st.sampled_from(["skip", "null"]),
+)
+def test_keys_at_fault_fail_alone(faults, busy, batch: int, on_error: OnError) -> None:
+    """Their batches are asked by halves, and what may pass is repeated: the other keys have their rows."""
+    refuse = lambda key, before: faults.get(key[0]) or (BUSY if key[0] in busy and before < 2 else None)  # noqa: E731
+    source, case = _of_100(refuse, batch, retries=2, max_in_flight=2, circuit_breaker=None)
+    found, failed, progress = look_up(source, case, on_error)
+    nulls = {(key, key, None): 1 for key in faults} if on_error == "null" else {}
+    assert multiset(found) == {row: n for row, n in case.expected().items() if row[0] not in faults} | nulls
+    kinds = {key: getattr(fault, "kind", type(fault).__name__) for key, fault in faults.items()}
+    told = {each.key: (each.name, each.kind, each.attempts) for each in failed}
+    assert told == {f'{{"x": {key}}}': ("s", kind, source.asked[key,]) for key, kind in kinds.items()}
+    figures = progress.keys, progress.done, progress.failed, progress.requests
+    assert figures == (100, 100 - len(faults), len(faults), len(source.requests))
+    if batch == 1:
+        assert progress.retried == len(source.requests) - 100 and set(source.asked.values()) <= {1, 3}
+    elif len(faults) == 1 and not busy:
+        # The batch is repeated twice, then by halves of 10, 5, 2 or 3, and so on to the key alone.
+        assert len(source.requests) <= 100 / batch + 2 + 2 * 5 + 2
 
 
-@pytest.mark.parametrize("bad", [{0, 1, 2, 3}, set(range(40, 80)), set(range(0, 100, 3)), set(range(99))])
-def test_any_number_of_keys_at_fault_cost_no_other(bad: set[int]) -> None:
-    """In a row, spread out, or all but one."""
-    source, case = _of_100(lambda key, _: Refused("HTTP 422", "bad") if key[0] in bad else None)
-    found = look_up(source, case, "skip").rows
-    assert sorted(found.column(0).to_pylist()) == sorted(set(range(100)) - bad)
+GONE, WRONG = Refused("HTTP 404", "no such page"), Refused("HTTP 401", "no")
 
 
-@pytest.mark.parametrize("kind", ["HTTP 401", "HTTP 429", "HTTP 503"])
-def test_a_failure_that_is_of_no_key_is_not_asked_by_halves(kind: str) -> None:
+@pytest.mark.parametrize(
+    ("refuse", "how", "requests", "lost"),
+    [
+        (lambda key, _: WRONG, {}, 5, 100),
+        (lambda key, _: BUSY, {}, 10, 100),
+        (lambda key, _: Refused("HTTP 429", "no", again=True), {}, 10, 100),
+        # A password that has become wrong meanwhile is wrong the next time too.
+        (lambda key, before: WRONG if before else GONE if key == BAD else None, {"retries": 2}, 5 + 2, 20),
+        # When so many keys in a row have failed alone, it is not the keys: later batches are not split.
+        (lambda key, _: GONE, {"batch": 10, "max_in_flight": 1}, 19 + 9, 100),
+    ],
+)
+def test_what_is_no_keys_fault_is_not_asked_by_halves(monkeypatch, refuse, how, requests, lost) -> None:
     """A wrong password is as wrong for each key; what it says is of the whole request."""
-    refused = Refused(kind, "no", again=kind != "HTTP 401")
-    source, case = _of_100(lambda *_: refused, retries=1, circuit_breaker=None)
-    _, failed, _ = look_up(source, case, "skip")
-    assert len(source.requests) == 5 * (1 + refused.again)
-    assert len(failed) == 100 and "together with 19 other keys" in failed[0].message
-
-
-def test_halves_are_repeated_only_where_that_may_help() -> None:
-    """A password that has become wrong meanwhile is wrong the next time too."""
-    wrong, bad = Refused("HTTP 401", "no", again=False), Refused("HTTP 400", "bad key")
-    refuse = lambda key, before: wrong if before else bad if key == BAD else None  # noqa: E731
-    source, case = _of_100(refuse, retries=2, circuit_breaker=None)
-    look_up(source, case, "skip")
-    assert len(source.requests) == 5 + 2
-
-
-def test_a_source_that_refuses_everything_is_not_asked_for_each_key(monkeypatch) -> None:
-    """When so many keys in a row have failed alone, it is not the keys: later batches are not split."""
     monkeypatch.setattr("millrace.lookups.asking._IN_VAIN", 10)
-    source, case = _of_100(lambda *_: Refused("HTTP 404", "no such page"), batch=10, max_in_flight=1)
+    source, case = _of_100(refuse, **{"retries": 1, "circuit_breaker": None, **how})
     found, failed, _ = look_up(source, case, "skip")
-    assert (found.num_rows, len(failed)) == (0, 100)
-    assert len(source.requests) == 19 + 9
+    assert (len(source.requests), len(failed), found.num_rows) == (requests, lost, 100 - lost)
+    assert "together with 9" in failed[-1].message or "together with 19" in failed[-1].message
 
 
 def test_rows_that_cannot_be_shared_are_told_to_whoever_waits(monkeypatch) -> None:

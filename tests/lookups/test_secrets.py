@@ -1,4 +1,4 @@
-"""Values of secrets are in requests and nowhere else; terms and failures are what they say."""
+"""Values of secrets are in requests and nowhere else; failures are what they say."""
 
 from __future__ import annotations
 
@@ -10,10 +10,9 @@ from urllib.parse import quote, quote_plus
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from millrace.errors import InputError, OptionError
+from millrace.errors import InputError
 from millrace.limits.secrets import Secrets, names_in
 from millrace.lookups.source import Refused, shortened
-from millrace.lookups.terms import Terms
 
 LAWS = settings(max_examples=30, deadline=None, derandomize=True)
 VALUES = st.text(st.characters(exclude_categories=["Cs"]), min_size=4, max_size=12)
@@ -84,21 +83,6 @@ def test_they_come_from_the_environment(monkeypatch):
     for name in ("MILLRACE_EMPTY", "MILLRACE_NOT_THERE"):
         with pytest.raises(InputError, match=f"prices needs the secret .*environment variable {name}"):
             Secrets.of_environment(["MILLRACE_A", name], "prices")
-
-
-@pytest.mark.parametrize(
-    ("setting", "value"),
-    [
-        *[(name, value) for name in ("max_in_flight", "batch") for value in (0, -1, 1.5, True, None, "8")],
-        *[("retries", value) for value in (-1, 1001, 1.0, True)],
-        *[("timeout", value) for value in (0, -1.0, float("inf"), float("nan"), None, True, "5")],
-        *[("per_second", value) for value in (0, -1.0, float("inf"), True)],
-    ],
-)
-def test_terms_are_within_their_range(setting, value):
-    """A limit that lets nothing or everything pass is a mistake, and named."""
-    with pytest.raises(OptionError, match=f"{setting} of a lookup is"):
-        Terms(**{setting: value})
 
 
 def test_a_refusal_travels():

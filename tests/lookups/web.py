@@ -1,60 +1,38 @@
-"""A service over HTTP in the test's own event loop, which answers as told and counts what it is asked."""
+"""A service over HTTP that answers any path as told, and counts what it is asked."""
 
 from __future__ import annotations
 
 import asyncio
 import json
 from collections.abc import Awaitable, Callable
-from contextlib import asynccontextmanager
 
 from aiohttp import web
+
+from tests.limits.service import Served
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
-class Web:
-    """What tests see of the service.
+class Web(Served):
+    """Answers with one handler; what was asked are raw paths with queries, and JSON values in bodies."""
 
-    Attributes:
-        url: Of the root.
-        asked: Raw paths with queries, as they came.
-        bodies: Bodies of requests, as JSON values.
-        headers: Of each request.
-        connections: Connections that were opened.
-    """
-
-    def __init__(self) -> None:
-        self.url = ""
+    def __init__(self, handler: Handler) -> None:
+        self._handler = handler
         self.asked: list[str] = []
         self.bodies: list[object] = []
         self.headers: list[dict[str, str]] = []
         self.connections: set[object] = set()
 
+    def routes(self) -> list[web.AbstractRouteDef]:
+        return [web.route("*", "/{path:.*}", self._answer)]
 
-@asynccontextmanager
-async def serving(handler: Handler):
-    """Serve any path with one handler, for as long as the block lasts."""
-    seen = Web()
-
-    async def handle(request: web.Request) -> web.StreamResponse:
-        seen.asked.append(request.raw_path)
-        seen.headers.append(dict(request.headers))
-        seen.connections.add(request.transport.get_extra_info("peername"))
+    async def _answer(self, request: web.Request) -> web.StreamResponse:
+        self.asked.append(request.raw_path)
+        self.headers.append(dict(request.headers))
+        self.connections.add(request.transport.get_extra_info("peername"))
         body = await request.read()
-        seen.bodies.append(json.loads(body) if body else None)
-        return await handler(request)
-
-    app = web.Application()
-    app.router.add_route("*", "/{path:.*}", handle)
-    runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1, handler_cancellation=True)
-    await runner.setup()
-    site = web.TCPSite(runner, "127.0.0.1", 0)
-    await site.start()
-    seen.url = f"http://127.0.0.1:{runner.addresses[0][1]}"
-    try:
-        yield seen
-    finally:
-        await runner.cleanup()
+        self.bodies.append(json.loads(body) if body else None)
+        return await self._handler(request)
 
 
 def answering(value: object, status: int = 200, headers: dict[str, str] | None = None) -> Handler:

@@ -1,65 +1,408 @@
-"""Calling plain functions: a row, a pandas batch or an Arrow batch at a time."""
+"""Calling predicates: right truths whatever functions do, limits over all callers, and nothing that hangs."""
 
 from __future__ import annotations
 
+import asyncio
+import functools
+import os
+import signal
+import time
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+
+import aiohttp
+import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings, strategies as st
+from hypothesis import example, given, settings, strategies as st
 
-from millrace.predicates import KEPT, RAISED, REJECTED, PlainValues, PredicateSpec
+from millrace.errors import ExecutionError, PredicateError
+from millrace.limits.coordinator import Coordinator
+from millrace.limits.registration import Address
+from millrace.limits.tls import server_context
+from millrace.predicates import KEPT, RAISED, REJECTED, PlainValues, PredicateSpec, asynchronous
 from millrace.predicates.callers import caller_of
+from tests.limits.service import Service
 
 LAWS = settings(max_examples=30, deadline=None, derandomize=True)
+PATIENCE = 30  # seconds until a test that hangs fails
+TRUTH = {True: KEPT, False: REJECTED, None: REJECTED, "raises": RAISED, "stops": RAISED}
+ERRORS = {"raises": ValueError, "stops": StopIteration}
+
+
+@pytest.fixture(autouse=True)
+def _short_waits(monkeypatch):
+    monkeypatch.setattr("millrace.predicates.spec.FIRST_WAIT", 0.001)
+    monkeypatch.setattr("millrace.predicates.spec.LONGEST_WAIT", 0.004)
+
+
+@pytest.fixture(scope="module")
+def coordinator():
+    """One for all tests; each has namespaces of its own."""
+    served = Coordinator()
+    yield served
+    served.close()
+
+
+@pytest.fixture(params=["alone", "shared"])
+def address(request, coordinator):
+    """Limits within the caller, and through a coordinator."""
+    return coordinator.address if request.param == "shared" else None
+
+
+def caller(function, address=None, namespace="n", kind="async", **options):
+    return caller_of(PredicateSpec("p", function, kind, **options), PlainValues(), address, namespace)
+
+
+def call(function, values, address=None, namespace="n", **options):
+    """Call once, with a caller of its own."""
+    with closing(caller(function, address, namespace, **options)) as each:
+        return each.call([pa.array(values)])
+
+
+def ask(url):
+    """A predicate that asks the service."""
+
+    async def asking(x):
+        async with aiohttp.ClientSession() as session, session.get(url, params={"x": x}) as response:
+            response.raise_for_status()
+            return await response.json()
+
+    return asking
+
+
+def several(function, pieces, address, namespace, **options):
+    """Call for every piece at the same time, as the tasks of a job do."""
+    with ThreadPoolExecutor(len(pieces)) as pool:
+        running = [pool.submit(call, function, piece, address, namespace, **options) for piece in pieces]
+        return [each.result(PATIENCE) for each in running]
+
+
+def plain(outcomes):
+    """Functions of a row, at once and later, and of a batch, and the arguments that they were called for."""
+    asked = []
+
+    def one(x):
+        asked.append(x)
+        if outcomes[x] in ERRORS:
+            raise ERRORS[outcomes[x]](f"no {x}")
+        return outcomes[x]
+
+    async def row(x):
+        await asyncio.sleep(0)
+        return one(x)
+
+    async def batch(xs):
+        await asyncio.sleep(0)
+        return [one(x) for x in xs]
+
+    return one, row, batch, asked
+
+
+@LAWS
+@example(False, ["stops", True, "raises", None, False], [1, 0, 2, 0, 3, 4], 0, False, None, None)
+@given(
+    st.booleans(),
+    st.lists(st.sampled_from(list(TRUTH)), min_size=5, max_size=5),
+    st.lists(st.integers(0, 4), max_size=30),
+    st.integers(0, 2),
+    st.booleans(),
+    st.none() | st.integers(1, 3),
+    st.none() | st.integers(1, 6),
+)
+def test_every_row_gets_its_truth(later, outcomes, values, retries, dedupe, cap, size):
+    """Rows have what the function says, failures are told by row, and calls are counted exactly.
+
+    A batch that raises leaves its rows in doubt: they have no failure, unless it is one row.
+    """
+    one, row, batch, asked = plain(outcomes)
+    function, options = one, {"kind": "row", "retries": retries}
+    if later:
+        function = batch if size else row
+        options |= {"kind": "async", "dedupe": dedupe, "max_in_flight": cap, "batch": size}
+    dedupe, size = later and dedupe, (later and size) or 1
+    result = call(function, pa.array(values, pa.int64()), **options)
+    questions = list(dict.fromkeys(values)) if dedupe else values
+    batches = [questions[low : low + size] for low in range(0, len(questions), size)]
+    raises = [not ERRORS.keys().isdisjoint(outcomes[x] for x in some) for some in batches]
+    batch_of = [(questions.index(x) if dedupe else i) // size for i, x in enumerate(values)]
+    expected = [RAISED if raises[n] else TRUTH[outcomes[x]] for n, x in zip(batch_of, values, strict=True)]
+    assert (result.truth.tolist(), result.truth.dtype) == (expected, np.int8)
+    assert set(result.failures) == {i for i, n in enumerate(batch_of) if raises[n] and len(batches[n]) == 1}
+    for i, failure in result.failures.items():
+        if outcomes[values[i]] == "stops":  # which Python has other uses for, so that it says nothing
+            assert failure.kind == ("RuntimeError" if later else "StopIteration")
+        else:
+            assert (failure.kind, failure.message) == ("ValueError", f"no {values[i]}")
+            assert "in one" in failure.traceback
+    attempts = [
+        x for some, often in zip(batches, raises, strict=True) for x in some * (retries + 1 if often else 1)
+    ]
+    assert result.calls == len(attempts)
+    assert options.get("batch") or Counter(asked) == Counter(attempts)
+    assert later or asked == attempts
+
+
+def test_what_a_batch_left_in_doubt_is_asked_again(address):
+    """With dedupe a failed batch is no answer: asked singly, each row gets its own."""
+    _, _, batch, asked = plain([True, "raises", False])
+    each = caller(batch, address, "doubt", batch=3, dedupe=True)
+    assert each.call([pa.array([0, 1, 2])]).truth.tolist() == [RAISED] * 3
+    singly = [each.call([pa.array([x])]) for x in range(3)]
+    each.close()
+    assert [int(outcome.truth[0]) for outcome in singly] == [KEPT, RAISED, REJECTED]
+    assert (singly[1].failures[0].message, sorted(asked)) == ("no 1", [0, 0, 1, 1, 2])
+
+
+@pytest.mark.parametrize("cap", [1, 3])
+def test_callers_share_a_cap_and_what_they_have_asked(coordinator, cap):
+    """Four at once use all of the cap, and never more of it; each argument is answered, or fails, for all."""
+    with Service(lambda x, _: "500" if x == 3 else "yes" if x % 2 else "no") as service:
+        pieces = [list(range(low, 60)) + list(range(low)) for low in range(0, 60, 15)]
+        options = {"max_in_flight": cap, "timeout": PATIENCE, "dedupe": True, "retries": 2}
+        outcomes = several(ask(service.url), pieces, coordinator.address, f"cap {cap}", **options)
+    assert service.most == cap
+    assert service.asked == Counter([*range(60), 3, 3])
+    for piece, outcome in zip(pieces, outcomes, strict=True):
+        assert outcome.truth.tolist() == [RAISED if x == 3 else x % 2 for x in piece]
+        (failure,) = outcome.failures.values()
+        assert failure.kind == "ClientResponseError" and "500" in failure.message
+
+
+def test_the_service_sees_calls_at_the_rate(address):
+    """Calls of one caller, or of four together, take their time, repeated ones included."""
+    tasks = 4 if address else 1
+    with Service(lambda x, nth: "500" if nth == 1 and x % 3 == 0 else "yes") as service:
+        pieces = [list(range(first, 24, tasks)) for first in range(tasks)]
+        began = time.monotonic()
+        outcomes = several(ask(service.url), pieces, address, "rate", per_second=100, retries=1)
+    assert sum(outcome.calls for outcome in outcomes) == len(service.starts) == 24 + 8
+    assert all(outcome.truth.all() for outcome in outcomes)
+    # From the first permit at the earliest: how long its request was under way is the machine's affair.
+    assert max(service.starts) - began >= 31 / 100 * 0.95
+
+
+def test_an_answer_that_does_not_come_is_asked_for_again(address):
+    """After the last attempt the row has its failure, with the reason; the others have their truths."""
+    options = {"retries": 1, "timeout": 0.5, "max_in_flight": 1}
+    with Service(lambda x, nth: "hang" if x == 4 or (x, nth) == (5, 1) else "yes") as service:
+        outcome = call(ask(service.url), list(range(10)), address, "hangs", **options)
+    assert outcome.truth.tolist() == [RAISED if x == 4 else KEPT for x in range(10)]
+    assert outcome.calls == sum(service.asked.values()) == 12
+    ((row, failure),) = outcome.failures.items()
+    assert (row, failure.kind, failure.message) == (4, "TimeoutError", "no answer within 0.5 s")
+    assert "in asking" in failure.traceback
+
+
+def test_a_failed_call_gives_its_turn_back_while_it_waits():
+    """With one turn for all, the others go before the next attempt of the one that failed."""
+    order = []
+
+    async def first_fails(x):
+        order.append(x)
+        if order == [0]:
+            raise ValueError
+        return True
+
+    assert call(first_fails, list(range(5)), max_in_flight=1, retries=1).truth.all()
+    assert order == [0, 1, 2, 3, 4, 0]
+
+
+@pytest.mark.parametrize(("options", "most"), [({}, asynchronous.WIDTH), ({"max_in_flight": 200}, 200)])
+def test_concurrency_is_bounded_without_a_cap(options, most):
+    """A task has a bounded number of calls under way, or as many as the cap allows."""
+    now = [0, 0]
+
+    async def count(_):
+        now[0] += 1
+        now[1] = max(now)
+        await asyncio.sleep(0.001)
+        now[0] -= 1
+        return True
+
+    assert call(count, list(range(300)), **options).truth.all()
+    assert now == [0, most]
+
+
+@pytest.mark.parametrize(
+    ("value", "batch", "message"),
+    [
+        (1, None, r"predicate 'p' returned 1 of type int: expected True, False or None"),
+        ("yes", None, r"'p' returned 'yes' of type str"),
+        ("y" * 500, None, r"'p' returned 'y{79}… of type str"),
+        (np.array([True]), None, r"of type ndarray"),
+        ([True, False], 3, r"'p' returned 2 truth values for 3 rows"),
+        ([True, 0, None], 3, r"'p' returned 0 of type int"),
+        (True, 3, r"returned a bool for a batch of 3 rows"),
+        ("yes", 3, r"returned a str for a batch of 3 rows"),
+    ],
+)
+def test_what_is_no_truth_value_is_an_error(address, value, batch, message):
+    """It is not repeated, and names the predicate, the value and its type; a batch needs one for each row."""
+    calls = []
+
+    async def bad(x):
+        calls.append(x)
+        return value
+
+    with pytest.raises(PredicateError, match=message):
+        call(bad, [1, 2, 3][: batch or 1], address, f"bad {message}", retries=3, max_in_flight=1, batch=batch)
+    assert len(calls) == 1
+
+
+@pytest.mark.parametrize("kind", [list, tuple, np.array])
+def test_numpy_truths_and_any_sequence_will_do(kind):
+    """Booleans of numpy count as Python's, and None as false."""
+
+    async def batch(xs, ys):
+        assert isinstance(xs, list) and ys == [str(x) for x in xs]
+        return kind([np.bool_(x > 1) for x in xs])
+
+    async def row(x):
+        return np.bool_(x > 1) if x else None
+
+    each = caller(batch, batch=2)
+    assert each.call([pa.array([1, 2, 3]), pa.array(["1", "2", "3"])]).truth.tolist() == [0, 1, 1]
+    each.close()
+    assert call(row, [0, 1, 2]).truth.tolist() == [0, 0, 1]
+
+
+def test_a_function_that_cannot_be_awaited_is_an_error():
+    """A plain function that passes for a coroutine function is found out at its first call."""
+
+    async def declared(x):
+        return True
+
+    @functools.wraps(declared)
+    def plain_function(x):
+        return True
+
+    with pytest.raises(PredicateError, match=r"'p' has kind 'async' but returned a bool"):
+        call(plain_function, [1], retries=3)
+
+
+def test_another_caller_takes_over_what_a_broken_one_leaves(coordinator):
+    """A caller that fails gives up its questions at once, not only when it is closed."""
+
+    async def bad(_):
+        return "bad"
+
+    async def good(_):
+        return True
+
+    broken, fine = (caller(each, coordinator.address, "left", dedupe=True) for each in (bad, good))
+    with pytest.raises(PredicateError):
+        broken.call([pa.array([1, 2, 3])])
+    with ThreadPoolExecutor(1) as pool:
+        outcome = pool.submit(fine.call, [pa.array([1, 2, 3])]).result(PATIENCE)
+        pool.submit(fine.close).result(PATIENCE)
+    assert outcome.truth.tolist() == [KEPT] * 3
+    broken.close()
+
+
+def test_a_cancelled_function_ends_the_call(address):
+    """It is neither a failure of the row nor repeated, and the caller can be used again."""
+    calls = []
+
+    async def cancelled(x):
+        calls.append(x)
+        if len(calls) == 1:
+            raise asyncio.CancelledError
+        return True
+
+    each = caller(cancelled, address, "cancelled", retries=3, max_in_flight=1)
+    with pytest.raises(asyncio.CancelledError):
+        each.call([pa.array([1])])
+    assert each.call([pa.array([1])]).truth.tolist() == [KEPT]
+    assert calls == [1, 1]
+    each.close()
+
+
+def test_an_interrupt_ends_the_call(address):
+    """Ctrl-C while calls are under way comes through, and closing is clean."""
+
+    async def interrupted(x):
+        if x == 3:
+            os.kill(os.getpid(), signal.SIGINT)
+        await asyncio.Event().wait()
+
+    each = caller(interrupted, address, "interrupted", retries=3, max_in_flight=10, dedupe=True)
+    # Spark sessions, once made, handle it in a way of their own.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            each.call([pa.array(range(5))])
+    finally:
+        signal.signal(signal.SIGINT, before)
+    each.close()
+
+
+def test_one_event_loop_serves_all_calls():
+    """What the function keeps open between calls works on, and what it left running is ended by close."""
+    loops, endings = set(), []
+
+    async def linger():
+        try:
+            await asyncio.Event().wait()
+        finally:
+            endings.append("ended")
+
+    async def keeping(x):
+        loops.add(asyncio.get_running_loop())
+        if x == 0:
+            keeping.task = asyncio.create_task(linger())
+        return True
+
+    each = caller(keeping)
+    for x in range(3):
+        each.call([pa.array([x])])
+    assert len(loops) == 1 and not endings
+    each.close()
+    each.close()
+    assert endings == ["ended"] and loops.pop().is_closed()
+
+
+def test_a_coordinator_out_of_reach_fails_the_call():
+    """It says where, why and which option; predicates without limits have nothing to agree on."""
+
+    async def yes(_):
+        return True
+
+    nowhere = Address("127.0.0.1", 1, "", server_context()[1])
+    with pytest.raises(ExecutionError, match=r"127\.0\.0\.1:1\b.*Refused.*`limits_host`"):
+        call(yes, [1], nowhere, max_in_flight=1, retries=2)
+    assert call(yes, [1], nowhere).truth.tolist() == [KEPT]
+
+
+def test_waits_between_attempts_grow(monkeypatch):
+    """The bounds of the random waits double from attempt to attempt, up to the longest."""
+    bounds = []
+
+    def most(low, high):
+        bounds.append(high)
+        return 0.0
+
+    monkeypatch.setattr("tenacity.wait.random.uniform", most)
+
+    async def fails(_):
+        raise ValueError
+
+    call(fails, [1], retries=4)
+    assert bounds[:4] == pytest.approx([0.001, 0.002, 0.004, 0.004])
 
 
 class Boom(Exception):
-    """What functions raise here."""
-
-
-def caller(function, kind="row", **how):
-    return caller_of(PredicateSpec("p", function, kind, **how), PlainValues(), None, "")
+    """What plain functions raise here."""
 
 
 def numbers(*values):
     return [pa.array(values, pa.int64())]
 
 
-@pytest.fixture(autouse=True)
-def no_waiting(monkeypatch):
-    """Repeat at once."""
-    monkeypatch.setattr("millrace.predicates.spec.FIRST_WAIT", 0.0)
-
-
-@LAWS
-@given(st.lists(st.sampled_from([True, False, None, "raise", "stop"]), max_size=30))
-def test_a_row_that_raises_disturbs_no_other(answers):
-    """Every row is called once, in order, whatever the ones before it did, StopIteration included."""
-    asked = []
-
-    def one(i):
-        asked.append(i)
-        if answers[i] == "raise":
-            raise Boom(f"row {i}")
-        if answers[i] == "stop":
-            raise StopIteration
-        return answers[i]
-
-    outcome = caller(one).call(numbers(*range(len(answers))))
-    codes = {True: KEPT, False: REJECTED, None: REJECTED, "raise": RAISED, "stop": RAISED}
-    assert outcome.truth.tolist() == [codes[a] for a in answers]
-    assert asked == list(range(len(answers)))
-    assert outcome.calls == len(answers)
-    kinds = {"raise": "Boom", "stop": "StopIteration"}
-    told = {i: failure.kind for i, failure in outcome.failures.items()}
-    assert told == {i: kinds[a] for i, a in enumerate(answers) if a in kinds}
-
-
 def test_a_call_is_repeated_as_often_as_retries_allow():
-    """What raises twice passes with two retries and fails with one; every attempt counts as a call.
-
-    The traceback begins in the user's function.
-    """
+    """What raises twice passes with two retries and fails with one; its traceback begins in the function."""
     attempts = []
 
     def flaky(x):
@@ -68,11 +411,11 @@ def test_a_call_is_repeated_as_often_as_retries_allow():
             raise Boom(str(x))
         return True
 
-    outcome = caller(flaky, retries=2).call(numbers(1, 2))
+    outcome = caller(flaky, kind="row", retries=2).call(numbers(1, 2))
     assert outcome.truth.tolist() == [KEPT, KEPT]
     assert outcome.calls == len(attempts) == 6
     attempts.clear()
-    outcome = caller(flaky, retries=1).call(numbers(1))
+    outcome = caller(flaky, kind="row", retries=1).call(numbers(1))
     assert outcome.truth.tolist() == [RAISED]
     failure = outcome.failures[0]
     assert (failure.message, outcome.calls) == ("1", 2)
@@ -90,7 +433,7 @@ def test_batches_are_cut_to_size(kind):
             raise Boom("second batch")
         return values > 4 if kind == "pandas" else pa.array([v > 4 for v in values.to_pylist()])
 
-    outcome = caller(many, kind, batch=3).call(numbers(*range(8)))
+    outcome = caller(many, kind=kind, batch=3).call(numbers(*range(8)))
     assert sizes == [3, 3, 2]
     assert outcome.truth.tolist() == [REJECTED] * 3 + [RAISED] * 3 + [KEPT] * 2
     assert not outcome.failures  # which of the three is to blame is not known
@@ -99,10 +442,7 @@ def test_batches_are_cut_to_size(kind):
 
 @pytest.mark.parametrize("looking_ahead", [False, True])
 def test_a_function_over_an_iterator_runs_on_from_batch_to_batch(looking_ahead):
-    """What it loads before its loop is loaded once.
-
-    One that looks ahead is started again instead, and so is one that has raised.
-    """
+    """What it loads before its loop is loaded once; one that looks ahead, or has raised, is started again."""
     loaded = []
 
     def over(batches):
@@ -114,7 +454,7 @@ def test_a_function_over_an_iterator_runs_on_from_batch_to_batch(looking_ahead):
                 raise Boom("too much")
             yield batch % 2 == 0
 
-    made = caller(over, "pandas_iter")
+    made = caller(over, kind="pandas_iter")
     for low in (0, 10, 500, 20, 30):
         outcome = made.call(numbers(low, low + 1, low + 2))
         assert outcome.truth.tolist() == ([RAISED] * 3 if low == 500 else [KEPT, REJECTED, KEPT])
@@ -130,5 +470,5 @@ def test_missing_values_of_pandas_count_as_rejected():
         pd.Series([True, float("nan"), False], dtype=object),
         pd.Series([True, pd.NA, False], dtype="boolean"),
     ):
-        outcome = caller(lambda _, given_=given_: given_, "pandas").call(numbers(1, 2, 3))
+        outcome = caller(lambda _, given_=given_: given_, kind="pandas").call(numbers(1, 2, 3))
         assert outcome.truth.tolist() == [KEPT, REJECTED, REJECTED]

@@ -10,7 +10,6 @@ import pytest
 
 import millrace
 from millrace.errors import InputError, OptionError, PredicateError, QueryError
-from millrace.predicates import binomial
 from millrace.predicates.estimate import Judged, estimated
 
 
@@ -46,13 +45,6 @@ def test_an_interval_without_doubt_is_caught(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(estimate, "least_share", lambda found, tries, _: found / tries)
     monkeypatch.setattr(estimate, "most_share", lambda found, tries, _: found / tries)
     assert sum(map(within, range(100))) < 20
-
-
-def test_shares_are_bounded_from_both_sides() -> None:
-    """The rule of three: of 300 rows none, so at most about one in a hundred."""
-    assert binomial.least_share(0, 300, 0.05) == 0.0
-    assert binomial.most_share(0, 300, 0.05) == pytest.approx(3 / 300, rel=0.01)
-    assert binomial.most_share(300, 300, 0.05) == pytest.approx(1.0)
 
 
 def test_limits_prices_and_equal_arguments_count() -> None:
@@ -140,10 +132,6 @@ def test_an_estimate_of_a_query_is_that_of_its_rows_before(spark: Any) -> None:
     ):
         with pytest.raises(QueryError, match=r"(?s)third\(id\) does not.*millrace\.estimate\(df"):
             millrace.query(refused, spark=spark, tables=tables, predicates=predicates).estimate()
-    with pytest.raises(QueryError, match="calls no predicate"):
-        millrace.query(
-            "SELECT id FROM l WHERE id > 1", spark=spark, tables=tables, predicates=predicates
-        ).estimate()
     with pytest.raises(QueryError, match="calls no predicate"):
         millrace.query("SELECT id FROM l WHERE id > 1", spark=spark, tables=tables).estimate()
 

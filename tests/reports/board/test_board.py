@@ -1,19 +1,46 @@
-"""What is told of queries is kept in bounded memory and shown as it is, also when tasks are many or fail."""
+"""What tasks tell of queries is kept in bounded memory, and shown as it is to who has the address alone."""
 
 from __future__ import annotations
 
+import re
 import zlib
 from dataclasses import replace
+from functools import partialmethod
 
+import httpx
+import pyarrow as pa
 import pytest
 from hypothesis import given, strategies as st
 
+import millrace
+from millrace.api.live import Live
 from millrace.engine.figures import CellFigures, Change, ModuleFigures, OrderTrace
+from millrace.errors import InputError, SetupError
 from millrace.limits.clock import VirtualClock
+from millrace.limits.progress import LookupProgress
+from millrace.reports.board import telling
 from millrace.reports.board.board import MOST_QUERIES, Board
+from millrace.reports.board.page_server import PageServer
 from millrace.reports.board.query import MOST_TASKS, Series, added
+from millrace.reports.board.server import LiveServer
+from millrace.reports.board.telling import Telling
+from millrace.reports.micro_batch import MicroBatch, StreamFigures
 from millrace.reports.pages.live import query_part
 from millrace.reports.run_report import RunReport
+from millrace.spark.exchange import Cut
+from millrace.spark.hypercube import Axis, Cube
+from millrace.spark.reports import Sink
+from millrace.spark.tasks import CutTask
+from tests.session import wait_for
+
+TITLE = "SELECT '<script>alert(1)</script>'"
+
+
+def batch(number: int, order: str = "o → p") -> MicroBatch:
+    """A micro-batch in which 10 rows came and 4 results were found."""
+    stream = StreamFigures("o", 10, 1, 0, 10 * number, 800, 80, 70, 1, None)
+    figures = (0.5, 10, 1, 4, 0, 10, 800, 0, 0, 0.1)
+    return MicroBatch("id", "run", "joined", number, "", *figures, None, (stream,), ((order, 10),))
 
 
 def figures(rows: int, order: str = "a → b") -> CellFigures:
@@ -48,7 +75,8 @@ def clock() -> VirtualClock:
 def board(clock) -> Board:
     """A board that knows one query, which nobody has run."""
     made = Board(clock)
-    made.known("one", {"run": "a"}, lambda: None)
+    lookup = LookupProgress("price", 10, 4, 0, 0, 2, 5, 0, 1.0)
+    made.known(TITLE, {"run": "a"}, lambda: RunReport(lookups=(lookup,)))
     return made
 
 
@@ -121,6 +149,7 @@ def test_memory_is_bounded(board):
 
 def test_what_is_no_figures_harms_nobody(board):
     """Rows are counted; of the rest nothing is shown."""
+    board.known(TITLE, {"run": "a"}, lambda: None)  # nobody tells of lookups
     board.begun("count", ["run"])
     bomb = zlib.compress(b"0" * (1 << 26))
     for number, content in enumerate((b"", b"nonsense", zlib.compress(b"[1]"), zlib.compress(b"{}"), bomb)):
@@ -160,3 +189,234 @@ def test_sums_of_figures_are_those_of_a_report():
     assert both.modules() == whole.modules()
     assert both.orders() == whole.orders()
     assert replace(both.totals, cells=3, slowest_seconds=1.0) == whole.totals
+
+
+@pytest.fixture
+def page(board):
+    with Live(board=board) as made:
+        yield made
+
+
+def refused(url: str, **headers: str) -> int:
+    answer = httpx.get(url, headers=headers)
+    assert TITLE not in answer.text
+    return answer.status_code
+
+
+def test_only_who_has_the_address_may_look(page, board):
+    """Neither without the token, nor by another name of this machine, nor from another page."""
+    board.begun("collect", ["run"])
+    root, token = page.url.rstrip("/").rsplit("/", 1)
+    host = httpx.URL(root).netloc.decode()
+    for name in ("", "parts.json", "figures.json"):
+        assert httpx.get(page.url + name).status_code == 200
+        for wrong in ("", "x", token[:-1], token + "x", token.swapcase(), "é"):
+            assert refused(f"{root}/{wrong}/{name}") == 404
+        for headers in (
+            {"host": "evil.example"},
+            {"host": "evil.example:80"},
+            {"origin": "http://evil.example"},
+            {"origin": "null"},
+            {"sec-fetch-site": "cross-site"},
+            {"sec-fetch-site": "same-site"},
+        ):
+            assert refused(page.url + name, **headers) == 403, headers
+        own = {"origin": f"http://{host}", "sec-fetch-site": "same-origin"}
+        assert httpx.get(page.url + name, headers=own).status_code == 200
+    followed = {"sec-fetch-site": "cross-site", "sec-fetch-dest": "document"}  # a link in a notebook
+    assert httpx.get(page.url, headers=followed).status_code == 200
+    assert refused(page.url + "../parts.json") == 404
+    assert httpx.post(page.url).status_code == 501
+    answer = httpx.get(page.url)
+    assert answer.headers["content-security-policy"].startswith("default-src 'none'; script-src 'self';")
+    assert answer.headers["cache-control"] == "no-store"
+    assert "access-control-allow-origin" not in answer.headers
+
+
+def test_figures_of_a_running_query(page, board, clock):
+    """As JSON, and as parts of which only those that have changed are sent."""
+    board.begun("collect", ["run"])
+    for rows in (100, 200, 400):
+        clock.advance(1.0)
+        tell(board, "mask 0", rows)
+    found = httpx.get(page.url + "figures.json").json()
+    assert found == page.figures()
+    (query,) = found["queries"]
+    wanted = {"title": TITLE, "action": "collect", "state": "running", "error": "", "seconds": 3.0}
+    wanted |= {"rows_in": 400, "rate": 150.0}
+    assert wanted.items() <= query.items()
+    (scan, select) = query["modules"]
+    assert (scan["name"], scan["selectivity"], scan["evaluated"]) == ("Scan(rows)", 1.0, 0)
+    assert (select["name"], select["selectivity"], select["evaluated"]) == ("Predicate(a)", 0.5, 400)
+    assert query["orders"][0]["changes"][-1]["order"] == "a → b"
+    assert (query["lookups"][0]["requests"], query["lookups"][0]["in_flight"]) == (5, 2)
+
+    parts = httpx.get(page.url + "parts.json").json()
+    assert parts["said"] == "1 running"
+    (part,) = parts["parts"]
+    assert (part["id"], part["state"]) == ("query-1", "running")
+    for text in ("Predicate(a)", "Rows over time", "2 under way", "collect of SELECT", "a → b"):
+        assert text in part["html"]
+    assert "<script>" not in part["html"]
+    again = httpx.get(page.url + "parts.json", params={"known": f"query-1.{part['stamp']}"}).json()
+    assert again["parts"] == [part | {"html": None}]
+
+
+def test_a_failed_query_stays(page, board, clock):
+    """With the error's first line, below those that run; others are not held up by what cannot be had."""
+    failed = board.begun("count", ["run"])
+    tell(board, "mask 0", 10)
+    board.begun("collect", ["run"])
+    clock.advance(1.0)
+    board.ended(failed, ValueError("\n  <b>no</b> answer\nat all"))
+    found = httpx.get(page.url + "parts.json").json()
+    assert found["said"] == "1 running, 1 failed"
+    (running, part) = found["parts"]
+    assert (running["id"], running["state"]) == ("query-2", "running")
+    assert (part["id"], part["state"]) == ("query-1", "failed")
+    assert "ValueError: &lt;b&gt;no&lt;/b&gt; answer</p>" in part["html"]
+    (running, over) = page.figures()["queries"]
+    assert (running["error"], over["error"]) == ("", "ValueError: <b>no</b> answer")
+    assert (over["rows_in"], running["tasks_planned"], over["tasks_planned"]) == (10, None, None)
+    board.ended(board.begun("count", ["run"]), RuntimeError("x" * 10_000))
+    assert max(len(each["error"]) for each in page.figures()["queries"]) == 400
+
+
+def test_streams_are_shown(page, board, clock):
+    """By their micro-batches, bounded; what one failed with is told."""
+    for number in range(300):
+        clock.advance(1.0)
+        board.batch(batch(number, "o → p" if number < 250 else "o → s"))
+    (stream,) = page.figures()["streams"]
+    wanted = {"title": "joined", "state": "running", "rows_in": 3000, "late": 300, "rows_out": 1200}
+    assert (wanted | {"seconds": 299.0}).items() <= stream.items()
+    assert len(stream["batches"]) == 120
+    assert stream["rate"] == pytest.approx(1200 / 119.5)
+    board.stream_ended("run", "java.lang.Exception: gone\n at x")
+    board.stream_ended("of others", None)
+    (part,) = httpx.get(page.url + "parts.json").json()["parts"]
+    assert part["state"] == "failed"
+    for text in ("java.lang.Exception: gone</p>", "Rows of each micro-batch", "o → s 42 %", "stream joined"):
+        assert text in part["html"]
+
+
+def test_the_page_asks_nobody_else(page):
+    """It has a script and nothing that comes from elsewhere; its parts have names that stay."""
+    html = httpx.get(page.url).text
+    assert re.findall(r'(?:src|href)="([^"]*)"', html) == [
+        "data:,", "live.js", "#queries", "figures.json", "figures.json",
+    ]  # fmt: skip
+    assert set(re.findall(r' id="([^"]*)"', html)) == {"said", "pause", "connection", "queries"}
+    script = httpx.get(page.url + "live.js")
+    assert script.headers["content-type"] == "text/javascript; charset=utf-8"
+    assert "http" not in script.text
+
+
+def test_ports_and_ends(page):
+    """A port that is taken or none is refused; a closed page answers nobody."""
+    port = httpx.URL(page.url).port
+    assert port is not None
+    with pytest.raises(SetupError, match=f"port {port} .*expected a free port"):
+        PageServer({}, port)
+    for wrong in (-1, 1 << 16, True, "80"):
+        with pytest.raises(InputError, match=r"port is .*: expected 0 for a free one"):
+            millrace.monitor.live(wrong)  # type: ignore[arg-type]
+    first = millrace.monitor.live()
+    assert millrace.monitor.live() is first
+    assert first.url in first._repr_html_()
+    first.close()
+    first.close()
+    assert repr(first) == "<Live: closed>"
+    with pytest.raises(httpx.ConnectError):
+        httpx.get(first.url)
+
+
+def told(board, **wanted):
+    """Wait until the board shows of its query what is wanted."""
+
+    def found():
+        (view,) = board.queries()
+        return view if wanted.items() <= vars(view).items() else None
+
+    return wait_for(found, 10)
+
+
+@pytest.fixture
+def server(board, monkeypatch):
+    monkeypatch.setattr(telling, "_unreached", {})
+    monkeypatch.setattr(LiveServer, "board", board)
+    board.begun("count", ["run"])
+    made = LiveServer()
+    yield made
+    made.close()
+
+
+def test_a_task_tells_while_it_works_and_at_its_end(server, board):
+    """What is read while the task changes it is read again."""
+    now = [figures(10)]
+    trouble = [RuntimeError("dictionary changed size during iteration")]
+
+    def read() -> CellFigures:
+        if trouble:
+            raise trouble.pop()
+        return now[0]
+
+    with Telling(server.address_of("run"), "run", "cell 0", read, every=0.0):
+        told(board, rows_in=10)
+        now[0] = figures(30)
+    view = told(board, rows_in=30, rows_out=15, tasks=1, over=1)
+    assert view.report.totals.output_tuples == 15
+
+
+def test_a_short_task_tells_nobody(server, board):
+    """It makes no connection, and its end waits for nothing."""
+    with Telling(server.address_of("run"), "run", "cell 0", lambda: figures(1), every=60.0):
+        pass
+    with Telling(None, "run", "cell 0", lambda: figures(1), every=0.0):
+        pass
+    assert board.queries()[0].tasks == 0
+    assert server._connections == {}
+
+
+def test_who_may_not_tell_or_is_not_heard_works_on(server, board):
+    """The token opens one run; after a refusal no further task of the process tries for a while."""
+    opened = []
+
+    def read() -> CellFigures:
+        opened.append(1)
+        return figures(1)
+
+    for address in (server.address_of("another"), server.address_of("run")):
+        task = Telling(address, "run", "cell 0", read, every=0.0)
+        with task:
+            if task._thread is not None:
+                task._thread.join(10)
+    assert opened == []
+    assert board.queries()[0].tasks == 0
+    telling._unreached.clear()
+    server.close()
+    with Telling(server.address_of("run"), "run", "cell 0", read, every=0.0) as task:
+        assert task._thread is not None
+        task._thread.join(10)
+    assert telling._unreached
+    assert opened == []
+
+
+def test_map_tasks_of_an_exchange_tell_too(server, board, monkeypatch):
+    """What they have read so far; what they have sent to an eddy's task is not read once more there."""
+    monkeypatch.setattr(Telling, "__init__", partialmethod(Telling.__init__, every=0.0))
+    schema = pa.schema([("k", pa.int64())])
+    cut = Cut(0, Cube((Axis(2, pa.int64(), ((0, "k"),)),)), 1 << 20)
+    sink = Sink("run", None, hidden=True, live=server.address_of("run"))
+
+    def rows():
+        yield pa.record_batch([range(100)], schema=schema)
+        told(board, rows_in=100)  # of what came before, while more is to come
+        yield pa.record_batch([range(20)], schema=schema)
+
+    sent = list(CutTask("r", schema, cut, sink)(rows()))
+    view = told(board, rows_in=120, tasks=1, over=1)
+    (read,) = [one.tuples_in for _, one in view.report.modules() if one.name == "Cut(r)"]
+    assert read == 120
+    assert CellFigures.from_json(sent[-1].column("block")[0].as_py().decode()).rows_exchanged == 120
+    assert telling.rows_in(replace(figures(120), rows_exchanged=100)) == 20

@@ -134,10 +134,7 @@ class Browser:
         ActionChains(self.driver, 0).send_keys(key).perform()
 
     def walk(self) -> tuple[list[int], list[int]]:
-        """Return the places of all visible controls, and those that Tab comes to, in its order.
-
-        What has the focus without showing it, or outside the window, is left out of the second.
-        """
+        """Return the places of all visible controls, and those that Tab comes to and shows, in its order."""
         controls = self.run(_CONTROLS)
         visited = []
         for _ in controls:

@@ -37,6 +37,16 @@ return [drawn.length, [...bad, ...paths, ...tables].map(node => node.outerHTML.s
 """
 
 
+@pytest.fixture(scope="session")
+def browser(tmp_path_factory):
+    """The browser; closed at the end of the run."""
+    from tests.reports.pages.browser import Browser, chromium  # needs packages of the nightly run
+
+    driver = chromium(tmp_path_factory.mktemp("chromium"))
+    yield Browser(driver)
+    driver.quit()
+
+
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     """Pages of every kind, as files."""

@@ -14,7 +14,8 @@ from millrace.limits import codec
 from millrace.limits.coordinator import Coordinator
 from millrace.spark.results.server import ResultsServer
 from millrace.spark.results.sink import ResultsSink
-from tests.limits.test_server import PATIENCE, SPAWN, frame, raw
+from tests.limits.running import PATIENCE, SPAWN
+from tests.limits.test_server import frame, raw
 from tests.spark.results import tasks
 from tests.spark.results.tasks import SCHEMA, batch_of
 
