@@ -3,7 +3,7 @@
 No public call tells what a DataFrame is made of. Spark's analysed plan does: every operator, every expression
 as Catalyst's own SQL, every column by the number of its attribute. A few calls read all of it, because the
 JVM applies a function to all operators at once. These functions are composed of method handles, for the JVM
-has no class of ours. What is read is data, and only public API runs it.
+has no class of ours. What is read is data; what runs in its place is made by public API.
 
 Columns are called ``__a12`` in expressions, after the number of their attribute: two columns of one name are
 two.
