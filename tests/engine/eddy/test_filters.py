@@ -17,7 +17,7 @@ from millrace.engine.spill.run_of import run_of as spilling_run_of
 from millrace.errors import InputError
 from millrace.options import Options
 from tests.engine.eddy.blocks import run
-from tests.engine.eddy.oracle import Case, block, compare, having, with_self_joins
+from tests.engine.eddy.oracle import Case, block, compare, having
 
 ARCHITECTURES = ["stems", "joins", "stairs"]
 
@@ -81,19 +81,6 @@ def test_a_filter_that_drops_little_is_dropped(monkeypatch: pytest.MonkeyPatch) 
     assert made(run(case, chunk=50)[1])["Filter(a on b)"] == (1000, 980)
 
 
-def test_tuples_that_roles_share_are_not_filtered() -> None:
-    """In another role a tuple may have a match."""
-    people = pa.table({"id": range(300), "boss": [i // 10 for i in range(300)]})
-    case = block(
-        {"vip": pa.table({"id": [7]}), "p": people, "b": people, "x": pa.table({"id": range(301)})},
-        ["vip.id = p.id", "p.boss = b.id", "b.id = x.id"],
-        count_only=True,
-    )
-    rows, eddy = run(with_self_joins(case), chunk=50)
-    assert rows == case.expected()
-    assert not any(name.endswith("on p)") for name in made(eddy))
-
-
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 def test_what_filters_leave_is_joined_together(architecture: str) -> None:
     """A few tuples of each of many batches make one batch: probes are made for them all at once."""
@@ -113,15 +100,6 @@ def beside(a: pa.Table, e: pa.Table, test: Predicate | None = None, **form: bool
     asked = Exists("e", (compare("=", "a.k", "e.k", a.schema.field("k").type),), test, **form)
     spec = replace(case.spec, residuals=(asked,), beside=(RelationSpec("e", e.schema),))
     return Case(spec, {"a": a, "e": e})
-
-
-@pytest.mark.nightly
-def test_wide_texts_are_compared_in_pieces() -> None:
-    """Pairs with 2.4 GB of texts are more than Arrow's texts can have in one array."""
-    a = pa.table({"k": [n % 60 for n in range(60_000)], "t": [""] * 60_000})
-    e = pa.table({"k": range(60), "t": [f"{n:040000d}" for n in range(60)]})
-    case = beside(a, e, compare("<>", "a.t", "e.t", pa.string()), negated=True)
-    assert not run(case, chunk=60_000)[0]
 
 
 def many(rows: int, condition: bool) -> Case:
