@@ -421,7 +421,7 @@ def _spilled(draw: st.DrawFn, example: Example, one: Callable[..., Any]) -> Exam
 
 WRONG = "a wrong answer"
 RAISED = "an exception that had to surface, or had not"
-ASKED = "a binding that was asked for twice"
+ASKED = "a binding that was asked for twice, or is null"
 LEFT = "files left behind"
 LASTING = "intermediate tuples though only base tuples may be held"
 
@@ -525,8 +525,9 @@ def _answer(example: Example, folder: Path | None, *, strict: bool) -> Answer:
     rows = _rows(example, run, case)
     if unrest is not None:
         faults |= unrest.broken
-    if any(len(set(index.bindings)) < len(index.bindings) for index in indexes):
-        faults.add(ASKED)
+    for index in indexes:
+        if len(set(index.bindings)) < len(index.bindings) or any("None" in each for each in index.bindings):
+            faults.add(ASKED)
     if options.memory_budget is not None and any((folder / "spilled").iterdir()):  # type: ignore[operator]
         faults.add(LEFT)
     expected = example.expected()

@@ -351,7 +351,7 @@ NUMBERS: dict[pa.DataType, list[Any]] = {
     pa.int8(): [-1, 0, 1, 110],
     pa.int32(): [-1, 0, 1, 110, 2**24 + 1],
     pa.int64(): [-1, 0, 110, 2**53, 2**53 + 1],
-    pa.float32(): [-1.0, -0.0, 1.5, math.nan, 16777216.0],
+    pa.float32(): [-1.0, -0.0, 0.0, 1.5, math.nan, 16777216.0],
     pa.float64(): [-1.0, 0.0, 1.1, 1.5, math.nan, 2.0**53, 16777217.0],
     pa.decimal128(9, 2): [decimal.Decimal(t) for t in ("-1.00", "0.00", "1.10", "1.50", "110.00")],
     pa.decimal128(22, 4): [decimal.Decimal(t) for t in ("-1", "1.1", "1.1001", "9007199254740993")],
@@ -381,7 +381,7 @@ def mixed_cases(draw: st.DrawFn) -> Case:
         n = draw(st.integers(0, 6))
         kinds = [draw(st.sampled_from(list(NUMBERS))) for _ in "xy"]
         columns = [_column(draw, kind, NUMBERS[kind], n) for kind in kinds]
-        tables[alias] = pa.table(dict(zip("xy", columns, strict=True)))
+        tables[alias] = pa.table({"id": pa.array(range(n), pa.int32()), "x": columns[0], "y": columns[1]})
     refs = [ColumnRef(alias, name) for alias in tables for name in "xy"]
     kind_of = {ref: tables[ref.relation].schema.field(ref.column).type for ref in refs}
 

@@ -10,6 +10,7 @@ from unittest import mock
 import numpy as np
 import pyarrow as pa
 import pytest
+from hypothesis import given
 
 from millrace.engine.arrivals.access_modules import Answer, Index, Scan
 from millrace.engine.arrivals.hybrid import Hybrid
@@ -24,8 +25,10 @@ from millrace.limits.clock import Clock, VirtualClock, WallClock
 from millrace.options import Options
 from millrace.predicates import PredicateSpec
 from tests.engine.eddy.access_cases import IndexPlan, Plan, Ran, ScanPlan, asked, run
+from tests.engine.eddy.answers import Example, answer, answers
 from tests.engine.eddy.blocks import chain, star
 from tests.engine.eddy.oracle import Case, block, compare, having, with_self_joins, with_windows
+from tests.engine.laws import examples
 
 INT = pa.int64()
 ONE_A_SECOND = asked("x", delay=1.0, in_flight=1)
@@ -49,6 +52,13 @@ def test_a_binding_ends_once_all_of_its_tuples_are_built(delay: float) -> None:
     options, queues = Options(policy="naive", batch_size=1), Backpressure(None, 3)
     ran = run(case, {"s": asked("x", delay=delay)}, options, stream="r", backpressure=queues)
     assert ran.rows == case.expected()
+
+
+@examples(20)
+@given(answers("stems", fixed={"shape": "mixed", "access": True}))
+def test_bindings_compare_as_the_join_does(example: Example) -> None:
+    """Values beyond the index's own type match nothing; NaN is asked for once, as is 0.0 for both zeros."""
+    assert not answer(example).faults, example.case.sql()
 
 
 def test_a_full_index_holds_the_sources_back() -> None:
