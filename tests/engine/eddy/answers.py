@@ -240,7 +240,7 @@ def answers(
     access: Mapping[str, Plan] = {}
     if one("access", False, False, True) and shape in (*KEYED, "mixed") and not spilled:
         whole = architecture in ("stems", "auto")
-        access = fixed.get("plans") or draw(plans(case) if whole else leaves(case, architecture))
+        access = fixed.get("plans") or draw(plans(case) if whole else leaves(case))
     batch = one("batch", 1, 2, 3, 7, 100)
     options = Options(
         architecture=architecture,
@@ -372,7 +372,7 @@ def _schedule(
 
 
 @st.composite
-def leaves(draw: st.DrawFn, case: Case, architecture: str) -> dict[str, Plan]:
+def leaves(draw: st.DrawFn, case: Case) -> dict[str, Plan]:
     """Draw relations that can only be asked, each by values of one relation that is scanned."""
     spec = case.spec
     leads = {r.same_as for r in spec.relations}

@@ -121,29 +121,24 @@ def test_rows_keep_their_numbers_values_and_codes(data: st.DataObject, sizes: li
     Chunks of more bytes than Arrow's offsets reach are not merged, others are.
     """
     with mock.patch.object(module, "_MERGE_BYTES", merged):
-        check_rows(data, sizes)
-
-
-def check_rows(data: st.DataObject, sizes: list[int]) -> None:
-    """Compare a store with a plain table while rows come and go."""
-    whole = table(sum(sizes) + 1)
-    store = RelationStore(SCHEMA, KEYS)
-    first = 0
-    for size in sizes:
-        appended(whole, store, store.rows, store.rows + size)
-        below = data.draw(st.just(0) | st.integers(0, store.rows + 2))
-        store.forget(below)
-        first = max(first, min(below, store.rows))
-        assert (store.first, store.held) == (first, store.rows - first)
-        assert store.codes(0).tolist() == list(range(first, store.rows))
-        held = st.sampled_from(range(first, store.rows)) if store.held else st.just(-1)
-        rows = np.array(data.draw(st.lists(held, max_size=9 * bool(store.held))), np.int32)
-        assert store.coded(0, rows).tolist() == rows.tolist()
-        for name in SCHEMA.names:
-            assert store.gather(name, rows).equals(whole[name].combine_chunks().take(pa.array(rows)))
-        assert pa.table(store.chunk(rows)).equals(whole.take(pa.array(rows)))
-    store.complete = True
-    assert store.gather("l", np.empty(0, np.int32)).type == SCHEMA.field("l").type
+        whole = table(sum(sizes) + 1)
+        store = RelationStore(SCHEMA, KEYS)
+        first = 0
+        for size in sizes:
+            appended(whole, store, store.rows, store.rows + size)
+            below = data.draw(st.just(0) | st.integers(0, store.rows + 2))
+            store.forget(below)
+            first = max(first, min(below, store.rows))
+            assert (store.first, store.held) == (first, store.rows - first)
+            assert store.codes(0).tolist() == list(range(first, store.rows))
+            held = st.sampled_from(range(first, store.rows)) if store.held else st.just(-1)
+            rows = np.array(data.draw(st.lists(held, max_size=9 * bool(store.held))), np.int32)
+            assert store.coded(0, rows).tolist() == rows.tolist()
+            for name in SCHEMA.names:
+                assert store.gather(name, rows).equals(whole[name].combine_chunks().take(pa.array(rows)))
+            assert pa.table(store.chunk(rows)).equals(whole.take(pa.array(rows)))
+        store.complete = True
+        assert store.gather("l", np.empty(0, np.int32)).type == SCHEMA.field("l").type
 
 
 def test_forgetting_frees_memory_and_costs_little() -> None:
