@@ -239,6 +239,17 @@ def test_what_a_process_missed_comes_from_files(tmp_path, monkeypatch):
     assert got == want and set(read) > {"head", "lessons"}
 
 
+def test_blocks_that_end_at_the_same_time_stay_apart(monkeypatch):
+    """A block that is merged while another of that time is new does not take its place."""
+    monkeypatch.setattr(logs, "_MERGED", 3)
+    cluster = Cluster(join_of("ab", WINDOW), WINDOW)
+    for number in range(28):
+        cluster.batch({"a": [(0, 1, number)]})
+    cluster.restart()
+    cluster.batch({"b": [(0, 1, 99)]})
+    assert sorted(each["a"] for each in cluster.results) == list(range(28))
+
+
 FAILURES = [(0, None), (1, LOST), (0, 9), (1, None)]
 
 

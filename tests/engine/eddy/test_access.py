@@ -411,11 +411,11 @@ class Unknowing(Index):
         return None
 
 
-def over(kind: type[Index], clock: Clock) -> None:
+def over(kind: type[Index], clock: Clock, architecture: str = "joins") -> None:
     """Join R with an index of that kind on S."""
     case, _ = r_and_s()
     index = kind("slow", ["x"], case.tables["s"], clock, delay=0.003)
-    found = run(case, {}, Options(architecture="joins"), clock=clock, own={"s": index})
+    found = run(case, {}, Options(architecture=architecture), clock=clock, own={"s": index})
     assert found.rows == case.expected()
 
 
@@ -425,10 +425,11 @@ def test_an_index_that_never_answers_is_an_error() -> None:
         over(Silent, VirtualClock())
 
 
+@pytest.mark.parametrize("architecture", ["joins", "stems"])
 @pytest.mark.parametrize("kind", [Index, Unknowing])
-def test_on_the_wall_clock_it_waits_for_real(kind: type[Index]) -> None:
+def test_on_the_wall_clock_it_waits_for_real(kind: type[Index], architecture: str) -> None:
     """Answers come a moment later, whether the index says when or not."""
-    over(kind, WallClock())
+    over(kind, WallClock(), architecture)
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)

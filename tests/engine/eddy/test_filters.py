@@ -17,7 +17,7 @@ from millrace.engine.spill.run_of import run_of as spilling_run_of
 from millrace.errors import InputError
 from millrace.options import Options
 from tests.engine.eddy.blocks import run
-from tests.engine.eddy.oracle import Case, block, compare, having
+from tests.engine.eddy.oracle import Case, block, compare, having, with_self_joins
 
 ARCHITECTURES = ["stems", "joins", "stairs"]
 
@@ -79,6 +79,19 @@ def test_a_filter_that_drops_little_is_dropped(monkeypatch: pytest.MonkeyPatch) 
     assert made(eddy)["Filter(a on b)"][0] == 300
     monkeypatch.setattr(transfer, "_PASSING", 1.0)
     assert made(run(case, chunk=50)[1])["Filter(a on b)"] == (1000, 980)
+
+
+def test_tuples_that_roles_share_are_not_filtered() -> None:
+    """In another role a tuple may have a match."""
+    people = pa.table({"id": range(300), "boss": [i // 10 for i in range(300)]})
+    case = block(
+        {"vip": pa.table({"id": [7]}), "p": people, "b": people, "x": pa.table({"id": range(301)})},
+        ["vip.id = p.id", "p.boss = b.id", "b.id = x.id"],
+        count_only=True,
+    )
+    rows, eddy = run(with_self_joins(case), chunk=50)
+    assert rows == case.expected()
+    assert not any(name.endswith("on p)") for name in made(eddy))
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)

@@ -106,6 +106,16 @@ def test_widths_are_of_the_rows_that_are_asked_for(data, sizes, forgotten) -> No
     assert found is None or found.tolist() == [expected[row] for row in rows]
 
 
+def test_a_relation_without_columns_keeps_its_rows() -> None:
+    """Rows of no column at all are counted, chunked and never gathered."""
+    nothing = pa.record_batch([pa.nulls(4)], ["x"]).select([])
+    store = RelationStore(nothing.schema, [])
+    store.append(nothing, [])
+    store.append(nothing.slice(1), [])
+    assert store.rows == 7
+    assert store.chunk(np.arange(3)).num_rows == 3
+
+
 def test_too_many_rows_are_refused_with_what_would_work(monkeypatch: pytest.MonkeyPatch) -> None:
     """Row numbers have 31 bits."""
     monkeypatch.setattr(module, "MAX_ROWS", 5)
