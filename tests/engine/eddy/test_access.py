@@ -57,8 +57,16 @@ def test_a_binding_ends_once_all_of_its_tuples_are_built(delay: float) -> None:
 @examples(20)
 @given(answers("stems", fixed={"shape": "mixed", "access": True}))
 def test_bindings_compare_as_the_join_does(example: Example) -> None:
-    """Values beyond the index's own type match nothing; NaN is asked for once, as is 0.0 for both zeros."""
+    """Of any two types of numbers: values beyond the index's own type match nothing."""
     assert not answer(example).faults, example.case.sql()
+
+
+def test_nan_and_zero_of_either_sign_are_asked_for_once() -> None:
+    """They are two bindings, however many tuples have them."""
+    keys = {"r": [math.nan, -0.0, 0.0, math.nan], "s": [math.nan, 0.0, -0.0, 1.0]}
+    case = block({alias: pa.table({"k": own}) for alias, own in keys.items()}, ["r.k = s.k"])
+    ran = run(case, {"s": asked("k")}, Options(batch_size=1))
+    assert (ran.rows, len(ran.index.bindings)) == (case.expected(), 2)
 
 
 def test_a_full_index_holds_the_sources_back() -> None:
