@@ -56,6 +56,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         if "spark" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.spark)
+        if getattr(getattr(item, "obj", None), "is_hypothesis_test", False) and "engine" in item.path.parts:
+            item.add_marker(pytest.mark.law)
         if item.get_closest_marker("broken_rule") is not None:
             broken[item.nodeid] = item.get_closest_marker("nightly") is not None
     config.stash[COLLECTED] = {item.nodeid.split("::")[0] for item in items}

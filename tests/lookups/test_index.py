@@ -27,8 +27,8 @@ from millrace.lookups.index_spec import IndexSpec, OnError
 from millrace.lookups.loop import Loop
 from millrace.lookups.source import Refused
 from millrace.lookups.terms import Terms
-from millrace.options import POLICY_NAMES, Options
-from tests.engine.eddy.access_cases import options, plans
+from millrace.options import Options
+from tests.engine.eddy.access_cases import any_options, plans
 from tests.engine.eddy.blocks import block
 from tests.engine.eddy.oracle import Case, cases, multiset
 from tests.limits.test_server import PATIENCE
@@ -109,7 +109,7 @@ def test_lookups_give_the_oracles_rows(data: st.DataObject) -> None:
                 access.setdefault(alias, []).append(maker.index(f"{alias}{number}", one.columns, source))
             if alias in access and (plan.source or plan.scans):
                 access[alias].append(maker.scan(alias, TableSource(case.tables[alias])))
-        found = run(case, access, data.draw(options(POLICY_NAMES)), data.draw(st.sampled_from([1, 3])))
+        found = run(case, access, data.draw(any_options()), data.draw(st.sampled_from([1, 3])))
     assert multiset(found) == case.expected(), case.sql()
     for source in indexes:
         assert set(source.asked.values()) <= {1}, "a key was asked for twice"

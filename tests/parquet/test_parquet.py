@@ -15,18 +15,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from millrace.engine.expressions import Column, ColumnRef, Compare, InList, IsNull, Like, Literal, Not, Or
+from millrace.engine.expressions import Compare, InList, IsNull, Like, Literal, Not, Or
 from millrace.errors import ExecutionError, InputError
 from millrace.parquet import footers, passing, pruning, reading
 from millrace.parquet.parquet import open_table, read_split, read_splits, splits
 from millrace.spark.types import spark_schema
+from tests.engine.test_expressions import column
 
 DAY = dt.date(2024, 2, 29)
 MOMENT = dt.datetime(2024, 2, 29, 12, 30, 15, 123000)  # noqa: DTZ001  # of either kind of column
-
-
-def column(name: str) -> Column:
-    return Column(ColumnRef("t", name))
 
 
 def compare(name: str, op: str, value: object, kind: pa.DataType) -> Compare:

@@ -20,7 +20,6 @@ from millrace.streams.mapped import MappedBlocks
 from millrace.streams.processor import CONTROL, CellProcessor
 from millrace.streams.retention import TimeBound, retention
 from millrace.streams.task import ContinuousJoin, Stream
-from tests.streams.state import State, StateMap, Times
 
 SCHEMA = pa.schema(
     [
@@ -39,6 +38,72 @@ LOST = 99
 
 class Failed(Exception):
     """A worker process that ended."""
+
+
+# Spark's keyed state in memory, with attempts that may fail: what a stateful processor is given.
+
+
+class StateMap:
+    def __init__(self, cells, cell):
+        self._cells, self._cell = cells, cell
+
+    @property
+    def _own(self):
+        return self._cells.setdefault(self._cell(), {})
+
+    def getValue(self, key):
+        return self._own.get(tuple(key))
+
+    def updateValue(self, key, value):
+        self._own[tuple(key)] = value
+
+    def keys(self):
+        return iter(list(self._own))
+
+    def removeKey(self, key):
+        del self._own[tuple(key)]
+
+
+class State:
+    """All keys' state and timers, as after the latest micro-batch that was committed."""
+
+    def __init__(self):
+        self.data = {}
+        self.timers = {}
+        self.cell = None
+
+    def getMapState(self, name, key, value):
+        return StateMap(self.data.setdefault(name, {}), lambda: self.cell)
+
+    def registerTimer(self, at):
+        self.timers.setdefault(self.cell, set()).add(at)
+
+    def deleteTimer(self, at):
+        self.timers[self.cell].remove(at)
+
+    def blocks(self):
+        """The keys of all blocks of all cells' logs: stream, newest tuple, micro-batch."""
+        names = (name for cell in self.data["log"].values() for (name,) in cell if not name.isidentifier())
+        return [tuple(map(int, name.split(","))) for name in names]
+
+    def copy(self):
+        """The same state, for an attempt that may fail."""
+        made = State()
+        made.data = {
+            name: {cell: dict(own) for cell, own in cells.items()} for name, cells in self.data.items()
+        }
+        made.timers = {cell: set(timers) for cell, timers in self.timers.items()}
+        return made
+
+
+class Times:
+    """What Spark says of a micro-batch's watermark."""
+
+    def __init__(self, watermark):
+        self._watermark = watermark
+
+    def getCurrentWatermarkInMs(self):
+        return self._watermark
 
 
 def join_of(
@@ -101,7 +166,7 @@ class Cluster:
         self.task, self.window, self.folder = task, window, folder
         self.state, self.results, self.rows = State(), [], []
         self.processes = [OrderedDict(), OrderedDict()]
-        self.watermark = 0
+        self.watermark = self.latest = 0
 
     def restart(self, **options):
         """A new plan in new processes, perhaps with other options."""
@@ -161,10 +226,18 @@ class Cluster:
         """Rows of what a cell gives out."""
         return pa.ipc.read_record_batch(block, self.task.join.output_schema).to_pylist()
 
-    def try_batch(self, arrived, process, fail, blocks=()):
-        """Run a micro-batch that fails; nothing of it stays."""
-        with pytest.raises(Failed):
-            self.batch(arrived, process, fail=fail, blocks=blocks)
+    def play(self, arrived, delay, process=0, fail=None, blocks=()):
+        """Run a micro-batch, after one that fails in the other process or not, up to the latest time.
+
+        The watermark is that time minus the delay.
+        """
+        if fail is not None:
+            # Even if the source gave other rows in that attempt, nothing of it stays.
+            others = {**arrived, "a": [*arrived["a"], (0, max(1, self.latest), 9999)]}
+            with pytest.raises(Failed):
+                self.batch(others, 1 - process, fail=fail, blocks=blocks)
+        self.latest = max([self.latest, *(row[1] for rows in arrived.values() for row in rows)])
+        self.batch(arrived, process, watermark=self.latest - delay, blocks=blocks)
 
 
 class _Counted:

@@ -25,8 +25,15 @@ class Feed:
         for name in names:
             (folder / name).mkdir(parents=True)
 
-    def put(self, rows: int = 300, late: int = 0) -> None:
-        """One more file each; times advance by 10 s a file, and 4 s out of order at most."""
+    def put(self, rows: int, *late: int) -> None:
+        """One more file each, or one for each number of late rows of the first stream.
+
+        Times advance by 10 s a file, and are 4 s out of order at most.
+        """
+        for behind in late or [0]:
+            self._put(rows, behind)
+
+    def _put(self, rows: int, late: int) -> None:
         for name in self.names:
             times = (
                 self._random.integers(0, 14_000_000, rows) + self.files * 10_000_000 + 1_600_000_000_000_000

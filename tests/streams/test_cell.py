@@ -5,8 +5,10 @@ from __future__ import annotations
 import base64
 import json
 import tempfile
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
+from unittest.mock import patch
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -23,8 +25,7 @@ from millrace.streams.cell import Cell
 from millrace.streams.mapped import MappedBlocks
 from millrace.streams.task import ContinuousJoin
 from tests.gate import examples
-from tests.streams.cluster import LOST, SCHEMA, SECOND, Cluster, answer, join_of, rows_of
-from tests.streams.state import StateMap
+from tests.streams.cluster import LOST, SCHEMA, SECOND, Cluster, StateMap, answer, join_of, rows_of
 
 NAMES = "abc"
 WINDOW, DELAY = 5, 4
@@ -75,26 +76,29 @@ def harm(folder, how):
             path.rename(path.with_name(f"{path.stem.split('-')[0]}-other.blocks"))
 
 
-def play(given_events, tries=(), changes=None, folder=None, harmed=("",), same=None):
+TABLE = [(0, 1, 7000), (1, 2, 7001), (1, 3, 7002)]
+"""Rows of ``d``, by key."""
+
+
+def play(given_events, tries=(), changes=None, folder=None, harmed=("",), same=None, tables=(), cyclic=False):
     """Run all micro-batches, with failures and restarts; the watermark is the latest time minus the delay."""
-    leads = same or {}
+    leads, names = same or {}, [*NAMES, *tables]
+    held = {name: pa.Table.from_batches([rows_of(TABLE, WINDOW)]) for name in tables}
     batches, whole = cut([(leads.get(name, name), *rest) for name, *rest in given_events])
     whole |= {name: whole[lead] for name, lead in leads.items()}
-    cluster, latest = Cluster(join_of(NAMES, WINDOW, same=same), WINDOW, folder), 0
+    cluster = Cluster(join_of(names, WINDOW, cyclic=cyclic, tables=held, same=same), WINDOW, folder)
     for place, batch in enumerate(batches):
         if folder is not None:
             harm(folder, harmed[place % len(harmed)])
         if changes and place in changes:
             cluster.restart(architecture=changes[place])
-        process, fail = tries[place % len(tries)] if tries else (0, None)
-        if fail is not None:
-            # Even if the source gave other rows in that attempt, nothing of it stays.
-            other = leads.get("b", "b")
-            cluster.try_batch({**batch, other: [*batch[other], (0, latest, 9999)]}, 1 - process, fail)
-        latest = max([latest, *(row[1] for rows in batch.values() for row in rows)])
-        cluster.batch(batch, process, watermark=latest - DELAY)
-    got = sorted(tuple(each[n] for n in NAMES) for each in cluster.results)
-    return cluster, got, answer(whole, NAMES, WINDOW)
+        cluster.play(batch, DELAY, *(tries[place % len(tries)] if tries else ()))
+    got = sorted(tuple(each[n] for n in names) for each in cluster.results)
+    keys = {number: key for rows in whole.values() for key, _, number in rows}
+    want = answer(whole, NAMES, WINDOW)
+    for _ in tables:
+        want = [(*found, number) for found in want for key, _, number in TABLE if key == keys[found[0]]]
+    return cluster, got, sorted(want)
 
 
 roles = st.sampled_from([None, None, {"b": "a"}, {"c": "a"}, {"b": "a", "c": "a"}])
@@ -102,14 +106,16 @@ roles = st.sampled_from([None, None, {"b": "a"}, {"c": "a"}, {"b": "a", "c": "a"
 
 @pytest.mark.law
 @settings(max_examples=examples(40, 400))
-@given(events, attempts, restarts, harms, roles)
-def test_results_are_the_batch_answer(given_events, tries, changes, harmed, same):
+@given(events, attempts, restarts, harms, roles, st.sampled_from(["", "d"]), st.booleans(), st.booleans())
+def test_results_are_the_batch_answer(given_events, tries, changes, harmed, same, tables, cyclic, merges):
     """Failed attempts, workers that are behind, restarts, files that are damaged or gone: each once.
 
-    Streams in several roles too, which come once.
+    Streams in several roles too, which come once; with a table or without, which is read when a cell begins;
+    in cyclic joins; and while small blocks of the log become large ones.
     """
-    with tempfile.TemporaryDirectory() as folder:
-        _, got, want = play(given_events, tries, changes, Path(folder), harmed, same)
+    often = patch.multiple(logs, _MERGED=3, _SHARES=1) if merges else nullcontext()
+    with tempfile.TemporaryDirectory() as folder, often:
+        _, got, want = play(given_events, tries, changes, Path(folder), harmed, same, tables, cyclic)
     assert got == want
 
 
@@ -233,17 +239,6 @@ def test_what_a_process_missed_comes_from_files(tmp_path, monkeypatch):
     assert got == want and set(read) > {"head", "lessons"}
 
 
-def test_small_blocks_become_one(monkeypatch):
-    """Merging loses nothing and doubles nothing, also for a worker that has some of the parts."""
-    monkeypatch.setattr(logs, "_MERGED", 3)
-    monkeypatch.setattr(logs, "_SHARES", 1)
-    merged = []
-    merge = logs.Log.merge
-    monkeypatch.setattr(logs.Log, "merge", lambda *args: merged.append(merge(*args)) or merged[-1])
-    _, got, want = play(STEADY, [(0, None), (0, None), (1, None), (1, 3)], {9: "stairs", 40: "stems"})
-    assert got == want and len(merged) > 5 and max(len(block.parts) for block in merged) >= 3
-
-
 def test_blocks_that_end_at_the_same_time_stay_apart(monkeypatch):
     """A block that is merged while another of that time is new does not take its place."""
     monkeypatch.setattr(logs, "_MERGED", 3)
@@ -305,30 +300,6 @@ def test_what_is_late_is_so_in_a_cell_that_was_silent():
     cluster.batch({"b": [(0, 30, 4), (0, 31, 5), (0, 40, 6)]})
     assert [(each["a"], each["b"]) for each in cluster.results] == [(1, 3), (1, 5), (1, 6)]
     assert sum(each["late"] for each in cluster.rows) == 3
-
-
-TABLE = [(0, 1, 7000), (1, 2, 7001), (1, 3, 7002)]
-
-
-@pytest.mark.parametrize("architecture", ["stems", "stairs", "joins"])
-def test_tables_and_cycles(architecture):
-    """A table is read when a cell begins; a cyclic join has the same results."""
-    names = "abd"
-    table = pa.Table.from_batches([rows_of(TABLE, WINDOW)])
-    cluster = Cluster(join_of(names, WINDOW, cyclic=True, tables={"d": table}), WINDOW)
-    cluster.restart(architecture=architecture)
-    batches, whole = cut(
-        [("ab"[i % 2], i // 2 % 2, 0, e) for i, (_, _, _, e) in enumerate(STEADY[:60])], "ab"
-    )
-    for place, batch in enumerate(batches):
-        if place == 12:
-            cluster.restart()
-        cluster.batch(batch)
-    keys = {row[2]: row[0] for rows in whole.values() for row in rows}
-    pairs = answer(whole, "ab", WINDOW)
-    want = sorted((a, b, number) for a, b in pairs for key, _, number in TABLE if key == keys[a])
-    assert sorted(tuple(each[n] for n in names) for each in cluster.results) == want
-    assert len(want) > 20
 
 
 def test_a_table_that_was_written_again_stops_the_query(tmp_path):
@@ -419,16 +390,3 @@ def test_fingerprints_are_of_data():
     assert replace(task, dealt="other words").fingerprint == task.fingerprint
     named = pa.list_(pa.field("element", pa.int64(), nullable=False))
     assert with_type(named).fingerprint == with_type(pa.list_(pa.field("element", pa.int64()))).fingerprint
-
-
-def test_lessons_that_cannot_be_read_are_none():
-    """They were cut off, or another version wrote them; results do not depend on them."""
-    cluster, _, _ = play(STEADY[:60])
-    state = cluster.state
-    for lessons in ("", "[", "7", '{"format": 0, "selectivities": {"a": [1]}}'):
-        cluster.state = state.copy()
-        cluster.state.data["log"][0]["lessons",] = (lessons, b"")
-        cluster.restart()
-        before = len(cluster.results)
-        cluster.batch({"a": [(0, 61, 997)], "b": [(0, 61, 998)], "c": [(0, 61, 999)]})
-        assert len(cluster.results) > before

@@ -57,8 +57,7 @@ def test_a_join_of_streams_with_a_lookup_a_table_behind_it_and_a_predicate(strea
             f"{TWO} AND cheap(o.k, s.v)", spark=streaming, tables=tables, predicates=[cheap]
         )
 
-    for _ in range(3):
-        feed.put(60)
+    feed.put(60, 0, 0, 0)
     first = query()
     told = first.explain()
     assert "p: a stream by t" in told and "joined is a stream" in told and "cheap" in told
@@ -80,8 +79,7 @@ def test_a_join_of_streams_with_a_lookup_a_table_behind_it_and_a_predicate(strea
 def test_one_stream_is_joined_with_lookups_as_it_comes_and_keeps_its_watermark(streaming, tmp_path, shop):
     """Without a cache answers last from one micro-batch to the next too; a scan is not read every time."""
     feed = Feed(streaming, tmp_path, ("orders",))
-    for _ in range(4):
-        feed.put(80)
+    feed.put(80, 0, 0, 0, 0)
     text = """
         SELECT window.start, s.v, count(*) AS orders
         FROM orders o JOIN begun b ON b.at <= o.t + INTERVAL 1 SECOND JOIN shop s ON s.k = o.k
@@ -137,8 +135,7 @@ def test_a_key_that_failed_is_asked_again_by_the_next_micro_batch(streaming, tmp
 def test_budgets_and_limits_go_on_from_one_micro_batch_to_the_next(streaming, tmp_path, shop):
     """What the first one spent, later ones do not have; nor has the query after a restart."""
     feed = Feed(streaming, tmp_path, ("orders",))
-    for _ in range(3):
-        feed.put(12)
+    feed.put(12, 0, 0, 0)
     text = "SELECT o.k, s.v FROM orders o JOIN shop s ON s.k = o.k"
     table = lookup(shop, max_requests=16, cache=tmp_path / "answers")
     for _ in range(2):

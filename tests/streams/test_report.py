@@ -35,8 +35,7 @@ def test_a_stream_tells_what_it_does(streaming, tmp_path):
     ):
         reports = []
         for late in (0, 7):
-            feed.put(100)
-            feed.put(100, late)
+            feed.put(100, 0, late)
             joined = millrace.sql(TEXT, spark=streaming, tables=feed.tables())
             query = write_stream(joined, tmp_path, title="live")
             reports.append(millrace.streams.report(query))

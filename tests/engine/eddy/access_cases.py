@@ -13,23 +13,21 @@ from hypothesis import strategies as st
 from millrace.engine.arrivals.access_modules import Index, IndexAM, Scan, ScanAM
 from millrace.engine.runs.run_of import run_of
 from millrace.limits.clock import Clock, VirtualClock
-from millrace.options import Options
-from tests.engine.eddy.oracle import Case, Rows, multiset
+from millrace.options import POLICY_NAMES, Options
+from tests.engine.eddy.oracle import Case, Rows, canonical, multiset
 
 
 class Noted(Index):
-    """An index that notes the bindings it was asked for, when, and how many were pending at most."""
+    """An index that notes the bindings it was asked for, and how many were pending at most."""
 
     def __init__(self, *given: Any, **more: Any) -> None:
         super().__init__(*given, **more)
         self.bindings: list[tuple[str, ...]] = []
-        self.when: list[float] = []
         self.highest = 0
 
     def submit(self, bindings: pa.RecordBatch) -> None:
         types = str(bindings.schema.types)
-        self.bindings += [(types, *map(repr, row.values())) for row in bindings.to_pylist()]
-        self.when += [self._clock.now()] * bindings.num_rows
+        self.bindings += [(types, *map(repr, map(canonical, row.values()))) for row in bindings.to_pylist()]
         super().submit(bindings)
         self.highest = max(self.highest, self.pending)
 
@@ -188,12 +186,13 @@ def plans(draw: st.DrawFn, case: Case) -> dict[str, Plan]:
 
 
 @st.composite
-def options(draw: st.DrawFn, policies: Sequence[str]) -> Options:
-    """Draw settings that change the routing and nothing else."""
-    return Options(
-        policy=draw(st.sampled_from(policies)),
-        batch_size=draw(st.sampled_from([1, 2, 3, 7, 100])),
-        reoptimize_every=draw(st.sampled_from([1, 3, 1000])),
-        seed=draw(st.integers(0, 3)),
-        online=draw(st.booleans()),
-    )
+def any_options(draw: st.DrawFn, **others: Sequence[Any]) -> Options:
+    """Draw settings that change the routing and nothing else, and other ones among some values."""
+    values: dict[str, Sequence[Any]] = {
+        "policy": POLICY_NAMES,
+        "batch_size": [1, 2, 3, 7, 100],
+        "reoptimize_every": [1, 3, 10, 1000],
+        "seed": range(4),
+        "online": [False, True],
+    }
+    return Options(**{name: draw(st.sampled_from(some)) for name, some in (values | others).items()})

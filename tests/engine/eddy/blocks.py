@@ -83,14 +83,19 @@ def run(
     return rows_of(case, made), made
 
 
-def flying(eddy: EddyRun) -> list[int]:
-    """Return a list that gets the number of tuples in the buffer, in batches and in probes, at each step."""
+def flying(eddy: EddyRun, most: int) -> list[int]:
+    """Return a list that gets the number of tuples in the buffer, in batches and in probes, at each step.
+
+    No batch may have more than so many.
+    """
     found, pop = [], eddy._buffer.pop
 
     def looking(**how: bool) -> Any:
         works = (*eddy._buffer.works(), *eddy._state.waiting())
         parts = [work[1] if isinstance(work, tuple) else work for work in works]
-        found.append(sum(getattr(part, "batch", part).size for part in parts))
+        sizes = [getattr(part, "batch", part).size for part in parts]
+        assert max(sizes, default=0) <= most
+        found.append(sum(sizes))
         return pop(**how)
 
     eddy._buffer.pop = looking  # type: ignore[method-assign]

@@ -10,13 +10,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from itertools import combinations
-from operator import eq, ge, gt, le, lt, ne
 from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
-from millrace.engine.expressions import Call, Compare, Literal, Operand, Predicate, relations_of
+from millrace.engine.evaluation import evaluate
+from millrace.engine.expressions import Call, Predicate, columns_of, relations_of
 from millrace.engine.spec import JoinSpec
 from millrace.engine.state.stairs import Stairs
 from millrace.engine.trees import JoinTree
@@ -24,8 +24,6 @@ from tests.engine.eddy.oracle import canonical
 
 Rows = tuple[int, ...]
 """A tuple: row numbers of its components, in the order of relations."""
-
-_OPERATORS = {"=": eq, "<>": ne, "<": lt, "<=": le, ">": gt, ">=": ge}
 
 
 class Stored(NamedTuple):
@@ -110,8 +108,9 @@ class Invariants:
         ]
         found = [one for one in found if self._is_together(one, span)]
         for predicate, needed in self._residuals:
-            if needed & span == needed and needed >> last & 1:
-                found = [one for one in found if self._truth(predicate, one, span) is True]
+            if found and needed & span == needed and needed >> last & 1:
+                truths = self._truths(predicate, found, span)
+                found = [one for one, truth in zip(found, truths, strict=True) if truth is True]
         self._results[span] = arrived, found
         return found
 
@@ -145,32 +144,26 @@ class Invariants:
     def _value(self, one: Rows, span: int, relation: int, column: str) -> Any:
         return self._values[relation][column][project(one, span, 1 << relation)[0]]
 
-    def _truth(self, predicate: Predicate, one: Rows, span: int) -> bool | None:
-        def value(operand: Operand) -> Any:
-            if isinstance(operand, Literal):
-                return operand.value
-            relation = self._spec.aliases.index(operand.ref.relation)
-            return self._value(one, span, relation, operand.ref.column)
-
-        if isinstance(predicate, Compare) and predicate.op in _OPERATORS:
-            left, right = value(predicate.left), value(predicate.right)
-            if left is None or right is None:
-                return None
-            if pa.types.is_floating(predicate.type):  # NaN is above all numbers
-                left, right = ((one == "NaN", 0.0 if one == "NaN" else one) for one in (left, right))
-            return bool(_OPERATORS[predicate.op](left, right))
-        if isinstance(predicate, Call) and predicate.spec.kind in ("row", "arrow"):
-            given = [value(argument) for argument in predicate.arguments]
-            if predicate.spec.kind == "arrow":
-                given = [pa.array([one], pa.int64()) for one in given]
+    def _truths(self, predicate: Predicate, found: list[Rows], span: int) -> list[bool | None]:
+        """Return what a predicate says of tuples; what it raises is kept, or counts as null."""
+        columns = {}
+        for ref in columns_of(predicate):
+            relation = self._spec.aliases.index(ref.relation)
+            rows = np.array([project(one, span, 1 << relation)[0] for one in found])
+            columns[ref] = self._stairs._stems[relation].store.gather(ref.column, rows)
+        if not isinstance(predicate, Call):
+            return evaluate(predicate, columns).to_pylist()
+        spec, truths = predicate.spec, []
+        for row in range(len(found)):
+            given = [columns[argument.ref].slice(row, 1) for argument in predicate.arguments]
             try:
-                truth = predicate.spec.function(*given)
+                if spec.kind == "row":
+                    truths.append(spec.function(*(value[0].as_py() for value in given)))
+                else:
+                    truths.append(spec.function(*given)[0].as_py())
             except ArithmeticError:
-                # What is raised is kept until nothing else rejects the tuple, or counts as null.
-                return predicate.spec.on_error == "fail"
-            known: bool | None = truth if predicate.spec.kind == "row" else truth[0].as_py()
-            return known
-        raise TypeError(f"the checker does not know the predicate {predicate}")
+                truths.append(spec.on_error == "fail")
+        return truths
 
     @property
     def _tree(self) -> JoinTree:

@@ -303,15 +303,25 @@ def cases(draw: st.DrawFn, max_relations: int = 5, max_rows: int = 12) -> Case:
 
 
 @st.composite
-def dense_cases(draw: st.DrawFn) -> Case:
-    """Draw a path, a star or a cycle of small tables in which almost every tuple has several matches."""
+def dense_cases(draw: st.DrawFn, *, rows: int | None = None, count_only: bool = False) -> Case:
+    """Draw a path, a star or a cycle of small tables in which almost every tuple has several matches.
+
+    With a number of rows, tables have so many at most, and half of each has the same key.
+    """
     numbers = random.Random(draw(st.integers(0, 1 << 30)))
     kind = numbers.choice([pa.int64(), pa.int64(), pa.string()])
     nulls = numbers.choice([0.0, 0.0, 0.3])
     aliases = [f"r{i}" for i in range(numbers.choice([2, 3, 3, 4]))]
 
+    def key(n: int) -> int | None:
+        if numbers.random() < nulls:
+            return None
+        if rows is None:
+            return numbers.randint(0, 2)
+        return 1 if numbers.random() < 0.5 else numbers.randint(2, n)
+
     def keys(n: int, kind: pa.DataType) -> pa.Array:
-        drawn = [None if numbers.random() < nulls else numbers.randint(0, 2) for _ in range(n)]
+        drawn = [key(n) for _ in range(n)]
         return pa.array([v if v is None else f"k{v}" for v in drawn] if kind == pa.string() else drawn, kind)
 
     tables: dict[str, pa.Table] = {}
@@ -319,7 +329,7 @@ def dense_cases(draw: st.DrawFn) -> Case:
         if tables and numbers.random() < 0.2:
             tables[alias] = tables[numbers.choice(sorted(tables))]
             continue
-        n = numbers.randint(3, 10 - 2 * len(aliases) + 4)
+        n = numbers.randint(3, 14 - 2 * len(aliases)) if rows is None else numbers.randint(rows // 2, rows)
         columns = {"id": pa.array(range(n), pa.int32()), "k0": keys(n, pa.int64()), "k1": keys(n, kind)}
         tables[alias] = pa.table(columns)
     shape = numbers.choice(["path", "star", "any", "cycle", "cycle"])
@@ -330,7 +340,7 @@ def dense_cases(draw: st.DrawFn) -> Case:
         x = numbers.choice(["k0", "k1"])
         y = numbers.choice(["k0", "k1"]) if kind == pa.int64() else x
         equalities.append(f"{aliases[a]}.{x} = {aliases[b]}.{y}")
-    return block(tables, equalities)
+    return block(tables, equalities, count_only=count_only)
 
 
 def _column(draw: st.DrawFn, kind: pa.DataType, values: Sequence[Any], rows: int) -> pa.Array:
@@ -341,7 +351,7 @@ NUMBERS: dict[pa.DataType, list[Any]] = {
     pa.int8(): [-1, 0, 1, 110],
     pa.int32(): [-1, 0, 1, 110, 2**24 + 1],
     pa.int64(): [-1, 0, 110, 2**53, 2**53 + 1],
-    pa.float32(): [-1.0, -0.0, 1.5, math.nan, 16777216.0],
+    pa.float32(): [-1.0, -0.0, 0.0, 1.5, math.nan, 16777216.0],
     pa.float64(): [-1.0, 0.0, 1.1, 1.5, math.nan, 2.0**53, 16777217.0],
     pa.decimal128(9, 2): [decimal.Decimal(t) for t in ("-1.00", "0.00", "1.10", "1.50", "110.00")],
     pa.decimal128(22, 4): [decimal.Decimal(t) for t in ("-1", "1.1", "1.1001", "9007199254740993")],
@@ -371,7 +381,7 @@ def mixed_cases(draw: st.DrawFn) -> Case:
         n = draw(st.integers(0, 6))
         kinds = [draw(st.sampled_from(list(NUMBERS))) for _ in "xy"]
         columns = [_column(draw, kind, NUMBERS[kind], n) for kind in kinds]
-        tables[alias] = pa.table(dict(zip("xy", columns, strict=True)))
+        tables[alias] = pa.table({"id": pa.array(range(n), pa.int32()), "x": columns[0], "y": columns[1]})
     refs = [ColumnRef(alias, name) for alias in tables for name in "xy"]
     kind_of = {ref: tables[ref.relation].schema.field(ref.column).type for ref in refs}
 
@@ -427,40 +437,6 @@ def set_cases(draw: st.DrawFn) -> Case:
         equalities.append(draw(st.sampled_from(["a.k = e.z", "e.z = d.x"])))
         distinct = draw(st.sampled_from([["d", "e"], ["e"]]))
     return block(tables, equalities, distinct=distinct)
-
-
-HOT = 1
-"""The key that half of the rows of skewed cases have."""
-
-
-@st.composite
-def skewed_cases(draw: st.DrawFn, *, rows: int = 14, relations: int = 4, count_only: bool = False) -> Case:
-    """Draw a chain, a star or anything between, now and then a cycle; half of the rows have the hot key."""
-    count = draw(st.integers(2, relations))
-    numbers = np.random.default_rng(draw(st.integers(0, 1 << 30)))
-    kind = draw(st.sampled_from([pa.int64(), pa.string()]))
-    tables = {f"r{i}": _skewed(numbers, draw(st.integers(rows // 2, rows)), kind) for i in range(count)}
-    equalities = []
-    for i in range(1, count):
-        for _ in range(draw(st.sampled_from([1, 1, 1, 2]))):
-            key, other = draw(st.sampled_from("kj")), draw(st.integers(0, i - 1))
-            equalities.append(f"r{i}.{key} = r{other}.{draw(st.sampled_from('kj'))}")
-    case = block(tables, equalities, count_only=count_only)
-    output = tuple(o for o in case.spec.output if o.source.column == "id")
-    return replace(case, spec=replace(case.spec, output=output))
-
-
-def _skewed(numbers: np.random.Generator, rows: int, kind: pa.DataType) -> pa.Table:
-    """Return rows of which a random half, the same for both columns or not, has the hot key."""
-
-    def keys() -> pa.Array:
-        values = numbers.integers(2, max(3, rows // 2), rows)
-        values[numbers.permutation(rows)[: rows // 2]] = HOT
-        return pa.array(values).cast(kind)
-
-    k = keys()
-    j = k if numbers.random() < 0.5 else keys()
-    return pa.table({"id": pa.array(range(rows), pa.int32()), "k": k, "j": j})
 
 
 @st.composite

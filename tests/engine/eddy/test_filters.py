@@ -115,15 +115,6 @@ def beside(a: pa.Table, e: pa.Table, test: Predicate | None = None, **form: bool
     return Case(spec, {"a": a, "e": e})
 
 
-@pytest.mark.nightly
-def test_wide_texts_are_compared_in_pieces() -> None:
-    """Pairs with 2.4 GB of texts are more than Arrow's texts can have in one array."""
-    a = pa.table({"k": [n % 60 for n in range(60_000)], "t": [""] * 60_000})
-    e = pa.table({"k": range(60), "t": [f"{n:040000d}" for n in range(60)]})
-    case = beside(a, e, compare("<>", "a.t", "e.t", pa.string()), negated=True)
-    assert not run(case, chunk=60_000)[0]
-
-
 def many(rows: int, condition: bool) -> Case:
     """Return ``a`` beside ``e``: every tuple meets all of ``e``, and with a condition only its first."""
     a = pa.table({"x": [0, 1, 1], "k": [1, 1, 2]})

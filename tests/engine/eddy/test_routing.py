@@ -13,6 +13,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, strategies as st
 
+from lab.figures.beyond import halves
 from millrace.engine.operator import Operator
 from millrace.engine.operators import informative
 from millrace.engine.operators.informative import division
@@ -213,23 +214,16 @@ def test_a_relation_that_multiplies_comes_last() -> None:
 # Content-sensitive routing: tuples take routes by the value of an attribute; results stay what they are.
 
 
-ROWS = 4000
-KEYS = 500
+ROWS = 16_000
 
 
 def parts(values: list[Any]) -> Case:
     """Return a block whose streamed relation has two parts, told apart by which half of the values it has."""
-    random = np.random.default_rng(0)
-    part = random.integers(0, 2, ROWS)
-    half = len(values) // 2
-    shown = part * half + random.integers(0, half, ROWS)
-    keys = random.integers(0, KEYS, ROWS)
-    names = random.permutation(2 * KEYS)
-    few, many = names[:KEYS], names[KEYS:]
-    a, b = (np.where(part == side, many[keys], few[keys]) for side in (0, 1))
-    met = pa.table({"k": np.concatenate([few[: KEYS // 10], np.repeat(many, 4)])})
-    stream = pa.table({"value": pa.array([values[i] for i in shown]), "a": a, "b": b})
-    return block({"r": stream, "s": met, "t": met}, ["r.a = s.k", "r.b = t.k"], count_only=True)
+    tables, half = halves(ROWS, 0, known=True), len(values) // 2
+    is_right = tables["S"]["part"].to_numpy() == "right"
+    shown = is_right * half + np.random.default_rng(0).integers(0, half, ROWS)
+    tables["S"] = tables["S"].select(["a", "b"]).append_column("value", pa.array([values[i] for i in shown]))
+    return block(tables, ["S.a = R.a", "S.b = T.b"], count_only=True)
 
 
 OPTIONS = {"transfer": False, "batch_size": 500, "reoptimize_every": 1000}
@@ -258,7 +252,7 @@ def test_an_attribute_is_found_and_saves_work(kind: str) -> None:
     """Few values are told apart each by itself, many in ranges."""
     eddy, found = divided(VALUES[kind])
     without, none = divided(VALUES[kind], by_content=False)
-    assert found == ["Divide(r.value)"] and not none
+    assert found == ["Divide(S.value)"] and not none
     assert eddy.figures().intermediate_tuples < 0.6 * without.figures().intermediate_tuples
 
 
@@ -269,13 +263,11 @@ def test_an_attribute_is_found_and_saves_work(kind: str) -> None:
         (["same", "same"], {}, True),
         ([1.0, 1.0], {}, True),
         # An order that was asked for is kept; state of STAIRs follows signatures.
-        (VALUES["text"], {"policy": "fixed", "order": ("r", "s", "t")}, False),
+        (VALUES["text"], {"policy": "fixed", "order": ("S", "R", "T")}, False),
         (VALUES["text"], {"architecture": "stairs"}, False),
     ],
 )
-def test_what_has_a_route_of_its_own_or_tells_nothing_is_not_divided(
-    values: list[Any], changes: dict[str, Any], is_sampled: bool
-) -> None:
+def test_what_has_a_route_of_its_own_or_tells_nothing_is_not_divided(values, changes, is_sampled):
     """Where dividing cannot help, tuples stay together."""
     eddy, found = divided(values, **changes)
     assert not found and (0 < eddy.sampled <= ROWS) == is_sampled

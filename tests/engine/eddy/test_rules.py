@@ -242,6 +242,10 @@ AWAY: dict[str, Broken] = {
     "follow_the_last_batch": wrap(
         SpillingEddy, "_scheduled", lambda true: lambda *a, **k: replace(true(*a, **k), weights=None)
     ),
+    # A tuple that came before the join stopped goes to files once.
+    "spill_twice": wrap(
+        guard.Rest, "built", lambda built: lambda *of: (b for one in built(*of) for b in (one, one))
+    ),
     # Join state: Deshpande & Hellerstein 2004.
     # Dual Routing: a tuple probes without being inserted on its own side.
     "probe_only": swap(BinaryJoin, "route", unkept(BinaryJoin.route)),
@@ -353,14 +357,6 @@ def ask_again(_: Any, join: IndexJoin, batch: TupleBatch) -> pa.RecordBatch:
     _, values = bound(join._matching, batch, join._path.classes)
     arrays = [values(k) for k in range(len(join._path.keys))]
     return pa.RecordBatch.from_arrays(arrays, names=[k.name for k in join._path.keys])
-
-
-@instead(guard.Rest, "built")
-def spill_twice(built: Any, rest: Any, relation: int) -> Any:
-    """A tuple that came before the join stopped goes to files once."""
-    for batch in built(rest, relation):
-        yield batch
-        yield batch
 
 
 @instead(Stairs, "is_open")

@@ -20,10 +20,8 @@ from millrace.engine.arrivals.schedule import Schedule
 from millrace.engine.expressions import Call, Column, ColumnRef, Compare
 from millrace.engine.figures import CellFigures
 from millrace.engine.operators import selection, udf_selection
-from millrace.engine.policies import POLICIES
 from millrace.engine.router import buffer, trace as module
 from millrace.engine.router.back_pressure import Backpressure
-from millrace.engine.router.buffer import Buffer
 from millrace.engine.router.trace import Trace
 from millrace.engine.runs.eddy_run import EddyRun
 from millrace.engine.runs.output import Output
@@ -37,9 +35,10 @@ from millrace.errors import InputError, OptionError
 from millrace.limits.clock import VirtualClock
 from millrace.options import ARCHITECTURES, MIGRATIONS, POLICY_NAMES, Options
 from millrace.predicates import PredicateSpec
+from tests.engine.eddy.access_cases import any_options
 from tests.engine.eddy.answers import schedules
 from tests.engine.eddy.blocks import chain, flying, rows_of, run, star
-from tests.engine.eddy.oracle import Case, answer_of, block, having, skewed_cases
+from tests.engine.eddy.oracle import Case, answer_of, block, cases, dense_cases, having
 from tests.engine.laws import examples
 from tests.engine.operators import Probe
 from tests.engine.state.rig import Rig, Tables
@@ -93,27 +92,6 @@ def test_a_set_must_be_built_and_wholly_joined() -> None:
     for each in (case, replace(case, spec=replace(case.spec, equalities=twice))):
         with pytest.raises(InputError, match="every column of it must be joined on"):
             run(each)
-
-
-@pytest.mark.parametrize("policy", POLICIES)
-def test_no_batch_outgrows_its_size(policy: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """However many matches a tuple has, in joins, products and scans: probes stop and go on later."""
-    seen: list[int] = []
-    push = Buffer.push
-
-    def watch(self: Buffer, batches: list[TupleBatch]) -> None:
-        batches = list(batches)
-        seen.extend(batch.size for batch in batches)
-        push(self, batches)
-
-    monkeypatch.setattr(Buffer, "push", watch)
-    case = block({a: pa.table({"k": [1] * n}) for a, n in (("a", 6), ("b", 7), ("c", 3))}, ["a.k = b.k"])
-    schedules = (None, Schedule(None, True, (0, 1, 2)), Schedule(0, True, (0, 1, 2)))
-    for limit, schedule in product([1, 2, 5], schedules):
-        seen.clear()
-        options = Options(architecture="stems", policy=policy, batch_size=limit, reoptimize_every=5)
-        assert run(case, options, schedule=schedule, chunk=100)[0] == {(1, 1, 1): 126}
-        assert max(seen) == limit
 
 
 @pytest.mark.parametrize("schedule", [None, Schedule(None, True, (1, 0, 2)), Schedule(1, True, (1, 0, 2))])
@@ -246,17 +224,12 @@ def test_memory_under_skew_is_bounded(architecture: str, data: st.DataObject) ->
     sent to one batch that probes and one of what it found, however many results there are. Queues hold what
     they may, and a batch more for each of them and for each step. Tuples of a relation that is not kept, and
     what they join to, wait besides for relations that have not ended, each for one of them (ProbeCompletion).
+    No batch outgrows its size, in joins, products and scans: probes stop and go on later.
     """
     batch = data.draw(st.sampled_from([1, 2, 5, 32, 100]))
-    case = data.draw(skewed_cases(rows=32 if batch >= 32 else 12, count_only=True))
-    options = Options(
-        architecture=architecture,
-        migration=data.draw(st.sampled_from(MIGRATIONS)),
-        intermediate=data.draw(st.booleans()),
-        policy=data.draw(st.sampled_from(POLICY_NAMES)),
-        batch_size=batch,
-        reoptimize_every=data.draw(st.sampled_from([3, 10, 1000])),
-    )
+    case = data.draw(dense_cases(rows=32 if batch >= 32 else 12, count_only=True) | cases(4))
+    own = {"architecture": [architecture], "batch_size": [batch], "online": [False]}
+    options = data.draw(any_options(**own, migration=MIGRATIONS, intermediate=[False, True]))
     schedule = data.draw(schedules(case))
     how: dict[str, Any] = {}
     if architecture == "stems" or (architecture != "static" and options.intermediate):
@@ -265,7 +238,7 @@ def test_memory_under_skew_is_bounded(architecture: str, data: st.DataObject) ->
     limits = how.get("backpressure")
     chunk = max(3, batch)
     made = run_of(case.spec, case.batches(chunk), options, schedule=schedule, clock=VirtualClock(), **how)
-    found = flying(made) if isinstance(made, EddyRun) else [0]
+    found = flying(made, batch) if isinstance(made, EddyRun) else [0]
     event(f"in turn: {schedule.interleaved}, queues: {limits is not None}")
     assert rows_of(case, made) == case.expected(), case.sql()
     count = len(case.tables)

@@ -66,14 +66,6 @@ def test_byte_strings_hash_whatever_lies_around_them(function, expected, values,
     assert function(offsets[skip:], data).tolist() == [expected(v) for v in values[skip:]]
 
 
-def test_strings_of_up_to_24_bytes_are_hashed_whole() -> None:
-    """One bit anywhere makes another hash."""
-    for length in range(1, 25):
-        ones = [1 << 8 * i + bit for i in range(length) for bit in (0, 7)]
-        values = [value.to_bytes(length, "little") for value in (0, *ones)]
-        assert len(set(hash_parts(*packed(values)).tolist())) == len(values)
-
-
 @LAWS
 @given(st.lists(st.tuples(codes, codes), max_size=8))
 def test_a_pair_hashes_by_its_values_and_their_order(pairs: list[tuple[int, int]]) -> None:

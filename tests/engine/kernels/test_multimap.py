@@ -71,9 +71,7 @@ def model(rows: list[int], codes: list[int], low: int = 0, high: list[int] | Non
     st.integers(1, 70),
     st.sampled_from([0, 1, 5000]),
 )
-def test_a_probe_finds_what_a_dictionary_of_lists_holds(
-    data: st.DataObject, pieces: list[list[int]], others: list[int], limit: int, capacity: int
-) -> None:
+def test_a_probe_finds_what_a_dictionary_of_lists_holds(data, pieces, others, limit, capacity):
     """Every match, once, after each insert: however small the output buffer, and however it is bounded.
 
     Only rows from ``low`` on, and below each tuple's own ``high``, match. What the table counts is exact.

@@ -158,9 +158,7 @@ def keys_of(seed: int, keys: int = KEYS) -> list[int]:
 @pytest.mark.parametrize("seed", range(2))
 @pytest.mark.parametrize("rows", [ROWS, None, 64 * ROWS])
 @pytest.mark.parametrize("came", [250, 500, 1000, 3000])
-def test_what_is_found_while_tuples_come_is_no_share_of_those_to_come(
-    seed: int, rows: int | None, came: int
-) -> None:
+def test_what_is_found_while_tuples_come_is_no_share_of_those_to_come(seed, rows, came):
     """Of keys in no order a tuple finds all that have come, whatever is told of how many still will."""
     assert expected(stem(keys_of(seed)[:came], rows)) == pytest.approx(came / KEYS, rel=0.25)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
+import math
 from collections import Counter
 from dataclasses import replace
 
@@ -25,8 +26,10 @@ from tests.streams.test_cell import (
     DELAY,
     NAMES,
     WINDOW,
+    attempts,
     beginnings,
     cut,
+    events,
     play_future,
     recent_tuples,
 )
@@ -75,19 +78,11 @@ drawn = st.tuples(
     st.sampled_from(["now", "window"]),
     st.sampled_from(["abc", "abc", "ab", "bc"]),
 )
-events = st.lists(
-    st.tuples(st.sampled_from(NAMES), st.integers(0, 2), st.integers(0, DELAY), st.booleans()),
-    min_size=1,
-    max_size=60,
-)
 # By the micro-batch: queries that come, and which of those that stand goes.
 steps = st.dictionaries(
     st.integers(0, 20),
     st.tuples(st.lists(drawn, max_size=3), st.one_of(st.none(), st.integers(0, 3))),
     max_size=6,
-)
-attempts = st.lists(
-    st.tuples(st.integers(0, 1), st.one_of(st.none(), st.integers(0, 14), st.just(LOST))), max_size=40
 )
 
 
@@ -109,9 +104,9 @@ class HubCluster(Cluster):
         return found
 
 
-def hub_of(keeps_all):
+def hub_of(keeps_all, window=WINDOW):
     """The join of the streams, for queries."""
-    task = join_of(NAMES, WINDOW)
+    task = join_of(NAMES, window)
     return Hub(**{n: getattr(task, n) for n in ContinuousJoin.__dataclass_fields__}, keeps_all=keeps_all)
 
 
@@ -121,8 +116,7 @@ def play(given_events, changes, tries=(), *, keeps_all=True, restart=None, shuff
     cluster = HubCluster(hub_of(keeps_all), WINDOW)
     cluster.schemas = {}
     keeps = {stream.alias: stream.keeps for stream in cluster.task.streams}
-    number, latest, standing, queries = 0, 0, [], {}
-    arrived: dict[str, list[tuple[int, tuple[int, int, int]]]] = {name: [] for name in NAMES}
+    number, standing, queries = 0, [], {}
     for place, batch in enumerate(batches):
         blocks = []
         come, goes = changes.get(place, ((), None))
@@ -139,11 +133,10 @@ def play(given_events, changes, tries=(), *, keeps_all=True, restart=None, shuff
             standing.append(number)
             queries[number] = {
                 "passes": passes,
+                "names": query.streams,
                 "from": place,
                 "until": len(batches),
-                "since": since,
-                "names": query.streams,
-                "watermark": cluster.watermark,
+                "oldest": cluster.watermark * 1000 if since == "window" else math.inf,
             }
             blocks.append(Change(number, query))
         blocks = [(CHANGES, json.dumps(each.to_json()).encode()) for each in blocks]
@@ -151,35 +144,26 @@ def play(given_events, changes, tries=(), *, keeps_all=True, restart=None, shuff
             blocks.reverse()
         if place == restart:
             cluster.restart(architecture="stairs")
-        process, fail = tries[place % len(tries)] if tries else (0, None)
-        if fail is not None:
-            cluster.try_batch(
-                {**batch, "b": [*batch["b"], (0, max(latest, 1), 9999)]}, 1 - process, fail, blocks
-            )
-        latest = max([latest, *(row[1] for rows in batch.values() for row in rows)])
-        cluster.batch(batch, process, watermark=latest - DELAY, blocks=blocks)
-        for name, rows in batch.items():
-            arrived[name] += [(place, row) for row in rows]
+        cluster.play(batch, DELAY, *(tries[place % len(tries)] if tries else ()), blocks=blocks)
     got = Counter(row for row in cluster.results if row[0] != "made")
     assert [row[1] for row in cluster.results if row[0] == "made"] == list(range(1, number + 1))
-    place_of = {row[2]: place for rows in arrived.values() for place, row in rows}
+    place_of = {
+        row[2]: place for place, batch in enumerate(batches) for rows in batch.values() for row in rows
+    }
+    by_number = {row[2]: row for rows in everything.values() for row in rows}
     want = Counter()
     for each, query in queries.items():
         seen = {
             name: [
                 row
-                for place, row in rows
-                if place >= query["from"]
-                or (
-                    query["since"] == "window"
-                    and row[1] * SECOND + max(0, keeps[name]) >= query["watermark"] * 1000
-                )
+                for row in rows
+                if place_of[row[2]] >= query["from"]
+                or row[1] * SECOND + max(0, keeps[name]) >= query["oldest"]
             ]
-            for name, rows in arrived.items()
+            for name, rows in everything.items()
         }
-        by_number = {name: {row[2]: row for row in rows} for name, rows in everything.items()}
         for found in answer(seen, query["names"], WINDOW):
-            rows = {name: by_number[name][n] for name, n in zip(query["names"], found, strict=True)}
+            rows = {name: by_number[n] for name, n in zip(query["names"], found, strict=True)}
             if query["passes"](rows) and max(place_of[n] for n in found) < query["until"]:
                 want[each, *found] += 1
     return got, want, cluster
@@ -235,9 +219,7 @@ def test_what_no_query_wants_is_not_in_join_state():
 def test_a_row_of_the_far_future_holds_nothing_back(monkeypatch):
     """In no eddy of a cell."""
     monkeypatch.setattr(streams_cell, "_STUCK", 256)
-    task = join_of(NAMES, 0)
-    fields = {n: getattr(task, n) for n in ContinuousJoin.__dataclass_fields__}
-    cluster = HubCluster(Hub(**fields, keeps_all=True), 0)
+    cluster = HubCluster(hub_of(keeps_all=True, window=0), 0)
     whole_query, _ = query_of(1, ("all", "a", 0, "now", NAMES))
     pair, _ = query_of(2, ("all", "a", 0, "now", "ab"))
     cluster.schemas = {each.id: each.schema for each in (whole_query, pair)}

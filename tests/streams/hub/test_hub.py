@@ -60,8 +60,7 @@ def test_queries_come_and_go_over_a_restart(streaming, tmp_path):
     for name in ("all", "large", "pairs"):
         hub.add(name, *QUERIES[name], sink=tmp_path / name)
     hub.add("odd", *QUERIES["odd"], sink=sink)
-    feed.put(90)
-    feed.put(90)
+    feed.put(90, 0, 0)
     hub.start(availableNow=True).awaitTermination()
     assert [each.state for each in hub.list()] == ["running"] * 4
     assert len(alone(feed, "late")) > 10, "what the window has for it already"
