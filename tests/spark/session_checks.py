@@ -281,7 +281,7 @@ PIPES = {**{f"{name}, columns": pipe for name, pipe in COLUMNS.items()}, **PIPEL
 
 
 @pytest.mark.connect
-@pytest.mark.parametrize("part", sampled(range(10), every=5))
+@pytest.mark.parametrize("part", sampled(range(10), every=10))
 def test_pipelines(spark, tables, part):
     """They are read from the message of their DataFrame, and have Spark's rows."""
     for name in [*PIPES][part::10]:
