@@ -62,7 +62,7 @@ _NAME = re.compile(rf"\b{COLUMN}\d+\b")
 _CALLED = re.compile(rf"\b{CALL}\d+\(")
 _ORDER = re.compile(r" (ASC|DESC) NULLS (FIRST|LAST)$")
 _names = threading.Lock()
-_OPERATOR_END, _ITEM_END, _FIELD_END = "\x1e", "\x1f", "\x1d"
+_OPERATOR_END, _PART_END, _ITEM_END, _FIELD_END = "\x1e", "\x1c", "\x1f", "\x1d"
 
 
 @dataclass(frozen=True)
@@ -143,9 +143,15 @@ class AnalysedPlan:
         return bool(self._plan.containsPattern(self._functions.patterns.PYTHON_UDF()))
 
     @cached_property
+    def _texts(self) -> list[tuple[str, ...]]:
+        """The parts of what its operators are, in the order of their places."""
+        texts = self._plan.map(self._functions.operator).mkString(_OPERATOR_END).split(_OPERATOR_END)
+        return [tuple(text.split(_PART_END)) for text in texts]
+
+    @cached_property
     def kinds(self) -> tuple[str, ...]:
         """The kinds of its operators, in the order of their places."""
-        return self._texts(self._functions.kind)
+        return tuple(kind for kind, *_ in self._texts)
 
     @property
     def reads_cache(self) -> bool:
@@ -155,13 +161,7 @@ class AnalysedPlan:
     @cached_property
     def root(self) -> Operator:
         """All of it."""
-        functions = self._functions
-        texts = map(
-            self._texts,
-            (functions.arity, functions.expressions, functions.output, functions.names, functions.detail,
-             functions.streaming),
-        )  # fmt: skip
-        return _build(enumerate(zip(self.kinds, *texts, strict=True)))
+        return _build(enumerate(self._texts))
 
     def unsayable(self, operators: Iterable[Operator]) -> set[int]:
         """Return the places of the operators whose expressions Spark does not read back as they are.
@@ -309,10 +309,6 @@ class AnalysedPlan:
     def _operators(self) -> Any:
         return self._plan.map(self._functions.itself)
 
-    def _texts(self, function: Any) -> tuple[str, ...]:
-        """Return what a function gives for each operator."""
-        return tuple(self._plan.map(function).mkString(_OPERATOR_END).split(_OPERATOR_END))
-
 
 def _is_computed(expression: Expression) -> bool:
     return expression.classes != ("AttributeReference",)
@@ -427,19 +423,21 @@ class _Functions:
         self._lists = jvm.java.util.ArrayList
         self._functions_of_python = jvm.org.apache.spark.sql.execution.python.UserDefinedPythonFunction
         self.kind = self._function(kind)
-        self.arity = self._function(
-            self._then(children, self._method(_SEQUENCE, "length", "int"), self._text("int"))
-        )
-        self.expressions = self._function(
-            self._then(expressions, self._each(self._fields(deterministic, classes, sql)))
-        )
-        self.output = self._function(self._then(output, self._each(number)))
-        self.names = self._function(self._then(output, self._each(name)))
+        arity = self._then(children, self._method(_SEQUENCE, "length", "int"), self._text("int"))
+        fields = self._fields(_FIELD_END, deterministic, classes, sql)
         whole = self._then(self._method(_SORT, "global", "boolean"), self._text("boolean"))
-        detail = self._if_instance(_JOIN, joined, self._if_instance(_SORT, whole, no_text))
-        self.detail = self._function(detail)
-        self.streaming = self._function(
-            self._then(self._method(_LOGICAL, "isStreaming", "boolean"), self._text("boolean"))
+        streaming = self._then(self._method(_LOGICAL, "isStreaming", "boolean"), self._text("boolean"))
+        self.operator = self._function(
+            self._fields(
+                _PART_END,
+                kind,
+                arity,
+                self._then(expressions, self._each(fields)),
+                self._then(output, self._each(number)),
+                self._then(output, self._each(name)),
+                self._if_instance(_JOIN, joined, self._if_instance(_SORT, whole, no_text)),
+                streaming,
+            )
         )
 
     def sequence(self, values: Iterable[Any]) -> Any:
@@ -519,12 +517,12 @@ class _Functions:
         then, otherwise = (self._taking(each, _OBJECT, _OBJECT) for each in (then, otherwise))
         return self._handles.guardWithTest(test, then, otherwise)
 
-    def _fields(self, *handles: Any) -> Any:
-        """Return what makes one text of several, of the same value."""
+    def _fields(self, end: str, *handles: Any) -> Any:
+        """Return what makes one text of several, of the same value, with something between them."""
         concat = self._method(_STRING, "concat", _STRING, _STRING)
         made = handles[0]
         for handle in handles[1:]:
-            made = self._both(concat, self._then(made, self._with(concat, 1, _FIELD_END)), handle)
+            made = self._both(concat, self._then(made, self._with(concat, 1, end)), handle)
         return made
 
     def _both(self, handle: Any, first: Any, second: Any) -> Any:
