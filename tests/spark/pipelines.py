@@ -225,6 +225,12 @@ COLUMNS = {
     "same names": lambda a, b, c: equal(a, b).select("*").drop("id"),
     "any": lambda a, b, c: a.join(b, "id").groupBy("x").agg(sf.collect_set("v").alias("v")).select("x"),
     "random": lambda a, b, c: a.withColumn("r", sf.rand(3)).join(b, "id").select("id", "x", "v"),
+    "asked for more": lambda a, b, c: (
+        a.join(b, "id")
+        .filter(sf.udf(lambda x: x + 1, "int")("x") > 3)
+        .select(sf.udf(lambda v: f"<{v}>")("v").alias("o"))
+    ),
+    "numbered": lambda a, b, c: a.join(b, "id").select("x", sf.monotonically_increasing_id() >= 0),
     "ordinal": lambda a, b, c: a.join(b, "id").orderBy(sf.expr("2"), "x").limit(2).select("x", "v"),
     "named rows": lambda a, b, c: a.withColumnRenamed("x", "y").join(b, "id").selectExpr("to_json((y, v)) j"),
     "counted": lambda a, b, c: a.join(c, "id").select(sf.expr("count(x, *)").alias("n")),
@@ -266,7 +272,7 @@ COLUMNS = {
     "computed": lambda a, b, c: a.join(b, "id").withColumn("o", odd("x")),
 }
 """Whatever Columns compare and name, and wherever they were taken of."""
-LEFT = {"null-safe"}
-"""Millrace has no part in it: nothing is joined by equality."""
-LEFT_ON_CONNECT = LEFT | {"hidden", "starred"}
-"""What stands above a join that is not read names columns of what was joined."""
+LEFT = {"null-safe", "numbered"}
+"""Millrace has no part in them: nothing is joined by equality, or the order of rows counts."""
+LEFT_ON_CONNECT = LEFT | {"any", "hidden", "starred"}
+"""What stands above a join names columns of what was joined, or takes any of several rows."""

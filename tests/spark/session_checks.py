@@ -303,6 +303,10 @@ def test_what_spark_keeps_and_what_it_reads(spark, paths, tmp_path):
         joined = some.join(small, "k")
         assert joined.count() == joined.toArrow().num_rows == count // 2
         assert "from a DataFrame" in millrace.explain(joined)
+        kept = joined.select("k", "small").cache()
+        named = kept.withColumn("o", sf.udf(lambda k: f"<{k}>")("k"))
+        assert named.count() == len(named.collect()) == count // 2
+        kept.unpersist()
         whole = big.join(small, "k")
         whole.write.mode("overwrite").parquet(f"{tmp_path}/out")
         assert reads(whole, f"{tmp_path}/big/") and not reads(whole, f"{tmp_path}/out")

@@ -23,7 +23,7 @@ from millrace.spark.frames import derived, left_to_spark
 from millrace.spark.plan_reader import AnalysedPlan, Operator
 from millrace.spark.predicates import Predicate
 from millrace.spark.session import facts_of, internal_query, is_connect, keep
-from millrace.sql.from_plan import Reading, read, relation_names, with_calls, with_columns_for
+from millrace.sql.from_plan import Reading, is_repeatable, read, relation_names, with_calls, with_columns_for
 from millrace.sql.session.errors import contain
 
 if TYPE_CHECKING:
@@ -36,6 +36,8 @@ if TYPE_CHECKING:
     Part = tuple[Sequence[int], DataFrame]
 
 _DEEPEST = 200
+_REFERENCES = frozenset(("CTERelationRef", "UnionLoopRef"))
+"""Operators that mean nothing without what stands elsewhere in their plan."""
 _STREAMED = frozenset(("Project", "Filter", "Join", "SubqueryAlias", "View"))
 """What is said of streams; all else of them is a relation."""
 
@@ -74,6 +76,7 @@ def better(df: DataFrame, options: Options) -> DataFrame | None:
     if isinstance(found, str):
         left_to_spark(df, found)
         return None
+    vars(found)["_millrace_of"] = df  # what the server keeps for it lasts as long
     return found
 
 
@@ -121,9 +124,17 @@ def _take(df: DataFrame, plan: Plan, operator: Operator, options: Options, made:
         made[operator.place] = operator.output, found
         return ""
     for relation in () if operator.is_streaming else relations:
+        if any(child.place == relation.place for child in relation.children):
+            (relation,) = relation.children  # it was a choice of its own columns
+        if relation.place in plan.kept or not is_repeatable(relation):
+            continue
         for child in relation.children:
-            if any(each.kind in ("Join", "Filter") for each in child.walk()):
-                _take(df, plan, with_columns_for(relation, child), options, made)
+            kinds = {each.kind for each in child.walk()}
+            if kinds & {"Join", "Filter"} and not kinds & _REFERENCES:
+                try:
+                    _take(df, plan, with_columns_for(relation, child), options, made)
+                except (MillraceError, PySparkException):
+                    continue
     return found
 
 

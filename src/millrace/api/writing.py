@@ -15,6 +15,8 @@ from pyspark.sql import DataFrame
 
 from millrace.api.optimize import plan_of
 from millrace.spark.frames import ACTIONS
+from millrace.spark.session import internal_query
+from millrace.sql.session.errors import contain
 
 _AT_PATHS = frozenset(("save", "parquet", "json", "csv", "text", "orc"))
 
@@ -46,7 +48,9 @@ def _method(kind: type[Any], name: str) -> Any:
     def method(self: Any, *args: Any, **named: Any) -> Any:
         given = [*args, *named.values()]
         self.overwrites |= any(isinstance(each, str) and each.lower() == "overwrite" for each in given)
-        self.overwrites |= name == "insertInto" and any(each is True for each in given)
+        self.overwrites |= name == "insertInto" and bool(
+            named.get("overwrite", args[1] if args[1:] else False)
+        )
         if name not in ACTIONS["DataFrameWriter"]:
             for writer in (self.plain, self.better):
                 getattr(writer, name)(*args, **named)
@@ -60,10 +64,15 @@ def _method(kind: type[Any], name: str) -> Any:
 
 def reads(pipeline: DataFrame, path: str) -> bool:
     """Tell whether files below a path may be among those of a pipeline."""
-    if plan_of(pipeline).reads_cache:
-        return True  # what was cached may come from any files
+    try:
+        with internal_query():
+            if plan_of(pipeline).reads_cache:
+                return True  # what was cached may come from any files
+            files = [_plain(unquote(file)) for file in pipeline.inputFiles()]
+    except Exception as error:  # noqa: BLE001  # Spark's own writer sees it, or fails in its own words
+        contain(error)
+        return True
     folders = {f"{each}/" for each in (_plain(path), realpath(_plain(path)))}
-    files = [_plain(unquote(file)) for file in pipeline.inputFiles()]
     return any(folder in each for file in files for each in (file, realpath(file)) for folder in folders)
 
 

@@ -69,7 +69,7 @@ _WITH_METHODS = ("na", "stat")
 """Properties of Spark's own DataFrame whose methods are derived from it."""
 _LAZY = "toLocalIterator"
 """The action that begins with the first row that is asked for."""
-_SUBCLASS, _RAN = "_millrace_subclass", "_millrace_ran"
+_SUBCLASS, _RAN, _PARTS = "_millrace_subclass", "_millrace_ran", "_millrace_parts"
 _chooser: Callable[[Any], Any] | None = None
 
 
@@ -346,6 +346,7 @@ def derived(frame: DataFrame, *parts: DataFrame) -> DataFrame:
     """Let a DataFrame do what those of Millrace do that are parts of it."""
     frame = _extend(frame)
     carry(frame, carried(*parts))
+    vars(frame)[_PARTS] = parts  # what they have at coordinators lasts as long as they do
     return frame
 
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import re
 import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property
@@ -50,6 +50,8 @@ _LOGICAL = _CATALYST + "plans.logical.LogicalPlan"
 _JOIN = _CATALYST + "plans.logical.Join"
 _JOIN_TYPE = _CATALYST + "plans.JoinType"
 _SORT = _CATALYST + "plans.logical.Sort"
+_FILES = "org.apache.spark.sql.execution.datasources.LogicalRelation"
+_RELATION = "org.apache.spark.sql.sources.BaseRelation"
 _SEQUENCE, _FUNCTION = "scala.collection.immutable.Seq", "scala.Function1"
 _OBJECT, _STRING = "java.lang.Object", "java.lang.String"
 
@@ -92,7 +94,7 @@ class Operator:
         output: The numbers of the columns that it gives.
         names: What these are called.
         detail: Of a join its type in Catalyst's words, such as ``LEFT OUTER``; of an order whether it is that
-            of all rows, ``true`` or ``false``.
+            of all rows, ``true`` or ``false``; of files what tells them from others that were read.
         is_streaming: Whether its rows never end.
     """
 
@@ -122,6 +124,9 @@ class AnalysedPlan:
         py4j.protocol.Py4JError: This version of Spark has other classes.
     """
 
+    kept: Collection[int] = ()
+    """Places of operators whose rows Spark has in its cache: they stand in the plan as relations."""
+
     def __init__(self, df: DataFrame) -> None:
         self._spark = df.sparkSession
         execution = df._jdf.queryExecution()  # noqa: SLF001  # what this module is for
@@ -135,12 +140,12 @@ class AnalysedPlan:
     @cached_property
     def has_joins(self) -> bool:
         """Whether it joins anything."""
-        return bool(self._plan.containsPattern(self._functions.patterns.JOIN()))
+        return bool(self._plan.containsPattern(self._functions.join))
 
     @cached_property
     def has_calls(self) -> bool:
         """Whether it calls functions of Python."""
-        return bool(self._plan.containsPattern(self._functions.patterns.PYTHON_UDF()))
+        return bool(self._plan.containsPattern(self._functions.call))
 
     @cached_property
     def _texts(self) -> list[tuple[str, ...]]:
@@ -274,10 +279,7 @@ class AnalysedPlan:
 
     def identity(self, operator: Operator) -> int | None:
         """Return what tells files that were read from others; None of what is no files."""
-        if operator.kind != "LogicalRelation":
-            return None
-        relation = self._operators.apply(operator.place).relation()
-        return int(self._functions.lang.System.identityHashCode(relation))
+        return int(operator.detail) if operator.kind == "LogicalRelation" else None
 
     def frame(self, operator: Operator) -> DataFrame:
         """Return a DataFrame of the rows of one of its operators."""
@@ -349,7 +351,8 @@ class _Functions:
         self._handles = self._invoke.MethodHandles
         self._lookup = self._handles.publicLookup()
         self._loader = self.lang.Thread.currentThread().getContextClassLoader()
-        self.patterns = jvm.org.apache.spark.sql.catalyst.trees.TreePattern
+        patterns = jvm.org.apache.spark.sql.catalyst.trees.TreePattern
+        self.join, self.call = patterns.JOIN(), patterns.PYTHON_UDF()
         self.byte = jvm.scala.reflect.ClassTag.Byte()
         self.dataset = jvm.org.apache.spark.sql.classic.Dataset
         identity = self._handles.identity(self._class(_OBJECT))
@@ -427,6 +430,13 @@ class _Functions:
         fields = self._fields(_FIELD_END, deterministic, classes, sql)
         whole = self._then(self._method(_SORT, "global", "boolean"), self._text("boolean"))
         streaming = self._then(self._method(_LOGICAL, "isStreaming", "boolean"), self._text("boolean"))
+        same = self._then(
+            self._method(_FILES, "relation", _RELATION),
+            self._lookup.findStatic(
+                self._class("java.lang.System"), "identityHashCode", self._type("int", _OBJECT)
+            ),
+            self._text("int"),
+        )
         self.operator = self._function(
             self._fields(
                 _PART_END,
@@ -435,7 +445,9 @@ class _Functions:
                 self._then(expressions, self._each(fields)),
                 self._then(output, self._each(number)),
                 self._then(output, self._each(name)),
-                self._if_instance(_JOIN, joined, self._if_instance(_SORT, whole, no_text)),
+                self._if_instance(
+                    _JOIN, joined, self._if_instance(_SORT, whole, self._if_instance(_FILES, same, no_text))
+                ),
                 streaming,
             )
         )

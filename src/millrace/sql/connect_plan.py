@@ -26,6 +26,7 @@ from pyspark.sql.connect.dataframe import DataFrame as ConnectFrame
 from pyspark.sql.connect.plan import LogicalPlan
 from pyspark.sql.connect.proto import (
     Aggregate,
+    CallFunction,
     CommonInlineUserDefinedFunction,
     Expression as Sent,
     Join,
@@ -198,6 +199,7 @@ class ConnectPlan:
         self._df = df
         self._spark: Any = df.sparkSession
         self._message: Relation = df._plan.to_proto(self._spark.client).root  # type: ignore[operator]  # noqa: SLF001  # what this is for
+        self.kept: set[int] = set()
         self._relations: dict[int, Relation] = {}
         self._scopes: dict[int, _Scope] = {}
         self._calls: dict[int, dict[int, Any]] = {}
@@ -235,9 +237,9 @@ class ConnectPlan:
 
     def unsayable(self, operators: Iterable[Operator]) -> set[int]:
         """Return the places of the operators whose rows Spark keeps in its cache."""
-        if not self.reads_cache:
-            return set()
-        return {each.place for each in operators if is_cached(self.frame(each))}
+        if self.reads_cache:
+            self.kept |= {each.place for each in operators if is_cached(self.frame(each))}
+        return self.kept & {each.place for each in operators}
 
     def load_functions(self, operator: Operator) -> dict[int, UserDefinedFunction | None]:
         """Return the functions of Python that an operator calls, by the numbers of the calls."""
@@ -298,11 +300,13 @@ class ConnectPlan:
         frame = self._frame_of(relation)
         columns = tuple(_Column(next(self._numbers), name, qualifier) for name in frame.columns)
         is_streaming = relation.read.is_streaming if _is_of_files(relation) else frame.isStreaming
-        below = [
-            self._read(each)
-            for descriptor, each in getattr(relation, kind).ListFields()
-            if isinstance(each, Relation) and descriptor.name != "root" and _joins_or_calls(each)
+        given = getattr(relation, kind).ListFields()
+        inputs = [
+            each for descriptor, each in given if isinstance(each, Relation) and descriptor.name != "root"
         ]
+        below = [self._read(each) for each in inputs if _joins_or_calls(each)]
+        if kind == "sample" or any(map(_is_volatile, _walk(relation, inputs))):
+            below = []  # what it gives is another, in another order of rows
         scope = self._scope(relation, "Relation", below, (), columns, is_streaming=is_streaming)
         return replace(scope, plans={}, hides=False)
 
@@ -310,10 +314,13 @@ class ConnectPlan:
         """Return a DataFrame of a relation, the same for the same files: it knows its columns."""
         frames = facts_of(self._spark).relations
         key = ("files", relation.common.plan_id)
-        frame = frames.get(key) or ConnectFrame(_Part(relation), self._spark)
-        if _is_of_files(relation):
-            keep(frames, key, frame)
-        return frame
+        if not _is_of_files(relation):
+            return ConnectFrame(_Part(relation), self._spark)
+        if key not in frames:
+            alone = Relation()  # not with all that it is a part of
+            alone.CopyFrom(relation)
+            keep(frames, key, ConnectFrame(_Part(alone), self._spark))
+        return frames[key]
 
     def _scope(
         self, relation: Relation, kind: str, children: Sequence[_Scope], expressions: Sequence[Expression],
@@ -406,7 +413,7 @@ class ConnectPlan:
         if not windowed:
             return self._scope(relation, "Project", [child], [each.expression for each in found], columns)
         expressions = [each.expression for _, each in windowed]
-        if any(not each.is_deterministic or CALL in each.sql for each in expressions):
+        if any(not each.expression.is_deterministic or CALL in each.expression.sql for each in found):
             raise _Unread
         added = [column for column, _ in windowed]
         below = self._scope(relation, "Window", [child], expressions, [*child.columns, *added])
@@ -861,6 +868,18 @@ def _parts(name: str) -> list[str]:
 def _joins_or_calls(relation: Relation) -> bool:
     """Tell whether a relation joins anything, or calls functions."""
     return any(isinstance(each, Join | CommonInlineUserDefinedFunction) for each in _walk(relation))
+
+
+def _is_volatile(message: Any) -> bool:
+    """Tell whether a message calls what is another at each evaluation, or may."""
+    match message:
+        case Sent.UnresolvedFunction(function_name=name) | CallFunction(function_name=name):
+            return name.lower() in VOLATILE_NAMES | {"distributed_sequence_id"}
+        case Sent.ExpressionString(expression=text):
+            return any(f"{name}(" in re.sub(r"[\s`]", "", text.lower()) for name in VOLATILE_NAMES)
+        case CommonInlineUserDefinedFunction(deterministic=deterministic):
+            return not deterministic
+    return False
 
 
 def _is_named_within(message: Any, relation: Relation, scope: _Scope) -> bool:

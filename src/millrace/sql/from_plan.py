@@ -371,6 +371,12 @@ def with_columns_for(above: Operator, operator: Operator) -> Operator:
     )
 
 
+def is_repeatable(operator: Operator) -> bool:
+    """Tell whether an operator gives the same for the same rows, in whatever order and partition."""
+    is_same = all(each.is_deterministic for each in operator.expressions)
+    return is_same and operator.kind not in ("Sample", "AttachDistributedSequence")
+
+
 def _is_sayable(operator: Operator) -> bool:
     """Tell whether the expressions of an operator can be said in SQL."""
     is_filter = operator.kind == "Filter"
