@@ -34,7 +34,7 @@ LEAST_GAIN_SECONDS = 0.2
 KEPT_BY_EQUALITY = 0.1
 """The share of rows that a column has of one value: of Selinger et al., Access Path Selection, 1979.
 
-Nothing else is taken to reject rows, for nothing tells how many: such a chain is rather left to Spark.
+Nothing else is taken to reject rows, for nothing tells how many: such a pipeline is rather left to Spark.
 """
 
 

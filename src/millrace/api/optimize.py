@@ -19,7 +19,7 @@ from millrace.api.gain import why_slower
 from millrace.api.session import Session
 from millrace.errors import InputError, MillraceError, PredicateError, first_line
 from millrace.options import Options
-from millrace.spark.frames import derived, left_to_spark
+from millrace.spark.frames import carry_parts, left_to_spark
 from millrace.spark.plan_reader import AnalysedPlan, Operator
 from millrace.spark.predicates import Predicate
 from millrace.spark.session import facts_of, internal_query, is_connect, keep
@@ -103,10 +103,10 @@ def _planned(df: DataFrame, plan: Plan, options: Options) -> DataFrame | str:
         return why
     if plan.root.place in made:
         return made[plan.root.place][1]
-    frame = plan.replaced(made)
+    frame = plan.replace_parts(made)
     if _typed(frame.schema) != _typed(df.schema):
         return f"its columns are others ({frame.schema.simpleString()} for {df.schema.simpleString()})"
-    return derived(frame, *(part for _, part in made.values()))
+    return carry_parts(frame, *(part for _, part in made.values()))
 
 
 def _take(df: DataFrame, plan: Plan, operator: Operator, options: Options, made: dict[int, Part]) -> str:

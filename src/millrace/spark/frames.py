@@ -342,7 +342,7 @@ def why_left(frame: Any) -> str:
     return str(vars(frame).get(_LEFT, ""))
 
 
-def derived(frame: DataFrame, *parts: DataFrame) -> DataFrame:
+def carry_parts(frame: DataFrame, *parts: DataFrame) -> DataFrame:
     """Let a DataFrame do what those of Millrace do that are parts of it."""
     frame = _extend(frame)
     carry(frame, carried(*parts))

@@ -265,13 +265,7 @@ class AnalysedPlan:
     def _load(self, call: Any) -> UserDefinedFunction | None:
         """Return the function behind a call, as Spark would send it to its workers."""
         command = bytes(call.func().command().toArray(self._functions.byte))
-        try:
-            function, returns = CPickleSerializer().loads(command)  # type: ignore[no-untyped-call]
-        except Exception:  # noqa: BLE001  # code of the user's runs
-            return None
-        return UserDefinedFunction(
-            function, returns, call.name(), call.evalType(), deterministic=call.udfDeterministic()
-        )
+        return load_function(command, call.name(), call.evalType(), is_deterministic=call.udfDeterministic())
 
     @staticmethod
     def _sequence(sequence: Any) -> Iterator[Any]:
@@ -287,7 +281,7 @@ class AnalysedPlan:
         session = self._spark._jsparkSession  # noqa: SLF001
         return DataFrame(self._functions.dataset.ofRows(session, plan), self._spark)
 
-    def replaced(self, parts: Mapping[int, tuple[Sequence[int], DataFrame]]) -> DataFrame:
+    def replace_parts(self, parts: Mapping[int, tuple[Sequence[int], DataFrame]]) -> DataFrame:
         """Return a DataFrame of all of it in which others stand for some operators.
 
         Args:
@@ -310,6 +304,17 @@ class AnalysedPlan:
     @cached_property
     def _operators(self) -> Any:
         return self._plan.map(self._functions.itself)
+
+
+def load_function(
+    command: bytes, name: str, eval_type: int, *, is_deterministic: bool
+) -> UserDefinedFunction | None:
+    """Return a function of Python from what is sent of it to workers, None where it cannot be read here."""
+    try:
+        function, returns = CPickleSerializer().loads(command)  # type: ignore[no-untyped-call]
+    except Exception:  # noqa: BLE001  # code of the user's runs
+        return None
+    return UserDefinedFunction(function, returns, name, eval_type, deterministic=is_deterministic)
 
 
 def _is_computed(expression: Expression) -> bool:
@@ -347,10 +352,10 @@ class _Functions:
     def __init__(self, spark: SparkSession) -> None:
         jvm: Any = spark._jvm  # noqa: SLF001
         self._gateway: Any = spark.sparkContext._gateway  # noqa: SLF001
-        self.lang, self._invoke = jvm.java.lang, jvm.java.lang.invoke
+        self._lang, self._invoke = jvm.java.lang, jvm.java.lang.invoke
         self._handles = self._invoke.MethodHandles
         self._lookup = self._handles.publicLookup()
-        self._loader = self.lang.Thread.currentThread().getContextClassLoader()
+        self._loader = self._lang.Thread.currentThread().getContextClassLoader()
         patterns = jvm.org.apache.spark.sql.catalyst.trees.TreePattern
         self.join, self.call = patterns.JOIN(), patterns.PYTHON_UDF()
         self.byte = jvm.scala.reflect.ClassTag.Byte()
@@ -410,7 +415,7 @@ class _Functions:
             self._method(_JOIN, "joinType", _JOIN_TYPE), self._method(_JOIN_TYPE, "sql", _STRING)
         )
         no_text = self._handles.constant(self._class(_STRING), "")
-        no_text = self._handles.dropArguments(no_text, 0, self._array(self.lang.Class, self._class(_OBJECT)))
+        no_text = self._handles.dropArguments(no_text, 0, self._array(self._lang.Class, self._class(_OBJECT)))
         ordered = self._if_instance(_ORDERED, self._method(_ORDERED, "child", _EXPRESSION), identity)
         aliased = self._if_instance(_ALIAS, self._method(_ALIAS, "child", _EXPRESSION), ordered)
         self.itself = self._function(identity)
@@ -489,8 +494,8 @@ class _Functions:
     def _class(self, name: str) -> Any:
         box = {"int": "Integer", "long": "Long", "boolean": "Boolean"}.get(name)
         if box is not None:
-            return getattr(self.lang, box).TYPE
-        return self.lang.Class.forName(name, True, self._loader)  # Java has no names
+            return getattr(self._lang, box).TYPE
+        return self._lang.Class.forName(name, True, self._loader)  # Java has no names
 
     def _array(self, kind: Any, *values: Any) -> Any:
         array = self._gateway.new_array(kind, len(values))
@@ -499,7 +504,7 @@ class _Functions:
         return array
 
     def _type(self, result: str, *arguments: str) -> Any:
-        classes = self._array(self.lang.Class, *map(self._class, arguments))
+        classes = self._array(self._lang.Class, *map(self._class, arguments))
         return self._invoke.MethodType.methodType(self._class(result), classes)
 
     def _method(self, owner: str, name: str, result: str, *arguments: str) -> Any:
@@ -511,7 +516,7 @@ class _Functions:
 
     def _with(self, handle: Any, place: int, value: Any) -> Any:
         """Return a handle with one of its arguments given."""
-        return self._handles.insertArguments(handle, place, self._array(self.lang.Object, value))
+        return self._handles.insertArguments(handle, place, self._array(self._lang.Object, value))
 
     def _taking(self, handle: Any, argument: str, result: str = _STRING) -> Any:
         return handle.asType(self._type(result, argument))

@@ -20,7 +20,6 @@ from math import isfinite
 from typing import TYPE_CHECKING, Any
 
 from pyspark.errors import PySparkException
-from pyspark.serializers import CPickleSerializer
 from pyspark.sql import DataFrame
 from pyspark.sql.connect.dataframe import DataFrame as ConnectFrame
 from pyspark.sql.connect.plan import LogicalPlan
@@ -39,11 +38,12 @@ from pyspark.sql.utils import get_lit_sql_str
 from sqlglot import exp
 
 from millrace.errors import QueryError
-from millrace.spark.plan_reader import CALL, COLUMN, TEXT, Expression, Operator
+from millrace.spark.plan_reader import CALL, COLUMN, TEXT, Expression, Operator, load_function
 from millrace.spark.plans import explained, is_cached
 from millrace.spark.scan_detection import unusual
 from millrace.spark.session import SessionConf, facts_of, keep
 from millrace.sql.expr.determinism import ANY_NAMES, VOLATILE_NAMES
+from millrace.sql.syntax.edits import plain_quote
 from millrace.sql.syntax.parse import Statement, Unsupported, name_span, parse
 
 if TYPE_CHECKING:
@@ -254,7 +254,7 @@ class ConnectPlan:
         """Return a DataFrame of the rows of one of its operators."""
         return self._frame_of(self._relations[operator.place])
 
-    def replaced(self, parts: Mapping[int, tuple[Sequence[int], DataFrame]]) -> DataFrame:
+    def replace_parts(self, parts: Mapping[int, tuple[Sequence[int], DataFrame]]) -> DataFrame:
         """Return a DataFrame of all of it in which others stand for some operators; see ``AnalysedPlan``."""
         joined = [self._relations[place] for place in parts]
         scopes = [self._scopes[id(relation)] for relation in joined]
@@ -573,10 +573,10 @@ class ConnectPlan:
             lines = [row[0] for row in rows if row[0].startswith("Class: org.apache.spark.sql.catalyst.")]
             if not lines:
                 raise _Unread  # it is the session's own
-            _kinds[name] = "AggregateExpression" if _AGGREGATE in lines[0] else "Function"
-            if name.endswith("_agg") and _kinds[name] == "Function":
-                del _kinds[name]  # an aggregate that Spark keeps elsewhere
-                raise _Unread
+            is_aggregate = _AGGREGATE in lines[0]
+            if name.endswith("_agg") and not is_aggregate:
+                raise _Unread  # an aggregate that Spark keeps elsewhere
+            _kinds[name] = "AggregateExpression" if is_aggregate else "Function"
         return _kinds[name]
 
 
@@ -598,7 +598,7 @@ class _Item:
                 raise _Unread
             return cls(said.say(given.alias.expr), given.alias.name[0])
         if given.WhichOneof("expr_type") == "expression_string":
-            expression, own = said.parsed(given.expression_string.expression)
+            expression, own = said.read_text(given.expression_string.expression)
         else:
             expression, own = said.say(given), None
         if own is None and given.WhichOneof("expr_type") == "unresolved_attribute":
@@ -658,7 +658,7 @@ class _Sayer:
         column, fields = self._scope.find(parts, plan)
         classes += ["GetStructField"] * len(fields)
         classes.append("AttributeReference")
-        return ".".join([f"{COLUMN}{column.number}", *(f"`{each.replace('`', '``')}`" for each in fields)])
+        return ".".join([f"{COLUMN}{column.number}", *map(plain_quote, fields)])
 
     def _say_alias(self, given: Any, classes: list[str]) -> str:
         return self._say(given.expr, classes)
@@ -750,11 +750,11 @@ class _Sayer:
         return f"{self._say(given.child, classes)} {way[given.direction]} {nulls[given.null_ordering]}"
 
     def _say_expression_string(self, given: Any, classes: list[str]) -> str:
-        expression, _ = self.parsed(given.expression)
+        expression, _ = self.read_text(given.expression)
         classes += expression.classes
         return f"({expression.sql})"
 
-    def parsed(self, given: str) -> tuple[Expression, str | None]:
+    def read_text(self, given: str) -> tuple[Expression, str | None]:
         """Return an expression that was written as SQL, and its name where it says one."""
         statement, item = _parsed(given)
         name = item.alias or None
@@ -979,10 +979,4 @@ def _moment(micros: int) -> datetime:
 def _load(call: Any) -> UserDefinedFunction | None:
     """Return the function behind a call."""
     udf = call.python_udf
-    try:
-        function, returns = CPickleSerializer().loads(udf.command)  # type: ignore[no-untyped-call]
-    except Exception:  # noqa: BLE001  # code of the user's runs
-        return None
-    return UserDefinedFunction(
-        function, returns, call.function_name, udf.eval_type, deterministic=call.deterministic
-    )
+    return load_function(udf.command, call.function_name, udf.eval_type, is_deterministic=call.deterministic)
