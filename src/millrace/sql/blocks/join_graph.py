@@ -101,7 +101,10 @@ class JoinInput:
         names: list[str] = []
         for place, column in enumerate(own):
             names.append(column.name if column.name not in names else f"{column.name}#{place}")
-        columns = tuple(replace(column, name=name) for column, name in zip(fields, names, strict=True))
+        columns = tuple(
+            replace(column, name=name, nullable=column.nullable or relation.is_nullable)
+            for column, name in zip(fields, names, strict=True)
+        )
         alias = relation.alias or f"#{step}"
         while alias in aliases:
             alias += "_"

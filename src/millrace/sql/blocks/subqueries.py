@@ -32,14 +32,10 @@ from millrace.engine.expressions import (
     ColumnRef,
     Compare,
     Exists,
-    InList,
-    IsNull,
     LeftJoin,
-    Like,
     Not,
     Or,
     Predicate,
-    Truth,
     and_all,
     beside,
 )
@@ -265,21 +261,9 @@ class _Finder:
         join = LeftJoin(inner.alias, split, condition)
         inner.rows([field.name for field in inner.input.columns])  # whichever of them are read above
         self._graph.outer[inner.alias] = inner.input
-        if self._rejects_nulls(inner.alias):
-            del self._graph.outer[inner.alias]
-            raise Unsupported("WHERE drops what has no match, so Spark makes an inner join of it")
         self._aliases.append(inner.alias)
         self._group.add(inner.alias)
         return OuterJoin(join, inner.input, inner)
-
-    def _rejects_nulls(self, alias: str) -> bool:
-        """Tell whether a condition of WHERE drops the tuples that have no match in a relation."""
-        translator = Translator(self._context, self._graph.column)
-        nodes = [conjunct.node for conjunct in self._graph.conditions.above]
-        found = [
-            translator.predicate(node) for node in nodes if node is not None and not node.find(exp.Query)
-        ]
-        return any(each is not None and _rejects_nulls(each, alias) for each in found)
 
     def _joined(self, step: JoinStep, number: int = 0) -> tuple[_Relation, list[Compare]]:
         """Return what a step joins, and the keys of its USING."""
@@ -597,24 +581,6 @@ class _Query:
         text = render(statement.span(self._query, "a subquery"))
         prefix = with_prefix(statement, self._query, render)
         return f"{prefix}SELECT * FROM ({text}) AS __t({', '.join(names)})"
-
-
-def _rejects_nulls(predicate: Predicate, relation: str) -> bool:
-    """Tell whether a predicate is never true where all columns of a relation are null, as far as is seen."""
-    match predicate:
-        case Compare("<=>"):
-            return False
-        case Not(IsNull(Column(ref))) | Truth(Column(ref)) | InList(Column(ref)) | Like(Column(ref)):
-            return ref.relation == relation
-        case Compare(_, left, right):
-            return any(isinstance(each, Column) and each.ref.relation == relation for each in (left, right))
-        case Not(Compare() | InList() | Like() | Truth() as denied):
-            return _rejects_nulls(denied, relation)
-        case And(terms):
-            return any(_rejects_nulls(term, relation) for term in terms)
-        case Or(terms):
-            return all(_rejects_nulls(term, relation) for term in terms)
-    return False
 
 
 def _translator(context: PlanContext, lookup: FindColumn, nodes: Iterable[exp.Expr]) -> Translator:

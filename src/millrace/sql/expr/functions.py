@@ -134,6 +134,26 @@ _PARTS = (
 )
 
 
+_NULL_IN_NULL_OUT = (
+    exp.Column,
+    exp.Identifier,
+    exp.Literal,
+    exp.Paren,
+    exp.Boolean,
+    exp.Neg,
+    exp.Cast,
+    exp.DataType,
+    exp.DataTypeParam,
+)
+
+
+def is_strict(node: exp.Expr) -> bool:
+    """Tell whether an expression has a column, and is null where one of its columns is."""
+    functions = (FUNCTIONS.get(type(part)) for part in node.walk() if not isinstance(part, _NULL_IN_NULL_OUT))
+    strict = all(each is not None and each.is_strict and each.takes is not TRUTH for each in functions)
+    return strict and node.find(exp.Column) is not None
+
+
 def is_constant(node: exp.Expr) -> bool:
     """Tell whether an operand has no column and nothing that could differ between two calls."""
     return all(isinstance(part, _PARTS) for part in node.walk())

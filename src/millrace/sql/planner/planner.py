@@ -35,6 +35,7 @@ from millrace.sql.blocks.predicates import take_filter
 from millrace.sql.context import PlanContext
 from millrace.sql.plan import Plan
 from millrace.sql.planner.build import PlannedFilter, PlannedQuery, build
+from millrace.sql.rewrite.outer_joins import simplify_outer_joins
 from millrace.sql.rewrite.restriction import Restriction, refusal
 from millrace.sql.rewrite.select import keep_names
 from millrace.sql.rewrite.sharing import CteMaterialization
@@ -196,6 +197,7 @@ class Planner:
             statement, text, self.catalog, self._predicates, first, aggregates=self._aggregates
         )
         lookups = self._lookups(statement)
+        simplify_outer_joins(context, has_lookups=bool(lookups))
         restriction = Restriction(context, partial(self._rows, depth + 1))
         for node, lookup in lookups:
             if lookup.needs_keys and (id(node) in forced or restriction.is_needed(node)):

@@ -23,7 +23,7 @@ from millrace.lookups.table import LookupTable
 from millrace.spark.plans import explained
 from millrace.sql.context import PlanContext, short
 from millrace.sql.expr.determinism import unrepeatable_plan
-from millrace.sql.expr.functions import is_constant
+from millrace.sql.expr.functions import is_constant, is_strict
 from millrace.sql.plan import Plan
 from millrace.sql.session.tables import Table
 from millrace.sql.syntax.edits import plain_quote
@@ -48,11 +48,6 @@ KEYS = "__k"
 KeyColumns = Sequence[frozenset[str]]
 """For each value that is wanted, the relation's columns (in lower case) any of which gives it."""
 
-# Expressions of these are null when a column of theirs is.
-_STRICT = (
-    exp.Column, exp.Identifier, exp.Literal, exp.Paren, exp.Cast, exp.DataType, exp.DataTypeParam, exp.Lower,
-    exp.Upper, exp.Trim, exp.Add, exp.Sub, exp.Mul, exp.Neg, exp.Substring, exp.Boolean,
-)  # fmt: skip
 _BARRED = (exp.Query, exp.AggFunc, exp.Window, exp.Star)
 
 
@@ -356,7 +351,7 @@ class KeyFinder:
             raise Unsupported("a subquery that depends on more than the SELECT around it")
         if places <= (free := _free(clause)):
             return self._closure(clause, picked, free)
-        if not all(map(_is_strict, picked)):
+        if not all(map(is_strict, picked)):
             raise Unsupported("an expression over an outer join gives the values")
         read = {r for node in picked for r in self._names.relations_read(node) or ()}
         return Keys(tuple(picked), tuple(r.node for r in clause.relations() if r in read))
@@ -384,11 +379,6 @@ def _is_repeatable(context: PlanContext, node: exp.Expr) -> bool:
     """Tell whether an expression can be evaluated once more, apart from the query, with the same value."""
     barred = any(isinstance(part, _BARRED) for part in node.walk())
     return not barred and context.statement.has_span(node) and not context.determinism.unrepeatable(node)
-
-
-def _is_strict(node: exp.Expr) -> bool:
-    """Tell whether an expression has a column and is null where one of its columns is."""
-    return all(isinstance(part, _STRICT) for part in node.walk()) and node.find(exp.Column) is not None
 
 
 def _free(clause: FromClause) -> set[int]:

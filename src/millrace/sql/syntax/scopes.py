@@ -39,6 +39,7 @@ class Relation:
         item: Its characters, with its alias.
         plain: Whether it is read as it stands: no sample, and no version of a table.
         current: Returns the session's catalog and database, which may stand before a table's own name.
+        is_nullable: Whether an outer join is written that may give nulls for its columns.
     """
 
     node: exp.Expr
@@ -50,6 +51,7 @@ class Relation:
     plain: bool = True
     cte: exp.CTE | None = None
     current: Callable[[], tuple[str, ...]] | None = None
+    is_nullable: bool = False
 
     def answers_to(self, qualifier: tuple[str, ...]) -> bool | None:
         """Tell whether a lower-case qualifier names this relation; None if only Spark knows."""

@@ -4,10 +4,10 @@ select a.id, b.v, c.w from a join b on a.id = b.id left join c on c.k = b.k
 -- a b ?c
 select a.id, b.v, c.w from a left join c on c.id = a.id join b on a.k = b.k
 
--- none
+-- a c b
 select a.id, b.v, c.w from a left join c on c.id = a.id join b on c.k = b.k
 
--- a b
+-- a c b
 select a.id, b.v, c.w from a left join c on c.id = a.id join b on a.k = b.k and c.k = b.k
 
 -- a b ?c
@@ -40,7 +40,7 @@ select a.id, b.id, c.id from a join b on a.k = b.k full join c on c.id = a.id wh
 -- a b
 select a.id, b.id, c.id from a join b on upper(a.s) = b.s and a.k = b.k full join c on c.id = a.id
 
--- none
+-- b a c
 select a.id, b.id, c.id from a right join b on a.k = b.k join c on c.id = a.id
 
 -- none
@@ -154,8 +154,59 @@ select a.id, b.v from a left join b on a.k = b.k where exists (select 1 from b w
 -- a ?b +b_
 select a.id, b.v from a left join b on a.k = b.k where a.k in (select k from b where v > 1)
 
--- none
+-- a b
 select a.id, b.v from a left join b on a.k = b.k where b.v > 1
 
--- a b
+-- a b c
 select a.id, c.w from a join b on a.id = b.id left join c on c.k = b.k where not c.w like 'q%' or (c.id < 3 and a.k > 0)
+
+-- a b c
+select a.id, c.w from a left join b on a.id = b.id left join c on c.k = b.k where upper(c.w) = 'P'
+
+-- a b
+select a.id, b.v from a left join b on a.k = b.k where b.id in (1, 2) and not b.s like 'x%'
+
+-- a ?b
+select a.id, b.v from a left join b on a.k = b.k where b.s is null or b.id in (1, 2)
+
+-- a ?b
+select a.id, b.v from a left join b on a.k = b.k where not (a.id between b.id and 2)
+
+-- a ?b
+select a.id, b.v from a left join b on a.k = b.k where not (b.id is not null and a.id > 1)
+
+-- a ?b
+select a.id, b.v from a left join b on a.k = b.k where coalesce(b.v, 2) > 1 and not not b.v is null
+
+-- a b +c
+select a.id, b.v from a left join b on a.k = b.k where b.id in (select id from c)
+
+-- a ?b
+select a.id, b.v from a left join b on a.k = b.k where b.id not in (select id from c where id > 100)
+
+-- a z
+select a.id, z.n from a left join (select k, count(*) n from b group by k) z on a.k = z.k where z.n is not null
+
+-- b ?a
+select a.id, b.v from a right join b on a.k = b.k
+
+-- b ?a
+select a.*, b.id bid from a right join b on a.k = b.k and a.id > 1 where b.v is not null
+
+-- b a
+select a.id, b.v from a right join b on a.k = b.k where a.id > 1
+
+-- b ?a+
+select count(*), count(a.id) from a right join b on a.k = b.k group by b.s
+
+-- b c ?a
+select a.id, b.id, c.w from a right join (b join c on b.k = c.k) on a.id = b.id
+
+-- b ?a ?c
+select a.id, b.id, c.w from a right join b on a.id = b.id left join c on c.id = b.id
+
+-- none
+select * from a right join b on a.k = b.k
+
+-- none
+select id, a.s from a right join b using (id)
