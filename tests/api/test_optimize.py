@@ -242,6 +242,31 @@ def test_a_broken_rule_of_reading_is_noticed(shop, monkeypatch, name):
     assert bag(millrace.optimize(df, FORCED)) != bag(df)
 
 
+def unread(df):
+    """What SQL cannot say, over a DataFrame."""
+    return df.mapInArrow(lambda batches: batches, df.schema)
+
+
+def test_a_pipeline_of_several_parts_is_explained_and_reported_as_one(spark, shop):
+    """All parts, the reason for what stands above, and one plan of Spark's."""
+    s, i, p, _ = shop.values()
+    with millrace.enable(spark, FORCED):
+        left = s.join(i.drop("na.me"), "item").select("id", "kind")
+        right = s.join(p, "who").select("id", "age")
+        df = unread(left).join(unread(right), "id", "full")
+        rows = df.count()
+        df = df.select("*", sf.lit(1).alias("one"))
+        assert len(df.collect()) == rows
+        text = str(millrace.explain(df))
+        assert "part 1 of 2" in text and "part 2 of 2" in text and "left to Spark" in text
+        assert text.count("Spark's plan") == 1 and "FullOuter" in text.partition("Spark's plan")[2]
+        report = millrace.report(df)
+        assert [name[:2] for name in report.blocks] == ["1.", "2."] == [n[:2] for n in report.planned.shapes]
+        assert report.totals.output_tuples == left.count() + right.count()
+        with pytest.raises(InputError, match="derived from 2"):
+            query_of(df)
+
+
 def test_what_is_cached_is_not_what_it_was_made_of(shop):
     """Spark gives its columns the same numbers."""
     s, i, *_ = shop.values()

@@ -106,7 +106,7 @@ def _planned(df: DataFrame, plan: Plan, options: Options) -> DataFrame | str:
     frame = plan.replace_parts(made)
     if _typed(frame.schema) != _typed(df.schema):
         return f"its columns are others ({frame.schema.simpleString()} for {df.schema.simpleString()})"
-    return carry_parts(frame, *(part for _, part in made.values()))
+    return carry_parts(frame, why, *(part for _, part in made.values()))
 
 
 def _take(df: DataFrame, plan: Plan, operator: Operator, options: Options, made: dict[int, Part]) -> str:

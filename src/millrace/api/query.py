@@ -16,7 +16,7 @@ from millrace.engine.figures import CellFigures
 from millrace.errors import ExecutionError, QueryError
 from millrace.predicates.estimate import CostPreview
 from millrace.reports.micro_batch import PREFIX
-from millrace.reports.planned import BlockShape, Explanation, Planned, settings
+from millrace.reports.planned import SPARKS_PLAN, BlockShape, Explanation, Planned, settings
 from millrace.reports.run_report import RunReport
 from millrace.spark.block import Block, FrameInput, LookupInput
 from millrace.spark.coordinator import Limits, Registered
@@ -55,7 +55,7 @@ class Query(PlannedQuery):
         Raises:
             OptionError: The mode is another.
         """
-        return Explanation("\n".join([*self._explained(), "Spark's plan", planned(self.df, mode)]))
+        return Explanation("\n".join([*self._explained(), SPARKS_PLAN, planned(self.df, mode)]))
 
     def _explained(self) -> list[str]:
         """Return what :meth:`explain` says, but for Spark's plan."""

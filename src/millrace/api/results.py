@@ -10,10 +10,10 @@ import pyarrow as pa
 
 from millrace.errors import OptionError, UnsupportedType
 from millrace.options import Options
-from millrace.reports.planned import Explanation
+from millrace.reports.planned import SPARKS_PLAN, Explanation
 from millrace.reports.run_report import RunReport
-from millrace.spark.frames import handle_of, known_query, latest_run, rows_of_action, running
-from millrace.spark.plans import Mode
+from millrace.spark.frames import handles_of, known_query, latest_run, rows_of_action, running, why_left
+from millrace.spark.plans import Mode, planned
 from millrace.spark.streaming import refuse_endless, sender_of, stream_of
 from millrace.spark.types import arrow_schema
 
@@ -36,7 +36,15 @@ def explain(df: DataFrame, mode: Mode = "simple") -> Explanation:
     Raises:
         MillraceError: Millrace has no part in it, or the mode is another.
     """
-    return handle_of(df).explain(mode)
+    handles, df = handles_of(df), latest_run(df)
+    why = why_left(df)
+    if len(handles) == 1 and not why:
+        return handles[0].explain(mode)
+    lines = []
+    for number, handle in enumerate(handles, 1):
+        lines += [f"part {number} of {len(handles)}", handle.explain().partition(f"\n{SPARKS_PLAN}\n")[0]]
+    lines += ["what stands above is left to Spark", f"  {why}"] if why else []
+    return Explanation("\n".join([*lines, SPARKS_PLAN, planned(df, mode)]))
 
 
 def report(df: DataFrame) -> RunReport:
@@ -45,7 +53,10 @@ def report(df: DataFrame) -> RunReport:
     Raises:
         MillraceError: Millrace has no part in it, it has not run yet, or the option ``report`` is off.
     """
-    return handle_of(df).report(latest_run(df))
+    handles, df = handles_of(df), latest_run(df)
+    if len(handles) == 1:
+        return handles[0].report(df)
+    return RunReport.of_parts([handle.report(df) for handle in handles])
 
 
 def to_batches(df: DataFrame, batch_size: int | None = None) -> Iterator[pa.RecordBatch]:

@@ -13,7 +13,8 @@ from typing import Any
 
 from millrace.options import Options
 
-_CLOSED = ("Spark's plan", "text that Spark runs")
+SPARKS_PLAN = "Spark's plan"
+_CLOSED = (SPARKS_PLAN, "text that Spark runs")
 """Parts that are shown when somebody asks."""
 
 
@@ -34,7 +35,7 @@ class Explanation(str):
         title: str | None = None
         rest: list[str] = []
         for line in self.split("\n"):
-            if title == _CLOSED[0] or (title is not None and line.startswith(" ")):
+            if title == SPARKS_PLAN or (title is not None and line.startswith(" ")):
                 rest.append(line)
                 continue
             if title is not None:

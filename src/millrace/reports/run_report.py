@@ -7,7 +7,7 @@ A report is plain data. ``str(report)`` is readable text, :meth:`RunReport.to_di
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from html import escape
 from pathlib import Path
@@ -104,6 +104,25 @@ class RunReport:
     def __post_init__(self) -> None:
         fixed = {name: tuple(figures) for name, figures in self.blocks.items()}
         object.__setattr__(self, "blocks", fixed)
+
+    @classmethod
+    def of_parts(cls, parts: Sequence[RunReport]) -> RunReport:
+        """Return the figures of a pipeline's parts together; block ``b0`` of the second part is ``2.b0``."""
+        numbered = list(enumerate(parts, 1))
+        shapes = {f"{n}.{name}": shape for n, part in numbered for name, shape in part.planned.shapes.items()}
+        planned = Planned(
+            shapes,
+            tuple(why for part in parts for why in part.planned.left_to_spark),
+            {name: value for part in parts for name, value in part.planned.settings.items()},
+            tuple(dict.fromkeys(text for part in parts for text in part.planned.weaker)),
+        )
+        return cls(
+            {f"{n}.{name}": figures for n, part in numbered for name, figures in part.blocks.items()},
+            planned,
+            tuple(each for part in parts for each in part.lookups),
+            tuple(each for part in parts for each in part.budgets),
+            tuple(each for part in parts for each in part.calls),
+        )
 
     def cells(self) -> Iterator[tuple[str, CellFigures]]:
         """Yield ``(block name, figures)`` for every cell and map task."""

@@ -13,7 +13,7 @@ from pyspark.sql import Column, DataFrame
 
 from millrace.errors import InputError, MillraceError, MillraceWarning, PredicateError, near
 from millrace.options import Options
-from millrace.reports.planned import Explanation, Planned, settings
+from millrace.reports.planned import SPARKS_PLAN, Explanation, Planned, settings
 from millrace.reports.run_report import RunReport
 from millrace.spark.frames import remember
 from millrace.spark.mask import Mask, Slot
@@ -198,7 +198,7 @@ class Filtered:
         """Return what the eddies do and what Spark does, as text."""
         lines = ["no predicate of Python" if self.mask is None else self.mask.plan]
         lines += [f"  Spark evaluates {text}" for text in self.native]
-        return Explanation("\n".join([*lines, "Spark's plan", planned(self.df, mode)]))
+        return Explanation("\n".join([*lines, SPARKS_PLAN, planned(self.df, mode)]))
 
     def report(self, executed: DataFrame | None = None) -> RunReport:
         """Return the figures of the latest run."""

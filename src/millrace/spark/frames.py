@@ -342,11 +342,12 @@ def why_left(frame: Any) -> str:
     return str(vars(frame).get(_LEFT, ""))
 
 
-def carry_parts(frame: DataFrame, *parts: DataFrame) -> DataFrame:
-    """Let a DataFrame do what those of Millrace do that are parts of it."""
+def carry_parts(frame: DataFrame, why: str, *parts: DataFrame) -> DataFrame:
+    """Let a DataFrame do what those of Millrace do that are parts of it; ``why`` says why it is not whole."""
     frame = _extend(frame)
     carry(frame, carried(*parts))
     vars(frame)[_PARTS] = parts  # what they have at coordinators lasts as long as they do
+    setattr(frame, _LEFT, why)
     return frame
 
 
@@ -356,27 +357,36 @@ def handle_of(frame: DataFrame) -> Handle:
     Raises:
         InputError: Millrace returned neither, or it is derived from several.
     """
+    handles = handles_of(frame)
+    if len(handles) > 1:
+        raise InputError(
+            f"this DataFrame is derived from {len(handles)} that Millrace returned: ask for each of those"
+        )
+    return handles[0]
+
+
+def handles_of(frame: DataFrame) -> list[Handle]:
+    """Return the handle of a DataFrame, or those of the ones that it is derived from, at least one.
+
+    Raises:
+        InputError: Millrace has no part in it.
+    """
     own = _own_handle(frame)
     if own is not None:
-        return own
+        return [own]
     if not hasattr(frame, "sparkSession"):
         raise InputError(f"expected a DataFrame that Millrace returned, got a {type(frame).__name__}")
     actual = latest_run(frame)
     if actual is not frame:
-        return handle_of(actual)
+        return handles_of(actual)
     try:
         handles = _handles(match[0] for match in _RUN.finditer(explained(frame)))
     except PySparkException:
         handles = []
     handles = handles or _handles(map(task_name, carried(frame).runs))  # a checkpoint's plan has no tasks
-    if len(handles) == 1:
-        return handles[0]
     if handles:
-        raise InputError(
-            f"this DataFrame is derived from {len(handles)} that Millrace returned: ask for each of those"
-        )
-    why = getattr(frame, "__dict__", {}).get(_LEFT)
-    if why is not None:
+        return handles
+    if why := why_left(frame):
         raise InputError(f"Millrace has no part in this DataFrame: {why}")
     raise InputError(
         "nothing is known of this DataFrame: expected one that millrace.where, millrace.sql or millrace.join "
