@@ -18,7 +18,7 @@ WORKERS ?= 2
 XDIST := -n $(WORKERS) --dist worksteal
 SYNC := $(if $(filter output-sync,$(.FEATURES)),--output-sync=target)
 
-.PHONY: help demo test nightly check check-lab docs test-gate test-nightly test-lab machine clean
+.PHONY: help demo test nightly check check-lab docs test-gate test-nightly machine clean
 
 help:
 	@echo "make demo     run a filter and two joins of TPC-H with Millrace and with Spark, and compare"
@@ -43,15 +43,11 @@ test-gate: $(READY)
 
 nightly: $(NIGHTLY)
 	@$(MAKE) --no-print-directory -j2 $(SYNC) check-lab docs test-nightly
-	@$(MAKE) --no-print-directory test-lab
 
-# The laws again, with more examples; everything that is marked nightly.
+# The laws again, with more examples; everything that is marked nightly; each figure, whole and broken, and each
+# benchmark, at its smallest size.
 test-nightly: $(NIGHTLY)
-	MILLRACE_PROFILE=nightly $(BIN)/python -m pytest $(XDIST) -m "nightly or law" --durations=25 tests
-
-# Each figure, whole and broken, and each benchmark, at its smallest size.
-test-lab: $(NIGHTLY)
-	$(BIN)/python -m pytest $(XDIST) lab
+	MILLRACE_PROFILE=nightly $(BIN)/python -m pytest $(XDIST) -m "nightly or law" --durations=25 tests lab
 
 check-lab: $(NIGHTLY)
 	$(BIN)/mypy

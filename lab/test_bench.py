@@ -19,6 +19,8 @@ from lab.joins import duckdb_counts
 from lab.soak import flatness
 from millrace.errors import ExecutionError
 
+pytestmark = pytest.mark.nightly
+
 SMALL = {
     ("sql", "q03,stairs,tiny_tables", "0.001"): {"aa_ratio", "queries_equal", "shapes_equal"},
     ("sql", "growth,q03", "0.001"): {"growth_ratio", "memory_ratio", "larger_ratio", "aa_ratio"},

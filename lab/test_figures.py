@@ -17,6 +17,8 @@ from lab.figures.figure import Curve, Figure, Outcome, Panel, Parameter, claims_
 from lab.figures.run import Result, Task, measure
 from millrace.errors import OptionError
 
+pytestmark = pytest.mark.nightly
+
 ALL = figures()
 FIGURE = "eddies-fig10"
 

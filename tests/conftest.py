@@ -26,7 +26,7 @@ hypothesis.settings.register_profile("gate", max_examples=100, deadline=None, de
 hypothesis.settings.register_profile("few", hypothesis.settings.get_profile("gate"), max_examples=10)
 hypothesis.settings.register_profile(
     "nightly",
-    max_examples=1250,
+    max_examples=600,
     deadline=None,
     derandomize=False,  # where CI is set in the environment, the default is True
     print_blob=True,

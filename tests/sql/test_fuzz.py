@@ -32,7 +32,7 @@ def compare(spark, tmp_path_factory):
 
 @pytest.mark.law
 @pytest.mark.slow
-@settings(max_examples=examples(50, 750), suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(50, 400), suppress_health_check=list(HealthCheck))
 @given(queries(), st.sampled_from(MODES))
 def test_answers(compare, text, mode):
     """Names and types are Spark's, as are rows where any of the query is joined; refusals are alike."""
