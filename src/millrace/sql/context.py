@@ -14,7 +14,7 @@ from sqlglot import exp
 from millrace.errors import first_line
 from millrace.sql.blocks.predicates import Calls
 from millrace.sql.expr.constants import Constants
-from millrace.sql.expr.determinism import Determinism
+from millrace.sql.expr.functions import Determinism
 from millrace.sql.expr.types import Field, field_of
 from millrace.sql.names import Names
 from millrace.sql.plan import BlockPlan, Direct, FilterPlan, Plan

@@ -1,18 +1,31 @@
 """What a query becomes: blocks and filters that eddies run, and the text that Spark runs above them.
 
-A plan is data: it names no DataFrame, and making one changes nothing in the session.
-:mod:`millrace.sql.planner.build` makes the DataFrames.
+A plan is data: it names no DataFrame, and making one changes nothing in the session. :func:`build` makes its
+DataFrames: there the session is touched, and nothing is decided any more.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
-from millrace.spark.block import Block, FrameInput, Input
-from millrace.spark.mask import Slot
+import pyarrow as pa
+
+from millrace.options import Options
+from millrace.spark.block import Block, FrameInput, Input, LookupInput, PreparedBlock
+from millrace.spark.execute import execute
+from millrace.spark.mask import Mask, Slot
+from millrace.spark.types import spark_schema
+from millrace.sql.session.asking import Frames
+from millrace.sql.session.functions import Functions
+from millrace.sql.syntax.edits import unescape
 from millrace.streams.retention import EventTimes
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
 
 _SCANNED = re.compile(r"__c(\d+)\b")
 
@@ -109,3 +122,129 @@ def scanned(place: int) -> str:
 def show_scanned(text: str, names: tuple[str, ...]) -> str:
     """Return a condition of such a reading under the columns' own names."""
     return _SCANNED.sub(lambda match: names[int(match[1])], text)
+
+
+@dataclass(frozen=True)
+class PlannedBlock:
+    """A block that eddies run, its inputs made: its DataFrame, its plan and, after a run, its figures."""
+
+    block: BlockPlan
+    run: PreparedBlock
+
+
+@dataclass(frozen=True)
+class PlannedFilter:
+    """Predicates that an eddy runs inside Spark's own filter: its function, plan and, after a run, figures.
+
+    ``calls`` are the conditions it stands for, as written; none for a function that Spark calls anywhere.
+    """
+
+    name: str
+    calls: tuple[str, ...]
+    mask: Mask
+
+
+@dataclass(frozen=True)
+class PlannedQuery:
+    """A query that is ready to run.
+
+    Attributes:
+        df: Its result: the rows, names and types that ``spark.sql`` gives.
+        taken: The blocks that eddies run, inner ones first, with their plans.
+        reasons: Why something stayed with Spark, one sentence each.
+        rewritten: The text that Spark runs above the blocks; the query itself when nothing is taken.
+        filters: The predicates that eddies run inside Spark's filters, inner ones first.
+        options: Settings of the run.
+        direct: How the result is a block's, when Spark does nothing above it.
+        shared: The common table expressions that are computed once though they are read several times.
+        stored: Who reads the tables in object stores where Spark needs their rows, one sentence each.
+    """
+
+    df: DataFrame
+    taken: tuple[PlannedBlock, ...]
+    reasons: list[str]
+    rewritten: str
+    filters: tuple[PlannedFilter, ...] = ()
+    options: Options = field(default_factory=Options)
+    direct: Direct | None = None
+    shared: tuple[str, ...] = ()
+    stored: tuple[str, ...] = ()
+
+
+def build(plan: Plan, frames: Frames, functions: Functions, options: Options) -> PlannedQuery:
+    """Make a plan's DataFrames.
+
+    Raises:
+        MillraceError: A block cannot be run with these options.
+        pyspark.errors.PySparkException: Spark refuses what was planned.
+    """
+    taken: list[PlannedBlock] = []
+    filters: list[PlannedFilter] = []
+    for name, part in plan.parts:
+        query = build(part, frames, functions, options)
+        frames.put(name, query.df)
+        taken += query.taken
+        filters += query.filters
+    for each in plan.filters:
+        mask = functions.filter(each.function, each.slots, each.labels)
+        filters.append(PlannedFilter(each.name, each.calls, mask))
+    for planned in plan.blocks:
+        block = with_inputs(planned, frames)
+        if block.times is None:
+            run = execute(frames.spark, block, options)
+        elif any(isinstance(rows, LookupInput) for rows in block.inputs.values()):
+            from millrace.streams.lookups import continuous_with_lookups  # here, for few queries have streams
+
+            run = continuous_with_lookups(frames.spark, block, block.times, options)
+        else:
+            from millrace.streams.plan import continuous
+
+            run = continuous(frames.spark, block, block.times, options)
+        frames.put(block.name, run.frame, unshared=True)
+        taken.append(PlannedBlock(block, run))
+    return PlannedQuery(
+        frames.sql(plan.template),
+        tuple(taken),
+        list(plan.reasons),
+        unescape(plan.template),
+        tuple(filters),
+        options,
+        plan.direct,
+        plan.shared,
+    )
+
+
+def with_inputs(plan: BlockPlan, frames: Frames) -> BlockPlan:
+    """Return a block with the DataFrames of its inputs."""
+    inputs: dict[str, Input] = {}
+    relations = []
+    built: dict[object, tuple[Input, int | None]] = {}
+    for relation in plan.join.sources:
+        rows = plan.inputs[relation.alias]
+        key: object = relation.alias
+        if plan.times is not None and isinstance(rows, FrameInput) and isinstance(rows.source, str):
+            key = (rows.source, rows.computed)  # a stream that is read twice in the same way is one input
+        if key not in built:
+            built[key] = _with_frame(rows, frames)
+        inputs[relation.alias], count = built[key]
+        relations.append(relation if count is None else replace(relation, rows=count, guessed=True))
+    joined = len(plan.join.relations)
+    join = replace(plan.join, relations=tuple(relations[:joined]), beside=tuple(relations[joined:]))
+    return replace(plan, join=join, inputs=inputs)
+
+
+def _with_frame(rows: Input, frames: Frames) -> tuple[Input, int | None]:
+    """Return an input with its DataFrame, and how many rows that has if Spark has been asked."""
+    match rows:
+        case LookupInput(scan=FrameInput() as scan):
+            built, count = _with_frame(scan, frames)
+            assert isinstance(built, FrameInput)
+            return replace(rows, scan=built), count
+        case FrameInput(source=pa.Table() as table):
+            frame = frames.spark.createDataFrame(table, spark_schema(table.schema))
+            return replace(rows, source=frame, bytes=max(1, table.nbytes)), None
+        case FrameInput(source=str(template)):
+            frame = frames.analyse(template)
+            count, size = frames.estimate(template)
+            return replace(rows, source=frame, bytes=size), count
+    return rows, None

@@ -30,7 +30,7 @@ from millrace.spark.path_tables import PathTable
 from millrace.spark.reports import live_board
 from millrace.spark.session import default_parallelism
 from millrace.sql.blocks.cost_model import is_unworthy
-from millrace.sql.planner.build import PlannedQuery
+from millrace.sql.plan import PlannedQuery
 from millrace.sql.session.errors import Analysis
 from millrace.sql.session.tables import Catalog, Table, Tables
 

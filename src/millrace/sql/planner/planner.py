@@ -7,7 +7,7 @@
    fit. Where settings, the text and the files' footers tell that nothing is to be taken, it runs at once.
 3. **plan** (:mod:`millrace.sql.blocks.find`, :mod:`millrace.sql.rewrite.select`): blocks and filters, from
    inner to outer SELECTs, and the text above them. Nothing in the session changes.
-4. **build** (:mod:`millrace.sql.planner.build`): the DataFrames, once.
+4. **build** (:mod:`millrace.sql.plan`): the DataFrames, once.
 5. The rewritten query must have Spark's own names, order and types, or the original runs.
 
 A lookup table has no rows for Spark to read. So a plan that leaves one to Spark is dropped, and in the
@@ -33,15 +33,13 @@ from millrace.sql.blocks.cost_model import why_nothing_worth
 from millrace.sql.blocks.find import take_blocks
 from millrace.sql.blocks.predicates import take_filter
 from millrace.sql.context import PlanContext
-from millrace.sql.plan import Plan
-from millrace.sql.planner.build import PlannedFilter, PlannedQuery, build
+from millrace.sql.plan import Plan, PlannedFilter, PlannedQuery, build
 from millrace.sql.rewrite.restriction import Restriction, refusal
 from millrace.sql.rewrite.select import keep_names
 from millrace.sql.rewrite.sharing import CteMaterialization
-from millrace.sql.session.asking import Frames
+from millrace.sql.session.asking import Frames, Settings
 from millrace.sql.session.errors import Analysis, Original, analyse, contain
 from millrace.sql.session.functions import Functions, restored
-from millrace.sql.session.settings import Settings
 from millrace.sql.session.tables import Catalog, Lookup, Tables, dotted
 from millrace.sql.syntax.edits import EditedText, Segment, quote
 from millrace.sql.syntax.parse import NO_QUERY, PARAMETER, Statement, Unsupported, name_span, parse

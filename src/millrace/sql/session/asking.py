@@ -1,4 +1,4 @@
-"""What Spark is asked: templates run on a session, and how large their results are.
+"""What Spark is asked: its settings, what templates give, and how large their results are.
 
 On classic Spark a DataFrame that a text names is a temporary view under a name of ours, made once a query and
 dropped when the query is ready: what Spark has analysed keeps the rows, not the name. (``spark.sql(text,
@@ -10,23 +10,29 @@ from __future__ import annotations
 
 import re
 import uuid
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 from pyspark.errors import PySparkException
 from pyspark.sql import types as t
+from sqlglot import exp
 
+from millrace.options import Options, StorageOptions
 from millrace.parquet.types import fixed_width
 from millrace.spark.plans import SIZE_UNITS, explained, kept_in_cache
-from millrace.spark.session import is_connect
+from millrace.spark.session import SessionConf, is_connect
 from millrace.sql.expr.types import field_of
 from millrace.sql.syntax.edits import PLACEHOLDER, Segment, placeholders
+from millrace.sql.syntax.parse import Statement
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Row, SparkSession
     from pyspark.sql.catalog import Catalog as SparkCatalog
+
 
 _SIZE = re.compile(r"sizeInBytes=([\d.E+]+) (\w+)(?:, rowCount=([\d.E+]+))?")
 _UNITS = {unit: 1024**i for i, unit in enumerate(SIZE_UNITS)}
@@ -176,3 +182,102 @@ def default_widths(schema: t.StructType) -> Iterable[int]:
     for column in map(field_of, schema.fields):
         nested = column.arrow is None or pa.types.is_nested(column.arrow)
         yield 100 if nested else fixed_width(column.arrow) or 20
+
+
+@dataclass(frozen=True)
+class Bar:
+    """A setting under which a text means something else than what is read here."""
+
+    key: str
+    default: str
+    values: tuple[str, ...]  # those that bar, in lower case
+    why: str
+    # Tells whether a query has what they change.
+    concerns: Callable[[Statement], object] = lambda _: True
+
+
+def _hides_definitions(statement: Statement) -> bool:
+    root = statement.root
+    names = Counter(cte.alias.lower() for cte in root.find_all(exp.CTE)) if root else {}
+    return any(count > 1 for count in names.values())
+
+
+_BARS = (
+    Bar(
+        "spark.sql.ansi.doubleQuotedIdentifiers", "false", ("true",), "double quotes are around names",
+        lambda statement: '"' in statement.text,
+    ),
+    Bar("spark.sql.caseSensitive", "false", ("true",), "names that differ in case alone are two"),
+    Bar(
+        "spark.sql.parser.quotedRegexColumnNames", "false", ("true",), "a quoted name means several columns",
+        lambda statement: "`" in statement.text,
+    ),
+    Bar(
+        "spark.sql.functionResolution.sessionOrder", "second", ("first",),
+        "functions of the session hide those of Spark",
+    ),
+    Bar("spark.sql.path.enabled", "false", ("true",), "the SQL path says which function a name means"),
+    Bar(
+        "spark.sql.legacy.parser.havingWithoutGroupByAsWhere", "false", ("true",), "HAVING may be WHERE",
+        lambda statement: "having" in statement.text.lower(),
+    ),
+    Bar(
+        "spark.sql.legacy.ctePrecedencePolicy", "corrected", ("legacy", "exception"),
+        "common table expressions hide each other in another way", _hides_definitions,
+    ),
+    Bar(
+        "spark.sql.legacy.literal.pickMinimumPrecision", "true", ("false",),
+        "whole numbers and decimals compare in another type",
+    ),
+    Bar(
+        "spark.sql.legacy.typeCoercion.datetimeToString.enabled", "false", ("true",),
+        "dates compare with texts as texts",
+    ),
+    Bar("spark.sql.crossJoin.enabled", "true", ("false",), "Spark refuses joins without an equality"),
+)  # fmt: skip
+"""The settings that leave a query to Spark.
+
+All others need no place here. Some are read where they matter, by :class:`Settings`. Some change only what
+Spark evaluates, which is the same in the rewritten text. Some change types, and Spark is asked for these.
+"""
+
+
+class Settings:
+    """The settings of a session and a run; the session is asked for each when it is first needed."""
+
+    def __init__(self, spark: SparkSession, options: Options) -> None:
+        self.options = options
+        self.conf = SessionConf(spark)
+
+    @property
+    def storage(self) -> StorageOptions:
+        """How to reach object stores."""
+        return StorageOptions.of(self.options.storage_options)
+
+    @property
+    def ansi(self) -> bool:
+        """Whether the session coerces by the ANSI rules."""
+        return self.conf.is_on("spark.sql.ansi.enabled", "true")
+
+    @property
+    def precedence(self) -> bool:
+        """Whether JOIN binds closer than a comma."""
+        return self.ansi and self.conf.is_on("spark.sql.ansi.relationPrecedence")
+
+    @property
+    def time_zone(self) -> str:
+        """The session's."""
+        return self.conf.get("spark.sql.session.timeZone")
+
+    @property
+    def ordinals(self) -> bool:
+        """Whether a number in ORDER BY is the place of a result column."""
+        return self.conf.is_on("spark.sql.orderByOrdinal", "true")
+
+    def bars(self, statement: Statement) -> str | None:
+        """Return why the session's settings keep a whole query with Spark, or None."""
+        for bar in _BARS:
+            value = self.conf.get(bar.key, bar.default) if bar.concerns(statement) else ""
+            if value.lower() in bar.values:
+                return f"{bar.key} is {value}: {bar.why}"
+        return None

@@ -28,8 +28,7 @@ from millrace.spark.session import is_connect
 from millrace.spark.types import spark_schema
 from millrace.sql.expr.types import Field, field_of, is_plain
 from millrace.sql.plan import Plan
-from millrace.sql.session.asking import Frames, estimate
-from millrace.sql.session.settings import Settings
+from millrace.sql.session.asking import Frames, Settings, estimate
 from millrace.sql.syntax.edits import placeholders, plain_quote, quote, substitute
 
 if TYPE_CHECKING:
