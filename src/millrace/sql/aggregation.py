@@ -17,7 +17,7 @@ The SELECT that groups is the block's own, or the one around a derived table tha
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal as OneOf
 
@@ -35,12 +35,12 @@ from millrace.sql.expr.translate import Meaning, Translator
 from millrace.sql.expr.types import MOST_DIGITS, Field
 from millrace.sql.names import is_star
 from millrace.sql.syntax.edits import Edit, Part, quote
-from millrace.sql.syntax.parse import Statement, Unsupported, function_of, unwrap
+from millrace.sql.syntax.parse import Unsupported, function_of, unwrap
 from millrace.sql.syntax.scopes import Relation, Scope, cte_of, tables_in
 
 Kind = OneOf["sum", "avg", "count", "min", "max", "same"]
 
-CLAUSES = ("expressions", "group", "having", "order", "sort", "cluster", "distribute", "qualify", "windows")
+_CLAUSES = ("expressions", "group", "having", "order", "sort", "cluster", "distribute", "qualify", "windows")
 """The clauses of a SELECT that see its groups."""
 
 _KINDS: dict[type[exp.Expr], Kind] = {
@@ -52,15 +52,12 @@ _KINDS: dict[type[exp.Expr], Kind] = {
     exp.Max: "max",
     exp.LogicalAnd: "min",
     exp.LogicalOr: "max",
-    exp.AnyValue: "same",
-    exp.ApproxDistinct: "same",
-    exp.ArgMax: "same",
-    exp.ArgMin: "same",
-    exp.BitwiseAndAgg: "same",
-    exp.BitwiseOrAgg: "same",
-    exp.Grouping: "same",
-    exp.GroupingId: "same",
 }
+_SAME = (
+    exp.AnyValue, exp.ApproxDistinct, exp.ArgMax, exp.ArgMin, exp.BitwiseAndAgg, exp.BitwiseOrAgg,
+    exp.Grouping, exp.GroupingId,
+)  # fmt: skip
+_KINDS |= dict.fromkeys(_SAME, "same")
 _NAMED: dict[str, Kind] = {"mean": "avg", "every": "min", "some": "max"}
 # A function that sqlglot does not know, and ``any(…)``, which it takes for that of ``= ANY (…)``.
 _UNCERTAIN = (exp.Anonymous, exp.Any)
@@ -111,11 +108,7 @@ def groups(select: exp.Select) -> bool:
 
 
 def aggregates(select: exp.Select) -> list[Aggregate]:
-    """Return the aggregates that a SELECT calls itself.
-
-    Raises:
-        Unsupported: It may call one that does not begin in tasks.
-    """
+    """Return the aggregates that a SELECT calls; Unsupported where one may not begin in tasks."""
     return [_read(node) for node in _called(select)]
 
 
@@ -125,7 +118,7 @@ def is_windowed(select: exp.Select) -> bool:
 
 
 def _clauses(select: exp.Select) -> Iterator[exp.Expr]:
-    return (node for node in select.iter_expressions() if node.arg_key in CLAUSES)
+    return (node for node in select.iter_expressions() if node.arg_key in _CLAUSES)
 
 
 def _called(select: exp.Select) -> Iterator[exp.Expr]:
@@ -155,16 +148,16 @@ def _read(node: exp.Expr) -> Aggregate:
         called, condition = node.this, node.expression.this
     kind = _NAMED.get(called.name.lower()) if isinstance(called, exp.Anonymous) else _KINDS.get(type(called))
     arguments = _arguments(called)
-    distinct = len(arguments) == 1 and isinstance(arguments[0], exp.Distinct)
-    if distinct and isinstance(called, exp.AggFunc):
-        return Aggregate(node, kind or "same", arguments[0], condition=condition)
+    argument = arguments[0] if len(arguments) == 1 else None
+    if isinstance(argument, exp.Distinct) and isinstance(called, exp.AggFunc):
+        return Aggregate(node, kind or "same", argument, condition=condition)
     if kind is None:
         raise Unsupported(f"{_name(called)} may need every row")
     if kind == "count" and not called.expressions and isinstance(called.this, exp.Star):
         return Aggregate(node, kind, rows=True, condition=condition)
-    if len(arguments) != 1 and kind in ("sum", "avg", "count"):
+    if argument is None and kind in ("sum", "avg", "count"):
         raise Unsupported(f"{_name(called)} of several arguments")
-    return Aggregate(node, kind, arguments[0] if len(arguments) == 1 else None, condition=condition)
+    return Aggregate(node, kind, argument, condition=condition)
 
 
 def _arguments(node: exp.Expr) -> list[exp.Expr]:
@@ -185,247 +178,10 @@ def _name(node: exp.Expr) -> str:
     return (node.name if isinstance(node, exp.Anonymous) else type(node).__name__).lower()
 
 
-# What stands for a call
-
-
-@dataclass(frozen=True)
-class FinalAggregate:
-    """The text that stands for a call, and the expressions of the call that are computed in tasks."""
-
-    parts: tuple[Part, ...]
-    values: tuple[exp.Expr, ...] = ()
-
-
-@dataclass(frozen=True)
-class _Branch:
-    """A branch of a CASE."""
-
-    condition: exp.Expr | None  # None for ELSE
-    value: exp.Expr | None  # None for NULL
-
-
-class FinalAggregates:
-    """Rewrites calls.
-
-    Args:
-        statement: The query.
-        arguments: Translates their arguments.
-        partial: Returns the name of a column of partial results.
-    """
-
-    def __init__(
-        self,
-        statement: Statement,
-        arguments: Translator,
-        partial: Callable[[How, Value | None, t.DataType], str],
-    ) -> None:
-        self._statement = statement
-        self._arguments = arguments
-        self._partial = partial
-
-    def of(self, call: Aggregate) -> FinalAggregate | None:
-        """Return what stands for a call, None where only Spark computes it.
-
-        Raises:
-            Unsupported: A part of it is not known in the text.
-        """
-        argument = call.argument
-        if call.rows:
-            return FinalAggregate(self._counted(call, (self._rows(),)))
-        if argument is None:
-            return None
-        values = _values(argument)
-        parts: tuple[Part, ...] | None = None
-        match call.kind:
-            case "count" if call.tests:
-                parts, values = self._tests(call, argument), ()
-            case "count":
-                parts = self._count(call, argument)
-            case "min" | "max":
-                parts, values = self._extreme(call, argument), (argument,)
-            case "sum":
-                parts = self._sum(call, argument)
-            case "avg":
-                parts = self._average(call, argument)
-        return None if parts is None else FinalAggregate(parts, values)
-
-    # Counts
-
-    def _rows(self) -> str:
-        return self._partial("count", None, t.LongType())
-
-    def _counted(self, call: Aggregate, parts: tuple[Part, ...]) -> tuple[Part, ...]:
-        return ("coalesce(sum(", *parts, ")", *self._filter(call), ", 0L)")
-
-    def _filter(self, call: Aggregate) -> tuple[Part, ...]:
-        if call.condition is None:
-            return ()
-        return (" FILTER (WHERE ", self._statement.span(call.condition), ")")
-
-    def _tests(self, call: Aggregate, condition: exp.Expr) -> tuple[Part, ...]:
-        span = self._statement.span(condition)
-        return self._counted(call, ("CASE WHEN ", span, f" THEN {self._rows()} END"))
-
-    def _count(self, call: Aggregate, argument: exp.Expr) -> tuple[Part, ...] | None:
-        parts = self._counts(argument)
-        return None if parts is None else self._counted(call, parts)
-
-    def _counts(self, argument: exp.Expr) -> tuple[Part, ...] | None:
-        """Return what gives, for a partial row, how many of its rows have a value that is not null."""
-
-        def count(node: exp.Expr) -> str | None:
-            typed = self._arguments.value(node)
-            if typed is None:
-                return None
-            if isinstance(typed.value, Literal):
-                return self._rows()
-            return self._partial("count", typed.value, t.LongType())
-
-        return self._case(argument, count)
-
-    # Extremes
-
-    def _extreme(self, call: Aggregate, argument: exp.Expr) -> tuple[Part, ...] | None:
-        typed = self._arguments.value(argument)
-        if typed is None or isinstance(typed.type, t.CharType | t.VarcharType):
-            return None
-        how: How = "min" if call.kind == "min" else "max"
-        return (f"{how}({self._partial(how, typed.value, typed.type)})", *self._filter(call))
-
-    # Sums
-
-    def _sum(self, call: Aggregate, argument: exp.Expr) -> tuple[Part, ...] | None:
-        kind = self._kind(argument)
-        total = None if kind is None else _total_type(kind)
-        return None if kind is None or total is None else self._summed(call, argument, kind, total)
-
-    def _average(self, call: Aggregate, argument: exp.Expr) -> tuple[Part, ...] | None:
-        kind = self._kind(argument)
-        if not isinstance(kind, t.NumericType):
-            return None
-        counts = self._counts(argument)
-        if counts is None:
-            return None
-        total: t.DataType = t.DoubleType()
-        result, count = "DOUBLE", "DOUBLE"
-        if isinstance(kind, t.DecimalType):
-            if kind.precision > _MOST_AVERAGED:
-                return None
-            total = t.DecimalType(kind.precision + 10, kind.scale)
-            result, count = f"DECIMAL({kind.precision + 4}, {kind.scale + 4})", "DECIMAL(20, 0)"
-        summed = self._summed(call, argument, kind, total)
-        if summed is None:
-            return None
-        counted = ("CAST(sum(", *counts, ")", *self._filter(call), f" AS {count})")
-        return ("CAST(try_divide(", *summed, ", ", *counted, f") AS {result})")
-
-    def _kind(self, argument: exp.Expr) -> t.DataType | None:
-        """Return the type of a call's argument."""
-        branches = _branches(argument)
-        if branches is None:
-            typed = self._arguments.value(argument)
-            return None if typed is None else typed.type
-        return self._arguments.type_of_case([b.value for b in branches if b.value is not None])
-
-    def _summed(
-        self, call: Aggregate, argument: exp.Expr, kind: t.DataType, total: t.DataType
-    ) -> tuple[Part, ...] | None:
-        """Return the sum of an argument of some type, as a number of another."""
-        conditional = _branches(argument) is not None
-        shown = total.simpleString()
-
-        def term(node: exp.Expr) -> str | None:
-            typed = self._arguments.value(node)
-            if typed is None or not _joins(typed.type, kind):
-                return None
-            if isinstance(typed.value, Literal) and typed.value.value == 0:
-                return f"CAST(0 AS {shown})"
-            name = self._sum_of(typed, total)
-            return None if name is None else f"CAST({name} AS {shown})" if conditional else name
-
-        parts = self._case(argument, term)
-        if parts is None:
-            return None
-        parts = ("sum(", *parts, ")", *self._filter(call))
-        plain = isinstance(total, t.LongType | t.DoubleType)
-        return parts if plain else ("CAST(", *parts, f" AS {shown})")
-
-    def _sum_of(self, typed: Typed, total: t.DataType) -> str | None:
-        """Return the partial sums of an argument."""
-        constant = typed.value if isinstance(typed.value, Literal) else None
-        if constant is not None and constant.value == 1 and isinstance(typed.type, t.IntegerType):
-            return self._rows()
-        wide = cast(typed, t.DoubleType()) if isinstance(total, t.DoubleType) else typed
-        kind = None if wide is None else _total_type(wide.type)
-        return None if wide is None or kind is None else self._partial("sum", wide.value, kind)
-
-    # CASE
-
-    def _case(self, argument: exp.Expr, term: Callable[[exp.Expr], str | None]) -> tuple[Part, ...] | None:
-        """Return a CASE with its values replaced, or the text for a value that is none."""
-        branches = _branches(argument)
-        if branches is None:
-            single = term(argument)
-            return None if single is None else (single,)
-        node = unwrap(argument)
-        subject = node.this if isinstance(node, exp.Case) else None
-        parts: list[Part] = ["CASE "]
-        if subject is not None:
-            parts += [self._statement.span(subject), " "]
-        for branch in branches:
-            text = "NULL" if branch.value is None else term(branch.value)
-            if text is None:
-                return None
-            if branch.condition is None:
-                parts.append(f"ELSE {text} ")
-            else:
-                parts += ["WHEN ", self._statement.span(branch.condition), f" THEN {text} "]
-        return (*parts, "END")
-
-
-def _total_type(kind: t.DataType) -> t.DataType | None:
-    if isinstance(kind, t.DecimalType):
-        return t.DecimalType(min(MOST_DIGITS, kind.precision + 10), kind.scale)
-    if isinstance(kind, t.IntegralType):
-        return t.LongType()
-    return t.DoubleType() if isinstance(kind, t.FractionalType) else None
-
-
-def _branches(argument: exp.Expr) -> list[_Branch] | None:
-    """Return the branches of a CASE or IF, None for another expression."""
-    node = unwrap(argument)
-    if not isinstance(node, exp.Case | exp.If):
-        return None
-    ifs, default = branches_of(node)
-    branches = [_Branch(branch.this, _value(branch.args.get("true"))) for branch in ifs]
-    return branches if default is None else [*branches, _Branch(None, _value(default))]
-
-
-def _value(node: exp.Expr | None) -> exp.Expr | None:
-    return None if node is None or isinstance(unwrap(node), exp.Null) else node
-
-
-def _values(argument: exp.Expr) -> tuple[exp.Expr, ...]:
-    """Return the values of a CASE, or the only one that an argument is."""
-    branches = _branches(argument)
-    if branches is None:
-        return (argument,)
-    return tuple(branch.value for branch in branches if branch.value is not None)
-
-
-def _joins(kind: t.DataType, whole: t.DataType) -> bool:
-    """Tell whether a branch's values are the same numbers in the type of the whole CASE."""
-    if kind == whole:
-        return True
-    if isinstance(whole, t.DoubleType):
-        return isinstance(kind, t.NumericType)
-    if isinstance(whole, t.IntegralType):
-        return isinstance(kind, t.IntegralType)
-    return holds(whole, kind)
-
-
 BARS = ("group", "having", "distinct", "order", "sort", "cluster", "distribute", "qualify", "windows", "hint")
 """Clauses beside which a SELECT is more than its items, FROM and WHERE."""
+
+Parts = tuple[Part, ...]
 
 
 @dataclass(frozen=True, eq=False)
@@ -459,18 +215,19 @@ class Aggregation:
     ) -> None:
         self._graph = graph
         self._context = graph.context
+        self._span = graph.context.statement.span
         self._site = site
         self._names = names
         self._stem = stem
         self._partials: dict[tuple[How, Value | None], Partial] = {}
+        self._arguments = Translator(graph.context, self._meaning)
         self.edits: list[Edit] = []
         self.consumed: set[int] = set()
         self.fields: list[t.StructField] = []
         self._check()
-        arguments = Translator(self._context, self._meaning)
-        finals = FinalAggregates(self._context.statement, arguments, self._partial)
         for call in aggregates(site.scope.select):
-            self._rewrite(call, finals)
+            if call.kind != "same" and not call.distinct:
+                self._rewrite(call)
         if site.through is not None:
             self._narrow()
 
@@ -481,10 +238,7 @@ class Aggregation:
         """Return how the rows of a FROM clause's only block are grouped above it, None where they are not.
 
         What else the clause joins to the block, it joins to each row by itself. So a partial row meets
-        what the rows meet that it stands for.
-
-        Raises:
-            Unsupported: They are, and only Spark does it.
+        what the rows meet that it stands for. Raises Unsupported where only Spark groups them.
         """
         site = _grouping_site(graph.context, graph.scope)
         if site is None:
@@ -502,11 +256,7 @@ class Aggregation:
         return {ref.column for value in values if value is not None for ref in columns_of(value)}
 
     def check_keys(self, keys: Mapping[ColumnRef, Field]) -> None:
-        """Refuse columns by which tasks do not group.
-
-        Raises:
-            Unsupported: There is one, or nothing is left of a row at all.
-        """
+        """Raise Unsupported for columns by which tasks do not group, or where nothing is left of a row."""
         if not keys and not self.fields:
             raise Unsupported("nothing is read of its rows but that there are some")
         for ref, field in keys.items():
@@ -527,14 +277,10 @@ class Aggregation:
         if is_windowed(select) and not (select.args.get("group") or aggregates(select)):
             raise Unsupported("window functions see every row")
         for column in select.find_all(exp.Column):
-            if self._is_ours(column) and _in_aggregate_below(column, select):
+            resolved = context.names.find(column)
+            is_ours = resolved is not None and resolved.scope is self._site.scope
+            if is_ours and _in_aggregate_below(column, select):
                 raise Unsupported("a subquery aggregates columns from outside of it")
-
-    def _is_ours(self, column: exp.Column) -> bool:
-        resolved = self._context.names.find(column)
-        return resolved is not None and resolved.scope is self._site.scope
-
-    # What a name means
 
     def _meaning(self, column: exp.Column) -> Meaning | None:
         attribute = self._context.names.attribute(column)
@@ -548,7 +294,38 @@ class Aggregation:
         # A relation that a block could take may stay beside this one.
         return None if owned is None or name is None else ("", replace(owned[1], name=name))
 
-    # What becomes of aggregates
+    def _rewrite(self, call: Aggregate) -> None:
+        """Replace a call, or leave it where it may stay; raises Unsupported where it is neither."""
+        parts, computed = self._final(call) if self._context.statement.has_span(call.node) else (None, ())
+        if parts is not None:
+            self.edits.append(Edit(*self._span(call.node), parts))
+            self.consumed |= {id(c) for node in computed for c in node.find_all(exp.Column)}
+        elif call.kind not in ("min", "max"):
+            raise Unsupported(f"only Spark computes {self._context.shown(call.node)}")
+
+    def _narrow(self) -> None:
+        """Let the derived table give partial results instead of what only the replaced calls read."""
+        context, inner = self._context, self._graph.scope.select
+        outer, span = self._site.scope.select, self._span
+        read = (context.names.match(c) for c in outer.find_all(exp.Column) if id(c) not in self.consumed)
+        sources = [source for match in read if match is not None for source in match.attribute.sources]
+        kept = {place for relation, place in sources if relation is self._site.through}
+        names = context.names.results(self._graph.scope)
+        is_read = all(map(context.statement.has_span, inner.expressions))
+        if not is_read or len(names) != len(inner.expressions):
+            raise Unsupported("a derived table in a form that Millrace does not read")
+        for place, (item, result) in enumerate(zip(inner.expressions, names, strict=True)):
+            # A subquery may have a block of its own, whose figures somebody asks for.
+            if place in kept or result.name is None or item.find(exp.Query) is not None:
+                continue
+            self.consumed |= {id(column) for column in item.find_all(exp.Column)}
+            self.edits.append(Edit(*span(item), (f"NULL AS {quote(result.name)}",)))
+        if self._partials:
+            end = span(inner.expressions[-1])[1]
+            added = ", ".join(quote(partial.name) for partial in self._partials.values())
+            self.edits.append(Edit(end, end, (f", {added}",)))
+
+    # What stands for a call
 
     def _partial(self, how: How, value: Value | None, kind: t.DataType) -> str:
         """Return a column of partial results, by its name in the text."""
@@ -559,42 +336,137 @@ class Aggregation:
             self.fields.append(t.StructField(partial.name, kind))
         return quote(partial.name)
 
-    def _rewrite(self, call: Aggregate, finals: FinalAggregates) -> None:
-        """Replace a call, or leave it where it may stay.
+    def _row_count(self) -> str:
+        return self._partial("count", None, t.LongType())
 
-        Raises:
-            Unsupported: It is neither.
+    def _final(self, call: Aggregate) -> tuple[Parts | None, Sequence[exp.Expr]]:
+        """Return the text that stands for a call, and the expressions of the call that tasks compute.
+
+        None where only Spark computes it; raises Unsupported where a part of it is not known in the text.
         """
-        if call.kind == "same" or call.distinct:
-            return
-        statement = self._context.statement
-        final = finals.of(call) if statement.has_span(call.node) else None
-        if final is not None:
-            self.edits.append(Edit(*statement.span(call.node), final.parts))
-            self.consumed |= {id(c) for node in final.values for c in node.find_all(exp.Column)}
-        elif call.kind not in ("min", "max"):
-            raise Unsupported(f"only Spark computes {self._context.shown(call.node)}")
+        argument = call.argument
+        if call.rows:
+            return self._counted(call, (self._row_count(),)), ()
+        if argument is None:
+            return None, ()
+        branches = _branches(argument)
+        values = [argument] if branches is None else [value for _, value in branches if value is not None]
+        match call.kind:
+            case "count" if call.tests:
+                tested = ("CASE WHEN ", self._span(argument), f" THEN {self._row_count()} END")
+                return self._counted(call, tested), ()
+            case "count":
+                counts = self._counts(argument)
+                return None if counts is None else self._counted(call, counts), values
+            case "sum":
+                kind = self._kind(argument)
+                total = None if kind is None else _total_type(kind)
+                if kind is None or total is None:
+                    return None, values
+                return self._summed(call, argument, kind, total), values
+            case "avg":
+                return self._average(call, argument), values
+        typed = self._arguments.value(argument)
+        if typed is None or isinstance(typed.type, t.CharType | t.VarcharType):
+            return None, ()
+        how: How = "min" if call.kind == "min" else "max"
+        extreme = f"{how}({self._partial(how, typed.value, typed.type)})"
+        return (extreme, *self._filter(call)), (argument,)
 
-    def _narrow(self) -> None:
-        """Let the derived table give partial results instead of what only the replaced calls read."""
-        context, inner = self._context, self._graph.scope.select
-        outer, statement = self._site.scope.select, context.statement
-        read = (context.names.match(c) for c in outer.find_all(exp.Column) if id(c) not in self.consumed)
-        sources = [source for match in read if match is not None for source in match.attribute.sources]
-        kept = {place for relation, place in sources if relation is self._site.through}
-        names = context.names.results(self._graph.scope)
-        if not all(map(statement.has_span, inner.expressions)) or len(names) != len(inner.expressions):
-            raise Unsupported("a derived table in a form that Millrace does not read")
-        for place, (item, result) in enumerate(zip(inner.expressions, names, strict=True)):
-            # A subquery may have a block of its own, whose figures somebody asks for.
-            if place in kept or result.name is None or item.find(exp.Query) is not None:
-                continue
-            self.consumed |= {id(column) for column in item.find_all(exp.Column)}
-            self.edits.append(Edit(*statement.span(item), (f"NULL AS {quote(result.name)}",)))
-        if self._partials:
-            end = statement.span(inner.expressions[-1])[1]
-            added = ", ".join(quote(partial.name) for partial in self._partials.values())
-            self.edits.append(Edit(end, end, (f", {added}",)))
+    def _counted(self, call: Aggregate, parts: Parts) -> Parts:
+        return ("coalesce(sum(", *parts, ")", *self._filter(call), ", 0L)")
+
+    def _filter(self, call: Aggregate) -> Parts:
+        return () if call.condition is None else (" FILTER (WHERE ", self._span(call.condition), ")")
+
+    def _counts(self, argument: exp.Expr) -> Parts | None:
+        """Return what gives, for a partial row, how many of its rows have a value that is not null."""
+
+        def count(node: exp.Expr) -> str | None:
+            typed = self._arguments.value(node)
+            if typed is None:
+                return None
+            is_constant = isinstance(typed.value, Literal)
+            return self._row_count() if is_constant else self._partial("count", typed.value, t.LongType())
+
+        return self._case(argument, count)
+
+    def _average(self, call: Aggregate, argument: exp.Expr) -> Parts | None:
+        kind = self._kind(argument)
+        counts = self._counts(argument) if isinstance(kind, t.NumericType) else None
+        if kind is None or counts is None:
+            return None
+        total: t.DataType = t.DoubleType()
+        result, count = "DOUBLE", "DOUBLE"
+        if isinstance(kind, t.DecimalType):
+            if kind.precision > _MOST_AVERAGED:
+                return None
+            total = t.DecimalType(kind.precision + 10, kind.scale)
+            result, count = f"DECIMAL({kind.precision + 4}, {kind.scale + 4})", "DECIMAL(20, 0)"
+        summed = self._summed(call, argument, kind, total)
+        if summed is None:
+            return None
+        counted = ("CAST(sum(", *counts, ")", *self._filter(call), f" AS {count})")
+        return ("CAST(try_divide(", *summed, ", ", *counted, f") AS {result})")
+
+    def _kind(self, argument: exp.Expr) -> t.DataType | None:
+        """Return the type of a call's argument, None where only Spark computes it."""
+        branches = _branches(argument)
+        if branches is None:
+            typed = self._arguments.value(argument)
+            return None if typed is None else typed.type
+        return self._arguments.type_of_case([value for _, value in branches if value is not None])
+
+    def _summed(
+        self, call: Aggregate, argument: exp.Expr, kind: t.DataType, total: t.DataType
+    ) -> Parts | None:
+        """Return the sum of an argument of some type, as a number of another."""
+        conditional = _branches(argument) is not None
+        shown = total.simpleString()
+
+        def term(node: exp.Expr) -> str | None:
+            typed = self._arguments.value(node)
+            if typed is None or not _joins(typed.type, kind):
+                return None
+            if isinstance(typed.value, Literal) and typed.value.value == 0:
+                return f"CAST(0 AS {shown})"
+            name = self._sum_of(typed, total)
+            return None if name is None else f"CAST({name} AS {shown})" if conditional else name
+
+        parts = self._case(argument, term)
+        if parts is None:
+            return None
+        parts = ("sum(", *parts, ")", *self._filter(call))
+        plain = isinstance(total, t.LongType | t.DoubleType)
+        return parts if plain else ("CAST(", *parts, f" AS {shown})")
+
+    def _sum_of(self, typed: Typed, total: t.DataType) -> str | None:
+        """Return the partial sums of an argument."""
+        constant = typed.value if isinstance(typed.value, Literal) else None
+        if constant is not None and constant.value == 1 and isinstance(typed.type, t.IntegerType):
+            return self._row_count()
+        wide = cast(typed, t.DoubleType()) if isinstance(total, t.DoubleType) else typed
+        kind = None if wide is None else _total_type(wide.type)
+        return None if wide is None or kind is None else self._partial("sum", wide.value, kind)
+
+    def _case(self, argument: exp.Expr, term: Callable[[exp.Expr], str | None]) -> Parts | None:
+        """Return a CASE with its values replaced, or the text for a value that is none."""
+        branches = _branches(argument)
+        if branches is None:
+            single = term(argument)
+            return None if single is None else (single,)
+        node = unwrap(argument)
+        subject = node.this if isinstance(node, exp.Case) else None
+        parts: list[Part] = ["CASE "]
+        if subject is not None:
+            parts += [self._span(subject), " "]
+        for condition, value in branches:
+            text = "NULL" if value is None else term(value)
+            if text is None:
+                return None
+            parts += ["ELSE "] if condition is None else ["WHEN ", self._span(condition), " THEN "]
+            parts.append(f"{text} ")
+        return (*parts, "END")
 
 
 def _in_aggregate_below(column: exp.Column, select: exp.Select) -> bool:
@@ -609,11 +481,7 @@ def _in_aggregate_below(column: exp.Column, select: exp.Select) -> bool:
 
 
 def _grouping_site(context: PlanContext, scope: Scope) -> GroupingSite | None:
-    """Return the SELECT that groups the rows of another one, None where none does.
-
-    Raises:
-        Unsupported: It does, and something stands in between.
-    """
+    """Return the SELECT that groups the rows of another; Unsupported where something stands in between."""
     if groups(scope.select):
         return GroupingSite(scope)
     reader = _reader(context, scope.select)
@@ -644,11 +512,7 @@ def _reader(context: PlanContext, select: exp.Select) -> GroupingSite | None:
 
 
 def _check_plain(context: PlanContext, select: exp.Select) -> None:
-    """Refuse a SELECT that is more than expressions over its rows.
-
-    Raises:
-        Unsupported: It is.
-    """
+    """Raise Unsupported for a SELECT that is more than expressions over its rows."""
     if any(map(select.args.get, [*BARS, "limit", "offset"])) or is_windowed(select):
         raise Unsupported("the rows of a derived table are ordered, cut or numbered before they are grouped")
     for item in select.expressions:
@@ -660,3 +524,33 @@ def _check_plain(context: PlanContext, select: exp.Select) -> None:
         for column in item.find_all(exp.Column):
             if context.names.find(column) is None:
                 raise Unsupported("an item of a derived table reads another one")
+
+
+def _total_type(kind: t.DataType) -> t.DataType | None:
+    if isinstance(kind, t.DecimalType):
+        return t.DecimalType(min(MOST_DIGITS, kind.precision + 10), kind.scale)
+    if isinstance(kind, t.IntegralType):
+        return t.LongType()
+    return t.DoubleType() if isinstance(kind, t.FractionalType) else None
+
+
+def _branches(argument: exp.Expr) -> list[tuple[exp.Expr | None, exp.Expr | None]] | None:
+    """Return the conditions (None for ELSE) and values (None for NULL) of a CASE or IF, None for all else."""
+    node = unwrap(argument)
+    if not isinstance(node, exp.Case | exp.If):
+        return None
+    ifs, default = branches_of(node)
+    branches = [(branch.this, branch.args.get("true")) for branch in ifs]
+    branches += [] if default is None else [(None, default)]
+    return [(test, None if isinstance(unwrap(value), exp.Null) else value) for test, value in branches]
+
+
+def _joins(kind: t.DataType, whole: t.DataType) -> bool:
+    """Tell whether a branch's values are the same numbers in the type of the whole CASE."""
+    if kind == whole:
+        return True
+    if isinstance(whole, t.DoubleType):
+        return isinstance(kind, t.NumericType)
+    if isinstance(whole, t.IntegralType):
+        return isinstance(kind, t.IntegralType)
+    return holds(whole, kind)
