@@ -7,23 +7,24 @@ is known of its columns.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from decimal import Decimal
-from typing import Literal as OneOf
 
 from pyspark.errors import PySparkException
 from pyspark.sql import types as t
 from sqlglot import exp
 
-from millrace.engine.expressions import Arithmetic, Cast, Literal, Modulo, Part, Value
-from millrace.predicates import PredicateSpec
+from millrace.engine.expressions import Function as Computed, FunctionName, Literal, Operator, Part, Value
+from millrace.spark.predicates import Predicate
 from millrace.spark.types import arrow_type
 from millrace.sql.expr.types import DIGITS, DOUBLE_DIGITS, MOST_DIGITS, decimal_digits, digits_of
+from millrace.sql.session.asking import Frames
 from millrace.sql.syntax.parse import function_of
 from millrace.sql.syntax.scopes import within
 
 Ends = tuple[int, int]
+Options = tuple[int | None, ...]
 Family = type[t.DataType]
 """Types that functions take alike, by a class of theirs."""
 
@@ -51,31 +52,14 @@ class Function:
     part: Part | None = None
 
 
-_CHOICE = Function(is_strict=False)
-_COMPARISON = Function(None, TRUTH)
-_CONNECTOR = Function(TRUTH, TRUTH)
-_OF_TEXT = Function(TEXT, TEXT)
-_OF_DATE = Function(DATE, DATE)
-
 FUNCTIONS: dict[type[exp.Expr], Function] = {
     exp.Add: Function(NUMBER, NUMBER, "try_add"),
     exp.Sub: Function(NUMBER, NUMBER, "try_subtract"),
     exp.Mul: Function(NUMBER, NUMBER, "try_multiply"),
     exp.Div: Function(NUMBER, NUMBER, "try_divide"),
     exp.Mod: Function(NUMBER, NUMBER, "try_mod"),
-    exp.Lower: _OF_TEXT,
-    exp.Upper: _OF_TEXT,
-    exp.Trim: _OF_TEXT,
-    exp.Substring: _OF_TEXT,
-    exp.Left: _OF_TEXT,
-    exp.Right: _OF_TEXT,
-    exp.Concat: _OF_TEXT,
-    exp.ConcatWs: Function(TEXT, TEXT, is_strict=False),
-    exp.DPipe: _OF_TEXT,
-    exp.Replace: _OF_TEXT,
-    exp.Reverse: _OF_TEXT,
-    exp.Initcap: _OF_TEXT,
     exp.Length: Function(TEXT, NUMBER),
+    exp.ConcatWs: Function(TEXT, TEXT, is_strict=False),
     exp.Year: Function(DATE, NUMBER, part="year"),
     exp.Quarter: Function(DATE, NUMBER, part="quarter"),
     exp.Month: Function(DATE, NUMBER, part="month"),
@@ -84,60 +68,28 @@ FUNCTIONS: dict[type[exp.Expr], Function] = {
     exp.DayOfMonth: Function(DATE, NUMBER, part="day"),
     exp.DayOfYear: Function(DATE, NUMBER, part="dayofyear"),
     exp.DayOfWeek: Function(DATE, NUMBER, part="dayofweek"),
-    exp.AddMonths: _OF_DATE,
-    exp.TsOrDsAdd: _OF_DATE,
-    exp.DateAdd: _OF_DATE,
-    exp.DateSub: _OF_DATE,
-    exp.DateTrunc: _OF_DATE,
-    exp.Coalesce: _CHOICE,
-    exp.Nullif: _CHOICE,
-    exp.Greatest: _CHOICE,
-    exp.Least: _CHOICE,
-    exp.EQ: _COMPARISON,
-    exp.NEQ: _COMPARISON,
-    exp.LT: _COMPARISON,
-    exp.LTE: _COMPARISON,
-    exp.GT: _COMPARISON,
-    exp.GTE: _COMPARISON,
-    exp.NullSafeEQ: Function(None, TRUTH, is_strict=False),
-    exp.NullSafeNEQ: Function(None, TRUTH, is_strict=False),
     exp.Is: Function(OTHER, TRUTH, is_strict=False),
-    exp.Not: _CONNECTOR,
-    exp.And: _CONNECTOR,
-    exp.Or: _CONNECTOR,
 }
+for _function, *_kinds in (
+    (Function(TEXT, TEXT), exp.Lower, exp.Upper, exp.Trim, exp.Substring, exp.Left, exp.Right, exp.Concat),
+    (Function(TEXT, TEXT), exp.DPipe, exp.Replace, exp.Reverse, exp.Initcap),
+    (Function(DATE, DATE), exp.AddMonths, exp.TsOrDsAdd, exp.DateAdd, exp.DateSub, exp.DateTrunc),
+    (Function(is_strict=False), exp.Coalesce, exp.Nullif, exp.Greatest, exp.Least),
+    (Function(None, TRUTH), exp.EQ, exp.NEQ, exp.LT, exp.LTE, exp.GT, exp.GTE),
+    (Function(None, TRUTH, is_strict=False), exp.NullSafeEQ, exp.NullSafeNEQ),
+    (Function(TRUTH, TRUTH), exp.Not, exp.And, exp.Or),
+):
+    FUNCTIONS |= dict.fromkeys(_kinds, _function)
 ARITHMETIC = tuple(kind for kind, function in FUNCTIONS.items() if function.tried)
 
 
 # What a constant may be made of: all of it deterministic, and the same on every call.
 _PARTS = (
-    exp.Literal,
-    exp.Boolean,
-    exp.Null,
-    exp.HexString,
-    exp.RawString,
-    exp.Concat,
-    exp.Cast,
-    exp.DataType,
-    exp.DataTypeParam,
-    exp.Neg,
-    exp.Paren,
-    exp.Add,
-    exp.Sub,
-    exp.Mul,
-    exp.Div,
-    exp.Mod,
-    exp.IntDiv,
-    exp.Interval,
-    exp.IntervalSpan,
-    exp.Var,
-    exp.Placeholder,
-    exp.TsOrDsToDate,
-    exp.TsOrDsAdd,
-    exp.DateAdd,
-    exp.DateSub,
-    exp.AddMonths,
-)
+    exp.Literal, exp.Boolean, exp.Null, exp.HexString, exp.RawString, exp.Concat, exp.Cast, exp.DataType,
+    exp.DataTypeParam, exp.Neg, exp.Paren, exp.Add, exp.Sub, exp.Mul, exp.Div, exp.Mod, exp.IntDiv,
+    exp.Interval, exp.IntervalSpan, exp.Var, exp.Placeholder, exp.TsOrDsToDate, exp.TsOrDsAdd, exp.DateAdd,
+    exp.DateSub, exp.AddMonths,
+)  # fmt: skip
 
 
 def is_constant(node: exp.Expr) -> bool:
@@ -180,6 +132,11 @@ class Typed:
     ends: Ends | None = None
     is_written: bool = False
 
+    @classmethod
+    def of(cls, name: FunctionName, kind: t.DataType, *arguments: Value, options: Options = ()) -> Typed:
+        """Return a function of values."""
+        return cls(Computed(name, arrow_type(kind), arguments, options), kind)
+
 
 def ends_of(number: Typed) -> Ends:
     """Return the least and greatest that a whole number can be."""
@@ -187,7 +144,7 @@ def ends_of(number: Typed) -> Ends:
     return number.ends or (-half, half - 1)
 
 
-def arithmetic(op: OneOf["+", "-", "*"], left: Typed, right: Typed) -> Typed | None:
+def arithmetic(op: Operator, left: Typed, right: Typed) -> Typed | None:
     """Return ``left op right``, None where it may overflow or be rounded."""
     kinds = left.type, right.type
     if any(isinstance(kind, t.DoubleType) for kind in kinds):
@@ -206,7 +163,7 @@ def arithmetic(op: OneOf["+", "-", "*"], left: Typed, right: Typed) -> Typed | N
         return None
     if a is None or b is None:
         return None
-    result = Typed(Arithmetic(op, a.value, b.value, arrow_type(kind)), kind)
+    result = Typed.of(op, kind, a.value, b.value)
     if type(kind) not in DIGITS:
         return result
     (least, greatest), ends = ends_of(result), _ends(op, ends_of(left), ends_of(right))
@@ -248,7 +205,7 @@ def modulo(left: Typed, right: Typed) -> Typed | None:
     number = cast(left, kind)
     if divisor < 1 or number is None:
         return None
-    return Typed(Modulo(number.value, divisor, arrow_type(kind)), kind, (1 - divisor, divisor - 1))
+    return replace(Typed.of("%", kind, number.value, options=(divisor,)), ends=(1 - divisor, divisor - 1))
 
 
 def holds(whole: t.DataType, kind: t.DataType) -> bool:
@@ -273,7 +230,7 @@ def cast(number: Typed, to: t.DataType) -> Typed | None:
         fits = is_whole and type(to) in DIGITS and DIGITS[type(kind)] < DIGITS[type(to)]
     if not fits:
         return None
-    return Typed(Cast(number.value, arrow_type(to)), to, ends_of(number) if is_whole else None)
+    return replace(Typed.of("cast", to, number.value), ends=ends_of(number) if is_whole else None)
 
 
 # Functions whose value differs between two calls. (The date and the time are one constant a query.)
@@ -305,16 +262,11 @@ _builtin_names: set[str] = set()
 
 
 class Determinism:
-    """Judges the expressions of one query.
+    """Judges the expressions of one query; ``predicates`` are the caller's functions by lower-case name."""
 
-    Args:
-        predicates: The caller's functions by lower-case name.
-        ask: Runs a statement of Spark's once and returns the texts of its only column.
-    """
-
-    def __init__(self, predicates: Mapping[str, PredicateSpec], ask: Callable[[str], list[str]]) -> None:
+    def __init__(self, predicates: Mapping[str, Predicate], frames: Frames) -> None:
         self._predicates = predicates
-        self._ask = ask
+        self._frames = frames
 
     def volatile(self, node: exp.Expr) -> bool:
         """Tell whether an expression or query may give another value on another call."""
@@ -327,7 +279,7 @@ class Determinism:
             return False
         called = function_of(part)
         if called is not None:
-            return not self._predicates[called].deterministic
+            return not self._predicates[called].spec.deterministic
         if not isinstance(part, exp.Anonymous | exp.AnonymousAggFunc):
             return part.sql_name().lower() in VOLATILE_NAMES
         return part.name.lower() in VOLATILE_NAMES or self._unsure(part.name.lower())
@@ -337,7 +289,7 @@ class Determinism:
         if name in _builtin_names:
             return False
         try:
-            lines = self._ask(f"DESCRIBE FUNCTION EXTENDED `{name}`")
+            lines = [str(row[0]) for row in self._frames.rows(f"DESCRIBE FUNCTION EXTENDED `{name}`")]
         except PySparkException:
             lines = []
         if any(line.startswith("Class:") and _BUILTIN in line for line in lines):

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal as OneOf
+from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import types as t
 from sqlglot import exp
@@ -20,24 +20,19 @@ from millrace.engine.expressions import (
     MIRRORED,
     And,
     CaseWhen,
-    Cast,
     Column,
     ColumnRef,
     Compare,
     Comparison,
-    DateAdd,
-    DateDiff,
-    DatePart,
     InList,
     IsNull,
-    Length,
     Like,
     Literal,
     Not,
+    Operator,
     Or,
     Part,
     Predicate,
-    Substring,
     Truth,
     Value,
 )
@@ -75,7 +70,7 @@ _COMPARISONS: dict[type[exp.Expr], Comparison] = {
     exp.GTE: ">=",
     exp.NullSafeEQ: "<=>",
 }
-_OPERATIONS: dict[type[exp.Expr], OneOf["+", "-", "*"]] = {exp.Add: "+", exp.Sub: "-", exp.Mul: "*"}
+_OPERATORS: dict[type[exp.Expr], Operator] = {exp.Add: "+", exp.Sub: "-", exp.Mul: "*"}
 _EXTRACTED: dict[str, Part] = {
     "YEAR": "year", "QUARTER": "quarter", "MONTH": "month", "WEEK": "week", "DAY": "day", "DOY": "dayofyear",
     "DAYOFWEEK": "dayofweek",
@@ -282,7 +277,7 @@ class Translator:
                 return self._cast(node)
             case exp.Add() | exp.Sub() | exp.Mul():
                 left, right = self.value(node.this), self.value(node.expression)
-                return left and right and arithmetic(_OPERATIONS[type(node)], left, right)
+                return left and right and arithmetic(_OPERATORS[type(node)], left, right)
             case exp.Mod():
                 left, right = self.value(node.this), self.value(node.expression)
                 return left and right and modulo(left, right)
@@ -294,13 +289,15 @@ class Translator:
                 return self._substring(node)
             case exp.Length():
                 text = self._of_type(node.this, t.StringType())
-                return Typed(Length(text), _INT) if text else None
+                return Typed.of("length", _INT, text) if text else None
             case exp.DateDiff() if node.args.get("unit") is None:
                 end, start = self._date(node.this), self._date(node.expression)
-                return Typed(DateDiff(end, start), _INT) if end and start else None
+                return Typed.of("datediff", _INT, end, start) if end and start else None
             case exp.TsOrDsAdd() if node.text("unit").upper() == "DAY":
                 date, days = self._date(node.this), self._days(node.expression)
-                return Typed(DateAdd(date, days), t.DateType()) if date and days is not None else None
+                if date is None or days is None:
+                    return None
+                return Typed.of("date_add", t.DateType(), date, options=(days,))
         return self._date_part(node)
 
     def _column(self, node: exp.Column) -> Typed | None:
@@ -343,7 +340,7 @@ class Translator:
                 return None
             return cast(number, t.DecimalType(int(digits[0]), int(digits[1]) if len(digits) > 1 else 0))
         if to.this == exp.DType.TEXT and not to.expressions and type(number.type) in DIGITS:
-            return Typed(Cast(number.value, arrow_type(t.StringType())), t.StringType())
+            return Typed.of("cast", t.StringType(), number.value)
         kind = None if to.expressions else _CASTS.get(to.this)
         return None if kind is None else cast(number, kind)
 
@@ -371,7 +368,7 @@ class Translator:
         elif isinstance(node, exp.Anonymous) and (node.name.lower(), len(node.expressions)) == ("weekday", 1):
             part, argument = "weekday", node.expressions[0]
         date = None if part is None else self._date(argument)
-        return Typed(DatePart(part, date), _INT, _PART_ENDS) if part and date else None
+        return replace(Typed.of(part, _INT, date), ends=_PART_ENDS) if part and date else None
 
     def _substring(self, node: exp.Substring | exp.Left) -> Typed | None:
         text = self._of_type(node.this, t.StringType())
@@ -382,7 +379,7 @@ class Translator:
         fits = most is None or (length is not None and length >= 0)
         if text is None or start is None or start < 1 or not fits:
             return None
-        return Typed(Substring(text, start, length), t.StringType())
+        return Typed.of("substring", t.StringType(), text, options=(start, length))
 
     # Choices
 
