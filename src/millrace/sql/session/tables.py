@@ -117,8 +117,8 @@ class Table:
 
     name: str
     read: Callable[[], DataFrame]
-    files: ParquetTable | None
-    placeholder: str | None
+    files: ParquetTable | None = None
+    placeholder: str | None = None
     lookup: Lookup | None = None
     settings: Settings | None = None
     fixed: bool = False
@@ -167,9 +167,7 @@ class Table:
 
         It costs Spark much less than the table itself; None where a type cannot be written down.
         """
-        if self.placeholder is None:
-            return None
-        if not all(isinstance(f.type, t.AtomicType) for f in self.fields):
+        if self.placeholder is None or not all(isinstance(f.type, t.AtomicType) for f in self.fields):
             return None
         items = [f"CAST(NULL AS {f.type.simpleString()}) AS {quote(f.name)}" for f in self.fields]
         return f"(SELECT {', '.join(items)} WHERE false)"
@@ -220,7 +218,6 @@ class Catalog:
         self.settings = settings
         self._tables = {name.lower(): (name, where) for name, where in tables.items()}
         self._known: dict[str, Table] = {}
-        self._where: tuple[str, ...] | None = None
         self._opens_views = True
         self.unworthy_seconds = 0.0  # the most that a block saves that was left to Spark for Python's start
 
@@ -237,9 +234,10 @@ class Catalog:
         if not self._opens_views or not is_connect(self.frames.spark):
             return False
         names = [re.escape(table.name.rpartition(".")[2]) for table in self.used if table.placeholder is None]
+        if not names or not any(isinstance(rows, ParquetInput) for rows in plan.inputs()):
+            return False
         word = re.compile(rf"\b({'|'.join(names)})\b", re.IGNORECASE)
-        is_direct = any(isinstance(rows, ParquetInput) for rows in plan.inputs())
-        return is_direct and bool(names) and any(word.search(text) for text in plan.texts())
+        return any(map(word.search, plan.texts()))
 
     def state_of(self, table: Table, *, now: bool) -> Hashable | None:
         """Return what differs as soon as a table's rows may, as they were planned with or are now.
@@ -310,15 +308,12 @@ class Catalog:
 
     def place_of(self, node: exp.Table) -> Callable[[], tuple[str, ...]] | None:
         """Return what tells the catalog and database that a name may be in, None for the caller's tables."""
-        if dotted(node).lower() in self._tables:
-            return None
-        return self._current
+        return None if dotted(node).lower() in self._tables else lambda: self._where
 
-    def _current(self) -> tuple[str, ...]:
-        if self._where is None:
-            catalog = self.frames.spark.catalog
-            self._where = (catalog.currentCatalog().lower(), catalog.currentDatabase().lower())
-        return self._where
+    @cached_property
+    def _where(self) -> tuple[str, ...]:
+        catalog = self.frames.spark.catalog
+        return catalog.currentCatalog().lower(), catalog.currentDatabase().lower()
 
     def mapped(self, name: str) -> Table | None:
         """Return the caller's table of that (possibly dotted) name, or None."""
@@ -335,20 +330,15 @@ class Catalog:
         return None if table is None else table.lookup
 
     def _stored(self, node: exp.Table) -> Table:
-        parts = tuple(part.name for part in node.parts)
-        key = ".".join(f"`{p.lower()}`" for p in parts)
+        parts = [part.name for part in node.parts]
+        key = ".".join(f"`{part.lower()}`" for part in parts)
         if key not in self._known:
-            text = ".".join(quote(part) for part in parts)
-            frame = self.frames.sql(f"SELECT * FROM {text}")
-            opens = self._opens_views
+            frame = self.frames.sql(f"SELECT * FROM {'.'.join(map(quote, parts))}")
+            settings, left = self.settings, ""
+            if not self._opens_views:
+                settings, left = None, "Spark Connect looks its name up again for each action"
             self._known[key] = Table(
-                dotted(node),
-                lambda: frame,
-                None,
-                None,
-                settings=self.settings if opens else None,
-                fixed=len(parts) == 1,
-                left="" if opens else "Spark Connect looks its name up again for each action",
+                dotted(node), lambda: frame, settings=settings, fixed=len(parts) == 1, left=left
             )
         return self._known[key]
 

@@ -195,7 +195,7 @@ class FromClause:
     @cached_property
     def steps(self) -> list[JoinStep]:
         """The items, a movable group of inner joins as its own items."""
-        return list(self._steps(self.movable))
+        return list(self._steps())
 
     def number(self, relation: Relation) -> int:
         """Return the number of the step that a relation is in, -1 if it is in none."""
@@ -211,7 +211,8 @@ class FromClause:
         """The terms of inner joins that may be moved, and of WHERE where they may move too."""
         return [term for step in self.steps if step.movable for term in step.terms] + self.filters
 
-    def _steps(self, movable: int) -> Iterator[JoinStep]:
+    def _steps(self) -> Iterator[JoinStep]:
+        movable = self.movable
         for place, item in enumerate(self.items):
             moves = item.kind == "inner" and place < movable
             own = () if item.on is None else (item.on,)
@@ -254,7 +255,7 @@ class Scopes:
 
     def __init__(self, statement: Statement) -> None:
         assert statement.root is not None
-        self.all = [_scope(statement, select) for select in _postorder(statement.root)]
+        self.all = [_scope_of(statement, select) for select in _postorder(statement.root)]
         self._by_select = {id(scope.select): scope for scope in self.all}
         self._places: dict[int, Place] = {}  # by the ids of conditions of ON, and of LATERALs
         for scope in self.all:
@@ -314,13 +315,6 @@ class Scopes:
         return None
 
 
-def _scope(statement: Statement, select: exp.Select) -> Scope:
-    try:
-        return Scope(select, _read_from(statement, select))
-    except Unsupported as error:
-        return Scope(select, None, str(error))
-
-
 def _postorder(root: exp.Expr) -> Iterator[exp.Select]:
     """Yield SELECTs after everything inside them; definitions come before their uses."""
     left = [(root, False)]  # no recursion: a condition may have thousands of terms
@@ -338,28 +332,45 @@ def _postorder(root: exp.Expr) -> Iterator[exp.Select]:
             left.append((first, False))
 
 
-def _read_from(statement: Statement, select: exp.Select) -> FromClause | None:
-    """Return the FROM clause of a SELECT, None if there is none.
+def _scope_of(statement: Statement, select: exp.Select) -> Scope:
+    try:
+        return Scope(select, _read_from(statement, select))
+    except Unsupported as error:
+        return Scope(select, None, str(error))
 
-    Raises:
-        Unsupported: It has a form that only Spark handles.
-    """
+
+def _read_from(statement: Statement, select: exp.Select) -> FromClause | None:
+    """Return the FROM clause of a SELECT, None if there is none; Unsupported where only Spark handles it."""
     start = select.args.get("from_")
     if start is None:
         return None
     if select.args.get("pivots"):
         raise Unsupported("PIVOT over a whole FROM")
-    reader = _Reader(statement)
-    clause = reader.clause(start.this, list(select.args.get("joins") or ()))
-    clause.span = (reader.span(start)[0], clause.span[1])
+    clause = _clause(statement, start.this, list(select.args.get("joins") or ()))
+    clause.span = (_span(statement, start)[0], clause.span[1])
     first = select.expressions[0] if select.expressions else None
     if first is not None and statement.has_span(first) and statement.span(first)[0] > clause.span[0]:
         raise Unsupported("FROM written before SELECT")
     for view in select.args.get("laterals") or ():
-        clause.views.append(reader.relation(view, "view"))
-        clause.end = max(clause.end, reader.span(view)[1])
+        clause.views.append(_relation(statement, view, "view"))
+        clause.end = max(clause.end, _span(statement, view)[1])
     clause.where = where_conjuncts(select)
     return clause
+
+
+def _span(statement: Statement, node: exp.Expr) -> Span:
+    return statement.span(node, "a FROM clause")
+
+
+def _clause(statement: Statement, first: exp.Expr, joins: list[exp.Join]) -> FromClause:
+    items = [_item(statement, first, None), *(_item(statement, join.this, join) for join in joins)]
+    span = (items[0].span[0], max(item.span[1] for item in items))
+    commas = [join for join in joins if _is_comma(statement, join)]
+    return FromClause(items, span, [], span[1], mixed=0 < len(commas) < len(joins))
+
+
+def _is_comma(statement: Statement, join: exp.Join) -> bool:
+    return statement.text.startswith(",", _span(statement, join)[0])
 
 
 def _is_join_group(node: exp.Expr) -> bool:
@@ -374,68 +385,48 @@ def _is_from_item(node: exp.Expr) -> bool:
     return bool(node.alias or node.args.get("joins")) or _is_from_item(node.this)
 
 
-class _Reader:
-    def __init__(self, statement: Statement) -> None:
-        self._statement = statement
+def _item(statement: Statement, node: exp.Expr, join: exp.Join | None) -> FromItem:
+    kind, semi, keyword = ("inner", False, "JOIN") if join is None else _kind(join)
+    content: Relation | FromClause
+    pivots = node.args.get("pivots") or (join is not None and join.args.get("pivots"))
+    if _is_join_group(node):
+        if pivots or node.args.get("sample"):
+            raise Unsupported("a parenthesised join with PIVOT or TABLESAMPLE")
+        content = _clause(statement, node.this, list(node.this.args.get("joins") or ()))
+    else:
+        if join is not None and pivots and not _is_comma(statement, join):
+            raise Unsupported("PIVOT or UNPIVOT over a join")
+        content = _relation(statement, node)
+    span = _span(statement, join or node)
+    item = FromItem(content, kind, keyword, _span(statement, node), span, semi=semi, join=join)
+    if join is not None:
+        on = join.args.get("on")
+        # The parser writes ON TRUE where the text has no condition.
+        item.on = on if on is not None and statement.has_span(on) else None
+        item.using = tuple(name.name for name in join.args.get("using") or ())
+        item.natural = join.method.upper() == "NATURAL"
+    return item
 
-    def clause(self, first: exp.Expr, joins: list[exp.Join]) -> FromClause:
-        items = [self._item(first, None), *(self._item(join.this, join) for join in joins)]
-        span = (items[0].span[0], max(item.span[1] for item in items))
-        commas = [join for join in joins if self._is_comma(join)]
-        return FromClause(items, span, [], span[1], mixed=0 < len(commas) < len(joins))
 
-    def span(self, node: exp.Expr) -> Span:
-        return self._statement.span(node, "a FROM clause")
-
-    def _is_comma(self, join: exp.Join) -> bool:
-        start, _ = self.span(join)
-        return self._statement.text[start : start + 1] == ","
-
-    def _item(self, node: exp.Expr, join: exp.Join | None) -> FromItem:
-        kind, semi, keyword = ("inner", False, "JOIN") if join is None else _kind(join)
-        content: Relation | FromClause
-        pivots = node.args.get("pivots") or (join is not None and join.args.get("pivots"))
-        if _is_join_group(node):
-            if pivots or node.args.get("sample"):
-                raise Unsupported("a parenthesised join with PIVOT or TABLESAMPLE")
-            content = self.clause(node.this, list(node.this.args.get("joins") or ()))
-        else:
-            if join is not None and pivots and not self._is_comma(join):
-                raise Unsupported("PIVOT or UNPIVOT over a join")
-            content = self.relation(node)
-        item = FromItem(
-            content, kind, keyword, self.span(node), self.span(join or node), semi=semi, join=join
-        )
-        if join is not None:
-            on = join.args.get("on")
-            # The parser writes ON TRUE where the text has no condition.
-            item.on = on if on is not None and self._statement.has_span(on) else None
-            item.using = tuple(name.name for name in join.args.get("using") or ())
-            item.natural = join.method.upper() == "NATURAL"
-        return item
-
-    def relation(self, node: exp.Expr, kind: Kind | None = None) -> Relation:
-        alias = node.alias or None
-        written = node.args.get("alias")
-        names = written.args.get("columns") if isinstance(written, exp.TableAlias) else None
-        columns = tuple(name.name for name in names or ())
-        qualifier = (alias.lower(),) if alias else ()
-        item, plain = self.span(node), not node.args.get("sample")
-        if isinstance(node, exp.Lateral):
-            return Relation(node, kind or "lateral", alias, qualifier, columns, item)
-        if (
-            isinstance(node, exp.Table)
-            and isinstance(node.this, exp.Identifier)
-            and not node.args.get("pivots")
-        ):
-            cte = cte_of(node)
-            parts = qualifier or tuple(part.name.lower() for part in node.parts)
-            plain = plain and not any(node.args.get(name) for name in ("when", "version"))
-            kind = "table" if cte is None else "cte"
-            return Relation(node, kind, alias or node.name, parts, columns, item, plain, cte)
-        if isinstance(node, exp.Subquery) and not _is_from_item(node.this) and not node.args.get("pivots"):
-            return Relation(node, "query", alias, qualifier or (_UNNAMED,), columns, item, plain)
-        return Relation(node, "rows", alias, qualifier, columns, item, plain)
+def _relation(statement: Statement, node: exp.Expr, kind: Kind = "lateral") -> Relation:
+    alias = node.alias or None
+    written = node.args.get("alias")
+    names = written.args.get("columns") if isinstance(written, exp.TableAlias) else None
+    columns = tuple(name.name for name in names or ())
+    qualifier = (alias.lower(),) if alias else ()
+    item, plain = _span(statement, node), not node.args.get("sample")
+    if isinstance(node, exp.Lateral):
+        return Relation(node, kind, alias, qualifier, columns, item)
+    is_pivoted = bool(node.args.get("pivots"))
+    if isinstance(node, exp.Table) and isinstance(node.this, exp.Identifier) and not is_pivoted:
+        cte = cte_of(node)
+        parts = qualifier or tuple(part.name.lower() for part in node.parts)
+        plain = plain and not any(node.args.get(name) for name in ("when", "version"))
+        kind = "table" if cte is None else "cte"
+        return Relation(node, kind, alias or node.name, parts, columns, item, plain, cte)
+    if isinstance(node, exp.Subquery) and not _is_from_item(node.this) and not is_pivoted:
+        return Relation(node, "query", alias, qualifier or (_UNNAMED,), columns, item, plain)
+    return Relation(node, "rows", alias, qualifier, columns, item, plain)
 
 
 def _kind(join: exp.Join) -> tuple[str, bool, str]:
@@ -538,11 +529,7 @@ def _read(node: exp.Expr) -> tuple[list[exp.CTE], list[exp.Table]]:
 def with_prefix(
     statement: Statement, nodes: exp.Expr | Sequence[exp.Expr], render: Callable[[Span], str]
 ) -> str:
-    """Return the WITH clause that relations or queries taken out of their places need.
-
-    Raises:
-        Unsupported: The definitions cannot be put into one WITH clause.
-    """
+    """Return the WITH clause that relations or queries need when taken out of their places."""
     pieces = [nodes] if isinstance(nodes, exp.Expr) else nodes
     needed = list({id(cte): cte for node in pieces for cte in definitions(node)}.values())
     if any(map(is_recursive, needed)):
