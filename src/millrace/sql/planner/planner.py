@@ -58,22 +58,15 @@ _DEEPEST = 8
 _NO_JOIN = "no FROM clause joins two relations"
 
 
-class _GivenUp(Exception):  # no error: planning begins again
+class _GivenUp(Exception):
     """Something was given up; the next attempt goes without it."""
 
 
 class Planner:
     """Prepares a query, and the queries for the keys of its lookup tables. To be closed.
 
-    Args:
-        spark: The session.
-        options: Settings of the run.
-        tables: The caller's tables.
-        predicates: The caller's predicates by lower-case name; they become functions of the session.
-        args: The query's parameters by name.
-
-    Raises:
-        PredicateError: A predicate cannot be sent to the tasks.
+    ``predicates`` are by lower-case name, and become functions of the session; PredicateError is raised for
+    one that cannot be sent to the tasks. ``args`` are the query's parameters by name.
     """
 
     def __init__(
@@ -105,12 +98,11 @@ class Planner:
             InputError: A lookup table stands where nothing gives the values to ask it with.
             pyspark.errors.AnalysisException: Spark refuses the query.
         """
-        return replace(self._query(statement), stored=tuple(self.catalog.notes))
-
-    def _query(self, statement: Statement) -> PlannedQuery:
         text = self._bound(statement)
-        if statement.root is None:
-            return self._unread(statement, text)
+        query = self._unread(statement, text) if statement.root is None else self._read(statement, text)
+        return replace(query, stored=tuple(self.catalog.notes))
+
+    def _read(self, statement: Statement, text: EditedText) -> PlannedQuery:
         original = Original(self.catalog, statement, text)
         why = _contained(self._why_spark, statement)
         if why is not None:
@@ -181,11 +173,9 @@ class Planner:
     def _plan(
         self, statement: Statement, schema: t.StructType, forced: _Forced, first: int = 0, depth: int = 0
     ) -> Plan:
-        """Return a plan, as :func:`_until_planned` wants it. Its blocks are numbered from ``first`` on.
+        """Return a plan, as :func:`_until_planned` wants it; its blocks are numbered from ``first`` on.
 
-        Raises:
-            Unsupported: The whole query stays with Spark.
-            InputError: A lookup table cannot be asked.
+        Unsupported leaves the whole query to Spark, InputError says that a lookup table cannot be asked.
         """
         if depth > _DEEPEST:
             raise InputError(f"lookup tables depend on each other more than {_DEEPEST} deep")
@@ -255,31 +245,23 @@ class Planner:
         for number, span in enumerate(statement.parameters):
             text.bind(*span, f":{PARAMETER}{number}")
         for node in () if statement.root is None else base_tables(statement.root):
-            self._bind(node, statement, text)
+            table = self.catalog.mapped(dotted(node))
+            if table is None:
+                continue
+            alias = "" if node.alias else f" AS {quote(node.name)}"
+            is_sampled = bool(alias and node.args.get("sample"))
+            text.bind(*name_span(node), f"{table.placeholder}{'' if is_sampled else alias}")
+            if is_sampled:
+                end = statement.span(node)[1]
+                text.bind(end, end, alias)
         return text
-
-    def _bind(self, node: exp.Table, statement: Statement, text: EditedText) -> None:
-        """Put the placeholder of a caller's table into the text."""
-        table = self.catalog.mapped(dotted(node))
-        if table is None:
-            return
-        span = name_span(node)
-        alias = "" if node.alias else f" AS {quote(node.name)}"
-        if node.args.get("sample") and alias:
-            text.bind(*span, f"{table.placeholder}")
-            end = statement.span(node)[1]
-            text.bind(end, end, alias)
-        else:
-            text.bind(*span, f"{table.placeholder}{alias}")
 
     # What runs
 
     def _built(self, plan: Plan, schema: t.StructType) -> PlannedQuery:
         """Return what a plan becomes; raises Unsupported where it does not fit."""
         try:
-            built = build(plan, self.frames, self._functions, self._settings.options)
-            actual = built.df.schema
-        except PySparkException as error:
+            except PySparkException as error:
             raise Unsupported(f"the rewritten query does not fit ({first_line(error)})") from None
         except SetupError:
             raise  # Spark would keep the whole of a stream's state in its own way, unasked
@@ -319,10 +301,8 @@ class Planner:
     def _unread(self, statement: Statement, text: EditedText) -> PlannedQuery:
         """Give a text that was not read to Spark, with the caller's tables as definitions around it.
 
-        In parentheses Spark takes nothing but a query, so that it cannot be made to run anything else.
-
-        Raises:
-            QueryError: It is none.
+        In parentheses Spark takes nothing but a query, so that it cannot be made to run anything else. What is
+        none raises QueryError.
         """
         parts = []
         for name in self.catalog.names:
@@ -354,9 +334,8 @@ class Planner:
             raise QueryError(NO_QUERY) from None
         if statement.functions:
             called = ", ".join(dict.fromkeys(self._predicates[name].name for _, name in statement.functions))
-            warnings.warn(
-                f"Spark calls {called} for every row: {statement.why}", MillraceWarning, stacklevel=6
-            )
+            message = f"Spark calls {called} for every row: {statement.why}"
+            warnings.warn(message, MillraceWarning, stacklevel=5)
         return self._left(statement, frame, [statement.why])
 
 

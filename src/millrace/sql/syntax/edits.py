@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 Span = tuple[int, int]
 """Characters ``[start, end)`` of the query."""
@@ -20,8 +20,7 @@ Part = str | Span
 PLACEHOLDER = re.compile(r"\{\{|\}\}|\{(\w+)\}")
 
 
-@dataclass(frozen=True)
-class Edit:
+class Edit(NamedTuple):
     """Characters ``[start, end)`` become ``parts``."""
 
     start: int
@@ -29,8 +28,7 @@ class Edit:
     parts: tuple[Part, ...]
 
 
-@dataclass(frozen=True)
-class Segment:
+class Segment(NamedTuple):
     """A piece of a template, and the place in the query that its first character stands for."""
 
     text: str
@@ -89,12 +87,10 @@ class EditedText:
 
     def rebind(self, start: int, old: str, new: str) -> None:
         """Let another text stand for a part of what the name at a place is bound to."""
-        for place, edit in enumerate(self.bindings):
-            if edit.start == start:
-                parts = tuple(
-                    part.replace(old, new) if isinstance(part, str) else part for part in edit.parts
-                )
-                self.bindings[place] = Edit(edit.start, edit.end, parts)
+        for place, (begin, end, parts) in enumerate(self.bindings):
+            if begin == start:
+                texts = (part.replace(old, new) if isinstance(part, str) else part for part in parts)
+                self.bindings[place] = Edit(begin, end, tuple(texts))
 
     def original(self) -> list[Segment]:
         """Return the whole query as written, with its names bound."""
