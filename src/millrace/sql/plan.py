@@ -45,21 +45,13 @@ class BlockPlan(Block):
 
 @dataclass(frozen=True)
 class FilterPlan:
-    """Predicates that an eddy runs inside Spark's own filter, in the order as written.
+    """Predicates that an eddy runs inside Spark's own filter, in the order as written."""
 
-    Attributes:
-        name: Names it in reports.
-        function: What it is called in the text.
-        slots: The predicates.
-        labels: The function's arguments, for errors and reports.
-        calls: The conditions it stands for, as written.
-    """
-
-    name: str
-    function: str
+    name: str  # in reports
+    function: str  # what the text calls
     slots: tuple[Slot, ...]
-    labels: tuple[str, ...]
-    calls: tuple[str, ...]
+    labels: tuple[str, ...]  # of the function's arguments, for errors and reports
+    calls: tuple[str, ...]  # the conditions that it stands for, as written
 
 
 @dataclass(frozen=True)
@@ -151,12 +143,10 @@ class PlannedQuery:
     Attributes:
         df: Its result: the rows, names and types that ``spark.sql`` gives.
         taken: The blocks that eddies run, inner ones first, with their plans.
-        reasons: Why something stayed with Spark, one sentence each.
+        reasons: Those of the plan, as are ``direct`` and ``shared``.
         rewritten: The text that Spark runs above the blocks; the query itself when nothing is taken.
         filters: The predicates that eddies run inside Spark's filters, inner ones first.
         options: Settings of the run.
-        direct: How the result is a block's, when Spark does nothing above it.
-        shared: The common table expressions that are computed once though they are read several times.
         stored: Who reads the tables in object stores where Spark needs their rows, one sentence each.
     """
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from pyspark.sql import types as t
 from sqlglot import exp
@@ -83,6 +83,7 @@ _CASTS: dict[exp.DType, t.DataType] = {
     exp.DType.INT: t.IntegerType(),
 }
 
+Item = TypeVar("Item")
 Meaning = AliasedField | exp.Expr
 """What a column is: one of a relation, by its alias, or an expression of such."""
 
@@ -125,9 +126,9 @@ class Translator:
         """Return the expression as a predicate, or None when Spark has to evaluate it."""
         match unwrap(node):
             case exp.And() as both:
-                return self._connect(And, list(conjuncts(both)))
+                return self._connect(And, conjuncts(both))
             case exp.Or() as either:
-                return self._connect(Or, list(disjuncts(either)))
+                return self._connect(Or, disjuncts(either))
             case exp.Not(this=inner):
                 argument = self.predicate(inner)
                 return None if argument is None else Not(argument)
@@ -144,16 +145,16 @@ class Translator:
                 return None if same is None else Not(same)
             case exp.Column() as column:
                 operand = self._operand(column)
-                is_truth = operand is not None and isinstance(operand[1].type, t.BooleanType)
-                return Truth(operand[0]) if operand is not None and is_truth else None
+                if operand is None or not isinstance(operand[1].type, t.BooleanType):
+                    return None
+                return Truth(operand[0])
             case exp.Expr() as other if type(other) in _COMPARISONS:
                 return self._compare(_COMPARISONS[type(other)], other.this, other.expression)
         return None
 
-    def _connect(self, kind: type[And | Or], terms: list[exp.Expr]) -> Predicate | None:
-        arguments = [self.predicate(term) for term in terms]
-        translated = [a for a in arguments if a is not None]
-        return kind(tuple(translated)) if len(translated) == len(arguments) else None
+    def _connect(self, kind: type[And | Or], terms: Iterator[exp.Expr]) -> Predicate | None:
+        arguments = _all([self.predicate(term) for term in terms])
+        return None if arguments is None else kind(tuple(arguments))
 
     def _field(self, node: exp.Expr) -> AliasedField | None:
         meaning = self.lookup(node) if isinstance(node, exp.Column) else None
@@ -172,13 +173,13 @@ class Translator:
         if not any(widened):
             return list(nodes)
         plain = [column or unwrap(node) for column, node in zip(widened, nodes, strict=True)]
-        kinds: list[t.DataType | None] = []
-        for node in plain:
-            column = self._field(node)
-            constant = self.context.constants.value(node) if is_constant(node) else None
-            meant = constant if column is None else column[1]
-            kinds.append(None if meant is None else meant.type)
-        return plain if all(type(kind) in DIGITS for kind in kinds) else list(nodes)
+        return plain if all(map(self._is_whole_number, plain)) else list(nodes)
+
+    def _is_whole_number(self, node: exp.Expr) -> bool:
+        """Tell whether an operand is a column or constant of a type of whole numbers."""
+        column = self._field(node)
+        meant = self.context.constants.value(node) if column is None else column[1]
+        return meant is not None and type(meant.type) in DIGITS
 
     def _widened(self, node: exp.Expr) -> exp.Column | None:
         """Return the column of whole numbers that a cast only widens, None for anything else."""
@@ -197,19 +198,12 @@ class Translator:
         if a is not None and b is not None:
             kind = comparison_type(a[1].type, b[1].type, ansi=self.context.settings.ansi)
             return None if kind is None else Compare(op, a[0], b[0], kind)
-        if a is not None:
-            return self._with_constant(op, a, right)
-        if b is not None:
-            return self._with_constant(MIRRORED[op], b, left)
-        return None
-
-    def _with_constant(
-        self, op: Comparison, column: tuple[Column, Field], node: exp.Expr
-    ) -> Predicate | None:
-        constants, kind = self.context.constants, column[1].type
-        constant = constants.value(node)
-        if constant is None:
+        column, op, node = (a, op, right) if a is not None else (b, MIRRORED[op], left)
+        constants = self.context.constants
+        constant = None if column is None else constants.value(node)
+        if column is None or constant is None:
             return None
+        kind = column[1].type
         if isinstance(kind, t.TimestampType) and isinstance(constant.type, t.StringType):
             constant = constants.timestamp(node)
         typed = self._typed(kind, constant)
@@ -237,12 +231,11 @@ class Translator:
         is_text = isinstance(column[1].type, t.StringType)
         if not is_text and any(c is not None and isinstance(c.type, t.StringType) for c in constants):
             return None  # Spark coerces all items together
-        typed = [self._typed(column[1].type, constant) for constant in constants]
-        items = [item for item in typed if item is not None]
-        kinds = [kind for kind, _ in items]
+        items = _all([self._typed(column[1].type, constant) for constant in constants])
+        kinds = [kind for kind, _ in items or ()]
         are_alike = len({type(kind) in DIGITS or type(kind) for kind in kinds}) == 1
         kind = common_type(kinds, ansi=self.context.settings.ansi) if are_alike else None
-        if kind is None or len(items) < len(typed):
+        if kind is None or items is None:
             return None
         return InList(column[0], tuple(value for _, value in items), arrow_type(kind))
 
@@ -388,8 +381,9 @@ class Translator:
         return self._common_type([self.value(node) for node in nodes])
 
     def _common_type(self, values: Sequence[Typed | None]) -> t.DataType | None:
-        kinds = [value.type for value in values if value is not None]
-        return common_type(kinds, ansi=self.context.settings.ansi) if len(kinds) == len(values) else None
+        typed = _all(values)
+        kinds = None if typed is None else [value.type for value in typed]
+        return None if kinds is None else common_type(kinds, ansi=self.context.settings.ansi)
 
     def _case(self, node: exp.Case | exp.If) -> Typed | None:
         branches, default = branches_of(node)
@@ -403,28 +397,26 @@ class Translator:
     def _coalesce(self, node: exp.Coalesce) -> Typed | None:
         nodes = [node.this, *node.expressions]
         columns = [self.value(each) for each in nodes[:-1] if isinstance(unwrap(each), exp.Column)]
-        values = [None if column is None else column.value for column in columns]
-        tests = [Not(IsNull(value)) for value in values if isinstance(value, Column)]
+        tests = [Not(IsNull(c.value)) for c in columns if c is not None and isinstance(c.value, Column)]
         return self._choice(tests, nodes) if len(tests) == len(nodes) - 1 else None
 
     def _choice(self, tests: Sequence[Predicate | None], nodes: Sequence[exp.Expr | None]) -> Typed | None:
         """Return a choice between values, some of which may be NULL; the last is that of all other rows."""
-        shown = [None if node is None or isinstance(unwrap(node), exp.Null) else node for node in nodes]
+        is_null = [node is None or isinstance(unwrap(node), exp.Null) for node in nodes]
         # Each is translated once: it may be a choice again.
-        branches = [None if node is None else self.value(node) for node in shown]
-        typed = [branch for node, branch in zip(shown, branches, strict=True) if node is not None]
-        kind = self._common_type(typed)
-        if kind is None:
+        shown = [node for node, null in zip(nodes, is_null, strict=True) if node is not None and not null]
+        typed = [self.value(node) for node in shown]
+        kind, conditions = self._common_type(typed), _all(tests)
+        widened = None if kind is None else _all([value and cast(value, kind) for value in typed])
+        if kind is None or conditions is None or widened is None:
             return None
-        to = arrow_type(kind)
-        values: list[Value] = []
-        for branch in branches:  # None is NULL: all else has a type
-            value = None if branch is None else cast(branch, kind)
-            if branch is not None and value is None:
-                return None
-            values.append(Literal(None, to) if value is None else value.value)
-        conditions = [test for test in tests if test is not None]
-        if len(conditions) < len(tests):
-            return None
+        to, rest = arrow_type(kind), iter(widened)
+        values = [Literal(None, to) if null else next(rest).value for null in is_null]
         whens = tuple(zip(conditions, values[:-1], strict=True))
         return Typed(CaseWhen(whens, values[-1], to), kind)
+
+
+def _all(items: Sequence[Item | None]) -> list[Item] | None:
+    """Return items of which none is missing, None where one is."""
+    there = [item for item in items if item is not None]
+    return there if len(there) == len(items) else None

@@ -15,6 +15,7 @@ from __future__ import annotations
 import datetime as dt
 from collections import OrderedDict
 from collections.abc import Hashable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from decimal import Decimal
 from pathlib import Path
@@ -45,30 +46,15 @@ _kept: OrderedDict[tuple[Hashable, int], list[CachedPlan]] = OrderedDict()
 
 @dataclass(eq=False)
 class CachedPlan:
-    """A query that was prepared, and what it rests on.
-
-    Attributes:
-        prepared: How it runs.
-        analysis: What the text meant.
-        settings: The session's settings that were asked for.
-        parallelism: How many tasks ran at once.
-        tables: The tables, and the state of each.
-        unworthy_seconds: The most that a block of it saves that was left to Spark for Python's start.
-        holder: What it was lent to.
-    """
+    """A query that was prepared, what it rests on, and what it was lent to."""
 
     prepared: PlannedQuery
-    analysis: Analysis
-    settings: Mapping[tuple[str, str | None], str]
+    analysis: Analysis  # what the text meant
+    settings: Mapping[tuple[str, str | None], str]  # those that were asked for
     parallelism: int
-    tables: tuple[tuple[Table, Hashable], ...]
-    unworthy_seconds: float
+    tables: tuple[tuple[Table, Hashable], ...]  # with the state of each
+    unworthy_seconds: float  # the most that a block saves that was left to Spark for Python's start
     holder: ref[Any]
-
-    @property
-    def is_free(self) -> bool:
-        """Whether nobody holds it."""
-        return self.holder() is None
 
     def lend(self) -> PlannedQuery:
         """Return it for a caller, who then holds it."""
@@ -106,11 +92,10 @@ def key_of(text: str, args: Mapping[str, Any], tables: Tables, options: Options)
     values = ((name, type(value), repr(value)) for name, value in args.items())
     # Tasks of a query that was planned while nobody looked tell nothing while they run.
     key = (text, tuple(values), tuple(named), options, live_board()[1])
-    try:
+    with suppress(TypeError):
         hash(key)
-    except TypeError:
-        return None
-    return key
+        return key
+    return None
 
 
 def is_known(key: Hashable | None) -> bool:
@@ -123,7 +108,7 @@ def find(key: Hashable | None, catalog: Catalog) -> CachedPlan | None:
     """Return a query that was kept and that nobody holds, None if there is none or something has changed."""
     place = (key, id(catalog.frames.spark))
     with _lock:
-        plan = next((copy for copy in _kept.get(place, ()) if copy.is_free), None)
+        plan = next((copy for copy in _kept.get(place, ()) if copy.holder() is None), None)
         if plan is None:
             return None
         plan.holder = ref(catalog)  # so that no other thread takes it

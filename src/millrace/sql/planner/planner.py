@@ -261,7 +261,9 @@ class Planner:
     def _built(self, plan: Plan, schema: t.StructType) -> PlannedQuery:
         """Return what a plan becomes; raises Unsupported where it does not fit."""
         try:
-            except PySparkException as error:
+            built = build(plan, self.frames, self._functions, self._settings.options)
+            actual = built.df.schema
+        except PySparkException as error:
             raise Unsupported(f"the rewritten query does not fit ({first_line(error)})") from None
         except SetupError:
             raise  # Spark would keep the whole of a stream's state in its own way, unasked
@@ -301,8 +303,8 @@ class Planner:
     def _unread(self, statement: Statement, text: EditedText) -> PlannedQuery:
         """Give a text that was not read to Spark, with the caller's tables as definitions around it.
 
-        In parentheses Spark takes nothing but a query, so that it cannot be made to run anything else. What is
-        none raises QueryError.
+        In parentheses Spark takes nothing but a query, so that it cannot be made to run anything else: what
+        is none raises QueryError.
         """
         parts = []
         for name in self.catalog.names:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import re
 import uuid
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -109,13 +108,12 @@ class Frames:
 
     def fill_segments(self, segments: Iterable[Segment]) -> list[tuple[Segment, str]]:
         """Return segments with what Spark gets for each, as far as names of as many characters go."""
-        connect = is_connect(self.spark)
-        result = []
+        connect, filled = is_connect(self.spark), []
         for segment in segments:
             names = placeholders(segment.text)
-            views = {n: _SOME_NAME if connect else self._views.get(n, "") for n in names}
-            result.append((segment, self._filled(segment.text, views)))
-        return result
+            views = {name: _SOME_NAME if connect else self._views.get(name, "") for name in names}
+            filled.append((segment, self._filled(segment.text, views)))
+        return filled
 
     def close(self) -> None:
         """Drop the views: what was analysed does not need them."""
@@ -151,10 +149,7 @@ class Frames:
 
     @staticmethod
     def _filled(template: str, names: Mapping[str, str]) -> str:
-        def put(match: re.Match[str]) -> str:
-            return names[match[1]] if match[1] else match[0][0]
-
-        return PLACEHOLDER.sub(put, template)
+        return PLACEHOLDER.sub(lambda match: names[match[1]] if match[1] else match[0][0], template)
 
 
 def estimate(frame: DataFrame) -> tuple[int | None, int | None]:
@@ -167,21 +162,18 @@ def _estimated(explain: Callable[[], str], schema: t.StructType) -> tuple[int | 
         match = _SIZE.search(explain())
     except PySparkException:
         return None, None
-    if match is None:
-        return None, None
-    size = int(float(match[1]) * _UNITS.get(match[2], 1))
-    if size > _UNKNOWN_BYTES:
+    size = _UNKNOWN_BYTES + 1 if match is None else int(float(match[1]) * _UNITS.get(match[2], 1))
+    if match is None or size > _UNKNOWN_BYTES:
         return None, None
     if match[3] is not None:
         return int(float(match[3])), size
-    return max(1, size // (8 + sum(default_widths(schema)))), size
+    return max(1, size // (8 + sum(map(_default_width, schema.fields)))), size
 
 
-def default_widths(schema: t.StructType) -> Iterable[int]:
-    """Yield what Spark takes a value of each column to need, in bytes."""
-    for column in map(field_of, schema.fields):
-        nested = column.arrow is None or pa.types.is_nested(column.arrow)
-        yield 100 if nested else fixed_width(column.arrow) or 20
+def _default_width(column: t.StructField) -> int:
+    """Return what Spark takes a value of a column to need, in bytes."""
+    kind = field_of(column).arrow
+    return 100 if kind is None or pa.types.is_nested(kind) else fixed_width(kind) or 20
 
 
 @dataclass(frozen=True)
@@ -197,9 +189,8 @@ class Bar:
 
 
 def _hides_definitions(statement: Statement) -> bool:
-    root = statement.root
-    names = Counter(cte.alias.lower() for cte in root.find_all(exp.CTE)) if root else {}
-    return any(count > 1 for count in names.values())
+    names = [cte.alias.lower() for cte in statement.root.find_all(exp.CTE)] if statement.root else []
+    return len(set(names)) < len(names)
 
 
 _BARS = (

@@ -63,11 +63,7 @@ def placeholders(template: str) -> set[str]:
 
 def substitute(template: str, texts: dict[str, str]) -> str:
     """Return the template with template texts in the place of some placeholders."""
-
-    def put(match: re.Match[str]) -> str:
-        return texts.get(match[1], match[0]) if match[1] else match[0]
-
-    return PLACEHOLDER.sub(put, template)
+    return PLACEHOLDER.sub(lambda match: texts.get(match[1], match[0]) if match[1] else match[0], template)
 
 
 class EditedText:

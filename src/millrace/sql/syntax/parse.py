@@ -27,21 +27,9 @@ if TYPE_CHECKING:
     from millrace.sql.syntax.edits import Span
 
 _SPANNED = (
-    "_parse_unary",
-    "_parse_bitwise",
-    "_parse_equality",
-    "_parse_disjunction",
-    "_parse_expression",
-    "_parse_lambda",
-    "_parse_lateral",
-    "_parse_table",
-    "_parse_join",
-    "_parse_from",
-    "_parse_where",
-    "_parse_select",
-    "_parse_cte",
-    "_parse_with",
-)
+    "unary", "bitwise", "equality", "disjunction", "expression", "lambda", "lateral", "table", "join", "from",
+    "where", "select", "cte", "with",
+)  # fmt: skip
 _QUERIES = frozenset({"SELECT", "WITH", "FROM", "VALUES", "TABLE", "MAP", "REDUCE"})
 _CALL = "__millrace_call_"
 PARAMETER = "__millrace_arg_"
@@ -81,7 +69,7 @@ def _noting(name: str) -> Callable[..., Any]:
 
 
 for _name in _SPANNED:
-    setattr(_SpanParser, _name, _noting(_name))
+    setattr(_SpanParser, f"_parse_{_name}", _noting(f"_parse_{_name}"))
 
 
 @dataclass(frozen=True)
@@ -105,11 +93,7 @@ class Statement:
     _spans: dict[int, tuple[exp.Expr, Span]] = field(default_factory=dict, repr=False)
 
     def span(self, node: exp.Expr, what: str = "an expression") -> Span:
-        """Return the characters ``[start, end)`` that became the node, which is ``what``.
-
-        Raises:
-            Unsupported: It was not noted.
-        """
+        """Return the characters that became the node, which is ``what``; Unsupported if it was not noted."""
         if not self.has_span(node):
             raise Unsupported(f"{what} in a form that Millrace does not read")
         return self._spans[id(node)][1]
@@ -128,11 +112,7 @@ class Statement:
 
 
 def name_span(named: exp.Column | exp.Table, last: int = -1) -> Span:
-    """Return the characters of a name, or of its parts up to one.
-
-    Raises:
-        Unsupported: It is not in the text.
-    """
+    """Return the characters of a name, or of its parts up to one; Unsupported where it is not in the text."""
     start, end = named.parts[0].meta.get("start"), named.parts[last].meta.get("end")
     if start is None or end is None:
         raise Unsupported("a name in a form that Millrace does not read")
@@ -193,9 +173,8 @@ def parse(text: str, functions: Collection[str] = ()) -> Statement:
         QueryError: The text is not one SELECT (set operations and WITH are fine).
     """
     if not isinstance(text, str):
-        raise QueryError(
-            f"the query is given as {type(text).__name__}: expected its text, such as 'SELECT …'"
-        )
+        given = type(text).__name__
+        raise QueryError(f"the query is given as {given}: expected its text, such as 'SELECT …'")
     if not text.strip():
         raise QueryError("the query is empty: expected a SELECT")
     dialect = Dialect.get_or_raise("spark")
@@ -248,9 +227,8 @@ def _called(tokens: list[Token], functions: Collection[str]) -> Iterator[tuple[S
         name = token.text.lower()
         if name not in functions or tokens[place + 1].token_type is not TokenType.L_PAREN:
             continue
-        if place and tokens[place - 1].token_type is TokenType.DOT:
-            continue  # a function of a database
-        if token.token_type is TokenType.STRING:
+        of_database = place and tokens[place - 1].token_type is TokenType.DOT
+        if of_database or token.token_type is TokenType.STRING:
             continue
         token.token_type = TokenType.VAR
         token.text = _CALL + name
