@@ -73,20 +73,13 @@ _MOST_AVERAGED = 15
 
 @dataclass(frozen=True, eq=False)
 class Aggregate:
-    """A call of an aggregate, with its FILTER.
-
-    Attributes:
-        kind: How it is put together from partial results; ``"same"`` for one that may stay as it is.
-        argument: Its only argument, None where it has several, or counts rows.
-        rows: Whether it counts rows.
-        condition: Of its FILTER.
-    """
+    """A call of an aggregate, with its FILTER."""
 
     node: exp.Expr
-    kind: Kind
-    argument: exp.Expr | None = None
-    rows: bool = False
-    condition: exp.Expr | None = None
+    kind: Kind  # how it is put together from partial results; ``"same"`` for one that may stay as it is
+    argument: exp.Expr | None = None  # its only argument, None where it has several, or counts rows
+    rows: bool = False  # whether it counts rows
+    condition: exp.Expr | None = None  # of its FILTER
 
     @property
     def distinct(self) -> bool:

@@ -67,20 +67,15 @@ class Plan:
     """A planned query.
 
     Attributes:
-        template: What Spark runs; blocks and tables are placeholders.
-        blocks: Inner ones before those that read them.
-        filters: The same.
-        reasons: Why something stayed with Spark, one sentence each.
-        direct: How the result is a block's, when Spark does nothing above it.
         parts: Queries that stand for lookup tables, with their placeholders; they come before all else.
         shared: The common table expressions that are computed once though they are read several times.
     """
 
-    template: str
-    blocks: tuple[BlockPlan, ...]
-    filters: tuple[FilterPlan, ...]
-    reasons: tuple[str, ...]
-    direct: Direct | None = None
+    template: str  # what Spark runs; blocks and tables are placeholders
+    blocks: tuple[BlockPlan, ...]  # inner ones before those that read them
+    filters: tuple[FilterPlan, ...]  # the same
+    reasons: tuple[str, ...]  # why something stayed with Spark, one sentence each
+    direct: Direct | None = None  # how the result is a block's, when Spark does nothing above it
     parts: tuple[tuple[str, Plan], ...] = ()
     shared: tuple[str, ...] = ()
 
@@ -141,21 +136,16 @@ class PlannedQuery:
     """A query that is ready to run.
 
     Attributes:
-        df: Its result: the rows, names and types that ``spark.sql`` gives.
-        taken: The blocks that eddies run, inner ones first, with their plans.
-        reasons: Those of the plan, as are ``direct`` and ``shared``.
-        rewritten: The text that Spark runs above the blocks; the query itself when nothing is taken.
         filters: The predicates that eddies run inside Spark's filters, inner ones first.
-        options: Settings of the run.
         stored: Who reads the tables in object stores where Spark needs their rows, one sentence each.
     """
 
-    df: DataFrame
-    taken: tuple[PlannedBlock, ...]
-    reasons: list[str]
-    rewritten: str
+    df: DataFrame  # its result: the rows, names and types that ``spark.sql`` gives
+    taken: tuple[PlannedBlock, ...]  # the blocks that eddies run, inner ones first, with their plans
+    reasons: list[str]  # those of the plan, as are ``direct`` and ``shared``
+    rewritten: str  # the text that Spark runs above the blocks; the query itself when nothing is taken
     filters: tuple[PlannedFilter, ...] = ()
-    options: Options = field(default_factory=Options)
+    options: Options = field(default_factory=Options)  # settings of the run
     direct: Direct | None = None
     shared: tuple[str, ...] = ()
     stored: tuple[str, ...] = ()

@@ -35,21 +35,13 @@ OTHER = t.DataType
 
 @dataclass(frozen=True)
 class Function:
-    """A function that never raises, or has a form that does not.
+    """A function that never raises, or has a form that does not."""
 
-    Attributes:
-        takes: The family of its arguments; None if they may have any one.
-        gives: The family of its result; None for that of its arguments.
-        tried: Spark's function that gives null where this one raises.
-        is_strict: Whether a null argument makes it null.
-        part: The part of a date that it is.
-    """
-
-    takes: Family | None = None
-    gives: Family | None = None
-    tried: str | None = None
-    is_strict: bool = True
-    part: Part | None = None
+    takes: Family | None = None  # the family of its arguments; None if they may have any one
+    gives: Family | None = None  # the family of its result; None for that of its arguments
+    tried: str | None = None  # Spark's function that gives null where this one raises
+    is_strict: bool = True  # whether a null argument makes it null
+    part: Part | None = None  # the part of a date that it is
 
 
 FUNCTIONS: dict[type[exp.Expr], Function] = {
@@ -118,19 +110,12 @@ def branches_of(node: exp.Case | exp.If) -> tuple[list[exp.If], exp.Expr | None]
 
 @dataclass(frozen=True)
 class Typed:
-    """A value with its type.
+    """A value with its type."""
 
-    Attributes:
-        value: For the task.
-        type: Spark's.
-        ends: The least and greatest that a whole number can be, None for those of its type.
-        is_written: Whether it is a number in digits, whose length counts where it meets a decimal.
-    """
-
-    value: Value
-    type: t.DataType
-    ends: Ends | None = None
-    is_written: bool = False
+    value: Value  # for the task
+    type: t.DataType  # Spark's
+    ends: Ends | None = None  # the least and greatest that a whole number can be, None for those of its type
+    is_written: bool = False  # whether it is a number in digits, whose length counts where it meets a decimal
 
     @classmethod
     def of(cls, name: FunctionName, kind: t.DataType, *arguments: Value, options: Options = ()) -> Typed:

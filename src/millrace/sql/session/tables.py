@@ -40,14 +40,12 @@ class Lookup:
     """A lookup table of the query.
 
     Attributes:
-        table: As declared.
         scan: All its rows with exactly its columns, as they come; None without a scan that Spark can read.
-        parquet: The same as files, when the tasks can read them directly.
     """
 
-    table: LookupTable
+    table: LookupTable  # as declared
     scan: DataFrame | None = None
-    parquet: ParquetTable | None = None
+    parquet: ParquetTable | None = None  # the same as files, when the tasks can read them directly
 
     @property
     def needs_keys(self) -> bool:
@@ -105,24 +103,20 @@ class Table:
     """A base table of the query.
 
     Attributes:
-        name: As the reports show it.
-        read: Returns all its rows, for what Spark runs itself.
         files: Its files, where it was given by path and the tasks can read them directly.
         placeholder: What stands for it in templates, None for tables of the session's catalog.
         lookup: For a lookup table, how it is asked. Unless it has a scan, ``frame`` is only for analysis.
         settings: Those of the query, where ``frame`` may be a scan of files; None where it is not to be one.
-        fixed: Whether ``frame`` would be the same one in another query of the same text.
-        left: Why tasks do not read the files, where that is known.
     """
 
-    name: str
-    read: Callable[[], DataFrame]
+    name: str  # as the reports show it
+    read: Callable[[], DataFrame]  # returns all its rows, for what Spark runs itself
     files: ParquetTable | None = None
     placeholder: str | None = None
     lookup: Lookup | None = None
     settings: Settings | None = None
-    fixed: bool = False
-    left: str = ""
+    fixed: bool = False  # whether ``frame`` would be the same one in another query of the same text
+    left: str = ""  # why tasks do not read the files, where that is known
 
     @cached_property
     def frame(self) -> DataFrame:

@@ -77,18 +77,15 @@ class Statement:
     """A parsed query.
 
     Attributes:
-        root: The syntax tree, None when only Spark can read the query.
-        why: Why there is no tree.
         functions: Where the caller's functions are called: the name's characters, and which function it is.
-        parameters: Where ``?`` stands, in order.
         names: Characters of unquoted words and quoted names that are no syntax, with the name in lower case.
     """
 
     text: str
-    root: exp.Query | None
-    why: str = ""
+    root: exp.Query | None  # the syntax tree, None when only Spark can read the query
+    why: str = ""  # why there is no tree
     functions: tuple[tuple[Span, str], ...] = ()
-    parameters: tuple[Span, ...] = ()
+    parameters: tuple[Span, ...] = ()  # where ``?`` stands, in order
     names: tuple[tuple[Span, str], ...] = ()
     _spans: dict[int, tuple[exp.Expr, Span]] = field(default_factory=dict, repr=False)
 

@@ -33,21 +33,16 @@ class Relation:
         kind: A base table, a common table expression, a derived table; ``"rows"`` is all else that Spark can
             analyse by itself (VALUES, a function, PIVOT, a group with a name); ``"lateral"`` reads what is
             left of it; ``"view"`` is a LATERAL VIEW.
-        alias: As written, or the table's name; None where nothing names it.
-        qualifier: What may stand before its columns, in lower case.
-        columns: The names that its alias gives to the columns, empty where they keep theirs.
-        item: Its characters, with its alias.
-        plain: Whether it is read as it stands: no sample, and no version of a table.
         current: Returns the session's catalog and database, which may stand before a table's own name.
     """
 
     node: exp.Expr
     kind: Kind
-    alias: str | None
-    qualifier: tuple[str, ...]
-    columns: tuple[str, ...]
-    item: Span
-    plain: bool = True
+    alias: str | None  # as written, or the table's name; None where nothing names it
+    qualifier: tuple[str, ...]  # what may stand before its columns, in lower case
+    columns: tuple[str, ...]  # the names that its alias gives to the columns, empty where they keep theirs
+    item: Span  # its characters, with its alias
+    plain: bool = True  # whether it is read as it stands: no sample, and no version of a table
     cte: exp.CTE | None = None
     current: Callable[[], tuple[str, ...]] | None = None
 
@@ -70,25 +65,19 @@ class FromItem:
     """A relation, or a parenthesised group of them, and how it joins what stands left of it.
 
     Attributes:
-        kind: ``"inner"``, ``"left"`` (outer, semi and anti), ``"right"`` or ``"full"``.
-        keyword: The join as text, without NATURAL, such as ``"LEFT ANTI JOIN"``.
-        item: The characters of the content.
-        span: The characters of the whole, join keywords and condition included.
         on: Its condition; it sees the columns of its own content and of all that is left of it in its clause.
-        semi: A semi or anti join, whose right side is not visible above.
-        join: Its syntax tree, None for the first.
     """
 
     content: Relation | FromClause
-    kind: str
-    keyword: str
-    item: Span
-    span: Span
+    kind: str  # ``"inner"``, ``"left"`` (outer, semi and anti), ``"right"`` or ``"full"``
+    keyword: str  # the join as text, without NATURAL, such as ``"LEFT ANTI JOIN"``
+    item: Span  # the characters of the content
+    span: Span  # the characters of the whole, join keywords and condition included
     on: exp.Expr | None = None
     using: tuple[str, ...] = ()
     natural: bool = False
-    semi: bool = False
-    join: exp.Join | None = None
+    semi: bool = False  # a semi or anti join, whose right side is not visible above
+    join: exp.Join | None = None  # its syntax tree, None for the first
 
     @property
     def merges(self) -> bool:
@@ -105,18 +94,15 @@ class JoinStep:
     """An item of a clause, or of a group of inner joins inside it, that can be moved by itself.
 
     Attributes:
-        clause: The clause or group that the item is in.
-        place: The item's number there.
         movable: Whether it is joined by an inner join before any RIGHT or FULL join, so that a block may take
             it.
-        conditions: What it is joined on; a group's condition stands with its last member.
     """
 
     item: FromItem
-    clause: FromClause
-    place: int
+    clause: FromClause  # the clause or group that the item is in
+    place: int  # the item's number there
     movable: bool
-    conditions: tuple[exp.Expr, ...]
+    conditions: tuple[exp.Expr, ...]  # what it is joined on; a group's condition stands with its last member
 
     @property
     def relation(self) -> Relation | None:
@@ -144,19 +130,16 @@ class FromClause:
     """The items of a FROM clause, or of a parenthesised group.
 
     Attributes:
-        span: From FROM to the end of the last item.
-        end: Where the last LATERAL VIEW ends.
         mixed: Whether commas stand beside joins with conditions, which ``relationPrecedence`` binds
             otherwise.
-        where: The terms of the SELECT's WHERE.
     """
 
     items: list[FromItem]
-    span: Span
+    span: Span  # from FROM to the end of the last item
     views: list[Relation] = field(default_factory=list)
-    end: int = 0
+    end: int = 0  # where the last LATERAL VIEW ends
     mixed: bool = False
-    where: list[exp.Expr] = field(default_factory=list)
+    where: list[exp.Expr] = field(default_factory=list)  # the terms of the SELECT's WHERE
 
     @property
     def movable(self) -> int:
@@ -195,7 +178,19 @@ class FromClause:
     @cached_property
     def steps(self) -> list[JoinStep]:
         """The items, a movable group of inner joins as its own items."""
-        return list(self._steps())
+        steps: list[JoinStep] = []
+        movable = self.movable
+        for place, item in enumerate(self.items):
+            moves = item.kind == "inner" and place < movable
+            own = () if item.on is None else (item.on,)
+            if moves and isinstance(item.content, FromClause) and item.content.is_inner:
+                *inner, last = item.content.steps
+                # The group's own condition, and its USING, belong to the item that the group is.
+                whole = JoinStep(last.item, last.clause, last.place, True, (*last.conditions, *own))
+                steps += [*inner, whole]
+            else:
+                steps.append(JoinStep(item, self, place, moves, own))
+        return steps
 
     def number(self, relation: Relation) -> int:
         """Return the number of the step that a relation is in, -1 if it is in none."""
@@ -210,19 +205,6 @@ class FromClause:
     def inner_terms(self) -> list[exp.Expr]:
         """The terms of inner joins that may be moved, and of WHERE where they may move too."""
         return [term for step in self.steps if step.movable for term in step.terms] + self.filters
-
-    def _steps(self) -> Iterator[JoinStep]:
-        movable = self.movable
-        for place, item in enumerate(self.items):
-            moves = item.kind == "inner" and place < movable
-            own = () if item.on is None else (item.on,)
-            if moves and isinstance(item.content, FromClause) and item.content.is_inner:
-                *inner, last = item.content.steps
-                yield from inner
-                # The group's own condition, and its USING, belong to the item that the group is.
-                yield JoinStep(last.item, last.clause, last.place, True, (*last.conditions, *own))
-            else:
-                yield JoinStep(item, self, place, moves, own)
 
 
 @dataclass(eq=False)
@@ -239,15 +221,13 @@ class Place:
     """Where in a SELECT an expression stands.
 
     Attributes:
-        key: The clause: ``"expressions"``, ``"where"``, ``"on"``, ``"order"`` and so on.
         clause: For ON, the clause or group that the join is in; for LATERAL the FROM clause.
-        end: For ON the join's number there; for LATERAL how many items and views are seen.
     """
 
     scope: Scope
-    key: str
+    key: str  # the clause: ``"expressions"``, ``"where"``, ``"on"``, ``"order"`` and so on
     clause: FromClause | None = None
-    end: int = 0
+    end: int = 0  # for ON the join's number there; for LATERAL how many items and views are seen
 
 
 class Scopes:
@@ -315,21 +295,17 @@ class Scopes:
         return None
 
 
-def _postorder(root: exp.Expr) -> Iterator[exp.Select]:
-    """Yield SELECTs after everything inside them; definitions come before their uses."""
-    left = [(root, False)]  # no recursion: a condition may have thousands of terms
+def _postorder(root: exp.Expr) -> list[exp.Select]:
+    """Return SELECTs after everything inside them; definitions come before their uses."""
+    selects, left = [], [root]  # no recursion: a condition may have thousands of terms
     while left:
-        node, is_done = left.pop()
-        if is_done:
-            if isinstance(node, exp.Select):
-                yield node
-            continue
+        node = left.pop()
+        if isinstance(node, exp.Select):
+            selects.append(node)
         first = node.args.get("with_")
-        children = [child for child in node.iter_expressions() if child is not first]
-        left.append((node, True))
-        left += [(child, False) for child in reversed(children)]
-        if first is not None:
-            left.append((first, False))
+        left += [] if first is None else [first]
+        left += [child for child in node.iter_expressions() if child is not first]
+    return selects[::-1]  # the last ones inside were visited first
 
 
 def _scope_of(statement: Statement, select: exp.Select) -> Scope:
