@@ -83,7 +83,6 @@ class Aggregate:
 
     @property
     def distinct(self) -> bool:
-        """Whether it takes every value once."""
         return isinstance(self.argument, exp.Distinct)
 
     @property
@@ -244,7 +243,6 @@ class Aggregation:
 
     @property
     def reads(self) -> set[str]:
-        """The names of the columns that partial results are computed of."""
         values = (partial.value for partial in self._partials.values())
         return {ref.column for value in values if value is not None for ref in columns_of(value)}
 
@@ -434,7 +432,6 @@ class Aggregation:
         return parts if plain else ("CAST(", *parts, f" AS {shown})")
 
     def _sum_of(self, typed: Typed, total: t.DataType) -> str | None:
-        """Return the partial sums of an argument."""
         constant = typed.value if isinstance(typed.value, Literal) else None
         if constant is not None and constant.value == 1 and isinstance(typed.type, t.IntegerType):
             return self._row_count()

@@ -67,7 +67,6 @@ class PlanContext:
         self._streaming: dict[int, bool] = {}
 
     def plan(self) -> Plan:
-        """Return what the query becomes."""
         return Plan(
             self.text.rewritten(),
             tuple(self.blocks),

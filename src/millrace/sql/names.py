@@ -273,7 +273,6 @@ class Names:
         raise Unsupported("a relation whose columns have no names here")
 
     def output(self, scope: Scope) -> Output:
-        """Return the columns of a SELECT's FROM clause."""
         if scope.clause is None:
             if scope.why:
                 raise Unsupported(scope.why)

@@ -85,13 +85,11 @@ class Plan:
         return len(self.blocks) + sum(part.size for _, part in self.parts)
 
     def whole(self) -> Iterator[Plan]:
-        """Yield the plan and its parts."""
         yield self
         for _, part in self.parts:
             yield from part.whole()
 
     def inputs(self) -> Iterator[Input]:
-        """Yield where the rows of all its relations come from."""
         yield from (rows for plan in self.whole() for block in plan.blocks for rows in block.inputs.values())
 
     def texts(self) -> Iterator[str]:

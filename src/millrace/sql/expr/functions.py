@@ -119,7 +119,6 @@ class Typed:
 
     @classmethod
     def of(cls, name: FunctionName, kind: t.DataType, *arguments: Value, options: Options = ()) -> Typed:
-        """Return a function of values."""
         return cls(Computed(name, arrow_type(kind), arguments, options), kind)
 
 

@@ -338,7 +338,6 @@ class Translator:
         return None if kind is None else cast(number, kind)
 
     def _of_type(self, node: exp.Expr, kind: t.DataType) -> Value | None:
-        """Return a value of one type, None for any other."""
         typed = self.value(node)
         return typed.value if typed is not None and typed.type == kind else None
 

@@ -283,7 +283,6 @@ class Planner:
         )
 
     def _as_written(self, statement: Statement, original: Original, reasons: list[str]) -> PlannedQuery:
-        """Leave the whole query to Spark."""
         barred = self.catalog.barred(original.template)
         if barred:
             original.schema  # noqa: B018  # of a wrong query Spark tells what is wrong
@@ -371,7 +370,6 @@ def _give_up(lookups: Iterable[exp.Table], reasons: list[str], forced: _Forced) 
 
 
 def _aggregates(plan: Plan) -> bool:
-    """Tell whether tasks aggregate the rows of some block."""
     return any(block.aggregate for part in plan.whole() for block in part.blocks)
 
 

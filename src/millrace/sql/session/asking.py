@@ -242,7 +242,6 @@ class Settings:
 
     @property
     def storage(self) -> StorageOptions:
-        """How to reach object stores."""
         return StorageOptions.of(self.options.storage_options)
 
     @property
@@ -257,7 +256,6 @@ class Settings:
 
     @property
     def time_zone(self) -> str:
-        """The session's."""
         return self.conf.get("spark.sql.session.timeZone")
 
     @property

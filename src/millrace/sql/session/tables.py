@@ -144,12 +144,10 @@ class Table:
 
     @property
     def needs_keys(self) -> bool:
-        """Whether it is a lookup table that Spark cannot read."""
         return self.lookup is not None and self.lookup.needs_keys
 
     @cached_property
     def fields(self) -> tuple[Field, ...]:
-        """The columns, in order."""
         # Spark gets the columns of files from here, but for those of folders, which it looks for itself.
         is_given = self.files is not None and not self.files.partition_columns
         schema = spark_schema(self.files.schema) if self.files and is_given else self.frame.schema
@@ -173,7 +171,6 @@ class Table:
 
     @cached_property
     def is_streaming(self) -> bool:
-        """Whether its rows never end."""
         return self.files is None and bool(self.frame.isStreaming)
 
 
@@ -288,12 +285,10 @@ class Catalog:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The names of the caller's tables, as written."""
         return tuple(name for name, _ in self._tables.values())
 
     @property
     def used(self) -> list[Table]:
-        """The tables that were looked up so far."""
         return list(self._known.values())
 
     def of(self, node: exp.Table) -> Table:

@@ -93,7 +93,6 @@ class EditedText:
         return _render(self.text, self.bindings, (0, len(self.text)))
 
     def rewritten(self) -> str:
-        """Return the template of the whole rewritten query."""
         return self.edited((0, len(self.text)))
 
     def bound(self, span: Span) -> str:

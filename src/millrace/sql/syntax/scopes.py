@@ -85,7 +85,6 @@ class FromItem:
         return self.natural or bool(self.using)
 
     def relations(self) -> list[Relation]:
-        """Return the relation, or those of the group."""
         return [self.content] if isinstance(self.content, Relation) else list(self.content.relations())
 
 
@@ -111,7 +110,6 @@ class JoinStep:
 
     @property
     def is_left(self) -> bool:
-        """Whether it is a LEFT join."""
         return self.item.kind == "left" and not self.item.semi
 
     @property
@@ -121,7 +119,6 @@ class JoinStep:
 
     @property
     def terms(self) -> list[exp.Expr]:
-        """The terms of its conditions."""
         return [term for on in self.conditions for term in conjuncts(on)]
 
 
@@ -169,7 +166,6 @@ class FromClause:
         yield from self.views
 
     def clauses(self) -> Iterator[FromClause]:
-        """Yield this clause and all groups in it."""
         yield self
         for item in self.items:
             if isinstance(item.content, FromClause):
@@ -243,7 +239,6 @@ class Scopes:
                 self._note(scope, clause)
 
     def of(self, select: exp.Expr) -> Scope:
-        """Return the scope of a SELECT."""
         return self._by_select[id(select)]
 
     def relations(self) -> Iterator[tuple[Scope, Relation]]:
