@@ -18,7 +18,7 @@ next one the table is replaced, in that place, by its rows for the keys that the
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
@@ -106,11 +106,11 @@ class Planner:
         original = Original(self.catalog, statement, text)
         why = _contained(self._why_spark, statement)
         if why is not None:
-            return self._as_written(statement, original, [why])
+            return self._as_written(original, [why])
         self._original = original
-        schema = original.schema
-        query = _contained(_until_planned, partial(self._attempt, statement, original, schema))
-        return self._as_written(statement, original, [query]) if isinstance(query, str) else query
+        original.schema  # noqa: B018  # a wrong query raises Spark's own error
+        query = _contained(_until_planned, partial(self._attempt, original))
+        return self._as_written(original, [query]) if isinstance(query, str) else query
 
     def plan(self, statement: Statement) -> tuple[Plan, t.StructType]:
         """Return what a query becomes, and the columns of its result; nothing is made.
@@ -124,9 +124,10 @@ class Planner:
         why = self._why_spark(statement)
         if why is not None:
             raise InputError(why)
-        schema = Original(self.catalog, statement, self._bound(statement)).schema
+        original = Original(self.catalog, statement, self._bound(statement))
+        schema = original.schema
         try:
-            return _until_planned(partial(self._plan, statement, schema)), schema
+            return _until_planned(partial(self._plan, original)), schema
         except Unsupported as error:
             raise InputError(str(error)) from None
 
@@ -147,42 +148,38 @@ class Planner:
             return _NO_JOIN
         return why_nothing_worth(self.catalog, statement)
 
-    def _attempt(
-        self, statement: Statement, original: Original, schema: t.StructType, forced: _Forced
-    ) -> PlannedQuery:
+    def _attempt(self, original: Original, forced: _Forced) -> PlannedQuery:
         """Return a query, ready to run, as :func:`_until_planned` wants it."""
+        statement = original.statement
         try:
-            plan = self._plan(statement, schema, forced)
+            plan = self._plan(original, forced)
         except Unsupported as error:
-            return self._as_written(statement, original, [str(error)])
+            return self._as_written(original, [str(error)])
         if not plan.blocks and not plan.filters and not plan.parts:
-            return self._as_written(statement, original, list(plan.reasons))
+            return self._as_written(original, list(plan.reasons))
         if self.catalog.may_mix(plan):
             self.catalog.leave_views()
             raise _GivenUp
         try:
-            built = self._built(plan, schema)
+            built = self._built(plan, original.schema)
             return replace(built, filters=(*built.filters, *self._called(statement)))
         except Unsupported as error:
             reasons = [*plan.reasons, str(error)]
-        if _aggregates(plan):
+        if any(block.aggregate for part in plan.whole() for block in part.blocks):
             self._give_up_aggregates()
         _give_up([node for node, lookup in self._lookups(statement) if lookup.needs_keys], reasons, forced)
-        return self._as_written(statement, original, reasons)
+        return self._as_written(original, reasons)
 
-    def _plan(
-        self, statement: Statement, schema: t.StructType, forced: _Forced, first: int = 0, depth: int = 0
-    ) -> Plan:
+    def _plan(self, original: Original, forced: _Forced, first: int = 0, depth: int = 0) -> Plan:
         """Return a plan, as :func:`_until_planned` wants it; its blocks are numbered from ``first`` on.
 
         Unsupported leaves the whole query to Spark, InputError says that a lookup table cannot be asked.
         """
         if depth > _DEEPEST:
             raise InputError(f"lookup tables depend on each other more than {_DEEPEST} deep")
+        statement, catalog, aggregates = original.statement, self.catalog, self._aggregates
         text = self._bound(statement)
-        context = PlanContext(
-            statement, text, self.catalog, self._predicates, first, aggregates=self._aggregates
-        )
+        context = PlanContext(statement, text, catalog, self._predicates, first, aggregates=aggregates)
         lookups = self._lookups(statement)
         restriction = Restriction(context, partial(self._rows, depth + 1))
         for node, lookup in lookups:
@@ -195,9 +192,8 @@ class Planner:
             sharing.before(scope)
             placed = take_blocks(context, scope)
             take_filter(context, scope, placed)
-        left = [
-            (node, each.table) for node, each in lookups if each.needs_keys and id(node) not in context.placed
-        ]
+        unread = [(node, lookup.table) for node, lookup in lookups if lookup.needs_keys]
+        left = [(node, table) for node, table in unread if id(node) not in context.placed]
         if left:
             _give_up([node for node, _ in left], context.reasons, forced)
             raise refusal(context, left, context.reasons)
@@ -208,15 +204,14 @@ class Planner:
             context.reasons.append(_NO_JOIN)
         if context.text.edits or context.parts:
             try:
-                keep_names(context, [restored(name) for name in schema.names])
+                keep_names(context, [restored(name) for name in original.schema.names])
             except Unsupported:
                 if any(block.aggregate for block in context.blocks):
                     self._give_up_aggregates()
                 raise
         self._is_lasting &= context.constants.is_lasting
         plan = context.plan()
-        barred = self.catalog.barred(plan.template)
-        if barred:
+        if barred := catalog.barred(plan.template):
             raise InputError(f"the rewritten query reads {' and '.join(barred)}, which has no rows for Spark")
         return plan
 
@@ -234,8 +229,9 @@ class Planner:
     def _rows(self, depth: int, text: str, first: int) -> Plan:
         """Plan another query over the same tables, for rows of a lookup table."""
         statement = parse(text, self._predicates)
-        schema = Original(self.catalog, statement, self._bound(statement)).schema
-        return _until_planned(partial(self._plan, statement, schema, first=first, depth=depth))
+        original = Original(self.catalog, statement, self._bound(statement))
+        original.schema  # noqa: B018  # what is wrong is said here
+        return _until_planned(partial(self._plan, original, first=first, depth=depth))
 
     def _bound(self, statement: Statement) -> EditedText:
         """Return the query's text with its tables, functions and parameters bound."""
@@ -282,15 +278,14 @@ class Planner:
             PlannedFilter(name, (), mask) for name, mask in self._functions.masks.items() if name in called
         )
 
-    def _as_written(self, statement: Statement, original: Original, reasons: list[str]) -> PlannedQuery:
-        barred = self.catalog.barred(original.template)
-        if barred:
+    def _as_written(self, original: Original, reasons: list[str]) -> PlannedQuery:
+        if barred := self.catalog.barred(original.template):
             original.schema  # noqa: B018  # of a wrong query Spark tells what is wrong
             raise InputError(
                 f"{' and '.join(barred)} cannot be asked, because Spark runs the whole query "
                 f"({'; '.join(reasons)}) and has no rows of it: change that, or give the lookup table a scan"
             )
-        return self._left(statement, original.frame, reasons)
+        return self._left(original.statement, original.frame, reasons)
 
     def _left(self, statement: Statement, frame: DataFrame, reasons: list[str]) -> PlannedQuery:
         """Return a query that Spark runs, with the caller's names of functions in the names of columns."""
@@ -320,9 +315,11 @@ class Planner:
             parts.append(f"{quote(name)} AS (SELECT * FROM {table.placeholder})")  # noqa: S608
         # A definition of the query's own hides one of these, for it is nearer.
         definitions = f"WITH {', '.join(parts)} " if parts else ""
+        *before, last = text.original()
         segments = [
             Segment(f"{definitions}(\n", 0, copied=False),
-            *_without_end(text.original()),
+            *before,
+            last._replace(text=last.text.rstrip().rstrip(";")),
             Segment("\n)", len(statement.text), copied=False),
         ]
         try:
@@ -367,16 +364,6 @@ def _give_up(lookups: Iterable[exp.Table], reasons: list[str], forced: _Forced) 
     forced |= dict.fromkeys(nodes, reasons)
     if is_new:
         raise _GivenUp
-
-
-def _aggregates(plan: Plan) -> bool:
-    return any(block.aggregate for part in plan.whole() for block in part.blocks)
-
-
-def _without_end(segments: Sequence[Segment]) -> list[Segment]:
-    """Return a query's text without the semicolon at its end."""
-    *before, last = segments
-    return [*before, Segment(last.text.rstrip().rstrip(";"), last.origin, last.copied)]
 
 
 def _joins(select: exp.Select) -> bool:

@@ -56,7 +56,7 @@ class Original:
     """The query as written. Only what is needed of it is made."""
 
     def __init__(self, catalog: Catalog, statement: Statement, text: EditedText) -> None:
-        self._catalog, self._statement, self._text = catalog, statement, text
+        self._catalog, self.statement, self._text = catalog, statement, text
         self._segments = text.original()
         self.template = join(self._segments)
 
@@ -83,7 +83,7 @@ class Original:
 
         Spark numbers common table expressions, and so makes another thing of them each time.
         """
-        root = self._statement.root
+        root = self.statement.root
         stand_in = self._catalog.stand_ins(self.template)
         if root is None or stand_in is None or root.find(exp.CTE) is not None:
             return None
