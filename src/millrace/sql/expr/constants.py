@@ -109,15 +109,13 @@ class Constants:
 
     def _ask(self, texts: list[str]) -> None:
         try:
-            values = self._select(texts)
+            self._values.update(zip(texts, self._select(texts), strict=True))
         except PySparkException:
             if len(texts) == 1:
                 self._values[texts[0]] = None
-                return
-            for text in texts:
-                self._ask([text])
-            return
-        self._values.update(zip(texts, values, strict=True))
+            else:
+                for text in texts:
+                    self._ask([text])
 
     def _select(self, texts: list[str]) -> list[Constant | None]:
         frames = self._context.frames
