@@ -26,9 +26,9 @@ from millrace.predicates import PlainValues, PredicateSpec, Values
 _PLAIN = PlainValues()
 
 Part = OneOf["year", "quarter", "month", "week", "day", "dayofyear", "dayofweek", "weekday"]
-Operator = OneOf["+", "-", "*"]
+ArithmeticOp = OneOf["+", "-", "*"]
 FunctionName = (
-    Part | Operator | OneOf["%", "cast", "date_add", "datediff", "timestamp_add", "substring", "length"]
+    Part | ArithmeticOp | OneOf["%", "cast", "date_add", "datediff", "timestamp_add", "substring", "length"]
 )
 Comparison = OneOf["=", "<=>", "<>", "<", "<=", ">", ">="]
 

@@ -38,7 +38,7 @@ from millrace.sql.syntax.edits import Edit, Part, quote
 from millrace.sql.syntax.parse import Unsupported, function_of, unwrap
 from millrace.sql.syntax.scopes import Relation, Scope, cte_of, tables_in
 
-Kind = OneOf["sum", "avg", "count", "min", "max", "same"]
+Kind = OneOf["sum", "avg", "count", "count rows", "count true", "min", "max", "same"]
 
 _CLAUSES = ("expressions", "group", "having", "order", "sort", "cluster", "distribute", "qualify", "windows")
 """The clauses of a SELECT that see its groups."""
@@ -47,7 +47,7 @@ _KINDS: dict[type[exp.Expr], Kind] = {
     exp.Sum: "sum",
     exp.Avg: "avg",
     exp.Count: "count",
-    exp.CountIf: "count",
+    exp.CountIf: "count true",
     exp.Min: "min",
     exp.Max: "max",
     exp.LogicalAnd: "min",
@@ -78,17 +78,7 @@ class Aggregate:
     node: exp.Expr
     kind: Kind  # how it is put together from partial results; ``"same"`` for one that may stay as it is
     argument: exp.Expr | None = None  # its only argument, None where it has several, or counts rows
-    rows: bool = False  # whether it counts rows
     condition: exp.Expr | None = None  # of its FILTER
-
-    @property
-    def distinct(self) -> bool:
-        return isinstance(self.argument, exp.Distinct)
-
-    @property
-    def tests(self) -> bool:
-        """Whether it counts the rows for which its argument is true."""
-        return isinstance(_bare(self.node), exp.CountIf)
 
 
 def groups(select: exp.Select) -> bool:
@@ -142,14 +132,14 @@ def _read(node: exp.Expr) -> Aggregate:
     arguments = _arguments(called)
     argument = arguments[0] if len(arguments) == 1 else None
     if isinstance(argument, exp.Distinct) and isinstance(called, exp.AggFunc):
-        return Aggregate(node, kind or "same", argument, condition=condition)
+        return Aggregate(node, "same")  # it takes every value once
     if kind is None:
         raise Unsupported(f"{_name(called)} may need every row")
     if kind == "count" and not called.expressions and isinstance(called.this, exp.Star):
-        return Aggregate(node, kind, rows=True, condition=condition)
-    if argument is None and kind in ("sum", "avg", "count"):
+        return Aggregate(node, "count rows", condition=condition)
+    if argument is None and kind in ("sum", "avg", "count", "count true"):
         raise Unsupported(f"{_name(called)} of several arguments")
-    return Aggregate(node, kind, argument, condition=condition)
+    return Aggregate(node, kind, argument, condition)
 
 
 def _arguments(node: exp.Expr) -> list[exp.Expr]:
@@ -218,7 +208,7 @@ class Aggregation:
         self.fields: list[t.StructField] = []
         self._check()
         for call in aggregates(site.scope.select):
-            if call.kind != "same" and not call.distinct:
+            if call.kind != "same":
                 self._rewrite(call)
         if site.through is not None:
             self._narrow()
@@ -336,14 +326,14 @@ class Aggregation:
         None where only Spark computes it; raises Unsupported where a part of it is not known in the text.
         """
         argument = call.argument
-        if call.rows:
+        if call.kind == "count rows":
             return self._counted(call, (self._row_count(),)), ()
         if argument is None:
             return None, ()
         branches = _branches(argument)
         values = [argument] if branches is None else [value for _, value in branches if value is not None]
         match call.kind:
-            case "count" if call.tests:
+            case "count true":
                 tested = ("CASE WHEN ", self._span(argument), f" THEN {self._row_count()} END")
                 return self._counted(call, tested), ()
             case "count":

@@ -15,7 +15,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import types as t
 from sqlglot import exp
 
-from millrace.engine.expressions import Function as Computed, FunctionName, Literal, Operator, Part, Value
+from millrace.engine.expressions import ArithmeticOp, Function as Computed, FunctionName, Literal, Part, Value
 from millrace.spark.predicates import Predicate
 from millrace.spark.types import arrow_type
 from millrace.sql.expr.types import DIGITS, DOUBLE_DIGITS, MOST_DIGITS, decimal_digits, digits_of
@@ -128,7 +128,7 @@ def ends_of(number: Typed) -> Ends:
     return number.ends or (-half, half - 1)
 
 
-def arithmetic(op: Operator, left: Typed, right: Typed) -> Typed | None:
+def arithmetic(op: ArithmeticOp, left: Typed, right: Typed) -> Typed | None:
     """Return ``left op right``, None where it may overflow or be rounded."""
     kinds = left.type, right.type
     if any(isinstance(kind, t.DoubleType) for kind in kinds):

@@ -19,6 +19,7 @@ from sqlglot import exp
 from millrace.engine.expressions import (
     MIRRORED,
     And,
+    ArithmeticOp,
     CaseWhen,
     Column,
     ColumnRef,
@@ -29,7 +30,6 @@ from millrace.engine.expressions import (
     Like,
     Literal,
     Not,
-    Operator,
     Or,
     Part,
     Predicate,
@@ -70,7 +70,7 @@ _COMPARISONS: dict[type[exp.Expr], Comparison] = {
     exp.GTE: ">=",
     exp.NullSafeEQ: "<=>",
 }
-_OPERATORS: dict[type[exp.Expr], Operator] = {exp.Add: "+", exp.Sub: "-", exp.Mul: "*"}
+_OPERATORS: dict[type[exp.Expr], ArithmeticOp] = {exp.Add: "+", exp.Sub: "-", exp.Mul: "*"}
 _EXTRACTED: dict[str, Part] = {
     "YEAR": "year", "QUARTER": "quarter", "MONTH": "month", "WEEK": "week", "DAY": "day", "DOY": "dayofyear",
     "DAYOFWEEK": "dayofweek",
