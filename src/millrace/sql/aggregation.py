@@ -53,11 +53,11 @@ _KINDS: dict[type[exp.Expr], Kind] = {
     exp.LogicalAnd: "min",
     exp.LogicalOr: "max",
 }
-_SAME = (
+_SAME: tuple[type[exp.Expr], ...] = (
     exp.AnyValue, exp.ApproxDistinct, exp.ArgMax, exp.ArgMin, exp.BitwiseAndAgg, exp.BitwiseOrAgg,
     exp.Grouping, exp.GroupingId,
 )  # fmt: skip
-_KINDS |= dict.fromkeys(_SAME, "same")
+_KINDS |= {kind: "same" for kind in _SAME}
 _NAMED: dict[str, Kind] = {"mean": "avg", "every": "min", "some": "max"}
 # A function that sqlglot does not know, and ``any(…)``, which it takes for that of ``= ANY (…)``.
 _UNCERTAIN = (exp.Anonymous, exp.Any)

@@ -62,16 +62,16 @@ FUNCTIONS: dict[type[exp.Expr], Function] = {
     exp.DayOfWeek: Function(DATE, NUMBER, part="dayofweek"),
     exp.Is: Function(OTHER, TRUTH, is_strict=False),
 }
-for _function, *_kinds in (
-    (Function(TEXT, TEXT), exp.Lower, exp.Upper, exp.Trim, exp.Substring, exp.Left, exp.Right, exp.Concat),
-    (Function(TEXT, TEXT), exp.DPipe, exp.Replace, exp.Reverse, exp.Initcap),
-    (Function(DATE, DATE), exp.AddMonths, exp.TsOrDsAdd, exp.DateAdd, exp.DateSub, exp.DateTrunc),
-    (Function(is_strict=False), exp.Coalesce, exp.Nullif, exp.Greatest, exp.Least),
-    (Function(None, TRUTH), exp.EQ, exp.NEQ, exp.LT, exp.LTE, exp.GT, exp.GTE),
-    (Function(None, TRUTH, is_strict=False), exp.NullSafeEQ, exp.NullSafeNEQ),
-    (Function(TRUTH, TRUTH), exp.Not, exp.And, exp.Or),
-):
-    FUNCTIONS |= dict.fromkeys(_kinds, _function)
+_ALIKE: tuple[tuple[Function, tuple[type[exp.Expr], ...]], ...] = (
+    (Function(TEXT, TEXT), (exp.Lower, exp.Upper, exp.Trim, exp.Substring, exp.Left, exp.Right, exp.Concat)),
+    (Function(TEXT, TEXT), (exp.DPipe, exp.Replace, exp.Reverse, exp.Initcap)),
+    (Function(DATE, DATE), (exp.AddMonths, exp.TsOrDsAdd, exp.DateAdd, exp.DateSub, exp.DateTrunc)),
+    (Function(is_strict=False), (exp.Coalesce, exp.Nullif, exp.Greatest, exp.Least)),
+    (Function(None, TRUTH), (exp.EQ, exp.NEQ, exp.LT, exp.LTE, exp.GT, exp.GTE)),
+    (Function(None, TRUTH, is_strict=False), (exp.NullSafeEQ, exp.NullSafeNEQ)),
+    (Function(TRUTH, TRUTH), (exp.Not, exp.And, exp.Or)),
+)
+FUNCTIONS |= {kind: function for function, kinds in _ALIKE for kind in kinds}
 ARITHMETIC = tuple(kind for kind, function in FUNCTIONS.items() if function.tried)
 
 

@@ -108,7 +108,8 @@ class Frames:
 
     def fill_segments(self, segments: Iterable[Segment]) -> list[tuple[Segment, str]]:
         """Return segments with what Spark gets for each, as far as names of as many characters go."""
-        connect, filled = is_connect(self.spark), []
+        connect = is_connect(self.spark)
+        filled = []
         for segment in segments:
             names = placeholders(segment.text)
             views = {name: _SOME_NAME if connect else self._views.get(name, "") for name in names}

@@ -292,7 +292,8 @@ class Scopes:
 
 def _postorder(root: exp.Expr) -> list[exp.Select]:
     """Return SELECTs after everything inside them; definitions come before their uses."""
-    selects, left = [], [root]  # no recursion: a condition may have thousands of terms
+    selects: list[exp.Select] = []
+    left = [root]  # no recursion: a condition may have thousands of terms
     while left:
         node = left.pop()
         if isinstance(node, exp.Select):
