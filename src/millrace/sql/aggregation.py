@@ -53,11 +53,10 @@ _KINDS: dict[type[exp.Expr], Kind] = {
     exp.LogicalAnd: "min",
     exp.LogicalOr: "max",
 }
-_SAME: tuple[type[exp.Expr], ...] = (
+_SAME = (
     exp.AnyValue, exp.ApproxDistinct, exp.ArgMax, exp.ArgMin, exp.BitwiseAndAgg, exp.BitwiseOrAgg,
     exp.Grouping, exp.GroupingId,
 )  # fmt: skip
-_KINDS |= {kind: "same" for kind in _SAME}
 _NAMED: dict[str, Kind] = {"mean": "avg", "every": "min", "some": "max"}
 # A function that sqlglot does not know, and ``any(…)``, which it takes for that of ``= ANY (…)``.
 _UNCERTAIN = (exp.Anonymous, exp.Any)
@@ -128,7 +127,9 @@ def _read(node: exp.Expr) -> Aggregate:
     called, condition = node, None
     if isinstance(node, exp.Filter):
         called, condition = node.this, node.expression.this
-    kind = _NAMED.get(called.name.lower()) if isinstance(called, exp.Anonymous) else _KINDS.get(type(called))
+    kind: Kind | None = "same" if type(called) in _SAME else _KINDS.get(type(called))
+    if isinstance(called, exp.Anonymous):
+        kind = _NAMED.get(called.name.lower())
     arguments = _arguments(called)
     argument = arguments[0] if len(arguments) == 1 else None
     if isinstance(argument, exp.Distinct) and isinstance(called, exp.AggFunc):
