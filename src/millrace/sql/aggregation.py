@@ -84,13 +84,13 @@ def groups(select: exp.Select) -> bool:
     """Tell whether a SELECT gives out groups of rows, and not the rows."""
     if any(select.args.get(key) for key in ("group", "having", "distinct")):
         return True
-    called = (_bare(node) for node in _called(select))
+    called = (_bare(node) for node in _find_calls(select))
     return any(isinstance(node, exp.AggFunc) or node.name.lower() in _NAMED for node in called)
 
 
 def aggregates(select: exp.Select) -> list[Aggregate]:
     """Return the aggregates that a SELECT calls; Unsupported where one may not begin in tasks."""
-    return [_read(node) for node in _called(select)]
+    return [_read(node) for node in _find_calls(select)]
 
 
 def is_windowed(select: exp.Select) -> bool:
@@ -102,13 +102,13 @@ def _clauses(select: exp.Select) -> Iterator[exp.Expr]:
     return (node for node in select.iter_expressions() if node.arg_key in _CLAUSES)
 
 
-def _called(select: exp.Select) -> Iterator[exp.Expr]:
+def _find_calls(select: exp.Select) -> Iterator[exp.Expr]:
     """Yield the calls of what is an aggregate, or may be one, outside of subqueries."""
     for clause in _clauses(select):
-        yield from _within(clause)
+        yield from _find_in(clause)
 
 
-def _within(node: exp.Expr) -> Iterator[exp.Expr]:
+def _find_in(node: exp.Expr) -> Iterator[exp.Expr]:
     if isinstance(node, exp.Query):
         return
     if isinstance(node, exp.Window):
@@ -120,7 +120,7 @@ def _within(node: exp.Expr) -> Iterator[exp.Expr]:
     else:
         inside = list(node.iter_expressions())
     for child in inside:
-        yield from _within(child)
+        yield from _find_in(child)
 
 
 def _read(node: exp.Expr) -> Aggregate:
@@ -328,7 +328,7 @@ class Aggregation:
         """
         argument = call.argument
         if call.kind == "count rows":
-            return self._counted(call, (self._row_count(),)), ()
+            return self._sum_counts(call, (self._row_count(),)), ()
         if argument is None:
             return None, ()
         branches = _branches(argument)
@@ -336,16 +336,16 @@ class Aggregation:
         match call.kind:
             case "count true":
                 tested = ("CASE WHEN ", self._span(argument), f" THEN {self._row_count()} END")
-                return self._counted(call, tested), ()
+                return self._sum_counts(call, tested), ()
             case "count":
                 counts = self._counts(argument)
-                return None if counts is None else self._counted(call, counts), values
+                return None if counts is None else self._sum_counts(call, counts), values
             case "sum":
                 kind = self._kind(argument)
                 total = None if kind is None else _total_type(kind)
                 if kind is None or total is None:
                     return None, values
-                return self._summed(call, argument, kind, total), values
+                return self._sum(call, argument, kind, total), values
             case "avg":
                 return self._average(call, argument), values
         typed = self._arguments.value(argument)
@@ -355,7 +355,7 @@ class Aggregation:
         extreme = f"{how}({self._partial(how, typed.value, typed.type)})"
         return (extreme, *self._filter(call)), (argument,)
 
-    def _counted(self, call: Aggregate, parts: Parts) -> Parts:
+    def _sum_counts(self, call: Aggregate, parts: Parts) -> Parts:
         return ("coalesce(sum(", *parts, ")", *self._filter(call), ", 0L)")
 
     def _filter(self, call: Aggregate) -> Parts:
@@ -385,7 +385,7 @@ class Aggregation:
                 return None
             total = t.DecimalType(kind.precision + 10, kind.scale)
             result, count = f"DECIMAL({kind.precision + 4}, {kind.scale + 4})", "DECIMAL(20, 0)"
-        summed = self._summed(call, argument, kind, total)
+        summed = self._sum(call, argument, kind, total)
         if summed is None:
             return None
         counted = ("CAST(sum(", *counts, ")", *self._filter(call), f" AS {count})")
@@ -399,9 +399,7 @@ class Aggregation:
             return None if typed is None else typed.type
         return self._arguments.type_of_case([value for _, value in branches if value is not None])
 
-    def _summed(
-        self, call: Aggregate, argument: exp.Expr, kind: t.DataType, total: t.DataType
-    ) -> Parts | None:
+    def _sum(self, call: Aggregate, argument: exp.Expr, kind: t.DataType, total: t.DataType) -> Parts | None:
         """Return the sum of an argument of some type, as a number of another."""
         conditional = _branches(argument) is not None
         shown = total.simpleString()

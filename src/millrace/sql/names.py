@@ -122,7 +122,7 @@ def output_of(clause: FromClause, columns: Columns, end: int | None = None) -> O
     return output
 
 
-def _seen_by(clause: FromClause, columns: Columns, place: int) -> Output:
+def _output_on(clause: FromClause, columns: Columns, place: int) -> Output:
     """Return what the condition of an item sees: both sides, also where one is not shown above."""
     return _both(output_of(clause, columns, place), _own(clause.items[place].content, columns))
 
@@ -282,7 +282,7 @@ class Names:
     def _output(self, clause: FromClause, end: int, *, on: bool = False) -> Output:
         key = (id(clause), on, end)
         if key not in self._outputs:
-            self._outputs[key] = (_seen_by if on else output_of)(clause, self.columns, end)
+            self._outputs[key] = (_output_on if on else output_of)(clause, self.columns, end)
         return self._outputs[key]
 
     # Names
@@ -330,7 +330,7 @@ class Names:
         scope = place.scope
         match, unclear = None, ""
         try:
-            match = self._seen(place).find(parts)
+            match = self._look_in(place).find(parts)
         except Unclear as error:
             unclear = str(error)
         if place.key in _BY_RESULT:
@@ -345,7 +345,7 @@ class Names:
             return any(item.alias.lower() == parts[0] for item in scope.select.expressions if item.alias)
         return False
 
-    def _seen(self, place: Place) -> Output:
+    def _look_in(self, place: Place) -> Output:
         if place.key in ("on", "lateral") and place.clause is not None:
             return self._output(place.clause, place.end, on=place.key == "on")
         if place.key in ("on", "lateral", "pivot"):
@@ -383,7 +383,7 @@ class Names:
         place = self.scopes.place_of(star)
         parts = tuple(part.name.lower() for part in star.parts[:-1])
         try:
-            output = Output() if place is None else self._seen(place)
+            output = Output() if place is None else self._look_in(place)
             match = None if output.star(parts) else output.find(parts)
         except (Unsupported, Unclear):
             return None

@@ -203,7 +203,7 @@ def with_inputs(plan: BlockPlan, frames: Frames) -> BlockPlan:
         if plan.times is not None and isinstance(rows, FrameInput) and isinstance(rows.source, str):
             key = (rows.source, rows.computed)  # a stream that is read twice in the same way is one input
         if key not in built:
-            built[key] = _with_frame(rows, frames)
+            built[key] = _make_input(rows, frames)
         inputs[relation.alias], count = built[key]
         relations.append(relation if count is None else replace(relation, rows=count, guessed=True))
     joined = len(plan.join.relations)
@@ -211,11 +211,11 @@ def with_inputs(plan: BlockPlan, frames: Frames) -> BlockPlan:
     return replace(plan, join=join, inputs=inputs)
 
 
-def _with_frame(rows: Input, frames: Frames) -> tuple[Input, int | None]:
+def _make_input(rows: Input, frames: Frames) -> tuple[Input, int | None]:
     """Return an input with its DataFrame, and how many rows that has if Spark has been asked."""
     match rows:
         case LookupInput(scan=FrameInput() as scan):
-            built, count = _with_frame(scan, frames)
+            built, count = _make_input(scan, frames)
             assert isinstance(built, FrameInput)
             return replace(rows, scan=built), count
         case FrameInput(source=pa.Table() as table):

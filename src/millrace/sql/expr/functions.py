@@ -266,9 +266,9 @@ class Determinism:
             return not self._predicates[called].spec.deterministic
         if not isinstance(part, exp.Anonymous | exp.AnonymousAggFunc):
             return part.sql_name().lower() in VOLATILE_NAMES
-        return part.name.lower() in VOLATILE_NAMES or self._unsure(part.name.lower())
+        return part.name.lower() in VOLATILE_NAMES or self._is_unsure(part.name.lower())
 
-    def _unsure(self, name: str) -> bool:
+    def _is_unsure(self, name: str) -> bool:
         """Tell whether a function of the session, or one that sqlglot does not know, may be volatile."""
         if name in _builtin_names:
             return False

@@ -98,19 +98,19 @@ class Planner:
             InputError: A lookup table stands where nothing gives the values to ask it with.
             pyspark.errors.AnalysisException: Spark refuses the query.
         """
-        text = self._bound(statement)
-        query = self._unread(statement, text) if statement.root is None else self._read(statement, text)
+        text = self._bind(statement)
+        query = self._leave_unread(statement, text) if statement.root is None else self._read(statement, text)
         return replace(query, stored=tuple(self.catalog.notes))
 
     def _read(self, statement: Statement, text: EditedText) -> PlannedQuery:
         original = Original(self.catalog, statement, text)
-        why = _contained(self._why_spark, statement)
+        why = _contain(self._why_spark, statement)
         if why is not None:
-            return self._as_written(original, [why])
+            return self._leave_as_written(original, [why])
         self._original = original
         original.schema  # noqa: B018  # a wrong query raises Spark's own error
-        query = _contained(_until_planned, partial(self._attempt, original))
-        return self._as_written(original, [query]) if isinstance(query, str) else query
+        query = _contain(_retry, partial(self._attempt, original))
+        return self._leave_as_written(original, [query]) if isinstance(query, str) else query
 
     def plan(self, statement: Statement) -> tuple[Plan, t.StructType]:
         """Return what a query becomes, and the columns of its result; nothing is made.
@@ -124,10 +124,10 @@ class Planner:
         why = self._why_spark(statement)
         if why is not None:
             raise InputError(why)
-        original = Original(self.catalog, statement, self._bound(statement))
+        original = Original(self.catalog, statement, self._bind(statement))
         schema = original.schema
         try:
-            return _until_planned(partial(self._plan, original)), schema
+            return _retry(partial(self._plan, original)), schema
         except Unsupported as error:
             raise InputError(str(error)) from None
 
@@ -149,36 +149,36 @@ class Planner:
         return why_nothing_worth(self.catalog, statement)
 
     def _attempt(self, original: Original, forced: _Forced) -> PlannedQuery:
-        """Return a query, ready to run, as :func:`_until_planned` wants it."""
+        """Return a query, ready to run, as :func:`_retry` wants it."""
         statement = original.statement
         try:
             plan = self._plan(original, forced)
         except Unsupported as error:
-            return self._as_written(original, [str(error)])
+            return self._leave_as_written(original, [str(error)])
         if not plan.blocks and not plan.filters and not plan.parts:
-            return self._as_written(original, list(plan.reasons))
+            return self._leave_as_written(original, list(plan.reasons))
         if self.catalog.may_mix(plan):
             self.catalog.leave_views()
             raise _GivenUp
         try:
-            built = self._built(plan, original.schema)
-            return replace(built, filters=(*built.filters, *self._called(statement)))
+            built = self._build(plan, original.schema)
+            return replace(built, filters=(*built.filters, *self._find_called(statement)))
         except Unsupported as error:
             reasons = [*plan.reasons, str(error)]
         if any(block.aggregate for part in plan.whole() for block in part.blocks):
             self._give_up_aggregates()
         _give_up([node for node, lookup in self._lookups(statement) if lookup.needs_keys], reasons, forced)
-        return self._as_written(original, reasons)
+        return self._leave_as_written(original, reasons)
 
     def _plan(self, original: Original, forced: _Forced, first: int = 0, depth: int = 0) -> Plan:
-        """Return a plan, as :func:`_until_planned` wants it; its blocks are numbered from ``first`` on.
+        """Return a plan, as :func:`_retry` wants it; its blocks are numbered from ``first`` on.
 
         Unsupported leaves the whole query to Spark, InputError says that a lookup table cannot be asked.
         """
         if depth > _DEEPEST:
             raise InputError(f"lookup tables depend on each other more than {_DEEPEST} deep")
         statement, catalog, aggregates = original.statement, self.catalog, self._aggregates
-        text = self._bound(statement)
+        text = self._bind(statement)
         context = PlanContext(statement, text, catalog, self._predicates, first, aggregates=aggregates)
         lookups = self._lookups(statement)
         restriction = Restriction(context, partial(self._rows, depth + 1))
@@ -229,11 +229,11 @@ class Planner:
     def _rows(self, depth: int, text: str, first: int) -> Plan:
         """Plan another query over the same tables, for rows of a lookup table."""
         statement = parse(text, self._predicates)
-        original = Original(self.catalog, statement, self._bound(statement))
+        original = Original(self.catalog, statement, self._bind(statement))
         original.schema  # noqa: B018  # what is wrong is said here
-        return _until_planned(partial(self._plan, original, first=first, depth=depth))
+        return _retry(partial(self._plan, original, first=first, depth=depth))
 
-    def _bound(self, statement: Statement) -> EditedText:
+    def _bind(self, statement: Statement) -> EditedText:
         """Return the query's text with its tables, functions and parameters bound."""
         text = EditedText(statement.text)
         for span, name in statement.functions:
@@ -254,7 +254,7 @@ class Planner:
 
     # What runs
 
-    def _built(self, plan: Plan, schema: t.StructType) -> PlannedQuery:
+    def _build(self, plan: Plan, schema: t.StructType) -> PlannedQuery:
         """Return what a plan becomes; raises Unsupported where it does not fit."""
         try:
             built = build(plan, self.frames, self._functions, self._settings.options)
@@ -271,30 +271,30 @@ class Planner:
             raise Unsupported(f"the rewritten query has other columns ({shown})")
         return built
 
-    def _called(self, statement: Statement) -> tuple[PlannedFilter, ...]:
+    def _find_called(self, statement: Statement) -> tuple[PlannedFilter, ...]:
         """Return the coroutines that Spark calls somewhere, which have figures of their own."""
         called = {name for _, name in statement.functions}
         return tuple(
             PlannedFilter(name, (), mask) for name, mask in self._functions.masks.items() if name in called
         )
 
-    def _as_written(self, original: Original, reasons: list[str]) -> PlannedQuery:
+    def _leave_as_written(self, original: Original, reasons: list[str]) -> PlannedQuery:
         if barred := self.catalog.barred(original.template):
             original.schema  # noqa: B018  # of a wrong query Spark tells what is wrong
             raise InputError(
                 f"{' and '.join(barred)} cannot be asked, because Spark runs the whole query "
                 f"({'; '.join(reasons)}) and has no rows of it: change that, or give the lookup table a scan"
             )
-        return self._left(original.statement, original.frame, reasons)
+        return self._leave(original.statement, original.frame, reasons)
 
-    def _left(self, statement: Statement, frame: DataFrame, reasons: list[str]) -> PlannedQuery:
+    def _leave(self, statement: Statement, frame: DataFrame, reasons: list[str]) -> PlannedQuery:
         """Return a query that Spark runs, with the caller's names of functions in the names of columns."""
         names = [restored(name) for name in frame.columns]
         frame = frame if names == frame.columns else frame.toDF(*names)
-        filters = self._called(statement)
+        filters = self._find_called(statement)
         return PlannedQuery(frame, (), reasons, statement.text, filters, self._settings.options)
 
-    def _unread(self, statement: Statement, text: EditedText) -> PlannedQuery:
+    def _leave_unread(self, statement: Statement, text: EditedText) -> PlannedQuery:
         """Give a text that was not read to Spark, with the caller's tables as definitions around it.
 
         In parentheses Spark takes nothing but a query, so that it cannot be made to run anything else: what
@@ -334,10 +334,10 @@ class Planner:
             called = ", ".join(dict.fromkeys(self._predicates[name].name for _, name in statement.functions))
             message = f"Spark calls {called} for every row: {statement.why}"
             warnings.warn(message, MillraceWarning, stacklevel=5)
-        return self._left(statement, frame, [statement.why])
+        return self._leave(statement, frame, [statement.why])
 
 
-def _contained(step: Callable[..., T], *arguments: Any) -> T | str:
+def _contain(step: Callable[..., T], *arguments: Any) -> T | str:
     """Return what a step of planning gives; where it has a fault, the reason to leave the query to Spark."""
     try:
         return step(*arguments)
@@ -347,7 +347,7 @@ def _contained(step: Callable[..., T], *arguments: Any) -> T | str:
         return contain(error)
 
 
-def _until_planned(attempt: Callable[[_Forced], T]) -> T:
+def _retry(attempt: Callable[[_Forced], T]) -> T:
     """Try to plan, each time without what was given up before; what Spark answered is kept."""
     forced: _Forced = {}
     while True:

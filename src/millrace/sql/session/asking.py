@@ -73,7 +73,7 @@ class Frames:
             self._rows.clear()
         self._frames[name] = frame
         if unshared:
-            self._kept[name] = self._made(name)
+            self._kept[name] = self._make(name)
         return "{" + name + "}"
 
     def sql(self, template: str) -> DataFrame:
@@ -84,9 +84,9 @@ class Frames:
         names = placeholders(template)
         # Without parameters an empty mapping is the same as None, and takes classic PySpark fewer calls.
         if names and is_connect(self.spark):
-            return self.spark.sql(template, self._args, **{name: self._named(name) for name in names})
+            return self.spark.sql(template, self._args, **{name: self._frame_of(name) for name in names})
         # Without frames Spark takes the text as it is, braces included.
-        return self.spark.sql(self._filled(template, {name: self._view(name) for name in names}), self._args)
+        return self.spark.sql(self._fill(template, {name: self._view(name) for name in names}), self._args)
 
     def analyse(self, template: str) -> DataFrame:
         """Let Spark analyse a template, once however often; its errors come out unchanged."""
@@ -104,7 +104,7 @@ class Frames:
 
     def estimate(self, template: str) -> tuple[int | None, int | None]:
         """Return Spark's own estimate of a template's rows and bytes, None where it has none."""
-        return _estimated(lambda: self.rows(f"EXPLAIN COST {template}")[0][0], self.analyse(template).schema)
+        return _estimate(lambda: self.rows(f"EXPLAIN COST {template}")[0][0], self.analyse(template).schema)
 
     def fill_segments(self, segments: Iterable[Segment]) -> list[tuple[Segment, str]]:
         """Return segments with what Spark gets for each, as far as names of as many characters go."""
@@ -113,7 +113,7 @@ class Frames:
         for segment in segments:
             names = placeholders(segment.text)
             views = {name: _SOME_NAME if connect else self._views.get(name, "") for name in names}
-            filled.append((segment, self._filled(segment.text, views)))
+            filled.append((segment, self._fill(segment.text, views)))
         return filled
 
     def close(self) -> None:
@@ -130,13 +130,13 @@ class Frames:
     def _catalog(self) -> SparkCatalog:
         return self.spark.catalog  # which is made anew each time
 
-    def _named(self, name: str) -> DataFrame:
+    def _frame_of(self, name: str) -> DataFrame:
         frame = self._kept.get(name)
         if frame is None:
-            frame = self._kept[name] = kept_in_cache(self._made(name))
+            frame = self._kept[name] = kept_in_cache(self._make(name))
         return frame
 
-    def _made(self, name: str) -> DataFrame:
+    def _make(self, name: str) -> DataFrame:
         frame = self._frames[name]
         return frame() if callable(frame) else frame
 
@@ -144,21 +144,21 @@ class Frames:
         view = self._views.get(name)
         if view is None:
             view = f"{self._stem}_{name}"
-            self._named(name).createOrReplaceTempView(view)
+            self._frame_of(name).createOrReplaceTempView(view)
             self._views[name] = view
         return view
 
     @staticmethod
-    def _filled(template: str, names: Mapping[str, str]) -> str:
+    def _fill(template: str, names: Mapping[str, str]) -> str:
         return PLACEHOLDER.sub(lambda match: names[match[1]] if match[1] else match[0][0], template)
 
 
 def estimate(frame: DataFrame) -> tuple[int | None, int | None]:
     """Return Spark's own estimate of a DataFrame's rows and bytes, None where it has none."""
-    return _estimated(lambda: explained(frame, "COST"), frame.schema)
+    return _estimate(lambda: explained(frame, "COST"), frame.schema)
 
 
-def _estimated(explain: Callable[[], str], schema: t.StructType) -> tuple[int | None, int | None]:
+def _estimate(explain: Callable[[], str], schema: t.StructType) -> tuple[int | None, int | None]:
     try:
         match = _SIZE.search(explain())
     except PySparkException:

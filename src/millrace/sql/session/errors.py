@@ -161,17 +161,17 @@ def _suggest(error: AnalysisException, catalog: Catalog, text: str, place: int |
     condition, named = error.getCondition(), error.getMessageParameters() or {}
     spark = catalog.frames.spark
     if condition == "TABLE_OR_VIEW_NOT_FOUND":
-        tables = [*catalog.names, *_listed(spark, "SHOW TABLES", "tableName")]
+        tables = [*catalog.names, *_list(spark, "SHOW TABLES", "tableName")]
         return _near(named.get("relationName", ""), tables)
     if condition in ("UNRESOLVED_ROUTINE", "UNRESOLVABLE_TABLE_VALUED_FUNCTION"):
         name = named.get("routineName") or named.get("name", "")
-        return _near(name, _listed(spark, "SHOW FUNCTIONS", "function"))
+        return _near(name, _list(spark, "SHOW FUNCTIONS", "function"))
     if condition == "PARSE_SYNTAX_ERROR" and place is not None:
         return _keyword(text, place)
     return ""
 
 
-def _listed(spark: SparkSession, statement: str, column: str) -> list[str]:
+def _list(spark: SparkSession, statement: str, column: str) -> list[str]:
     try:
         return [row[column] for row in spark.sql(statement).collect()]
     except PySparkException:  # a catalog that lists nothing to this user

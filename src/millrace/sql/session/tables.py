@@ -293,7 +293,7 @@ class Catalog:
 
     def of(self, node: exp.Table) -> Table:
         """Return the table that a name in the query means; Spark's errors come out unchanged."""
-        return self.mapped(dotted(node)) or self._stored(node)
+        return self.mapped(dotted(node)) or self._from_session(node)
 
     def place_of(self, node: exp.Table) -> Callable[[], tuple[str, ...]] | None:
         """Return what tells the catalog and database that a name may be in, None for the caller's tables."""
@@ -318,7 +318,7 @@ class Catalog:
         table = self.mapped(dotted(node))
         return None if table is None else table.lookup
 
-    def _stored(self, node: exp.Table) -> Table:
+    def _from_session(self, node: exp.Table) -> Table:
         parts = [part.name for part in node.parts]
         key = ".".join(f"`{part.lower()}`" for part in parts)
         if key not in self._known:
@@ -335,9 +335,9 @@ class Catalog:
         if isinstance(where, str | Path):
             where = open_path(self.frames.spark, where, self.settings.conf, self.settings.storage)
         if isinstance(where, PathTable):
-            return self._at_path(name, where)
+            return self._from_path(name, where)
         if hasattr(where, "schema") and hasattr(where, "mapInArrow"):
-            return self._framed(name, where, fixed=True)
+            return self._from_frame(name, where, fixed=True)
         if isinstance(where, LookupTable):
             lookup, frame = lookup_of(self.frames, where, self.settings.storage)
             return Table(name, lambda: frame, None, self.frames.place(frame, "t"), lookup)
@@ -346,14 +346,14 @@ class Catalog:
             "files (a file, a folder or a glob), a Spark DataFrame, or what millrace.lookup returns"
         )
 
-    def _at_path(self, name: str, table: PathTable) -> Table:
+    def _from_path(self, name: str, table: PathTable) -> Table:
         if table.how:
             self.notes.append(f"{name}, {table.path}: {table.how}")
         if table.files is None and not table.why:
-            return self._framed(name, table.frame, fixed=False)
+            return self._from_frame(name, table.frame, fixed=False)
         place = self.frames.place(lambda: table.frame, "t")
         return Table(name, lambda: table.frame, table.files, place, left=table.why)
 
-    def _framed(self, name: str, frame: DataFrame, *, fixed: bool) -> Table:
+    def _from_frame(self, name: str, frame: DataFrame, *, fixed: bool) -> Table:
         place = self.frames.place(frame, "t")
         return Table(name, lambda: frame, None, place, settings=self.settings, fixed=fixed)

@@ -53,7 +53,7 @@ class _SpanParser(SparkParser):
     spans: dict[int, tuple[exp.Expr, Span]]
 
 
-def _noting(name: str) -> Callable[..., Any]:
+def _note(name: str) -> Callable[..., Any]:
     inherited: Callable[..., Any] = getattr(SparkParser, name)
 
     def method(self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -69,7 +69,7 @@ def _noting(name: str) -> Callable[..., Any]:
 
 
 for _name in _SPANNED:
-    setattr(_SpanParser, f"_parse_{_name}", _noting(f"_parse_{_name}"))
+    setattr(_SpanParser, f"_parse_{_name}", _note(f"_parse_{_name}"))
 
 
 @dataclass(frozen=True)
@@ -178,7 +178,7 @@ def parse(text: str, functions: Collection[str] = ()) -> Statement:
     try:
         tokens = list(dialect.tokenize(text))
     except Exception as error:  # noqa: BLE001  # whatever its reader stumbles over
-        return Statement(text, None, _unread(error))  # Spark has other rules, and then says what it is
+        return Statement(text, None, _why_unread(error))  # Spark has other rules, and then says what it is
     _check_words([token.text.upper() for token in tokens if token.token_type is not TokenType.L_PAREN])
     while len(tokens) > 1 and tokens[-1].token_type is TokenType.SEMICOLON:
         tokens.pop()
@@ -186,7 +186,7 @@ def parse(text: str, functions: Collection[str] = ()) -> Statement:
     for token, following in pairwise(tokens):
         if token.token_type is TokenType.WINDOW and following.token_type is TokenType.L_PAREN:
             token.token_type = TokenType.VAR  # the function; sqlglot ends GROUP BY at the word
-    called = tuple(_called(tokens, functions))
+    called = tuple(_rename_calls(tokens, functions))
     marks = [t for t in tokens if t.token_type is TokenType.PLACEHOLDER and t.text == "?"]
     spans = tuple((t.start, t.end + 1) for t in marks)
     parser = _SpanParser(dialect=dialect)
@@ -195,7 +195,7 @@ def parse(text: str, functions: Collection[str] = ()) -> Statement:
     try:
         trees = [] if why else [tree for tree in parser.parse(tokens, text) if tree is not None]
     except Exception as error:  # noqa: BLE001  # whatever its reader stumbles over
-        trees, why = [], _unread(error)
+        trees, why = [], _why_unread(error)
     root = trees[0] if len(trees) == 1 else None
     if not isinstance(root, exp.Query):
         if any(isinstance(tree, exp.DML | exp.DDL) for tree in trees):
@@ -214,11 +214,11 @@ _BARE = (
 )  # fmt: skip
 
 
-def _unread(error: Exception) -> str:
+def _why_unread(error: Exception) -> str:
     return f"sqlglot cannot read the query ({first_line(error)})"
 
 
-def _called(tokens: list[Token], functions: Collection[str]) -> Iterator[tuple[Span, str]]:
+def _rename_calls(tokens: list[Token], functions: Collection[str]) -> Iterator[tuple[Span, str]]:
     """Rename the calls of the caller's functions in the tokens; yield where they stand."""
     for place, token in enumerate(tokens[:-1]):
         name = token.text.lower()
