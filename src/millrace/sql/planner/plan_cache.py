@@ -56,6 +56,11 @@ class CachedPlan:
     unworthy_seconds: float  # the most that a block saves that was left to Spark for Python's start
     holder: ref[Any]
 
+    @property
+    def is_free(self) -> bool:
+        """Whether nobody holds it."""
+        return self.holder() is None
+
     def lend(self) -> PlannedQuery:
         """Return it for a caller, who then holds it."""
         for block in self.prepared.taken:
@@ -108,7 +113,7 @@ def find(key: Hashable | None, catalog: Catalog) -> CachedPlan | None:
     """Return a query that was kept and that nobody holds, None if there is none or something has changed."""
     place = (key, id(catalog.frames.spark))
     with _lock:
-        plan = next((copy for copy in _kept.get(place, ()) if copy.holder() is None), None)
+        plan = next((copy for copy in _kept.get(place, ()) if copy.is_free), None)
         if plan is None:
             return None
         plan.holder = ref(catalog)  # so that no other thread takes it
