@@ -167,12 +167,8 @@ BARS = ("group", "having", "distinct", "order", "sort", "cluster", "distribute",
 Parts = tuple[Part, ...]
 
 
-@dataclass(frozen=True, eq=False)
-class GroupingSite:
-    """The SELECT that groups, and the derived table by which it reads the block's, if that is another one."""
-
-    scope: Scope
-    through: Relation | None = None
+GroupingSite = tuple[Scope, Relation | None]
+"""The SELECT that groups, and the derived table by which it reads the block's, if that is another one."""
 
 
 class Aggregation:
@@ -199,7 +195,7 @@ class Aggregation:
         self._graph = graph
         self._context = graph.context
         self._span = graph.context.statement.span
-        self._site = site
+        self._scope, self._through = site
         self._names = names
         self._stem = stem
         self._partials: dict[tuple[How, Value | None], Partial] = {}
@@ -208,10 +204,10 @@ class Aggregation:
         self.consumed: set[int] = set()
         self.fields: list[t.StructField] = []
         self._check()
-        for call in aggregates(site.scope.select):
+        for call in aggregates(self._scope.select):
             if call.kind != "same":
                 self._rewrite(call)
-        if site.through is not None:
+        if self._through is not None:
             self._narrow()
 
     @classmethod
@@ -250,7 +246,7 @@ class Aggregation:
         return AggregateSpec(tuple(keys.values()), tuple(self._partials.values()))
 
     def _check(self) -> None:
-        select, context = self._site.scope.select, self._context
+        select, context = self._scope.select, self._context
         selects = (self._graph.scope.select, select)
         if any(part.args.get("hint") for part in selects):
             raise Unsupported("a hint")
@@ -260,7 +256,7 @@ class Aggregation:
             raise Unsupported("window functions see every row")
         for column in select.find_all(exp.Column):
             resolved = context.names.find(column)
-            is_ours = resolved is not None and resolved.scope is self._site.scope
+            is_ours = resolved is not None and resolved.scope is self._scope
             if is_ours and _in_aggregate_below(column, select):
                 raise Unsupported("a subquery aggregates columns from outside of it")
 
@@ -268,7 +264,7 @@ class Aggregation:
         attribute = self._context.names.attribute(column)
         if attribute is None:
             return None
-        if self._site.through is not None and attribute.relation is self._site.through:
+        if self._through is not None and attribute.relation is self._through:
             item: exp.Expr = self._graph.scope.select.expressions[attribute.sources[0][1]].unalias()
             return item
         owned = self._graph.column_of(attribute)
@@ -288,10 +284,10 @@ class Aggregation:
     def _narrow(self) -> None:
         """Let the derived table give partial results instead of what only the replaced calls read."""
         context, inner = self._context, self._graph.scope.select
-        outer, span = self._site.scope.select, self._span
+        outer, span = self._scope.select, self._span
         read = (context.names.match(c) for c in outer.find_all(exp.Column) if id(c) not in self.consumed)
         sources = [source for match in read if match is not None for source in match.attribute.sources]
-        kept = {place for relation, place in sources if relation is self._site.through}
+        kept = {place for relation, place in sources if relation is self._through}
         names = context.names.results(self._graph.scope)
         is_read = all(map(context.statement.has_span, inner.expressions))
         if not is_read or len(names) != len(inner.expressions):
@@ -462,21 +458,22 @@ def _in_aggregate_below(column: exp.Column, select: exp.Select) -> bool:
 def _grouping_site(context: PlanContext, scope: Scope) -> GroupingSite | None:
     """Return the SELECT that groups the rows of another; Unsupported where something stands in between."""
     if groups(scope.select):
-        return GroupingSite(scope)
-    reader = _reader(context, scope.select)
-    if reader is None or not groups(reader.scope.select):
+        return scope, None
+    site = _reader(context, scope.select)
+    if site is None or not groups(site[0].select):
         return None
     _check_plain(context, scope.select)
-    clause = reader.scope.clause
-    if clause is None or len(clause.items) != 1 or clause.views or reader.scope.select.args.get("laterals"):
+    reader, through = site
+    clause = reader.clause
+    if clause is None or len(clause.items) != 1 or clause.views or reader.select.args.get("laterals"):
         raise Unsupported("a join stands between the block and the groups")
-    if reader.through is None or reader.through.columns or not reader.through.plain:
+    if through.columns or not through.plain:
         raise Unsupported("the derived table gives other names to its columns")
-    JoinGraph(context, reader.scope, clause).check_certain()
-    return reader
+    JoinGraph(context, reader, clause).check_certain()
+    return site
 
 
-def _reader(context: PlanContext, select: exp.Select) -> GroupingSite | None:
+def _reader(context: PlanContext, select: exp.Select) -> tuple[Scope, Relation] | None:
     """Return the only SELECT that reads another as a derived table or common table expression."""
     holder, scopes, kind = select.parent, context.names.scopes, "query"
     read: exp.Expr | None = None
@@ -486,8 +483,8 @@ def _reader(context: PlanContext, select: exp.Select) -> GroupingSite | None:
         assert context.statement.root is not None
         readers = [table for table in tables_in(context.statement.root) if cte_of(table) is holder]
         read, kind = readers[0] if len(readers) == 1 else None, "cte"
-    found = None if read is None else scopes.find(read)
-    return GroupingSite(*found) if found is not None and found[1].kind == kind else None
+    site = None if read is None else scopes.find(read)
+    return site if site is not None and site[1].kind == kind else None
 
 
 def _check_plain(context: PlanContext, select: exp.Select) -> None:
