@@ -516,7 +516,7 @@ def _branches(argument: exp.Expr) -> list[tuple[exp.Expr | None, exp.Expr | None
     if not isinstance(node, exp.Case | exp.If):
         return None
     ifs, default = branches_of(node)
-    branches = [(branch.this, branch.args.get("true")) for branch in ifs]
+    branches = [(branch.this, branch.args["true"]) for branch in ifs]
     branches += [] if default is None else [(None, default)]
     return [(test, None if isinstance(unwrap(value), exp.Null) else value) for test, value in branches]
 

@@ -153,7 +153,7 @@ class Translator:
         return None
 
     def _connect(self, kind: type[And | Or], terms: Iterator[exp.Expr]) -> Predicate | None:
-        arguments = _all([self.predicate(term) for term in terms])
+        arguments: list[Predicate] | None = _all([self.predicate(term) for term in terms])
         return None if arguments is None else kind(tuple(arguments))
 
     def _field(self, node: exp.Expr) -> AliasedField | None:
@@ -405,7 +405,8 @@ class Translator:
         # Each is translated once: it may be a choice again.
         shown = [node for node, null in zip(nodes, is_null, strict=True) if node is not None and not null]
         typed = [self.value(node) for node in shown]
-        kind, conditions = self._common_type(typed), _all(tests)
+        kind = self._common_type(typed)
+        conditions: list[Predicate] | None = _all(tests)
         widened = None if kind is None else _all([value and cast(value, kind) for value in typed])
         if kind is None or conditions is None or widened is None:
             return None

@@ -323,9 +323,9 @@ class Catalog:
         key = ".".join(f"`{part.lower()}`" for part in parts)
         if key not in self._known:
             frame = self.frames.sql(f"SELECT * FROM {'.'.join(map(quote, parts))}")
-            settings, left = self.settings, ""
-            if not self._opens_views:
-                settings, left = None, "Spark Connect looks its name up again for each action"
+            opens = self._opens_views
+            settings = self.settings if opens else None
+            left = "" if opens else "Spark Connect looks its name up again for each action"
             self._known[key] = Table(
                 dotted(node), lambda: frame, settings=settings, fixed=len(parts) == 1, left=left
             )

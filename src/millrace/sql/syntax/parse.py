@@ -170,8 +170,9 @@ def parse(text: str, functions: Collection[str] = ()) -> Statement:
         QueryError: The text is not one SELECT (set operations and WITH are fine).
     """
     if not isinstance(text, str):
-        given = type(text).__name__
-        raise QueryError(f"the query is given as {given}: expected its text, such as 'SELECT …'")
+        raise QueryError(
+            f"the query is given as {type(text).__name__}: expected its text, such as 'SELECT …'"
+        )
     if not text.strip():
         raise QueryError("the query is empty: expected a SELECT")
     dialect = Dialect.get_or_raise("spark")
