@@ -15,7 +15,7 @@ from hypothesis import Phase, event, given, settings, strategies as st
 
 from millrace.engine import eager
 from millrace.engine.aggregates import AggregateSpec, Partial, PartialAggregation
-from millrace.engine.expressions import Arithmetic, Cast, Column, ColumnRef, Literal
+from millrace.engine.expressions import Column, ColumnRef, Function, Literal
 from millrace.engine.spec import Equality, JoinSpec, OutputColumn, RelationSpec
 from millrace.engine.spill.run_of import run_of
 from millrace.options import ARCHITECTURES, Options
@@ -47,13 +47,13 @@ def read(name):
     return Column(ColumnRef("", name))
 
 
-LEFT = Arithmetic("-", Literal(Decimal(1), pa.decimal128(1, 0)), read("share"), pa.decimal128(4, 2))
+LEFT = Function("-", pa.decimal128(4, 2), (Literal(Decimal(1), pa.decimal128(1, 0)), read("share")))
 LONG = pa.int64()
 
 
 def multiplied(one, other):
     """The product of two whole numbers."""
-    return Arithmetic("*", *(Cast(read(name), LONG) for name in (one, other)), LONG)
+    return Function("*", LONG, tuple(Function("cast", LONG, (read(name),)) for name in (one, other)))
 
 
 PARTIALS = (
@@ -61,9 +61,9 @@ PARTIALS = (
     Partial("texts", "count", read("text"), LONG),
     Partial("whole", "sum", read("whole"), LONG),
     Partial("square", "sum", multiplied("small", "small"), LONG),
-    Partial("net", "sum", Arithmetic("*", read("price"), LEFT, NET), pa.decimal128(30, 4)),
+    Partial("net", "sum", Function("*", NET, (read("price"), LEFT)), pa.decimal128(30, 4)),
     Partial("wide", "sum", read("wide"), pa.decimal128(38, 1)),
-    Partial("float", "sum", Cast(read("small"), pa.float64()), pa.float64()),
+    Partial("float", "sum", Function("cast", pa.float64(), (read("small"),)), pa.float64()),
     Partial("ones", "sum", Literal(1, pa.int32()), LONG),
     Partial("low", "min", read("number"), pa.float64()),
     Partial("high", "max", read("real"), pa.float32()),

@@ -17,11 +17,11 @@ from millrace.engine import expressions
 from millrace.engine.evaluation import compute, evaluate
 from millrace.engine.expressions import (
     And,
-    Arithmetic,
     CaseWhen,
     Column,
     ColumnRef,
     Compare,
+    Function,
     InList,
     IsNull,
     Like,
@@ -202,7 +202,7 @@ def test_like_means_what_it_means_in_spark(spark: Any) -> None:
 def test_zeros_of_two_signs_are_two_values():
     """What is computed once for equal expressions is not computed of -0.0 for 0.0."""
     k, x = Column(ColumnRef("", "k")), Column(ColumnRef("", "x"))
-    plus, minus = (Arithmetic("+", x, Literal(zero, pa.float64()), pa.float64()) for zero in (0.0, -0.0))
+    plus, minus = (Function("+", pa.float64(), (x, Literal(zero, pa.float64()))) for zero in (0.0, -0.0))
     case = CaseWhen(((Compare("=", k, Literal(1, pa.int64()), pa.int64()), plus),), minus, pa.float64())
     columns = {"k": pa.array([1, 2]), "x": pa.array([-0.0, -0.0])}
     assert [math.copysign(1, number) for number in compute(case, columns, 2).to_pylist()] == [1, -1]

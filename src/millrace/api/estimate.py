@@ -30,7 +30,7 @@ from millrace.sql.syntax.parse import function_of, parse, unwrap, where_conjunct
 
 if TYPE_CHECKING:
     from millrace.spark.predicates import Predicate
-    from millrace.sql.planner.build import PlannedQuery
+    from millrace.sql.plan import PlannedQuery
 
 _ELSEWHERE = (
     "predicates are estimated that stand alone in the outermost WHERE, joined by AND; {} does not: estimate "

@@ -20,8 +20,7 @@ from millrace.spark.block import FrameInput
 from millrace.spark.session import internal_query, is_connect
 from millrace.spark.types import arrow_schema
 from millrace.sql.blocks.conditions import connected
-from millrace.sql.plan import BlockPlan, Plan
-from millrace.sql.planner.build import with_inputs
+from millrace.sql.plan import BlockPlan, Plan, with_inputs
 from millrace.sql.planner.planner import Planner
 from millrace.sql.syntax.edits import quote
 from millrace.sql.syntax.parse import parse

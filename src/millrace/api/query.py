@@ -22,7 +22,7 @@ from millrace.spark.block import Block, FrameInput, LookupInput
 from millrace.spark.coordinator import Limits, Registered
 from millrace.spark.lookups import Lookups
 from millrace.spark.plans import Mode, planned
-from millrace.sql.planner.build import PlannedBlock, PlannedQuery
+from millrace.sql.plan import PlannedBlock, PlannedQuery
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -34,7 +34,7 @@ Estimating = Callable[[int, int, Mapping[str, float] | None], CostPreview]
 
 
 class Query(PlannedQuery):
-    """A query that is ready to run: :class:`~millrace.sql.planner.build.PlannedQuery` says what it holds."""
+    """A query that is ready to run: :class:`~millrace.sql.plan.PlannedQuery` says what it holds."""
 
     _estimating: Estimating | None = None
 

@@ -20,7 +20,7 @@ from millrace.spark.types import arrow_schema
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-    from millrace.sql.planner.build import PlannedQuery
+    from millrace.sql.plan import PlannedQuery
 
 _ACTION = "to_batches"
 

@@ -17,30 +17,21 @@ import pyarrow.compute as pc
 from millrace.engine.arrays import array_of, scalar, to_arrow, to_numpy
 from millrace.engine.expressions import (
     And,
-    Arithmetic,
     Call,
     CaseWhen,
-    Cast,
     Column,
     ColumnRef,
     Compare,
-    DateAdd,
-    DateDiff,
-    DatePart,
     Exists,
+    Function,
     InList,
     IsNull,
-    Length,
     Like,
     Literal,
-    Modulo,
     Not,
     Or,
     Overlap,
-    Part,
     Predicate,
-    Substring,
-    TimestampAdd,
     Truth,
     Value,
     show,
@@ -59,7 +50,7 @@ _ORDER = {
     "<>": pc.not_equal,
 }
 _ARITHMETIC = {"+": pc.add, "-": pc.subtract, "*": pc.multiply}
-_PARTS: dict[Part, Callable[[Any], Any]] = {
+_PARTS: dict[str, Callable[[Any], Any]] = {
     "year": pc.year,
     "quarter": pc.quarter,
     "month": pc.month,
@@ -108,36 +99,36 @@ class Evaluation:
 
     def _computed(self, node: Value) -> Data:
         match node:
-            case Cast(operand, to):
+            case Function("cast", to, (operand,)):
                 return widen(self._value(operand), to)
-            case Arithmetic(op, left, right, to):
+            case Function("+" | "-" | "*" as op, to, (left, right)):
                 result = _ARITHMETIC[op](self._value(left), self._value(right))
                 assert result.type == to, f"{result.type} of {node}"
                 return result
-            case Modulo(operand, divisor, to):
+            case Function("%", to, (operand,), (divisor,)):
                 number = to.to_pandas_dtype()(divisor)
                 return _by_numpy(self.column(operand), to, lambda numbers: np.fmod(numbers, number))
-            case DatePart(part, date):
-                return _date_part(part, self.column(date))
-            case DateAdd(date, days):
+            case Function("date_add", _, (date,), (int(days),)):
                 step = np.int32(days)
                 return _by_numpy(self.column(date), pa.date32(), lambda numbers: numbers + step)
-            case DateDiff(end, start):
-                return pc.subtract(*(pc.cast(self.column(date), pa.int32()) for date in (end, start)))
-            case TimestampAdd(time, microseconds, _):
+            case Function("datediff", _, dates):
+                return pc.subtract(*(pc.cast(self.column(date), pa.int32()) for date in dates))
+            case Function("timestamp_add", _, (time,), (int(microseconds),)):
                 return _add_microseconds(_whole(self.column(time)), microseconds)
-            case Substring(text, start, length):
+            case Function("substring", _, (text,), (int(start), length)):
                 data, first = self._value(text), start - 1
                 stop = None if length is None else first + length
                 if _is_utf8(data):
                     return pc.utf8_slice_codeunits(data, first, stop)
                 cut = _by_characters(data, pa.binary(), lambda characters: b"".join(characters[first:stop]))
                 return cut.view(pa.string())
-            case Length(text):
+            case Function("length", _, (text,)):
                 data = self._value(text)
                 if _is_utf8(data):
                     return pc.cast(pc.utf8_length(data), pa.int32())
                 return _by_characters(data, pa.int32(), len)
+            case Function(part, _, (date,)) if part in _PARTS:
+                return _date_part(part, self.column(date))
             case CaseWhen(whens, otherwise, _):
                 result = self._value(otherwise)
                 for test, value in reversed(whens):
@@ -266,7 +257,7 @@ def _add_microseconds(times: pa.Array, microseconds: int) -> pa.Array:
     return pc.add(numbers, scalar(microseconds, pa.int64())).view(times.type)
 
 
-def _date_part(part: Part, dates: Data) -> Data:
+def _date_part(part: str, dates: Data) -> Data:
     first, last = pc.min_max(pc.cast(dates, pa.int32())).values()
     bound = 30_000 * 365
     if first.is_valid and (first.as_py() < -bound or last.as_py() > bound):
@@ -274,7 +265,7 @@ def _date_part(part: Part, dates: Data) -> Data:
     return pc.cast(_PARTS[part](dates), pa.int32())
 
 
-def _far_part(part: Part, days: NDArray[np.int32]) -> NDArray[np.int32]:
+def _far_part(part: str, days: NDArray[np.int32]) -> NDArray[np.int32]:
     """Return the part of dates in years that Arrow's calendar has not, by dates of the same calendar."""
     cycles, rest = np.divmod(days.astype(np.int64), _CALENDAR_DAYS)
     found = _PARTS[part](to_arrow(rest.astype(np.int32)).cast(pa.date32()))

@@ -26,6 +26,10 @@ from millrace.predicates import PlainValues, PredicateSpec, Values
 _PLAIN = PlainValues()
 
 Part = OneOf["year", "quarter", "month", "week", "day", "dayofyear", "dayofweek", "weekday"]
+ArithmeticOp = OneOf["+", "-", "*"]
+FunctionName = (
+    Part | ArithmeticOp | OneOf["%", "cast", "date_add", "datediff", "timestamp_add", "substring", "length"]
+)
 Comparison = OneOf["=", "<=>", "<>", "<", "<=", ">", ">="]
 
 MIRRORED: dict[Comparison, Comparison] = {
@@ -85,93 +89,30 @@ Operand = Column | Literal
 
 
 @dataclass(frozen=True)
-class Cast:
-    """A number in a type that has it exactly, or as a double, in the nearest one; or in decimal digits."""
+class Function:
+    """A function of values, or an operator, as Spark has it; ``options`` are constants.
 
-    value: Value
-    type: pa.DataType
-
-
-@dataclass(frozen=True)
-class Arithmetic:
-    """``left op right`` of type ``type``, which every result fits: it cannot overflow.
-
-    Whole numbers and doubles have that type on both sides. Decimals may have any; ``type`` then has the
-    digits that the operation makes of theirs.
+    - ``cast``: A number in a type that has it exactly, or as a double, in the nearest one; or in decimal
+      digits.
+    - ``+``, ``-``, ``*``: Every result fits ``type``, so none overflows. Whole numbers and doubles have that
+      type on both sides. Decimals may have any; ``type`` then has the digits that the operation makes of
+      theirs.
+    - ``%``: What is left of a whole number after division by an option above 0, with the sign of the first.
+    - A part of a ``date32``, an ``int32``: Weeks are those of ISO 8601. Days of a week begin with Sunday, 1
+      (``dayofweek``), or Monday, 0 (``weekday``).
+    - ``date_add``: A ``date32`` some days later, or earlier; beyond the last one it begins again with the
+      first.
+    - ``datediff``: How many days one ``date32`` lies behind another, an ``int32`` that overflows silently.
+    - ``timestamp_add``: A timestamp some microseconds later, or earlier; null where there is no such time.
+    - ``substring``: Some characters (code points) of a text, by the number of the first, from 1, and how
+      many, at most; None for all others.
+    - ``length``: The number of characters (code points) of a text, an ``int32``.
     """
 
-    op: OneOf["+", "-", "*"]
-    left: Value
-    right: Value
+    name: FunctionName
     type: pa.DataType
-
-
-@dataclass(frozen=True)
-class Modulo:
-    """What is left of a whole number after division by one above 0, with the sign of the first."""
-
-    value: Value
-    divisor: int
-    type: pa.DataType
-
-
-@dataclass(frozen=True)
-class DatePart:
-    """A part of a ``date32``, an ``int32``.
-
-    Weeks are those of ISO 8601. Days of a week begin with Sunday, 1 (``dayofweek``), or Monday, 0
-    (``weekday``).
-    """
-
-    part: Part
-    date: Value
-
-
-@dataclass(frozen=True)
-class DateAdd:
-    """A ``date32`` some days later, or earlier; beyond the last one it begins again with the first."""
-
-    date: Value
-    days: int
-
-
-@dataclass(frozen=True)
-class DateDiff:
-    """How many days one ``date32`` lies behind another, an ``int32`` that overflows silently."""
-
-    end: Value
-    start: Value
-
-
-@dataclass(frozen=True)
-class TimestampAdd:
-    """A timestamp some microseconds later, or earlier; null where there is no such time."""
-
-    time: Value
-    microseconds: int
-    type: pa.DataType
-
-
-@dataclass(frozen=True)
-class Substring:
-    """Some characters (code points) of a text.
-
-    Attributes:
-        text: The text.
-        start: The number of the first, from 1.
-        length: How many, at most; None for all others.
-    """
-
-    text: Value
-    start: int
-    length: int | None
-
-
-@dataclass(frozen=True)
-class Length:
-    """The number of characters (code points) of a text, an ``int32``."""
-
-    text: Value
+    arguments: tuple[Value, ...]
+    options: tuple[int | None, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -183,20 +124,7 @@ class CaseWhen:
     type: pa.DataType
 
 
-Value = (
-    Column
-    | Literal
-    | Cast
-    | Arithmetic
-    | Modulo
-    | DatePart
-    | DateAdd
-    | DateDiff
-    | TimestampAdd
-    | Substring
-    | Length
-    | CaseWhen
-)
+Value = Column | Literal | Function | CaseWhen
 
 
 @dataclass(frozen=True)
@@ -321,13 +249,6 @@ Predicate = Compare | InList | Like | IsNull | Truth | Overlap | Call | Exists |
 
 def type_of(value: Value) -> pa.DataType:
     """Return the type of a value that is computed; a column has that of its relation."""
-    match value:
-        case DatePart() | DateDiff() | Length():
-            return pa.int32()
-        case DateAdd():
-            return pa.date32()
-        case Substring():
-            return pa.string()
     assert not isinstance(value, Column)
     return value.type
 
@@ -335,19 +256,15 @@ def type_of(value: Value) -> pa.DataType:
 def _operands(node: Predicate | Value | LeftJoin) -> Iterator[Predicate | Value]:
     """Yield what an expression is made of, from left to right."""
     match node:
-        case Compare(_, left, right, _) | Arithmetic(_, left, right, _) | DateDiff(left, right):
+        case Compare(_, left, right):
             yield from (left, right)
-        case InList(operand, _, _) | Like(operand, _) | IsNull(operand) | Truth(operand) | Not(operand):
-            yield operand
-        case Cast(operand, _) | Modulo(operand, _, _) | DatePart(_, operand) | DateAdd(operand, _):
-            yield operand
-        case TimestampAdd(operand, _, _) | Substring(operand, _, _) | Length(operand):
+        case InList(operand) | Like(operand) | IsNull(operand) | Truth(operand) | Not(operand):
             yield operand
         case Overlap(left, right):
             yield from (*left, *right)
         case Exists(_, keys, condition) | LeftJoin(_, keys, condition):
             yield from (*keys, *(() if condition is None else (condition,)))
-        case And(arguments) | Or(arguments) | Call(_, arguments):
+        case And(arguments) | Or(arguments) | Call(_, arguments) | Function(_, _, arguments):
             yield from arguments
         case CaseWhen(whens, otherwise, _):
             yield from (part for when in whens for part in when)
@@ -429,25 +346,16 @@ def show(node: Predicate | Value | LeftJoin) -> str:
 
 def _show_computed(node: Value) -> str:
     match node:
-        case Cast(arg, kind):
+        case Function("cast", kind, (arg,)):
             return f"cast({show(arg)} as {kind})"
-        case Arithmetic(op, left, right, _):
-            return f"({show(left)} {op} {show(right)})"
-        case Modulo(arg, divisor, _):
-            return f"({show(arg)} % {divisor})"
-        case DatePart(part, date):
-            return f"{part}({show(date)})"
-        case DateAdd(date, days):
-            return f"date_add({show(date)}, {days})"
-        case DateDiff(end, start):
-            return f"datediff({show(end)}, {show(start)})"
-        case TimestampAdd(time, microseconds, _):
+        case Function("+" | "-" | "*" | "%" as op, _, arguments, options):
+            return "(" + f" {op} ".join([*map(show, arguments), *map(str, options)]) + ")"
+        case Function("timestamp_add", _, (time,), (int(microseconds),)):
             return f"({show(time)} {'-' if microseconds < 0 else '+'} {abs(microseconds) / 1e6:g} s)"
-        case Substring(text, start, length):
-            return f"substring({show(text)}, {start}{'' if length is None else f', {length}'})"
-        case Length(text):
-            return f"length({show(text)})"
-        case CaseWhen(whens, otherwise, _):
+        case Function(name, _, arguments, options):
+            constants = [str(option) for option in options if option is not None]
+            return f"{name}({', '.join([*map(show, arguments), *constants])})"
+        case CaseWhen(whens, otherwise):
             branches = " ".join(f"WHEN {show(test)} THEN {show(value)}" for test, value in whens)
             return f"CASE {branches} ELSE {show(otherwise)} END"
     raise TypeError(f"{node!r} is no expression")

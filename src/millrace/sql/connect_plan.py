@@ -42,7 +42,7 @@ from millrace.spark.plan_reader import CALL, COLUMN, TEXT, Expression, Operator,
 from millrace.spark.plans import explained, is_cached
 from millrace.spark.scan_detection import unusual
 from millrace.spark.session import SessionConf, facts_of, keep
-from millrace.sql.expr.determinism import ANY_NAMES, VOLATILE_NAMES
+from millrace.sql.expr.functions import ANY_NAMES, VOLATILE_NAMES
 from millrace.sql.syntax.edits import plain_quote
 from millrace.sql.syntax.parse import Statement, Unsupported, name_span, parse
 

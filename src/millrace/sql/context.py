@@ -14,7 +14,7 @@ from sqlglot import exp
 from millrace.errors import first_line
 from millrace.sql.blocks.predicates import Calls
 from millrace.sql.expr.constants import Constants
-from millrace.sql.expr.determinism import Determinism
+from millrace.sql.expr.functions import Determinism
 from millrace.sql.expr.types import Field, field_of
 from millrace.sql.names import Names
 from millrace.sql.plan import BlockPlan, Direct, FilterPlan, Plan
@@ -51,10 +51,10 @@ class PlanContext:
         self.frames = catalog.frames
         self.catalog = catalog
         self.settings = catalog.settings
-        self.names = Names(statement, lambda node: self._table(node).fields, self.describe, catalog.place_of)
+        self.names = Names(self)
         self.calls = Calls(statement, predicates)
-        self.constants = Constants(self.frames, self._constant_text)
-        self.determinism = Determinism({key: p.spec for key, p in predicates.items()}, self._ask)
+        self.constants = Constants(self)
+        self.determinism = Determinism(predicates, catalog.frames)
         self.blocks: list[BlockPlan] = []
         self.filters: list[FilterPlan] = []
         self.parts: list[tuple[str, Plan]] = []
@@ -67,7 +67,6 @@ class PlanContext:
         self._streaming: dict[int, bool] = {}
 
     def plan(self) -> Plan:
-        """Return what the query becomes."""
         return Plan(
             self.text.rewritten(),
             tuple(self.blocks),
@@ -146,13 +145,6 @@ class PlanContext:
         """Return the beginning of a FROM clause, for explanations."""
         start = scope.select.args.get("from_")
         return "a FROM clause" if start is None else short(self.shown(start), 60)
-
-    def _constant_text(self, node: exp.Expr) -> str | None:
-        statement = self.statement
-        return self.text.bound(statement.span(node)) if statement.has_span(node) else None
-
-    def _ask(self, text: str) -> list[str]:
-        return [str(row[0]) for row in self.frames.rows(text)]
 
     # Generated names
 

@@ -7,7 +7,7 @@ last as a column of whose struct a field is taken.
 
 The innermost SELECT comes first, then the SELECTs around it. Where a clause is evaluated over the SELECT's
 result (ORDER BY and the like) result columns come first. What is not certain is marked: whoever would have to
-rely on it leaves its SELECT to Spark.
+rely on it leaves its SELECT to Spark. Where the columns of a relation cannot be known, Unsupported says so.
 """
 
 from __future__ import annotations
@@ -17,16 +17,20 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 from pyspark.sql import types as t
 from sqlglot import exp
 
 from millrace.sql.expr.types import Field, type_within
-from millrace.sql.syntax.parse import Statement, Unsupported, unwrap
+from millrace.sql.syntax.parse import Unsupported, unwrap
 from millrace.sql.syntax.scopes import FromClause, FromItem, Place, Relation, Scope, Scopes
 
+if TYPE_CHECKING:
+    from millrace.sql.context import PlanContext  # which has the names of its query
+
 Columns = Callable[[Relation], tuple[str, ...]]
-"""Returns the names of a relation's columns in order; raises Unsupported where they cannot be known."""
+"""Returns the names of a relation's columns in order."""
 
 
 @dataclass(frozen=True)
@@ -68,18 +72,11 @@ class Output:
         return _by_name(self.shown), _by_name(self.hidden)
 
     def find(self, parts: Sequence[str]) -> Match | None:
-        """Return what a name in lower case means, None when nothing here has that name.
-
-        Raises:
-            Unclear: More than one column has that name.
-        """
-        qualified = range(min(3, len(parts) - 1), 0, -1)
+        """Return what a name in lower case means, None when nothing here has it; Unclear if several have."""
+        most = min(3, len(parts) - 1)
         shown, hidden = self._named
-        for among, length in (
-            *((shown, length) for length in qualified),
-            (shown, 0),
-            *((hidden, length) for length in qualified),
-        ):
+        places = [(shown, length) for length in range(most, -1, -1)]
+        for among, length in [*places, *((hidden, length) for length in range(most, 0, -1))]:
             named = among.get(parts[length], ())
             hits = [hit for hit in named if not length or _answers(hit, tuple(parts[:length]))]
             if len({hit.sources for hit in hits}) > 1:
@@ -89,11 +86,7 @@ class Output:
         return None
 
     def star(self, qualifier: tuple[str, ...]) -> list[Attribute]:
-        """Return what ``qualifier.*`` shows, hidden columns first; nothing when it names no relation.
-
-        Raises:
-            Unclear: Only Spark knows whether a relation is meant.
-        """
+        """Return what ``qualifier.*`` shows, hidden columns first; nothing when it names no relation."""
         return [column for column in (*self.hidden, *self.shown) if _answers(column, qualifier)]
 
 
@@ -120,11 +113,7 @@ class Joined:
 
 
 def output_of(clause: FromClause, columns: Columns, end: int | None = None) -> Output:
-    """Return the columns of the first ``end`` items and LATERAL VIEWs of a clause, or of all.
-
-    Raises:
-        Unsupported: A relation's columns cannot be known.
-    """
+    """Return the columns of the first ``end`` items and LATERAL VIEWs of a clause, or of all."""
     steps = joined(clause, columns, end)
     output = steps[-1].output if steps else Output()
     views = clause.views if end is None else clause.views[: max(0, end - len(clause.items))]
@@ -133,12 +122,8 @@ def output_of(clause: FromClause, columns: Columns, end: int | None = None) -> O
     return output
 
 
-def seen_by(clause: FromClause, columns: Columns, place: int) -> Output:
-    """Return what the condition of an item sees: both sides, also where one is not shown above.
-
-    Raises:
-        Unsupported: A relation's columns cannot be known.
-    """
+def _output_on(clause: FromClause, columns: Columns, place: int) -> Output:
+    """Return what the condition of an item sees: both sides, also where one is not shown above."""
     return _both(output_of(clause, columns, place), _own(clause.items[place].content, columns))
 
 
@@ -165,21 +150,17 @@ def _join(left: Output, right: Output, item: FromItem) -> Joined:
     names = _common(left, right) if item.natural else list(item.using)
     if not names:
         return Joined(left if item.semi else _both(left, right))
-    pairs = [(_first(left, name), _first(right, name)) for name in names]
-    a, b = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
+    a, b = [_first(left, name) for name in names], [_first(right, name) for name in names]
+    pairs = tuple(zip(a, b, strict=True))
     rest, other = _without(left, a), _without(right, b)
-    hidden = left.hidden + right.hidden
     if item.semi:
-        return Joined(Output((*a, *rest), left.hidden), tuple(pairs))
-    match item.kind:
-        case "right":
-            output = Output((*b, *rest, *other), (*a, *hidden))
-        case "full":
-            merged = [Attribute(x.name, (*x.sources, *y.sources)) for x, y in pairs]
-            output = Output((*merged, *rest, *other), (*a, *b, *hidden))
-        case _:
-            output = Output((*a, *rest, *other), (*b, *hidden))
-    return Joined(output, tuple(pairs))
+        return Joined(Output((*a, *rest), left.hidden), pairs)
+    shown, behind = a, b
+    if item.kind == "right":
+        shown, behind = b, a
+    elif item.kind == "full":
+        shown, behind = [Attribute(x.name, (*x.sources, *y.sources)) for x, y in pairs], [*a, *b]
+    return Joined(Output((*shown, *rest, *other), (*behind, *left.hidden, *right.hidden)), pairs)
 
 
 def _common(left: Output, right: Output) -> list[str]:
@@ -200,13 +181,13 @@ def _first(side: Output, name: str) -> Attribute:
     raise Unsupported(f"USING({name}) over a column that is not there")
 
 
-def _without(side: Output, keys: Sequence[Attribute]) -> tuple[Attribute, ...]:
-    return tuple(attribute for attribute in side.shown if not any(attribute is key for key in keys))
+def _without(side: Output, keys: Sequence[Attribute]) -> list[Attribute]:
+    return [attribute for attribute in side.shown if not any(attribute is key for key in keys)]
 
 
 # Clauses in which a name means a result column before a column of FROM.
-BY_RESULT = frozenset({"order", "sort", "cluster", "distribute", "having", "qualify", "hint"})
-_RESULT_FIRST = BY_RESULT - {"having", "qualify"}
+_BY_RESULT = frozenset({"order", "sort", "cluster", "distribute", "having", "qualify", "hint"})
+_RESULT_FIRST = _BY_RESULT - {"having", "qualify"}
 
 
 @dataclass(frozen=True)
@@ -229,29 +210,14 @@ class Result:
 
 
 class Names:
-    """Resolves the names of one query.
+    """Resolves the names of one query."""
 
-    Args:
-        statement: The query.
-        fields_of: Returns the columns of the table that a name means.
-        describe: Returns the columns that Spark says a relation has; raises Unsupported where it cannot.
-        current: Returns the session's catalog and database in lower case; None for a table of the caller's,
-            which is in none.
-    """
-
-    def __init__(
-        self,
-        statement: Statement,
-        fields_of: Callable[[exp.Table], tuple[Field, ...]],
-        describe: Callable[[Relation], tuple[Field, ...]],
-        current: Callable[[exp.Table], Callable[[], tuple[str, ...]] | None],
-    ) -> None:
-        self._fields_of = fields_of
-        self._describe = describe
-        self.scopes = Scopes(statement)
+    def __init__(self, context: PlanContext) -> None:
+        self._context = context
+        self.scopes = Scopes(context.statement)
         for _, relation in self.scopes.relations():
             if relation.kind == "table" and not relation.node.alias:
-                relation.current = current(relation.node)  # type: ignore[arg-type]
+                relation.current = context.catalog.place_of(relation.node)  # type: ignore[arg-type]
         self._fields: dict[int, tuple[Field, ...] | Unsupported] = {}
         self._resolved: dict[int, Resolved | None] = {}
         self._outputs: dict[tuple[int, bool, int], Output] = {}
@@ -259,11 +225,7 @@ class Names:
     # Columns of relations
 
     def fields(self, relation: Relation) -> tuple[Field, ...]:
-        """Return a relation's columns in order, under the names that its alias gives them.
-
-        Raises:
-            Unsupported: They cannot be known.
-        """
+        """Return a relation's columns in order, under the names that its alias gives them."""
         fields = self._fields.get(id(relation))
         if fields is None:
             try:
@@ -278,9 +240,10 @@ class Names:
     def _named(self, relation: Relation) -> tuple[Field, ...]:
         if relation.kind in ("lateral", "view"):
             return tuple(Field(name, t.NullType(), None, False) for name in self._result_names(relation))
-        if relation.kind != "table":
-            return self._describe(relation)
-        fields = self._fields_of(relation.node)  # type: ignore[arg-type]
+        table = self._context.table(relation)
+        if table is None:
+            return self._context.describe(relation)
+        fields = table.fields
         if not relation.columns:
             return fields
         if len(relation.columns) != len(fields):
@@ -288,11 +251,7 @@ class Names:
         return tuple(replace(f, name=n) for f, n in zip(fields, relation.columns, strict=True))
 
     def columns(self, relation: Relation) -> tuple[str, ...]:
-        """Return the names of a relation's columns in order; Spark is not asked where the text has them.
-
-        Raises:
-            Unsupported: They cannot be known.
-        """
+        """Return the names of a relation's columns in order; Spark is not asked where the text has them."""
         if relation.kind in ("cte", "query"):
             with suppress(Unsupported):
                 return self._result_names(relation)
@@ -314,11 +273,6 @@ class Names:
         raise Unsupported("a relation whose columns have no names here")
 
     def output(self, scope: Scope) -> Output:
-        """Return the columns of a SELECT's FROM clause.
-
-        Raises:
-            Unsupported: They cannot be known.
-        """
         if scope.clause is None:
             if scope.why:
                 raise Unsupported(scope.why)
@@ -328,7 +282,7 @@ class Names:
     def _output(self, clause: FromClause, end: int, *, on: bool = False) -> Output:
         key = (id(clause), on, end)
         if key not in self._outputs:
-            self._outputs[key] = (seen_by if on else output_of)(clause, self.columns, end)
+            self._outputs[key] = (_output_on if on else output_of)(clause, self.columns, end)
         return self._outputs[key]
 
     # Names
@@ -358,34 +312,28 @@ class Names:
 
     def _find(self, column: exp.Column) -> Resolved | None:
         parts = tuple(part.name.lower() for part in column.parts)
-        place = self.scopes.place_of(column)
-        why = ""
+        place, why = self.scopes.place_of(column), ""
         while place is not None:
             try:
                 resolved = self._look_up(parts, column, place)
             except Unsupported as error:
-                why = why or str(error)
-            else:
-                if isinstance(resolved, Resolved):
-                    return replace(resolved, why=why) if why and not resolved.why else resolved
-                if resolved:
-                    return None
+                why, resolved = why or str(error), False
+            if isinstance(resolved, Resolved):
+                return replace(resolved, why=resolved.why or why)
+            if resolved:
+                return None
             place = self.scopes.place_of(place.scope.select)
         return None
 
     def _look_up(self, parts: tuple[str, ...], column: exp.Column, place: Place) -> Resolved | bool:
-        """Return what a name means in a place; True when it is a result column there, False when nothing.
-
-        Raises:
-            Unsupported: It cannot be known what it means there.
-        """
+        """Return what a name means in a place; True when it is a result column there, False when nothing."""
         scope = place.scope
         match, unclear = None, ""
         try:
-            match = self._seen(place).find(parts)
+            match = self._look_in(place).find(parts)
         except Unclear as error:
             unclear = str(error)
-        if place.key in BY_RESULT:
+        if place.key in _BY_RESULT:
             hits = [r for r in self.results(scope) if _is_named(r, parts)]
             if hits:
                 return _by_result(scope, place.key, match, hits, len(parts), column)
@@ -397,7 +345,7 @@ class Names:
             return any(item.alias.lower() == parts[0] for item in scope.select.expressions if item.alias)
         return False
 
-    def _seen(self, place: Place) -> Output:
+    def _look_in(self, place: Place) -> Output:
         if place.key in ("on", "lateral") and place.clause is not None:
             return self._output(place.clause, place.end, on=place.key == "on")
         if place.key in ("on", "lateral", "pivot"):
@@ -405,11 +353,7 @@ class Names:
         return self.output(place.scope)
 
     def results(self, scope: Scope) -> list[Result]:
-        """Return a SELECT's result columns in order.
-
-        Raises:
-            Unsupported: It has a star, or a form of item, that only Spark can tell the columns of.
-        """
+        """Return a SELECT's result columns in order; Unsupported where only Spark can tell some of them."""
         return [result for item in scope.select.expressions for result in self.results_of(scope, item)]
 
     def results_of(self, scope: Scope, item: exp.Expr) -> list[Result]:
@@ -419,11 +363,9 @@ class Names:
         inner = unwrap(item.unalias())
         if is_star(inner):
             return self._star_results(scope, inner)
-        attribute = None
-        if isinstance(inner, exp.Column):
-            resolved = self.find(inner)
-            if resolved and resolved.scope is scope and resolved.match and not resolved.match.nested:
-                attribute = resolved.match.attribute
+        resolved = self.find(inner) if isinstance(inner, exp.Column) else None
+        match = resolved.match if resolved is not None and resolved.scope is scope else None
+        attribute = None if match is None or match.nested else match.attribute
         if isinstance(item, exp.Alias):
             return [Result(item.alias, attribute, True)]
         if isinstance(inner, exp.Column) or (isinstance(inner, exp.Dot) and _is_path(inner)):
@@ -441,7 +383,7 @@ class Names:
         place = self.scopes.place_of(star)
         parts = tuple(part.name.lower() for part in star.parts[:-1])
         try:
-            output = Output() if place is None else self._seen(place)
+            output = Output() if place is None else self._look_in(place)
             match = None if output.star(parts) else output.find(parts)
         except (Unsupported, Unclear):
             return None
@@ -457,11 +399,7 @@ class Names:
         return list(kind.names)
 
     def starred(self, scope: Scope, star: exp.Expr) -> list[Attribute]:
-        """Return what ``*`` or ``t.*`` shows, without what its EXCEPT names.
-
-        Raises:
-            Unsupported: It is a star over something else than relations.
-        """
+        """Return what ``*`` or ``t.*`` shows of relations, without what its EXCEPT names."""
         output = self.output(scope)
         mark = star.this if isinstance(star, exp.Column) else star
         try:

@@ -1,18 +1,31 @@
 """What a query becomes: blocks and filters that eddies run, and the text that Spark runs above them.
 
-A plan is data: it names no DataFrame, and making one changes nothing in the session.
-:mod:`millrace.sql.planner.build` makes the DataFrames.
+A plan is data: it names no DataFrame, and making one changes nothing in the session. :func:`build` makes its
+DataFrames: there the session is touched, and nothing is decided any more.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
-from millrace.spark.block import Block, FrameInput, Input
-from millrace.spark.mask import Slot
+import pyarrow as pa
+
+from millrace.options import Options
+from millrace.spark.block import Block, FrameInput, Input, LookupInput, PreparedBlock
+from millrace.spark.execute import execute
+from millrace.spark.mask import Mask, Slot
+from millrace.spark.types import spark_schema
+from millrace.sql.session.asking import Frames
+from millrace.sql.session.functions import Functions
+from millrace.sql.syntax.edits import unescape
 from millrace.streams.retention import EventTimes
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
 
 _SCANNED = re.compile(r"__c(\d+)\b")
 
@@ -32,21 +45,13 @@ class BlockPlan(Block):
 
 @dataclass(frozen=True)
 class FilterPlan:
-    """Predicates that an eddy runs inside Spark's own filter, in the order as written.
+    """Predicates that an eddy runs inside Spark's own filter, in the order as written."""
 
-    Attributes:
-        name: Names it in reports.
-        function: What it is called in the text.
-        slots: The predicates.
-        labels: The function's arguments, for errors and reports.
-        calls: The conditions it stands for, as written.
-    """
-
-    name: str
-    function: str
+    name: str  # in reports
+    function: str  # what the text calls
     slots: tuple[Slot, ...]
-    labels: tuple[str, ...]
-    calls: tuple[str, ...]
+    labels: tuple[str, ...]  # of the function's arguments, for errors and reports
+    calls: tuple[str, ...]  # the conditions that it stands for, as written
 
 
 @dataclass(frozen=True)
@@ -62,20 +67,15 @@ class Plan:
     """A planned query.
 
     Attributes:
-        template: What Spark runs; blocks and tables are placeholders.
-        blocks: Inner ones before those that read them.
-        filters: The same.
-        reasons: Why something stayed with Spark, one sentence each.
-        direct: How the result is a block's, when Spark does nothing above it.
         parts: Queries that stand for lookup tables, with their placeholders; they come before all else.
         shared: The common table expressions that are computed once though they are read several times.
     """
 
-    template: str
-    blocks: tuple[BlockPlan, ...]
-    filters: tuple[FilterPlan, ...]
-    reasons: tuple[str, ...]
-    direct: Direct | None = None
+    template: str  # what Spark runs; blocks and tables are placeholders
+    blocks: tuple[BlockPlan, ...]  # inner ones before those that read them
+    filters: tuple[FilterPlan, ...]  # the same
+    reasons: tuple[str, ...]  # why something stayed with Spark, one sentence each
+    direct: Direct | None = None  # how the result is a block's, when Spark does nothing above it
     parts: tuple[tuple[str, Plan], ...] = ()
     shared: tuple[str, ...] = ()
 
@@ -85,13 +85,11 @@ class Plan:
         return len(self.blocks) + sum(part.size for _, part in self.parts)
 
     def whole(self) -> Iterator[Plan]:
-        """Yield the plan and its parts."""
         yield self
         for _, part in self.parts:
             yield from part.whole()
 
     def inputs(self) -> Iterator[Input]:
-        """Yield where the rows of all its relations come from."""
         yield from (rows for plan in self.whole() for block in plan.blocks for rows in block.inputs.values())
 
     def texts(self) -> Iterator[str]:
@@ -109,3 +107,122 @@ def scanned(place: int) -> str:
 def show_scanned(text: str, names: tuple[str, ...]) -> str:
     """Return a condition of such a reading under the columns' own names."""
     return _SCANNED.sub(lambda match: names[int(match[1])], text)
+
+
+@dataclass(frozen=True)
+class PlannedBlock:
+    """A block that eddies run, its inputs made: its DataFrame, its plan and, after a run, its figures."""
+
+    block: BlockPlan
+    run: PreparedBlock
+
+
+@dataclass(frozen=True)
+class PlannedFilter:
+    """Predicates that an eddy runs inside Spark's own filter: its function, plan and, after a run, figures.
+
+    ``calls`` are the conditions it stands for, as written; none for a function that Spark calls anywhere.
+    """
+
+    name: str
+    calls: tuple[str, ...]
+    mask: Mask
+
+
+@dataclass(frozen=True)
+class PlannedQuery:
+    """A query that is ready to run.
+
+    Attributes:
+        filters: The predicates that eddies run inside Spark's filters, inner ones first.
+        stored: Who reads the tables in object stores where Spark needs their rows, one sentence each.
+    """
+
+    df: DataFrame  # its result: the rows, names and types that ``spark.sql`` gives
+    taken: tuple[PlannedBlock, ...]  # the blocks that eddies run, inner ones first, with their plans
+    reasons: list[str]  # those of the plan, as are ``direct`` and ``shared``
+    rewritten: str  # the text that Spark runs above the blocks; the query itself when nothing is taken
+    filters: tuple[PlannedFilter, ...] = ()
+    options: Options = field(default_factory=Options)  # settings of the run
+    direct: Direct | None = None
+    shared: tuple[str, ...] = ()
+    stored: tuple[str, ...] = ()
+
+
+def build(plan: Plan, frames: Frames, functions: Functions, options: Options) -> PlannedQuery:
+    """Make a plan's DataFrames.
+
+    Raises:
+        MillraceError: A block cannot be run with these options.
+        pyspark.errors.PySparkException: Spark refuses what was planned.
+    """
+    taken: list[PlannedBlock] = []
+    filters: list[PlannedFilter] = []
+    for name, part in plan.parts:
+        query = build(part, frames, functions, options)
+        frames.put(name, query.df)
+        taken += query.taken
+        filters += query.filters
+    for each in plan.filters:
+        mask = functions.filter(each.function, each.slots, each.labels)
+        filters.append(PlannedFilter(each.name, each.calls, mask))
+    for planned in plan.blocks:
+        block = with_inputs(planned, frames)
+        if block.times is None:
+            run = execute(frames.spark, block, options)
+        elif any(isinstance(rows, LookupInput) for rows in block.inputs.values()):
+            from millrace.streams.lookups import continuous_with_lookups  # here, for few queries have streams
+
+            run = continuous_with_lookups(frames.spark, block, block.times, options)
+        else:
+            from millrace.streams.plan import continuous
+
+            run = continuous(frames.spark, block, block.times, options)
+        frames.put(block.name, run.frame, unshared=True)
+        taken.append(PlannedBlock(block, run))
+    return PlannedQuery(
+        frames.sql(plan.template),
+        tuple(taken),
+        list(plan.reasons),
+        unescape(plan.template),
+        tuple(filters),
+        options,
+        plan.direct,
+        plan.shared,
+    )
+
+
+def with_inputs(plan: BlockPlan, frames: Frames) -> BlockPlan:
+    """Return a block with the DataFrames of its inputs."""
+    inputs: dict[str, Input] = {}
+    relations = []
+    built: dict[object, tuple[Input, int | None]] = {}
+    for relation in plan.join.sources:
+        rows = plan.inputs[relation.alias]
+        key: object = relation.alias
+        if plan.times is not None and isinstance(rows, FrameInput) and isinstance(rows.source, str):
+            key = (rows.source, rows.computed)  # a stream that is read twice in the same way is one input
+        if key not in built:
+            built[key] = _make_input(rows, frames)
+        inputs[relation.alias], count = built[key]
+        relations.append(relation if count is None else replace(relation, rows=count, guessed=True))
+    joined = len(plan.join.relations)
+    join = replace(plan.join, relations=tuple(relations[:joined]), beside=tuple(relations[joined:]))
+    return replace(plan, join=join, inputs=inputs)
+
+
+def _make_input(rows: Input, frames: Frames) -> tuple[Input, int | None]:
+    """Return an input with its DataFrame, and how many rows that has if Spark has been asked."""
+    match rows:
+        case LookupInput(scan=FrameInput() as scan):
+            built, count = _make_input(scan, frames)
+            assert isinstance(built, FrameInput)
+            return replace(rows, scan=built), count
+        case FrameInput(source=pa.Table() as table):
+            frame = frames.spark.createDataFrame(table, spark_schema(table.schema))
+            return replace(rows, source=frame, bytes=max(1, table.nbytes)), None
+        case FrameInput(source=str(template)):
+            frame = frames.analyse(template)
+            count, size = frames.estimate(template)
+            return replace(rows, source=frame, bytes=size), count
+    return rows, None

@@ -10,7 +10,7 @@ from sqlglot import exp
 
 from millrace.engine.expressions import And, Call, Column, Compare, Comparison, Or, Predicate, relations_of
 from millrace.engine.spec import Equality
-from millrace.sql.expr.determinism import Determinism
+from millrace.sql.expr.functions import Determinism
 from millrace.sql.expr.translate import Translator
 from millrace.sql.names import Attribute
 from millrace.sql.syntax.parse import conjuncts, disjuncts, unwrap

@@ -20,9 +20,8 @@ from pyspark.errors import PySparkException
 from pyspark.sql import types as t
 from sqlglot import exp
 
-from millrace.engine.expressions import Column, ColumnRef, Literal, TimestampAdd
+from millrace.engine.expressions import Column, ColumnRef, Literal
 from millrace.parquet.tables import ParquetTable
-from millrace.spark.types import arrow_type
 from millrace.sql.blocks.join_graph import DerivedColumn, JoinGraph, JoinInput
 from millrace.sql.context import PlanContext
 from millrace.sql.expr.functions import (
@@ -133,9 +132,8 @@ class DerivedColumns:
         length = exact_length_of(self._context, interval)
         if length is None:
             return None
-        kind = arrow_type(column[1].type)
-        later = TimestampAdd(Column(ColumnRef("", column[1].name)), sign * length, kind)
-        return Typed(later, column[1].type)
+        value = Column(ColumnRef("", column[1].name))
+        return Typed.of("timestamp_add", column[1].type, value, options=(sign * length,))
 
     def _described(self, join_input: JoinInput, text: str) -> Field | None:
         """Return the type of a computed column, as Spark gives it."""

@@ -41,7 +41,7 @@ from millrace.engine.expressions import (
 )
 from millrace.engine.spec import Equality, RelationSpec
 from millrace.spark.block import FrameInput, Input
-from millrace.sql.aggregation.calls import aggregates, is_windowed
+from millrace.sql.aggregation import aggregates, is_windowed
 from millrace.sql.blocks.conditions import Conjunct, SplitConjuncts, as_equality, pushable
 from millrace.sql.blocks.join_graph import JoinGraph, JoinInput, schema_of
 from millrace.sql.context import PlanContext

@@ -10,7 +10,7 @@ import datetime as dt
 import re
 from collections.abc import Callable, Iterable
 from decimal import Decimal
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pyspark.errors import PySparkException
 from pyspark.sql import types as t
@@ -19,9 +19,11 @@ from sqlglot.optimizer.simplify import simplify
 
 from millrace.sql.expr.functions import is_constant
 from millrace.sql.expr.types import MOST_DIGITS, Constant, digits_of, plain_date
-from millrace.sql.session.asking import Frames
 from millrace.sql.syntax.edits import unescape
 from millrace.sql.syntax.parse import unwrap
+
+if TYPE_CHECKING:
+    from millrace.sql.context import PlanContext  # which has the constants of its query
 
 _INTEGER = re.compile(r"\d+")
 _DECIMAL = re.compile(r"\d+\.\d*|\.\d+")
@@ -33,19 +35,10 @@ _FULL_DATE = re.compile(r"\s*[+-]?\d{4,}(-.*)?", re.DOTALL)
 _EPOCH = dt.date(1970, 1, 1).toordinal()
 _LAST = dt.date.max.toordinal() - _EPOCH
 
-_KEPT = (
-    t.BooleanType,
-    t.ByteType,
-    t.ShortType,
-    t.IntegerType,
-    t.LongType,
-    t.DoubleType,
-    t.DecimalType,
-    t.DateType,
-    t.TimestampType,
-    t.BinaryType,
+_HELD = (
+    t.BooleanType, t.IntegralType, t.DoubleType, t.DecimalType, t.DateType, t.TimestampType, t.BinaryType,
     t.NullType,
-)
+)  # fmt: skip
 
 
 def _needs_clock(node: exp.Expr) -> bool:
@@ -59,21 +52,20 @@ def _needs_clock(node: exp.Expr) -> bool:
 
 
 class Constants:
-    """Values of constant operands, by their text.
-
-    Args:
-        frames: Runs the SELECT.
-        text_of: Returns the template text of a node of the query.
+    """Values of the constant operands of one query, by their text.
 
     Attributes:
         is_lasting: Whether all of them are the same at any time.
     """
 
-    def __init__(self, frames: Frames, text_of: Callable[[exp.Expr], str | None]) -> None:
-        self._frames = frames
-        self._text_of = text_of
+    def __init__(self, context: PlanContext) -> None:
+        self._context = context
         self._values: dict[str, Constant | None] = {}
         self.is_lasting = True
+
+    def _text_of(self, node: exp.Expr) -> str | None:
+        statement = self._context.statement
+        return self._context.text.bound(statement.span(node)) if statement.has_span(node) else None
 
     def value(self, node: exp.Expr) -> Constant | None:
         """Return the operand's value, None when it is not constant or cannot be had."""
@@ -117,22 +109,20 @@ class Constants:
 
     def _ask(self, texts: list[str]) -> None:
         try:
-            values = self._select(texts)
+            self._values.update(zip(texts, self._select(texts), strict=True))
         except PySparkException:
             if len(texts) == 1:
                 self._values[texts[0]] = None
-                return
-            for text in texts:
-                self._ask([text])
-            return
-        self._values.update(zip(texts, values, strict=True))
+            else:
+                for text in texts:
+                    self._ask([text])
 
     def _select(self, texts: list[str]) -> list[Constant | None]:
-        types = [f.dataType for f in self._frames.analyse(f"SELECT {', '.join(texts)}").schema.fields]
+        frames = self._context.frames
+        types = [f.dataType for f in frames.analyse(f"SELECT {', '.join(texts)}").schema.fields]
         # As numbers, dates and timestamps pass through no calendar and no time zone of Python's.
-        pairs = zip(texts, types, strict=True)
-        row = self._frames.rows(f"SELECT {', '.join(_plain(text, kind) for text, kind in pairs)}")[0]
-        return [_kept(kind, value) for kind, value in zip(types, row, strict=True)]
+        row = frames.rows(f"SELECT {', '.join(map(_plain, texts, types))}")[0]
+        return list(map(_constant, types, row))
 
 
 def _plain(text: str, kind: t.DataType) -> str:
@@ -145,19 +135,17 @@ def _plain(text: str, kind: t.DataType) -> str:
 
 
 def _is_held(kind: t.DataType) -> bool:
-    return kind == t.StringType() or isinstance(kind, _KEPT)
+    return kind == t.StringType() or isinstance(kind, _HELD)
 
 
-def _kept(kind: t.DataType, value: Any) -> Constant | None:
+def _constant(kind: t.DataType, value: Any) -> Constant | None:
     if not _is_held(kind):
         return None
     if isinstance(kind, t.DateType) and value is not None:
         if not -_EPOCH < value <= _LAST:
             return None  # a year that Python has not
         value = dt.date.fromordinal(_EPOCH + value)
-    if isinstance(value, bytearray):
-        value = bytes(value)
-    return Constant(kind, value)
+    return Constant(kind, bytes(value) if isinstance(value, bytearray) else value)
 
 
 def _evaluate(node: exp.Expr, text_of: Callable[[exp.Expr], str | None]) -> Constant | None:

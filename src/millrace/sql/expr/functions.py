@@ -1,4 +1,4 @@
-"""Spark's functions and operators, in one table, and the types of numbers that tasks compute of each other.
+"""Spark's functions and operators: one table, which of them may differ, and the numbers that tasks compute.
 
 Values have the type that Spark gives them, and none is among them that could overflow, by its type or by what
 is known of its columns.
@@ -6,18 +6,25 @@ is known of its columns.
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from decimal import Decimal
-from typing import Literal as OneOf
 
+from pyspark.errors import PySparkException
 from pyspark.sql import types as t
 from sqlglot import exp
 
-from millrace.engine.expressions import Arithmetic, Cast, Literal, Modulo, Part, Value
+from millrace.engine.expressions import ArithmeticOp, Function as Computed, FunctionName, Literal, Part, Value
+from millrace.spark.predicates import Predicate
 from millrace.spark.types import arrow_type
 from millrace.sql.expr.types import DIGITS, DOUBLE_DIGITS, MOST_DIGITS, decimal_digits, digits_of
+from millrace.sql.session.asking import Frames
+from millrace.sql.syntax.parse import function_of
+from millrace.sql.syntax.scopes import within
 
 Ends = tuple[int, int]
+Options = tuple[int | None, ...]
 Family = type[t.DataType]
 """Types that functions take alike, by a class of theirs."""
 
@@ -28,28 +35,14 @@ OTHER = t.DataType
 
 @dataclass(frozen=True)
 class Function:
-    """A function that never raises, or has a form that does not.
+    """A function that never raises, or has a form that does not."""
 
-    Attributes:
-        takes: The family of its arguments; None if they may have any one.
-        gives: The family of its result; None for that of its arguments.
-        tried: Spark's function that gives null where this one raises.
-        is_strict: Whether a null argument makes it null.
-        part: The part of a date that it is.
-    """
+    takes: Family | None = None  # the family of its arguments; None if they may have any one
+    gives: Family | None = None  # the family of its result; None for that of its arguments
+    tried: str | None = None  # Spark's function that gives null where this one raises
+    is_strict: bool = True  # whether a null argument makes it null
+    part: Part | None = None  # the part of a date that it is
 
-    takes: Family | None = None
-    gives: Family | None = None
-    tried: str | None = None
-    is_strict: bool = True
-    part: Part | None = None
-
-
-_CHOICE = Function(is_strict=False)
-_COMPARISON = Function(None, TRUTH)
-_CONNECTOR = Function(TRUTH, TRUTH)
-_OF_TEXT = Function(TEXT, TEXT)
-_OF_DATE = Function(DATE, DATE)
 
 FUNCTIONS: dict[type[exp.Expr], Function] = {
     exp.Add: Function(NUMBER, NUMBER, "try_add"),
@@ -57,19 +50,8 @@ FUNCTIONS: dict[type[exp.Expr], Function] = {
     exp.Mul: Function(NUMBER, NUMBER, "try_multiply"),
     exp.Div: Function(NUMBER, NUMBER, "try_divide"),
     exp.Mod: Function(NUMBER, NUMBER, "try_mod"),
-    exp.Lower: _OF_TEXT,
-    exp.Upper: _OF_TEXT,
-    exp.Trim: _OF_TEXT,
-    exp.Substring: _OF_TEXT,
-    exp.Left: _OF_TEXT,
-    exp.Right: _OF_TEXT,
-    exp.Concat: _OF_TEXT,
-    exp.ConcatWs: Function(TEXT, TEXT, is_strict=False),
-    exp.DPipe: _OF_TEXT,
-    exp.Replace: _OF_TEXT,
-    exp.Reverse: _OF_TEXT,
-    exp.Initcap: _OF_TEXT,
     exp.Length: Function(TEXT, NUMBER),
+    exp.ConcatWs: Function(TEXT, TEXT, is_strict=False),
     exp.Year: Function(DATE, NUMBER, part="year"),
     exp.Quarter: Function(DATE, NUMBER, part="quarter"),
     exp.Month: Function(DATE, NUMBER, part="month"),
@@ -78,60 +60,28 @@ FUNCTIONS: dict[type[exp.Expr], Function] = {
     exp.DayOfMonth: Function(DATE, NUMBER, part="day"),
     exp.DayOfYear: Function(DATE, NUMBER, part="dayofyear"),
     exp.DayOfWeek: Function(DATE, NUMBER, part="dayofweek"),
-    exp.AddMonths: _OF_DATE,
-    exp.TsOrDsAdd: _OF_DATE,
-    exp.DateAdd: _OF_DATE,
-    exp.DateSub: _OF_DATE,
-    exp.DateTrunc: _OF_DATE,
-    exp.Coalesce: _CHOICE,
-    exp.Nullif: _CHOICE,
-    exp.Greatest: _CHOICE,
-    exp.Least: _CHOICE,
-    exp.EQ: _COMPARISON,
-    exp.NEQ: _COMPARISON,
-    exp.LT: _COMPARISON,
-    exp.LTE: _COMPARISON,
-    exp.GT: _COMPARISON,
-    exp.GTE: _COMPARISON,
-    exp.NullSafeEQ: Function(None, TRUTH, is_strict=False),
-    exp.NullSafeNEQ: Function(None, TRUTH, is_strict=False),
     exp.Is: Function(OTHER, TRUTH, is_strict=False),
-    exp.Not: _CONNECTOR,
-    exp.And: _CONNECTOR,
-    exp.Or: _CONNECTOR,
 }
+_ALIKE: tuple[tuple[Function, tuple[type[exp.Expr], ...]], ...] = (
+    (Function(TEXT, TEXT), (exp.Lower, exp.Upper, exp.Trim, exp.Substring, exp.Left, exp.Right, exp.Concat)),
+    (Function(TEXT, TEXT), (exp.DPipe, exp.Replace, exp.Reverse, exp.Initcap)),
+    (Function(DATE, DATE), (exp.AddMonths, exp.TsOrDsAdd, exp.DateAdd, exp.DateSub, exp.DateTrunc)),
+    (Function(is_strict=False), (exp.Coalesce, exp.Nullif, exp.Greatest, exp.Least)),
+    (Function(None, TRUTH), (exp.EQ, exp.NEQ, exp.LT, exp.LTE, exp.GT, exp.GTE)),
+    (Function(None, TRUTH, is_strict=False), (exp.NullSafeEQ, exp.NullSafeNEQ)),
+    (Function(TRUTH, TRUTH), (exp.Not, exp.And, exp.Or)),
+)
+FUNCTIONS |= {kind: function for function, kinds in _ALIKE for kind in kinds}
 ARITHMETIC = tuple(kind for kind, function in FUNCTIONS.items() if function.tried)
 
 
 # What a constant may be made of: all of it deterministic, and the same on every call.
 _PARTS = (
-    exp.Literal,
-    exp.Boolean,
-    exp.Null,
-    exp.HexString,
-    exp.RawString,
-    exp.Concat,
-    exp.Cast,
-    exp.DataType,
-    exp.DataTypeParam,
-    exp.Neg,
-    exp.Paren,
-    exp.Add,
-    exp.Sub,
-    exp.Mul,
-    exp.Div,
-    exp.Mod,
-    exp.IntDiv,
-    exp.Interval,
-    exp.IntervalSpan,
-    exp.Var,
-    exp.Placeholder,
-    exp.TsOrDsToDate,
-    exp.TsOrDsAdd,
-    exp.DateAdd,
-    exp.DateSub,
-    exp.AddMonths,
-)
+    exp.Literal, exp.Boolean, exp.Null, exp.HexString, exp.RawString, exp.Concat, exp.Cast, exp.DataType,
+    exp.DataTypeParam, exp.Neg, exp.Paren, exp.Add, exp.Sub, exp.Mul, exp.Div, exp.Mod, exp.IntDiv,
+    exp.Interval, exp.IntervalSpan, exp.Var, exp.Placeholder, exp.TsOrDsToDate, exp.TsOrDsAdd, exp.DateAdd,
+    exp.DateSub, exp.AddMonths,
+)  # fmt: skip
 
 
 _NULL_IN_NULL_OUT = (
@@ -180,19 +130,16 @@ def branches_of(node: exp.Case | exp.If) -> tuple[list[exp.If], exp.Expr | None]
 
 @dataclass(frozen=True)
 class Typed:
-    """A value with its type.
+    """A value with its type."""
 
-    Attributes:
-        value: For the task.
-        type: Spark's.
-        ends: The least and greatest that a whole number can be, None for those of its type.
-        is_written: Whether it is a number in digits, whose length counts where it meets a decimal.
-    """
+    value: Value  # for the task
+    type: t.DataType  # Spark's
+    ends: Ends | None = None  # the least and greatest that a whole number can be, None for those of its type
+    is_written: bool = False  # whether it is a number in digits, whose length counts where it meets a decimal
 
-    value: Value
-    type: t.DataType
-    ends: Ends | None = None
-    is_written: bool = False
+    @classmethod
+    def of(cls, name: FunctionName, kind: t.DataType, *arguments: Value, options: Options = ()) -> Typed:
+        return cls(Computed(name, arrow_type(kind), arguments, options), kind)
 
 
 def ends_of(number: Typed) -> Ends:
@@ -201,7 +148,7 @@ def ends_of(number: Typed) -> Ends:
     return number.ends or (-half, half - 1)
 
 
-def arithmetic(op: OneOf["+", "-", "*"], left: Typed, right: Typed) -> Typed | None:
+def arithmetic(op: ArithmeticOp, left: Typed, right: Typed) -> Typed | None:
     """Return ``left op right``, None where it may overflow or be rounded."""
     kinds = left.type, right.type
     if any(isinstance(kind, t.DoubleType) for kind in kinds):
@@ -220,7 +167,7 @@ def arithmetic(op: OneOf["+", "-", "*"], left: Typed, right: Typed) -> Typed | N
         return None
     if a is None or b is None:
         return None
-    result = Typed(Arithmetic(op, a.value, b.value, arrow_type(kind)), kind)
+    result = Typed.of(op, kind, a.value, b.value)
     if type(kind) not in DIGITS:
         return result
     (least, greatest), ends = ends_of(result), _ends(op, ends_of(left), ends_of(right))
@@ -262,7 +209,7 @@ def modulo(left: Typed, right: Typed) -> Typed | None:
     number = cast(left, kind)
     if divisor < 1 or number is None:
         return None
-    return Typed(Modulo(number.value, divisor, arrow_type(kind)), kind, (1 - divisor, divisor - 1))
+    return replace(Typed.of("%", kind, number.value, options=(divisor,)), ends=(1 - divisor, divisor - 1))
 
 
 def holds(whole: t.DataType, kind: t.DataType) -> bool:
@@ -287,4 +234,89 @@ def cast(number: Typed, to: t.DataType) -> Typed | None:
         fits = is_whole and type(to) in DIGITS and DIGITS[type(kind)] < DIGITS[type(to)]
     if not fits:
         return None
-    return Typed(Cast(number.value, arrow_type(to)), to, ends_of(number) if is_whole else None)
+    return replace(Typed.of("cast", to, number.value), ends=ends_of(number) if is_whole else None)
+
+
+# Functions whose value differs between two calls. (The date and the time are one constant a query.)
+VOLATILE_NAMES = frozenset(
+    {
+        "input_file_block_length", "input_file_block_start", "input_file_name", "java_method",
+        "monotonically_increasing_id", "rand", "randn", "random", "randstr", "reflect", "shuffle",
+        "spark_partition_id", "try_reflect", "uniform", "uuid",
+    }
+)  # fmt: skip
+# Of several rows or orders they take any.
+ANY_NAMES = frozenset(
+    {
+        "any_value", "approx_percentile", "array_agg", "collect_list", "collect_set", "first", "first_value",
+        "lag", "last", "last_value", "lead", "listagg", "max_by", "min_by", "mode", "nth_value", "ntile",
+        "percentile_approx", "row_number", "string_agg",
+    }
+)  # fmt: skip
+_ANY_PARTS = (exp.Limit, exp.Offset, exp.Fetch, exp.TableSample)
+# The same in Spark's plans, for tables that were given as DataFrames and for views.
+_PLAN = re.compile(
+    r"^[\s:+-]*(GlobalLimit|LocalLimit|CollectLimit|Sample|Offset)\b|"
+    rf"\b({'|'.join(sorted(VOLATILE_NAMES | ANY_NAMES))})\(",
+    re.IGNORECASE | re.MULTILINE,
+)
+_BUILTIN = "org.apache.spark.sql.catalyst."
+
+_builtin_names: set[str] = set()
+
+
+class Determinism:
+    """Judges the expressions of one query; ``predicates`` are the caller's functions by lower-case name."""
+
+    def __init__(self, predicates: Mapping[str, Predicate], frames: Frames) -> None:
+        self._predicates = predicates
+        self._frames = frames
+
+    def volatile(self, node: exp.Expr) -> bool:
+        """Tell whether an expression or query may give another value on another call."""
+        return any(self._is_volatile(part) for part in within(node))
+
+    def _is_volatile(self, part: exp.Expr) -> bool:
+        if isinstance(part, exp.Dot) and isinstance(part.expression, exp.Func):
+            return True  # a function of a database
+        if not isinstance(part, exp.Func):
+            return False
+        called = function_of(part)
+        if called is not None:
+            return not self._predicates[called].spec.deterministic
+        if not isinstance(part, exp.Anonymous | exp.AnonymousAggFunc):
+            return part.sql_name().lower() in VOLATILE_NAMES
+        return part.name.lower() in VOLATILE_NAMES or self._is_unsure(part.name.lower())
+
+    def _is_unsure(self, name: str) -> bool:
+        """Tell whether a function of the session, or one that sqlglot does not know, may be volatile."""
+        if name in _builtin_names:
+            return False
+        try:
+            lines = [str(row[0]) for row in self._frames.rows(f"DESCRIBE FUNCTION EXTENDED `{name}`")]
+        except PySparkException:
+            lines = []
+        if any(line.startswith("Class:") and _BUILTIN in line for line in lines):
+            _builtin_names.add(name)
+            return False
+        return not any(re.fullmatch(r"Deterministic:\s*true", line) for line in lines)
+
+    def unrepeatable(self, node: exp.Expr) -> str | None:
+        """Return what in a query may give other rows when it runs again, None if nothing does."""
+        if self.volatile(node):
+            return "a function that may differ between two calls"
+        for part in within(node):
+            if isinstance(part, _ANY_PARTS):
+                return type(part).__name__.upper()
+            if isinstance(part, exp.Func):
+                name = part.name if isinstance(part, exp.Anonymous) else part.sql_name()
+                if name.lower() in ANY_NAMES:
+                    return f"{name.lower()}, which takes any of several rows or orders"
+        return None
+
+
+def unrepeatable_plan(plan: str) -> str | None:
+    """Return what in Spark's extended plan may give other rows when it runs again, None if nothing does."""
+    optimized = plan.partition("== Optimized Logical Plan ==")[2].partition("== Physical Plan ==")[0]
+    match = _PLAN.search(optimized)
+    return None if match is None else match[0].strip(" :+-(")

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal as OneOf
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from pyspark.sql import types as t
 from sqlglot import exp
@@ -19,25 +19,20 @@ from sqlglot import exp
 from millrace.engine.expressions import (
     MIRRORED,
     And,
+    ArithmeticOp,
     CaseWhen,
-    Cast,
     Column,
     ColumnRef,
     Compare,
     Comparison,
-    DateAdd,
-    DateDiff,
-    DatePart,
     InList,
     IsNull,
-    Length,
     Like,
     Literal,
     Not,
     Or,
     Part,
     Predicate,
-    Substring,
     Truth,
     Value,
 )
@@ -75,7 +70,7 @@ _COMPARISONS: dict[type[exp.Expr], Comparison] = {
     exp.GTE: ">=",
     exp.NullSafeEQ: "<=>",
 }
-_OPERATIONS: dict[type[exp.Expr], OneOf["+", "-", "*"]] = {exp.Add: "+", exp.Sub: "-", exp.Mul: "*"}
+_OPERATORS: dict[type[exp.Expr], ArithmeticOp] = {exp.Add: "+", exp.Sub: "-", exp.Mul: "*"}
 _EXTRACTED: dict[str, Part] = {
     "YEAR": "year", "QUARTER": "quarter", "MONTH": "month", "WEEK": "week", "DAY": "day", "DOY": "dayofyear",
     "DAYOFWEEK": "dayofweek",
@@ -88,6 +83,7 @@ _CASTS: dict[exp.DType, t.DataType] = {
     exp.DType.INT: t.IntegerType(),
 }
 
+Item = TypeVar("Item")
 Meaning = AliasedField | exp.Expr
 """What a column is: one of a relation, by its alias, or an expression of such."""
 
@@ -130,9 +126,9 @@ class Translator:
         """Return the expression as a predicate, or None when Spark has to evaluate it."""
         match unwrap(node):
             case exp.And() as both:
-                return self._connect(And, list(conjuncts(both)))
+                return self._connect(And, conjuncts(both))
             case exp.Or() as either:
-                return self._connect(Or, list(disjuncts(either)))
+                return self._connect(Or, disjuncts(either))
             case exp.Not(this=inner):
                 argument = self.predicate(inner)
                 return None if argument is None else Not(argument)
@@ -149,16 +145,16 @@ class Translator:
                 return None if same is None else Not(same)
             case exp.Column() as column:
                 operand = self._operand(column)
-                is_truth = operand is not None and isinstance(operand[1].type, t.BooleanType)
-                return Truth(operand[0]) if operand is not None and is_truth else None
+                if operand is None or not isinstance(operand[1].type, t.BooleanType):
+                    return None
+                return Truth(operand[0])
             case exp.Expr() as other if type(other) in _COMPARISONS:
                 return self._compare(_COMPARISONS[type(other)], other.this, other.expression)
         return None
 
-    def _connect(self, kind: type[And | Or], terms: list[exp.Expr]) -> Predicate | None:
-        arguments = [self.predicate(term) for term in terms]
-        translated = [a for a in arguments if a is not None]
-        return kind(tuple(translated)) if len(translated) == len(arguments) else None
+    def _connect(self, kind: type[And | Or], terms: Iterator[exp.Expr]) -> Predicate | None:
+        arguments: list[Predicate] | None = _all([self.predicate(term) for term in terms])
+        return None if arguments is None else kind(tuple(arguments))
 
     def _field(self, node: exp.Expr) -> AliasedField | None:
         meaning = self.lookup(node) if isinstance(node, exp.Column) else None
@@ -177,13 +173,13 @@ class Translator:
         if not any(widened):
             return list(nodes)
         plain = [column or unwrap(node) for column, node in zip(widened, nodes, strict=True)]
-        kinds: list[t.DataType | None] = []
-        for node in plain:
-            column = self._field(node)
-            constant = self.context.constants.value(node) if is_constant(node) else None
-            meant = constant if column is None else column[1]
-            kinds.append(None if meant is None else meant.type)
-        return plain if all(type(kind) in DIGITS for kind in kinds) else list(nodes)
+        return plain if all(map(self._is_whole_number, plain)) else list(nodes)
+
+    def _is_whole_number(self, node: exp.Expr) -> bool:
+        """Tell whether an operand is a column or constant of a type of whole numbers."""
+        column = self._field(node)
+        meant = self.context.constants.value(node) if column is None else column[1]
+        return meant is not None and type(meant.type) in DIGITS
 
     def _widened(self, node: exp.Expr) -> exp.Column | None:
         """Return the column of whole numbers that a cast only widens, None for anything else."""
@@ -202,19 +198,12 @@ class Translator:
         if a is not None and b is not None:
             kind = comparison_type(a[1].type, b[1].type, ansi=self.context.settings.ansi)
             return None if kind is None else Compare(op, a[0], b[0], kind)
-        if a is not None:
-            return self._with_constant(op, a, right)
-        if b is not None:
-            return self._with_constant(MIRRORED[op], b, left)
-        return None
-
-    def _with_constant(
-        self, op: Comparison, column: tuple[Column, Field], node: exp.Expr
-    ) -> Predicate | None:
-        constants, kind = self.context.constants, column[1].type
-        constant = constants.value(node)
-        if constant is None:
+        column, op, node = (a, op, right) if a is not None else (b, MIRRORED[op], left)
+        constants = self.context.constants
+        constant = None if column is None else constants.value(node)
+        if column is None or constant is None:
             return None
+        kind = column[1].type
         if isinstance(kind, t.TimestampType) and isinstance(constant.type, t.StringType):
             constant = constants.timestamp(node)
         typed = self._typed(kind, constant)
@@ -242,12 +231,11 @@ class Translator:
         is_text = isinstance(column[1].type, t.StringType)
         if not is_text and any(c is not None and isinstance(c.type, t.StringType) for c in constants):
             return None  # Spark coerces all items together
-        typed = [self._typed(column[1].type, constant) for constant in constants]
-        items = [item for item in typed if item is not None]
-        kinds = [kind for kind, _ in items]
+        items = _all([self._typed(column[1].type, constant) for constant in constants])
+        kinds = [kind for kind, _ in items or ()]
         are_alike = len({type(kind) in DIGITS or type(kind) for kind in kinds}) == 1
         kind = common_type(kinds, ansi=self.context.settings.ansi) if are_alike else None
-        if kind is None or len(items) < len(typed):
+        if kind is None or items is None:
             return None
         return InList(column[0], tuple(value for _, value in items), arrow_type(kind))
 
@@ -282,7 +270,7 @@ class Translator:
                 return self._cast(node)
             case exp.Add() | exp.Sub() | exp.Mul():
                 left, right = self.value(node.this), self.value(node.expression)
-                return left and right and arithmetic(_OPERATIONS[type(node)], left, right)
+                return left and right and arithmetic(_OPERATORS[type(node)], left, right)
             case exp.Mod():
                 left, right = self.value(node.this), self.value(node.expression)
                 return left and right and modulo(left, right)
@@ -294,13 +282,15 @@ class Translator:
                 return self._substring(node)
             case exp.Length():
                 text = self._of_type(node.this, t.StringType())
-                return Typed(Length(text), _INT) if text else None
+                return Typed.of("length", _INT, text) if text else None
             case exp.DateDiff() if node.args.get("unit") is None:
                 end, start = self._date(node.this), self._date(node.expression)
-                return Typed(DateDiff(end, start), _INT) if end and start else None
+                return Typed.of("datediff", _INT, end, start) if end and start else None
             case exp.TsOrDsAdd() if node.text("unit").upper() == "DAY":
                 date, days = self._date(node.this), self._days(node.expression)
-                return Typed(DateAdd(date, days), t.DateType()) if date and days is not None else None
+                if date is None or days is None:
+                    return None
+                return Typed.of("date_add", t.DateType(), date, options=(days,))
         return self._date_part(node)
 
     def _column(self, node: exp.Column) -> Typed | None:
@@ -343,12 +333,11 @@ class Translator:
                 return None
             return cast(number, t.DecimalType(int(digits[0]), int(digits[1]) if len(digits) > 1 else 0))
         if to.this == exp.DType.TEXT and not to.expressions and type(number.type) in DIGITS:
-            return Typed(Cast(number.value, arrow_type(t.StringType())), t.StringType())
+            return Typed.of("cast", t.StringType(), number.value)
         kind = None if to.expressions else _CASTS.get(to.this)
         return None if kind is None else cast(number, kind)
 
     def _of_type(self, node: exp.Expr, kind: t.DataType) -> Value | None:
-        """Return a value of one type, None for any other."""
         typed = self.value(node)
         return typed.value if typed is not None and typed.type == kind else None
 
@@ -371,7 +360,7 @@ class Translator:
         elif isinstance(node, exp.Anonymous) and (node.name.lower(), len(node.expressions)) == ("weekday", 1):
             part, argument = "weekday", node.expressions[0]
         date = None if part is None else self._date(argument)
-        return Typed(DatePart(part, date), _INT, _PART_ENDS) if part and date else None
+        return replace(Typed.of(part, _INT, date), ends=_PART_ENDS) if part and date else None
 
     def _substring(self, node: exp.Substring | exp.Left) -> Typed | None:
         text = self._of_type(node.this, t.StringType())
@@ -382,7 +371,7 @@ class Translator:
         fits = most is None or (length is not None and length >= 0)
         if text is None or start is None or start < 1 or not fits:
             return None
-        return Typed(Substring(text, start, length), t.StringType())
+        return Typed.of("substring", t.StringType(), text, options=(start, length))
 
     # Choices
 
@@ -391,8 +380,9 @@ class Translator:
         return self._common_type([self.value(node) for node in nodes])
 
     def _common_type(self, values: Sequence[Typed | None]) -> t.DataType | None:
-        kinds = [value.type for value in values if value is not None]
-        return common_type(kinds, ansi=self.context.settings.ansi) if len(kinds) == len(values) else None
+        typed = _all(values)
+        kinds = None if typed is None else [value.type for value in typed]
+        return None if kinds is None else common_type(kinds, ansi=self.context.settings.ansi)
 
     def _case(self, node: exp.Case | exp.If) -> Typed | None:
         branches, default = branches_of(node)
@@ -406,28 +396,27 @@ class Translator:
     def _coalesce(self, node: exp.Coalesce) -> Typed | None:
         nodes = [node.this, *node.expressions]
         columns = [self.value(each) for each in nodes[:-1] if isinstance(unwrap(each), exp.Column)]
-        values = [None if column is None else column.value for column in columns]
-        tests = [Not(IsNull(value)) for value in values if isinstance(value, Column)]
+        tests = [Not(IsNull(c.value)) for c in columns if c is not None and isinstance(c.value, Column)]
         return self._choice(tests, nodes) if len(tests) == len(nodes) - 1 else None
 
     def _choice(self, tests: Sequence[Predicate | None], nodes: Sequence[exp.Expr | None]) -> Typed | None:
         """Return a choice between values, some of which may be NULL; the last is that of all other rows."""
-        shown = [None if node is None or isinstance(unwrap(node), exp.Null) else node for node in nodes]
+        is_null = [node is None or isinstance(unwrap(node), exp.Null) for node in nodes]
         # Each is translated once: it may be a choice again.
-        branches = [None if node is None else self.value(node) for node in shown]
-        typed = [branch for node, branch in zip(shown, branches, strict=True) if node is not None]
+        shown = [node for node, null in zip(nodes, is_null, strict=True) if node is not None and not null]
+        typed = [self.value(node) for node in shown]
         kind = self._common_type(typed)
-        if kind is None:
+        conditions: list[Predicate] | None = _all(tests)
+        widened = None if kind is None else _all([value and cast(value, kind) for value in typed])
+        if kind is None or conditions is None or widened is None:
             return None
-        to = arrow_type(kind)
-        values: list[Value] = []
-        for branch in branches:  # None is NULL: all else has a type
-            value = None if branch is None else cast(branch, kind)
-            if branch is not None and value is None:
-                return None
-            values.append(Literal(None, to) if value is None else value.value)
-        conditions = [test for test in tests if test is not None]
-        if len(conditions) < len(tests):
-            return None
+        to, rest = arrow_type(kind), iter(widened)
+        values = [Literal(None, to) if null else next(rest).value for null in is_null]
         whens = tuple(zip(conditions, values[:-1], strict=True))
         return Typed(CaseWhen(whens, values[-1], to), kind)
+
+
+def _all(items: Sequence[Item | None]) -> list[Item] | None:
+    """Return items of which none is missing, None where one is."""
+    there = [item for item in items if item is not None]
+    return there if len(there) == len(items) else None

@@ -38,19 +38,14 @@ class Field:
     """A column of a relation, as planning knows it.
 
     Attributes:
-        name: As in the table's schema.
-        type: Spark's type.
-        arrow: The same for a block, or None when a block cannot carry the column.
-        comparable: Whether Millrace may compare it: an atomic type whose order is that of its bytes.
-        nullable: Whether Spark takes it to have nulls.
         metadata: Spark's notes about it, a comment for example.
     """
 
-    name: str
-    type: t.DataType
-    arrow: pa.DataType | None
-    comparable: bool
-    nullable: bool = True
+    name: str  # as in the table's schema
+    type: t.DataType  # Spark's type
+    arrow: pa.DataType | None  # the same for a block, or None when a block cannot carry the column
+    comparable: bool  # whether Millrace may compare it: an atomic type whose order is that of its bytes
+    nullable: bool = True  # whether Spark takes it to have nulls
     metadata: dict[str, Any] = field(default_factory=dict, compare=False)
 
 

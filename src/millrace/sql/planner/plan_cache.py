@@ -15,6 +15,7 @@ from __future__ import annotations
 import datetime as dt
 from collections import OrderedDict
 from collections.abc import Hashable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from decimal import Decimal
 from pathlib import Path
@@ -30,7 +31,7 @@ from millrace.spark.path_tables import PathTable
 from millrace.spark.reports import live_board
 from millrace.spark.session import default_parallelism
 from millrace.sql.blocks.cost_model import is_unworthy
-from millrace.sql.planner.build import PlannedQuery
+from millrace.sql.plan import PlannedQuery
 from millrace.sql.session.errors import Analysis
 from millrace.sql.session.tables import Catalog, Table, Tables
 
@@ -45,24 +46,14 @@ _kept: OrderedDict[tuple[Hashable, int], list[CachedPlan]] = OrderedDict()
 
 @dataclass(eq=False)
 class CachedPlan:
-    """A query that was prepared, and what it rests on.
-
-    Attributes:
-        prepared: How it runs.
-        analysis: What the text meant.
-        settings: The session's settings that were asked for.
-        parallelism: How many tasks ran at once.
-        tables: The tables, and the state of each.
-        unworthy_seconds: The most that a block of it saves that was left to Spark for Python's start.
-        holder: What it was lent to.
-    """
+    """A query that was prepared, what it rests on, and what it was lent to."""
 
     prepared: PlannedQuery
-    analysis: Analysis
-    settings: Mapping[tuple[str, str | None], str]
+    analysis: Analysis  # what the text meant
+    settings: Mapping[tuple[str, str | None], str]  # those that were asked for
     parallelism: int
-    tables: tuple[tuple[Table, Hashable], ...]
-    unworthy_seconds: float
+    tables: tuple[tuple[Table, Hashable], ...]  # with the state of each
+    unworthy_seconds: float  # the most that a block saves that was left to Spark for Python's start
     holder: ref[Any]
 
     @property
@@ -106,11 +97,10 @@ def key_of(text: str, args: Mapping[str, Any], tables: Tables, options: Options)
     values = ((name, type(value), repr(value)) for name, value in args.items())
     # Tasks of a query that was planned while nobody looked tell nothing while they run.
     key = (text, tuple(values), tuple(named), options, live_board()[1])
-    try:
+    with suppress(TypeError):
         hash(key)
-    except TypeError:
-        return None
-    return key
+        return key
+    return None
 
 
 def is_known(key: Hashable | None) -> bool:

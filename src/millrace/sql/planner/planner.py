@@ -7,7 +7,7 @@
    fit. Where settings, the text and the files' footers tell that nothing is to be taken, it runs at once.
 3. **plan** (:mod:`millrace.sql.blocks.find`, :mod:`millrace.sql.rewrite.select`): blocks and filters, from
    inner to outer SELECTs, and the text above them. Nothing in the session changes.
-4. **build** (:mod:`millrace.sql.planner.build`): the DataFrames, once.
+4. **build** (:mod:`millrace.sql.plan`): the DataFrames, once.
 5. The rewritten query must have Spark's own names, order and types, or the original runs.
 
 A lookup table has no rows for Spark to read. So a plan that leaves one to Spark is dropped, and in the
@@ -18,7 +18,7 @@ next one the table is replaced, in that place, by its rows for the keys that the
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
@@ -33,16 +33,14 @@ from millrace.sql.blocks.cost_model import why_nothing_worth
 from millrace.sql.blocks.find import take_blocks
 from millrace.sql.blocks.predicates import take_filter
 from millrace.sql.context import PlanContext
-from millrace.sql.plan import Plan
-from millrace.sql.planner.build import PlannedFilter, PlannedQuery, build
+from millrace.sql.plan import Plan, PlannedFilter, PlannedQuery, build
 from millrace.sql.rewrite.outer_joins import simplify_outer_joins
 from millrace.sql.rewrite.restriction import Restriction, refusal
 from millrace.sql.rewrite.select import keep_names
 from millrace.sql.rewrite.sharing import CteMaterialization
-from millrace.sql.session.asking import Frames
+from millrace.sql.session.asking import Frames, Settings
 from millrace.sql.session.errors import Analysis, Original, analyse, contain
 from millrace.sql.session.functions import Functions, restored
-from millrace.sql.session.settings import Settings
 from millrace.sql.session.tables import Catalog, Lookup, Tables, dotted
 from millrace.sql.syntax.edits import EditedText, Segment, quote
 from millrace.sql.syntax.parse import NO_QUERY, PARAMETER, Statement, Unsupported, name_span, parse
@@ -61,22 +59,15 @@ _DEEPEST = 8
 _NO_JOIN = "no FROM clause joins two relations"
 
 
-class _GivenUp(Exception):  # no error: planning begins again
+class _GivenUp(Exception):
     """Something was given up; the next attempt goes without it."""
 
 
 class Planner:
     """Prepares a query, and the queries for the keys of its lookup tables. To be closed.
 
-    Args:
-        spark: The session.
-        options: Settings of the run.
-        tables: The caller's tables.
-        predicates: The caller's predicates by lower-case name; they become functions of the session.
-        args: The query's parameters by name.
-
-    Raises:
-        PredicateError: A predicate cannot be sent to the tasks.
+    ``predicates`` are by lower-case name, and become functions of the session; PredicateError is raised for
+    one that cannot be sent to the tasks. ``args`` are the query's parameters by name.
     """
 
     def __init__(
@@ -108,20 +99,19 @@ class Planner:
             InputError: A lookup table stands where nothing gives the values to ask it with.
             pyspark.errors.AnalysisException: Spark refuses the query.
         """
-        return replace(self._query(statement), stored=tuple(self.catalog.notes))
+        text = self._bind(statement)
+        query = self._leave_unread(statement, text) if statement.root is None else self._read(statement, text)
+        return replace(query, stored=tuple(self.catalog.notes))
 
-    def _query(self, statement: Statement) -> PlannedQuery:
-        text = self._bound(statement)
-        if statement.root is None:
-            return self._unread(statement, text)
+    def _read(self, statement: Statement, text: EditedText) -> PlannedQuery:
         original = Original(self.catalog, statement, text)
-        why = _contained(self._why_spark, statement)
+        why = _contain(self._why_spark, statement)
         if why is not None:
-            return self._as_written(statement, original, [why])
+            return self._leave_as_written(original, [why])
         self._original = original
-        schema = original.schema
-        query = _contained(_until_planned, partial(self._attempt, statement, original, schema))
-        return self._as_written(statement, original, [query]) if isinstance(query, str) else query
+        original.schema  # noqa: B018  # a wrong query raises Spark's own error
+        query = _contain(_retry, partial(self._attempt, original))
+        return self._leave_as_written(original, [query]) if isinstance(query, str) else query
 
     def plan(self, statement: Statement) -> tuple[Plan, t.StructType]:
         """Return what a query becomes, and the columns of its result; nothing is made.
@@ -135,9 +125,10 @@ class Planner:
         why = self._why_spark(statement)
         if why is not None:
             raise InputError(why)
-        schema = Original(self.catalog, statement, self._bound(statement)).schema
+        original = Original(self.catalog, statement, self._bind(statement))
+        schema = original.schema
         try:
-            return _until_planned(partial(self._plan, statement, schema)), schema
+            return _retry(partial(self._plan, original)), schema
         except Unsupported as error:
             raise InputError(str(error)) from None
 
@@ -158,44 +149,38 @@ class Planner:
             return _NO_JOIN
         return why_nothing_worth(self.catalog, statement)
 
-    def _attempt(
-        self, statement: Statement, original: Original, schema: t.StructType, forced: _Forced
-    ) -> PlannedQuery:
-        """Return a query, ready to run, as :func:`_until_planned` wants it."""
+    def _attempt(self, original: Original, forced: _Forced) -> PlannedQuery:
+        """Return a query, ready to run, as :func:`_retry` wants it."""
+        statement = original.statement
         try:
-            plan = self._plan(statement, schema, forced)
+            plan = self._plan(original, forced)
         except Unsupported as error:
-            return self._as_written(statement, original, [str(error)])
+            return self._leave_as_written(original, [str(error)])
         if not plan.blocks and not plan.filters and not plan.parts:
-            return self._as_written(statement, original, list(plan.reasons))
+            return self._leave_as_written(original, list(plan.reasons))
         if self.catalog.may_mix(plan):
             self.catalog.leave_views()
             raise _GivenUp
         try:
-            built = self._built(plan, schema)
-            return replace(built, filters=(*built.filters, *self._called(statement)))
+            built = self._build(plan, original.schema)
+            return replace(built, filters=(*built.filters, *self._find_called(statement)))
         except Unsupported as error:
             reasons = [*plan.reasons, str(error)]
-        if _aggregates(plan):
+        if any(block.aggregate for part in plan.whole() for block in part.blocks):
             self._give_up_aggregates()
         _give_up([node for node, lookup in self._lookups(statement) if lookup.needs_keys], reasons, forced)
-        return self._as_written(statement, original, reasons)
+        return self._leave_as_written(original, reasons)
 
-    def _plan(
-        self, statement: Statement, schema: t.StructType, forced: _Forced, first: int = 0, depth: int = 0
-    ) -> Plan:
-        """Return a plan, as :func:`_until_planned` wants it. Its blocks are numbered from ``first`` on.
+    def _plan(self, original: Original, forced: _Forced, first: int = 0, depth: int = 0) -> Plan:
+        """Return a plan, as :func:`_retry` wants it; its blocks are numbered from ``first`` on.
 
-        Raises:
-            Unsupported: The whole query stays with Spark.
-            InputError: A lookup table cannot be asked.
+        Unsupported leaves the whole query to Spark, InputError says that a lookup table cannot be asked.
         """
         if depth > _DEEPEST:
             raise InputError(f"lookup tables depend on each other more than {_DEEPEST} deep")
-        text = self._bound(statement)
-        context = PlanContext(
-            statement, text, self.catalog, self._predicates, first, aggregates=self._aggregates
-        )
+        statement, catalog, aggregates = original.statement, self.catalog, self._aggregates
+        text = self._bind(statement)
+        context = PlanContext(statement, text, catalog, self._predicates, first, aggregates=aggregates)
         lookups = self._lookups(statement)
         simplify_outer_joins(context, has_lookups=bool(lookups))
         restriction = Restriction(context, partial(self._rows, depth + 1))
@@ -209,9 +194,8 @@ class Planner:
             sharing.before(scope)
             placed = take_blocks(context, scope)
             take_filter(context, scope, placed)
-        left = [
-            (node, each.table) for node, each in lookups if each.needs_keys and id(node) not in context.placed
-        ]
+        unread = [(node, lookup.table) for node, lookup in lookups if lookup.needs_keys]
+        left = [(node, table) for node, table in unread if id(node) not in context.placed]
         if left:
             _give_up([node for node, _ in left], context.reasons, forced)
             raise refusal(context, left, context.reasons)
@@ -222,15 +206,14 @@ class Planner:
             context.reasons.append(_NO_JOIN)
         if context.text.edits or context.parts:
             try:
-                keep_names(context, [restored(name) for name in schema.names])
+                keep_names(context, [restored(name) for name in original.schema.names])
             except Unsupported:
                 if any(block.aggregate for block in context.blocks):
                     self._give_up_aggregates()
                 raise
         self._is_lasting &= context.constants.is_lasting
         plan = context.plan()
-        barred = self.catalog.barred(plan.template)
-        if barred:
+        if barred := catalog.barred(plan.template):
             raise InputError(f"the rewritten query reads {' and '.join(barred)}, which has no rows for Spark")
         return plan
 
@@ -248,10 +231,11 @@ class Planner:
     def _rows(self, depth: int, text: str, first: int) -> Plan:
         """Plan another query over the same tables, for rows of a lookup table."""
         statement = parse(text, self._predicates)
-        schema = Original(self.catalog, statement, self._bound(statement)).schema
-        return _until_planned(partial(self._plan, statement, schema, first=first, depth=depth))
+        original = Original(self.catalog, statement, self._bind(statement))
+        original.schema  # noqa: B018  # what is wrong is said here
+        return _retry(partial(self._plan, original, first=first, depth=depth))
 
-    def _bound(self, statement: Statement) -> EditedText:
+    def _bind(self, statement: Statement) -> EditedText:
         """Return the query's text with its tables, functions and parameters bound."""
         text = EditedText(statement.text)
         for span, name in statement.functions:
@@ -259,26 +243,20 @@ class Planner:
         for number, span in enumerate(statement.parameters):
             text.bind(*span, f":{PARAMETER}{number}")
         for node in () if statement.root is None else base_tables(statement.root):
-            self._bind(node, statement, text)
+            table = self.catalog.mapped(dotted(node))
+            if table is None:
+                continue
+            alias = "" if node.alias else f" AS {quote(node.name)}"
+            is_sampled = bool(alias and node.args.get("sample"))
+            text.bind(*name_span(node), f"{table.placeholder}{'' if is_sampled else alias}")
+            if is_sampled:
+                end = statement.span(node)[1]
+                text.bind(end, end, alias)
         return text
-
-    def _bind(self, node: exp.Table, statement: Statement, text: EditedText) -> None:
-        """Put the placeholder of a caller's table into the text."""
-        table = self.catalog.mapped(dotted(node))
-        if table is None:
-            return
-        span = name_span(node)
-        alias = "" if node.alias else f" AS {quote(node.name)}"
-        if node.args.get("sample") and alias:
-            text.bind(*span, f"{table.placeholder}")
-            end = statement.span(node)[1]
-            text.bind(end, end, alias)
-        else:
-            text.bind(*span, f"{table.placeholder}{alias}")
 
     # What runs
 
-    def _built(self, plan: Plan, schema: t.StructType) -> PlannedQuery:
+    def _build(self, plan: Plan, schema: t.StructType) -> PlannedQuery:
         """Return what a plan becomes; raises Unsupported where it does not fit."""
         try:
             built = build(plan, self.frames, self._functions, self._settings.options)
@@ -295,38 +273,34 @@ class Planner:
             raise Unsupported(f"the rewritten query has other columns ({shown})")
         return built
 
-    def _called(self, statement: Statement) -> tuple[PlannedFilter, ...]:
+    def _find_called(self, statement: Statement) -> tuple[PlannedFilter, ...]:
         """Return the coroutines that Spark calls somewhere, which have figures of their own."""
         called = {name for _, name in statement.functions}
         return tuple(
             PlannedFilter(name, (), mask) for name, mask in self._functions.masks.items() if name in called
         )
 
-    def _as_written(self, statement: Statement, original: Original, reasons: list[str]) -> PlannedQuery:
-        """Leave the whole query to Spark."""
-        barred = self.catalog.barred(original.template)
-        if barred:
+    def _leave_as_written(self, original: Original, reasons: list[str]) -> PlannedQuery:
+        if barred := self.catalog.barred(original.template):
             original.schema  # noqa: B018  # of a wrong query Spark tells what is wrong
             raise InputError(
                 f"{' and '.join(barred)} cannot be asked, because Spark runs the whole query "
                 f"({'; '.join(reasons)}) and has no rows of it: change that, or give the lookup table a scan"
             )
-        return self._left(statement, original.frame, reasons)
+        return self._leave(original.statement, original.frame, reasons)
 
-    def _left(self, statement: Statement, frame: DataFrame, reasons: list[str]) -> PlannedQuery:
+    def _leave(self, statement: Statement, frame: DataFrame, reasons: list[str]) -> PlannedQuery:
         """Return a query that Spark runs, with the caller's names of functions in the names of columns."""
         names = [restored(name) for name in frame.columns]
         frame = frame if names == frame.columns else frame.toDF(*names)
-        filters = self._called(statement)
+        filters = self._find_called(statement)
         return PlannedQuery(frame, (), reasons, statement.text, filters, self._settings.options)
 
-    def _unread(self, statement: Statement, text: EditedText) -> PlannedQuery:
+    def _leave_unread(self, statement: Statement, text: EditedText) -> PlannedQuery:
         """Give a text that was not read to Spark, with the caller's tables as definitions around it.
 
-        In parentheses Spark takes nothing but a query, so that it cannot be made to run anything else.
-
-        Raises:
-            QueryError: It is none.
+        In parentheses Spark takes nothing but a query, so that it cannot be made to run anything else: what
+        is none raises QueryError.
         """
         parts = []
         for name in self.catalog.names:
@@ -343,9 +317,11 @@ class Planner:
             parts.append(f"{quote(name)} AS (SELECT * FROM {table.placeholder})")  # noqa: S608
         # A definition of the query's own hides one of these, for it is nearer.
         definitions = f"WITH {', '.join(parts)} " if parts else ""
+        *before, last = text.original()
         segments = [
             Segment(f"{definitions}(\n", 0, copied=False),
-            *_without_end(text.original()),
+            *before,
+            last._replace(text=last.text.rstrip().rstrip(";")),
             Segment("\n)", len(statement.text), copied=False),
         ]
         try:
@@ -358,13 +334,12 @@ class Planner:
             raise QueryError(NO_QUERY) from None
         if statement.functions:
             called = ", ".join(dict.fromkeys(self._predicates[name].name for _, name in statement.functions))
-            warnings.warn(
-                f"Spark calls {called} for every row: {statement.why}", MillraceWarning, stacklevel=6
-            )
-        return self._left(statement, frame, [statement.why])
+            message = f"Spark calls {called} for every row: {statement.why}"
+            warnings.warn(message, MillraceWarning, stacklevel=5)
+        return self._leave(statement, frame, [statement.why])
 
 
-def _contained(step: Callable[..., T], *arguments: Any) -> T | str:
+def _contain(step: Callable[..., T], *arguments: Any) -> T | str:
     """Return what a step of planning gives; where it has a fault, the reason to leave the query to Spark."""
     try:
         return step(*arguments)
@@ -374,7 +349,7 @@ def _contained(step: Callable[..., T], *arguments: Any) -> T | str:
         return contain(error)
 
 
-def _until_planned(attempt: Callable[[_Forced], T]) -> T:
+def _retry(attempt: Callable[[_Forced], T]) -> T:
     """Try to plan, each time without what was given up before; what Spark answered is kept."""
     forced: _Forced = {}
     while True:
@@ -391,17 +366,6 @@ def _give_up(lookups: Iterable[exp.Table], reasons: list[str], forced: _Forced) 
     forced |= dict.fromkeys(nodes, reasons)
     if is_new:
         raise _GivenUp
-
-
-def _aggregates(plan: Plan) -> bool:
-    """Tell whether tasks aggregate the rows of some block."""
-    return any(block.aggregate for part in plan.whole() for block in part.blocks)
-
-
-def _without_end(segments: Sequence[Segment]) -> list[Segment]:
-    """Return a query's text without the semicolon at its end."""
-    *before, last = segments
-    return [*before, Segment(last.text.rstrip().rstrip(";"), last.origin, last.copied)]
 
 
 def _joins(select: exp.Select) -> bool:

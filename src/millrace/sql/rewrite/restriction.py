@@ -22,8 +22,7 @@ from millrace.errors import InputError, first_line
 from millrace.lookups.table import LookupTable
 from millrace.spark.plans import explained
 from millrace.sql.context import PlanContext, short
-from millrace.sql.expr.determinism import unrepeatable_plan
-from millrace.sql.expr.functions import is_constant, is_strict
+from millrace.sql.expr.functions import is_constant, is_strict, unrepeatable_plan
 from millrace.sql.plan import Plan
 from millrace.sql.session.tables import Table
 from millrace.sql.syntax.edits import plain_quote

@@ -25,7 +25,7 @@ from sqlglot import exp
 from millrace.engine.aggregates import AggregateSpec
 from millrace.engine.expressions import ColumnRef
 from millrace.engine.spec import OutputColumn
-from millrace.sql.aggregation.aggregation import BARS, Aggregation
+from millrace.sql.aggregation import BARS, Aggregation
 from millrace.sql.blocks.conditions import is_boolean
 from millrace.sql.blocks.join_graph import JoinGraph, JoinInput
 from millrace.sql.blocks.subqueries import existence_test

@@ -1,4 +1,4 @@
-"""What Spark is asked: templates run on a session, and how large their results are.
+"""What Spark is asked: its settings, what templates give, and how large their results are.
 
 On classic Spark a DataFrame that a text names is a temporary view under a name of ours, made once a query and
 dropped when the query is ready: what Spark has analysed keeps the rows, not the name. (``spark.sql(text,
@@ -11,22 +11,27 @@ from __future__ import annotations
 import re
 import uuid
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 from pyspark.errors import PySparkException
 from pyspark.sql import types as t
+from sqlglot import exp
 
+from millrace.options import Options, StorageOptions
 from millrace.parquet.types import fixed_width
 from millrace.spark.plans import SIZE_UNITS, explained, kept_in_cache
-from millrace.spark.session import is_connect
+from millrace.spark.session import SessionConf, is_connect
 from millrace.sql.expr.types import field_of
 from millrace.sql.syntax.edits import PLACEHOLDER, Segment, placeholders
+from millrace.sql.syntax.parse import Statement
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Row, SparkSession
     from pyspark.sql.catalog import Catalog as SparkCatalog
+
 
 _SIZE = re.compile(r"sizeInBytes=([\d.E+]+) (\w+)(?:, rowCount=([\d.E+]+))?")
 _UNITS = {unit: 1024**i for i, unit in enumerate(SIZE_UNITS)}
@@ -68,7 +73,7 @@ class Frames:
             self._rows.clear()
         self._frames[name] = frame
         if unshared:
-            self._kept[name] = self._made(name)
+            self._kept[name] = self._make(name)
         return "{" + name + "}"
 
     def sql(self, template: str) -> DataFrame:
@@ -79,9 +84,9 @@ class Frames:
         names = placeholders(template)
         # Without parameters an empty mapping is the same as None, and takes classic PySpark fewer calls.
         if names and is_connect(self.spark):
-            return self.spark.sql(template, self._args, **{name: self._named(name) for name in names})
+            return self.spark.sql(template, self._args, **{name: self._frame_of(name) for name in names})
         # Without frames Spark takes the text as it is, braces included.
-        return self.spark.sql(self._filled(template, {name: self._view(name) for name in names}), self._args)
+        return self.spark.sql(self._fill(template, {name: self._view(name) for name in names}), self._args)
 
     def analyse(self, template: str) -> DataFrame:
         """Let Spark analyse a template, once however often; its errors come out unchanged."""
@@ -99,17 +104,17 @@ class Frames:
 
     def estimate(self, template: str) -> tuple[int | None, int | None]:
         """Return Spark's own estimate of a template's rows and bytes, None where it has none."""
-        return _estimated(lambda: self.rows(f"EXPLAIN COST {template}")[0][0], self.analyse(template).schema)
+        return _estimate(lambda: self.rows(f"EXPLAIN COST {template}")[0][0], self.analyse(template).schema)
 
     def fill_segments(self, segments: Iterable[Segment]) -> list[tuple[Segment, str]]:
         """Return segments with what Spark gets for each, as far as names of as many characters go."""
         connect = is_connect(self.spark)
-        result = []
+        filled = []
         for segment in segments:
             names = placeholders(segment.text)
-            views = {n: _SOME_NAME if connect else self._views.get(n, "") for n in names}
-            result.append((segment, self._filled(segment.text, views)))
-        return result
+            views = {name: _SOME_NAME if connect else self._views.get(name, "") for name in names}
+            filled.append((segment, self._fill(segment.text, views)))
+        return filled
 
     def close(self) -> None:
         """Drop the views: what was analysed does not need them."""
@@ -125,13 +130,13 @@ class Frames:
     def _catalog(self) -> SparkCatalog:
         return self.spark.catalog  # which is made anew each time
 
-    def _named(self, name: str) -> DataFrame:
+    def _frame_of(self, name: str) -> DataFrame:
         frame = self._kept.get(name)
         if frame is None:
-            frame = self._kept[name] = kept_in_cache(self._made(name))
+            frame = self._kept[name] = kept_in_cache(self._make(name))
         return frame
 
-    def _made(self, name: str) -> DataFrame:
+    def _make(self, name: str) -> DataFrame:
         frame = self._frames[name]
         return frame() if callable(frame) else frame
 
@@ -139,40 +144,130 @@ class Frames:
         view = self._views.get(name)
         if view is None:
             view = f"{self._stem}_{name}"
-            self._named(name).createOrReplaceTempView(view)
+            self._frame_of(name).createOrReplaceTempView(view)
             self._views[name] = view
         return view
 
     @staticmethod
-    def _filled(template: str, names: Mapping[str, str]) -> str:
-        def put(match: re.Match[str]) -> str:
-            return names[match[1]] if match[1] else match[0][0]
-
-        return PLACEHOLDER.sub(put, template)
+    def _fill(template: str, names: Mapping[str, str]) -> str:
+        return PLACEHOLDER.sub(lambda match: names[match[1]] if match[1] else match[0][0], template)
 
 
 def estimate(frame: DataFrame) -> tuple[int | None, int | None]:
     """Return Spark's own estimate of a DataFrame's rows and bytes, None where it has none."""
-    return _estimated(lambda: explained(frame, "COST"), frame.schema)
+    return _estimate(lambda: explained(frame, "COST"), frame.schema)
 
 
-def _estimated(explain: Callable[[], str], schema: t.StructType) -> tuple[int | None, int | None]:
+def _estimate(explain: Callable[[], str], schema: t.StructType) -> tuple[int | None, int | None]:
     try:
         match = _SIZE.search(explain())
     except PySparkException:
         return None, None
-    if match is None:
-        return None, None
-    size = int(float(match[1]) * _UNITS.get(match[2], 1))
-    if size > _UNKNOWN_BYTES:
+    size = _UNKNOWN_BYTES + 1 if match is None else int(float(match[1]) * _UNITS.get(match[2], 1))
+    if match is None or size > _UNKNOWN_BYTES:
         return None, None
     if match[3] is not None:
         return int(float(match[3])), size
-    return max(1, size // (8 + sum(default_widths(schema)))), size
+    return max(1, size // (8 + sum(map(_default_width, schema.fields)))), size
 
 
-def default_widths(schema: t.StructType) -> Iterable[int]:
-    """Yield what Spark takes a value of each column to need, in bytes."""
-    for column in map(field_of, schema.fields):
-        nested = column.arrow is None or pa.types.is_nested(column.arrow)
-        yield 100 if nested else fixed_width(column.arrow) or 20
+def _default_width(column: t.StructField) -> int:
+    """Return what Spark takes a value of a column to need, in bytes."""
+    kind = field_of(column).arrow
+    return 100 if kind is None or pa.types.is_nested(kind) else fixed_width(kind) or 20
+
+
+@dataclass(frozen=True)
+class Bar:
+    """A setting under which a text means something else than what is read here."""
+
+    key: str
+    default: str
+    values: tuple[str, ...]  # those that bar, in lower case
+    why: str
+    # Tells whether a query has what they change.
+    concerns: Callable[[Statement], object] = lambda _: True
+
+
+def _hides_definitions(statement: Statement) -> bool:
+    names = [cte.alias.lower() for cte in statement.root.find_all(exp.CTE)] if statement.root else []
+    return len(set(names)) < len(names)
+
+
+_BARS = (
+    Bar(
+        "spark.sql.ansi.doubleQuotedIdentifiers", "false", ("true",), "double quotes are around names",
+        lambda statement: '"' in statement.text,
+    ),
+    Bar("spark.sql.caseSensitive", "false", ("true",), "names that differ in case alone are two"),
+    Bar(
+        "spark.sql.parser.quotedRegexColumnNames", "false", ("true",), "a quoted name means several columns",
+        lambda statement: "`" in statement.text,
+    ),
+    Bar(
+        "spark.sql.functionResolution.sessionOrder", "second", ("first",),
+        "functions of the session hide those of Spark",
+    ),
+    Bar("spark.sql.path.enabled", "false", ("true",), "the SQL path says which function a name means"),
+    Bar(
+        "spark.sql.legacy.parser.havingWithoutGroupByAsWhere", "false", ("true",), "HAVING may be WHERE",
+        lambda statement: "having" in statement.text.lower(),
+    ),
+    Bar(
+        "spark.sql.legacy.ctePrecedencePolicy", "corrected", ("legacy", "exception"),
+        "common table expressions hide each other in another way", _hides_definitions,
+    ),
+    Bar(
+        "spark.sql.legacy.literal.pickMinimumPrecision", "true", ("false",),
+        "whole numbers and decimals compare in another type",
+    ),
+    Bar(
+        "spark.sql.legacy.typeCoercion.datetimeToString.enabled", "false", ("true",),
+        "dates compare with texts as texts",
+    ),
+    Bar("spark.sql.crossJoin.enabled", "true", ("false",), "Spark refuses joins without an equality"),
+)  # fmt: skip
+"""The settings that leave a query to Spark.
+
+All others need no place here. Some are read where they matter, by :class:`Settings`. Some change only what
+Spark evaluates, which is the same in the rewritten text. Some change types, and Spark is asked for these.
+"""
+
+
+class Settings:
+    """The settings of a session and a run; the session is asked for each when it is first needed."""
+
+    def __init__(self, spark: SparkSession, options: Options) -> None:
+        self.options = options
+        self.conf = SessionConf(spark)
+
+    @property
+    def storage(self) -> StorageOptions:
+        return StorageOptions.of(self.options.storage_options)
+
+    @property
+    def ansi(self) -> bool:
+        """Whether the session coerces by the ANSI rules."""
+        return self.conf.is_on("spark.sql.ansi.enabled", "true")
+
+    @property
+    def precedence(self) -> bool:
+        """Whether JOIN binds closer than a comma."""
+        return self.ansi and self.conf.is_on("spark.sql.ansi.relationPrecedence")
+
+    @property
+    def time_zone(self) -> str:
+        return self.conf.get("spark.sql.session.timeZone")
+
+    @property
+    def ordinals(self) -> bool:
+        """Whether a number in ORDER BY is the place of a result column."""
+        return self.conf.is_on("spark.sql.orderByOrdinal", "true")
+
+    def bars(self, statement: Statement) -> str | None:
+        """Return why the session's settings keep a whole query with Spark, or None."""
+        for bar in _BARS:
+            value = self.conf.get(bar.key, bar.default) if bar.concerns(statement) else ""
+            if value.lower() in bar.values:
+                return f"{bar.key} is {value}: {bar.why}"
+        return None

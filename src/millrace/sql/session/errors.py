@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
 from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
@@ -56,7 +56,7 @@ class Original:
     """The query as written. Only what is needed of it is made."""
 
     def __init__(self, catalog: Catalog, statement: Statement, text: EditedText) -> None:
-        self._catalog, self._statement, self._text = catalog, statement, text
+        self._catalog, self.statement, self._text = catalog, statement, text
         self._segments = text.original()
         self.template = join(self._segments)
 
@@ -83,7 +83,7 @@ class Original:
 
         Spark numbers common table expressions, and so makes another thing of them each time.
         """
-        root = self._statement.root
+        root = self.statement.root
         stand_in = self._catalog.stand_ins(self.template)
         if root is None or stand_in is None or root.find(exp.CTE) is not None:
             return None
@@ -92,15 +92,10 @@ class Original:
 
 def analyse(catalog: Catalog, segments: Sequence[Segment], text: str) -> DataFrame:
     """Let Spark analyse pieces of a text; its errors come out in the words of the whole."""
-    frames = catalog.frames
-
-    def suggest(error: AnalysisException, place: int | None) -> str:
-        return suggestion(error, frames.spark, catalog.names, text, place)
-
     try:
-        return frames.analyse(join(segments))
+        return catalog.frames.analyse(join(segments))
     except PySparkException as error:
-        raise as_written(error, frames.fill_segments(segments), text, suggest) from None
+        raise as_written(error, catalog, segments, text) from None
 
 
 def contain(error: Exception) -> str:
@@ -116,15 +111,11 @@ def contain(error: Exception) -> str:
 
 
 def as_written(
-    error: PySparkException,
-    pieces: Sequence[tuple[Segment, str]],
-    text: str,
-    suggest: Callable[[AnalysisException, int | None], str],
+    error: PySparkException, catalog: Catalog, segments: Sequence[Segment], text: str
 ) -> PySparkException:
-    """Return an error about the text that Spark got as one about the text that the user wrote.
+    """Return an error about the text that Spark got, these segments, as one about what the user wrote.
 
     It is of the same class (of ``pyspark.errors``) and condition; the very one where it is of another kind.
-    ``sent`` are the pieces of the query, and what Spark got of each. ``suggest`` returns what was meant.
     """
     if not isinstance(error, AnalysisException):
         return error
@@ -137,13 +128,15 @@ def as_written(
     if place is not None and place.end() < len(message):
         message = message[: place.end()] + message[place.end() :].split("\n", 1)[0].rstrip(";")
     message = _NAME.sub("…", message.removeprefix(f"[{condition}] "))
+    pieces = catalog.frames.fill_segments(segments)
     origin = None if place is None else _origin(int(place[1]), int(place[2]), pieces, text)
-    if meant := suggest(error, origin):
+    if meant := _suggest(error, catalog, text, origin):
         message += f"\n{meant}"
     if origin is not None:
-        line, column = _line_of(text, origin)
+        *before, last = text[:origin].split("\n")
+        line, column, lines = len(before) + 1, len(last), text.split("\n")
         message = _PLACE.sub(f"line {line} pos {column}", message)
-        message += "\n== SQL ==\n" + _marked(text, line, column)
+        message += "\n".join(["\n== SQL ==", *lines[:line], "-" * column + "^^^", *lines[line:]])
     return kind(message=message, errorClass=condition, messageParameters=error.getMessageParameters() or {})
 
 
@@ -160,36 +153,25 @@ def _origin(line: int, column: int, pieces: Sequence[tuple[Segment, str]], text:
     return len(text)
 
 
-def _line_of(text: str, place: int) -> tuple[int, int]:
-    before = text[:place]
-    return before.count("\n") + 1, place - (before.rfind("\n") + 1)
-
-
-def _marked(text: str, line: int, column: int) -> str:
-    """Return the user's text with a mark below a place."""
-    lines = text.split("\n")
-    return "\n".join([*lines[:line], "-" * column + "^^^", *lines[line:]])
-
-
-def suggestion(
-    error: AnalysisException, spark: SparkSession, tables: Iterable[str], text: str, place: int | None
-) -> str:
+def _suggest(error: AnalysisException, catalog: Catalog, text: str, place: int | None) -> str:
     """Return a sentence such as ``did you mean 'orders'?``; empty where nothing is near.
 
-    ``tables`` are the caller's own, ``place`` is where in the text Spark stopped reading, if it is known.
+    ``place`` is where in the text Spark stopped reading, if it is known.
     """
     condition, named = error.getCondition(), error.getMessageParameters() or {}
+    spark = catalog.frames.spark
     if condition == "TABLE_OR_VIEW_NOT_FOUND":
-        return _near(named.get("relationName", ""), [*tables, *_listed(spark, "SHOW TABLES", "tableName")])
+        tables = [*catalog.names, *_list(spark, "SHOW TABLES", "tableName")]
+        return _near(named.get("relationName", ""), tables)
     if condition in ("UNRESOLVED_ROUTINE", "UNRESOLVABLE_TABLE_VALUED_FUNCTION"):
         name = named.get("routineName") or named.get("name", "")
-        return _near(name, _listed(spark, "SHOW FUNCTIONS", "function"))
+        return _near(name, _list(spark, "SHOW FUNCTIONS", "function"))
     if condition == "PARSE_SYNTAX_ERROR" and place is not None:
         return _keyword(text, place)
     return ""
 
 
-def _listed(spark: SparkSession, statement: str, column: str) -> list[str]:
+def _list(spark: SparkSession, statement: str, column: str) -> list[str]:
     try:
         return [row[column] for row in spark.sql(statement).collect()]
     except PySparkException:  # a catalog that lists nothing to this user

@@ -42,12 +42,12 @@ def by_name(predicates: Predicates | None) -> dict[str, Predicate]:
             "of predicates"
         )
     if isinstance(predicates, Mapping):
-        named = [Predicate.of(function, _checked(name)) for name, function in predicates.items()]
+        named = [Predicate.of(function, _check_name(name)) for name, function in predicates.items()]
     else:
         named = [Predicate.of(function) for function in predicates]
     result: dict[str, Predicate] = {}
     for predicate in named:
-        key = _checked(predicate.name).lower()
+        key = _check_name(predicate.name).lower()
         if key in result:
             raise QueryError(
                 f"two predicates are named {result[key].name!r} and {predicate.name!r}, which SQL does not "
@@ -57,7 +57,7 @@ def by_name(predicates: Predicates | None) -> dict[str, Predicate]:
     return result
 
 
-def _checked(name: object) -> str:
+def _check_name(name: object) -> str:
     if not isinstance(name, str) or not _NAME.fullmatch(name):
         raise QueryError(
             f"a predicate is named {name!r}, which cannot be called in SQL: expected letters, digits and "

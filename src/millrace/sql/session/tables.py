@@ -28,8 +28,7 @@ from millrace.spark.session import is_connect
 from millrace.spark.types import spark_schema
 from millrace.sql.expr.types import Field, field_of, is_plain
 from millrace.sql.plan import Plan
-from millrace.sql.session.asking import Frames, estimate
-from millrace.sql.session.settings import Settings
+from millrace.sql.session.asking import Frames, Settings, estimate
 from millrace.sql.syntax.edits import placeholders, plain_quote, quote, substitute
 
 if TYPE_CHECKING:
@@ -41,14 +40,12 @@ class Lookup:
     """A lookup table of the query.
 
     Attributes:
-        table: As declared.
         scan: All its rows with exactly its columns, as they come; None without a scan that Spark can read.
-        parquet: The same as files, when the tasks can read them directly.
     """
 
-    table: LookupTable
+    table: LookupTable  # as declared
     scan: DataFrame | None = None
-    parquet: ParquetTable | None = None
+    parquet: ParquetTable | None = None  # the same as files, when the tasks can read them directly
 
     @property
     def needs_keys(self) -> bool:
@@ -106,24 +103,20 @@ class Table:
     """A base table of the query.
 
     Attributes:
-        name: As the reports show it.
-        read: Returns all its rows, for what Spark runs itself.
         files: Its files, where it was given by path and the tasks can read them directly.
         placeholder: What stands for it in templates, None for tables of the session's catalog.
         lookup: For a lookup table, how it is asked. Unless it has a scan, ``frame`` is only for analysis.
         settings: Those of the query, where ``frame`` may be a scan of files; None where it is not to be one.
-        fixed: Whether ``frame`` would be the same one in another query of the same text.
-        left: Why tasks do not read the files, where that is known.
     """
 
-    name: str
-    read: Callable[[], DataFrame]
-    files: ParquetTable | None
-    placeholder: str | None
+    name: str  # as the reports show it
+    read: Callable[[], DataFrame]  # returns all its rows, for what Spark runs itself
+    files: ParquetTable | None = None
+    placeholder: str | None = None
     lookup: Lookup | None = None
     settings: Settings | None = None
-    fixed: bool = False
-    left: str = ""
+    fixed: bool = False  # whether ``frame`` would be the same one in another query of the same text
+    left: str = ""  # why tasks do not read the files, where that is known
 
     @cached_property
     def frame(self) -> DataFrame:
@@ -151,12 +144,10 @@ class Table:
 
     @property
     def needs_keys(self) -> bool:
-        """Whether it is a lookup table that Spark cannot read."""
         return self.lookup is not None and self.lookup.needs_keys
 
     @cached_property
     def fields(self) -> tuple[Field, ...]:
-        """The columns, in order."""
         # Spark gets the columns of files from here, but for those of folders, which it looks for itself.
         is_given = self.files is not None and not self.files.partition_columns
         schema = spark_schema(self.files.schema) if self.files and is_given else self.frame.schema
@@ -168,9 +159,7 @@ class Table:
 
         It costs Spark much less than the table itself; None where a type cannot be written down.
         """
-        if self.placeholder is None:
-            return None
-        if not all(isinstance(f.type, t.AtomicType) for f in self.fields):
+        if self.placeholder is None or not all(isinstance(f.type, t.AtomicType) for f in self.fields):
             return None
         items = [f"CAST(NULL AS {f.type.simpleString()}) AS {quote(f.name)}" for f in self.fields]
         return f"(SELECT {', '.join(items)} WHERE false)"
@@ -182,7 +171,6 @@ class Table:
 
     @cached_property
     def is_streaming(self) -> bool:
-        """Whether its rows never end."""
         return self.files is None and bool(self.frame.isStreaming)
 
 
@@ -221,7 +209,6 @@ class Catalog:
         self.settings = settings
         self._tables = {name.lower(): (name, where) for name, where in tables.items()}
         self._known: dict[str, Table] = {}
-        self._where: tuple[str, ...] | None = None
         self._opens_views = True
         self.unworthy_seconds = 0.0  # the most that a block saves that was left to Spark for Python's start
 
@@ -238,9 +225,10 @@ class Catalog:
         if not self._opens_views or not is_connect(self.frames.spark):
             return False
         names = [re.escape(table.name.rpartition(".")[2]) for table in self.used if table.placeholder is None]
+        if not names or not any(isinstance(rows, ParquetInput) for rows in plan.inputs()):
+            return False
         word = re.compile(rf"\b({'|'.join(names)})\b", re.IGNORECASE)
-        is_direct = any(isinstance(rows, ParquetInput) for rows in plan.inputs())
-        return is_direct and bool(names) and any(word.search(text) for text in plan.texts())
+        return any(map(word.search, plan.texts()))
 
     def state_of(self, table: Table, *, now: bool) -> Hashable | None:
         """Return what differs as soon as a table's rows may, as they were planned with or are now.
@@ -297,29 +285,24 @@ class Catalog:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The names of the caller's tables, as written."""
         return tuple(name for name, _ in self._tables.values())
 
     @property
     def used(self) -> list[Table]:
-        """The tables that were looked up so far."""
         return list(self._known.values())
 
     def of(self, node: exp.Table) -> Table:
         """Return the table that a name in the query means; Spark's errors come out unchanged."""
-        return self.mapped(dotted(node)) or self._stored(node)
+        return self.mapped(dotted(node)) or self._from_session(node)
 
     def place_of(self, node: exp.Table) -> Callable[[], tuple[str, ...]] | None:
         """Return what tells the catalog and database that a name may be in, None for the caller's tables."""
-        if dotted(node).lower() in self._tables:
-            return None
-        return self._current
+        return None if dotted(node).lower() in self._tables else lambda: self._where
 
-    def _current(self) -> tuple[str, ...]:
-        if self._where is None:
-            catalog = self.frames.spark.catalog
-            self._where = (catalog.currentCatalog().lower(), catalog.currentDatabase().lower())
-        return self._where
+    @cached_property
+    def _where(self) -> tuple[str, ...]:
+        catalog = self.frames.spark.catalog
+        return catalog.currentCatalog().lower(), catalog.currentDatabase().lower()
 
     def mapped(self, name: str) -> Table | None:
         """Return the caller's table of that (possibly dotted) name, or None."""
@@ -335,21 +318,16 @@ class Catalog:
         table = self.mapped(dotted(node))
         return None if table is None else table.lookup
 
-    def _stored(self, node: exp.Table) -> Table:
-        parts = tuple(part.name for part in node.parts)
-        key = ".".join(f"`{p.lower()}`" for p in parts)
+    def _from_session(self, node: exp.Table) -> Table:
+        parts = [part.name for part in node.parts]
+        key = ".".join(f"`{part.lower()}`" for part in parts)
         if key not in self._known:
-            text = ".".join(quote(part) for part in parts)
-            frame = self.frames.sql(f"SELECT * FROM {text}")
+            frame = self.frames.sql(f"SELECT * FROM {'.'.join(map(quote, parts))}")
             opens = self._opens_views
+            settings = self.settings if opens else None
+            left = "" if opens else "Spark Connect looks its name up again for each action"
             self._known[key] = Table(
-                dotted(node),
-                lambda: frame,
-                None,
-                None,
-                settings=self.settings if opens else None,
-                fixed=len(parts) == 1,
-                left="" if opens else "Spark Connect looks its name up again for each action",
+                dotted(node), lambda: frame, settings=settings, fixed=len(parts) == 1, left=left
             )
         return self._known[key]
 
@@ -357,9 +335,9 @@ class Catalog:
         if isinstance(where, str | Path):
             where = open_path(self.frames.spark, where, self.settings.conf, self.settings.storage)
         if isinstance(where, PathTable):
-            return self._at_path(name, where)
+            return self._from_path(name, where)
         if hasattr(where, "schema") and hasattr(where, "mapInArrow"):
-            return self._framed(name, where, fixed=True)
+            return self._from_frame(name, where, fixed=True)
         if isinstance(where, LookupTable):
             lookup, frame = lookup_of(self.frames, where, self.settings.storage)
             return Table(name, lambda: frame, None, self.frames.place(frame, "t"), lookup)
@@ -368,14 +346,14 @@ class Catalog:
             "files (a file, a folder or a glob), a Spark DataFrame, or what millrace.lookup returns"
         )
 
-    def _at_path(self, name: str, table: PathTable) -> Table:
+    def _from_path(self, name: str, table: PathTable) -> Table:
         if table.how:
             self.notes.append(f"{name}, {table.path}: {table.how}")
         if table.files is None and not table.why:
-            return self._framed(name, table.frame, fixed=False)
+            return self._from_frame(name, table.frame, fixed=False)
         place = self.frames.place(lambda: table.frame, "t")
         return Table(name, lambda: table.frame, table.files, place, left=table.why)
 
-    def _framed(self, name: str, frame: DataFrame, *, fixed: bool) -> Table:
+    def _from_frame(self, name: str, frame: DataFrame, *, fixed: bool) -> Table:
         place = self.frames.place(frame, "t")
         return Table(name, lambda: frame, None, place, settings=self.settings, fixed=fixed)

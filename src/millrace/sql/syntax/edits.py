@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 Span = tuple[int, int]
 """Characters ``[start, end)`` of the query."""
@@ -20,8 +20,7 @@ Part = str | Span
 PLACEHOLDER = re.compile(r"\{\{|\}\}|\{(\w+)\}")
 
 
-@dataclass(frozen=True)
-class Edit:
+class Edit(NamedTuple):
     """Characters ``[start, end)`` become ``parts``."""
 
     start: int
@@ -29,8 +28,7 @@ class Edit:
     parts: tuple[Part, ...]
 
 
-@dataclass(frozen=True)
-class Segment:
+class Segment(NamedTuple):
     """A piece of a template, and the place in the query that its first character stands for."""
 
     text: str
@@ -65,11 +63,7 @@ def placeholders(template: str) -> set[str]:
 
 def substitute(template: str, texts: dict[str, str]) -> str:
     """Return the template with template texts in the place of some placeholders."""
-
-    def put(match: re.Match[str]) -> str:
-        return texts.get(match[1], match[0]) if match[1] else match[0]
-
-    return PLACEHOLDER.sub(put, template)
+    return PLACEHOLDER.sub(lambda match: texts.get(match[1], match[0]) if match[1] else match[0], template)
 
 
 class EditedText:
@@ -89,19 +83,16 @@ class EditedText:
 
     def rebind(self, start: int, old: str, new: str) -> None:
         """Let another text stand for a part of what the name at a place is bound to."""
-        for place, edit in enumerate(self.bindings):
-            if edit.start == start:
-                parts = tuple(
-                    part.replace(old, new) if isinstance(part, str) else part for part in edit.parts
-                )
-                self.bindings[place] = Edit(edit.start, edit.end, parts)
+        for place, (begin, end, parts) in enumerate(self.bindings):
+            if begin == start:
+                texts = (part.replace(old, new) if isinstance(part, str) else part for part in parts)
+                self.bindings[place] = Edit(begin, end, tuple(texts))
 
     def original(self) -> list[Segment]:
         """Return the whole query as written, with its names bound."""
         return _render(self.text, self.bindings, (0, len(self.text)))
 
     def rewritten(self) -> str:
-        """Return the template of the whole rewritten query."""
         return self.edited((0, len(self.text)))
 
     def bound(self, span: Span) -> str:

@@ -27,21 +27,9 @@ if TYPE_CHECKING:
     from millrace.sql.syntax.edits import Span
 
 _SPANNED = (
-    "_parse_unary",
-    "_parse_bitwise",
-    "_parse_equality",
-    "_parse_disjunction",
-    "_parse_expression",
-    "_parse_lambda",
-    "_parse_lateral",
-    "_parse_table",
-    "_parse_join",
-    "_parse_from",
-    "_parse_where",
-    "_parse_select",
-    "_parse_cte",
-    "_parse_with",
-)
+    "unary", "bitwise", "equality", "disjunction", "expression", "lambda", "lateral", "table", "join", "from",
+    "where", "select", "cte", "with",
+)  # fmt: skip
 _QUERIES = frozenset({"SELECT", "WITH", "FROM", "VALUES", "TABLE", "MAP", "REDUCE"})
 _CALL = "__millrace_call_"
 PARAMETER = "__millrace_arg_"
@@ -65,7 +53,7 @@ class _SpanParser(SparkParser):
     spans: dict[int, tuple[exp.Expr, Span]]
 
 
-def _noting(name: str) -> Callable[..., Any]:
+def _note(name: str) -> Callable[..., Any]:
     inherited: Callable[..., Any] = getattr(SparkParser, name)
 
     def method(self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -81,7 +69,7 @@ def _noting(name: str) -> Callable[..., Any]:
 
 
 for _name in _SPANNED:
-    setattr(_SpanParser, _name, _noting(_name))
+    setattr(_SpanParser, f"_parse_{_name}", _note(f"_parse_{_name}"))
 
 
 @dataclass(frozen=True)
@@ -89,27 +77,20 @@ class Statement:
     """A parsed query.
 
     Attributes:
-        root: The syntax tree, None when only Spark can read the query.
-        why: Why there is no tree.
         functions: Where the caller's functions are called: the name's characters, and which function it is.
-        parameters: Where ``?`` stands, in order.
         names: Characters of unquoted words and quoted names that are no syntax, with the name in lower case.
     """
 
     text: str
-    root: exp.Query | None
-    why: str = ""
+    root: exp.Query | None  # the syntax tree, None when only Spark can read the query
+    why: str = ""  # why there is no tree
     functions: tuple[tuple[Span, str], ...] = ()
-    parameters: tuple[Span, ...] = ()
+    parameters: tuple[Span, ...] = ()  # where ``?`` stands, in order
     names: tuple[tuple[Span, str], ...] = ()
     _spans: dict[int, tuple[exp.Expr, Span]] = field(default_factory=dict, repr=False)
 
     def span(self, node: exp.Expr, what: str = "an expression") -> Span:
-        """Return the characters ``[start, end)`` that became the node, which is ``what``.
-
-        Raises:
-            Unsupported: It was not noted.
-        """
+        """Return the characters that became the node, which is ``what``; Unsupported if it was not noted."""
         if not self.has_span(node):
             raise Unsupported(f"{what} in a form that Millrace does not read")
         return self._spans[id(node)][1]
@@ -128,11 +109,7 @@ class Statement:
 
 
 def name_span(named: exp.Column | exp.Table, last: int = -1) -> Span:
-    """Return the characters of a name, or of its parts up to one.
-
-    Raises:
-        Unsupported: It is not in the text.
-    """
+    """Return the characters of a name, or of its parts up to one; Unsupported where it is not in the text."""
     start, end = named.parts[0].meta.get("start"), named.parts[last].meta.get("end")
     if start is None or end is None:
         raise Unsupported("a name in a form that Millrace does not read")
@@ -202,7 +179,7 @@ def parse(text: str, functions: Collection[str] = ()) -> Statement:
     try:
         tokens = list(dialect.tokenize(text))
     except Exception as error:  # noqa: BLE001  # whatever its reader stumbles over
-        return Statement(text, None, _unread(error))  # Spark has other rules, and then says what it is
+        return Statement(text, None, _why_unread(error))  # Spark has other rules, and then says what it is
     _check_words([token.text.upper() for token in tokens if token.token_type is not TokenType.L_PAREN])
     while len(tokens) > 1 and tokens[-1].token_type is TokenType.SEMICOLON:
         tokens.pop()
@@ -210,7 +187,7 @@ def parse(text: str, functions: Collection[str] = ()) -> Statement:
     for token, following in pairwise(tokens):
         if token.token_type is TokenType.WINDOW and following.token_type is TokenType.L_PAREN:
             token.token_type = TokenType.VAR  # the function; sqlglot ends GROUP BY at the word
-    called = tuple(_called(tokens, functions))
+    called = tuple(_rename_calls(tokens, functions))
     marks = [t for t in tokens if t.token_type is TokenType.PLACEHOLDER and t.text == "?"]
     spans = tuple((t.start, t.end + 1) for t in marks)
     parser = _SpanParser(dialect=dialect)
@@ -219,7 +196,7 @@ def parse(text: str, functions: Collection[str] = ()) -> Statement:
     try:
         trees = [] if why else [tree for tree in parser.parse(tokens, text) if tree is not None]
     except Exception as error:  # noqa: BLE001  # whatever its reader stumbles over
-        trees, why = [], _unread(error)
+        trees, why = [], _why_unread(error)
     root = trees[0] if len(trees) == 1 else None
     if not isinstance(root, exp.Query):
         if any(isinstance(tree, exp.DML | exp.DDL) for tree in trees):
@@ -238,19 +215,18 @@ _BARE = (
 )  # fmt: skip
 
 
-def _unread(error: Exception) -> str:
+def _why_unread(error: Exception) -> str:
     return f"sqlglot cannot read the query ({first_line(error)})"
 
 
-def _called(tokens: list[Token], functions: Collection[str]) -> Iterator[tuple[Span, str]]:
+def _rename_calls(tokens: list[Token], functions: Collection[str]) -> Iterator[tuple[Span, str]]:
     """Rename the calls of the caller's functions in the tokens; yield where they stand."""
     for place, token in enumerate(tokens[:-1]):
         name = token.text.lower()
         if name not in functions or tokens[place + 1].token_type is not TokenType.L_PAREN:
             continue
-        if place and tokens[place - 1].token_type is TokenType.DOT:
-            continue  # a function of a database
-        if token.token_type is TokenType.STRING:
+        of_database = place and tokens[place - 1].token_type is TokenType.DOT
+        if of_database or token.token_type is TokenType.STRING:
             continue
         token.token_type = TokenType.VAR
         token.text = _CALL + name

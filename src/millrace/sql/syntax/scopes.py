@@ -33,22 +33,17 @@ class Relation:
         kind: A base table, a common table expression, a derived table; ``"rows"`` is all else that Spark can
             analyse by itself (VALUES, a function, PIVOT, a group with a name); ``"lateral"`` reads what is
             left of it; ``"view"`` is a LATERAL VIEW.
-        alias: As written, or the table's name; None where nothing names it.
-        qualifier: What may stand before its columns, in lower case.
-        columns: The names that its alias gives to the columns, empty where they keep theirs.
-        item: Its characters, with its alias.
-        plain: Whether it is read as it stands: no sample, and no version of a table.
         current: Returns the session's catalog and database, which may stand before a table's own name.
         is_nullable: Whether an outer join is written that may give nulls for its columns.
     """
 
     node: exp.Expr
     kind: Kind
-    alias: str | None
-    qualifier: tuple[str, ...]
-    columns: tuple[str, ...]
-    item: Span
-    plain: bool = True
+    alias: str | None  # as written, or the table's name; None where nothing names it
+    qualifier: tuple[str, ...]  # what may stand before its columns, in lower case
+    columns: tuple[str, ...]  # the names that its alias gives to the columns, empty where they keep theirs
+    item: Span  # its characters, with its alias
+    plain: bool = True  # whether it is read as it stands: no sample, and no version of a table
     cte: exp.CTE | None = None
     current: Callable[[], tuple[str, ...]] | None = None
     is_nullable: bool = False
@@ -72,25 +67,19 @@ class FromItem:
     """A relation, or a parenthesised group of them, and how it joins what stands left of it.
 
     Attributes:
-        kind: ``"inner"``, ``"left"`` (outer, semi and anti), ``"right"`` or ``"full"``.
-        keyword: The join as text, without NATURAL, such as ``"LEFT ANTI JOIN"``.
-        item: The characters of the content.
-        span: The characters of the whole, join keywords and condition included.
         on: Its condition; it sees the columns of its own content and of all that is left of it in its clause.
-        semi: A semi or anti join, whose right side is not visible above.
-        join: Its syntax tree, None for the first.
     """
 
     content: Relation | FromClause
-    kind: str
-    keyword: str
-    item: Span
-    span: Span
+    kind: str  # ``"inner"``, ``"left"`` (outer, semi and anti), ``"right"`` or ``"full"``
+    keyword: str  # the join as text, without NATURAL, such as ``"LEFT ANTI JOIN"``
+    item: Span  # the characters of the content
+    span: Span  # the characters of the whole, join keywords and condition included
     on: exp.Expr | None = None
     using: tuple[str, ...] = ()
     natural: bool = False
-    semi: bool = False
-    join: exp.Join | None = None
+    semi: bool = False  # a semi or anti join, whose right side is not visible above
+    join: exp.Join | None = None  # its syntax tree, None for the first
 
     @property
     def merges(self) -> bool:
@@ -98,7 +87,6 @@ class FromItem:
         return self.natural or bool(self.using)
 
     def relations(self) -> list[Relation]:
-        """Return the relation, or those of the group."""
         return [self.content] if isinstance(self.content, Relation) else list(self.content.relations())
 
 
@@ -107,18 +95,15 @@ class JoinStep:
     """An item of a clause, or of a group of inner joins inside it, that can be moved by itself.
 
     Attributes:
-        clause: The clause or group that the item is in.
-        place: The item's number there.
         movable: Whether it is joined by an inner join before any RIGHT or FULL join, so that a block may take
             it.
-        conditions: What it is joined on; a group's condition stands with its last member.
     """
 
     item: FromItem
-    clause: FromClause
-    place: int
+    clause: FromClause  # the clause or group that the item is in
+    place: int  # the item's number there
     movable: bool
-    conditions: tuple[exp.Expr, ...]
+    conditions: tuple[exp.Expr, ...]  # what it is joined on; a group's condition stands with its last member
 
     @property
     def relation(self) -> Relation | None:
@@ -127,7 +112,6 @@ class JoinStep:
 
     @property
     def is_left(self) -> bool:
-        """Whether it is a LEFT join."""
         return self.item.kind == "left" and not self.item.semi
 
     @property
@@ -137,7 +121,6 @@ class JoinStep:
 
     @property
     def terms(self) -> list[exp.Expr]:
-        """The terms of its conditions."""
         return [term for on in self.conditions for term in conjuncts(on)]
 
 
@@ -146,19 +129,16 @@ class FromClause:
     """The items of a FROM clause, or of a parenthesised group.
 
     Attributes:
-        span: From FROM to the end of the last item.
-        end: Where the last LATERAL VIEW ends.
         mixed: Whether commas stand beside joins with conditions, which ``relationPrecedence`` binds
             otherwise.
-        where: The terms of the SELECT's WHERE.
     """
 
     items: list[FromItem]
-    span: Span
+    span: Span  # from FROM to the end of the last item
     views: list[Relation] = field(default_factory=list)
-    end: int = 0
+    end: int = 0  # where the last LATERAL VIEW ends
     mixed: bool = False
-    where: list[exp.Expr] = field(default_factory=list)
+    where: list[exp.Expr] = field(default_factory=list)  # the terms of the SELECT's WHERE
 
     @property
     def movable(self) -> int:
@@ -188,7 +168,6 @@ class FromClause:
         yield from self.views
 
     def clauses(self) -> Iterator[FromClause]:
-        """Yield this clause and all groups in it."""
         yield self
         for item in self.items:
             if isinstance(item.content, FromClause):
@@ -197,7 +176,19 @@ class FromClause:
     @cached_property
     def steps(self) -> list[JoinStep]:
         """The items, a movable group of inner joins as its own items."""
-        return list(self._steps(self.movable))
+        steps: list[JoinStep] = []
+        movable = self.movable
+        for place, item in enumerate(self.items):
+            moves = item.kind == "inner" and place < movable
+            own = () if item.on is None else (item.on,)
+            if moves and isinstance(item.content, FromClause) and item.content.is_inner:
+                *inner, last = item.content.steps
+                # The group's own condition, and its USING, belong to the item that the group is.
+                whole = JoinStep(last.item, last.clause, last.place, True, (*last.conditions, *own))
+                steps += [*inner, whole]
+            else:
+                steps.append(JoinStep(item, self, place, moves, own))
+        return steps
 
     def number(self, relation: Relation) -> int:
         """Return the number of the step that a relation is in, -1 if it is in none."""
@@ -212,18 +203,6 @@ class FromClause:
     def inner_terms(self) -> list[exp.Expr]:
         """The terms of inner joins that may be moved, and of WHERE where they may move too."""
         return [term for step in self.steps if step.movable for term in step.terms] + self.filters
-
-    def _steps(self, movable: int) -> Iterator[JoinStep]:
-        for place, item in enumerate(self.items):
-            moves = item.kind == "inner" and place < movable
-            own = () if item.on is None else (item.on,)
-            if moves and isinstance(item.content, FromClause) and item.content.is_inner:
-                *inner, last = item.content.steps
-                yield from inner
-                # The group's own condition, and its USING, belong to the item that the group is.
-                yield JoinStep(last.item, last.clause, last.place, True, (*last.conditions, *own))
-            else:
-                yield JoinStep(item, self, place, moves, own)
 
 
 @dataclass(eq=False)
@@ -240,15 +219,13 @@ class Place:
     """Where in a SELECT an expression stands.
 
     Attributes:
-        key: The clause: ``"expressions"``, ``"where"``, ``"on"``, ``"order"`` and so on.
         clause: For ON, the clause or group that the join is in; for LATERAL the FROM clause.
-        end: For ON the join's number there; for LATERAL how many items and views are seen.
     """
 
     scope: Scope
-    key: str
+    key: str  # the clause: ``"expressions"``, ``"where"``, ``"on"``, ``"order"`` and so on
     clause: FromClause | None = None
-    end: int = 0
+    end: int = 0  # for ON the join's number there; for LATERAL how many items and views are seen
 
 
 class Scopes:
@@ -256,7 +233,7 @@ class Scopes:
 
     def __init__(self, statement: Statement) -> None:
         assert statement.root is not None
-        self.all = [_scope(statement, select) for select in _postorder(statement.root)]
+        self.all = [_scope_of(statement, select) for select in _postorder(statement.root)]
         self._by_select = {id(scope.select): scope for scope in self.all}
         self._places: dict[int, Place] = {}  # by the ids of conditions of ON, and of LATERALs
         for scope in self.all:
@@ -264,7 +241,6 @@ class Scopes:
                 self._note(scope, clause)
 
     def of(self, select: exp.Expr) -> Scope:
-        """Return the scope of a SELECT."""
         return self._by_select[id(select)]
 
     def relations(self) -> Iterator[tuple[Scope, Relation]]:
@@ -316,52 +292,59 @@ class Scopes:
         return None
 
 
-def _scope(statement: Statement, select: exp.Select) -> Scope:
+def _postorder(root: exp.Expr) -> list[exp.Select]:
+    """Return SELECTs after everything inside them; definitions come before their uses."""
+    selects: list[exp.Select] = []
+    left = [root]  # no recursion: a condition may have thousands of terms
+    while left:
+        node = left.pop()
+        if isinstance(node, exp.Select):
+            selects.append(node)
+        first = node.args.get("with_")
+        left += [] if first is None else [first]
+        left += [child for child in node.iter_expressions() if child is not first]
+    return selects[::-1]  # the last ones inside were visited first
+
+
+def _scope_of(statement: Statement, select: exp.Select) -> Scope:
     try:
         return Scope(select, _read_from(statement, select))
     except Unsupported as error:
         return Scope(select, None, str(error))
 
 
-def _postorder(root: exp.Expr) -> Iterator[exp.Select]:
-    """Yield SELECTs after everything inside them; definitions come before their uses."""
-    left = [(root, False)]  # no recursion: a condition may have thousands of terms
-    while left:
-        node, is_done = left.pop()
-        if is_done:
-            if isinstance(node, exp.Select):
-                yield node
-            continue
-        first = node.args.get("with_")
-        children = [child for child in node.iter_expressions() if child is not first]
-        left.append((node, True))
-        left += [(child, False) for child in reversed(children)]
-        if first is not None:
-            left.append((first, False))
-
-
 def _read_from(statement: Statement, select: exp.Select) -> FromClause | None:
-    """Return the FROM clause of a SELECT, None if there is none.
-
-    Raises:
-        Unsupported: It has a form that only Spark handles.
-    """
+    """Return the FROM clause of a SELECT, None if there is none; Unsupported where only Spark handles it."""
     start = select.args.get("from_")
     if start is None:
         return None
     if select.args.get("pivots"):
         raise Unsupported("PIVOT over a whole FROM")
-    reader = _Reader(statement)
-    clause = reader.clause(start.this, list(select.args.get("joins") or ()))
-    clause.span = (reader.span(start)[0], clause.span[1])
+    clause = _clause(statement, start.this, list(select.args.get("joins") or ()))
+    clause.span = (_span(statement, start)[0], clause.span[1])
     first = select.expressions[0] if select.expressions else None
     if first is not None and statement.has_span(first) and statement.span(first)[0] > clause.span[0]:
         raise Unsupported("FROM written before SELECT")
     for view in select.args.get("laterals") or ():
-        clause.views.append(reader.relation(view, "view"))
-        clause.end = max(clause.end, reader.span(view)[1])
+        clause.views.append(_relation(statement, view, "view"))
+        clause.end = max(clause.end, _span(statement, view)[1])
     clause.where = where_conjuncts(select)
     return clause
+
+
+def _span(statement: Statement, node: exp.Expr) -> Span:
+    return statement.span(node, "a FROM clause")
+
+
+def _clause(statement: Statement, first: exp.Expr, joins: list[exp.Join]) -> FromClause:
+    items = [_item(statement, first, None), *(_item(statement, join.this, join) for join in joins)]
+    span = (items[0].span[0], max(item.span[1] for item in items))
+    commas = [join for join in joins if _is_comma(statement, join)]
+    return FromClause(items, span, [], span[1], mixed=0 < len(commas) < len(joins))
+
+
+def _is_comma(statement: Statement, join: exp.Join) -> bool:
+    return statement.text.startswith(",", _span(statement, join)[0])
 
 
 def _is_join_group(node: exp.Expr) -> bool:
@@ -376,68 +359,48 @@ def _is_from_item(node: exp.Expr) -> bool:
     return bool(node.alias or node.args.get("joins")) or _is_from_item(node.this)
 
 
-class _Reader:
-    def __init__(self, statement: Statement) -> None:
-        self._statement = statement
+def _item(statement: Statement, node: exp.Expr, join: exp.Join | None) -> FromItem:
+    kind, semi, keyword = ("inner", False, "JOIN") if join is None else _kind(join)
+    content: Relation | FromClause
+    pivots = node.args.get("pivots") or (join is not None and join.args.get("pivots"))
+    if _is_join_group(node):
+        if pivots or node.args.get("sample"):
+            raise Unsupported("a parenthesised join with PIVOT or TABLESAMPLE")
+        content = _clause(statement, node.this, list(node.this.args.get("joins") or ()))
+    else:
+        if join is not None and pivots and not _is_comma(statement, join):
+            raise Unsupported("PIVOT or UNPIVOT over a join")
+        content = _relation(statement, node)
+    span = _span(statement, join or node)
+    item = FromItem(content, kind, keyword, _span(statement, node), span, semi=semi, join=join)
+    if join is not None:
+        on = join.args.get("on")
+        # The parser writes ON TRUE where the text has no condition.
+        item.on = on if on is not None and statement.has_span(on) else None
+        item.using = tuple(name.name for name in join.args.get("using") or ())
+        item.natural = join.method.upper() == "NATURAL"
+    return item
 
-    def clause(self, first: exp.Expr, joins: list[exp.Join]) -> FromClause:
-        items = [self._item(first, None), *(self._item(join.this, join) for join in joins)]
-        span = (items[0].span[0], max(item.span[1] for item in items))
-        commas = [join for join in joins if self._is_comma(join)]
-        return FromClause(items, span, [], span[1], mixed=0 < len(commas) < len(joins))
 
-    def span(self, node: exp.Expr) -> Span:
-        return self._statement.span(node, "a FROM clause")
-
-    def _is_comma(self, join: exp.Join) -> bool:
-        start, _ = self.span(join)
-        return self._statement.text[start : start + 1] == ","
-
-    def _item(self, node: exp.Expr, join: exp.Join | None) -> FromItem:
-        kind, semi, keyword = ("inner", False, "JOIN") if join is None else _kind(join)
-        content: Relation | FromClause
-        pivots = node.args.get("pivots") or (join is not None and join.args.get("pivots"))
-        if _is_join_group(node):
-            if pivots or node.args.get("sample"):
-                raise Unsupported("a parenthesised join with PIVOT or TABLESAMPLE")
-            content = self.clause(node.this, list(node.this.args.get("joins") or ()))
-        else:
-            if join is not None and pivots and not self._is_comma(join):
-                raise Unsupported("PIVOT or UNPIVOT over a join")
-            content = self.relation(node)
-        item = FromItem(
-            content, kind, keyword, self.span(node), self.span(join or node), semi=semi, join=join
-        )
-        if join is not None:
-            on = join.args.get("on")
-            # The parser writes ON TRUE where the text has no condition.
-            item.on = on if on is not None and self._statement.has_span(on) else None
-            item.using = tuple(name.name for name in join.args.get("using") or ())
-            item.natural = join.method.upper() == "NATURAL"
-        return item
-
-    def relation(self, node: exp.Expr, kind: Kind | None = None) -> Relation:
-        alias = node.alias or None
-        written = node.args.get("alias")
-        names = written.args.get("columns") if isinstance(written, exp.TableAlias) else None
-        columns = tuple(name.name for name in names or ())
-        qualifier = (alias.lower(),) if alias else ()
-        item, plain = self.span(node), not node.args.get("sample")
-        if isinstance(node, exp.Lateral):
-            return Relation(node, kind or "lateral", alias, qualifier, columns, item)
-        if (
-            isinstance(node, exp.Table)
-            and isinstance(node.this, exp.Identifier)
-            and not node.args.get("pivots")
-        ):
-            cte = cte_of(node)
-            parts = qualifier or tuple(part.name.lower() for part in node.parts)
-            plain = plain and not any(node.args.get(name) for name in ("when", "version"))
-            kind = "table" if cte is None else "cte"
-            return Relation(node, kind, alias or node.name, parts, columns, item, plain, cte)
-        if isinstance(node, exp.Subquery) and not _is_from_item(node.this) and not node.args.get("pivots"):
-            return Relation(node, "query", alias, qualifier or (_UNNAMED,), columns, item, plain)
-        return Relation(node, "rows", alias, qualifier, columns, item, plain)
+def _relation(statement: Statement, node: exp.Expr, kind: Kind = "lateral") -> Relation:
+    alias = node.alias or None
+    written = node.args.get("alias")
+    names = written.args.get("columns") if isinstance(written, exp.TableAlias) else None
+    columns = tuple(name.name for name in names or ())
+    qualifier = (alias.lower(),) if alias else ()
+    item, plain = _span(statement, node), not node.args.get("sample")
+    if isinstance(node, exp.Lateral):
+        return Relation(node, kind, alias, qualifier, columns, item)
+    is_pivoted = bool(node.args.get("pivots"))
+    if isinstance(node, exp.Table) and isinstance(node.this, exp.Identifier) and not is_pivoted:
+        cte = cte_of(node)
+        parts = qualifier or tuple(part.name.lower() for part in node.parts)
+        plain = plain and not any(node.args.get(name) for name in ("when", "version"))
+        kind = "table" if cte is None else "cte"
+        return Relation(node, kind, alias or node.name, parts, columns, item, plain, cte)
+    if isinstance(node, exp.Subquery) and not _is_from_item(node.this) and not is_pivoted:
+        return Relation(node, "query", alias, qualifier or (_UNNAMED,), columns, item, plain)
+    return Relation(node, "rows", alias, qualifier, columns, item, plain)
 
 
 def _kind(join: exp.Join) -> tuple[str, bool, str]:
@@ -540,11 +503,7 @@ def _read(node: exp.Expr) -> tuple[list[exp.CTE], list[exp.Table]]:
 def with_prefix(
     statement: Statement, nodes: exp.Expr | Sequence[exp.Expr], render: Callable[[Span], str]
 ) -> str:
-    """Return the WITH clause that relations or queries taken out of their places need.
-
-    Raises:
-        Unsupported: The definitions cannot be put into one WITH clause.
-    """
+    """Return the WITH clause that relations or queries need when taken out of their places."""
     pieces = [nodes] if isinstance(nodes, exp.Expr) else nodes
     needed = list({id(cte): cte for node in pieces for cte in definitions(node)}.values())
     if any(map(is_recursive, needed)):
