@@ -38,7 +38,7 @@ class Target:
 
     def send(self, results: Iterator[pa.RecordBatch]) -> None:
         """Send all that a task results in; nothing is computed for a partition that is there already."""
-        from millrace.spark.results.sink import ResultsSink  # what most tasks do not need
+        from millrace.spark.results import ResultsSink  # what most tasks do not need
 
         context = TaskContext.get()
         partition, attempt = (0, 0) if context is None else (context.partitionId(), context.attemptNumber())
@@ -101,7 +101,7 @@ def stream_of(
     limits.check_libraries("a result that is read as it comes")
     # What tasks that send results do not need.
     from millrace.spark.coordinator import host_of
-    from millrace.spark.results.server import ResultsServer
+    from millrace.spark.results import ResultsServer
 
     port = options.limits_port + 1 if options.limits_port else 0  # the coordinator has the first
     server = ResultsServer.started(host_of(spark, options), port, options.limits_bind)
