@@ -1,4 +1,6 @@
-"""Where tasks send their results: a server in the process that planned the query, and a stream a job.
+"""Results on their way from tasks to the process that planned the query, while the job runs.
+
+A server in that process has a stream for each job, and a sink in each task sends to it:
 
 =======================================  ==========================================================
 task                                     session
@@ -12,21 +14,15 @@ task                                     session
 The welcome has the rows' schema. It is not the coordinator that serves, so that rows on their way do not hold
 up whoever waits for a turn.
 
-
-The rows of one partition, each exactly once although its task may run more than once.
-
-Spark runs a task again when it was lost, and may run it twice at once (speculation). Every attempt has the
-same multiset of rows, in any order. So the invariant: what has been delivered is, row by row, the
-maximum over all attempts of how often each has sent the row. A row counts when it comes from whichever
-attempt is ahead; the others repeat it. At a commit the attempt has sent everything, so nothing else may have
-been delivered.
+**Each row of a partition arrives exactly once, although its task may run more than once.** Spark runs a task
+again when it was lost, and may run it twice at once (speculation). Every attempt has the same multiset of
+rows, in any order. So the invariant: what has been delivered is, row by row, the maximum over all attempts of
+how often each has sent the row. A row counts when it comes from whichever attempt is ahead; the others repeat
+it. At a commit the attempt has sent everything, so nothing else may have been delivered.
 
 With one attempt, which is nearly always, there is nothing to compare: its batches go into a file as
 they came (in memory while they are few), to be counted if another attempt should send rows. From then
 on rows are counted by their digests, in Python, some 150 bytes in memory a row.
-
-
-A task's side: sends what it results in, and says when that is all.
 """
 
 from __future__ import annotations
@@ -40,7 +36,7 @@ import tempfile
 import threading
 from collections import Counter, deque
 from collections.abc import Callable, Iterator
-from io import FileIO
+from contextlib import suppress
 from typing import ClassVar, Self
 
 import pyarrow as pa
@@ -56,6 +52,153 @@ from millrace.limits.registration import Address
 from millrace.limits.server import Server
 from millrace.limits.session import Session
 from millrace.limits.tls import context_of
+
+IN_MEMORY = 1 << 20
+"""Bytes of a partition that are kept in memory before the file is made."""
+
+MOST_WAITING = 1 << 26
+"""Bytes of batches that wait for the consumer before the tasks have to."""
+
+_PURPOSE = "results"
+
+# Rows of a partition
+
+
+class Payloads:
+    """Bytes that are kept in order, in a file without a name once they are many, and seldom read again."""
+
+    def __init__(self) -> None:
+        self._file = tempfile.SpooledTemporaryFile[bytes](IN_MEMORY)  # closed below
+        self._lengths: list[int] = []
+
+    def append(self, payload: bytes) -> None:
+        """Add bytes at the end; OSError if they cannot be written."""
+        self._file.write(payload)
+        self._file.flush()  # so that what does not fit fails here
+        self._lengths.append(len(payload))
+
+    def __iter__(self) -> Iterator[bytes]:
+        self._file.seek(0)
+        yield from map(self._file.read, self._lengths)
+
+    def close(self) -> None:
+        self._lengths = []
+        with suppress(OSError):  # what could not be written is of no use any more
+            self._file.close()
+
+
+class Partition:
+    """What has been delivered of one partition, and whether that is all of it: ``committed``."""
+
+    def __init__(self, number: int) -> None:
+        self.committed = False
+        self._number = number
+        self._only: int | None = None
+        self._payloads = Payloads()
+        self._delivered: Counter[bytes] = Counter()
+        self._sent: dict[int, Counter[bytes]] = {}
+
+    def accept(self, attempt: int, payload: bytes) -> pa.RecordBatch | None:
+        """Return the rows of a batch (an Arrow IPC stream) that no attempt has sent before; None for none.
+
+        Raises:
+            ValueError: It is no batch.
+            OSError: The file cannot be written.
+        """
+        if self.committed:
+            return None
+        if not self._sent and self._only in (None, attempt):
+            self._only = attempt
+            batch = _unpack(payload)
+            self._payloads.append(payload)
+            return batch
+        if not self._sent:
+            self._count()
+        batch = _unpack(payload)
+        new = self._new(self._sent.setdefault(attempt, Counter()), row_keys(batch))
+        return batch.take(array_of(new, pa.int64())) if new else None
+
+    def commit(self, attempt: int) -> None:
+        """Note that an attempt has sent all its rows.
+
+        Raises:
+            ExecutionError: Another attempt had sent others.
+        """
+        if self.committed:
+            return
+        if self._only not in (None, attempt) and not self._sent:
+            self._count()
+        if self._sent and self._delivered != self._sent.get(attempt, Counter()):
+            raise ExecutionError(
+                f"partition {self._number} ran more than once, with other rows each time: its rows depend on "
+                "more than its input (a random value, the time, a source that changed). Collect the "
+                "result without streaming it, or make what it depends on the same in every attempt"
+            )
+        self.committed = True
+        self.close()
+
+    def close(self) -> None:
+        """Forget what was kept."""
+        self._delivered, self._sent = Counter(), {}
+        self._payloads.close()
+
+    def _count(self) -> None:
+        """Turn from keeping batches to counting rows."""
+        assert self._only is not None
+        sent: Counter[bytes] = Counter()
+        for payload in self._payloads:
+            sent.update(row_keys(_unpack(payload)))
+        self.close()
+        self._delivered, self._sent = sent.copy(), {self._only: sent}
+
+    def _new(self, sent: Counter[bytes], keys: list[bytes]) -> list[int]:
+        """Count what an attempt has sent; returns the positions of rows that were not delivered yet."""
+        new = []
+        for position, key in enumerate(keys):
+            sent[key] += 1
+            if sent[key] > self._delivered[key]:
+                self._delivered[key] = sent[key]
+                new.append(position)
+        return new
+
+
+def _unpack(payload: bytes) -> pa.RecordBatch:
+    """Return the batch in an Arrow IPC stream, without copying it; ValueError if there is none."""
+    try:
+        with pa.ipc.open_stream(pa.py_buffer(payload)) as reader:
+            return reader.read_next_batch()
+    except (StopIteration, OSError) as error:
+        raise ValueError(f"no batch: {error}") from error
+
+
+def row_keys(batch: pa.RecordBatch) -> list[bytes]:
+    """Return a digest of each row.
+
+    Two rows have the same one exactly if all their values are the same: null only equals null, every NaN is
+    the same NaN, 0.0 and -0.0 differ, nested values are compared likewise.
+    """
+    if batch.num_columns == 0:
+        return [digest(())] * batch.num_rows
+    columns = [column.cast(_plain_type(column.type)).to_pylist() for column in batch.columns]
+    return [digest(row) for row in zip(*columns, strict=True)]
+
+
+def _plain_type(kind: pa.DataType) -> pa.DataType:
+    """Return the type whose values Python can all hold: times beyond its years become integers."""
+    if pt.is_date32(kind) or pt.is_time32(kind):
+        return pa.int32()
+    if pt.is_temporal(kind) and not pt.is_interval(kind):
+        return pa.int64()
+    if pt.is_dictionary(kind):
+        return _plain_type(kind.value_type)
+    if pt.is_struct(kind):
+        return pa.struct([field.with_type(_plain_type(field.type)) for field in kind])
+    if pt.is_map(kind):
+        return pa.map_(_plain_type(kind.key_type), _plain_type(kind.item_type))
+    if pt.is_list(kind) or pt.is_large_list(kind) or pt.is_fixed_size_list(kind):
+        return pa.list_(kind.value_field.with_type(_plain_type(kind.value_type)))
+    return kind
+
 
 # The process that wants rows
 
@@ -94,7 +237,7 @@ class BatchQueue:
         with self._changed:
             if not self._ended:
                 self._batches.append(batch)
-                self._size += _size(batch)
+                self._size += batch.nbytes + 1
                 self._changed.notify()
 
     def take(self) -> pa.RecordBatch | None:
@@ -108,77 +251,63 @@ class BatchQueue:
             batch = self._batches.popleft()
             self.delivered += 1
             was_full = self._size >= self._most
-            self._size -= _size(batch)
+            self._size -= batch.nbytes + 1
             has_space = was_full and self._size < self._most
         if has_space:
             self._on_space()
         return batch
 
-    def end(self, error: BaseException | None = None, *, drop: bool = False) -> bool:
-        """End it after the batches that it has; returns whether it had not ended before.
+    def end(self, error: BaseException | None = None, *, drop: bool = False) -> None:
+        """End it after the batches that it has; the first end counts.
 
         An error is raised to the consumer in their place. With ``drop`` they are of no use any more.
         """
         with self._changed:
-            if self._ended:
-                if drop:
-                    self._batches.clear()
-                return False
-            self._ended, self._error = True, error
-            if drop or error is not None:
+            if not self._ended:
+                self._ended, self._error = True, error
+                drop = drop or error is not None
+                self._changed.notify_all()
+            if drop:
                 self._batches.clear()
-            self._changed.notify_all()
-            return True
-
-
-def _size(batch: pa.RecordBatch) -> int:
-    return int(batch.nbytes) + 1
-
-
-MOST_WAITING = 1 << 26
-"""Bytes of batches that wait for the consumer before the tasks have to."""
 
 
 class ResultSession(Session):
-    """The tasks of one stream; lives in a loop. See :meth:`ResultsServer.open`."""
+    """The tasks of one stream, each of whose clients is an attempt; lives in a loop."""
 
     def __init__(
-        self, schema: pa.Schema, loop: asyncio.AbstractEventLoop, most_waiting: int, idle: float | None = None
+        self, schema: pa.Schema, loop: asyncio.AbstractEventLoop, most_waiting: int, idle: float | None
     ) -> None:
         super().__init__()
-        self._schema = schema
+        self.schema = schema
         self._loop = loop
         self._idle = idle
         self._has_space = asyncio.Event()
         self._partitions: dict[int, Partition] = {}
-        self._tasks: dict[int, tuple[Partition, int]] = {}
+        self._tasks: dict[int, Partition] = {}
         self.queue = BatchQueue(most_waiting, self._wake)
 
     def welcome(self) -> Message:
         """Return what a task hears first: the schema."""
-        return {"welcome": True, "attachment": self._schema.serialize().to_pybytes()}
+        return {"welcome": True, "attachment": self.schema.serialize().to_pybytes()}
 
     async def ready(self, client: int) -> None:
-        """Wait until the consumer has taken some of what waits for it."""
+        """Wait until the consumer has taken some; end the stream if it takes nothing at all for too long."""
         while self.queue.is_full:
             self._has_space.clear()
-            if self.queue.is_full:  # another thread may have emptied it in between
-                await self._wait_for_space()
-
-    async def _wait_for_space(self) -> None:
-        """Wait for a consumer; end the stream if it takes nothing at all for too long."""
-        delivered = self.queue.delivered
-        try:
-            async with asyncio.timeout(self._idle):
-                await self._has_space.wait()
-        except TimeoutError:
-            if self.queue.delivered == delivered:
-                self.end(
-                    ExecutionError(
-                        f"the reader of to_batches has taken no rows for {self._idle:g} s, so its "
-                        "tasks were stopped: read on sooner, or set `idle_timeout` to more seconds, or None"
+            if not self.queue.is_full:  # another thread may have emptied it in between
+                return
+            delivered = self.queue.delivered
+            try:
+                async with asyncio.timeout(self._idle):
+                    await self._has_space.wait()
+            except TimeoutError:
+                if self.queue.delivered == delivered:
+                    self.end(
+                        ExecutionError(
+                            f"the reader of to_batches has taken no rows for {self._idle:g} s, so its tasks "
+                            "were stopped: read on sooner, or set `idle_timeout` to more seconds, or None"
+                        )
                     )
-                )
 
     def leave(self, client: int) -> None:
         """Let a task go; what it sent stays delivered."""
@@ -194,30 +323,39 @@ class ResultSession(Session):
         if self.queue.has_ended:
             return
         match message, self._tasks.get(client):
-            case {"start": [int(number), int(attempt)]}, None if number >= 0:
+            case {"start": [int(number), int()]}, None if number >= 0:
                 partition = self._partitions.setdefault(number, Partition(number))
-                self._tasks[client] = partition, attempt
+                self._tasks[client] = partition
                 self._clients[client]({"wanted": not partition.committed})
-            case {"batch": True, "attachment": bytes(payload)}, (Partition() as partition, _):
-                self._accept(partition, client, payload)
-            case {"commit": True}, (Partition() as partition, _):
-                self._commit(partition, client)
+            case {"batch": True, "attachment": bytes(payload)}, Partition() as partition:
+                try:
+                    batch = partition.accept(client, payload)
+                except OSError as error:
+                    self.end(
+                        ExecutionError(
+                            f"rows that a task may have to send again cannot be kept ({error}): make room in "
+                            f"{tempfile.gettempdir()!r}, or set TMPDIR to a folder on another disk"
+                        )
+                    )
+                else:
+                    if batch is not None:
+                        self.queue.put(batch)
+            case {"commit": True}, Partition() as partition:
+                try:
+                    partition.commit(client)
+                except ExecutionError as error:
+                    self.end(error)
+                else:
+                    self._clients[client]({"committed": True})
             case _:
                 raise ValueError(f"no such message: {list(message)[:3]}")
 
     def finish(self) -> None:
-        """End the stream after what has come.
-
-        An error to the consumer instead, if a task has started that never committed.
-        """
+        """End the stream after what has come; with an error if a task has started that never committed."""
         missing = sorted(number for number, partition in self._partitions.items() if not partition.committed)
-        if missing:
-            shown = ", ".join(map(str, missing[:10]))
-            self.end(
-                ExecutionError(f"the job is over, but these partitions were not sent to their end: {shown}")
-            )
-        else:
-            self.end(None)
+        shown = ", ".join(map(str, missing[:10]))
+        why = f"the job is over, but these partitions were not sent to their end: {shown}"
+        self.end(ExecutionError(why) if missing else None)
 
     def end(self, error: BaseException | None, *, drop: bool = False) -> None:
         """End the stream, and let tasks that send still stop."""
@@ -229,33 +367,9 @@ class ResultSession(Session):
         for deliver in self._clients.values():
             deliver({"lost": "the reader has closed it" if drop else reason})
 
-    def _accept(self, partition: Partition, client: int, payload: bytes) -> None:
-        try:
-            batch = partition.accept(client, payload)
-        except OSError as error:
-            self.end(
-                ExecutionError(
-                    f"rows that a task may have to send again cannot be kept ({error}): make room in "
-                    f"{tempfile.gettempdir()!r}, or set TMPDIR to a folder on another disk"
-                )
-            )
-        else:
-            if batch is not None:
-                self.queue.put(batch)
-
-    def _commit(self, partition: Partition, client: int) -> None:
-        try:
-            partition.commit(client)
-        except ExecutionError as error:
-            self.end(error)
-        else:
-            self._clients[client]({"committed": True})
-
     def _wake(self) -> None:
-        try:
+        with suppress(RuntimeError):  # the server has ended; nobody waits
             self._loop.call_soon_threadsafe(self._has_space.set)
-        except RuntimeError:
-            return  # the server has ended; nobody waits
 
 
 class Stream:
@@ -269,13 +383,11 @@ class Stream:
         self,
         name: str,
         address: Address,
-        schema: pa.Schema,
         session: ResultSession,
         within: Callable[[Callable[[], None]], None],
     ) -> None:
         self.id = name
         self.address = address
-        self.schema = schema
         self._session = session
         self._within = within
 
@@ -325,7 +437,7 @@ class ResultsServer(Server):
         ExecutionError: It cannot listen.
     """
 
-    purpose: ClassVar[str] = "results"
+    purpose: ClassVar[str] = _PURPOSE
 
     def __init__(self, host: str = "127.0.0.1", port: int = 0, bind: str | None = None) -> None:
         self._streams: dict[str, ResultSession] = {}
@@ -358,12 +470,12 @@ class ResultsServer(Server):
                 self._within(act)
 
         session = self._within(make)
-        return Stream(name, self.address_of(name), schema, session, within)
+        return Stream(name, self.address_of(name), session, within)
 
-    def _scope(self, hello: codec.Message) -> str:
+    def _scope(self, hello: Message) -> str:
         return str(hello.get("results"))
 
-    def _enter(self, hello: codec.Message) -> tuple[str, Session]:
+    def _enter(self, hello: Message) -> tuple[str, Session]:
         match hello:
             case {"results": str(name)}:
                 session = self._streams.get(name)
@@ -378,198 +490,7 @@ class ResultsServer(Server):
             session.end(ExecutionError("the server of results has been closed"))
 
 
-# Rows of a partition
-
-
-IN_MEMORY = 1 << 20
-"""Bytes that are kept in memory before the file is made."""
-
-
-class Payloads:
-    """Bytes that are kept in order, on disk once they are many, and seldom read again.
-
-    The file has no name, so nothing is left of it however the process ends.
-    """
-
-    def __init__(self) -> None:
-        self._in_memory: list[bytes] = []
-        self._size = 0
-        self._lengths: list[int] = []
-        self._file: FileIO | None = None
-
-    def append(self, payload: bytes) -> None:
-        """Add bytes at the end; OSError if they cannot be written."""
-        if self._file is None and self._size + len(payload) <= IN_MEMORY:
-            self._in_memory.append(payload)
-            self._size += len(payload)
-            return
-        if self._file is None:
-            # No buffer: the payloads are large, and would be copied once more.
-            self._file = tempfile.TemporaryFile(buffering=0)  # noqa: SIM115  # closed below
-            for earlier in self._in_memory:
-                self._write(earlier)
-            self._in_memory = []
-        self._write(payload)
-
-    def __iter__(self) -> Iterator[bytes]:
-        yield from self._in_memory
-        if self._file is not None:
-            self._file.seek(0)
-            for length in self._lengths:
-                yield self._read(length)
-
-    def close(self) -> None:
-        """Forget all."""
-        self._in_memory, self._size, self._lengths = [], 0, []
-        if self._file is not None:
-            self._file.close()
-            self._file = None
-
-    def _write(self, payload: bytes) -> None:
-        assert self._file is not None
-        view = memoryview(payload)
-        while view:
-            view = view[self._file.write(view) :]
-        self._lengths.append(len(payload))
-
-    def _read(self, length: int) -> bytes:
-        assert self._file is not None
-        parts = []
-        while length:
-            parts.append(self._file.read(length))
-            length -= len(parts[-1])
-        return b"".join(parts)
-
-
-class Partition:
-    """What has been delivered of one partition, and whether that is all of it: ``committed``."""
-
-    def __init__(self, number: int) -> None:
-        self.committed = False
-        self._number = number
-        self._only: int | None = None
-        self._payloads = Payloads()
-        self._delivered: Counter[bytes] = Counter()
-        self._sent: dict[int, Counter[bytes]] = {}
-
-    def accept(self, attempt: int, payload: bytes) -> pa.RecordBatch | None:
-        """Return the rows of a batch (an Arrow IPC stream) that no attempt has sent before; None for none.
-
-        Raises:
-            ValueError: It is no batch.
-            OSError: The file cannot be written.
-        """
-        if self.committed:
-            return None
-        if not self._sent and self._only in (None, attempt):
-            self._only = attempt
-            batch = unpacked(payload)
-            self._payloads.append(payload)
-            return batch
-        if not self._sent:
-            self._count()
-        batch = unpacked(payload)
-        new = self._new(self._sent.setdefault(attempt, Counter()), row_keys(batch))
-        return batch.take(array_of(new, pa.int64())) if new else None
-
-    def commit(self, attempt: int) -> None:
-        """Note that an attempt has sent all its rows.
-
-        Raises:
-            ExecutionError: Another attempt had sent others.
-        """
-        if self.committed:
-            return
-        if self._only not in (None, attempt) and not self._sent:
-            self._count()
-        if self._sent and self._delivered != self._sent.get(attempt, Counter()):
-            raise ExecutionError(
-                f"partition {self._number} ran more than once, with other rows each time: its rows depend on "
-                "more than its input (a random value, the time, a source that changed). Collect the "
-                "result without streaming it, or make what it depends on the same in every attempt"
-            )
-        self.committed = True
-        self.close()
-
-    def close(self) -> None:
-        """Forget what was kept."""
-        self._delivered, self._sent = Counter(), {}
-        self._payloads.close()
-
-    def _count(self) -> None:
-        """Turn from keeping batches to counting rows."""
-        assert self._only is not None
-        sent: Counter[bytes] = Counter()
-        for payload in self._payloads:
-            sent.update(row_keys(unpacked(payload)))
-        self.close()
-        self._delivered, self._sent = sent.copy(), {self._only: sent}
-
-    def _new(self, sent: Counter[bytes], keys: list[bytes]) -> list[int]:
-        """Count what an attempt has sent; returns the positions of rows that were not delivered yet."""
-        new = []
-        for position, key in enumerate(keys):
-            sent[key] += 1
-            if sent[key] > self._delivered[key]:
-                self._delivered[key] = sent[key]
-                new.append(position)
-        return new
-
-
-def unpacked(payload: bytes) -> pa.RecordBatch:
-    """Return the batch in an Arrow IPC stream, without copying it.
-
-    Raises:
-        ValueError: There is none.
-    """
-    try:
-        with pa.ipc.open_stream(pa.py_buffer(payload)) as reader:
-            return reader.read_next_batch()
-    except (StopIteration, OSError) as error:
-        raise ValueError(f"no batch: {error}") from error
-
-
-def row_keys(batch: pa.RecordBatch) -> list[bytes]:
-    """Return a digest of each row.
-
-    Two rows have the same one exactly if all their values are the same: null only equals null, every NaN is
-    the same NaN, 0.0 and -0.0 differ, nested values are compared likewise.
-    """
-    if batch.num_columns == 0:
-        return [digest(())] * batch.num_rows
-    return [digest(row) for row in zip(*map(_values, batch.columns), strict=True)]
-
-
-def _values(column: pa.Array) -> Iterator[object]:
-    plain = plain_type(column.type)
-    return iter((column if plain == column.type else column.cast(plain)).to_pylist())
-
-
-def plain_type(kind: pa.DataType) -> pa.DataType:
-    """Return the type whose values Python can all hold: times beyond its years become integers."""
-    if pt.is_date32(kind) or pt.is_time32(kind):
-        return pa.int32()
-    if pt.is_temporal(kind) and not pt.is_interval(kind):
-        return pa.int64()
-    if pt.is_dictionary(kind):
-        return plain_type(kind.value_type)
-    if pt.is_struct(kind):
-        return pa.struct([field.with_type(plain_type(field.type)) for field in kind])
-    if pt.is_map(kind):
-        return pa.map_(plain_type(kind.key_type), plain_type(kind.item_type))
-    if pt.is_fixed_size_list(kind):
-        return pa.list_(kind.value_field.with_type(plain_type(kind.value_type)), kind.list_size)
-    if pt.is_large_list(kind):
-        return pa.large_list(kind.value_field.with_type(plain_type(kind.value_type)))
-    if pt.is_list(kind):
-        return pa.list_(kind.value_field.with_type(plain_type(kind.value_type)))
-    return kind
-
-
 # Tasks
-
-
-_PURPOSE = "results"
 
 
 class ResultsSink:
@@ -628,9 +549,11 @@ class ResultsSink:
             ExecutionError: The stream has ended or was closed, the server is gone, the batch has another
                 schema than the stream, or a single row is too large.
         """
-        for piece in _pieces(self._as_agreed(batch)):
+        batch = self._as_agreed(batch)
+        rows = max(1, int(batch.num_rows * codec.USUAL_ATTACHMENT / max(batch.nbytes, 1)))
+        for low in range(0, batch.num_rows, rows):
             self._check_open()
-            payload = encoded(piece)
+            payload = encoded(batch.slice(low, rows))
             if len(payload) > codec.LARGEST_ATTACHMENT:
                 raise ExecutionError(
                     f"a row of the result takes {len(payload)} bytes, expected at most "
@@ -658,12 +581,14 @@ class ResultsSink:
         if batch.schema.equals(self._schema):
             return batch
         if (batch.schema.names, batch.schema.types) != (self._schema.names, self._schema.types):
-            raise ExecutionError(
-                f"a task's rows have the columns {_named(batch.schema)}, expected {_named(self._schema)}"
+            own, agreed = (
+                ", ".join(f"{field.name} {field.type}" for field in schema)
+                for schema in (batch.schema, self._schema)
             )
+            raise ExecutionError(f"a task's rows have the columns {own}, expected {agreed}")
         return pa.RecordBatch.from_arrays(batch.columns, schema=self._schema)
 
-    def _send(self, message: codec.Message) -> None:
+    def _send(self, message: Message) -> None:
         connection = self._open()
         try:
             codec.send(connection, message)
@@ -694,16 +619,3 @@ class ResultsSink:
         if self._connection is None:
             raise ExecutionError("this sink of results has been closed")
         return self._connection
-
-
-def _pieces(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-    """Yield a batch in pieces that are not much too large for a message."""
-    if batch.num_rows == 0:
-        return
-    rows = max(1, int(batch.num_rows * codec.USUAL_ATTACHMENT / max(batch.nbytes, 1)))
-    for low in range(0, batch.num_rows, rows):
-        yield batch.slice(low, rows)
-
-
-def _named(schema: pa.Schema) -> str:
-    return ", ".join(f"{field.name} {field.type}" for field in schema)
