@@ -17,15 +17,15 @@ from millrace.errors import PredicateError
 from millrace.predicates import PredicateSpec
 from millrace.predicates.spec import Kind
 from millrace.predicates.truth import Truths
-from millrace.spark import udf_truths
+from millrace.spark import values as conversions
 
 _KINDS: dict[int, tuple[Kind, Truths]] = {
-    PythonEvalType.SQL_BATCHED_UDF: ("row", udf_truths.of_pickled),
-    PythonEvalType.SQL_ARROW_BATCHED_UDF: ("row", udf_truths.of_rows),
-    PythonEvalType.SQL_SCALAR_PANDAS_UDF: ("pandas", udf_truths.of_series),
-    PythonEvalType.SQL_SCALAR_PANDAS_ITER_UDF: ("pandas_iter", udf_truths.of_next_series),
-    PythonEvalType.SQL_SCALAR_ARROW_UDF: ("arrow", udf_truths.of_array),
-    PythonEvalType.SQL_SCALAR_ARROW_ITER_UDF: ("arrow_iter", udf_truths.of_next_array),
+    PythonEvalType.SQL_BATCHED_UDF: ("row", conversions.truth_of_pickled),
+    PythonEvalType.SQL_ARROW_BATCHED_UDF: ("row", conversions.truth_of_rows),
+    PythonEvalType.SQL_SCALAR_PANDAS_UDF: ("pandas", conversions.truth_of_series),
+    PythonEvalType.SQL_SCALAR_PANDAS_ITER_UDF: ("pandas_iter", conversions.truth_of_next_series),
+    PythonEvalType.SQL_SCALAR_ARROW_UDF: ("arrow", conversions.truth_of_array),
+    PythonEvalType.SQL_SCALAR_ARROW_ITER_UDF: ("arrow_iter", conversions.truth_of_next_array),
 }
 """How functions of each of PySpark's evaluation types are called, and what Spark makes of their results."""
 
