@@ -1,10 +1,7 @@
-"""Errors of tasks on their way to the user: short when they leave the task, and Millrace's own in the end.
+"""Errors of tasks on their way to the user: Spark passes them on as text, from which they are made again.
 
-Spark passes an exception of a Python worker on as text: the traceback, and behind it the class and the
-message. The traceback of a MillraceError has nothing to tell: the message says what failed and where, with
-the lines of the user's function if it was that which raised. So it leaves its task without the frames that it
-came through. Whoever calls Spark gets one of several exceptions, whose text has Spark's additions before and
-behind; from that text the error is made again.
+The text is the traceback, and behind it the class and the message (:mod:`millrace.spark.worker` keeps it
+short). Whoever calls Spark gets one of several exceptions, with Spark's additions before and behind.
 """
 
 from __future__ import annotations
@@ -12,14 +9,11 @@ from __future__ import annotations
 import functools
 import re
 import sys
-from collections.abc import Callable, Iterator
-from typing import Any, ParamSpec, TypeVar
+from collections.abc import Callable
+from typing import Any
 
 from millrace import errors
-from millrace.errors import MillraceError, ReadError, SetupError, encodable
-
-P = ParamSpec("P")
-T = TypeVar("T")
+from millrace.errors import MillraceError, ReadError, SetupError
 
 _OURS = re.compile(
     rf"^{re.escape(errors.__name__)}\.(?P<kind>\w+): (?P<message>.*?)\s*"
@@ -32,21 +26,6 @@ _OURS = re.compile(
 _MISSING = re.compile(
     r"^ModuleNotFoundError: No module named '(millrace|numba|numpy|pandas|pyarrow)[.']", re.MULTILINE
 )
-
-
-def shortened(task: Callable[P, Iterator[T]]) -> Callable[P, Iterator[T]]:
-    """Let an error of Millrace's leave a task without the frames that it came through."""
-
-    @functools.wraps(task)
-    def run(*args: P.args, **named: P.kwargs) -> Iterator[T]:
-        try:
-            yield from task(*args, **named)
-        except MillraceError as error:
-            short = error.with_traceback(None)
-            short.args = (encodable(str(error)),)  # over half of a character a worker of Spark's hangs
-            raise short from None
-
-    return run
 
 
 def translated(error: Exception) -> Exception:

@@ -24,11 +24,10 @@ from millrace.engine.spec import JoinSpec, RelationSpec
 from millrace.options import Options
 from millrace.predicates import PredicateSpec
 from millrace.spark.coordinator import Limits
-from millrace.spark.failures import shortened
 from millrace.spark.frames import task_name
 from millrace.spark.reports import FileWarmStart, Reports, Sink
 from millrace.spark.values import SparkValues, spark_values
-from millrace.spark.worker import low_latency, partition_number
+from millrace.spark.worker import partition_number, worker_task
 
 _ROWS = "rows"
 _SHOWN = (
@@ -83,8 +82,7 @@ class Mask:
         warm_start, values = FileWarmStart(run), spark_values(spark)
         task = MaskTask(tuple(slots), tuple(labels), options, values, limits, warm_start, reports.sink)
 
-        @shortened
-        @low_latency
+        @worker_task
         def keep(batches: Iterator[tuple[pa.Array, ...]]) -> Iterator[pa.Array]:
             yield from task(batches)
 

@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from millrace.errors import InputError, MillraceError, first_line
 from millrace.spark.failures import is_sparks, translated
-from millrace.spark.worker import low_latency
+from millrace.spark.worker import worker_task
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -262,7 +262,7 @@ def start_seconds(spark: SparkSession, saved: float) -> float:
     return facts.start_seconds
 
 
-@low_latency
+@worker_task
 def _same(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     yield from batches
 

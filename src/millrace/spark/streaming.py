@@ -20,10 +20,9 @@ from pyspark.sql import DataFrame, SparkSession
 from millrace import limits
 from millrace.errors import InputError
 from millrace.options import Options
-from millrace.spark.failures import shortened
 from millrace.spark.session import internal_query, is_connect
 from millrace.spark.types import normalise
-from millrace.spark.worker import low_latency
+from millrace.spark.worker import worker_task
 
 if TYPE_CHECKING:
     from millrace.limits.registration import Address
@@ -56,8 +55,7 @@ class _Send:
     target: Target
     schema: pa.Schema
 
-    @shortened
-    @low_latency
+    @worker_task
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         self.target.send(normalise(batch, self.schema) for batch in batches)
         yield from ()

@@ -30,7 +30,6 @@ from millrace.spark.exchange import (
     block_rows,
     figures_block,
 )
-from millrace.spark.failures import shortened
 from millrace.spark.frames import task_name
 from millrace.spark.lookups import Lookups
 from millrace.spark.reduction import Reducer, Reduction
@@ -38,7 +37,7 @@ from millrace.spark.reports import FileWarmStart, Sink
 from millrace.spark.streaming import Target
 from millrace.spark.task_inputs import LEAST_ROWS, InlineTable, Scan, number_of, with_sizes
 from millrace.spark.types import normalise
-from millrace.spark.worker import low_latency, partition_number
+from millrace.spark.worker import partition_number, worker_task
 
 
 @dataclass(frozen=True)
@@ -80,8 +79,7 @@ class EddyTask:
         """What Spark's plans call it."""
         return task_name(self.sink.run)
 
-    @shortened
-    @low_latency
+    @worker_task
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Yield the cell's part of the result."""
         began = time.perf_counter()
@@ -179,8 +177,7 @@ class ScanTask:
     sink: Sink
     reduction: Reduction | None = None
 
-    @shortened
-    @low_latency
+    @worker_task
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Yield rows of blocks."""
         task = number_of(batches)
@@ -204,8 +201,7 @@ class CutTask:
     sink: Sink
     reduction: Reduction | None = None
 
-    @shortened
-    @low_latency
+    @worker_task
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Yield rows of blocks."""
         task = partition_number()

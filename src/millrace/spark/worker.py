@@ -1,4 +1,4 @@
-"""The Python worker that a task runs in, and what small tasks would wait for there.
+"""The Python worker that a task runs in: what small tasks would wait for there, and how errors leave it.
 
 **Input.** Spark's JVM writes the beginning of a task's input in small pieces. Nagle's algorithm sends each
 when the one before has been acknowledged, and Linux takes 40 ms to acknowledge what it has no answer to. So a
@@ -10,6 +10,10 @@ of the modules that a task needs are hundreds of thousands, which takes 80 ms. T
 worker, so it need not look at them.
 
 **Memory.** The peak that a task reports is its own, not that of a task before it in the same worker.
+
+**Errors.** Spark passes an exception on as text, with its traceback. That of a MillraceError has nothing to
+tell: the message says what failed and where, with the lines of the user's function if it was that which
+raised. So it leaves its task without the frames that it came through.
 """
 
 from __future__ import annotations
@@ -24,6 +28,7 @@ from collections.abc import Callable, Iterator
 from typing import ParamSpec, TypeVar
 
 from millrace.engine.peak import begin_peak
+from millrace.errors import MillraceError, encodable
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -34,15 +39,20 @@ _LOCAL = ("127.0.0.1", "::1", "::ffff:127.0.0.1")
 _modules = 0
 
 
-def low_latency(task: Callable[P, Iterator[T]]) -> Callable[P, Iterator[T]]:
-    """Let a task have its input at once, the next one begin soon, and its memory be measured."""
+def worker_task(task: Callable[P, Iterator[T]]) -> Callable[P, Iterator[T]]:
+    """Let a task have its input at once, the next one begin soon, memory be measured, and errors be short."""
 
     @functools.wraps(task)
     def run(*args: P.args, **named: P.kwargs) -> Iterator[T]:
         acknowledge()
         keep_modules()
         begin_peak()
-        yield from task(*args, **named)
+        try:
+            yield from task(*args, **named)
+        except MillraceError as error:
+            short = error.with_traceback(None)
+            short.args = (encodable(str(error)),)  # over half of a character a worker of Spark's hangs
+            raise short from None
 
     return run
 
