@@ -119,7 +119,10 @@ class Applied:
         if named:
             spec = _with_names(spec, len(arguments), tuple(named))
         values = (*arguments, *named.values())
-        names = (*_parameters(spec, len(arguments)), *named)
+        signature = _signature(spec)
+        known = [] if signature is None else list(signature.parameters)[: len(arguments)]
+        unknown = [f"argument {place + 1}" for place in range(len(known), len(arguments))]
+        names = (*known, *unknown, *named)
         labels = tuple(v if isinstance(v, str) else name for v, name in zip(values, names, strict=True))
         return cls(spec, values, labels)
 
@@ -130,12 +133,9 @@ class Applied:
 
 def check_arity(spec: PredicateSpec, positional: int, named: tuple[str, ...] = ()) -> None:
     """Raise PredicateError unless the function can be called with so many arguments."""
-    if spec.kind in ("pandas_iter", "arrow_iter"):
-        return  # one iterator, whatever the number of columns
-    try:
-        signature = inspect.signature(spec.function)
-    except (TypeError, ValueError):
-        return  # a builtin that does not tell
+    signature = _signature(spec)
+    if signature is None:
+        return
     try:
         signature.bind(*[None] * positional, **dict.fromkeys(named))
     except TypeError as error:
@@ -144,6 +144,16 @@ def check_arity(spec: PredicateSpec, positional: int, named: tuple[str, ...] = (
             f"predicate {spec.name!r} takes {spec.name}{signature}, "
             f"got {count} argument{'s' * (count != 1)}: {error}"
         ) from None
+
+
+def _signature(spec: PredicateSpec) -> inspect.Signature | None:
+    """Return what a predicate's function takes, None for any number of columns or if it does not tell."""
+    if spec.kind in ("pandas_iter", "arrow_iter"):
+        return None  # one iterator, whatever the number of columns
+    try:
+        return inspect.signature(spec.function)
+    except (TypeError, ValueError):
+        return None  # a builtin
 
 
 def check_sendable(spec: PredicateSpec) -> None:
@@ -226,29 +236,15 @@ def predicate(
     return make if function is None else make(function)
 
 
-def _parameters(spec: PredicateSpec, count: int) -> list[str]:
-    """Return names for positional arguments, from the function's signature where it has them."""
-    if spec.kind in ("pandas_iter", "arrow_iter"):
-        return [f"argument {i + 1}" for i in range(count)]
-    try:
-        names = list(inspect.signature(spec.function).parameters)
-    except (TypeError, ValueError):
-        names = []
-    return [names[i] if i < len(names) else f"argument {i + 1}" for i in range(count)]
-
-
 def _with_names(spec: PredicateSpec, positional: int, named: tuple[str, ...]) -> PredicateSpec:
     """Return the predicate with a function that takes the named arguments after the positional ones."""
     function = spec.function
     change = f"arguments from {positional} on are {', '.join(named)}"
-    if spec.kind == "async":
-
-        async def awaited(*values: Any) -> Any:
-            return await function(*values[:positional], **dict(zip(named, values[positional:], strict=True)))
-
-        return spec.through(awaited, change)
 
     def called(*values: Any) -> Any:
         return function(*values[:positional], **dict(zip(named, values[positional:], strict=True)))
 
-    return spec.through(called, change)
+    async def awaited(*values: Any) -> Any:
+        return await called(*values)
+
+    return spec.through(awaited if spec.kind == "async" else called, change)

@@ -11,7 +11,7 @@ import threading
 import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 from pyspark import TaskContext
@@ -50,7 +50,7 @@ class Target:
 
 @dataclass(frozen=True)
 class _Send:
-    """What runs above a DataFrame whose rows are wanted as they come."""
+    """Runs above a DataFrame whose rows are wanted as they come."""
 
     target: Target
     schema: pa.Schema
@@ -73,22 +73,6 @@ def refuse_endless() -> Iterator[pa.RecordBatch]:
     )
 
 
-class _Tags(NamedTuple):
-    """How a session marks the jobs of a thread, and how any thread cancels those with a mark."""
-
-    add: Callable[[str], None]
-    remove: Callable[[str], None]
-    cancel: Callable[[str], Any]
-
-    @classmethod
-    def of(cls, spark: SparkSession) -> _Tags:
-        """Return a session's; on classic Spark a session cancels only what its own thread has marked."""
-        if is_connect(spark):
-            return cls(spark.addTag, spark.removeTag, spark.interruptTag)
-        context = spark.sparkContext
-        return cls(context.addJobTag, context.removeJobTag, context.cancelJobsWithTag)
-
-
 def stream_of(
     spark: SparkSession, options: Options, schema: pa.Schema, frame_of: Callable[[Target], DataFrame]
 ) -> Iterator[pa.RecordBatch]:
@@ -103,12 +87,19 @@ def stream_of(
 
     port = options.limits_port + 1 if options.limits_port else 0  # the coordinator has the first
     server = ResultsServer.started(host_of(spark, options), port, options.limits_bind)
-    tag, jobs = f"millrace-{uuid.uuid4().hex}", _Tags.of(spark)
+    tag = f"millrace-{uuid.uuid4().hex}"
+    add_tag: Callable[[str], None]
+    cancel: Callable[[str], Any]
+    if is_connect(spark):
+        add_tag, remove_tag, cancel = spark.addTag, spark.removeTag, spark.interruptTag
+    else:  # where a session cancels only what its own thread has marked
+        jobs = spark.sparkContext
+        add_tag, remove_tag, cancel = jobs.addJobTag, jobs.removeJobTag, jobs.cancelJobsWithTag
     with server.open(schema, idle=options.idle_timeout) as stream:
         frame = frame_of(Target(stream.address, stream.id))
 
         def run() -> None:
-            jobs.add(tag)  # tags belong to a thread
+            add_tag(tag)  # tags belong to a thread
             try:
                 with internal_query():  # the action is the reader's
                     frame.collect()
@@ -117,7 +108,7 @@ def stream_of(
             else:
                 stream.finish()
             finally:
-                jobs.remove(tag)
+                remove_tag(tag)
 
         thread = threading.Thread(target=run, name="millrace results", daemon=True)
         thread.start()
@@ -127,5 +118,5 @@ def stream_of(
             is_done = True
         finally:
             if not is_done and thread.is_alive():
-                jobs.cancel(tag)
+                cancel(tag)
     thread.join()
