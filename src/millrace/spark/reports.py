@@ -36,7 +36,7 @@ from millrace.spark.session import is_connect
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
-    from pyspark.sql import DataFrame
+    from pyspark.sql import Column, DataFrame
 
     from millrace.limits.registration import Address
     from millrace.reports.board.board import Board
@@ -67,14 +67,7 @@ class _Latest(AccumulatorParam[Entries]):
         return value1
 
 
-def _execution() -> int | None:
-    """Return Spark's number of the action that a task is of; RDDs' actions have none."""
-    number = execution_of(TaskContext.get()).rpartition("/")[2]
-    return int(number) if number.isdecimal() else None
-
-
 _ACCUMULATORS: dict[SparkContext, Accumulator[Entries]] = {}
-
 
 _board: Board | None = None
 _boards = 0
@@ -134,7 +127,10 @@ class Sink:
         """Report a task's figures; return False if they have to travel with the data."""
         if self.accumulator is None:
             return False
-        self.accumulator.add({(self.run, task): (_execution(), zlib.compress(text.encode(), 1))})
+        # Spark's number of the action that the task is of; RDDs' actions have none.
+        action = execution_of(TaskContext.get()).rpartition("/")[2]
+        execution = int(action) if action.isdecimal() else None
+        self.accumulator.add({(self.run, task): (execution, zlib.compress(text.encode(), 1))})
         return True
 
     def report_live(
@@ -153,10 +149,10 @@ class Sink:
         """Return the schema of the tasks' output; a row of figures has zeros or nulls beside them."""
         if not self.hidden:
             return schema
-        fields = [
-            st.StructField(f.name, f.dataType, f.nullable or not _has_zero(f.dataType), f.metadata)
-            for f in schema.fields
-        ]
+        fields = []
+        for f in schema.fields:
+            has_zero = isinstance(f.dataType, st.AtomicType) and not isinstance(f.dataType, st.VariantType)
+            fields.append(st.StructField(f.name, f.dataType, f.nullable or not has_zero, f.metadata))
         return st.StructType([*fields, st.StructField(REPORT, st.StringType())])
 
     def data(self, batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -169,14 +165,8 @@ class Sink:
             for number, text in enumerate(texts):
                 self.add(f"{task}.{number}", text)
             return
-        empty = [_zeros(f.type, len(texts)) for f in schema]
-        yield pa.RecordBatch.from_arrays(
-            [*empty, array_of(texts, pa.string())], names=[*schema.names, REPORT]
-        )
-
-
-def _has_zero(kind: st.DataType) -> bool:
-    return isinstance(kind, st.AtomicType) and not isinstance(kind, st.VariantType)
+        columns = [*(_zeros(f.type, len(texts)) for f in schema), array_of(texts, pa.string())]
+        yield pa.RecordBatch.from_arrays(columns, names=[*schema.names, REPORT])
 
 
 def _zeros(kind: pa.DataType, rows: int) -> pa.Array:
@@ -236,16 +226,16 @@ class Reports:
         """Return the result's DataFrame from the one that the eddies' tasks yield."""
         if not self.sink.hidden:
             return mapped
-        self._observation = Observation(self.sink.run)
-        observed = mapped.observe(self._observation, sf.collect_list(REPORT).alias("reports"))
-        return observed.where(sf.col(REPORT).isNull()).drop(REPORT)
+        return self._observe(mapped, sf.col(REPORT)).where(sf.col(REPORT).isNull()).drop(REPORT)
 
     def attach_mask(self, masked: DataFrame, column: str) -> DataFrame:
         """Return the rows that a filter's struct column keeps, its figures observed on the way."""
-        self._observation = Observation(self.sink.run)
-        texts = sf.collect_list(sf.col(column)["report"]).alias("reports")
-        observed = masked.observe(self._observation, texts)
+        observed = self._observe(masked, sf.col(column)["report"])
         return observed.where(sf.col(column)["keep"]).drop(column)
+
+    def _observe(self, frame: DataFrame, texts: Column) -> DataFrame:
+        self._observation = Observation(self.sink.run)
+        return frame.observe(self._observation, sf.collect_list(texts).alias("reports"))
 
     def figures(self, executed: DataFrame | None = None) -> list[CellFigures]:
         """Return the figures of the latest run; never waits.
@@ -275,8 +265,9 @@ class Reports:
         """Forget the figures so far, because another caller gets the DataFrame."""
         if self._accumulator is not None:
             entries = self._accumulator.value
-            for key in [key for key in list(entries) if key[0] == self.sink.run]:
-                entries.pop(key, None)
+            for key in list(entries):
+                if key[0] == self.sink.run:
+                    entries.pop(key, None)
         elif self._observation is not None:
             with suppress(PySparkException):  # what the latest run failed with
                 self._observation.get.clear()
@@ -285,9 +276,7 @@ class Reports:
         if self._accumulator is not None:
             own = _latest(self._accumulator, self.sink.run)
             return [zlib.decompress(packed).decode() for packed in own.values()]
-        seen: Any = None
-        if self._observation is not None:
-            seen = self._observation.get.get("reports")
+        seen: Any = None if self._observation is None else self._observation.get.get("reports")
         if not seen and executed is not None and (info := executed.executionInfo) is not None:
             seen = dict(info.flows).get(self.sink.run, {}).get("reports")
         return list(seen or [])

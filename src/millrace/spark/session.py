@@ -215,19 +215,13 @@ def shuffle_partitions(spark: SparkSession) -> int:
     return int(SessionConf(spark).get("spark.sql.shuffle.partitions", "200"))
 
 
-class _Filter(logging.Filter):
-    """Drops records of threads that are within :func:`internal_query`."""
-
-    def filter(self, record: logging.LogRecord) -> bool:
-        return _within.get() is None
-
-
-_filter = _Filter()
-
-
 def is_internal_query() -> bool:
     """Return whether this thread is within :func:`internal_query`."""
     return _within.get() is not None
+
+
+def _is_wanted(_record: logging.LogRecord) -> bool:
+    return not is_internal_query()
 
 
 @contextmanager
@@ -236,7 +230,7 @@ def internal_query() -> Iterator[None]:
     from pyspark.logger import PySparkLogger  # makes loggers of its own class, before ours does
 
     for name in _LOGGERS:
-        PySparkLogger.getLogger(name).addFilter(_filter)  # once, however often
+        PySparkLogger.getLogger(name).addFilter(_is_wanted)  # once, however often
     before = _within.set({})
     try:
         yield
@@ -268,42 +262,34 @@ def _same(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 
 def _median_seconds(frame: DataFrame) -> float:
-    return sorted(_timed(frame) for _ in range(_RUNS))[_RUNS // 2]
+    seconds = []
+    for _ in range(_RUNS):
+        start = time.perf_counter()
+        try:
+            frame.collect()
+        except Exception as error:
+            ours = translated(error)  # the first that runs in the workers' Python, which may lack Millrace
+            if ours is error:
+                raise
+            raise ours from error
+        seconds.append(time.perf_counter() - start)
+    return sorted(seconds)[_RUNS // 2]
 
 
-def _timed(frame: DataFrame) -> float:
-    start = time.perf_counter()
-    try:
-        frame.collect()
-    except Exception as error:
-        ours = translated(error)  # the first that runs in the workers' Python, which may lack Millrace
-        if ours is error:
-            raise
-        raise ours from error
-    return time.perf_counter() - start
+def try_in_task(spark: SparkSession, attempt: Callable[[], str | None]) -> str | None:
+    """Let a task try something, and return why that failed: what it says itself, or Spark of its job."""
 
-
-@dataclass(frozen=True)
-class _Attempt:
-    """Runs in a task, whose one row is why the attempt failed."""
-
-    attempt: Callable[[], str | None]
-
-    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         import pyarrow as pa
 
         from millrace.engine.arrays import array_of
 
         for _ in batches:
             pass  # Spark wants all to be read
-        yield pa.RecordBatch.from_arrays([array_of([self.attempt()], pa.string())], ["why"])
+        yield pa.RecordBatch.from_arrays([array_of([attempt()], pa.string())], ["why"])
 
-
-def try_in_task(spark: SparkSession, attempt: Callable[[], str | None]) -> str | None:
-    """Let a task try something, and return why that failed: what it says itself, or Spark of its job."""
     try:
-        frame = spark.range(0, 1, 1, 1).mapInArrow(_Attempt(attempt), "why string")
-        return frame.collect()[0][0]  # type: ignore[no-any-return]
+        return spark.range(0, 1, 1, 1).mapInArrow(run, "why string").collect()[0][0]  # type: ignore[no-any-return]
     except Exception as error:
         if not is_sparks(error):
             raise
