@@ -32,7 +32,7 @@ from millrace.spark.session import SessionConf, shares_disks, why_unreached
 from millrace.spark.types import arrow_schema
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import Column, DataFrame, SparkSession
 
 # So many files may be looked into before it is known what the query reads of them.
 _MOST_FILES = 20_000
@@ -254,8 +254,10 @@ def _check_partitions(frame: DataFrame, table: ParquetTable) -> None:
         listed = sf.split(sf.lit(_BETWEEN.join(values)), _BETWEEN)
         own = sf.col(names[table.schema.get_field_index(column)]).cast("string")
         number = sf.array_position(listed, own)
-        bits = range(len(values).bit_length())
-        questions = [(number.bitwiseAND(1 << bit) != 0, _with_bit(numbers, bit)) for bit in bits]
+        questions: list[tuple[Column, set[str | None]]] = [
+            (number.bitwiseAND(1 << bit) != 0, {text for text in numbers if numbers[text] >> bit & 1})
+            for bit in range(len(values).bit_length())
+        ]
         questions += [(own.isNull(), {None})] if None in texts else []
         for condition, expected in questions:
             paths = set(map(_path, renamed.where(condition).inputFiles()))
@@ -264,20 +266,12 @@ def _check_partitions(frame: DataFrame, table: ParquetTable) -> None:
                 raise Doubtful(f"partitions of column {column!r} are in folders named otherwise")
 
 
-def _with_bit(numbers: Mapping[str | None, int], bit: int) -> set[str | None]:
-    """Return the values whose number has a bit."""
-    return {value for value, number in numbers.items() if number >> bit & 1}
-
-
 def _text(value: Any) -> str | None:
     """Return a partition's value as Spark casts it to a string."""
-    match value:
-        case None | str():
-            return value
-        case bool():
-            return str(value).lower()
-        case int():
-            return str(value)
-        case date():
-            return value.isoformat()
+    if value is None or isinstance(value, str):
+        return value
+    if isinstance(value, bool | int):
+        return str(value).lower()
+    if isinstance(value, date):
+        return value.isoformat()
     raise Doubtful(f"a partition has the value {value}")
