@@ -83,9 +83,7 @@ A row's coordinate is its number's remainder by the number of coordinates.
 class RoundRobin:
     """Spreads rows in turn, in the order in which they come.
 
-    Args:
-        start: Number of the first row; different tasks start at different places, so that small relations
-            spread evenly too.
+    Different tasks start at different numbers, so that small relations spread evenly too.
     """
 
     def __init__(self, start: int = 0) -> None:
@@ -253,12 +251,9 @@ def figures_block(text: str) -> pa.Buffer:
 class BlockReader:
     """Hands the blocks that arrive in one cell to the relations' sources; lives in one task.
 
-    Args:
-        rows: What Spark hands over: batches of ``BLOCK_SCHEMA``.
-        schemas: Each relation's schema, by number.
-        cell: The cell that all rows must be for; None takes it from the first.
-        last: If the rows are sorted so that one relation's come after all others: its number.
-            Then a source ends when the first of these is seen, and they need not be kept in memory.
+    ``rows`` are of ``BLOCK_SCHEMA``, ``schemas`` by the relations' numbers. All rows must be for one cell,
+    that of the first if none is given. ``last`` is a relation whose blocks are sorted behind all others: a
+    source ends when the first of these is seen, and they need not be kept in memory.
     """
 
     def __init__(
@@ -299,10 +294,7 @@ class BlockReader:
         return self._last is not None and relation != self._last and bool(self._waiting[self._last])
 
     def drain(self) -> None:
-        """Take in what nobody asked for.
-
-        The map tasks' figures are complete then, and Spark can use the Python worker again.
-        """
+        """Take in the rest: the map tasks' figures are complete then, and Spark can use the worker again."""
         while self._pull():
             for waiting in self._waiting:
                 waiting.clear()

@@ -47,8 +47,7 @@ _REPEATED = 4
 def execute(spark: SparkSession, block: Block, options: Options) -> PreparedBlock:
     """Return the block's result as a DataFrame; nothing runs yet.
 
-    Raises:
-        InputError: A relation has no input, or a Parquet table has to be read by Spark.
+    InputError if a relation has no input, or a Parquet table has to be read by Spark.
     """
     for relation in block.join.sources:
         if relation.alias not in block.inputs:

@@ -86,10 +86,6 @@ def _filter(df: DataFrame, conditions: Sequence[Condition], options: Options) ->
 
     What Spark evaluates itself comes first, save what is written behind a predicate that is not
     deterministic: that one meets the rows that it would have met.
-
-    Raises:
-        InputError: A column is unknown.
-        PredicateError: A predicate cannot be sent to the tasks.
     """
     applied = [c for c in conditions if isinstance(c, Applied)]
     pinned = next((i for i, c in enumerate(conditions) if _is_pinned(c)), len(conditions))

@@ -73,11 +73,6 @@ class Lookups(Registered):
         Each micro-batch of a stream is a job of its own: keys that failed are asked again in the next one.
         What was answered goes from one to the next through a cache, which is this process's where a lookup
         has none, and limits and budgets go on.
-
-        Raises:
-            InputError: A secret has no value in this process's environment.
-            OptionError: Tasks do not reach a coordinator, and a lookup has what needs one.
-            ExecutionError: The coordinator cannot listen, or is not reached and has to be.
         """
         from millrace.limits.process import CoordinatorProcess
         from millrace.limits.secrets import Secrets

@@ -145,8 +145,7 @@ def files_at(
 ) -> ParquetTable:
     """Return the Parquet files at a path; the table is unsupported where Spark has to read it.
 
-    Raises:
-        InputError: The path is of this machine or of a store that answers, and there is no table.
+    InputError if the path is of this machine or of a store that answers, and there is no table.
     """
     settings = settings or SessionConf(spark)
     if (why := unusual(settings, LENIENT)) is not None:

@@ -61,14 +61,12 @@ class Size:
 
 @dataclass(frozen=True)
 class Placement:
-    """The decision for a block.
+    """The decision for a block: a mode for each relation, and why.
 
     Attributes:
-        modes: Per relation, by number.
         cells: Number of eddies; None when it is the number of a DataFrame's partitions.
         cube: Which cells a shuffled tuple goes to.
         stream: Number of the relation to leave unbuilt, or None to let the eddy choose.
-        reason: Why, for the plan.
     """
 
     modes: tuple[Mode, ...]
@@ -87,16 +85,10 @@ def place(
     partitions: int = 200,
     stream: int | None = None,
 ) -> Placement:
-    """Decide where the relations of a block are read.
+    """Decide where the relations of a block are read, those beside the join last.
 
-    Args:
-        join: The block.
-        sizes: Of its relations, and behind them of those beside the join.
-        options: The run's settings.
-        parallelism: Number of tasks that keep Spark busy.
-        bound: The relations that are looked up, by number, with the bind columns of their indexes.
-        partitions: As many as Spark would shuffle DataFrames into.
-        stream: The relation that is a streaming DataFrame, if one is.
+    ``bound`` are the relations that are looked up, by number, with the bind columns of their indexes;
+    ``partitions`` are as many as Spark would shuffle DataFrames into; ``stream`` is a streaming DataFrame.
     """
     if stream is not None:
         return _in_place(sizes, stream, parallelism, f"{join.aliases[stream]} is a stream")

@@ -43,10 +43,7 @@ def plain_function(predicate: Predicate) -> Any:
 
 
 def certain(spec: PredicateSpec) -> PredicateSpec:
-    """Return an ``async`` predicate for which null is an error, for the eddy to call it anywhere.
-
-    An eddy takes null as false, which only WHERE does too.
-    """
+    """Return an ``async`` predicate for which null is an error, which an eddy takes as false, as WHERE does."""
     function, name, batched = spec.function, spec.name, spec.batch is not None
 
     async def checked(*values: Any) -> Any:

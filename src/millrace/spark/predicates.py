@@ -46,8 +46,7 @@ class Predicate:
     def __call__(self, *arguments: Argument, **named: Argument) -> Applied:
         """Return the predicate applied to columns, given as Columns or by name.
 
-        Raises:
-            PredicateError: The function takes other arguments.
+        PredicateError if the function takes other arguments.
         """
         return Applied.of(self.spec, arguments if arguments or named else self.columns, named)
 
@@ -60,8 +59,7 @@ class Predicate:
     def of(cls, function: object, name: str | None = None) -> Predicate:
         """Return a predicate made of one, or of PySpark's ``udf``, ``pandas_udf`` or ``arrow_udf``.
 
-        Raises:
-            PredicateError: It is something else, or does not return booleans.
+        PredicateError if it is something else, or does not return booleans.
         """
         if isinstance(function, Predicate):
             return function if name is None else replace(function, spec=replace(function.spec, name=name))
@@ -100,11 +98,7 @@ class Applied:
 
     @classmethod
     def of(cls, spec: PredicateSpec, arguments: tuple[Argument, ...], named: dict[str, Argument]) -> Applied:
-        """Check the arguments against the function's signature.
-
-        Raises:
-            PredicateError: There are too many, too few or unknown ones, or one is no column.
-        """
+        """Check the arguments against the function's signature; PredicateError if they do not fit."""
         for argument in (*arguments, *named.values()):
             if not isinstance(argument, str | Column):
                 raise PredicateError(

@@ -49,10 +49,7 @@ class Reduction:
 
 
 def small_relations(join: JoinSpec, sizes: Sequence[Size], filtered: Sequence[bool], tasks: int) -> list[int]:
-    """Return relations that are worth reading in every map task, the smallest first.
-
-    ``filtered`` says which of them have filters that tasks apply.
-    """
+    """Return relations that every map task should read, the smallest first; tasks filter some relations."""
     graph = QueryGraph.of(join)
     most = min(_SMALL, sum(size.bytes for size in sizes) // (_LARGE * tasks))
     small: list[int] = []

@@ -88,10 +88,7 @@ def live_board() -> tuple[Board | None, int]:
 
 
 def _address_of(spark: SparkSession, run: str, options: Options) -> Address | None:
-    """Return where tasks of a run report their figures; None where nobody looks, or they cannot be reached.
-
-    That tasks do not reach it is found out by them, and harms nobody.
-    """
+    """Return where tasks report figures, None if nobody looks; whether they reach it is for them to see."""
     if _board is None:
         return None
     from millrace.reports.board.server import LiveServer
@@ -241,10 +238,8 @@ class Reports:
         """Return the figures of the latest run; never waits.
 
         The DataFrame whose action ran the block is only needed on Spark Connect when the block's DataFrame
-        was used inside SQL text, which hides it from Spark's client.
-
-        Raises:
-            ExecutionError: Figures were not asked for, or no run has finished.
+        was used inside SQL text, which hides it from Spark's client. ExecutionError if figures were not asked
+        for, or no run has finished.
         """
         if not self._wanted:
             raise ExecutionError("there are no figures: the option report is off; run with report=True")
@@ -284,10 +279,7 @@ class Reports:
 
 @dataclass(frozen=True)
 class FileWarmStart:
-    """What the tasks of a run on one machine tell each other.
-
-    It is in a file of the executor's own folder, which Spark removes with the executor.
-    """
+    """What tasks of a run on one machine tell each other, in a file that Spark removes with the executor."""
 
     run: str
 

@@ -101,9 +101,7 @@ class Partition:
     def accept(self, attempt: int, payload: bytes) -> pa.RecordBatch | None:
         """Return the rows of a batch (an Arrow IPC stream) that no attempt has sent before; None for none.
 
-        Raises:
-            ValueError: It is no batch.
-            OSError: The file cannot be written.
+        ValueError if it is no batch, OSError if the file cannot be written.
         """
         if self.committed:
             return None
@@ -119,11 +117,7 @@ class Partition:
         return batch.take(array_of(new, pa.int64())) if new else None
 
     def commit(self, attempt: int) -> None:
-        """Note that an attempt has sent all its rows.
-
-        Raises:
-            ExecutionError: Another attempt had sent others.
-        """
+        """Note that an attempt has sent all its rows; ExecutionError if another one had sent others."""
         if self.committed:
             return
         if self._only not in (None, attempt) and not self._sent:
@@ -315,11 +309,7 @@ class ResultSession(Session):
         self._tasks.pop(client, None)
 
     def handle(self, client: int, message: Message) -> None:
-        """Do what a task's message says.
-
-        Raises:
-            ValueError: It says nothing that a task of ours would say.
-        """
+        """Do what a task's message says; ValueError if no task of ours would say that."""
         if self.queue.has_ended:
             return
         match message, self._tasks.get(client):
@@ -423,19 +413,7 @@ class Stream:
 
 
 class ResultsServer(Server):
-    """Takes the results of any number of jobs until it is closed or the process ends.
-
-    Args:
-        host: What the clients shall connect to. A loopback address keeps it to this machine.
-        port: TCP port to listen on; 0 takes a free one.
-        bind: Address to listen on; None for the host.
-
-    Attributes:
-        address: Where the clients find it.
-
-    Raises:
-        ExecutionError: It cannot listen.
-    """
+    """Takes the results of any number of jobs until it is closed or the process ends; see :class:`Server`."""
 
     purpose: ClassVar[str] = _PURPOSE
 
@@ -444,15 +422,10 @@ class ResultsServer(Server):
         super().__init__(host, port, bind)
 
     def open(self, schema: pa.Schema, most_waiting: int = MOST_WAITING, idle: float | None = None) -> Stream:
-        """Return a new stream.
+        """Return a new stream of rows.
 
-        Args:
-            schema: Of its rows.
-            most_waiting: Bytes of batches that wait for the consumer before the tasks have to.
-            idle: Seconds for which tasks wait for a consumer that takes nothing; None for ever.
-
-        Raises:
-            ExecutionError: The server has been closed.
+        So many bytes of batches wait for the consumer before the tasks have to; tasks wait so many ``idle``
+        seconds for a consumer that takes nothing, None for ever. ExecutionError if the server is closed.
         """
         name = secrets.token_hex(8)
 
@@ -496,18 +469,9 @@ class ResultsServer(Server):
 class ResultsSink:
     """One attempt to send one partition of a stream; every sink is an attempt of its own.
 
-    Args:
-        address: Of the results' server.
-        stream: The stream's id.
-        partition: Number of the task's partition.
-        attempt: Number of the attempt, for people.
-
-    Attributes:
-        wanted: False if another attempt has sent all rows of this partition, so that these need not be
-            computed. Sending them all the same has no effect.
-
-    Raises:
-        ExecutionError: The server cannot be reached, or the stream has ended.
+    ``wanted`` is False if another attempt has sent all rows of this partition, so that these need not be
+    computed; sending them all the same has no effect. ExecutionError if the server cannot be reached, the
+    stream has ended or was closed, or the server is gone.
     """
 
     def __init__(self, address: Address, stream: str, partition: int, attempt: int) -> None:
@@ -545,9 +509,7 @@ class ResultsSink:
     def send(self, batch: pa.RecordBatch) -> None:
         """Send rows; waits while the consumer has enough of them.
 
-        Raises:
-            ExecutionError: The stream has ended or was closed, the server is gone, the batch has another
-                schema than the stream, or a single row is too large.
+        ExecutionError also if the batch has another schema than the stream, or a single row is too large.
         """
         batch = self._as_agreed(batch)
         rows = max(1, int(batch.num_rows * codec.USUAL_ATTACHMENT / max(batch.nbytes, 1)))
@@ -562,11 +524,7 @@ class ResultsSink:
             self._send({"batch": True, "attachment": payload})
 
     def commit(self) -> None:
-        """Say that these were all rows; returns when they have arrived.
-
-        Raises:
-            ExecutionError: The stream has ended or was closed, or the server is gone.
-        """
+        """Say that these were all rows; returns when they have arrived."""
         self._send({"commit": True})
         self._receive("committed")
 

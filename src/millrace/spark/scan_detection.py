@@ -69,16 +69,7 @@ class _Scan:
 
 
 def scan_of(frame: DataFrame, settings: SessionConf, storage: StorageOptions | None = None) -> ParquetTable:
-    """Return the files that a DataFrame is a scan of.
-
-    Args:
-        frame: Any DataFrame.
-        settings: Those of the session.
-        storage: How to reach object stores.
-
-    Raises:
-        Doubtful: It is something else, or may be; the message says why.
-    """
+    """Return the files that a DataFrame is a scan of; raises Doubtful if it may be something else."""
     if frame.isStreaming:
         raise Doubtful("it is a stream")
     if is_cached(frame):

@@ -158,11 +158,7 @@ def _parallelism(spark: SparkSession) -> int:
 
 
 def alive(spark: SparkSession) -> SparkSession:
-    """Return a session unless it has stopped.
-
-    Raises:
-        InputError: It has.
-    """
+    """Return a session; InputError if it has stopped."""
     try:
         if is_connect(spark):
             spark.conf.get("spark.sql.session.timeZone")

@@ -55,11 +55,7 @@ def spark_values(spark: SparkSession) -> SparkValues:
 
 @dataclass(frozen=True)
 class SparkValues:
-    """Spark's conversions of arguments.
-
-    Attributes:
-        timezone: The session's time zone, in which pandas and Arrow functions see timestamps.
-    """
+    """Spark's conversions of arguments, timestamps in the session's zone for pandas and Arrow functions."""
 
     timezone: str
 
