@@ -43,7 +43,7 @@ def plain_function(predicate: Predicate) -> Any:
 
 
 def certain(spec: PredicateSpec) -> PredicateSpec:
-    """Return an ``async`` predicate for which null is an error, which an eddy takes as false, as WHERE does."""
+    """Return an ``async`` predicate for which null is an error; an eddy, like WHERE, takes it as false."""
     function, name, batched = spec.function, spec.name, spec.batch is not None
 
     async def checked(*values: Any) -> Any:
