@@ -88,13 +88,13 @@ def _filter(df: DataFrame, conditions: Sequence[Condition], options: Options) ->
     deterministic: that one meets the rows that it would have met.
     """
     applied = [c for c in conditions if isinstance(c, Applied)]
-    pinned = next((i for i, c in enumerate(conditions) if _is_pinned(c)), len(conditions))
+    is_pinned = (isinstance(c, Applied) and not c.spec.deterministic for c in conditions)
+    pinned = next((i for i, pins in enumerate(is_pinned) if pins), len(conditions))
     native = [(i, c) for i, c in enumerate(conditions) if not isinstance(c, Applied)]
     filtered = df
     mask: Mask | None = None
     for place, condition in native:
         _warn_of_unseen(df, condition, place + 1)
-    for place, condition in native:
         if place < pinned:
             filtered = _analysed(filtered, condition)
     if applied:
@@ -119,7 +119,7 @@ def _filter(df: DataFrame, conditions: Sequence[Condition], options: Options) ->
 
 def _slots(df: DataFrame, applied: Sequence[Applied]) -> tuple[list[Slot], list[Column], list[str]]:
     """Return predicates over argument columns, these columns, and what to call them."""
-    slots = []
+    slots: list[Slot] = []
     columns: list[Column] = []
     labels: list[str] = []
     places: dict[str, int] = {}
@@ -170,10 +170,6 @@ def _warn_of_unseen(df: DataFrame, condition: Column | str, place: int) -> None:
             MillraceWarning,
             stacklevel=5,
         )
-
-
-def _is_pinned(condition: Condition) -> bool:
-    return isinstance(condition, Applied) and not condition.spec.deterministic
 
 
 @dataclass(frozen=True, eq=False)
