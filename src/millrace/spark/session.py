@@ -272,8 +272,12 @@ def _median_seconds(frame: DataFrame) -> float:
     return sorted(seconds)[_RUNS // 2]
 
 
-def try_in_task(spark: SparkSession, attempt: Callable[[], str | None]) -> str | None:
-    """Let a task try something, and return why that failed: what it says itself, or Spark of its job."""
+Reply = tuple[bytes | None, str | None]
+"""What a function says in a task, and why it failed."""
+
+
+def call_in_task(spark: SparkSession, function: Callable[[], Reply]) -> Reply:
+    """Return what a function returns in a task of its own."""
 
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         import pyarrow as pa
@@ -282,10 +286,18 @@ def try_in_task(spark: SparkSession, attempt: Callable[[], str | None]) -> str |
 
         for _ in batches:
             pass  # Spark wants all to be read
-        yield pa.RecordBatch.from_arrays([array_of([attempt()], pa.string())], ["why"])
+        reply, why = function()
+        columns = [array_of([reply], pa.binary()), array_of([why], pa.string())]
+        yield pa.RecordBatch.from_arrays(columns, ["reply", "why"])
 
+    row = spark.range(0, 1, 1, 1).mapInArrow(run, "reply binary, why string").collect()[0]
+    return None if row["reply"] is None else bytes(row["reply"]), row["why"]
+
+
+def try_in_task(spark: SparkSession, attempt: Callable[[], str | None]) -> str | None:
+    """Let a task try something, and return why that failed: what it says itself, or Spark of its job."""
     try:
-        return spark.range(0, 1, 1, 1).mapInArrow(run, "why string").collect()[0][0]  # type: ignore[no-any-return]
+        return call_in_task(spark, lambda: (None, attempt()))[1]
     except Exception as error:
         if not is_sparks(error):
             raise
