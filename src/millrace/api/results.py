@@ -13,7 +13,7 @@ from millrace.options import Options
 from millrace.reports.planned import Explanation
 from millrace.reports.run_report import RunReport
 from millrace.spark.frames import handle_of, known_query, latest_run, rows_of_action, running
-from millrace.spark.plans import Mode
+from millrace.spark.session import Mode
 from millrace.spark.streaming import refuse_endless, sender_of, stream_of
 from millrace.spark.types import arrow_schema
 

@@ -18,9 +18,8 @@ from millrace.reports.run_report import RunReport
 from millrace.spark.frames import remember
 from millrace.spark.mask import Mask, Slot
 from millrace.spark.patches import noted
-from millrace.spark.plans import Mode, explained, planned
 from millrace.spark.predicates import Applied, Predicate, check_sendable
-from millrace.spark.session import alive, internal_query
+from millrace.spark.session import Mode, alive, explained, internal_query, planned
 
 _MASK = "__millrace_mask"
 _NAME = "filter"

@@ -27,8 +27,7 @@ from millrace.parquet.partitions import Doubtful
 from millrace.parquet.remote import Remote
 from millrace.parquet.stores import DISKS, Store, located
 from millrace.parquet.tables import ParquetTable
-from millrace.spark.plans import SIZE_UNITS, explained, is_cached
-from millrace.spark.session import SessionConf, shares_disks, why_unreached
+from millrace.spark.session import SIZE_UNITS, SessionConf, explained, is_cached, shares_disks, why_unreached
 from millrace.spark.types import arrow_schema
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""What a query asks of its Spark session: its settings, its cores, what a stage costs, what its tasks reach.
+"""What a query asks of its Spark session: settings, cores, what a stage costs, what tasks reach, plans.
 
 Questions that Millrace asks while it plans are marked by :func:`internal_query`. Spark's Python side logs
 every error of its analyser as a record of some kilobytes, beside raising it. Millrace may ask several times
@@ -24,9 +24,9 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args
 
-from millrace.errors import InputError, MillraceError, first_line
+from millrace.errors import InputError, MillraceError, OptionError, first_line, near
 from millrace.spark.failures import is_sparks, translated
 from millrace.spark.worker import worker_task
 
@@ -367,3 +367,48 @@ def _finds_files(spark: SparkSession, *, schemeless: bool) -> bool:
                 uris = []
         facts[schemeless] = any(uri.startswith("file:") for uri in uris)
     return facts[schemeless]
+
+
+# Plans
+
+SIZE_UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
+"""What Spark gives sizes in, each 1,024 of the one before."""
+
+
+def explained(frame: DataFrame, mode: str = "", *, uncached: bool = False) -> str:
+    """Return Spark's plan of a DataFrame, by the public EXPLAIN statement.
+
+    ``mode`` is what EXPLAIN takes: ``"EXTENDED"``, ``"COST"``, …; empty for the physical plan. ``uncached``
+    says that it is known that Spark does not keep the rows.
+    """
+    query = frame if uncached else kept_in_cache(frame)
+    text = f"EXPLAIN {mode} SELECT * FROM {{q}}"  # noqa: S608  # SQL is what this function writes
+    return str(frame.sparkSession.sql(text, {}, q=query).collect()[0][0])
+
+
+Mode = Literal["simple", "extended", "cost"]
+
+
+def planned(frame: DataFrame, mode: Mode) -> str:
+    """Return Spark's plan in one of the forms that users ask for; OptionError if the mode is none of them."""
+    if mode not in get_args(Mode):
+        raise OptionError(f"mode of explain is {mode!r}: {near(str(mode), get_args(Mode))}")
+    if frame.isStreaming:
+        return "none before the stream starts"
+    return explained(frame, "" if mode == "simple" else mode.upper())
+
+
+def kept_in_cache(frame: DataFrame) -> DataFrame:
+    """Return the same rows as a DataFrame of which a view can be made and dropped.
+
+    Dropping a view of a DataFrame takes its rows out of Spark's cache, and a Spark Connect server makes and
+    drops views of the DataFrames that a text names; a filter that is always true makes it another one, which
+    reads the cache.
+    """
+    return frame.where("true") if is_cached(frame) else frame
+
+
+def is_cached(frame: DataFrame) -> bool:
+    """Return whether Spark keeps the rows of just this DataFrame."""
+    level = frame.storageLevel
+    return bool(level.useMemory or level.useDisk)

@@ -19,8 +19,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import types as t
 
 from millrace.parquet.types import fixed_width
-from millrace.spark.plans import SIZE_UNITS, explained, kept_in_cache
-from millrace.spark.session import is_connect
+from millrace.spark.session import SIZE_UNITS, explained, is_connect, kept_in_cache
 from millrace.sql.expr.types import field_of
 from millrace.sql.syntax.edits import PLACEHOLDER, Segment, placeholders
 
