@@ -110,10 +110,9 @@ class Applied:
                 f"predicate {spec.name!r} is applied to no column: it could only be constant"
             )
         check_arity(spec, len(arguments), tuple(named))
+        values, signature = (*arguments, *named.values()), _signature(spec)
         if named:
             spec = _with_names(spec, len(arguments), tuple(named))
-        values = (*arguments, *named.values())
-        signature = _signature(spec)
         known = [] if signature is None else list(signature.parameters)[: len(arguments)]
         unknown = [f"argument {place + 1}" for place in range(len(known), len(arguments))]
         names = (*known, *unknown, *named)
