@@ -427,11 +427,7 @@ class ResultsServer(Server):
         So many bytes of batches wait for the consumer before the tasks have to; tasks wait so many ``idle``
         seconds for a consumer that takes nothing, None for ever. ExecutionError if the server is closed.
         """
-        name = secrets.token_hex(8)
-
-        def make() -> ResultSession:
-            session = self._streams[name] = ResultSession(schema, self._loop, most_waiting, idle)
-            return session
+        name, session = secrets.token_hex(8), ResultSession(schema, self._loop, most_waiting, idle)
 
         def within(action: Callable[[], None]) -> None:
             def act() -> None:
@@ -442,7 +438,7 @@ class ResultsServer(Server):
             if self.running:
                 self._within(act)
 
-        session = self._within(make)
+        self._within(lambda: self._streams.update({name: session}))
         return Stream(name, self.address_of(name), session, within)
 
     def _scope(self, hello: Message) -> str:
