@@ -40,17 +40,8 @@ _starting = threading.Lock()
 class ClusterCoordinator(RemoteCoordinator):
     """A coordinator in a process of its own beside an executor, started by a task.
 
-    Args:
-        spark: The session.
-        port: TCP port for tasks; calls take the next one. 0 takes free ones.
-        bind: Address to listen on there; None for the executor's own.
-
-    Attributes:
-        address: Where tasks find it.
-        where: It is, in errors.
-
-    Raises:
-        ExecutionError: It cannot be started; says why.
+    Tasks find it at ``port``, calls at the next one; 0 takes free ones. ``bind`` is the address to listen on
+    there, None for the executor's own. ExecutionError if it cannot be started.
     """
 
     where: ClassVar[str] = "a coordinator on an executor"
@@ -75,11 +66,7 @@ class ClusterCoordinator(RemoteCoordinator):
 
     @classmethod
     def started(cls, spark: SparkSession, port: int = 0, bind: str | None = None) -> ClusterCoordinator:
-        """Return the session's coordinator, starting one if there is none, or not any more.
-
-        Raises:
-            ExecutionError: It cannot be started; says why.
-        """
+        """Return the session's coordinator, starting one if there is none, or not any more."""
         with _starting:
             coordinators = _STARTED.setdefault(spark, {})
             coordinator = coordinators.get((port, bind))
@@ -113,11 +100,7 @@ class ClusterCoordinator(RemoteCoordinator):
         return self.address.of(scope)
 
     def register(self, run: str, lookups: Sequence[Registration]) -> None:
-        """Register the lookups of a run; see :meth:`millrace.limits.coordinator.Coordinator.register`.
-
-        Raises:
-            OptionError: One keeps answers, which would be lost with the executor.
-        """
+        """Register the lookups of a run; OptionError if one keeps answers, lost with the executor."""
         for registration in lookups:
             if registration.cache is not None:
                 raise OptionError(

@@ -135,7 +135,9 @@ class BlockWriter:
         self.blocks = 0
         self.bytes = 0
         self.cut = cut
-        self._partitioner = (partitioner or RoundRobin()) if cut.cube.is_spread(cut.relation) else None
+        self._partitioner: Partitioner | None = None
+        if cut.cube.is_spread(cut.relation):
+            self._partitioner = partitioner or RoundRobin()
         self._offsets = cut.cube.offsets(cut.relation)
         self._keys = [
             (column, axis.type, axis.nulls)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, reduce
+from functools import cached_property, partial, reduce
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession, functions as sf
@@ -122,18 +122,16 @@ class _Assembly:
             )
 
     def run(self) -> PreparedBlock:
+        stream = partial(stream_of, self._spark, self._options, self._block.schema, self._frame)
         return PreparedBlock(
             self._reports.sink.run,
             self._frame(),
             self._plan(),
-            self._stream if self._block.stream is None else refuse_endless,
+            stream if self._block.stream is None else refuse_endless,
             self._reports,
             self._registered,
             self._tasks(),
         )
-
-    def _stream(self) -> Iterator[pa.RecordBatch]:
-        return stream_of(self._spark, self._options, self._block.schema, self._frame)
 
     def _frame(self, target: Target | None = None) -> DataFrame:
         """Return the block's result; with a target, which gets it instead, a DataFrame without rows."""
