@@ -65,10 +65,16 @@ def execute(spark: SparkSession, block: Block, options: Options) -> PreparedBloc
 class _Source:
     """A relation as it arrives. ``scan`` is what is read of it, None where it is only looked up."""
 
+    number: int
     relation: RelationSpec
     scan: ParquetInput | FrameInput | None
     splits: tuple[Split, ...] | None
     size: Size
+    mode: Mode = Mode.SHUFFLED
+
+    @property
+    def alias(self) -> str:
+        return self.relation.alias
 
     @property
     def is_filtered(self) -> bool:
@@ -114,6 +120,8 @@ class _Assembly:
         # Asking is a request on Spark Connect, and files need no answer.
         partitions = shuffle_partitions(spark) if any(size.splits is None for size in sizes) else 0
         self._placement = place(self._join, sizes, options, self._parallelism, bound, partitions, stream)
+        placed = zip(self._sources, self._placement.modes, strict=True)
+        self._sources = [replace(source, mode=mode) for source, mode in placed]
         self._reports = Reports(spark, options, wanted=options.report and stream is None)
         self._lookups: Lookups | None = None
         if looked_up:
@@ -138,26 +146,24 @@ class _Assembly:
         placement = self._placement
         sink = self._reports.sink
         stream = None if placement.stream is None else self._join.aliases[placement.stream]
-        join = with_sources(self._join, [self._describe(n) for n in range(len(self._sources))])
+        join = with_sources(self._join, list(map(self._describe, self._sources)))
         task = EddyTask(
             join=join,
             options=self._options,
-            stream=stream if self._last is None else self._join.aliases[self._last],
+            stream=stream if self._last is None else self._last.alias,
             scans={
-                self._sources[n].relation.alias: self._read(self._sources[n], mode)
-                for n, mode in enumerate(placement.modes)
-                if mode in (Mode.PARTITIONED, Mode.BROADCAST)
+                source.alias: self._read(source)
+                for source in self._sources
+                if source.mode in (Mode.PARTITIONED, Mode.BROADCAST)
             },
             frame=stream if Mode.STREAMED in placement.modes else None,
             exchanged=bool(self._exchanged),
             limits=self._limits,
             warm_start=FileWarmStart(sink.run) if self._called else None,
-            last=self._last,
+            last=None if self._last is None else self._last.number,
             sink=sink,
             lookups=self._lookups,
-            unread=tuple(
-                self._join.aliases[n] for n, mode in enumerate(placement.modes) if mode is Mode.LOOKUP
-            ),
+            unread=tuple(source.alias for source in self._sources if source.mode is Mode.LOOKUP),
             target=target,
             aggregate=self._block.aggregate,
             eager=self._eager(join),
@@ -192,16 +198,15 @@ class _Assembly:
         rows = source.passing / (self._placement.cells or self._parallelism)
         return ends is not None and _REPEATED * (ends[1] - ends[0] + 1) <= min(rows, CHUNK)
 
-    def _describe(self, number: int) -> RelationSpec:
+    def _describe(self, source: _Source) -> RelationSpec:
         """Return a relation with the rows that a cell gets of it; of those that it reads it knows itself."""
-        source, placement = self._sources[number], self._placement
-        relation, mode = source.relation, placement.modes[number]
+        placement, relation, mode = self._placement, source.relation, source.mode
         if mode not in (Mode.SHUFFLED, Mode.STREAMED):
             return relation
         guessed = relation.guessed if source.splits is None else source.is_filtered
         # A DataFrame that is streamed has as many cells as partitions, which are about as many as tasks.
         cells = placement.cells or self._parallelism
-        share = 1 / cells if mode is Mode.STREAMED else placement.cube.copies(number) / cells
+        share = 1 / cells if mode is Mode.STREAMED else placement.cube.copies(source.number) / cells
         guessed |= share < 1 or mode is Mode.STREAMED or self._reduction is not None
         return relation.expect(source.passing * share, source.size.rows * share, guessed=guessed)
 
@@ -216,7 +221,7 @@ class _Assembly:
         if aggregate is not None:
             source = {column.name: column.source.relation for column in join.output}
             owners = {source[key] for key in aggregate.keys}
-        passing = (source.passing for source in self._sources if source.relation.alias in owners)
+        passing = (source.passing for source in self._sources if source.alias in owners)
         rows = int(max(passing, default=0))
         return rows * (1 + min(len(self._block.schema), _MOST_COLUMNS))
 
@@ -229,10 +234,10 @@ class _Assembly:
     def _limits(self) -> Limits:
         return Limits.of(self._spark, self._reports.sink.run, self._called, self._options)
 
-    def _read(self, source: _Source, mode: Mode) -> Scan | InlineTable:
+    def _read(self, source: _Source) -> Scan | InlineTable:
         if isinstance(source.scan, FrameInput):
             return InlineTable.of(source.scan.frame, source.relation.schema)
-        return source.deal([0] * (self._placement.cells or 1 if mode is Mode.PARTITIONED else 1))
+        return source.deal([0] * (self._placement.cells or 1 if source.mode is Mode.PARTITIONED else 1))
 
     @cached_property
     def _reduction(self) -> Reduction | None:
@@ -245,19 +250,18 @@ class _Assembly:
         return Reduction(self._join, tuple((n, self._sources[n].deal([0])) for n in small)) if small else None
 
     @cached_property
-    def _exchanged(self) -> list[int]:
-        return [n for n, mode in enumerate(self._placement.modes) if mode is Mode.SHUFFLED]
+    def _exchanged(self) -> list[_Source]:
+        return [source for source in self._sources if source.mode is Mode.SHUFFLED]
 
     @cached_property
-    def _last(self) -> int | None:
+    def _last(self) -> _Source | None:
         """Return the relation whose blocks are sorted last, or None to leave blocks unsorted."""
         cells = self._placement.cells
-        sizes = [source.size for source in self._sources]
-        free = [n for n in self._exchanged if not sizes[n].is_fixed]
+        free = [source for source in self._exchanged if not source.size.is_fixed]
         if self._options.online or self._placement.stream is not None or not free or cells is None:
             return None
-        largest = max(free, key=lambda n: sizes[n].bytes)
-        received = sizes[largest].bytes * self._placement.cube.copies(largest) / cells
+        largest = max(free, key=lambda source: source.size.bytes)
+        received = largest.size.bytes * self._placement.cube.copies(largest.number) / cells
         return largest if received > _SORTED_BYTES else None
 
     def _exchange(self) -> DataFrame:
@@ -266,27 +270,27 @@ class _Assembly:
         assert cells is not None
         rows = spark_schema(BLOCK_SCHEMA)
         # Relations to be built first come first, as far as Spark keeps the order.
-        ordered = sorted(self._exchanged, key=lambda n: self._sources[n].size.rows)
-        cuts = {n: Cut(n, cube, self._options.block_bytes) for n in ordered}
+        ordered = sorted(self._exchanged, key=lambda source: source.size.rows)
+        cuts = {source.alias: Cut(source.number, cube, self._options.block_bytes) for source in ordered}
         sides = []
-        scanned = [n for n in ordered if isinstance(self._sources[n].scan, ParquetInput)]
+        scanned = [source for source in ordered if isinstance(source.scan, ParquetInput)]
         if scanned:
             loads = [0] * self._scanning(scanned)
             # The largest first, the smaller ones fill the gaps.
-            scans = {n: self._sources[n].deal(loads) for n in reversed(scanned)}
+            scans = {source.alias: source.deal(loads) for source in reversed(scanned)}
             task = ScanTask(
-                {self._sources[n].relation.alias: (scans[n], cuts[n]) for n in scanned},
+                {source.alias: (scans[source.alias], cuts[source.alias]) for source in scanned},
                 max(self._options.batch_size, LEAST_ROWS),
                 sink,
                 self._reduction,
             )
             numbers = _numbers(self._spark, len(loads), self._expected_words)
             sides.append(numbers.mapInArrow(task, rows))
-        for n in ordered:
-            relation, scan = self._sources[n].relation, self._sources[n].scan
-            if isinstance(scan, FrameInput):
-                cut = CutTask(relation.alias, relation.schema, cuts[n], sink, self._reduction)
-                sides.append(scan.frame.mapInArrow(cut, rows))
+        for source in ordered:
+            if isinstance(source.scan, FrameInput):
+                alias, schema = source.alias, source.relation.schema
+                cut = CutTask(alias, schema, cuts[alias], sink, self._reduction)
+                sides.append(source.scan.frame.mapInArrow(cut, rows))
         if Mode.PARTITIONED in self._placement.modes:
             # Where nothing is exchanged Spark makes no tasks; but these have rows of their own to read.
             nothing = zip(("id", NOTHING, "''"), rows, strict=True)
@@ -294,17 +298,17 @@ class _Assembly:
             sides.append(self._spark.range(0, cells, 1, 1).selectExpr(columns))
         blocks = reduce(DataFrame.union, sides).repartitionById(cells, "cell")
         if self._last is not None:
-            blocks = blocks.sortWithinPartitions((sf.col("relation") == self._last).cast("int"))
+            blocks = blocks.sortWithinPartitions((sf.col("relation") == self._last.number).cast("int"))
         return blocks
 
-    def _scanning(self, scanned: Sequence[int]) -> int:
+    def _scanning(self, scanned: Sequence[_Source]) -> int:
         """Return how many map tasks read the files of exchanged relations."""
-        return max(1, min(self._parallelism, sum(len(self._sources[n].splits or ()) for n in scanned)))
+        return max(1, min(self._parallelism, sum(len(source.splits or ()) for source in scanned)))
 
     def _tasks(self) -> int | None:
         """Return how many tasks tell figures; None with DataFrames, of whose partitions Spark alone knows."""
         cells = self._placement.cells
-        if cells is None or any(isinstance(self._sources[n].scan, FrameInput) for n in self._exchanged):
+        if cells is None or any(isinstance(source.scan, FrameInput) for source in self._exchanged):
             return None
         return cells + (self._scanning(self._exchanged) if self._exchanged else 0)
 
@@ -316,8 +320,8 @@ class _Assembly:
         if in_place or self._options.placement != "hypercube":
             lines.append(f"  because {placement.reason}")
         if not in_place:
-            lines.append(f"  {placement.cube.show([source.relation.alias for source in self._sources])}")
-        for number, source in enumerate(self._sources):
+            lines.append(f"  {placement.cube.show([source.alias for source in self._sources])}")
+        for source in self._sources:
             relation, size, scan = source.relation, source.size, source.scan
             text = f"  {relation.alias}: about {size.rows:,} rows, {size.bytes / 1e6:,.1f} MB"
             if size.is_lookup:
@@ -332,13 +336,13 @@ class _Assembly:
             comma = "" if size.is_lookup else ","
             text += f"{comma} columns {', '.join(relation.schema.names) or 'none'}"
             text += ", each tuple once" if relation.distinct else ""
-            if number >= len(join.relations):
+            if source.number >= len(join.relations):
                 widens = relation.alias in (each.relation for each in join.outer)
                 text += ", left-joined" if widens else ", looked through for matches"
-            text += f"; {placement.modes[number].value}"
-            if placement.modes[number] is Mode.SHUFFLED and (copies := placement.cube.copies(number)) > 1:
-                text += f", {copies} copies"
-            lines.append(text + (", sorted last" if number == self._last else ""))
+            text += f"; {source.mode.value}"
+            copies = placement.cube.copies(source.number)
+            text += f", {copies} copies" if source.mode is Mode.SHUFFLED and copies > 1 else ""
+            lines.append(text + (", sorted last" if source is self._last else ""))
         if not in_place and self._reduction is not None:
             lines.append(f"  what has no match in {', '.join(self._reduction.aliases)} is not sent")
         if len(join.relations) > 1:
@@ -386,7 +390,7 @@ def _sources(block: Block) -> list[_Source]:
         scan, own, total, width = scans[n], pruned[n], totals[n], _row_bytes(relation.schema)
         is_fixed = relation.distinct or n >= len(block.join.relations)
         if scan is None:
-            sources.append(_Source(relation, None, None, Size(0, 0, None, is_fixed, is_lookup=True)))
+            sources.append(_Source(n, relation, None, None, Size(0, 0, None, is_fixed, is_lookup=True)))
             continue
         if total is None:
             total = unknown if relation.rows is None else relation.rows * width
@@ -398,7 +402,7 @@ def _sources(block: Block) -> list[_Source]:
             rows = total // width if relation.rows is None else relation.rows
             size = Size(rows, total, 1 if travels else None, is_fixed)
         guessed = relation.guessed or relation.rows is None
-        sources.append(_Source(replace(relation, rows=size.rows, guessed=guessed), scan, own, size))
+        sources.append(_Source(n, replace(relation, rows=size.rows, guessed=guessed), scan, own, size))
     return sources
 
 
