@@ -166,7 +166,7 @@ class SampleCost:
 def judge_sample(spec: PredicateSpec, arrays: list[pa.Array], values: Values) -> tuple[Outcome, SampleCost]:
     """Return what a predicate says of the rows, and what that took; limits hold for it alone."""
     cost = SampleCost()
-    caller = caller_of(_counted(spec, cost) if spec.kind == "async" else spec, values, None, "sample")
+    caller = caller_of(_count_calls(spec, cost) if spec.kind == "async" else spec, values, None, "sample")
     began = time.perf_counter()
     try:
         outcome = caller.call(arrays)
@@ -176,7 +176,7 @@ def judge_sample(spec: PredicateSpec, arrays: list[pa.Array], values: Values) ->
     return outcome, cost
 
 
-def _counted(spec: PredicateSpec, total: SampleCost) -> PredicateSpec:
+def _count_calls(spec: PredicateSpec, total: SampleCost) -> PredicateSpec:
     """Return a predicate whose calls are counted; its kept answers are the same."""
     origin = spec.origin or spec.function
     price = spec.budget[1] or (origin.cost if isinstance(origin, Service) else None)

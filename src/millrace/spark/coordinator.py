@@ -226,7 +226,7 @@ def _why_unreached(spark: SparkSession, coordinator: CoordinatorProcess | Cluste
     known = facts_of(spark).coordinators
     place = (address.host, address.port)
     if place not in known:
-        why = _tried(spark, coordinator.address_of(_SCOPE))
+        why = _try_address(spark, coordinator.address_of(_SCOPE))
         if why is None:
             return ""  # nobody knows yet
         known[place] = why and (
@@ -236,7 +236,7 @@ def _why_unreached(spark: SparkSession, coordinator: CoordinatorProcess | Cluste
     return known[place]
 
 
-def _tried(spark: SparkSession, address: Address) -> str | None:
+def _try_address(spark: SparkSession, address: Address) -> str | None:
     """Return what a task says that tries; None if none has come to it within so long."""
     found: list[str | None] = []
 

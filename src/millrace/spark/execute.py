@@ -52,7 +52,7 @@ def execute(spark: SparkSession, block: Block, options: Options) -> PreparedBloc
     for relation in block.join.sources:
         if relation.alias not in block.inputs:
             raise InputError(f"block {block.name}: relation {relation.alias!r} has no input")
-        scan = _scanned(block.inputs[relation.alias])
+        scan = _scan_of(block.inputs[relation.alias])
         if isinstance(scan, ParquetInput) and scan.table.unsupported:
             raise InputError(
                 f"block {block.name}: {scan.table.path} cannot be scanned directly "
@@ -368,14 +368,14 @@ def _numbers(spark: SparkSession, tasks: int, words: int) -> DataFrame:
     return numbers[tasks, of]
 
 
-def _scanned(source: Input) -> ParquetInput | FrameInput | None:
+def _scan_of(source: Input) -> ParquetInput | FrameInput | None:
     """Return what is read of a relation, None where it is only looked up."""
     return source.scan if isinstance(source, LookupInput) else source
 
 
 def _sources(block: Block) -> list[_Source]:
     """Return the relations, with what is known of their sizes; nothing is read of those only looked up."""
-    scans = [_scanned(block.inputs[relation.alias]) for relation in block.join.sources]
+    scans = [_scan_of(block.inputs[relation.alias]) for relation in block.join.sources]
     pruned = [splits(s.table, s.filters, s.columns) if isinstance(s, ParquetInput) else None for s in scans]
     totals: list[int | None] = []
     for scan, own in zip(scans, pruned, strict=True):

@@ -95,7 +95,7 @@ def _filter(df: DataFrame, conditions: Sequence[Condition], options: Options) ->
     for place, condition in native:
         _warn_of_unseen(df, condition, place + 1)
         if place < pinned:
-            filtered = _analysed(filtered, condition)
+            filtered = _analyse(filtered, condition)
     if applied:
         slots, columns, labels = _slots(df, applied)
         # A stream on Spark Connect has nothing that could bring figures back.
@@ -104,10 +104,10 @@ def _filter(df: DataFrame, conditions: Sequence[Condition], options: Options) ->
         if mask.reports.sink.hidden:
             filtered = mask.reports.attach_mask(filtered.withColumn(_MASK, column), _MASK)
         else:
-            filtered = _analysed(filtered, column)
+            filtered = _analyse(filtered, column)
     for place, condition in native:
         if place > pinned:
-            filtered = _analysed(filtered, condition)
+            filtered = _analyse(filtered, condition)
     if filtered is df:
         filtered = df.select("*")
     handle = Filtered(filtered, mask, tuple(str(c) for _, c in native), options)
@@ -146,7 +146,7 @@ def _check_column(df: DataFrame, name: str) -> None:
         raise InputError(f"there is no column {name!r} to filter by: {near(name, df.columns)}")
 
 
-def _analysed(frame: DataFrame, condition: Column | str) -> DataFrame:
+def _analyse(frame: DataFrame, condition: Column | str) -> DataFrame:
     try:
         filtered = frame.where(condition)
         _ = filtered.schema  # on Spark Connect this is when it is analysed

@@ -78,7 +78,7 @@ def scan_of(frame: DataFrame, settings: SessionConf, storage: StorageOptions | N
     schema = frame.schema
     types = _types(schema)
     try:
-        scan = _parsed(explained(frame, "FORMATTED", uncached=True), schema)
+        scan = _parse(explained(frame, "FORMATTED", uncached=True), schema)
         uris = sorted(frame.inputFiles())
     except PySparkException:
         raise Doubtful("Spark cannot explain it") from None
@@ -142,7 +142,7 @@ def _types(schema: StructType) -> pa.Schema:
         raise Doubtful(str(error)) from None
 
 
-def _parsed(plan: str, schema: StructType) -> _Scan:
+def _parse(plan: str, schema: StructType) -> _Scan:
     """Return the scan that a physical plan, formatted, is."""
     tree = _TREE.search(plan)
     nodes: dict[str, str] = {}

@@ -184,7 +184,7 @@ def truth_of_pickled(results: Any, expected: int, name: str) -> Truth:
         return strict(results, expected, name)
     for result in results:
         if not _travels(result):
-            raise _refused(name, f"a {type(result).__name__}, which does not pickle as Spark needs it", None)
+            raise _error(name, f"a {type(result).__name__}, which does not pickle as Spark needs it", None)
     return np.fromiter((KEPT if result is True else REJECTED for result in results), np.int8, expected)
 
 
@@ -208,7 +208,7 @@ def truth_of_next_series(result: Any, expected: int, name: str) -> Truth:
     import pandas as pd
 
     if not isinstance(result, pd.Series):
-        raise _refused(name, f"a {type(result).__name__}, expected an iterator of Series", None)
+        raise _error(name, f"a {type(result).__name__}, expected an iterator of Series", None)
     return truth_of_series(result, expected, name)
 
 
@@ -222,7 +222,7 @@ def truth_of_array(result: Any, expected: int, name: str) -> Truth:
 def truth_of_next_array(result: Any, expected: int, name: str) -> Truth:
     """Return what Spark makes of an array that an ``arrow_udf`` over an iterator yielded."""
     if not isinstance(result, pa.Array):
-        raise _refused(name, f"a {type(result).__name__}, expected an iterator of Arrow arrays", None)
+        raise _error(name, f"a {type(result).__name__}, expected an iterator of Arrow arrays", None)
     return truth_of_array(result, expected, name)
 
 
@@ -254,10 +254,10 @@ def _convert(convert: Callable[[Any], pa.Array], results: Any, name: str) -> pa.
     try:
         return convert(results)
     except Exception as error:
-        raise _refused(name, "what cannot be converted to booleans", error) from error
+        raise _error(name, "what cannot be converted to booleans", error) from error
 
 
-def _refused(name: str, what: str, error: Exception | None) -> PredicateError:
+def _error(name: str, what: str, error: Exception | None) -> PredicateError:
     reason = "" if error is None else f" ({type(error).__name__}: {error})"
     return PredicateError(
         f"predicate {name!r} returned {what}{reason}; Spark would fail as well. Return True, False or None"
@@ -266,9 +266,9 @@ def _refused(name: str, what: str, error: Exception | None) -> PredicateError:
 
 def _check_length(result: Any, expected: int, name: str) -> None:
     if not hasattr(result, "__len__"):
-        raise _refused(name, f"a {type(result).__name__} for {expected} rows, expected one value a row", None)
+        raise _error(name, f"a {type(result).__name__} for {expected} rows, expected one value a row", None)
     if len(result) != expected:
-        raise _refused(name, f"{len(result)} values for {expected} rows, expected one a row", None)
+        raise _error(name, f"{len(result)} values for {expected} rows, expected one a row", None)
 
 
 def _travels(value: Any) -> bool:
