@@ -69,7 +69,6 @@ class Reducer:
 
     def __init__(self, reduction: Reduction | None, ranges: KeyRanges) -> None:
         self._statistics = Statistics()
-        self._used: dict[Operator, None] = {}
         self._near = 0
         if reduction is None:
             return
@@ -98,10 +97,10 @@ class Reducer:
 
     def figures(self) -> tuple[ModuleFigures, ...]:
         """Return what each filter did."""
-        accounts = ((each, self._statistics.get(each)) for each in self._used)
         return tuple(
             ModuleFigures(each.name, each.action, a.tuples_in, a.tuples_out, a.calls, a.seconds)
-            for each, a in accounts
+            for each, a in self._statistics.items()
+            if isinstance(each, Operator) and a.calls
         )
 
     def _match(self, number: int, batch: pa.RecordBatch, *, built: bool) -> TupleBatch:
@@ -112,6 +111,5 @@ class Reducer:
         """Let a filter work on a batch, and book what came of it."""
         began = time.perf_counter()
         step = transfer.step(transfer.start(batch), batch.size)
-        self._used[transfer] = None
         self._statistics.update(transfer, batch.size, step.tuples_out, time.perf_counter() - began)
         return step
