@@ -31,12 +31,11 @@ import asyncio
 import secrets
 import selectors
 import socket
-import ssl
 import tempfile
 import threading
 from collections import Counter, deque
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from typing import ClassVar, Self
 
 import pyarrow as pa
@@ -472,29 +471,24 @@ class ResultsSink:
 
     def __init__(self, address: Address, stream: str, partition: int, attempt: int) -> None:
         self._address = address
-        self._connection: ssl.SSLSocket | None = None
-        try:
-            plain = socket.create_connection((address.host, address.port), CONNECT_SECONDS)
-            codec.watch(plain)
-            plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            # On failure it closes the plain one too.
-            self._connection = context_of(address).wrap_socket(plain)
-            codec.send(self._connection, {"token": address.token, "results": stream})
-            welcome = codec.receive(self._connection)
-            self._connection.settimeout(None)
-        except (OSError, EOFError, ValueError) as error:
-            self.close()
-            raise unreachable(address, _PURPOSE, error) from error
-        if "error" in welcome:
-            self.close()
-            raise refused(address, _PURPOSE, welcome)
-        self._schema = pa.ipc.read_schema(pa.py_buffer(welcome["attachment"]))
-        try:
+        with ExitStack() as on_failure:
+            try:
+                plain = socket.create_connection((address.host, address.port), CONNECT_SECONDS)
+                on_failure.enter_context(plain)
+                codec.watch(plain)
+                plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                self._connection = on_failure.enter_context(context_of(address).wrap_socket(plain))
+                codec.send(self._connection, {"token": address.token, "results": stream})
+                welcome = codec.receive(self._connection)
+                self._connection.settimeout(None)
+            except (OSError, EOFError, ValueError) as error:
+                raise unreachable(address, _PURPOSE, error) from error
+            if "error" in welcome:
+                raise refused(address, _PURPOSE, welcome)
+            self._schema = pa.ipc.read_schema(pa.py_buffer(welcome["attachment"]))
             self._send({"start": [partition, attempt]})
             self.wanted: bool = self._receive("wanted")
-        except BaseException:
-            self.close()
-            raise
+            on_failure.pop_all()
 
     def __enter__(self) -> Self:
         return self
@@ -526,9 +520,7 @@ class ResultsSink:
 
     def close(self) -> None:
         """Leave; without a commit before, another attempt will have to send the rows."""
-        if self._connection is not None:
-            self._connection.close()
-            self._connection = None
+        self._connection.close()
 
     def _as_agreed(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Return the batch with exactly the stream's schema; columns may be nullable or not."""
@@ -543,9 +535,8 @@ class ResultsSink:
         return pa.RecordBatch.from_arrays(batch.columns, schema=self._schema)
 
     def _send(self, message: Message) -> None:
-        connection = self._open()
         try:
-            codec.send(connection, message)
+            codec.send(self._connection, message)
         except OSError as error:
             self._check_open()  # it may have said why
             raise lost(self._address, _PURPOSE, error) from error
@@ -553,7 +544,7 @@ class ResultsSink:
     def _receive(self, name: str) -> bool:
         """Return what the server says under a name."""
         try:
-            message = codec.receive(self._open())
+            message = codec.receive(self._connection)
         except (OSError, EOFError, ValueError) as error:
             raise lost(self._address, _PURPOSE, error) from error
         if "lost" in message:
@@ -562,14 +553,8 @@ class ResultsSink:
 
     def _check_open(self) -> None:
         """Raise if the server has said something: that can only be that the stream is closed."""
-        connection = self._open()
         with selectors.DefaultSelector() as selector:
-            selector.register(connection, selectors.EVENT_READ)
-            has_message = connection.pending() or selector.select(0)
+            selector.register(self._connection, selectors.EVENT_READ)
+            has_message = self._connection.pending() or selector.select(0)
         if has_message:
             self._receive("")
-
-    def _open(self) -> ssl.SSLSocket:
-        if self._connection is None:
-            raise ExecutionError("this sink of results has been closed")
-        return self._connection
