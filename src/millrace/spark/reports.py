@@ -11,7 +11,6 @@ What a task has learned goes to the tasks after it on the same machine by :class
 
 from __future__ import annotations
 
-import os
 import tempfile
 import uuid
 import zlib
@@ -292,10 +291,10 @@ class FileWarmStart:
 
     def write(self, text: str) -> None:
         """Replace it, so that a reader sees the old or the new text and never a part of one."""
-        handle, name = tempfile.mkstemp(dir=self._path.parent, prefix="millrace-")
-        with os.fdopen(handle, "w") as file:
+        folder = self._path.parent
+        with tempfile.NamedTemporaryFile("w", dir=folder, prefix="millrace-", delete=False) as file:
             file.write(text)
-        Path(name).replace(self._path)
+        Path(file.name).replace(self._path)
 
     @property
     def _path(self) -> Path:
