@@ -13,8 +13,7 @@ from pyspark.sql import functions as sf
 
 import millrace
 from millrace.errors import ExecutionError, InputError, MillraceError, PredicateError, ReadError, SetupError
-from millrace.spark.failures import translated
-from millrace.spark.worker import worker_task
+from millrace.spark.worker import translated, worker_task
 from tests.gate import sampled
 
 BLOCKS = {"placement": "hypercube"}

@@ -23,8 +23,8 @@ from millrace.errors import ExecutionError, OptionError, first_line
 from millrace.limits.detached import IDLE_SECONDS, Call, Seal, Started, call, start
 from millrace.limits.process import RemoteCoordinator
 from millrace.options import EXECUTOR
-from millrace.spark.failures import is_sparks, translated
 from millrace.spark.session import Reply, call_in_task, internal_query, own_address
+from millrace.spark.worker import is_sparks, translated
 
 if TYPE_CHECKING:
     from millrace.limits.registration import Address, Registration

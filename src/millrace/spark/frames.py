@@ -26,8 +26,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 from pyspark.errors import PySparkException
 
 from millrace.errors import InputError
-from millrace.spark.failures import translated
 from millrace.spark.session import explained, is_internal_query
+from millrace.spark.worker import translated
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -28,12 +28,11 @@ from millrace.options import StorageOptions
 from millrace.parquet.parquet import ParquetTable, Split, open_table, splits
 from millrace.parquet.remote import Remote
 from millrace.parquet.stores import DISKS, located
-from millrace.spark.failures import is_sparks
 from millrace.spark.scan_detection import LENIENT, unusual
 from millrace.spark.session import SessionConf, default_parallelism, facts_of, paths_are_local, why_unreached
 from millrace.spark.task_inputs import WORD, Scan, number_of, task_numbers
 from millrace.spark.types import spark_schema
-from millrace.spark.worker import worker_task
+from millrace.spark.worker import is_sparks, worker_task
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -27,8 +27,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args
 
 from millrace.errors import InputError, MillraceError, OptionError, first_line, near
-from millrace.spark.failures import is_sparks, translated
-from millrace.spark.worker import worker_task
+from millrace.spark.worker import is_sparks, translated, worker_task
 
 if TYPE_CHECKING:
     import pyarrow as pa
