@@ -379,9 +379,9 @@ def _sources(block: Block) -> list[_Source]:
     pruned = [splits(s.table, s.filters, s.columns) if isinstance(s, ParquetInput) else None for s in scans]
     totals: list[int | None] = []
     for scan, own in zip(scans, pruned, strict=True):
-        if isinstance(scan, ParquetInput) and own is not None:
+        if isinstance(scan, ParquetInput):
             width = scan.table.decoded_bytes_of(scan.columns) / max(1, scan.table.rows)
-            totals.append(round(sum(split.rows for split in own) * width))
+            totals.append(round(sum(split.rows for split in own or ()) * width))
         else:
             totals.append(0 if scan is None else scan.bytes)
     unknown = max([_UNKNOWN_BYTES, *(total for total in totals if total is not None)])

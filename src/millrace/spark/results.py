@@ -287,12 +287,11 @@ class ResultSession(Session):
         """Wait until the consumer has taken some; end the stream if it takes nothing at all for too long."""
         while self.queue.is_full:
             self._has_space.clear()
-            if not self.queue.is_full:  # another thread may have emptied it in between
-                return
             delivered = self.queue.delivered
             try:
                 async with asyncio.timeout(self._idle):
-                    await self._has_space.wait()
+                    if self.queue.is_full:  # another thread may have emptied it in between
+                        await self._has_space.wait()
             except TimeoutError:
                 if self.queue.delivered == delivered:
                     self.end(
