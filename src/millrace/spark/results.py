@@ -36,7 +36,8 @@ import threading
 from collections import Counter, deque
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
-from typing import ClassVar, Self
+from io import BytesIO
+from typing import IO, ClassVar, Self
 
 import pyarrow as pa
 import pyarrow.types as pt
@@ -67,11 +68,14 @@ class Payloads:
     """Bytes that are kept in order, in a file without a name once they are many, and seldom read again."""
 
     def __init__(self) -> None:
-        self._file = tempfile.SpooledTemporaryFile[bytes](IN_MEMORY)  # closed below
+        self._file: IO[bytes] = BytesIO()
         self._lengths: list[int] = []
 
     def append(self, payload: bytes) -> None:
         """Add bytes at the end; OSError if they cannot be written."""
+        if isinstance(self._file, BytesIO) and self._file.tell() + len(payload) > IN_MEMORY:
+            in_memory, self._file = self._file, tempfile.TemporaryFile()  # noqa: SIM115  # closed below
+            self._file.write(in_memory.getbuffer())
         self._file.write(payload)
         self._file.flush()  # so that what does not fit fails here
         self._lengths.append(len(payload))
