@@ -36,7 +36,7 @@ from millrace.parquet.parquet import open_table
 from millrace.predicates import PredicateSpec
 from millrace.spark.block import Block, FrameInput, ParquetInput
 from millrace.spark.execute import execute
-from millrace.spark.failures import translated
+from millrace.spark.worker import translated
 from millrace.streams.feeds.rows import Feed
 from tests.gate import sampled
 from tests.session import ROCKSDB, changed, wait_for, write_stream

@@ -21,7 +21,7 @@ from millrace.options import Options
 from millrace.parquet.parquet import open_table
 from millrace.spark.block import Block, FrameInput, ParquetInput
 from millrace.spark.execute import execute
-from millrace.spark.plans import explained
+from millrace.spark.session import explained
 from tests.engine.eddy.oracle import Case, cases, cases_beside, multiset
 from tests.gate import sampled
 from tests.session import changed

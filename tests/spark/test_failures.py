@@ -13,7 +13,7 @@ from pyspark.sql import functions as sf
 
 import millrace
 from millrace.errors import ExecutionError, InputError, MillraceError, PredicateError, ReadError, SetupError
-from millrace.spark.failures import shortened, translated
+from millrace.spark.worker import translated, worker_task
 from tests.gate import sampled
 
 BLOCKS = {"placement": "hypercube"}
@@ -72,7 +72,7 @@ def test_an_error_of_millrace_leaves_its_task_without_frames():
         except KeyError as error:
             raise InputError("a message") from error
 
-    results = shortened(inner)()
+    results = worker_task(inner)()
     assert next(results) == 1
     with pytest.raises(InputError) as caught:
         next(results)
@@ -90,7 +90,7 @@ def test_other_errors_keep_their_frames():
         yield
 
     with pytest.raises(KeyError) as caught:
-        list(shortened(inner)())
+        list(worker_task(inner)())
     assert "in inner" in "".join(traceback.format_exception(caught.value))
 
 
@@ -104,7 +104,7 @@ def test_a_task_that_is_given_up_closes_what_it_runs():
         finally:
             closed.append(True)
 
-    results = shortened(inner)()
+    results = worker_task(inner)()
     next(results)
     results.close()
     assert closed == [True]

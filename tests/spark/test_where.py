@@ -226,6 +226,13 @@ def test_no_predicate_and_native_ones_alone_are_fine(spark):
     assert "no predicate" in millrace.explain(millrace.where(df, "id > 4"))
 
 
+def test_columns_are_called_as_the_parameters(spark):
+    """Those that have no name of their own, also where others are given by name."""
+    apart = millrace.predicate(lambda left, least: left > least, name="apart")
+    frame = millrace.where(spark.range(3), apart(sf.col("id") + 1, least="id"))
+    assert "apart(left, id)" in millrace.explain(frame)
+
+
 def _lock():
     lock = threading.Lock()
 

@@ -9,7 +9,7 @@ import types
 
 import pytest
 
-from millrace.spark.worker import acknowledge, keep_modules, low_latency
+from millrace.spark.worker import acknowledge, keep_modules, worker_task
 
 linux = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="other kernels have no such setting")
 
@@ -32,7 +32,7 @@ def test_connections_of_this_machine_are_asked_before_a_task_reads(connected):
     def asked() -> list[int]:
         return [end.getsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK) for end in (near, far)]
 
-    @low_latency
+    @worker_task
     def task(rows):
         yield asked()
         yield from rows

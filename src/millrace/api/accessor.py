@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from millrace.reports.planned import Explanation
     from millrace.reports.run_report import RunReport
-    from millrace.spark.plans import Mode
+    from millrace.spark.session import Mode
 
 
 class Accessor:

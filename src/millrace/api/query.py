@@ -21,7 +21,7 @@ from millrace.reports.run_report import RunReport
 from millrace.spark.block import Block, FrameInput, LookupInput
 from millrace.spark.coordinator import Limits, Registered
 from millrace.spark.lookups import Lookups
-from millrace.spark.plans import Mode, planned
+from millrace.spark.session import Mode, planned
 from millrace.sql.plan import PlannedBlock, PlannedQuery
 
 if TYPE_CHECKING:

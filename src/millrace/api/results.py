@@ -13,7 +13,7 @@ from millrace.options import Options
 from millrace.reports.planned import SPARKS_PLAN, Explanation
 from millrace.reports.run_report import RunReport
 from millrace.spark.frames import handles_of, known_query, latest_run, rows_of_action, running, why_left
-from millrace.spark.plans import Mode, planned
+from millrace.spark.session import Mode, planned
 from millrace.spark.streaming import refuse_endless, sender_of, stream_of
 from millrace.spark.types import arrow_schema
 

@@ -36,10 +36,10 @@ from millrace.options import EXECUTOR, Options
 from millrace.spark.block import Block, FrameInput
 from millrace.spark.coordinator import NoCoordinator, coordinator_of, host_of
 from millrace.spark.execute import execute
-from millrace.spark.failures import is_sparks, translated
 from millrace.spark.filter import where
 from millrace.spark.predicates import predicate
 from millrace.spark.session import default_parallelism, is_connect
+from millrace.spark.worker import is_sparks, translated
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.text import Text
 
 from millrace.errors import MillraceError
-from millrace.spark.failures import is_sparks, raised_by_task
+from millrace.spark.worker import is_sparks, raised_by_task
 
 FAILURE, USAGE, INTERRUPTED = 1, 2, 130
 """Exit codes; the last as shells expect it after Ctrl-C."""

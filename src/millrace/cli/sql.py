@@ -23,8 +23,7 @@ from millrace.errors import ExecutionError, InputError, OptionError, require
 from millrace.options import Options
 from millrace.reports.pages.files import check_target
 from millrace.spark.path_tables import open_path
-from millrace.spark.plans import planned
-from millrace.spark.session import is_connect
+from millrace.spark.session import is_connect, planned
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

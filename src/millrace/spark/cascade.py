@@ -93,16 +93,7 @@ class Cascade:
         return self.fit(arrays, spark_values(df.sparkSession))
 
     def fit(self, arrays: list[pa.Array], values: Values) -> FittedCascade:
-        """Let both stages judge a uniform sample that was drawn before.
-
-        Args:
-            arrays: An array of the sample's rows for each argument.
-            values: Makes the functions' arguments of them.
-
-        Raises:
-            ExecutionError: The costly predicate raised.
-            PredicateError: A function returns something else than it should.
-        """
+        """Let both stages judge a uniform sample that was drawn before: an array for each argument."""
         outcome, _ = judge_sample(self.costly.spec, arrays, values)
         if (outcome.truth == RAISED).any() and self.costly.spec.on_error == "fail":
             first = next(iter(outcome.failures.values()), None)
@@ -133,11 +124,7 @@ class FittedCascade:
     thresholds: Thresholds
 
     def __call__(self, *columns: str) -> tuple[Applied, Applied]:
-        """Return both stages applied to columns: two predicates, whose order the eddy finds.
-
-        Raises:
-            PredicateError: No column, or too many.
-        """
+        """Return both stages applied to columns: two predicates, whose order the eddy finds."""
         if not columns:
             raise PredicateError("a cascade is applied to no column: write *fitted('column')")
         score, costly, thresholds = self.cascade.score, self.cascade.costly.spec, self.thresholds
@@ -152,10 +139,6 @@ def draw_sample(
     """Return columns of so many rows of a DataFrame, each set of rows as likely as any other.
 
     All rows are read. ``what`` needs the sample, for errors.
-
-    Raises:
-        OptionError: The size of the sample is out of range.
-        InputError: The DataFrame is a streaming one.
     """
     if type(sample) is not int or not _LEAST <= sample <= _MOST:
         raise OptionError(
@@ -183,7 +166,7 @@ class SampleCost:
 def judge_sample(spec: PredicateSpec, arrays: list[pa.Array], values: Values) -> tuple[Outcome, SampleCost]:
     """Return what a predicate says of the rows, and what that took; limits hold for it alone."""
     cost = SampleCost()
-    caller = caller_of(_counted(spec, cost) if spec.kind == "async" else spec, values, None, "sample")
+    caller = caller_of(_count_calls(spec, cost) if spec.kind == "async" else spec, values, None, "sample")
     began = time.perf_counter()
     try:
         outcome = caller.call(arrays)
@@ -193,7 +176,7 @@ def judge_sample(spec: PredicateSpec, arrays: list[pa.Array], values: Values) ->
     return outcome, cost
 
 
-def _counted(spec: PredicateSpec, total: SampleCost) -> PredicateSpec:
+def _count_calls(spec: PredicateSpec, total: SampleCost) -> PredicateSpec:
     """Return a predicate whose calls are counted; its kept answers are the same."""
     origin = spec.origin or spec.function
     price = spec.budget[1] or (origin.cost if isinstance(origin, Service) else None)

@@ -6,16 +6,16 @@ the cluster has no slot free.
 
 from __future__ import annotations
 
+import json
 import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import count
 from typing import TYPE_CHECKING, Any, ClassVar
 
-import pyarrow as pa
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from pyspark.sql import SparkSession
 
@@ -23,8 +23,8 @@ from millrace.errors import ExecutionError, OptionError, first_line
 from millrace.limits.detached import IDLE_SECONDS, Call, Seal, Started, call, start
 from millrace.limits.process import RemoteCoordinator
 from millrace.options import EXECUTOR
-from millrace.spark.failures import is_sparks, translated
-from millrace.spark.session import internal_query, own_address
+from millrace.spark.session import Reply, call_in_task, internal_query, own_address
+from millrace.spark.worker import is_sparks, translated
 
 if TYPE_CHECKING:
     from millrace.limits.registration import Address, Registration
@@ -40,17 +40,8 @@ _starting = threading.Lock()
 class ClusterCoordinator(RemoteCoordinator):
     """A coordinator in a process of its own beside an executor, started by a task.
 
-    Args:
-        spark: The session.
-        port: TCP port for tasks; calls take the next one. 0 takes free ones.
-        bind: Address to listen on there; None for the executor's own.
-
-    Attributes:
-        address: Where tasks find it.
-        where: It is, in errors.
-
-    Raises:
-        ExecutionError: It cannot be started; says why.
+    Tasks find it at ``port``, calls at the next one; 0 takes free ones. ``bind`` is the address to listen on
+    there, None for the executor's own. ExecutionError if it cannot be started.
     """
 
     where: ClassVar[str] = "a coordinator on an executor"
@@ -61,11 +52,11 @@ class ClusterCoordinator(RemoteCoordinator):
         self._released: deque[str] = deque()
         own = X25519PrivateKey.generate()
         driver = str(spark.conf.get("spark.driver.host", "127.0.0.1"))
-        task = _Start(own.public_key().public_bytes_raw(), driver, port, bind)
-        row = _run(spark, task, "host string, port int, public binary, sealed binary, why string")
-        if row["why"] is not None:
-            raise ExecutionError(row["why"])
-        self._there = Started(row["host"], row["port"], bytes(row["public"]), bytes(row["sealed"]))
+        reply, why = _run(spark, partial(_start, own.public_key().public_bytes_raw(), driver, port, bind))
+        if reply is None:
+            raise ExecutionError(why)
+        host, port, public, sealed = json.loads(reply)
+        self._there = Started(host, port, bytes.fromhex(public), bytes.fromhex(sealed))
         try:
             self._seal = Seal(own, self._there.public)
             self.address = self._seal.open(self._there.sealed, "address")
@@ -75,11 +66,7 @@ class ClusterCoordinator(RemoteCoordinator):
 
     @classmethod
     def started(cls, spark: SparkSession, port: int = 0, bind: str | None = None) -> ClusterCoordinator:
-        """Return the session's coordinator, starting one if there is none, or not any more.
-
-        Raises:
-            ExecutionError: It cannot be started; says why.
-        """
+        """Return the session's coordinator, starting one if there is none, or not any more."""
         with _starting:
             coordinators = _STARTED.setdefault(spark, {})
             coordinator = coordinators.get((port, bind))
@@ -113,11 +100,7 @@ class ClusterCoordinator(RemoteCoordinator):
         return self.address.of(scope)
 
     def register(self, run: str, lookups: Sequence[Registration]) -> None:
-        """Register the lookups of a run; see :meth:`millrace.limits.coordinator.Coordinator.register`.
-
-        Raises:
-            OptionError: One keeps answers, which would be lost with the executor.
-        """
+        """Register the lookups of a run; OptionError if one keeps answers, lost with the executor."""
         for registration in lookups:
             if registration.cache is not None:
                 raise OptionError(
@@ -141,26 +124,25 @@ class ClusterCoordinator(RemoteCoordinator):
             raise ExecutionError("the Spark session of this query has ended, and with it its coordinator")
         methods = [("release", (self._released.popleft(),)) for _ in range(len(self._released))]
         request = Call(next(self._numbers), (*methods, (method, arguments)))
-        task = _Ask(self._there.host, self._there.port, self._seal.seal(request, "call"))
-        row = _run(spark, task, "reply binary, why string")
-        if row["why"] is not None:
+        there, sealed = self._there, self._seal.seal(request, "call")
+        reply, why = _run(spark, partial(_ask, there.host, there.port, sealed))
+        if reply is None:
             self._heard = float("-inf")
             raise ExecutionError(
-                f"{row['why']}, and with it limits and answers of the jobs that used it: its executor may be "
+                f"{why}, and with it limits and answers of the jobs that used it: its executor may be "
                 "gone; run the query again"
             )
         self._heard = time.monotonic()
-        error, result = self._seal.open(bytes(row["reply"]), f"reply {request.number}")
+        error, result = self._seal.open(reply, f"reply {request.number}")
         if error is not None:
             raise error
         return result
 
 
-def _run(spark: SparkSession, task: _Start | _Ask, schema: str) -> dict[str, Any]:
-    """Return the row of a job of one task."""
+def _run(spark: SparkSession, function: Callable[[], Reply]) -> Reply:
     try:
         with internal_query():
-            return spark.range(0, 1, 1, 1).mapInArrow(task, schema).collect()[0].asDict()
+            return call_in_task(spark, function)
     except Exception as error:
         if not is_sparks(error):
             raise
@@ -168,50 +150,18 @@ def _run(spark: SparkSession, task: _Start | _Ask, schema: str) -> dict[str, Any
         raise ExecutionError(f"the job of the coordinator on an executor failed: {first}") from error
 
 
-@dataclass(frozen=True)
-class _Start:
-    """Starts a coordinator; runs in a task."""
-
-    public: bytes
-    driver: str
-    port: int
-    bind: str | None
-
-    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for _ in batches:
-            pass  # Spark wants all to be read
-        started, why = None, None
-        try:
-            started = start(self.public, own_address(self.driver), self.port, self.bind, IDLE_SECONDS)
-        except (ExecutionError, OSError) as error:
-            why = str(error)
-        reply = started or Started(None, None, None, None)  # type: ignore[arg-type]
-        values = {
-            "host": pa.array([reply.host], pa.string()),
-            "port": pa.array([reply.port], pa.int32()),
-            "public": pa.array([reply.public], pa.binary()),
-            "sealed": pa.array([reply.sealed], pa.binary()),
-            "why": pa.array([why], pa.string()),
-        }
-        yield pa.RecordBatch.from_pydict(values)
+def _start(public: bytes, driver: str, port: int, bind: str | None) -> Reply:
+    """Start a coordinator; runs in a task."""
+    try:
+        there = start(public, own_address(driver), port, bind, IDLE_SECONDS)
+    except (ExecutionError, OSError) as error:
+        return None, str(error)
+    return json.dumps([there.host, there.port, there.public.hex(), there.sealed.hex()]).encode(), None
 
 
-@dataclass(frozen=True)
-class _Ask:
-    """Takes a call to the coordinator; runs in a task."""
-
-    host: str
-    port: int
-    sealed: bytes
-
-    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for _ in batches:
-            pass
-        reply, why = None, None
-        try:
-            reply = call(self.host, self.port, self.sealed)
-        except ExecutionError as error:
-            why = str(error)
-        yield pa.RecordBatch.from_pydict(
-            {"reply": pa.array([reply], pa.binary()), "why": pa.array([why], pa.string())}
-        )
+def _ask(host: str, port: int, sealed: bytes) -> Reply:
+    """Take a call to the coordinator; runs in a task."""
+    try:
+        return call(host, port, sealed), None
+    except ExecutionError as error:
+        return None, str(error)

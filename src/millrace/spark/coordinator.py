@@ -53,11 +53,9 @@ _counting = threading.RLock()  # a finalizer may end an action while this thread
 
 @dataclass(frozen=True)
 class NoCoordinator:
-    """Limits of tasks that do not reach a coordinator; travels to them.
+    """Limits of tasks that do not reach a coordinator, and why; travels to them.
 
-    Attributes:
-        tasks: That run at once, as far as is known; limits are split over so many.
-        why: No coordinator is reached, and what would help.
+    Limits are split over so many ``tasks``, which run at once, as far as is known.
     """
 
     tasks: int
@@ -66,8 +64,7 @@ class NoCoordinator:
     def registration(self, whole: Registration) -> Registration:
         """Return a lookup's or a predicate's registration as one task keeps it for itself.
 
-        Raises:
-            OptionError: It asks for what nobody can promise without a coordinator.
+        OptionError if it asks for what nobody can promise without a coordinator.
         """
         for is_promised, what in (
             (bool(whole.budget), "a budget (max_requests, max_cost)"),
@@ -79,9 +76,9 @@ class NoCoordinator:
         cap, rate, tokens = whole.max_in_flight, whole.per_second, whole.tokens_per_minute
         return replace(
             whole,
-            max_in_flight=None if cap is None else max(1, cap // self.tasks),
-            per_second=None if rate is None else rate / self.tasks,
-            tokens_per_minute=None if tokens is None else tokens / self.tasks,
+            max_in_flight=cap and max(1, cap // self.tasks),
+            per_second=rate and rate / self.tasks,
+            tokens_per_minute=tokens and tokens / self.tasks,
             group=None,
         )
 
@@ -128,9 +125,7 @@ def coordinator_of(
 ) -> CoordinatorProcess | ClusterCoordinator | NoCoordinator:
     """Return the coordinator, started if need be, or why tasks have to do without.
 
-    Raises:
-        ExecutionError: It cannot listen, or is not reached and the option ``without_coordinator`` is
-            ``"fail"``.
+    ExecutionError if it cannot listen, or is not reached with the option ``without_coordinator="fail"``.
     """
     watch(_on_action)
     coordinator = _start(spark, options)
@@ -190,8 +185,7 @@ def _start(spark: SparkSession, options: Options) -> CoordinatorProcess | Cluste
 def coordinator_at(address: Address) -> CoordinatorProcess | ClusterCoordinator:
     """Return the coordinator with an address, in the process that planned a query with it.
 
-    Raises:
-        ExecutionError: There is none, or not any more.
+    ExecutionError if there is none, or not any more.
     """
     from millrace.limits.process import CoordinatorProcess
     from millrace.spark.cluster_coordinator import ClusterCoordinator
@@ -203,10 +197,7 @@ def host_of(spark: SparkSession, options: Options) -> str:
     """Return the address under which executors reach this process.
 
     On classic Spark that is the driver's, which they reach anyway; on Spark Connect this machine's
-    own on the way to Spark's.
-
-    Raises:
-        OptionError: It cannot be found out, or they are not supposed to.
+    own on the way to Spark's. OptionError if it cannot be found out, or they are not supposed to.
     """
     if options.limits_host == EXECUTOR:
         raise OptionError(
@@ -235,7 +226,7 @@ def _why_unreached(spark: SparkSession, coordinator: CoordinatorProcess | Cluste
     known = facts_of(spark).coordinators
     place = (address.host, address.port)
     if place not in known:
-        why = _tried(spark, coordinator.address_of(_SCOPE))
+        why = _try_address(spark, coordinator.address_of(_SCOPE))
         if why is None:
             return ""  # nobody knows yet
         known[place] = why and (
@@ -245,7 +236,7 @@ def _why_unreached(spark: SparkSession, coordinator: CoordinatorProcess | Cluste
     return known[place]
 
 
-def _tried(spark: SparkSession, address: Address) -> str | None:
+def _try_address(spark: SparkSession, address: Address) -> str | None:
     """Return what a task says that tries; None if none has come to it within so long."""
     found: list[str | None] = []
 
@@ -283,12 +274,9 @@ def _why(address: Address) -> str:
 class Registered:
     """The lookups or the predicates of a run, with what holds of their limits; travels to the tasks.
 
-    Attributes:
-        scope: Their name at the coordinator.
-        address: Of the coordinator, where keys are claimed, limits kept and secrets known; None where none
-            of them needs one, or tasks do not reach it.
-        own: What each task keeps for itself where tasks do not reach it, by number.
-        weakened_guarantees: A sentence for each of which less is promised then.
+    ``scope`` is their name at the coordinator, where keys are claimed, limits kept and secrets known. It has
+    no address where none of them needs one, or tasks do not reach it. Then each task keeps its ``own``
+    registrations, by number, and a sentence says for each of which less is promised.
     """
 
     scope: str
@@ -339,14 +327,7 @@ class Limits(Registered):
     def of(
         cls, spark: SparkSession, run: str, specs: Mapping[int, PredicateSpec], options: Options
     ) -> Limits:
-        """Register predicates, by their numbers in the tasks, if limits of some hold for the whole job.
-
-        Raises:
-            InputError: The answers of a predicate cannot be kept where it says; says what to do.
-            OptionError: A limit group has other limits, or tasks do not reach a coordinator and a predicate
-                has what needs one.
-            ExecutionError: The coordinator cannot listen, or is not reached and has to be.
-        """
+        """Register predicates, by their numbers in the tasks, if limits of some hold for the whole job."""
         limited = [number for number, spec in specs.items() if spec.limited]
         if not limited:
             return cls(predicates_of(run))

@@ -34,9 +34,8 @@ of the row and of the number of its partition, which are the same in each attemp
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -74,29 +73,23 @@ class Cut:
     block_bytes: int
 
 
-class Partitioner(Protocol):
-    """Spreads the rows of one map task over coordinates."""
+Partitioner = Callable[[pa.RecordBatch], Array]
+"""Spreads the rows of one map task: a number from 0 for each row of the next batch, shape ``(n,)``.
 
-    def __call__(self, batch: pa.RecordBatch) -> Array:
-        """Return a number from 0 for each row of the task's next batch, shape ``(n,)``.
-
-        A row's coordinate is its number's remainder by the number of coordinates.
-        """
+A row's coordinate is its number's remainder by the number of coordinates.
+"""
 
 
 class RoundRobin:
     """Spreads rows in turn, in the order in which they come.
 
-    Args:
-        start: Number of the first row; different tasks start at different places, so that small relations
-            spread evenly too.
+    Different tasks start at different numbers, so that small relations spread evenly too.
     """
 
     def __init__(self, start: int = 0) -> None:
         self._next = start
 
     def __call__(self, batch: pa.RecordBatch) -> Array:
-        """Return the rows' numbers, ``int64``."""
         first, self._next = self._next, self._next + batch.num_rows
         return np.arange(first, self._next, dtype=np.int64)
 
@@ -109,23 +102,17 @@ class HashPartitioner:
         self._in_turn = RoundRobin(partition)
 
     def __call__(self, batch: pa.RecordBatch) -> Array:
-        """Return numbers that follow from the rows and the partition, ``int64``."""
         if not batch.num_columns:
             return self._in_turn(batch)
         hashed: Array | None = None
         for column in batch.columns:
-            if _is_stable(column.type):
+            if is_key_type(column.type) and not t.is_floating(column.type):
                 own = _hashes(column)
                 hashed = mix(own) if hashed is None else combine(hashed, own)
         if hashed is None:
             return np.full(batch.num_rows, self._partition, np.int64)
         # Positive, and small enough to add to.
         return (hashed.view(np.uint64) >> _TWO).view(np.int64) + self._partition
-
-
-def _is_stable(kind: pa.DataType) -> bool:
-    """Return whether values of this type can be hashed, and do not depend on the order of a sum."""
-    return is_key_type(kind) and not t.is_floating(kind)
 
 
 def _hashes(column: pa.Array) -> Array:
@@ -147,8 +134,10 @@ class BlockWriter:
         self.rows = 0
         self.blocks = 0
         self.bytes = 0
-        self._cut = cut
-        self._partitioner = (partitioner or RoundRobin()) if cut.cube.is_spread(cut.relation) else None
+        self.cut = cut
+        self._partitioner: Partitioner | None = None
+        if cut.cube.is_spread(cut.relation):
+            self._partitioner = partitioner or RoundRobin()
         self._offsets = cut.cube.offsets(cut.relation)
         self._keys = [
             (column, axis.type, axis.nulls)
@@ -162,7 +151,7 @@ class BlockWriter:
 
     def add(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         """Take a batch; yield rows of ``BLOCK_SCHEMA`` for the blocks that became full."""
-        step = max(1, int(batch.num_rows * 4 * self._cut.block_bytes / max(1, batch.nbytes)))
+        step = max(1, int(batch.num_rows * 4 * self.cut.block_bytes / max(1, batch.nbytes)))
         for first in range(0, batch.num_rows, step):
             yield from self._add(batch.slice(first, step))
 
@@ -177,7 +166,7 @@ class BlockWriter:
             if mask is not None and not nulls:
                 valid = mask if valid is None else valid & mask
         spread = None if self._partitioner is None else self._partitioner(batch)
-        base = self._cut.cube.base(self._cut.relation, hashes, spread)
+        base = self.cut.cube.base(self.cut.relation, hashes, spread)
         if valid is not None:
             # A null key equals nothing, so its tuple is in no result of a join.
             if base is not None:
@@ -189,9 +178,9 @@ class BlockWriter:
         for cell, piece in _pieces(batch, base):
             self._waiting.setdefault(cell, []).append(piece)
             self._sizes[cell] = self._sizes.get(cell, 0.0) + piece.num_rows * size
-            if self._sizes[cell] >= self._cut.block_bytes:
+            if self._sizes[cell] >= self.cut.block_bytes:
                 yield from self._close(cell)
-        while sum(self._sizes.values()) > _WAITING_BLOCKS * self._cut.block_bytes:
+        while sum(self._sizes.values()) > _WAITING_BLOCKS * self.cut.block_bytes:
             yield from self._close(max(self._sizes, key=self._sizes.__getitem__))
 
     def finish(self) -> Iterator[pa.RecordBatch]:
@@ -213,9 +202,9 @@ class BlockWriter:
             self.blocks += 1
             self.rows += whole.num_rows
             self.bytes += block.size
-            self._out.append((base + offset, self._cut.relation, block))
+            self._out.append((base + offset, self.cut.relation, block))
             self._out_bytes += block.size
-            if self._out_bytes >= self._cut.block_bytes:
+            if self._out_bytes >= self.cut.block_bytes:
                 yield from self._emit()
 
     def _emit(self) -> Iterator[pa.RecordBatch]:
@@ -264,12 +253,9 @@ def figures_block(text: str) -> pa.Buffer:
 class BlockReader:
     """Hands the blocks that arrive in one cell to the relations' sources; lives in one task.
 
-    Args:
-        rows: What Spark hands over: batches of ``BLOCK_SCHEMA``.
-        schemas: Each relation's schema, by number.
-        cell: The cell that all rows must be for; None takes it from the first.
-        last: If the rows are sorted so that one relation's come after all others: its number.
-            Then a source ends when the first of these is seen, and they need not be kept in memory.
+    ``rows`` are of ``BLOCK_SCHEMA``, ``schemas`` by the relations' numbers. All rows must be for one cell,
+    that of the first if none is given. ``last`` is a relation whose blocks are sorted behind all others: a
+    source ends when the first of these is seen, and they need not be kept in memory.
     """
 
     def __init__(
@@ -310,10 +296,7 @@ class BlockReader:
         return self._last is not None and relation != self._last and bool(self._waiting[self._last])
 
     def drain(self) -> None:
-        """Take in what nobody asked for.
-
-        The map tasks' figures are complete then, and Spark can use the Python worker again.
-        """
+        """Take in the rest: the map tasks' figures are complete then, and Spark can use the worker again."""
         while self._pull():
             for waiting in self._waiting:
                 waiting.clear()

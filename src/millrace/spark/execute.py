@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
-from functools import cached_property, reduce
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property, partial, reduce
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession, functions as sf
@@ -47,19 +47,53 @@ _REPEATED = 4
 def execute(spark: SparkSession, block: Block, options: Options) -> PreparedBlock:
     """Return the block's result as a DataFrame; nothing runs yet.
 
-    Raises:
-        InputError: A relation has no input, or a Parquet table has to be read by Spark.
+    InputError if a relation has no input, or a Parquet table has to be read by Spark.
     """
     for relation in block.join.sources:
         if relation.alias not in block.inputs:
             raise InputError(f"block {block.name}: relation {relation.alias!r} has no input")
-        scan = _scanned(block.inputs[relation.alias])
+        scan = _scan_of(block.inputs[relation.alias])
         if isinstance(scan, ParquetInput) and scan.table.unsupported:
             raise InputError(
                 f"block {block.name}: {scan.table.path} cannot be scanned directly "
                 f"({scan.table.unsupported}); give the relation as a DataFrame that Spark reads"
             )
     return _Assembly(spark, block, options).run()
+
+
+@dataclass(frozen=True)
+class _Source:
+    """A relation as it arrives. ``scan`` is what is read of it, None where it is only looked up."""
+
+    number: int
+    relation: RelationSpec
+    scan: ParquetInput | FrameInput | None
+    splits: tuple[Split, ...] | None
+    size: Size
+    mode: Mode = Mode.SHUFFLED
+
+    @property
+    def alias(self) -> str:
+        return self.relation.alias
+
+    @property
+    def is_filtered(self) -> bool:
+        """Whether tasks filter it while they read it."""
+        return isinstance(self.scan, ParquetInput) and bool(self.scan.filters)
+
+    @property
+    def passing(self) -> float:
+        """How many of its rows are expected to pass its filters."""
+        if self.splits is None:
+            return float(self.size.rows)
+        return sum(split.rows * split.passing for split in self.splits)
+
+    def deal(self, loads: list[int]) -> Scan:
+        """Return a scan whose splits are dealt to tasks; a single one reads them all. See :func:`_deal`."""
+        assert isinstance(self.scan, ParquetInput)
+        assert self.splits is not None
+        parts = _deal(self.splits, loads)
+        return Scan.of(self.relation.schema, self.scan.filters, parts, self.scan.table.computed)
 
 
 class _Assembly:
@@ -69,97 +103,74 @@ class _Assembly:
         self._spark = spark
         self._block = block
         self._options = options
-        inputs = [block.inputs[relation.alias] for relation in block.join.sources]
-        # What is read, None where a relation is only looked up.
-        self._inputs = [_scanned(source) for source in inputs]
-        self._looked_up = {n: source for n, source in enumerate(inputs) if isinstance(source, LookupInput)}
-        if self._looked_up and options.memory_budget is not None:
+        inputs = {relation.alias: block.inputs[relation.alias] for relation in block.join.sources}
+        looked_up = {alias: source for alias, source in inputs.items() if isinstance(source, LookupInput)}
+        if looked_up and options.memory_budget is not None:
             raise OptionError(
                 "option memory_budget is set for a join with lookups, whose tuples wait in memory for their "
                 "answers; expected one of the two: leave it out, or load the looked-up rows into a table"
             )
-        self._splits: list[tuple[Split, ...] | None] = [
-            splits(scan.table, scan.filters, scan.columns) if isinstance(scan, ParquetInput) else None
-            for scan in self._inputs
-        ]
-        self._sizes = _sizes(block.join, self._inputs, self._splits)
         # Everything that arrives, by number: semi-joined relations come behind those of the join.
-        self._arriving = tuple(
-            relation
-            if size.is_lookup
-            else replace(relation, rows=size.rows, guessed=relation.guessed or relation.rows is None)
-            for relation, size in zip(block.join.sources, self._sizes, strict=True)
-        )
+        self._sources = _sources(block)
+        self._join = with_sources(block.join, [source.relation for source in self._sources])
         stream = None if block.stream is None else block.join.aliases.index(block.stream)
-        if stream is not None:
-            # DataFrames joined with a stream travel with the plan, for no exchange takes both.
-            self._sizes = tuple(
-                replace(size, splits=1) if isinstance(scan, FrameInput) and number != stream else size
-                for number, (scan, size) in enumerate(zip(self._inputs, self._sizes, strict=True))
-            )
-        self._join = with_sources(block.join, self._arriving)
         self._parallelism = options.cells or default_parallelism(spark)
-        bound = {n: [spec.columns for spec in lookup.indexes] for n, lookup in self._looked_up.items()}
+        aliases, sizes = self._join.aliases, [source.size for source in self._sources]
+        bound = {aliases.index(a): [spec.columns for spec in i.indexes] for a, i in looked_up.items()}
         # Asking is a request on Spark Connect, and files need no answer.
-        frames = any(size.splits is None for size in self._sizes)
-        partitions = shuffle_partitions(spark) if frames else 0
-        self._placement = place(
-            self._join, self._sizes, options, self._parallelism, bound, partitions, stream
-        )
+        partitions = shuffle_partitions(spark) if any(size.splits is None for size in sizes) else 0
+        self._placement = place(self._join, sizes, options, self._parallelism, bound, partitions, stream)
+        placed = zip(self._sources, self._placement.modes, strict=True)
+        self._sources = [replace(source, mode=mode) for source, mode in placed]
         self._reports = Reports(spark, options, wanted=options.report and stream is None)
         self._lookups: Lookups | None = None
-        if self._looked_up:
-            named = {self._join.aliases[n]: lookup for n, lookup in self._looked_up.items()}
+        if looked_up:
             self._lookups = Lookups.of(
-                spark, self._reports.sink.run, self._join, named, options, stream=stream is not None
+                spark, self._reports.sink.run, self._join, looked_up, options, stream=stream is not None
             )
 
     def run(self) -> PreparedBlock:
+        stream = partial(stream_of, self._spark, self._options, self._block.schema, self._frame)
         return PreparedBlock(
             self._reports.sink.run,
             self._frame(),
             self._plan(),
-            self._stream if self._block.stream is None else refuse_endless,
+            stream if self._block.stream is None else refuse_endless,
             self._reports,
             self._registered,
             self._tasks(),
         )
-
-    def _stream(self) -> Iterator[pa.RecordBatch]:
-        return stream_of(self._spark, self._options, self._block.schema, self._frame)
 
     def _frame(self, target: Target | None = None) -> DataFrame:
         """Return the block's result; with a target, which gets it instead, a DataFrame without rows."""
         placement = self._placement
         sink = self._reports.sink
         stream = None if placement.stream is None else self._join.aliases[placement.stream]
-        join = with_sources(self._join, [self._describe(n) for n in range(len(self._arriving))])
+        join = with_sources(self._join, list(map(self._describe, self._sources)))
         task = EddyTask(
             join=join,
             options=self._options,
-            stream=stream if self._last is None else self._join.aliases[self._last],
+            stream=stream if self._last is None else self._last.alias,
             scans={
-                self._arriving[n].alias: self._read(n, mode)
-                for n, mode in enumerate(placement.modes)
-                if mode in (Mode.PARTITIONED, Mode.BROADCAST)
+                source.alias: self._read(source)
+                for source in self._sources
+                if source.mode in (Mode.PARTITIONED, Mode.BROADCAST)
             },
             frame=stream if Mode.STREAMED in placement.modes else None,
             exchanged=bool(self._exchanged),
             limits=self._limits,
             warm_start=FileWarmStart(sink.run) if self._called else None,
-            last=self._last,
+            last=None if self._last is None else self._last.number,
             sink=sink,
             lookups=self._lookups,
-            unread=tuple(
-                self._join.aliases[n] for n, mode in enumerate(placement.modes) if mode is Mode.LOOKUP
-            ),
+            unread=tuple(source.alias for source in self._sources if source.mode is Mode.LOOKUP),
             target=target,
             aggregate=self._block.aggregate,
             eager=self._eager(join),
         )
         if Mode.STREAMED in placement.modes:
             assert placement.stream is not None
-            streamed = self._inputs[placement.stream]
+            streamed = self._sources[placement.stream].scan
             assert isinstance(streamed, FrameInput)
             source = streamed.frame
         elif self._exchanged:
@@ -174,42 +185,30 @@ class _Assembly:
 
         None with lookups, whose answers are no source, and under a budget, which would not count what waits.
         """
-        if self._block.aggregate is None or self._looked_up or self._options.memory_budget is not None:
+        if self._block.aggregate is None or self._lookups or self._options.memory_budget is not None:
             return None
         return EagerAggregation.of(join, self._block.aggregate, self._repeats)
 
     def _repeats(self, alias: str, key: str) -> bool:
         """Tell whether files have few whole numbers of a column in many rows, in each chunk too."""
-        number = self._join.aliases.index(alias)
-        source = self._inputs[number]
-        if not isinstance(source, ParquetInput) or key in dict(source.table.computed):
+        source = self._sources[self._join.aliases.index(alias)]
+        if not isinstance(source.scan, ParquetInput) or key in dict(source.scan.table.computed):
             return False
-        ends = source.table.ends(key)
-        rows = self._passing_rows(number) / (self._placement.cells or self._parallelism)
+        ends = source.scan.table.ends(key)
+        rows = source.passing / (self._placement.cells or self._parallelism)
         return ends is not None and _REPEATED * (ends[1] - ends[0] + 1) <= min(rows, CHUNK)
 
-    def _passing_rows(self, number: int) -> float:
-        """Return how many rows of a relation are expected to pass its filters."""
-        own = self._splits[number]
-        if own is None:
-            return float(self._sizes[number].rows)
-        return sum(split.rows * split.passing for split in own)
-
-    def _describe(self, number: int) -> RelationSpec:
+    def _describe(self, source: _Source) -> RelationSpec:
         """Return a relation with the rows that a cell gets of it; of those that it reads it knows itself."""
-        relation, size, placement = self._arriving[number], self._sizes[number], self._placement
-        mode, own = placement.modes[number], self._splits[number]
+        placement, relation, mode = self._placement, source.relation, source.mode
         if mode not in (Mode.SHUFFLED, Mode.STREAMED):
             return relation
-        rows, guessed = float(size.rows), relation.guessed
-        passing = self._passing_rows(number)
-        if own is not None:
-            guessed = self._is_filtered(number)
+        guessed = relation.guessed if source.splits is None else source.is_filtered
         # A DataFrame that is streamed has as many cells as partitions, which are about as many as tasks.
         cells = placement.cells or self._parallelism
-        share = 1 / cells if mode is Mode.STREAMED else placement.cube.copies(number) / cells
+        share = 1 / cells if mode is Mode.STREAMED else placement.cube.copies(source.number) / cells
         guessed |= share < 1 or mode is Mode.STREAMED or self._reduction is not None
-        return relation.expect(passing * share, rows * share, guessed=guessed)
+        return relation.expect(source.passing * share, source.size.rows * share, guessed=guessed)
 
     @cached_property
     def _expected_words(self) -> int:
@@ -222,8 +221,8 @@ class _Assembly:
         if aggregate is not None:
             source = {column.name: column.source.relation for column in join.output}
             owners = {source[key] for key in aggregate.keys}
-        numbers = [number for number, relation in enumerate(join.sources) if relation.alias in owners]
-        rows = int(max(map(self._passing_rows, numbers), default=0))
+        passing = (source.passing for source in self._sources if source.alias in owners)
+        rows = int(max(passing, default=0))
         return rows * (1 + min(len(self._block.schema), _MOST_COLUMNS))
 
     @cached_property
@@ -235,48 +234,34 @@ class _Assembly:
     def _limits(self) -> Limits:
         return Limits.of(self._spark, self._reports.sink.run, self._called, self._options)
 
-    def _read(self, number: int, mode: Mode) -> Scan | InlineTable:
-        source = self._inputs[number]
-        if isinstance(source, FrameInput):
-            return InlineTable.of(source.frame, self._arriving[number].schema)
-        tasks = self._placement.cells or 1 if mode is Mode.PARTITIONED else 1
-        return self._scan(number, [0] * tasks)
-
-    def _scan(self, number: int, loads: list[int]) -> Scan:
-        """Return a scan whose splits are dealt to tasks; a single one reads them all. See :func:`_deal`."""
-        source, own = self._inputs[number], self._splits[number]
-        assert isinstance(source, ParquetInput)
-        assert own is not None
-        parts = _deal(own, loads)
-        return Scan.of(self._arriving[number].schema, source.filters, parts, source.table.computed)
-
-    def _is_filtered(self, number: int) -> bool:
-        """Return whether tasks filter a relation while they read it."""
-        source = self._inputs[number]
-        return isinstance(source, ParquetInput) and bool(source.filters)
+    def _read(self, source: _Source) -> Scan | InlineTable:
+        if isinstance(source.scan, FrameInput):
+            return InlineTable.of(source.scan.frame, source.relation.schema)
+        return source.deal([0] * (self._placement.cells or 1 if source.mode is Mode.PARTITIONED else 1))
 
     @cached_property
     def _reduction(self) -> Reduction | None:
         """What the map tasks of the exchange read to filter what they send, None for nothing."""
-        if self._looked_up or not self._options.transfer:
+        if self._lookups or not self._options.transfer:
             return None
-        filtered = [self._is_filtered(n) for n in range(len(self._inputs))]
-        small = small_relations(self._join, self._sizes, filtered, self._parallelism)
-        return Reduction(self._join, tuple((n, self._scan(n, [0])) for n in small)) if small else None
+        sizes = [source.size for source in self._sources]
+        filtered = [source.is_filtered for source in self._sources]
+        small = small_relations(self._join, sizes, filtered, self._parallelism)
+        return Reduction(self._join, tuple((n, self._sources[n].deal([0])) for n in small)) if small else None
 
     @cached_property
-    def _exchanged(self) -> list[int]:
-        return [n for n, mode in enumerate(self._placement.modes) if mode is Mode.SHUFFLED]
+    def _exchanged(self) -> list[_Source]:
+        return [source for source in self._sources if source.mode is Mode.SHUFFLED]
 
     @cached_property
-    def _last(self) -> int | None:
+    def _last(self) -> _Source | None:
         """Return the relation whose blocks are sorted last, or None to leave blocks unsorted."""
         cells = self._placement.cells
-        free = [n for n in self._exchanged if not self._sizes[n].is_fixed]
+        free = [source for source in self._exchanged if not source.size.is_fixed]
         if self._options.online or self._placement.stream is not None or not free or cells is None:
             return None
-        largest = max(free, key=lambda n: self._sizes[n].bytes)
-        received = self._sizes[largest].bytes * self._placement.cube.copies(largest) / cells
+        largest = max(free, key=lambda source: source.size.bytes)
+        received = largest.size.bytes * self._placement.cube.copies(largest.number) / cells
         return largest if received > _SORTED_BYTES else None
 
     def _exchange(self) -> DataFrame:
@@ -285,27 +270,27 @@ class _Assembly:
         assert cells is not None
         rows = spark_schema(BLOCK_SCHEMA)
         # Relations to be built first come first, as far as Spark keeps the order.
-        ordered = sorted(self._exchanged, key=lambda n: self._sizes[n].rows)
-        cuts = {n: Cut(n, cube, self._options.block_bytes) for n in ordered}
+        ordered = sorted(self._exchanged, key=lambda source: source.size.rows)
+        cuts = {source.alias: Cut(source.number, cube, self._options.block_bytes) for source in ordered}
         sides = []
-        scanned = [n for n in ordered if isinstance(self._inputs[n], ParquetInput)]
+        scanned = [source for source in ordered if isinstance(source.scan, ParquetInput)]
         if scanned:
             loads = [0] * self._scanning(scanned)
             # The largest first, the smaller ones fill the gaps.
-            scans = {n: self._scan(n, loads) for n in reversed(scanned)}
+            scans = {source.alias: source.deal(loads) for source in reversed(scanned)}
             task = ScanTask(
-                {self._arriving[n].alias: (scans[n], cuts[n]) for n in scanned},
+                {source.alias: (scans[source.alias], cuts[source.alias]) for source in scanned},
                 max(self._options.batch_size, LEAST_ROWS),
                 sink,
                 self._reduction,
             )
             numbers = _numbers(self._spark, len(loads), self._expected_words)
             sides.append(numbers.mapInArrow(task, rows))
-        for n in ordered:
-            source, relation = self._inputs[n], self._arriving[n]
-            if isinstance(source, FrameInput):
-                cut = CutTask(relation.alias, relation.schema, cuts[n], sink, self._reduction)
-                sides.append(source.frame.mapInArrow(cut, rows))
+        for source in ordered:
+            if isinstance(source.scan, FrameInput):
+                alias, schema = source.alias, source.relation.schema
+                cut = CutTask(alias, schema, cuts[alias], sink, self._reduction)
+                sides.append(source.scan.frame.mapInArrow(cut, rows))
         if Mode.PARTITIONED in self._placement.modes:
             # Where nothing is exchanged Spark makes no tasks; but these have rows of their own to read.
             nothing = zip(("id", NOTHING, "''"), rows, strict=True)
@@ -313,17 +298,17 @@ class _Assembly:
             sides.append(self._spark.range(0, cells, 1, 1).selectExpr(columns))
         blocks = reduce(DataFrame.union, sides).repartitionById(cells, "cell")
         if self._last is not None:
-            blocks = blocks.sortWithinPartitions((sf.col("relation") == self._last).cast("int"))
+            blocks = blocks.sortWithinPartitions((sf.col("relation") == self._last.number).cast("int"))
         return blocks
 
-    def _scanning(self, scanned: Sequence[int]) -> int:
+    def _scanning(self, scanned: Sequence[_Source]) -> int:
         """Return how many map tasks read the files of exchanged relations."""
-        return max(1, min(self._parallelism, sum(len(self._splits[n] or ()) for n in scanned)))
+        return max(1, min(self._parallelism, sum(len(source.splits or ()) for source in scanned)))
 
     def _tasks(self) -> int | None:
         """Return how many tasks tell figures; None with DataFrames, of whose partitions Spark alone knows."""
         cells = self._placement.cells
-        if cells is None or any(isinstance(self._inputs[n], FrameInput) for n in self._exchanged):
+        if cells is None or any(isinstance(source.scan, FrameInput) for source in self._exchanged):
             return None
         return cells + (self._scanning(self._exchanged) if self._exchanged else 0)
 
@@ -335,29 +320,29 @@ class _Assembly:
         if in_place or self._options.placement != "hypercube":
             lines.append(f"  because {placement.reason}")
         if not in_place:
-            lines.append(f"  {placement.cube.show([relation.alias for relation in self._arriving])}")
-        for number, relation in enumerate(self._arriving):
-            size, source = self._sizes[number], self._inputs[number]
+            lines.append(f"  {placement.cube.show([source.alias for source in self._sources])}")
+        for source in self._sources:
+            relation, size, scan = source.relation, source.size, source.scan
             text = f"  {relation.alias}: about {size.rows:,} rows, {size.bytes / 1e6:,.1f} MB"
             if size.is_lookup:
                 text = f"  {relation.alias}:"
-            elif isinstance(source, ParquetInput):
-                text += f" from {size.splits} row groups of {source.table.path}"
-                if source.filters:
-                    text += f" where {' AND '.join(map(show, source.filters))}"
+            elif isinstance(scan, ParquetInput):
+                text += f" from {size.splits} row groups of {scan.table.path}"
+                if scan.filters:
+                    text += f" where {' AND '.join(map(show, scan.filters))}"
             else:
-                why = source.why if isinstance(source, FrameInput) else ""
+                why = scan.why if isinstance(scan, FrameInput) else ""
                 text += f" from a DataFrame ({why})" if why else " from a DataFrame"
             comma = "" if size.is_lookup else ","
             text += f"{comma} columns {', '.join(relation.schema.names) or 'none'}"
             text += ", each tuple once" if relation.distinct else ""
-            if number >= len(join.relations):
+            if source.number >= len(join.relations):
                 widens = relation.alias in (each.relation for each in join.outer)
                 text += ", left-joined" if widens else ", looked through for matches"
-            text += f"; {placement.modes[number].value}"
-            if placement.modes[number] is Mode.SHUFFLED and (copies := placement.cube.copies(number)) > 1:
-                text += f", {copies} copies"
-            lines.append(text + (", sorted last" if number == self._last else ""))
+            text += f"; {source.mode.value}"
+            copies = placement.cube.copies(source.number)
+            text += f", {copies} copies" if source.mode is Mode.SHUFFLED and copies > 1 else ""
+            lines.append(text + (", sorted last" if source is self._last else ""))
         if not in_place and self._reduction is not None:
             lines.append(f"  what has no match in {', '.join(self._reduction.aliases)} is not sent")
         if len(join.relations) > 1:
@@ -383,39 +368,42 @@ def _numbers(spark: SparkSession, tasks: int, words: int) -> DataFrame:
     return numbers[tasks, of]
 
 
-def _scanned(source: Input) -> ParquetInput | FrameInput | None:
+def _scan_of(source: Input) -> ParquetInput | FrameInput | None:
     """Return what is read of a relation, None where it is only looked up."""
     return source.scan if isinstance(source, LookupInput) else source
 
 
-def _sizes(
-    join: JoinSpec,
-    inputs: Sequence[ParquetInput | FrameInput | None],
-    pruned: Sequence[tuple[Split, ...] | None],
-) -> tuple[Size, ...]:
-    """Return what is known of the relations' sizes; nothing is read of those that are only looked up."""
-    sizes: list[Size | None] = []
-    fixed = [r.distinct or n >= len(join.relations) for n, r in enumerate(join.sources)]
-    for relation, scan, own, is_fixed in zip(join.sources, inputs, pruned, fixed, strict=True):
-        if scan is None:
-            sizes.append(Size(0, 0, None, is_fixed, is_lookup=True))
-        elif isinstance(scan, ParquetInput) and own is not None:
-            rows = sum(split.rows for split in own)
+def _sources(block: Block) -> list[_Source]:
+    """Return the relations, with what is known of their sizes; nothing is read of those only looked up."""
+    scans = [_scan_of(block.inputs[relation.alias]) for relation in block.join.sources]
+    pruned = [splits(s.table, s.filters, s.columns) if isinstance(s, ParquetInput) else None for s in scans]
+    totals: list[int | None] = []
+    for scan, own in zip(scans, pruned, strict=True):
+        if isinstance(scan, ParquetInput):
             width = scan.table.decoded_bytes_of(scan.columns) / max(1, scan.table.rows)
-            sizes.append(Size(rows, round(rows * width), len(own), is_fixed))
-        elif isinstance(scan, FrameInput) and scan.bytes is not None:
-            rows = relation.rows if relation.rows is not None else scan.bytes // _row_bytes(relation.schema)
-            sizes.append(Size(rows, scan.bytes, None, is_fixed))
+            totals.append(round(sum(split.rows for split in own or ()) * width))
         else:
-            sizes.append(None)
-    unknown = max([_UNKNOWN_BYTES, *(size.bytes for size in sizes if size is not None)])
-    for number, (relation, size) in enumerate(zip(join.sources, sizes, strict=True)):
-        if size is None:
-            width = _row_bytes(relation.schema)
-            rows = unknown // width if relation.rows is None else relation.rows
-            total = unknown if relation.rows is None else rows * width
-            sizes[number] = Size(rows, total, None, fixed[number])
-    return tuple(size for size in sizes if size is not None)
+            totals.append(0 if scan is None else scan.bytes)
+    unknown = max([_UNKNOWN_BYTES, *(total for total in totals if total is not None)])
+    sources = []
+    for n, relation in enumerate(block.join.sources):
+        scan, own, total, width = scans[n], pruned[n], totals[n], _row_bytes(relation.schema)
+        is_fixed = relation.distinct or n >= len(block.join.relations)
+        if scan is None:
+            sources.append(_Source(n, relation, None, None, Size(0, 0, None, is_fixed, is_lookup=True)))
+            continue
+        if total is None:
+            total = unknown if relation.rows is None else relation.rows * width
+        if own is not None:
+            size = Size(sum(split.rows for split in own), total, len(own), is_fixed)
+        else:
+            # DataFrames joined with a stream travel with the plan, for no exchange takes both.
+            travels = block.stream not in (None, relation.alias)
+            rows = total // width if relation.rows is None else relation.rows
+            size = Size(rows, total, 1 if travels else None, is_fixed)
+        guessed = relation.guessed or relation.rows is None
+        sources.append(_Source(n, replace(relation, rows=size.rows, guessed=guessed), scan, own, size))
+    return sources
 
 
 def _row_bytes(schema: pa.Schema) -> int:

@@ -18,9 +18,8 @@ from millrace.reports.run_report import RunReport
 from millrace.spark.frames import remember
 from millrace.spark.mask import Mask, Slot
 from millrace.spark.patches import noted
-from millrace.spark.plans import Mode, explained, planned
 from millrace.spark.predicates import Applied, Predicate, check_sendable
-from millrace.spark.session import alive, internal_query
+from millrace.spark.session import Mode, alive, explained, internal_query, planned
 
 _MASK = "__millrace_mask"
 _NAME = "filter"
@@ -86,21 +85,17 @@ def _filter(df: DataFrame, conditions: Sequence[Condition], options: Options) ->
 
     What Spark evaluates itself comes first, save what is written behind a predicate that is not
     deterministic: that one meets the rows that it would have met.
-
-    Raises:
-        InputError: A column is unknown.
-        PredicateError: A predicate cannot be sent to the tasks.
     """
     applied = [c for c in conditions if isinstance(c, Applied)]
-    pinned = next((i for i, c in enumerate(conditions) if _is_pinned(c)), len(conditions))
+    is_pinned = (isinstance(c, Applied) and not c.spec.deterministic for c in conditions)
+    pinned = next((i for i, pins in enumerate(is_pinned) if pins), len(conditions))
     native = [(i, c) for i, c in enumerate(conditions) if not isinstance(c, Applied)]
     filtered = df
     mask: Mask | None = None
     for place, condition in native:
         _warn_of_unseen(df, condition, place + 1)
-    for place, condition in native:
         if place < pinned:
-            filtered = _analysed(filtered, condition)
+            filtered = _analyse(filtered, condition)
     if applied:
         slots, columns, labels = _slots(df, applied)
         # A stream on Spark Connect has nothing that could bring figures back.
@@ -109,10 +104,10 @@ def _filter(df: DataFrame, conditions: Sequence[Condition], options: Options) ->
         if mask.reports.sink.hidden:
             filtered = mask.reports.attach_mask(filtered.withColumn(_MASK, column), _MASK)
         else:
-            filtered = _analysed(filtered, column)
+            filtered = _analyse(filtered, column)
     for place, condition in native:
         if place > pinned:
-            filtered = _analysed(filtered, condition)
+            filtered = _analyse(filtered, condition)
     if filtered is df:
         filtered = df.select("*")
     handle = Filtered(filtered, mask, tuple(str(c) for _, c in native), options)
@@ -123,7 +118,7 @@ def _filter(df: DataFrame, conditions: Sequence[Condition], options: Options) ->
 
 def _slots(df: DataFrame, applied: Sequence[Applied]) -> tuple[list[Slot], list[Column], list[str]]:
     """Return predicates over argument columns, these columns, and what to call them."""
-    slots = []
+    slots: list[Slot] = []
     columns: list[Column] = []
     labels: list[str] = []
     places: dict[str, int] = {}
@@ -151,7 +146,7 @@ def _check_column(df: DataFrame, name: str) -> None:
         raise InputError(f"there is no column {name!r} to filter by: {near(name, df.columns)}")
 
 
-def _analysed(frame: DataFrame, condition: Column | str) -> DataFrame:
+def _analyse(frame: DataFrame, condition: Column | str) -> DataFrame:
     try:
         filtered = frame.where(condition)
         _ = filtered.schema  # on Spark Connect this is when it is analysed
@@ -174,10 +169,6 @@ def _warn_of_unseen(df: DataFrame, condition: Column | str, place: int) -> None:
             MillraceWarning,
             stacklevel=5,
         )
-
-
-def _is_pinned(condition: Condition) -> bool:
-    return isinstance(condition, Applied) and not condition.spec.deterministic
 
 
 @dataclass(frozen=True, eq=False)

@@ -26,9 +26,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 from pyspark.errors import PySparkException
 
 from millrace.errors import InputError
-from millrace.spark.failures import translated
-from millrace.spark.plans import explained
-from millrace.spark.session import is_internal_query
+from millrace.spark.session import explained, is_internal_query
+from millrace.spark.worker import translated
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -38,7 +37,7 @@ if TYPE_CHECKING:
     from millrace.options import Options
     from millrace.reports.planned import Explanation
     from millrace.reports.run_report import RunReport
-    from millrace.spark.plans import Mode
+    from millrace.spark.session import Mode
 
 T = TypeVar("T")
 

@@ -87,15 +87,10 @@ class Cube:
         return any(axis.type is None and axis.column(relation) is not None for axis in self.axes)
 
     def base(self, relation: int, hashes: Sequence[Array], spread: Array | None = None) -> Array | None:
-        """Return each tuple's cell with the coordinate 0 wherever the relation has none.
+        """Return each tuple's cell with the coordinate 0 wherever the relation has none; None for all 0.
 
-        Args:
-            relation: The relation's number.
-            hashes: For each of its hashed axes in order, a mixed ``int64`` hash of each of the ``n`` keys.
-            spread: If it is spread, a number from 0 for each tuple, of which the remainder is its coordinate.
-
-        Returns:
-            Cell numbers, shape ``(n,)``, or None when it is 0 for every tuple.
+        ``hashes`` are mixed ``int64`` hashes of its keys, for each of its hashed axes in order. If it is
+        spread, ``spread`` has a number from 0 for each tuple, of which the remainder is its coordinate.
         """
         total: Array | None = None
         remaining = iter(hashes)
@@ -135,15 +130,9 @@ def choose(
 ) -> Cube:
     """Return the cube of at most ``cells`` cells whose fullest cell receives the least.
 
-    Args:
-        graph: The query graph.
-        sizes: Rows or bytes of each relation that are to be sent.
-        cells: Upper bound on the number of cells, at least 1.
-        fixed: For each relation, whether it must not be spread.
-        looked_up: Relations with an index, which every cell can ask for any of their tuples: they are no
-            reason for an axis, for there a result would be found in every cell.
-
-    Ties go to fewer copies sent, then to fewer cells.
+    Ties go to fewer copies sent, then to fewer cells. ``sizes`` are rows or bytes of each relation that are
+    to be sent; what is ``fixed`` must not be spread. Relations that are looked up, which every cell can ask
+    for any of their tuples, are no reason for an axis, for there a result would be found in every cell.
     """
     candidates = [axis for axis, _ in class_axes(graph, looked_up)]
     loose = [n for n in range(graph.relations) if not fixed[n] and n not in looked_up]

@@ -6,11 +6,11 @@ What asks is imported where it is used: tasks without lookups do not need it.
 from __future__ import annotations
 
 import atexit
-import functools
 import tempfile
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -27,9 +27,9 @@ from millrace.options import Options
 from millrace.spark.coordinator import Registered, coordinator_at, coordinator_of, execution_of
 
 if TYPE_CHECKING:
+    from millrace.limits.client import Client
     from millrace.limits.progress import FailedKey, LookupProgress
     from millrace.limits.secrets import Secrets
-    from millrace.lookups.asking import Connect
     from millrace.lookups.index import LookupIndex
     from millrace.lookups.index_spec import IndexSpec
     from millrace.lookups.scan import LookupScan
@@ -73,11 +73,6 @@ class Lookups(Registered):
         Each micro-batch of a stream is a job of its own: keys that failed are asked again in the next one.
         What was answered goes from one to the next through a cache, which is this process's where a lookup
         has none, and limits and budgets go on.
-
-        Raises:
-            InputError: A secret has no value in this process's environment.
-            OptionError: Tasks do not reach a coordinator, and a lookup has what needs one.
-            ExecutionError: The coordinator cannot listen, or is not reached and has to be.
         """
         from millrace.limits.process import CoordinatorProcess
         from millrace.limits.secrets import Secrets
@@ -87,13 +82,13 @@ class Lookups(Registered):
         coordinator = coordinator_of(spark, options)
         # On an executor's disk answers would be lost with it.
         is_here = isinstance(coordinator, CoordinatorProcess)
-        cache = _cache_of_streams() if stream and is_here else None
+        folder = _cache_of_streams() if stream and is_here else None
         for alias, lookup in inputs.items():
             indexes, scans = [], []
             for spec in lookup.indexes:
                 secrets = Secrets.of_environment(spec.source.secrets, f"lookup {spec.name!r}")
                 indexes.append((len(registrations), spec))
-                cached = spec if cache is None or spec.cache else replace(spec, cache=cache)
+                cached = spec if folder is None or spec.cache else replace(spec, cache=folder)
                 registrations.append(cached.registration(secrets))
             for source in lookup.sources:
                 secrets = Secrets.of_environment(source.secrets, f"the scan of {alias!r}")
@@ -128,66 +123,49 @@ class Lookups(Registered):
         job = f"{self.scope}/{execution_of(TaskContext.get())}"
         access: dict[str, list[LookupIndex | LookupScan]] = {}
         for relation in self.relations:
-            keep = _Keep(relation.alias, relation.filters, join.relation(relation.alias).schema)
-            modules: list[LookupIndex | LookupScan] = [
-                LookupIndex(spec, keep, loop, self._connecting(job, number), clock)
-                for number, spec in relation.indexes
-            ]
+            keep = partial(_keep, relation.filters, join.relation(relation.alias).schema)
+            modules = access.setdefault(relation.alias, [])
+            for number, spec in relation.indexes:
+                connect = partial(self._connect, f"{job}/{number}", number)
+                modules.append(LookupIndex(spec, keep, loop, connect, clock))
             for number, source in relation.scans:
-                secrets = self._secrets(job, number)
+                secrets = partial(self._secrets, f"{job}/{number}", number)
                 modules.append(
                     LookupScan(relation.alias, source, relation.schema, keep, loop, secrets, clock)
                 )
-            access[relation.alias] = modules
         try:
             yield access
         finally:
             loop.close()
 
-    def _connecting(self, job: str, number: int) -> Connect:
+    async def _connect(self, job: str, number: int) -> Client:
         from millrace.limits.client import Client
         from millrace.limits.lookup_session import LookupSession
 
-        async def connected() -> Client:
-            if self.address is None:
-                return Client.alone(LookupSession(self.own[number]))
-            return await Client.connect(self.address, f"{job}/{number}")
+        if self.address is None:
+            return Client.alone(LookupSession(self.own[number]))
+        return await Client.connect(self.address, job)
 
-        return connected
-
-    def _secrets(self, job: str, number: int) -> Callable[[], Awaitable[Secrets]]:
+    async def _secrets(self, job: str, number: int) -> Secrets:
         from millrace.limits.secrets import Secrets
 
-        connected = self._connecting(job, number)
-
-        async def secrets() -> Secrets:
-            client = await connected()
-            try:
-                return Secrets(await client.secrets())
-            finally:
-                await client.close()
-
-        return secrets
+        client = await self._connect(job, number)
+        try:
+            return Secrets(await client.secrets())
+        finally:
+            await client.close()
 
 
-@dataclass(frozen=True)
-class _Keep:
-    """Filters a lookup's rows, and chooses the columns that the join needs."""
-
-    alias: str
-    filters: tuple[Predicate, ...]
-    schema: pa.Schema
-
-    def __call__(self, rows: pa.RecordBatch) -> pa.RecordBatch:
-        condition = and_all(self.filters)
-        if condition is not None and rows.num_rows:
-            values = {ref: rows.column(ref.column) for ref in set(columns_of(condition))}
-            rows = rows.filter(evaluate(condition, values))
-        columns = [rows.column(name) for name in self.schema.names]
-        return pa.RecordBatch.from_arrays(columns, schema=self.schema)
+def _keep(filters: tuple[Predicate, ...], schema: pa.Schema, rows: pa.RecordBatch) -> pa.RecordBatch:
+    """Filter a lookup's rows, and choose the columns that the join needs."""
+    condition = and_all(filters)
+    if condition is not None and rows.num_rows:
+        values = {ref: rows.column(ref.column) for ref in set(columns_of(condition))}
+        rows = rows.filter(evaluate(condition, values))
+    return pa.RecordBatch.from_arrays([rows.column(name) for name in schema.names], schema=schema)
 
 
-@functools.cache
+@cache
 def _cache_of_streams() -> Path:
     """Return the folder for answers to streams that name none; it is removed when this process ends."""
     folder = tempfile.TemporaryDirectory(prefix="millrace-streams-", ignore_cleanup_errors=True)

@@ -24,11 +24,10 @@ from millrace.engine.spec import JoinSpec, RelationSpec
 from millrace.options import Options
 from millrace.predicates import PredicateSpec
 from millrace.spark.coordinator import Limits
-from millrace.spark.failures import shortened
 from millrace.spark.frames import task_name
 from millrace.spark.reports import FileWarmStart, Reports, Sink
 from millrace.spark.values import SparkValues, spark_values
-from millrace.spark.worker import low_latency, partition_number
+from millrace.spark.worker import partition_number, worker_task
 
 _ROWS = "rows"
 _SHOWN = (
@@ -83,8 +82,7 @@ class Mask:
         warm_start, values = FileWarmStart(run), spark_values(spark)
         task = MaskTask(tuple(slots), tuple(labels), options, values, limits, warm_start, reports.sink)
 
-        @shortened
-        @low_latency
+        @worker_task
         def keep(batches: Iterator[tuple[pa.Array, ...]]) -> Iterator[pa.Array]:
             yield from task(batches)
 
@@ -110,15 +108,14 @@ class MaskTask:
 
     def __call__(self, batches: Iterator[Any]) -> Iterator[pa.Array]:
         """Yield, for every batch of argument columns, which rows stay."""
-        arrivals = map(_batch, batches)
+        # Spark passes a single column bare.
+        arrivals = ([*arrays] if isinstance(arrays, tuple) else [arrays] for arrays in batches)
         first = next(arrivals, None)
         if first is None:
             return
-        join = self._join(first.schema)
+        join = self._join([column.type for column in first])
         schema = join.relations[0].schema
-        rows = (
-            pa.RecordBatch.from_arrays(batch.columns, schema=schema) for batch in chain([first], arrivals)
-        )
+        rows = (pa.RecordBatch.from_arrays(arrays, schema=schema) for arrays in chain([first], arrivals))
         eddy = EddyRun(
             join,
             {_ROWS: rows},
@@ -141,7 +138,7 @@ class MaskTask:
         lines = [f"filter by an eddy in each task, policy {policy}"]
         for number, slot in enumerate(self.slots, 1):
             spec = slot.spec
-            names = [self.labels[c] if c < len(self.labels) else f"argument {c + 1}" for c in slot.columns]
+            names = map(self._label, slot.columns)
             text = f"  {number}. {spec.name}({', '.join(names) or '…'}), kind {spec.kind}"
             text += "" if spec.deterministic else ", not deterministic: keeps its place"
             for setting in _SHOWN:
@@ -152,42 +149,31 @@ class MaskTask:
         lines += [f"  weaker: {guarantee}" for guarantee in self.limits.weakened_guarantees]
         return "\n".join(lines)
 
-    def _join(self, schema: pa.Schema) -> JoinSpec:
+    def _label(self, column: int) -> str:
+        return self.labels[column] if column < len(self.labels) else f"argument {column + 1}"
+
+    def _join(self, types: Sequence[pa.DataType]) -> JoinSpec:
         names: list[str] = []
-        for place in range(len(schema)):
-            name = self.labels[place] if place < len(self.labels) else f"argument {place + 1}"
+        for place in range(len(types)):
+            name = self._label(place)
             names.append(f"{name} ({place + 1})" if name in names else name)
-        fields = [pa.field(name, f.type) for name, f in zip(names, schema, strict=True)]
+        columns = [Column(ColumnRef(_ROWS, name)) for name in names]
         calls = tuple(
-            Call(
-                slot.spec,
-                tuple(Column(ColumnRef(_ROWS, names[c])) for c in slot.columns or range(len(names))),
-                self.values,
-            )
+            Call(slot.spec, tuple(columns[c] for c in slot.columns or range(len(names))), self.values)
             for slot in self.slots
         )
-        return JoinSpec((RelationSpec(_ROWS, pa.schema(fields)),), residuals=calls)
+        schema = pa.schema(list(zip(names, types, strict=True)))
+        return JoinSpec((RelationSpec(_ROWS, schema),), residuals=calls)
 
 
 def _with_reports(eddy: EddyRun, number: int) -> Iterator[pa.Array]:
     """Yield masks as structs with a report, which stands in the very last row."""
     waiting: pa.Array | None = None
-    for kept in eddy.run():
+    for kept in chain(eddy.run(), [None]):
         if waiting is not None:
-            yield _with_report(waiting, None)
+            texts = pa.nulls(len(waiting), pa.string())
+            if kept is None and len(waiting):
+                report = array_of([eddy.figures(number).to_json()], pa.string())
+                texts = pa.concat_arrays([texts.slice(1), report])
+            yield pa.StructArray.from_arrays([waiting, texts], names=["keep", "report"])
         waiting = kept
-    if waiting is not None:
-        yield _with_report(waiting, eddy.figures(number).to_json())
-
-
-def _with_report(kept: pa.Array, report: str | None) -> pa.Array:
-    texts = pa.nulls(len(kept), pa.string())
-    if report is not None and len(kept):
-        texts = pa.concat_arrays([texts.slice(1), array_of([report], pa.string())])
-    return pa.StructArray.from_arrays([kept, texts], names=["keep", "report"])
-
-
-def _batch(arguments: Any) -> pa.RecordBatch:
-    """Return the argument columns as a batch; Spark passes a single one bare."""
-    arrays = list(arguments) if isinstance(arguments, tuple) else [arguments]
-    return pa.RecordBatch.from_arrays(arrays, [str(i) for i in range(len(arrays))])

@@ -28,12 +28,11 @@ from millrace.options import StorageOptions
 from millrace.parquet.parquet import ParquetTable, Split, open_table, splits
 from millrace.parquet.remote import Remote
 from millrace.parquet.stores import DISKS, located
-from millrace.spark.failures import is_sparks, shortened
 from millrace.spark.scan_detection import LENIENT, unusual
 from millrace.spark.session import SessionConf, default_parallelism, facts_of, paths_are_local, why_unreached
 from millrace.spark.task_inputs import WORD, Scan, number_of, task_numbers
 from millrace.spark.types import spark_schema
-from millrace.spark.worker import low_latency
+from millrace.spark.worker import is_sparks, worker_task
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -145,8 +144,7 @@ def files_at(
 ) -> ParquetTable:
     """Return the Parquet files at a path; the table is unsupported where Spark has to read it.
 
-    Raises:
-        InputError: The path is of this machine or of a store that answers, and there is no table.
+    InputError if the path is of this machine or of a store that answers, and there is no table.
     """
     settings = settings or SessionConf(spark)
     if (why := unusual(settings, LENIENT)) is not None:
@@ -180,21 +178,21 @@ def _frame(spark: SparkSession, path: str, table: ParquetTable) -> tuple[DataFra
     """Return a DataFrame over files, without the job that infers a schema, and who reads it in a store."""
     state = (table.schema, table.store, table.states)
     frames = facts_of(spark).frames
-    if path not in frames or frames[path][0] != state:
-        frames[path] = (state, *_over(spark, path, table))
-    return frames[path][1:]
-
-
-def _over(spark: SparkSession, path: str, table: ParquetTable) -> tuple[DataFrame, str]:
+    if path in frames and frames[path][0] == state:
+        return frames[path][1:]
+    how, frame = "", None
     if table.store == DISKS:
-        return spark.read.schema(spark_schema(table.schema)).parquet(_absolute(spark, path)), ""
-    assert isinstance(table.store, Remote)
-    frame, why = None, "storage_options are given, which Spark does not know"
-    if not table.store.options:
-        frame, why = _by_spark(spark, path, table)
-    if frame is not None:
-        return frame, "Spark reads it where it needs its rows"
-    return by_tasks(spark, table), f"tasks read it where Spark needs its rows, because {why}"
+        frame = spark.read.schema(spark_schema(table.schema)).parquet(_absolute(spark, path))
+    else:
+        assert isinstance(table.store, Remote)
+        why = "storage_options are given, which Spark does not know"
+        if not table.store.options:
+            frame, why = _by_spark(spark, path, table)
+        how = "Spark reads it where it needs its rows"
+        if frame is None:
+            frame, how = by_tasks(spark, table), f"tasks read it where Spark needs its rows, because {why}"
+    frames[path] = (state, frame, how)
+    return frame, how
 
 
 def _absolute(spark: SparkSession, path: str) -> str:
@@ -235,8 +233,7 @@ class ReadTask:
 
     scan: Scan
 
-    @shortened
-    @low_latency
+    @worker_task
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Yield the rows that are the task's to read."""
         number = number_of(batches)
@@ -297,24 +294,22 @@ def _format_of(path: str) -> str | None:
 def _in_format(spark: SparkSession, path: str, form: str) -> DataFrame:
     """Return the rows of a path that Spark's reader of a format gives."""
     try:
-        frame = _read(spark, path, form)
+        if form == "csv":
+            separator = "\t" if suffix_of(path) == ".tsv" else ","
+            frame = spark.read.csv(
+                path, header=True, inferSchema=True, sep=separator, multiLine=True, escape='"'
+            )
+        elif form == "json":
+            frame = spark.read.json(path)
+            if _CORRUPT in frame.columns:
+                # Some lines are no objects: the file as a whole may be one, or an array of them.
+                whole = spark.read.json(path, multiLine=True)
+                frame = frame if _CORRUPT in whole.columns else whole
+        else:
+            frame = spark.read.orc(path)
         frame.schema  # noqa: B018  # Spark Connect looks for the path only now
     except PySparkException as error:
         if error.getCondition() != "PATH_NOT_FOUND":
             raise
         raise InputError(f"there is no {path}: expected a file, a folder or a glob") from None
     return frame
-
-
-def _read(spark: SparkSession, path: str, form: str) -> DataFrame:
-    if form == "csv":
-        separator = "\t" if suffix_of(path) == ".tsv" else ","
-        return spark.read.csv(path, header=True, inferSchema=True, sep=separator, multiLine=True, escape='"')
-    if form == "json":
-        lines = spark.read.json(path)
-        if _CORRUPT not in lines.columns:
-            return lines
-        # Some lines are no objects: the file as a whole may be one, or an array of them.
-        whole = spark.read.json(path, multiLine=True)
-        return lines if _CORRUPT in whole.columns else whole
-    return spark.read.orc(path)

@@ -61,14 +61,12 @@ class Size:
 
 @dataclass(frozen=True)
 class Placement:
-    """The decision for a block.
+    """The decision for a block: a mode for each relation, and why.
 
     Attributes:
-        modes: Per relation, by number.
         cells: Number of eddies; None when it is the number of a DataFrame's partitions.
         cube: Which cells a shuffled tuple goes to.
         stream: Number of the relation to leave unbuilt, or None to let the eddy choose.
-        reason: Why, for the plan.
     """
 
     modes: tuple[Mode, ...]
@@ -87,16 +85,10 @@ def place(
     partitions: int = 200,
     stream: int | None = None,
 ) -> Placement:
-    """Decide where the relations of a block are read.
+    """Decide where the relations of a block are read, those beside the join last.
 
-    Args:
-        join: The block.
-        sizes: Of its relations, and behind them of those beside the join.
-        options: The run's settings.
-        parallelism: Number of tasks that keep Spark busy.
-        bound: The relations that are looked up, by number, with the bind columns of their indexes.
-        partitions: As many as Spark would shuffle DataFrames into.
-        stream: The relation that is a streaming DataFrame, if one is.
+    ``bound`` are the relations that are looked up, by number, with the bind columns of their indexes;
+    ``partitions`` are as many as Spark would shuffle DataFrames into; ``stream`` is a streaming DataFrame.
     """
     if stream is not None:
         return _in_place(sizes, stream, parallelism, f"{join.aliases[stream]} is a stream")
@@ -129,8 +121,12 @@ def choose_cube(join: JoinSpec, sizes: Sequence[float], cells: int, fixed: Seque
     """
     plain = JoinSpec(join.sources, join.equalities)
     staying: set[tuple[int, str]] = set()  # columns whose nulls stay where tuples are partitioned by them
-    exists = [(each, each is p and not each.negated) for p in join.residuals for each in exists_in(p)]
-    asking = [(each.keys, needed) for each, needed in exists if not each.null_aware]
+    asking = [
+        (each.keys, each is p and not each.negated)
+        for p in join.residuals
+        for each in exists_in(p)
+        if not each.null_aware
+    ]
     asking += [(each.keys, False) for each in join.outer]
     for keys, needed in sorted(asking, key=lambda pair: not pair[1]):
         for key in keys:
@@ -151,7 +147,6 @@ def choose_cube(join: JoinSpec, sizes: Sequence[float], cells: int, fixed: Seque
 
 
 def _is_key(join: JoinSpec, ref: ColumnRef, kind: pa.DataType) -> bool:
-    """Return whether some equality of that type has the column."""
     return any(ref in each.ends and each.type == kind for each in join.equalities)
 
 
@@ -183,7 +178,7 @@ def _by_keys(
     too much, or in place, any cell may want any key, and the coordinator of the job sees to it that it
     is asked for once.
     """
-    modes = [Mode.LOOKUP if size.is_lookup else Mode.SHUFFLED for size in sizes]
+    modes = tuple(Mode.LOOKUP if size.is_lookup else Mode.SHUFFLED for size in sizes)
     if options.placement == "in_place":
         stream = _stream(
             [replace(s, is_fixed=s.is_fixed or n in bound) for n, s in enumerate(sizes)], forced=True
@@ -191,16 +186,15 @@ def _by_keys(
         if stream is not None:
             return _in_place(sizes, stream, parallelism, "asked for")
     if all(size.is_lookup for size in sizes):
-        return Placement(tuple(modes), 1, Cube(()), None, "everything is looked up")
+        return Placement(modes, 1, Cube(()), None, "everything is looked up")
     graph = QueryGraph.of(join)
     weights = [0 if size.is_lookup else max(1, size.bytes) for size in sizes]
     best = choose(graph, weights, cells, [s.is_fixed or n in bound for n, s in enumerate(sizes)], list(bound))
+    keys = {(relation, column) for relation, binds in bound.items() for key in binds for column in key}
     owners = [
         Cube((replace(axis, share=cells),))
         for axis, number in class_axes(graph, list(bound))
-        if any(
-            c in graph.classes[number].columns(r) for r, keys in bound.items() for key in keys for c in key
-        )
+        if not keys.isdisjoint(graph.classes[number].members)
     ]
 
     def load(cube: Cube) -> float:
@@ -208,10 +202,8 @@ def _by_keys(
 
     owner = min(owners, key=load, default=None)
     if owner is not None and load(owner) <= _OWNING_COST * load(best):
-        return Placement(
-            tuple(modes), owner.cells, owner, None, "each key is to have one cell that asks for it"
-        )
-    return Placement(tuple(modes), best.cells, best, None, "keys are asked for by any cell, once")
+        return Placement(modes, owner.cells, owner, None, "each key is to have one cell that asks for it")
+    return Placement(modes, best.cells, best, None, "keys are asked for by any cell, once")
 
 
 def _stream(sizes: Sequence[Size], *, forced: bool) -> int | None:
@@ -246,8 +238,10 @@ def _objection(sizes: Sequence[Size], stream: int, options: Options, parallelism
 
 
 def _in_place(sizes: Sequence[Size], stream: int, parallelism: int, reason: str) -> Placement:
-    modes = [Mode.SHUFFLED if size.splits is None else Mode.BROADCAST for size in sizes]
-    modes = [Mode.LOOKUP if size.is_lookup else mode for size, mode in zip(sizes, modes, strict=True)]
+    modes = [
+        Mode.LOOKUP if size.is_lookup else Mode.SHUFFLED if size.splits is None else Mode.BROADCAST
+        for size in sizes
+    ]
     splits = sizes[stream].splits
     if splits is None:
         modes[stream] = Mode.STREAMED

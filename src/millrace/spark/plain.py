@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import Any
 
 import pandas as pd
 import pyarrow as pa
@@ -24,7 +24,6 @@ from millrace.predicates.truth import truth_of
 from millrace.spark.predicates import Predicate
 
 Function = Callable[..., Any]
-Batch = TypeVar("Batch")
 
 
 def plain_function(predicate: Predicate) -> Any:
@@ -37,23 +36,14 @@ def plain_function(predicate: Predicate) -> Any:
         return predicate.made
     spec = predicate.spec
     # Their stubs ask for the kind of function, which here the function's annotations say.
-    of_pandas: Any = pandas_udf
-    of_arrow: Any = arrow_udf
-    match spec.kind:
-        case "pandas":
-            function = of_pandas(_series(spec), "boolean")
-        case "arrow":
-            function = of_arrow(_arrays(spec), "boolean")
-        case _:
-            function = udf(_rows(spec), "boolean")
+    makers: dict[str, tuple[Any, Any]] = {"pandas": (pandas_udf, _series), "arrow": (arrow_udf, _arrays)}
+    make, wrap = makers.get(spec.kind, (udf, _rows))
+    function = make(wrap(spec), "boolean")
     return function if spec.deterministic else function.asNondeterministic()
 
 
 def certain(spec: PredicateSpec) -> PredicateSpec:
-    """Return an ``async`` predicate for which null is an error, for the eddy to call it anywhere.
-
-    An eddy takes null as false, which only WHERE does too.
-    """
+    """Return an ``async`` predicate for which null is an error; an eddy, like WHERE, takes it as false."""
     function, name, batched = spec.function, spec.name, spec.batch is not None
 
     async def checked(*values: Any) -> Any:
@@ -86,15 +76,11 @@ def _rows(spec: PredicateSpec) -> Function:
 def _series(spec: PredicateSpec) -> Function:
     function = retried(spec)
 
-    def call(columns: Sequence[Any]) -> Any:
-        result = function(*columns)
+    def convert(result: Any) -> Any:
         return result if isinstance(result, pd.Series) else pd.Series(result, dtype=object)
 
-    def nulls(count: int) -> Any:
-        return pd.Series([None] * count, dtype=object)
-
     def series(*columns: pd.Series) -> pd.Series:
-        pieces = _pieces(spec, call, nulls, lambda c, low, size: c.iloc[low : low + size], columns)
+        pieces = _pieces(spec, function, convert, columns)
         return pieces[0] if len(pieces) == 1 else pd.concat(pieces, ignore_index=True)
 
     return series
@@ -103,59 +89,45 @@ def _series(spec: PredicateSpec) -> Function:
 def _arrays(spec: PredicateSpec) -> Function:
     function = retried(spec)
 
-    def call(columns: Sequence[Any]) -> Any:
-        result = function(*columns)
+    def convert(result: Any) -> Any:
         if isinstance(result, pa.ChunkedArray):
             result = result.combine_chunks()
         return result.cast(pa.bool_()) if isinstance(result, pa.Array) else pa.array(result, pa.bool_())
 
-    def nulls(count: int) -> Any:
-        return pa.nulls(count, pa.bool_())
-
     def arrays(*columns: pa.Array) -> pa.Array:
-        pieces = _pieces(spec, call, nulls, lambda c, low, size: c.slice(low, size), columns)
+        pieces = _pieces(spec, function, convert, columns)
         return pieces[0] if len(pieces) == 1 else pa.concat_arrays(pieces)
 
     return arrays
 
 
 def _pieces(
-    spec: PredicateSpec,
-    call: Callable[[Sequence[Any]], Batch],
-    nulls: Callable[[int], Batch],
-    cut: Callable[[Any, int, int], Any],
-    columns: Sequence[Any],
-) -> list[Batch]:
-    """Return the truths of a batch in pieces; with ``on_error="null"`` halving finds what raises.
-
-    ``cut`` returns so many rows of a column from a position on.
-    """
+    spec: PredicateSpec, function: Function, convert: Callable[[Any], Any], columns: Sequence[Any]
+) -> list[Any]:
+    """Return the truths of a batch in pieces; with ``on_error="null"`` halving finds what raises."""
     rows = len(columns[0])
     size = spec.batch or max(1, rows)
 
-    def ask(part: Sequence[Any], count: int) -> list[Batch]:
+    def ask(part: Sequence[Any], count: int) -> list[Any]:
         try:
-            result = call(part)
+            result = convert(function(*part))
         except PredicateError:
             raise
         except Exception:
             if spec.on_error == "fail":
                 raise
             if count <= 1:
-                return [nulls(count)]
+                return [convert([None] * count)]
             half = count // 2
-            left, right = [cut(c, 0, half) for c in part], [cut(c, half, count - half) for c in part]
-            return ask(left, half) + ask(right, count - half)
-        returned = len(result)  # type: ignore[arg-type]
-        if returned != count:
+            return ask([c[:half] for c in part], half) + ask([c[half:] for c in part], count - half)
+        if len(result) != count:
             raise PredicateError(
-                f"predicate {spec.name!r} returned {returned} truth values for {count} rows: expected one a "
-                "row"
+                f"predicate {spec.name!r} returned {len(result)} truth values for {count} rows: expected one "
+                "a row"
             )
         return [result]
 
-    pieces: list[Batch] = []
+    pieces: list[Any] = []
     for low in range(0, max(1, rows), size):
-        count = min(size, rows - low)
-        pieces += ask([cut(c, low, count) for c in columns], count)
+        pieces += ask([c[low : low + size] for c in columns], min(size, rows - low))
     return pieces

@@ -17,15 +17,15 @@ from millrace.errors import PredicateError
 from millrace.predicates import PredicateSpec
 from millrace.predicates.spec import Kind
 from millrace.predicates.truth import Truths
-from millrace.spark import udf_truths
+from millrace.spark import values as conversions
 
 _KINDS: dict[int, tuple[Kind, Truths]] = {
-    PythonEvalType.SQL_BATCHED_UDF: ("row", udf_truths.of_pickled),
-    PythonEvalType.SQL_ARROW_BATCHED_UDF: ("row", udf_truths.of_rows),
-    PythonEvalType.SQL_SCALAR_PANDAS_UDF: ("pandas", udf_truths.of_series),
-    PythonEvalType.SQL_SCALAR_PANDAS_ITER_UDF: ("pandas_iter", udf_truths.of_next_series),
-    PythonEvalType.SQL_SCALAR_ARROW_UDF: ("arrow", udf_truths.of_array),
-    PythonEvalType.SQL_SCALAR_ARROW_ITER_UDF: ("arrow_iter", udf_truths.of_next_array),
+    PythonEvalType.SQL_BATCHED_UDF: ("row", conversions.truth_of_pickled),
+    PythonEvalType.SQL_ARROW_BATCHED_UDF: ("row", conversions.truth_of_rows),
+    PythonEvalType.SQL_SCALAR_PANDAS_UDF: ("pandas", conversions.truth_of_series),
+    PythonEvalType.SQL_SCALAR_PANDAS_ITER_UDF: ("pandas_iter", conversions.truth_of_next_series),
+    PythonEvalType.SQL_SCALAR_ARROW_UDF: ("arrow", conversions.truth_of_array),
+    PythonEvalType.SQL_SCALAR_ARROW_ITER_UDF: ("arrow_iter", conversions.truth_of_next_array),
 }
 """How functions of each of PySpark's evaluation types are called, and what Spark makes of their results."""
 
@@ -46,8 +46,7 @@ class Predicate:
     def __call__(self, *arguments: Argument, **named: Argument) -> Applied:
         """Return the predicate applied to columns, given as Columns or by name.
 
-        Raises:
-            PredicateError: The function takes other arguments.
+        PredicateError if the function takes other arguments.
         """
         return Applied.of(self.spec, arguments if arguments or named else self.columns, named)
 
@@ -60,8 +59,7 @@ class Predicate:
     def of(cls, function: object, name: str | None = None) -> Predicate:
         """Return a predicate made of one, or of PySpark's ``udf``, ``pandas_udf`` or ``arrow_udf``.
 
-        Raises:
-            PredicateError: It is something else, or does not return booleans.
+        PredicateError if it is something else, or does not return booleans.
         """
         if isinstance(function, Predicate):
             return function if name is None else replace(function, spec=replace(function.spec, name=name))
@@ -100,11 +98,7 @@ class Applied:
 
     @classmethod
     def of(cls, spec: PredicateSpec, arguments: tuple[Argument, ...], named: dict[str, Argument]) -> Applied:
-        """Check the arguments against the function's signature.
-
-        Raises:
-            PredicateError: There are too many, too few or unknown ones, or one is no column.
-        """
+        """Check the arguments against the function's signature; PredicateError if they do not fit."""
         for argument in (*arguments, *named.values()):
             if not isinstance(argument, str | Column):
                 raise PredicateError(
@@ -116,10 +110,12 @@ class Applied:
                 f"predicate {spec.name!r} is applied to no column: it could only be constant"
             )
         check_arity(spec, len(arguments), tuple(named))
+        values, signature = (*arguments, *named.values()), _signature(spec)
         if named:
             spec = _with_names(spec, len(arguments), tuple(named))
-        values = (*arguments, *named.values())
-        names = (*_parameters(spec, len(arguments)), *named)
+        known = [] if signature is None else list(signature.parameters)[: len(arguments)]
+        unknown = [f"argument {place + 1}" for place in range(len(known), len(arguments))]
+        names = (*known, *unknown, *named)
         labels = tuple(v if isinstance(v, str) else name for v, name in zip(values, names, strict=True))
         return cls(spec, values, labels)
 
@@ -130,12 +126,9 @@ class Applied:
 
 def check_arity(spec: PredicateSpec, positional: int, named: tuple[str, ...] = ()) -> None:
     """Raise PredicateError unless the function can be called with so many arguments."""
-    if spec.kind in ("pandas_iter", "arrow_iter"):
-        return  # one iterator, whatever the number of columns
-    try:
-        signature = inspect.signature(spec.function)
-    except (TypeError, ValueError):
-        return  # a builtin that does not tell
+    signature = _signature(spec)
+    if signature is None:
+        return
     try:
         signature.bind(*[None] * positional, **dict.fromkeys(named))
     except TypeError as error:
@@ -144,6 +137,16 @@ def check_arity(spec: PredicateSpec, positional: int, named: tuple[str, ...] = (
             f"predicate {spec.name!r} takes {spec.name}{signature}, "
             f"got {count} argument{'s' * (count != 1)}: {error}"
         ) from None
+
+
+def _signature(spec: PredicateSpec) -> inspect.Signature | None:
+    """Return what a predicate's function takes, None for any number of columns or if it does not tell."""
+    if spec.kind in ("pandas_iter", "arrow_iter"):
+        return None  # one iterator, whatever the number of columns
+    try:
+        return inspect.signature(spec.function)
+    except (TypeError, ValueError):
+        return None  # a builtin
 
 
 def check_sendable(spec: PredicateSpec) -> None:
@@ -226,29 +229,15 @@ def predicate(
     return make if function is None else make(function)
 
 
-def _parameters(spec: PredicateSpec, count: int) -> list[str]:
-    """Return names for positional arguments, from the function's signature where it has them."""
-    if spec.kind in ("pandas_iter", "arrow_iter"):
-        return [f"argument {i + 1}" for i in range(count)]
-    try:
-        names = list(inspect.signature(spec.function).parameters)
-    except (TypeError, ValueError):
-        names = []
-    return [names[i] if i < len(names) else f"argument {i + 1}" for i in range(count)]
-
-
 def _with_names(spec: PredicateSpec, positional: int, named: tuple[str, ...]) -> PredicateSpec:
     """Return the predicate with a function that takes the named arguments after the positional ones."""
     function = spec.function
     change = f"arguments from {positional} on are {', '.join(named)}"
-    if spec.kind == "async":
-
-        async def awaited(*values: Any) -> Any:
-            return await function(*values[:positional], **dict(zip(named, values[positional:], strict=True)))
-
-        return spec.through(awaited, change)
 
     def called(*values: Any) -> Any:
         return function(*values[:positional], **dict(zip(named, values[positional:], strict=True)))
 
-    return spec.through(called, change)
+    async def awaited(*values: Any) -> Any:
+        return await called(*values)
+
+    return spec.through(awaited if spec.kind == "async" else called, change)

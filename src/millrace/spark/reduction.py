@@ -49,10 +49,7 @@ class Reduction:
 
 
 def small_relations(join: JoinSpec, sizes: Sequence[Size], filtered: Sequence[bool], tasks: int) -> list[int]:
-    """Return relations that are worth reading in every map task, the smallest first.
-
-    ``filtered`` says which of them have filters that tasks apply.
-    """
+    """Return relations that every map task should read, the smallest first; tasks filter some relations."""
     graph = QueryGraph.of(join)
     most = min(_SMALL, sum(size.bytes for size in sizes) // (_LARGE * tasks))
     small: list[int] = []
@@ -72,7 +69,6 @@ class Reducer:
 
     def __init__(self, reduction: Reduction | None, ranges: KeyRanges) -> None:
         self._statistics = Statistics()
-        self._asked: dict[Operator, None] = {}
         self._near = 0
         if reduction is None:
             return
@@ -85,29 +81,29 @@ class Reducer:
         for number, scan in reduction.scans:
             stem = self._stems[number]
             for batch in scan.read(0):
-                matching = self._reduced(number, batch, built=False)
+                matching = self._match(number, batch, built=False)
                 if matching.size:
                     stem.build(matching, None)
             stem.complete = True
             self._transfers.ended(number)
             self._near |= sum(1 << other for other in graph.neighbours(1 << number))
 
-    def reduced(self, number: int, batch: pa.RecordBatch) -> pa.RecordBatch:
+    def reduce(self, number: int, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Return those rows of a relation that may have matches in all small relations."""
         if not self._near >> number & 1:  # nor does a semi-joined relation meet any of them
             return batch
-        matching = self._reduced(number, batch, built=True)
+        matching = self._match(number, batch, built=True)
         return matching.stores[number].chunk(matching.rows[number])
 
     def figures(self) -> tuple[ModuleFigures, ...]:
         """Return what each filter did."""
-        accounts = [(operator, self._statistics.get(operator)) for operator in self._asked]
         return tuple(
             ModuleFigures(each.name, each.action, a.tuples_in, a.tuples_out, a.calls, a.seconds)
-            for each, a in accounts
+            for each, a in self._statistics.items()
+            if isinstance(each, Operator) and a.calls
         )
 
-    def _reduced(self, number: int, batch: pa.RecordBatch, *, built: bool) -> TupleBatch:
+    def _match(self, number: int, batch: pa.RecordBatch, *, built: bool) -> TupleBatch:
         tuples = singletons(self._stems[number], batch, self._aliases[number], built=built)
         return self._transfers.reduce(number, tuples)
 
@@ -115,6 +111,5 @@ class Reducer:
         """Let a filter work on a batch, and book what came of it."""
         began = time.perf_counter()
         step = transfer.step(transfer.start(batch), batch.size)
-        self._asked[transfer] = None
         self._statistics.update(transfer, batch.size, step.tuples_out, time.perf_counter() - began)
         return step

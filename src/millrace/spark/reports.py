@@ -11,7 +11,6 @@ What a task has learned goes to the tasks after it on the same machine by :class
 
 from __future__ import annotations
 
-import os
 import tempfile
 import uuid
 import zlib
@@ -36,7 +35,7 @@ from millrace.spark.session import is_connect
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
-    from pyspark.sql import DataFrame
+    from pyspark.sql import Column, DataFrame
 
     from millrace.limits.registration import Address
     from millrace.reports.board.board import Board
@@ -67,14 +66,7 @@ class _Latest(AccumulatorParam[Entries]):
         return value1
 
 
-def _execution() -> int | None:
-    """Return Spark's number of the action that a task is of; RDDs' actions have none."""
-    number = execution_of(TaskContext.get()).rpartition("/")[2]
-    return int(number) if number.isdecimal() else None
-
-
 _ACCUMULATORS: dict[SparkContext, Accumulator[Entries]] = {}
-
 
 _board: Board | None = None
 _boards = 0
@@ -95,10 +87,7 @@ def live_board() -> tuple[Board | None, int]:
 
 
 def _address_of(spark: SparkSession, run: str, options: Options) -> Address | None:
-    """Return where tasks of a run report their figures; None where nobody looks, or they cannot be reached.
-
-    That tasks do not reach it is found out by them, and harms nobody.
-    """
+    """Return where tasks report figures, None if nobody looks; whether they reach it is for them to see."""
     if _board is None:
         return None
     from millrace.reports.board.server import LiveServer
@@ -134,7 +123,10 @@ class Sink:
         """Report a task's figures; return False if they have to travel with the data."""
         if self.accumulator is None:
             return False
-        self.accumulator.add({(self.run, task): (_execution(), zlib.compress(text.encode(), 1))})
+        # Spark's number of the action that the task is of; RDDs' actions have none.
+        action = execution_of(TaskContext.get()).rpartition("/")[2]
+        execution = int(action) if action.isdecimal() else None
+        self.accumulator.add({(self.run, task): (execution, zlib.compress(text.encode(), 1))})
         return True
 
     def report_live(
@@ -153,10 +145,10 @@ class Sink:
         """Return the schema of the tasks' output; a row of figures has zeros or nulls beside them."""
         if not self.hidden:
             return schema
-        fields = [
-            st.StructField(f.name, f.dataType, f.nullable or not _has_zero(f.dataType), f.metadata)
-            for f in schema.fields
-        ]
+        fields = []
+        for f in schema.fields:
+            has_zero = isinstance(f.dataType, st.AtomicType) and not isinstance(f.dataType, st.VariantType)
+            fields.append(st.StructField(f.name, f.dataType, f.nullable or not has_zero, f.metadata))
         return st.StructType([*fields, st.StructField(REPORT, st.StringType())])
 
     def data(self, batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -169,14 +161,8 @@ class Sink:
             for number, text in enumerate(texts):
                 self.add(f"{task}.{number}", text)
             return
-        empty = [_zeros(f.type, len(texts)) for f in schema]
-        yield pa.RecordBatch.from_arrays(
-            [*empty, array_of(texts, pa.string())], names=[*schema.names, REPORT]
-        )
-
-
-def _has_zero(kind: st.DataType) -> bool:
-    return isinstance(kind, st.AtomicType) and not isinstance(kind, st.VariantType)
+        columns = [*(_zeros(f.type, len(texts)) for f in schema), array_of(texts, pa.string())]
+        yield pa.RecordBatch.from_arrays(columns, names=[*schema.names, REPORT])
 
 
 def _zeros(kind: pa.DataType, rows: int) -> pa.Array:
@@ -236,25 +222,23 @@ class Reports:
         """Return the result's DataFrame from the one that the eddies' tasks yield."""
         if not self.sink.hidden:
             return mapped
-        self._observation = Observation(self.sink.run)
-        observed = mapped.observe(self._observation, sf.collect_list(REPORT).alias("reports"))
-        return observed.where(sf.col(REPORT).isNull()).drop(REPORT)
+        return self._observe(mapped, sf.col(REPORT)).where(sf.col(REPORT).isNull()).drop(REPORT)
 
     def attach_mask(self, masked: DataFrame, column: str) -> DataFrame:
         """Return the rows that a filter's struct column keeps, its figures observed on the way."""
-        self._observation = Observation(self.sink.run)
-        texts = sf.collect_list(sf.col(column)["report"]).alias("reports")
-        observed = masked.observe(self._observation, texts)
+        observed = self._observe(masked, sf.col(column)["report"])
         return observed.where(sf.col(column)["keep"]).drop(column)
+
+    def _observe(self, frame: DataFrame, texts: Column) -> DataFrame:
+        self._observation = Observation(self.sink.run)
+        return frame.observe(self._observation, sf.collect_list(texts).alias("reports"))
 
     def figures(self, executed: DataFrame | None = None) -> list[CellFigures]:
         """Return the figures of the latest run; never waits.
 
         The DataFrame whose action ran the block is only needed on Spark Connect when the block's DataFrame
-        was used inside SQL text, which hides it from Spark's client.
-
-        Raises:
-            ExecutionError: Figures were not asked for, or no run has finished.
+        was used inside SQL text, which hides it from Spark's client. ExecutionError if figures were not asked
+        for, or no run has finished.
         """
         if not self._wanted:
             raise ExecutionError("there are no figures: the option report is off; run with report=True")
@@ -275,8 +259,9 @@ class Reports:
         """Forget the figures so far, because another caller gets the DataFrame."""
         if self._accumulator is not None:
             entries = self._accumulator.value
-            for key in [key for key in list(entries) if key[0] == self.sink.run]:
-                entries.pop(key, None)
+            for key in list(entries):
+                if key[0] == self.sink.run:
+                    entries.pop(key, None)
         elif self._observation is not None:
             with suppress(PySparkException):  # what the latest run failed with
                 self._observation.get.clear()
@@ -285,9 +270,7 @@ class Reports:
         if self._accumulator is not None:
             own = _latest(self._accumulator, self.sink.run)
             return [zlib.decompress(packed).decode() for packed in own.values()]
-        seen: Any = None
-        if self._observation is not None:
-            seen = self._observation.get.get("reports")
+        seen: Any = None if self._observation is None else self._observation.get.get("reports")
         if not seen and executed is not None and (info := executed.executionInfo) is not None:
             seen = dict(info.flows).get(self.sink.run, {}).get("reports")
         return list(seen or [])
@@ -295,10 +278,7 @@ class Reports:
 
 @dataclass(frozen=True)
 class FileWarmStart:
-    """What the tasks of a run on one machine tell each other.
-
-    It is in a file of the executor's own folder, which Spark removes with the executor.
-    """
+    """What tasks of a run on one machine tell each other, in a file that Spark removes with the executor."""
 
     run: str
 
@@ -311,10 +291,10 @@ class FileWarmStart:
 
     def write(self, text: str) -> None:
         """Replace it, so that a reader sees the old or the new text and never a part of one."""
-        handle, name = tempfile.mkstemp(dir=self._path.parent, prefix="millrace-")
-        with os.fdopen(handle, "w") as file:
+        folder = self._path.parent
+        with tempfile.NamedTemporaryFile("w", dir=folder, prefix="millrace-", delete=False) as file:
             file.write(text)
-        Path(name).replace(self._path)
+        Path(file.name).replace(self._path)
 
     @property
     def _path(self) -> Path:

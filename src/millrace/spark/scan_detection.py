@@ -27,12 +27,11 @@ from millrace.parquet.partitions import Doubtful
 from millrace.parquet.remote import Remote
 from millrace.parquet.stores import DISKS, Store, located
 from millrace.parquet.tables import ParquetTable
-from millrace.spark.plans import SIZE_UNITS, explained, is_cached
-from millrace.spark.session import SessionConf, shares_disks, why_unreached
+from millrace.spark.session import SIZE_UNITS, SessionConf, explained, is_cached, shares_disks, why_unreached
 from millrace.spark.types import arrow_schema
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import Column, DataFrame, SparkSession
 
 # So many files may be looked into before it is known what the query reads of them.
 _MOST_FILES = 20_000
@@ -69,16 +68,7 @@ class _Scan:
 
 
 def scan_of(frame: DataFrame, settings: SessionConf, storage: StorageOptions | None = None) -> ParquetTable:
-    """Return the files that a DataFrame is a scan of.
-
-    Args:
-        frame: Any DataFrame.
-        settings: Those of the session.
-        storage: How to reach object stores.
-
-    Raises:
-        Doubtful: It is something else, or may be; the message says why.
-    """
+    """Return the files that a DataFrame is a scan of; raises Doubtful if it may be something else."""
     if frame.isStreaming:
         raise Doubtful("it is a stream")
     if is_cached(frame):
@@ -88,7 +78,7 @@ def scan_of(frame: DataFrame, settings: SessionConf, storage: StorageOptions | N
     schema = frame.schema
     types = _types(schema)
     try:
-        scan = _parsed(explained(frame, "FORMATTED", uncached=True), schema)
+        scan = _parse(explained(frame, "FORMATTED", uncached=True), schema)
         uris = sorted(frame.inputFiles())
     except PySparkException:
         raise Doubtful("Spark cannot explain it") from None
@@ -152,7 +142,7 @@ def _types(schema: StructType) -> pa.Schema:
         raise Doubtful(str(error)) from None
 
 
-def _parsed(plan: str, schema: StructType) -> _Scan:
+def _parse(plan: str, schema: StructType) -> _Scan:
     """Return the scan that a physical plan, formatted, is."""
     tree = _TREE.search(plan)
     nodes: dict[str, str] = {}
@@ -254,8 +244,10 @@ def _check_partitions(frame: DataFrame, table: ParquetTable) -> None:
         listed = sf.split(sf.lit(_BETWEEN.join(values)), _BETWEEN)
         own = sf.col(names[table.schema.get_field_index(column)]).cast("string")
         number = sf.array_position(listed, own)
-        bits = range(len(values).bit_length())
-        questions = [(number.bitwiseAND(1 << bit) != 0, _with_bit(numbers, bit)) for bit in bits]
+        questions: list[tuple[Column, set[str | None]]] = [
+            (number.bitwiseAND(1 << bit) != 0, {text for text in numbers if numbers[text] >> bit & 1})
+            for bit in range(len(values).bit_length())
+        ]
         questions += [(own.isNull(), {None})] if None in texts else []
         for condition, expected in questions:
             paths = set(map(_path, renamed.where(condition).inputFiles()))
@@ -264,20 +256,12 @@ def _check_partitions(frame: DataFrame, table: ParquetTable) -> None:
                 raise Doubtful(f"partitions of column {column!r} are in folders named otherwise")
 
 
-def _with_bit(numbers: Mapping[str | None, int], bit: int) -> set[str | None]:
-    """Return the values whose number has a bit."""
-    return {value for value, number in numbers.items() if number >> bit & 1}
-
-
 def _text(value: Any) -> str | None:
     """Return a partition's value as Spark casts it to a string."""
-    match value:
-        case None | str():
-            return value
-        case bool():
-            return str(value).lower()
-        case int():
-            return str(value)
-        case date():
-            return value.isoformat()
+    if value is None or isinstance(value, str):
+        return value
+    if isinstance(value, bool | int):
+        return str(value).lower()
+    if isinstance(value, date):
+        return value.isoformat()
     raise Doubtful(f"a partition has the value {value}")

@@ -1,4 +1,4 @@
-"""What a query asks of its Spark session: its settings, its cores, what a stage costs, what its tasks reach.
+"""What a query asks of its Spark session: settings, cores, what a stage costs, what tasks reach, plans.
 
 Questions that Millrace asks while it plans are marked by :func:`internal_query`. Spark's Python side logs
 every error of its analyser as a record of some kilobytes, beside raising it. Millrace may ask several times
@@ -24,11 +24,10 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args
 
-from millrace.errors import InputError, MillraceError, first_line
-from millrace.spark.failures import is_sparks, translated
-from millrace.spark.worker import low_latency
+from millrace.errors import InputError, MillraceError, OptionError, first_line, near
+from millrace.spark.worker import is_sparks, translated, worker_task
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -158,11 +157,7 @@ def _parallelism(spark: SparkSession) -> int:
 
 
 def alive(spark: SparkSession) -> SparkSession:
-    """Return a session unless it has stopped.
-
-    Raises:
-        InputError: It has.
-    """
+    """Return a session; InputError if it has stopped."""
     try:
         if is_connect(spark):
             spark.conf.get("spark.sql.session.timeZone")
@@ -215,19 +210,13 @@ def shuffle_partitions(spark: SparkSession) -> int:
     return int(SessionConf(spark).get("spark.sql.shuffle.partitions", "200"))
 
 
-class _Filter(logging.Filter):
-    """Drops records of threads that are within :func:`internal_query`."""
-
-    def filter(self, record: logging.LogRecord) -> bool:
-        return _within.get() is None
-
-
-_filter = _Filter()
-
-
 def is_internal_query() -> bool:
     """Return whether this thread is within :func:`internal_query`."""
     return _within.get() is not None
+
+
+def _is_wanted(_record: logging.LogRecord) -> bool:
+    return not is_internal_query()
 
 
 @contextmanager
@@ -236,7 +225,7 @@ def internal_query() -> Iterator[None]:
     from pyspark.logger import PySparkLogger  # makes loggers of its own class, before ours does
 
     for name in _LOGGERS:
-        PySparkLogger.getLogger(name).addFilter(_filter)  # once, however often
+        PySparkLogger.getLogger(name).addFilter(_is_wanted)  # once, however often
     before = _within.set({})
     try:
         yield
@@ -262,48 +251,52 @@ def start_seconds(spark: SparkSession, saved: float) -> float:
     return facts.start_seconds
 
 
-@low_latency
+@worker_task
 def _same(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     yield from batches
 
 
 def _median_seconds(frame: DataFrame) -> float:
-    return sorted(_timed(frame) for _ in range(_RUNS))[_RUNS // 2]
+    seconds = []
+    for _ in range(_RUNS):
+        start = time.perf_counter()
+        try:
+            frame.collect()
+        except Exception as error:
+            ours = translated(error)  # the first that runs in the workers' Python, which may lack Millrace
+            if ours is error:
+                raise
+            raise ours from error
+        seconds.append(time.perf_counter() - start)
+    return sorted(seconds)[_RUNS // 2]
 
 
-def _timed(frame: DataFrame) -> float:
-    start = time.perf_counter()
-    try:
-        frame.collect()
-    except Exception as error:
-        ours = translated(error)  # the first that runs in the workers' Python, which may lack Millrace
-        if ours is error:
-            raise
-        raise ours from error
-    return time.perf_counter() - start
+Reply = tuple[bytes | None, str | None]
+"""What a function says in a task, and why it failed."""
 
 
-@dataclass(frozen=True)
-class _Attempt:
-    """Runs in a task, whose one row is why the attempt failed."""
+def call_in_task(spark: SparkSession, function: Callable[[], Reply]) -> Reply:
+    """Return what a function returns in a task of its own."""
 
-    attempt: Callable[[], str | None]
-
-    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         import pyarrow as pa
 
         from millrace.engine.arrays import array_of
 
         for _ in batches:
             pass  # Spark wants all to be read
-        yield pa.RecordBatch.from_arrays([array_of([self.attempt()], pa.string())], ["why"])
+        reply, why = function()
+        columns = [array_of([reply], pa.binary()), array_of([why], pa.string())]
+        yield pa.RecordBatch.from_arrays(columns, ["reply", "why"])
+
+    row = spark.range(0, 1, 1, 1).mapInArrow(run, "reply binary, why string").collect()[0]
+    return None if row["reply"] is None else bytes(row["reply"]), row["why"]
 
 
 def try_in_task(spark: SparkSession, attempt: Callable[[], str | None]) -> str | None:
     """Let a task try something, and return why that failed: what it says itself, or Spark of its job."""
     try:
-        frame = spark.range(0, 1, 1, 1).mapInArrow(_Attempt(attempt), "why string")
-        return frame.collect()[0][0]  # type: ignore[no-any-return]
+        return call_in_task(spark, lambda: (None, attempt()))[1]
     except Exception as error:
         if not is_sparks(error):
             raise
@@ -373,3 +366,48 @@ def _finds_files(spark: SparkSession, *, schemeless: bool) -> bool:
                 uris = []
         facts[schemeless] = any(uri.startswith("file:") for uri in uris)
     return facts[schemeless]
+
+
+# Plans
+
+SIZE_UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
+"""What Spark gives sizes in, each 1,024 of the one before."""
+
+
+def explained(frame: DataFrame, mode: str = "", *, uncached: bool = False) -> str:
+    """Return Spark's plan of a DataFrame, by the public EXPLAIN statement.
+
+    ``mode`` is what EXPLAIN takes: ``"EXTENDED"``, ``"COST"``, …; empty for the physical plan. ``uncached``
+    says that it is known that Spark does not keep the rows.
+    """
+    query = frame if uncached else kept_in_cache(frame)
+    text = f"EXPLAIN {mode} SELECT * FROM {{q}}"  # noqa: S608  # SQL is what this function writes
+    return str(frame.sparkSession.sql(text, {}, q=query).collect()[0][0])
+
+
+Mode = Literal["simple", "extended", "cost"]
+
+
+def planned(frame: DataFrame, mode: Mode) -> str:
+    """Return Spark's plan in one of the forms that users ask for; OptionError if the mode is none of them."""
+    if mode not in get_args(Mode):
+        raise OptionError(f"mode of explain is {mode!r}: {near(str(mode), get_args(Mode))}")
+    if frame.isStreaming:
+        return "none before the stream starts"
+    return explained(frame, "" if mode == "simple" else mode.upper())
+
+
+def kept_in_cache(frame: DataFrame) -> DataFrame:
+    """Return the same rows as a DataFrame of which a view can be made and dropped.
+
+    Dropping a view of a DataFrame takes its rows out of Spark's cache, and a Spark Connect server makes and
+    drops views of the DataFrames that a text names; a filter that is always true makes it another one, which
+    reads the cache.
+    """
+    return frame.where("true") if is_cached(frame) else frame
+
+
+def is_cached(frame: DataFrame) -> bool:
+    """Return whether Spark keeps the rows of just this DataFrame."""
+    level = frame.storageLevel
+    return bool(level.useMemory or level.useDisk)

@@ -11,7 +11,7 @@ import threading
 import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 from pyspark import TaskContext
@@ -20,10 +20,9 @@ from pyspark.sql import DataFrame, SparkSession
 from millrace import limits
 from millrace.errors import InputError
 from millrace.options import Options
-from millrace.spark.failures import shortened
 from millrace.spark.session import internal_query, is_connect
 from millrace.spark.types import normalise
-from millrace.spark.worker import low_latency
+from millrace.spark.worker import worker_task
 
 if TYPE_CHECKING:
     from millrace.limits.registration import Address
@@ -38,7 +37,7 @@ class Target:
 
     def send(self, results: Iterator[pa.RecordBatch]) -> None:
         """Send all that a task results in; nothing is computed for a partition that is there already."""
-        from millrace.spark.results.sink import ResultsSink  # what most tasks do not need
+        from millrace.spark.results import ResultsSink  # what most tasks do not need
 
         context = TaskContext.get()
         partition, attempt = (0, 0) if context is None else (context.partitionId(), context.attemptNumber())
@@ -51,13 +50,12 @@ class Target:
 
 @dataclass(frozen=True)
 class _Send:
-    """What runs above a DataFrame whose rows are wanted as they come."""
+    """Runs above a DataFrame whose rows are wanted as they come."""
 
     target: Target
     schema: pa.Schema
 
-    @shortened
-    @low_latency
+    @worker_task
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         self.target.send(normalise(batch, self.schema) for batch in batches)
         yield from ()
@@ -75,22 +73,6 @@ def refuse_endless() -> Iterator[pa.RecordBatch]:
     )
 
 
-class _Tags(NamedTuple):
-    """How a session marks the jobs of a thread, and how any thread cancels those with a mark."""
-
-    add: Callable[[str], None]
-    remove: Callable[[str], None]
-    cancel: Callable[[str], Any]
-
-    @classmethod
-    def of(cls, spark: SparkSession) -> _Tags:
-        """Return a session's; on classic Spark a session cancels only what its own thread has marked."""
-        if is_connect(spark):
-            return cls(spark.addTag, spark.removeTag, spark.interruptTag)
-        context = spark.sparkContext
-        return cls(context.addJobTag, context.removeJobTag, context.cancelJobsWithTag)
-
-
 def stream_of(
     spark: SparkSession, options: Options, schema: pa.Schema, frame_of: Callable[[Target], DataFrame]
 ) -> Iterator[pa.RecordBatch]:
@@ -101,16 +83,23 @@ def stream_of(
     limits.check_libraries("a result that is read as it comes")
     # What tasks that send results do not need.
     from millrace.spark.coordinator import host_of
-    from millrace.spark.results.server import ResultsServer
+    from millrace.spark.results import ResultsServer
 
     port = options.limits_port + 1 if options.limits_port else 0  # the coordinator has the first
     server = ResultsServer.started(host_of(spark, options), port, options.limits_bind)
-    tag, jobs = f"millrace-{uuid.uuid4().hex}", _Tags.of(spark)
+    tag = f"millrace-{uuid.uuid4().hex}"
+    add_tag: Callable[[str], None]
+    cancel: Callable[[str], Any]
+    if is_connect(spark):
+        add_tag, remove_tag, cancel = spark.addTag, spark.removeTag, spark.interruptTag
+    else:  # where a session cancels only what its own thread has marked
+        jobs = spark.sparkContext
+        add_tag, remove_tag, cancel = jobs.addJobTag, jobs.removeJobTag, jobs.cancelJobsWithTag
     with server.open(schema, idle=options.idle_timeout) as stream:
         frame = frame_of(Target(stream.address, stream.id))
 
         def run() -> None:
-            jobs.add(tag)  # tags belong to a thread
+            add_tag(tag)  # tags belong to a thread
             try:
                 with internal_query():  # the action is the reader's
                     frame.collect()
@@ -119,7 +108,7 @@ def stream_of(
             else:
                 stream.finish()
             finally:
-                jobs.remove(tag)
+                remove_tag(tag)
 
         thread = threading.Thread(target=run, name="millrace results", daemon=True)
         thread.start()
@@ -129,5 +118,5 @@ def stream_of(
             is_done = True
         finally:
             if not is_done and thread.is_alive():
-                jobs.cancel(tag)
+                cancel(tag)
     thread.join()

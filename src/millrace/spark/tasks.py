@@ -25,12 +25,10 @@ from millrace.spark.exchange import (
     BlockWriter,
     Cut,
     HashPartitioner,
-    Partitioner,
     RoundRobin,
     block_rows,
     figures_block,
 )
-from millrace.spark.failures import shortened
 from millrace.spark.frames import task_name
 from millrace.spark.lookups import Lookups
 from millrace.spark.reduction import Reducer, Reduction
@@ -38,7 +36,7 @@ from millrace.spark.reports import FileWarmStart, Sink
 from millrace.spark.streaming import Target
 from millrace.spark.task_inputs import LEAST_ROWS, InlineTable, Scan, number_of, with_sizes
 from millrace.spark.types import normalise
-from millrace.spark.worker import low_latency, partition_number
+from millrace.spark.worker import partition_number, worker_task
 
 
 @dataclass(frozen=True)
@@ -80,8 +78,7 @@ class EddyTask:
         """What Spark's plans call it."""
         return task_name(self.sink.run)
 
-    @shortened
-    @low_latency
+    @worker_task
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Yield the cell's part of the result."""
         began = time.perf_counter()
@@ -161,7 +158,7 @@ class EddyTask:
                 scan, size = self.scans[relation.alias], max(self.options.batch_size, LEAST_ROWS)
                 sources[relation.alias] = scan.read(cell, size, partial(ranges.keeps, relation.alias))
             elif relation.alias == self.frame:
-                sources[relation.alias] = _normalised(batches, relation.schema)
+                sources[relation.alias] = map(partial(normalise, schema=relation.schema), batches)
             elif reader is not None and relation.alias not in self.unread:
                 sources[relation.alias] = reader.source(number)
         return sources
@@ -179,19 +176,16 @@ class ScanTask:
     sink: Sink
     reduction: Reduction | None = None
 
-    @shortened
-    @low_latency
+    @worker_task
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Yield rows of blocks."""
         task = number_of(batches)
-        if task is None:
-            return
-        side = _MapSide(f"scan {task}", self.sink, self.reduction)
-        with self.sink.report_live(side.task, side.figures):
+        if task is not None:
+            side = _MapSide(f"scan {task}", self.sink, self.reduction)
             for alias, (scan, cut) in self.scans.items():
                 rows = scan.read(task, self.batch_size, partial(side.ranges.keeps, alias))
-                yield from side.cut(alias, rows, cut, RoundRobin(task))
-        yield from side.report()
+                side.cuttings.append(_Cutting(alias, rows, BlockWriter(cut, RoundRobin(task))))
+            yield from side.run()
 
 
 @dataclass(frozen=True)
@@ -204,29 +198,22 @@ class CutTask:
     sink: Sink
     reduction: Reduction | None = None
 
-    @shortened
-    @low_latency
+    @worker_task
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Yield rows of blocks."""
         task = partition_number()
         side = _MapSide(f"cut {self.alias} {task}", self.sink, self.reduction)
-        source = _normalised(batches, self.schema)
-        with self.sink.report_live(side.task, side.figures):
-            yield from side.cut(self.alias, source, self.cut, HashPartitioner(task))
-        yield from side.report()
-
-
-def _normalised(batches: Iterator[pa.RecordBatch], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    # A function of its own, so that the schema is bound now and not when the first batch comes.
-    for batch in batches:
-        yield normalise(batch, schema)
+        rows = map(partial(normalise, schema=self.schema), batches)
+        side.cuttings.append(_Cutting(self.alias, rows, BlockWriter(self.cut, HashPartitioner(task))))
+        yield from side.run()
 
 
 @dataclass
 class _Cutting:
-    """One relation that is cut: rows read, batches, and seconds so far."""
+    """One relation that is cut: its tuples, and how many were read in how many batches and seconds so far."""
 
     alias: str
+    source: Iterator[pa.RecordBatch]
     writer: BlockWriter
     rows: int = 0
     calls: int = 0
@@ -241,50 +228,48 @@ class _MapSide:
     """Cuts what their reduction leaves of relations, in one map task, and keeps the task's figures."""
 
     def __init__(self, task: str, sink: Sink, reduction: Reduction | None) -> None:
-        self.task = task
         self.ranges = KeyRanges()
+        self.cuttings: list[_Cutting] = []
+        self._task = task
         self._sink = sink
         self._began = time.perf_counter()
         self._reducer = Reducer(reduction, self.ranges)
-        self._cuttings: list[_Cutting] = []
 
-    def cut(
-        self, alias: str, source: Iterator[pa.RecordBatch], cut: Cut, partitioner: Partitioner
-    ) -> Iterator[pa.RecordBatch]:
-        began = time.perf_counter()
-        writer = BlockWriter(cut, partitioner)
-        cutting = _Cutting(alias, writer)
-        self._cuttings.append(cutting)
-        for batch in source:
+    def run(self) -> Iterator[pa.RecordBatch]:
+        """Yield the blocks, and the figures as one of their own where they have to travel with the data."""
+        with self._sink.report_live(self._task, self._figures):
+            for cutting in self.cuttings:
+                yield from self._cut(cutting)
+        if self._sink.active:
+            text = self._figures().to_json()
+            if not self._sink.add(self._task, text):
+                yield block_rows([(0, FIGURES, figures_block(text))])
+
+    def _cut(self, cutting: _Cutting) -> Iterator[pa.RecordBatch]:
+        began, writer = time.perf_counter(), cutting.writer
+        for batch in cutting.source:
             cutting.rows += batch.num_rows
             cutting.calls += 1
-            reduced = self._reducer.reduced(cut.relation, batch)
+            reduced = self._reducer.reduce(writer.cut.relation, batch)
             if reduced.num_rows:
                 yield from writer.add(reduced)
             cutting.seconds = time.perf_counter() - began
         yield from writer.finish()
         cutting.seconds = time.perf_counter() - began
 
-    def report(self) -> Iterator[pa.RecordBatch]:
-        """Report the figures, as a block of their own where they have to travel with the data."""
-        if not self._sink.active:
-            return
-        text = self.figures().to_json()
-        if not self._sink.add(self.task, text):
-            yield block_rows([(0, FIGURES, figures_block(text))])
-
-    def figures(self) -> CellFigures:
+    def _figures(self) -> CellFigures:
         """Return what was done so far; also while a relation is cut, and from another thread."""
+        writers = [cutting.writer for cutting in self.cuttings]
         return CellFigures(
             cell=-1,
             seconds=time.perf_counter() - self._began,
             modules=(
-                *(cutting.figures() for cutting in self._cuttings),
+                *(cutting.figures() for cutting in self.cuttings),
                 *self._reducer.figures(),
                 *self.ranges.figures(),
             ),
-            rows_exchanged=sum(cutting.writer.rows for cutting in self._cuttings),
-            blocks_exchanged=sum(cutting.writer.blocks for cutting in self._cuttings),
-            bytes_exchanged=sum(cutting.writer.bytes for cutting in self._cuttings),
+            rows_exchanged=sum(writer.rows for writer in writers),
+            blocks_exchanged=sum(writer.blocks for writer in writers),
+            bytes_exchanged=sum(writer.bytes for writer in writers),
             peak_bytes=peak_memory(),
         )

@@ -27,8 +27,7 @@ _PAIRS: tuple[tuple[type[st.DataType], pa.DataType], ...] = (
 def arrow_type(kind: st.DataType) -> pa.DataType:
     """Return the Arrow type that Millrace uses for a Spark type.
 
-    Raises:
-        UnsupportedType: Spark's type has no counterpart (intervals, variants, collated strings, …).
+    UnsupportedType if that has no counterpart (intervals, variants, collated strings, …).
     """
     for spark, arrow in _PAIRS:
         if type(kind) is spark:
@@ -53,11 +52,7 @@ def arrow_type(kind: st.DataType) -> pa.DataType:
 
 
 def spark_type(kind: pa.DataType) -> st.DataType:
-    """Return the Spark type of one of Millrace's Arrow types.
-
-    Raises:
-        UnsupportedType: It is not one of them.
-    """
+    """Return the Spark type of one of Millrace's Arrow types; UnsupportedType if it is not one."""
     for spark, arrow in _PAIRS:
         if kind == arrow:
             return spark()

@@ -39,9 +39,8 @@ from sqlglot import exp
 
 from millrace.errors import QueryError
 from millrace.spark.plan_reader import CALL, COLUMN, TEXT, Expression, Operator, load_function
-from millrace.spark.plans import explained, is_cached
 from millrace.spark.scan_detection import unusual
-from millrace.spark.session import SessionConf, facts_of, keep
+from millrace.spark.session import SessionConf, explained, facts_of, is_cached, keep
 from millrace.sql.expr.functions import ANY_NAMES, VOLATILE_NAMES
 from millrace.sql.syntax.edits import plain_quote
 from millrace.sql.syntax.parse import Statement, Unsupported, name_span, parse

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from millrace.spark.exchange import BLOCK_SCHEMA, NOTHING, BlockWriter, Cut, HashPartitioner, block_rows
 from millrace.spark.hypercube import Cube
-from millrace.spark.worker import low_latency, partition_number
+from millrace.spark.worker import partition_number, worker_task
 from millrace.streams.processor import CONTROL
 from millrace.streams.tagged_union import Layout, untagged
 
@@ -31,7 +31,7 @@ class Pack:
     block_bytes: int
     keys: tuple[int, ...]
 
-    @low_latency
+    @worker_task
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Yield blocks, and before them one for the key that watches over the checkpoint, and each cell."""
         # One task is enough to tell all cells that there is a micro-batch.
@@ -63,7 +63,7 @@ class Unpack:
 
     schema: pa.Schema
 
-    @low_latency
+    @worker_task
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Yield the rows."""
         for batch in batches:

@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 
 from millrace.limits.registration import Address
-from millrace.spark.results.sink import ResultsSink
+from millrace.spark.results import ResultsSink
 
 SCHEMA = pa.schema([("partition", pa.int64()), ("v", pa.float64())])
 

@@ -12,8 +12,7 @@ import pytest
 from millrace.errors import ExecutionError
 from millrace.limits import codec
 from millrace.limits.coordinator import Coordinator
-from millrace.spark.results.server import ResultsServer
-from millrace.spark.results.sink import ResultsSink
+from millrace.spark.results import ResultsServer, ResultsSink
 from tests.limits.running import PATIENCE, SPAWN
 from tests.limits.test_server import frame, raw
 from tests.spark.results import tasks
@@ -182,7 +181,7 @@ def test_a_full_disk_is_an_error_that_says_what_to_do(stream, monkeypatch):
     def full(self, payload):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("millrace.spark.results.partition.Payloads.append", full)
+    monkeypatch.setattr("millrace.spark.results.Payloads.append", full)
     with pytest.raises(ExecutionError, match="has failed"):
         send(stream, 0, batch_of(0, 0))
     with pytest.raises(ExecutionError, match="No space left"):

@@ -20,7 +20,7 @@ from sqlglot import exp
 
 from millrace.errors import InputError, first_line
 from millrace.lookups.table import LookupTable
-from millrace.spark.plans import explained
+from millrace.spark.session import explained
 from millrace.sql.context import PlanContext, short
 from millrace.sql.expr.functions import is_constant, is_strict, unrepeatable_plan
 from millrace.sql.plan import Plan

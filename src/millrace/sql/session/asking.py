@@ -22,8 +22,7 @@ from sqlglot import exp
 
 from millrace.options import Options, StorageOptions
 from millrace.parquet.types import fixed_width
-from millrace.spark.plans import SIZE_UNITS, explained, kept_in_cache
-from millrace.spark.session import SessionConf, is_connect
+from millrace.spark.session import SIZE_UNITS, SessionConf, explained, is_connect, kept_in_cache
 from millrace.sql.expr.types import field_of
 from millrace.sql.syntax.edits import PLACEHOLDER, Segment, placeholders
 from millrace.sql.syntax.parse import Statement

@@ -22,9 +22,8 @@ from millrace.parquet.parquet import ParquetTable
 from millrace.parquet.partitions import Doubtful
 from millrace.spark.block import ParquetInput
 from millrace.spark.path_tables import PathTable, files_at, open_path
-from millrace.spark.plans import is_cached
 from millrace.spark.scan_detection import scan_of
-from millrace.spark.session import is_connect
+from millrace.spark.session import is_cached, is_connect
 from millrace.spark.types import spark_schema
 from millrace.sql.expr.types import Field, field_of, is_plain
 from millrace.sql.plan import Plan

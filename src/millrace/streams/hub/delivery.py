@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from millrace.errors import InputError
-from millrace.spark.worker import low_latency, partition_number
+from millrace.spark.worker import partition_number, worker_task
 from millrace.streams.hub.folder import Folder
 from millrace.streams.hub.task import ENVELOPE
 
@@ -84,7 +84,7 @@ class Write:
     sinks: Mapping[int, FileSink]
     batch: int
 
-    @low_latency
+    @worker_task
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Yield what is not written."""
         name = f"{self.batch:010}-{partition_number():05}"

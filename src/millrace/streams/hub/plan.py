@@ -12,7 +12,7 @@ from millrace.options import Options
 from millrace.spark.block import Block
 from millrace.spark.exchange import BLOCK_SCHEMA, block_rows
 from millrace.spark.types import spark_schema
-from millrace.spark.worker import low_latency
+from millrace.spark.worker import worker_task
 from millrace.streams.hub.processor import HubProcessor
 from millrace.streams.hub.registry import read_fields
 from millrace.streams.hub.task import CHANGES, ENVELOPE, Hub
@@ -31,7 +31,7 @@ class Announce:
 
     keys: tuple[int, ...]
 
-    @low_latency
+    @worker_task
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Yield a block for each change and cell; a damaged file has no change."""
         for batch in batches:

@@ -1,0 +1,563 @@
+"""Results on their way from tasks to the process that planned the query, while the job runs.
+
+A server in that process has a stream for each job, and a sink in each task sends to it:
+
+=======================================  ==========================================================
+task                                     session
+=======================================  ==========================================================
+``start`` = [partition, attempt]         ``wanted``: whether the partition's rows are needed still
+``batch``; an Arrow IPC stream
+``commit``                               ``committed``
+(nothing)                                ``lost`` = why no rows are wanted any more
+=======================================  ==========================================================
+
+The welcome has the rows' schema. It is not the coordinator that serves, so that rows on their way do not hold
+up whoever waits for a turn.
+
+**Each row of a partition arrives exactly once, although its task may run more than once.** Spark runs a task
+again when it was lost, and may run it twice at once (speculation). Every attempt has the same multiset of
+rows, in any order. So the invariant: what has been delivered is, row by row, the maximum over all attempts of
+how often each has sent the row. A row counts when it comes from whichever attempt is ahead; the others repeat
+it. At a commit the attempt has sent everything, so nothing else may have been delivered.
+
+With one attempt, which is nearly always, there is nothing to compare: its batches go into a file as
+they came (in memory while they are few), to be counted if another attempt should send rows. From then
+on rows are counted by their digests, in Python, some 150 bytes in memory a row.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import selectors
+import socket
+import tempfile
+import threading
+from collections import Counter, deque
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, suppress
+from io import BytesIO
+from typing import IO, ClassVar, Self
+
+import pyarrow as pa
+import pyarrow.types as pt
+
+from millrace.engine.arrays import array_of
+from millrace.errors import ExecutionError
+from millrace.limits import codec
+from millrace.limits.chunk import digest, encoded
+from millrace.limits.codec import Message
+from millrace.limits.connection import CONNECT_SECONDS, lost, refused, unreachable
+from millrace.limits.registration import Address
+from millrace.limits.server import Server
+from millrace.limits.session import Session
+from millrace.limits.tls import context_of
+
+IN_MEMORY = 1 << 20
+"""Bytes of a partition that are kept in memory before the file is made."""
+
+MOST_WAITING = 1 << 26
+"""Bytes of batches that wait for the consumer before the tasks have to."""
+
+_PURPOSE = "results"
+
+# Rows of a partition
+
+
+class Payloads:
+    """Bytes that are kept in order, in a file without a name once they are many, and seldom read again."""
+
+    def __init__(self) -> None:
+        self._file: IO[bytes] = BytesIO()
+        self._lengths: list[int] = []
+
+    def append(self, payload: bytes) -> None:
+        """Add bytes at the end; OSError if they cannot be written."""
+        if isinstance(self._file, BytesIO) and self._file.tell() + len(payload) > IN_MEMORY:
+            in_memory, self._file = self._file, tempfile.TemporaryFile()  # noqa: SIM115  # closed below
+            self._file.write(in_memory.getbuffer())
+        self._file.write(payload)
+        self._file.flush()  # so that what does not fit fails here
+        self._lengths.append(len(payload))
+
+    def __iter__(self) -> Iterator[bytes]:
+        self._file.seek(0)
+        yield from map(self._file.read, self._lengths)
+
+    def close(self) -> None:
+        self._lengths = []
+        with suppress(OSError):  # what could not be written is of no use any more
+            self._file.close()
+
+
+class Partition:
+    """What has been delivered of one partition, and whether that is all of it: ``committed``."""
+
+    def __init__(self, number: int) -> None:
+        self.committed = False
+        self._number = number
+        self._only: int | None = None
+        self._payloads = Payloads()
+        self._delivered: Counter[bytes] = Counter()
+        self._sent: dict[int, Counter[bytes]] = {}
+
+    def accept(self, attempt: int, payload: bytes) -> pa.RecordBatch | None:
+        """Return the rows of a batch (an Arrow IPC stream) that no attempt has sent before; None for none.
+
+        ValueError if it is no batch, OSError if the file cannot be written.
+        """
+        if self.committed:
+            return None
+        if not self._sent and self._only in (None, attempt):
+            self._only = attempt
+            batch = _unpack(payload)
+            self._payloads.append(payload)
+            return batch
+        if not self._sent:
+            self._count()
+        batch = _unpack(payload)
+        new = self._new(self._sent.setdefault(attempt, Counter()), row_keys(batch))
+        return batch.take(array_of(new, pa.int64())) if new else None
+
+    def commit(self, attempt: int) -> None:
+        """Note that an attempt has sent all its rows; ExecutionError if another one had sent others."""
+        if self.committed:
+            return
+        if self._only not in (None, attempt) and not self._sent:
+            self._count()
+        if self._sent and self._delivered != self._sent.get(attempt, Counter()):
+            raise ExecutionError(
+                f"partition {self._number} ran more than once, with other rows each time: its rows depend on "
+                "more than its input (a random value, the time, a source that changed). Collect the "
+                "result without streaming it, or make what it depends on the same in every attempt"
+            )
+        self.committed = True
+        self.close()
+
+    def close(self) -> None:
+        """Forget what was kept."""
+        self._delivered, self._sent = Counter(), {}
+        self._payloads.close()
+
+    def _count(self) -> None:
+        """Turn from keeping batches to counting rows."""
+        assert self._only is not None
+        sent: Counter[bytes] = Counter()
+        for payload in self._payloads:
+            sent.update(row_keys(_unpack(payload)))
+        self.close()
+        self._delivered, self._sent = sent.copy(), {self._only: sent}
+
+    def _new(self, sent: Counter[bytes], keys: list[bytes]) -> list[int]:
+        """Count what an attempt has sent; returns the positions of rows that were not delivered yet."""
+        new = []
+        for position, key in enumerate(keys):
+            sent[key] += 1
+            if sent[key] > self._delivered[key]:
+                self._delivered[key] = sent[key]
+                new.append(position)
+        return new
+
+
+def _unpack(payload: bytes) -> pa.RecordBatch:
+    """Return the batch in an Arrow IPC stream, without copying it; ValueError if there is none."""
+    try:
+        with pa.ipc.open_stream(pa.py_buffer(payload)) as reader:
+            return reader.read_next_batch()
+    except (StopIteration, OSError) as error:
+        raise ValueError(f"no batch: {error}") from error
+
+
+def row_keys(batch: pa.RecordBatch) -> list[bytes]:
+    """Return a digest of each row.
+
+    Two rows have the same one exactly if all their values are the same: null only equals null, every NaN is
+    the same NaN, 0.0 and -0.0 differ, nested values are compared likewise.
+    """
+    if batch.num_columns == 0:
+        return [digest(())] * batch.num_rows
+    columns = [column.cast(_plain_type(column.type)).to_pylist() for column in batch.columns]
+    return [digest(row) for row in zip(*columns, strict=True)]
+
+
+def _plain_type(kind: pa.DataType) -> pa.DataType:
+    """Return the type whose values Python can all hold: times beyond its years become integers."""
+    if pt.is_date32(kind) or pt.is_time32(kind):
+        return pa.int32()
+    if pt.is_temporal(kind) and not pt.is_interval(kind):
+        return pa.int64()
+    if pt.is_dictionary(kind):
+        return _plain_type(kind.value_type)
+    if pt.is_struct(kind):
+        return pa.struct([field.with_type(_plain_type(field.type)) for field in kind])
+    if pt.is_map(kind):
+        return pa.map_(_plain_type(kind.key_type), _plain_type(kind.item_type))
+    if pt.is_list(kind) or pt.is_large_list(kind) or pt.is_fixed_size_list(kind):
+        return pa.list_(kind.value_field.with_type(_plain_type(kind.value_type)))
+    return kind
+
+
+# The process that wants rows
+
+
+class BatchQueue:
+    """Batches between the server's thread, which puts them in, and the consumer's, which takes them out.
+
+    It is full at ``most`` bytes. ``on_space`` is called in the consumer's thread when it no longer is.
+    ``delivered`` counts the batches that the consumer took.
+    """
+
+    def __init__(self, most: int, on_space: Callable[[], None]) -> None:
+        self._most = most
+        self._on_space = on_space
+        self._batches: deque[pa.RecordBatch] = deque()
+        self._size = 0
+        self._ended = False
+        self._error: BaseException | None = None
+        self._changed = threading.Condition()
+        self.delivered = 0
+
+    @property
+    def is_full(self) -> bool:
+        """Whether whoever puts batches in should wait."""
+        with self._changed:
+            return self._size >= self._most and not self._ended
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether nothing more can be put in."""
+        with self._changed:
+            return self._ended
+
+    def put(self, batch: pa.RecordBatch) -> None:
+        """Add a batch, if the queue has not ended; does not wait."""
+        with self._changed:
+            if not self._ended:
+                self._batches.append(batch)
+                self._size += batch.nbytes + 1
+                self._changed.notify()
+
+    def take(self) -> pa.RecordBatch | None:
+        """Return the next batch, waiting for it; None at the end. Raises the error that it ended with."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._batches or self._ended)
+            if self._error is not None:
+                raise self._error
+            if not self._batches:
+                return None
+            batch = self._batches.popleft()
+            self.delivered += 1
+            was_full = self._size >= self._most
+            self._size -= batch.nbytes + 1
+            has_space = was_full and self._size < self._most
+        if has_space:
+            self._on_space()
+        return batch
+
+    def end(self, error: BaseException | None = None, *, drop: bool = False) -> None:
+        """End it after the batches that it has; the first end counts.
+
+        An error is raised to the consumer in their place. With ``drop`` they are of no use any more.
+        """
+        with self._changed:
+            if not self._ended:
+                self._ended, self._error = True, error
+                drop = drop or error is not None
+                self._changed.notify_all()
+            if drop:
+                self._batches.clear()
+
+
+class ResultSession(Session):
+    """The tasks of one stream, each of whose clients is an attempt; lives in a loop."""
+
+    def __init__(
+        self, schema: pa.Schema, loop: asyncio.AbstractEventLoop, most_waiting: int, idle: float | None
+    ) -> None:
+        super().__init__()
+        self.schema = schema
+        self._loop = loop
+        self._idle = idle
+        self._has_space = asyncio.Event()
+        self._partitions: dict[int, Partition] = {}
+        self._tasks: dict[int, Partition] = {}
+        self.queue = BatchQueue(most_waiting, self._wake)
+
+    def welcome(self) -> Message:
+        """Return what a task hears first: the schema."""
+        return {"welcome": True, "attachment": self.schema.serialize().to_pybytes()}
+
+    async def ready(self, client: int) -> None:
+        """Wait until the consumer has taken some; end the stream if it takes nothing at all for too long."""
+        while self.queue.is_full:
+            self._has_space.clear()
+            delivered = self.queue.delivered
+            try:
+                async with asyncio.timeout(self._idle):
+                    if self.queue.is_full:  # another thread may have emptied it in between
+                        await self._has_space.wait()
+            except TimeoutError:
+                if self.queue.delivered == delivered:
+                    self.end(
+                        ExecutionError(
+                            f"the reader of to_batches has taken no rows for {self._idle:g} s, so its tasks "
+                            "were stopped: read on sooner, or set `idle_timeout` to more seconds, or None"
+                        )
+                    )
+
+    def leave(self, client: int) -> None:
+        """Let a task go; what it sent stays delivered."""
+        super().leave(client)
+        self._tasks.pop(client, None)
+
+    def handle(self, client: int, message: Message) -> None:
+        """Do what a task's message says; ValueError if no task of ours would say that."""
+        if self.queue.has_ended:
+            return
+        match message, self._tasks.get(client):
+            case {"start": [int(number), int()]}, None if number >= 0:
+                partition = self._partitions.setdefault(number, Partition(number))
+                self._tasks[client] = partition
+                self._clients[client]({"wanted": not partition.committed})
+            case {"batch": True, "attachment": bytes(payload)}, Partition() as partition:
+                try:
+                    batch = partition.accept(client, payload)
+                except OSError as error:
+                    self.end(
+                        ExecutionError(
+                            f"rows that a task may have to send again cannot be kept ({error}): make room in "
+                            f"{tempfile.gettempdir()!r}, or set TMPDIR to a folder on another disk"
+                        )
+                    )
+                else:
+                    if batch is not None:
+                        self.queue.put(batch)
+            case {"commit": True}, Partition() as partition:
+                try:
+                    partition.commit(client)
+                except ExecutionError as error:
+                    self.end(error)
+                else:
+                    self._clients[client]({"committed": True})
+            case _:
+                raise ValueError(f"no such message: {list(message)[:3]}")
+
+    def finish(self) -> None:
+        """End the stream after what has come; with an error if a task has started that never committed."""
+        missing = sorted(number for number, partition in self._partitions.items() if not partition.committed)
+        shown = ", ".join(map(str, missing[:10]))
+        why = f"the job is over, but these partitions were not sent to their end: {shown}"
+        self.end(ExecutionError(why) if missing else None)
+
+    def end(self, error: BaseException | None, *, drop: bool = False) -> None:
+        """End the stream, and let tasks that send still stop."""
+        self.queue.end(error, drop=drop)
+        self._has_space.set()
+        for partition in self._partitions.values():
+            partition.close()
+        reason = "it has ended" if error is None else f"it has failed ({type(error).__name__})"
+        for deliver in self._clients.values():
+            deliver({"lost": "the reader has closed it" if drop else reason})
+
+    def _wake(self) -> None:
+        with suppress(RuntimeError):  # the server has ended; nobody waits
+            self._loop.call_soon_threadsafe(self._has_space.set)
+
+
+class Stream:
+    """The rows of one job, in batches, in the order in which they come; made by ``ResultsServer.open``.
+
+    Iterate over it in one thread. Whoever runs the job calls :meth:`finish` or :meth:`fail` from another.
+    Its id and its server's address travel to the tasks; ``within`` calls a function where the session lives.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        address: Address,
+        session: ResultSession,
+        within: Callable[[Callable[[], None]], None],
+    ) -> None:
+        self.id = name
+        self.address = address
+        self._session = session
+        self._within = within
+
+    def __iter__(self) -> Iterator[pa.RecordBatch]:
+        return self
+
+    def __next__(self) -> pa.RecordBatch:
+        batch = self._session.queue.take()
+        if batch is None:
+            raise StopIteration
+        return batch
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def finish(self) -> None:
+        """Say that the job has succeeded: the iteration ends after the last batch.
+
+        If a task has started that never committed, the iteration raises an ExecutionError instead.
+        """
+        self._within(self._session.finish)
+
+    def fail(self, error: BaseException) -> None:
+        """Say that the job has failed: the iteration raises the error now. No effect on a closed one."""
+        self._within(lambda: self._session.end(error))
+
+    def close(self) -> None:
+        """Take no more rows: tasks that send still fail, at their next batch."""
+        self._within(lambda: self._session.end(None, drop=True))
+
+
+class ResultsServer(Server):
+    """Takes the results of any number of jobs until it is closed or the process ends; see :class:`Server`."""
+
+    purpose: ClassVar[str] = _PURPOSE
+
+    def __init__(self, host: str = "127.0.0.1", port: int = 0, bind: str | None = None) -> None:
+        self._streams: dict[str, ResultSession] = {}
+        super().__init__(host, port, bind)
+
+    def open(self, schema: pa.Schema, most_waiting: int = MOST_WAITING, idle: float | None = None) -> Stream:
+        """Return a new stream of rows.
+
+        So many bytes of batches wait for the consumer before the tasks have to; tasks wait so many ``idle``
+        seconds for a consumer that takes nothing, None for ever. ExecutionError if the server is closed.
+        """
+        name, session = secrets.token_hex(8), ResultSession(schema, self._loop, most_waiting, idle)
+
+        def within(action: Callable[[], None]) -> None:
+            def act() -> None:
+                action()
+                if session.queue.has_ended:
+                    self._streams.pop(name, None)
+
+            if self.running:
+                self._within(act)
+
+        self._within(lambda: self._streams.update({name: session}))
+        return Stream(name, self.address_of(name), session, within)
+
+    def _scope(self, hello: Message) -> str:
+        return str(hello.get("results"))
+
+    def _enter(self, hello: Message) -> tuple[str, Session]:
+        match hello:
+            case {"results": str(name)}:
+                session = self._streams.get(name)
+            case _:
+                raise ValueError("it did not introduce itself")
+        if session is None or session.queue.has_ended:
+            raise ValueError(f"stream {name!r} has ended, or the reader has closed it")
+        return name, session
+
+    async def _end(self) -> None:
+        for session in self._streams.values():
+            session.end(ExecutionError("the server of results has been closed"))
+
+
+# Tasks
+
+
+class ResultsSink:
+    """One attempt to send one partition of a stream; every sink is an attempt of its own.
+
+    ``wanted`` is False if another attempt has sent all rows of this partition, so that these need not be
+    computed; sending them all the same has no effect. ExecutionError if the server cannot be reached, the
+    stream has ended or was closed, or the server is gone.
+    """
+
+    def __init__(self, address: Address, stream: str, partition: int, attempt: int) -> None:
+        self._address = address
+        with ExitStack() as on_failure:
+            try:
+                plain = socket.create_connection((address.host, address.port), CONNECT_SECONDS)
+                on_failure.enter_context(plain)
+                codec.watch(plain)
+                plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                self._connection = on_failure.enter_context(context_of(address).wrap_socket(plain))
+                codec.send(self._connection, {"token": address.token, "results": stream})
+                welcome = codec.receive(self._connection)
+                self._connection.settimeout(None)
+            except (OSError, EOFError, ValueError) as error:
+                raise unreachable(address, _PURPOSE, error) from error
+            if "error" in welcome:
+                raise refused(address, _PURPOSE, welcome)
+            self._schema = pa.ipc.read_schema(pa.py_buffer(welcome["attachment"]))
+            self._send({"start": [partition, attempt]})
+            self.wanted: bool = self._receive("wanted")
+            on_failure.pop_all()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def send(self, batch: pa.RecordBatch) -> None:
+        """Send rows; waits while the consumer has enough of them.
+
+        ExecutionError also if the batch has another schema than the stream, or a single row is too large.
+        """
+        batch = self._as_agreed(batch)
+        rows = max(1, int(batch.num_rows * codec.USUAL_ATTACHMENT / max(batch.nbytes, 1)))
+        for low in range(0, batch.num_rows, rows):
+            self._check_open()
+            payload = encoded(batch.slice(low, rows))
+            if len(payload) > codec.LARGEST_ATTACHMENT:
+                raise ExecutionError(
+                    f"a row of the result takes {len(payload)} bytes, expected at most "
+                    f"{codec.LARGEST_ATTACHMENT}: collect the result without streaming it"
+                )
+            self._send({"batch": True, "attachment": payload})
+
+    def commit(self) -> None:
+        """Say that these were all rows; returns when they have arrived."""
+        self._send({"commit": True})
+        self._receive("committed")
+
+    def close(self) -> None:
+        """Leave; without a commit before, another attempt will have to send the rows."""
+        self._connection.close()
+
+    def _as_agreed(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Return the batch with exactly the stream's schema; columns may be nullable or not."""
+        if batch.schema.equals(self._schema):
+            return batch
+        if (batch.schema.names, batch.schema.types) != (self._schema.names, self._schema.types):
+            own, agreed = (
+                ", ".join(f"{field.name} {field.type}" for field in schema)
+                for schema in (batch.schema, self._schema)
+            )
+            raise ExecutionError(f"a task's rows have the columns {own}, expected {agreed}")
+        return pa.RecordBatch.from_arrays(batch.columns, schema=self._schema)
+
+    def _send(self, message: Message) -> None:
+        try:
+            codec.send(self._connection, message)
+        except OSError as error:
+            self._check_open()  # it may have said why
+            raise lost(self._address, _PURPOSE, error) from error
+
+    def _receive(self, name: str) -> bool:
+        """Return what the server says under a name."""
+        try:
+            message = codec.receive(self._connection)
+        except (OSError, EOFError, ValueError) as error:
+            raise lost(self._address, _PURPOSE, error) from error
+        if "lost" in message:
+            raise ExecutionError(f"the stream of results takes no more rows: {message['lost']}")
+        return bool(message[name])
+
+    def _check_open(self) -> None:
+        """Raise if the server has said something: that can only be that the stream is closed."""
+        with selectors.DefaultSelector() as selector:
+            selector.register(self._connection, selectors.EVENT_READ)
+            has_message = self._connection.pending() or selector.select(0)
+        if has_message:
+            self._receive("")
