@@ -275,26 +275,21 @@ def test_a_peak_before_the_beginning_does_not_count() -> None:
     assert peak_memory() <= before - SIZE // 2
 
 
-@pytest.fixture
-def elsewhere(monkeypatch, tmp_path):
-    """A system without the files of Linux."""
+@pytest.mark.parametrize(
+    ("platform", "expected"), [("darwin", 5000), ("freebsd14", 5000 * 1024), ("win32", 7000)]
+)
+def test_a_peak_is_in_bytes_everywhere(monkeypatch, tmp_path, platform, expected) -> None:
+    """macOS counts bytes where others count kilobytes, and Windows has a counter of its own.
+
+    There are no files of Linux there, so nothing is forgotten.
+    """
     monkeypatch.setattr(peak, "_STATUS", str(tmp_path / "status"))
     monkeypatch.setattr(peak, "_CLEAR", tmp_path / "nowhere" / "clear_refs")
-    return monkeypatch
-
-
-@pytest.mark.parametrize(("platform", "expected"), [("darwin", 5000), ("freebsd14", 5000 * 1024)])
-def test_a_peak_is_in_bytes_everywhere(elsewhere, platform, expected) -> None:
-    """macOS counts bytes where others count kilobytes; nothing is forgotten there."""
-    elsewhere.setattr(sys, "platform", platform)
-    elsewhere.setattr(resource, "getrusage", lambda _: SimpleNamespace(ru_maxrss=5000))
+    monkeypatch.setattr(sys, "platform", platform)
+    process = SimpleNamespace(memory_info=lambda: SimpleNamespace(peak_wset=7000))
+    monkeypatch.setitem(sys.modules, "psutil", SimpleNamespace(Process=lambda: process))
+    monkeypatch.setattr(resource, "getrusage", lambda _: SimpleNamespace(ru_maxrss=5000))
+    if platform == "win32":
+        monkeypatch.setitem(sys.modules, "resource", None)
     assert not begin_peak()
     assert peak_memory() == expected
-
-
-def test_windows_has_a_counter_of_its_own(elsewhere) -> None:
-    """There is no module for the others' there."""
-    process = SimpleNamespace(memory_info=lambda: SimpleNamespace(peak_wset=7000))
-    elsewhere.setitem(sys.modules, "resource", None)
-    elsewhere.setitem(sys.modules, "psutil", SimpleNamespace(Process=lambda: process))
-    assert peak_memory() == 7000

@@ -115,7 +115,7 @@ def test_few_matches_are_counted_exactly(data: st.DataObject) -> None:
 
 def estimated(rig: Rig, relations: str, pair: str, place: str) -> list[MigrationEstimate]:
     """Appraise moving what ``s`` holds in one join to another."""
-    edge, owner, signature = rig.edge(pair), rig.aliases.index("s"), rig.signature(relations)
+    edge, owner, signature = rig.edge(pair), rig.aliases.index("s"), Signature(rig.span(relations))
     live = rig.stair("s", pair).segments[signature].live
     wrong = Misplaced(edge, owner, signature, live, signature.span, rig.edge(place))
     return rig.state_of_eddy._estimator.estimate(wrong)

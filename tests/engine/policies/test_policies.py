@@ -13,7 +13,6 @@ from hypothesis import given, settings, strategies as st
 
 from millrace.engine.architectures.choice import architecture_of, policy_of
 from millrace.engine.expressions import Call, Column, ColumnRef
-from millrace.engine.migration import MIGRATION_POLICIES
 from millrace.engine.operator import Operator
 from millrace.engine.policies import POLICIES, Candidate, Shares, bounded_exploration
 from millrace.engine.policies.base import EXPLORED_SHARE
@@ -24,7 +23,7 @@ from millrace.engine.spec import JoinSpec, Window
 from millrace.engine.spill.run_of import run_of
 from millrace.engine.statistics import Account, Profile, Statistics
 from millrace.engine.tuples import Signature, TupleBatch
-from millrace.options import ARCHITECTURES, MIGRATIONS, POLICY_NAMES, Options
+from millrace.options import ARCHITECTURES, Options
 from millrace.predicates import PredicateSpec
 from tests.engine.eddy.oracle import block
 from tests.engine.laws import examples, same_examples
@@ -92,49 +91,31 @@ def favourite(shares: Shares) -> int:
     return max(shares, key=lambda pair: pair[1])[0].target
 
 
-@pytest.mark.parametrize(
-    ("registry", "names"),
-    [(POLICIES, POLICY_NAMES), (MIGRATION_POLICIES, MIGRATIONS)],
-    ids=["routing", "state"],
-)
-def test_the_names_users_may_write_are_the_policies_there_are(registry, names) -> None:
-    """They cannot be replaced: tasks would not see the change, so it is an error where it is made."""
-    assert set(registry) == set(names)
-    for name in registry:
-        with pytest.raises(TypeError):
-            registry[name] = object
-
-
-@pytest.mark.law
 @pytest.mark.parametrize("policy", POLICIES)
-def test_what_every_policy_obeys(policy: str) -> None:
+@examples(80)
+@given(rounds=st.lists(situations(), min_size=1, max_size=5), seed=st.integers(0, 3), preferred=st.booleans())
+def test_what_every_policy_obeys(policy, rounds, seed, preferred) -> None:
     """Legal operators once each, in whole shares; by what was measured and the seed, and by nothing else.
 
     What a join is called where state is elsewhere than in SteMs makes no difference. Profiling costs the sum
     of all predicates, so only policies that learn from it choose it.
     """
-
-    @examples(80)
-    @given(st.lists(situations(), min_size=1, max_size=5), st.integers(0, 3), st.booleans())
-    def law(rounds: list[list[Candidate]], seed: int, preferred: bool) -> None:
-        options = Options(policy=policy, seed=seed, order=("r2", "r0"))
-        probing, again, joining = (POLICIES[policy](options) for _ in range(3))
-        signature = replace(SIGNATURE, preferred=preferred)
-        for candidates in rounds:
-            shares = probing.choose(signature, [renamed(c, "probe") for c in candidates])
-            operators = [operator for operator, _ in shares]
-            assert set(operators) <= {renamed(c, "probe").operator for c in candidates}
-            assert len(set(operators)) == len(operators)
-            assert sum(share for _, share in shares) == pytest.approx(1.0, abs=1e-12)
-            assert all(share >= 0 for _, share in shares)
-            assert shares == again.choose(signature, [renamed(c, "probe") for c in candidates])
-            joined = joining.choose(signature, [renamed(c, "join") for c in candidates])
-            assert [(d.target, share) for d, share in shares] == [(d.target, share) for d, share in joined]
-            assert probing.hold == joining.hold
-            if policy not in ("random", "a_greedy", "bounded"):
-                assert not any(isinstance(operator, Profiling) for operator in operators)
-
-    law()
+    options = Options(policy=policy, seed=seed, order=("r2", "r0"))
+    probing, again, joining = (POLICIES[policy](options) for _ in range(3))
+    signature = replace(SIGNATURE, preferred=preferred)
+    for candidates in rounds:
+        shares = probing.choose(signature, [renamed(c, "probe") for c in candidates])
+        operators = [operator for operator, _ in shares]
+        assert set(operators) <= {renamed(c, "probe").operator for c in candidates}
+        assert len(set(operators)) == len(operators)
+        assert sum(share for _, share in shares) == pytest.approx(1.0, abs=1e-12)
+        assert all(share >= 0 for _, share in shares)
+        assert shares == again.choose(signature, [renamed(c, "probe") for c in candidates])
+        joined = joining.choose(signature, [renamed(c, "join") for c in candidates])
+        assert [(d.target, share) for d, share in shares] == [(d.target, share) for d, share in joined]
+        assert probing.hold == joining.hold
+        if policy not in ("random", "a_greedy", "bounded"):
+            assert not any(isinstance(operator, Profiling) for operator in operators)
 
 
 def renamed(c: Candidate, name: Any) -> Candidate:
