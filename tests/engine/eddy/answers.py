@@ -13,7 +13,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 from unittest import mock
 
 import numpy as np
@@ -46,13 +46,15 @@ from tests.engine.eddy.oracle import (
     KINDS,
     Case,
     Rows,
+    answer_of,
     cases,
     cases_beside,
     dense_cases,
+    having,
     mixed_cases,
     multiset,
-    of_kind,
     ordered_cases,
+    picky,
     set_cases,
     windowed,
     with_self_joins,
@@ -90,7 +92,7 @@ class Example:
     access: Mapping[str, Plan] = field(default_factory=dict)
     source: str = "batches"
     pauses: tuple[int, ...] = ()
-    picky: Picky | None = None
+    picky: PredicateSpec | None = None
     wanted: tuple[Predicate, ...] = ()
     later: tuple[Predicate, ...] | None = None
     limits: Backpressure | None = None
@@ -137,51 +139,12 @@ class Example:
 
     def expected(self) -> Rows | None:
         """Return DuckDB's rows; None where a predicate's exception has to surface."""
-        if self.picky is None:
-            return self.case.expected()
-        total = "abs(" + " + ".join(f"{alias}.k0::HUGEINT" for alias in self.picky.relations) + ")"
-        fails, passes = f"{total} % 4 = 1", f"{total} % 2 = 0"
-        if self.picky.on_error == "null":
-            return self.case.expected(passes)
-        counted = replace(self.case, spec=replace(self.case.spec, output=(), count_only=True))
-        return self.case.expected(passes) if counted.expected(fails) == {(0,): 1} else None
-
-
-@dataclass(frozen=True)
-class Picky:
-    """A predicate that passes even sums of ``k0``, rejects odd ones, and raises for half of these."""
-
-    relations: tuple[str, ...]
-    place: int
-    kind: str
-    on_error: str
-    deterministic: bool
-
-    def call(self) -> Call:
-        """Return the predicate."""
-
-        def one(*values: int | None) -> bool | None:
-            if None in values:
+        if self.picky is not None and self.picky.on_error == "fail":
+            counted = replace(self.case, spec=replace(self.case.spec, output=(), count_only=True))
+            raising = counted.sql().replace("picky(", "raising(")
+            if answer_of(raising, self.case.tables) != {(0,): 1}:
                 return None
-            known = abs(sum(values))  # type: ignore[arg-type]
-            if known % 4 == 1:
-                raise ArithmeticError(f"{known} is one of those")
-            return known % 2 == 0
-
-        spec = PredicateSpec(
-            "picky",
-            of_kind(self.kind, one),
-            self.kind,  # type: ignore[arg-type]
-            on_error=self.on_error,  # type: ignore[arg-type]
-            deterministic=self.deterministic,
-        )
-        return Call(spec, tuple(Column(ColumnRef(alias, "k0")) for alias in self.relations))
-
-    def within(self, case: Case) -> Case:
-        """Return a block with this predicate among its own."""
-        own = case.spec.residuals
-        residuals = (*own[: self.place], self.call(), *own[self.place :])
-        return replace(case, spec=replace(case.spec, residuals=residuals))
+        return self.case.expected()
 
 
 def _kind_of(schedule: Schedule | None) -> str:
@@ -234,9 +197,9 @@ def answers(
         case = with_self_joins(case)
     if one("exists", False, False, False, True) and shape in KEYED and not spilled:
         case = _beside(draw, case)
-    picky = None
+    user = None
     if one("picky", False, False, False, True) and shape in KEYED:
-        picky = _picky(draw, case, one("kind", *KINDS))
+        user, case = _picky(draw, case, one("kind", *KINDS))
     access: Mapping[str, Plan] = {}
     if one("access", False, False, True) and shape in (*KEYED, "mixed") and not spilled:
         whole = architecture in ("stems", "auto")
@@ -259,7 +222,7 @@ def answers(
         options,
         one("chunk", 1, 2, 5, 1000),
         access=access,
-        picky=picky,
+        picky=user,
         collides=one("collides", False, False, True),
         piece=one("piece", None, None, None, 1, 50),
         divides=one("divides", False, False, True),
@@ -283,9 +246,7 @@ def answers(
         example = replace(example, limits=limits)
     # The checker of invariants compares values as they are, calls functions of rows and of Arrow arrays, and
     # knows nothing of relations beside the block.
-    is_checked = (
-        shape != "mixed" and not case.spec.beside and (picky is None or picky.kind in ("row", "arrow"))
-    )
+    is_checked = shape != "mixed" and not case.spec.beside and (user is None or user.kind in ("row", "arrow"))
     movable = is_checked and options.intermediate and not _asked(access)
     if movable and one("moves", True, True, True, True, False):
         moves = Moves(
@@ -308,11 +269,15 @@ def _beside(draw: st.DrawFn, case: Case) -> Case:
     return draw(cases_beside(case)) if len(schemas) == 1 else case
 
 
-def _picky(draw: st.DrawFn, case: Case, kind: str) -> Picky:
+def _picky(draw: st.DrawFn, case: Case, kind: str) -> tuple[PredicateSpec, Case]:
+    """Draw a predicate that may raise, and put it among those of the block."""
     read = draw(st.permutations(case.spec.aliases))[: draw(st.integers(1, 2))]
-    place = draw(st.integers(0, len(case.spec.residuals)))
+    residuals = list[Predicate](case.spec.residuals)
+    place = draw(st.integers(0, len(residuals)))
     on_error = draw(st.sampled_from(["fail", "fail", "null"]))
-    return Picky(tuple(read), place, kind, on_error, draw(st.sampled_from([True, True, False])))
+    spec = picky(kind, on_error=on_error, deterministic=draw(st.sampled_from([True, True, False])))
+    residuals.insert(place, Call(spec, tuple(Column(ColumnRef(alias, "k0")) for alias in read)))
+    return spec, having(case, *residuals)
 
 
 def _preference(draw: st.DrawFn, case: Case, *, changes: bool) -> dict[str, tuple[Predicate, ...] | None]:
@@ -426,14 +391,7 @@ LEFT = "files left behind"
 LASTING = "intermediate tuples though only base tuples may be held"
 
 
-class Answer(NamedTuple):
-    """What is wrong with a run of an example, and whether join state was moved at random."""
-
-    faults: set[str]
-    moved: bool
-
-
-def answer(example: Example, *, strict: bool = True) -> Answer:
+def faults_of(example: Example, *, strict: bool = True) -> set[str]:
     """Run an example in virtual time; what the checker finds is raised, or is among the faults."""
     with ExitStack() as stack:
         enter, folder = stack.enter_context, None
@@ -441,7 +399,7 @@ def answer(example: Example, *, strict: bool = True) -> Answer:
             folder = Path(enter(tempfile.TemporaryDirectory()))
         for patch in _patches(example):
             enter(patch)
-        return _answer(example, folder, strict=strict)
+        return _faults(example, folder, strict=strict)
 
 
 @contextmanager
@@ -487,10 +445,8 @@ def _patches(example: Example) -> list[Any]:
     return patches
 
 
-def _answer(example: Example, folder: Path | None, *, strict: bool) -> Answer:
+def _faults(example: Example, folder: Path | None, *, strict: bool) -> set[str]:
     case, options, clock = example.case, example.options, VirtualClock()
-    if example.picky is not None:
-        case = example.picky.within(case)
     given: dict[str, Any] = {"clock": clock}
     if example.schedule is not None:
         given["schedule"] = example.schedule
@@ -533,7 +489,7 @@ def _answer(example: Example, folder: Path | None, *, strict: bool) -> Answer:
     expected = example.expected()
     if rows != expected:
         faults.add(WRONG if None not in (rows, expected) else RAISED)
-    return Answer(faults, unrest is not None and bool(unrest.steps))
+    return faults
 
 
 def _rows(example: Example, run: Run, case: Case) -> Rows | None:
@@ -545,7 +501,7 @@ def _rows(example: Example, run: Run, case: Case) -> Rows | None:
                 assert isinstance(run, EddyRun)
                 run.prefer(example.later)
     except ExecutionError as error:
-        if example.picky is None or "is one of those" not in str(error):
+        if "is one of those" not in str(error):
             raise
         return None
     return multiset(pa.Table.from_batches(results, case.spec.output_schema))

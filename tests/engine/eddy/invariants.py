@@ -259,15 +259,14 @@ class Invariants:
 def attribute_classes(spec: JoinSpec) -> list[list[tuple[int, str]]]:
     """Return the columns that equalities of one type tie together, as relation numbers and names."""
     number = {alias: i for i, alias in enumerate(spec.aliases)}
-    groups: list[tuple[str, set[tuple[int, str]]]] = []
-    for equality in spec.equalities:
-        tied = {(number[ref.relation], ref.column) for ref in (equality.left, equality.right)}
-        kind = str(equality.type)
-        for group in [g for g in groups if g[0] == kind and g[1] & tied]:
-            tied |= group[1]
+    groups: list[set[tuple[str, int, str]]] = []
+    for e in spec.equalities:
+        tied = {(str(e.type), number[ref.relation], ref.column) for ref in (e.left, e.right)}
+        for group in [each for each in groups if each & tied]:
+            tied |= group
             groups.remove(group)
-        groups.append((kind, tied))
-    return [sorted(group) for _, group in groups]
+        groups.append(tied)
+    return [sorted((relation, column) for _, relation, column in group) for group in groups]
 
 
 def members(span: int) -> list[int]:

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 
-from millrace.engine.arrivals.access_modules import Answer, Index, Scan
+from millrace.engine.arrivals.access_modules import Answer, Index
 from millrace.engine.arrivals.hybrid import Hybrid
 from millrace.engine.arrivals.measured_index import Paced
 from millrace.engine.expressions import Call, Column, ColumnRef, Compare, Literal, Predicate
@@ -25,7 +25,7 @@ from millrace.limits.clock import Clock, VirtualClock, WallClock
 from millrace.options import Options
 from millrace.predicates import PredicateSpec
 from tests.engine.eddy.access_cases import IndexPlan, Plan, Ran, ScanPlan, asked, run
-from tests.engine.eddy.answers import Example, answer, answers
+from tests.engine.eddy.answers import Example, answers, faults_of
 from tests.engine.eddy.blocks import chain, star
 from tests.engine.eddy.oracle import Case, block, compare, having, with_self_joins, with_windows
 from tests.engine.laws import examples
@@ -58,15 +58,7 @@ def test_a_binding_ends_once_all_of_its_tuples_are_built(delay: float) -> None:
 @given(answers("stems", fixed={"shape": "mixed", "access": True}))
 def test_bindings_compare_as_the_join_does(example: Example) -> None:
     """Of any two types of numbers: values beyond the index's own type match nothing."""
-    assert not answer(example).faults, example.case.sql()
-
-
-def test_nan_and_zero_of_either_sign_are_asked_for_once() -> None:
-    """They are two bindings, however many tuples have them."""
-    keys = {"r": [math.nan, -0.0, 0.0, math.nan], "s": [math.nan, 0.0, -0.0, 1.0]}
-    case = block({alias: pa.table({"k": own}) for alias, own in keys.items()}, ["r.k = s.k"])
-    ran = run(case, {"s": asked("k")}, Options(batch_size=1))
-    assert (ran.rows, len(ran.index.bindings)) == (case.expected(), 2)
+    assert not faults_of(example), example.case.sql()
 
 
 def test_a_full_index_holds_the_sources_back() -> None:
@@ -169,17 +161,6 @@ def test_a_relation_without_an_end_is_an_error(architecture: str, plans: dict[st
     """Scans that all break off, or stall for ever, with nothing beside them that can finish."""
     with pytest.raises(ExecutionError, match=r"'[bc]'|: b"):
         run(chain(1), plans, Options(architecture=architecture))
-
-
-def test_a_closed_module_returns_nothing() -> None:
-    """Closing drops what is pending and what was not yet returned."""
-    clock, table = VirtualClock(), pa.table({"k": pa.array([1, 2], INT)})
-    index, scan = Index("i", ["k"], table, clock, 1.0), Scan("s", table.to_batches(), clock)
-    index.submit(pa.record_batch({"k": pa.array([1], INT)}))
-    index.close()
-    scan.close()
-    clock.advance(2.0)
-    assert (index.poll(), index.pending, index.due(), scan.poll()) == ([], 0, math.inf, None)
 
 
 @pytest.mark.parametrize("architecture", ["stems", "joins"])
@@ -341,22 +322,6 @@ def r_and_s() -> tuple[Case, dict[str, Plan]]:
     r = pa.table({"key": range(40), "a": [n * 7 % 15 for n in range(40)]})
     s = pa.table({"x": range(10), "y": range(10)})
     return block({"r": r, "s": s}, ["r.a = s.x"]), {"s": asked("x", delay=1.0, in_flight=1)}
-
-
-@pytest.mark.parametrize("architecture", ARCHITECTURES)
-@pytest.mark.parametrize("batch_size", [1, 4, 1000])
-def test_an_index_join_asks_for_the_distinct_bindings(architecture: str, batch_size: int) -> None:
-    """40 tuples bind 15 values: 15 lookups, 25 hits in the cache; the index returns all ten of S."""
-    case, made = r_and_s()
-    found = run(case, made, Options(architecture=architecture, batch_size=batch_size), chunk=7)
-    assert found.rows == case.expected()
-    assert len(found.index.bindings) == len(set(found.index.bindings)) == found.clock.now() == 15
-    figures = found.run.figures()
-    mine = {m.action: m for m in figures.modules if m.name == "IndexJoin(r.a = s.x)"}
-    lookup, join = mine["lookup"], mine["join"]
-    assert (lookup.tuples_in, lookup.tuples_out, lookup.calls) == (40, 10, 15)
-    assert (join.tuples_in, join.tuples_out) == (40, found.rows.total())
-    assert not any(s.tuples for s in figures.state if s.name == "STAIR(r.a)")
 
 
 RTXY = {

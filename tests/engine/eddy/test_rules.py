@@ -54,7 +54,7 @@ from millrace.errors import ExecutionError, MillraceError
 from millrace.options import ARCHITECTURES
 from millrace.predicates import KEPT
 from tests.engine.eddy.access_cases import IndexPlan, Plan, ScanPlan, asked
-from tests.engine.eddy.answers import ASKED, RAISED, WRONG, Example, answer, answers
+from tests.engine.eddy.answers import ASKED, RAISED, WRONG, Example, answers, faults_of
 from tests.engine.eddy.blocks import JOINED, chain, stream
 from tests.engine.eddy.unrest import Unrest
 
@@ -65,7 +65,7 @@ EXAMPLES = 400
 """In so many examples at most a broken rule has to be noticed."""
 
 
-Broken = Callable[[Patch], None]
+Broken = Callable[[Patch], object]
 """Takes a rule away."""
 
 
@@ -77,6 +77,11 @@ def swap(where: Any, name: str, careless: Any) -> Broken:
 def wrap(where: Any, name: str, careless: Callable[[Any], Any]) -> Broken:
     """Return what puts a function around another."""
     return lambda patch: patch.setattr(where, name, careless(getattr(where, name)))
+
+
+def without(where: Any, name: str, **changes: Any) -> Broken:
+    """Return what changes the argument of a method."""
+    return wrap(where, name, lambda right: lambda self, given: right(self, replace(given, **changes)))
 
 
 def within(move: str, where: type, name: str, careless: Callable[..., Any]) -> Broken:
@@ -145,17 +150,11 @@ AWAY: dict[str, Broken] = {
     "read_unjoined": wrap(QueryGraph, "of", unordered),
     # Base tuples: Raman, Deshpande & Hellerstein 2003, Table 2, and what it takes for granted.
     # TimeStamp: a match goes to both of its components, not only to the later one.
-    "forget_stamps": wrap(
-        SteM, "start", lambda start: lambda self, batch: start(self, replace(batch, stamps=None))
-    ),
+    "forget_stamps": without(SteM, "start", stamps=None),
     # LastMatchTimeStamp: a tuple that probes again meets the rows it has met already.
-    "forget_last_match": wrap(
-        SteM, "start", lambda start: lambda self, batch: start(self, replace(batch, seen=0))
-    ),
+    "forget_last_match": without(SteM, "start", seen=0),
     # ProbeCompletion: a bounced tuple may go to another SteM.
-    "forget_prior": wrap(
-        Legality, "of", lambda legal: lambda self, signature: legal(self, replace(signature, prior=None))
-    ),
+    "forget_prior": without(Legality, "of", prior=None),
     # ProbeCompletion, with access modules: a tuple that a SteM bounced may go to other SteMs too.
     "complete_anywhere": wrap(
         SteMs,
@@ -284,14 +283,11 @@ def instead(where: Any, *names: str) -> Callable[[Callable[..., Any]], Callable[
     """Add a function to the table under its name; it gets the one in whose place it is called."""
 
     def added(careless: Callable[..., Any]) -> Callable[..., Any]:
-        def lose(patch: Patch) -> None:
-            for name in names:
-                patch.setattr(where, name, careless_of(getattr(where, name)))
-
-        def careless_of(right: Any) -> Callable[..., Any]:
+        def around(right: Any) -> Callable[..., Any]:
             return lambda *given, **named: careless(right, *given, **named)
 
-        AWAY[careless.__name__] = lose
+        losses = [wrap(where, name, around) for name in names]
+        AWAY[careless.__name__] = lambda patch: [lose(patch) for lose in losses]
         return careless
 
     return added
@@ -585,7 +581,7 @@ class _Enough(Exception):
 def faults(example: Example) -> set[str]:
     """Return what is wrong with the answer of an example."""
     try:
-        return answer(example, strict=False).faults
+        return faults_of(example, strict=False)
     except (LookupError, MillraceError, ValueError, AssertionError, pa.ArrowException):
         return {FAILED}
 

@@ -17,13 +17,10 @@ import pyarrow as pa
 import pytest
 
 from lab.bench import budget
-from millrace.engine.arrivals.schedule import Schedule
 from millrace.engine.runs.run_of import run_of as plain_run_of
 from millrace.engine.spill import algorithms, folder, partitions, runs
 from millrace.engine.spill.folder import SpillFile, SpillFolder
-from millrace.engine.spill.run_of import run_of
 from millrace.engine.spill.spilling import SpillingEddy
-from millrace.engine.state.memory import Watch
 from millrace.errors import ExecutionError, InputError, OptionError
 from millrace.options import ALGORITHMS, ARCHITECTURES, Options
 from tests.engine.eddy.blocks import chain, chained, run
@@ -163,17 +160,6 @@ def test_a_run_has_no_more_than_arrows_texts_can(tmp_path, monkeypatch, bound):
     assert (eddy.tally.bytes_written / writer.call_count < 1_000) == (bound is not None)
 
 
-@pytest.mark.parametrize(
-    ("name", "own"),
-    [("schedule", Schedule(None, True, (0, 1, 2))), ("watch", Watch())],
-    ids=["order", "watch"],
-)
-def test_what_a_budget_has_no_use_for_is_refused(name, own):
-    """Nothing that a caller asks for is left out in silence."""
-    with pytest.raises(InputError, match=rf"memory_budget.*{name}"):
-        run_of(CASE.spec, CASE.batches(4), Options(memory_budget=BUDGET), **{name: own})
-
-
 # Spill files: gone in every case, and clear errors when something is wrong with them or with a budget.
 
 
@@ -265,17 +251,6 @@ def test_a_folder_that_cannot_be_used(tmp_path, monkeypatch, name, what):
         monkeypatch.setattr(folder.os, "access", lambda *_: False)
     with pytest.raises(OptionError, match=what):
         list(SpillingEddy(CASE.spec, UNREAD, within(tmp_path / name, "hybrid")).run())
-
-
-def test_no_budget():
-    """Then there is nothing to keep to, and ``run_of`` returns what runs without one."""
-    case = CASE
-    single = block({"a": case.tables["a"]}, [])
-    with pytest.raises(OptionError, match="memory_budget is None"):
-        SpillingEddy(case.spec, case.batches(4), Options())
-    for one, most in ((case, None), (case, 1000), (single, 1000)):
-        made = run_of(one.spec, one.batches(4), Options(memory_budget=most))
-        assert isinstance(made, SpillingEddy) == (one is case and most is not None)
 
 
 def test_a_relation_with_set_semantics_cannot_be_streamed(options):

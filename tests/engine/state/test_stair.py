@@ -6,19 +6,10 @@ figures 4 to 6). What is expected was worked out from the definitions in section
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
 
 from millrace.errors import StateError
 from tests.engine.state.rig import Rig, Tables, three
-
-
-def test_a_join_is_two_stairs() -> None:
-    """Figure 4: a STAIR at each end of each join; those on S are separate, even on the same attribute."""
-    names = [stair.name for _, stair in three().stairs.stairs()]
-    assert sorted(names) == ["STAIR(r.a)", "STAIR(s.a)", "STAIR(s.b)", "STAIR(t.b)"]
-    rig = Rig({alias: {"a": [1]} for alias in "rst"}, ["r.a = s.a", "s.a = t.a"])
-    assert len({id(stair) for _, stair in rig.stairs.stairs()}) == 4
 
 
 def test_migration_reverses_a_routing_decision() -> None:
@@ -84,17 +75,6 @@ def test_ended_relations_close_stairs() -> None:
     assert not any(rig.state().values())
 
 
-def test_stairs_tell_what_they_hold() -> None:
-    """Figures count tuples held and what went through; row numbers and indexes are the memory."""
-    rig = three()
-    assert rig.stair("s", "rs").nbytes == 0
-    rig.arrive("s1 s2 s3", s="rs")
-    rig.promote("s", "rs", "st", "s1")
-    figures = rig.stair("s", "rs").figures()
-    assert (figures.tuples, figures.inserted, figures.promoted, figures.demoted) == (2, 3, 1, 0)
-    assert figures.nbytes == rig.stair("s", "rs").nbytes > 0
-
-
 # Demotion and promotion refuse what is not legal, change nothing then, and say what would be legal.
 
 
@@ -136,27 +116,3 @@ def test_demotion_wants_a_connected_part() -> None:
     rig.arrive("t1", t="st", st="rs", rst="tu")
     with pytest.raises(StateError, match=r"\(r\)\(t\)"):
         rig.demote("t", "tu", "rt", "r1s1t1")
-
-
-@pytest.mark.parametrize("primitive", ["demote", "promote"])
-def test_both_want_tuples_that_are_there(moved: Rig, primitive: str) -> None:
-    """The STAIR exists, it has such a segment, and the positions are of different tuples still in it."""
-    span, last = ("rs", moved.span("s")) if primitive == "demote" else ("s", moved.edge("rs"))
-    move, edge, signature = getattr(moved.stairs, primitive), moved.edge("st"), moved.signature(span)
-    here = (edge, 1, signature, last)
-    before = moved.state()
-    move(*here, np.empty(0, np.int64))
-    assert moved.state() == before, "no position, no move"
-    mine = r"STAIR\(s.b\)"
-    for given, named in (
-        ((edge, 0, signature, last), "relation number 0"),
-        ((99, 1, signature, last), "edge 99"),
-        ((edge, 2, signature, last), r"STAIR\(t.b\)"),
-        ((edge, 1, moved.signature("t"), last), r"STAIR\(s.b\).*\(t\).*\(s\)"),
-        *(((*here, np.asarray(places)), mine) for places in ([1], [-1], [0, 0])),
-    ):
-        with pytest.raises(StateError, match=named):
-            move(*given)
-    move(*here, np.asarray([0]))
-    with pytest.raises(StateError, match=mine):
-        move(*here, np.asarray([0]))
