@@ -9,7 +9,7 @@ from __future__ import annotations
 import random
 import tempfile
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -41,7 +41,7 @@ from millrace.options import ALGORITHMS, MIGRATIONS, POLICY_NAMES, Options
 from millrace.parquet.parquet import open_table, splits
 from millrace.parquet.reading import read_splits
 from millrace.predicates import PredicateSpec
-from tests.engine.eddy.access_cases import IndexPlan, Noted, Plan, modules, plans
+from tests.engine.eddy.access_cases import Noted, Plan, modules, plans
 from tests.engine.eddy.oracle import (
     KINDS,
     Case,
@@ -203,7 +203,7 @@ def answers(
     access: Mapping[str, Plan] = {}
     if one("access", False, False, True) and shape in (*KEYED, "mixed") and not spilled:
         whole = architecture in ("stems", "auto")
-        access = fixed.get("plans") or draw(plans(case) if whole else leaves(case))
+        access = fixed.get("plans") or draw(plans(case, alone=not whole))
     batch = one("batch", 1, 2, 3, 7, 100)
     options = Options(
         architecture=architecture,
@@ -229,9 +229,10 @@ def answers(
     )
     if spilled:
         return _spilled(draw, example, one)
+    scheduled = one("scheduled", True, True, False)
     example = replace(
         example,
-        schedule=_schedule(draw, case, access, one),
+        schedule=draw(schedules(case, _free(case, access), one("schedule", "any"))) if scheduled else None,
         source=one("source", "batches", "batches", "stalling", "files"),
         pauses=tuple(draw(st.lists(st.integers(0, 3), min_size=1, max_size=4))),
     )
@@ -301,65 +302,31 @@ def _preference(draw: st.DrawFn, case: Case, *, changes: bool) -> dict[str, tupl
 
 
 @st.composite
-def schedules(draw: st.DrawFn, case: Case, free: Collection[int] | None = None) -> Schedule:
+def schedules(
+    draw: st.DrawFn, case: Case, free: Collection[int] | None = None, kind: str = "any"
+) -> Schedule:
     """Draw the order of sources, whether they are interleaved, and which stays unbuilt, of those free to."""
     relations = case.spec.relations
     order = tuple(draw(st.permutations(range(len(relations)))))
     if free is None:
         free = [i for i, r in enumerate(relations) if not r.distinct]
-    interleaved, streams = draw(st.booleans()), draw(st.booleans())
-    if not streams or not free:
+    if not free or kind == "built" or (kind == "any" and draw(st.booleans())):
         return Schedule(None, True, order)
-    unbuilt = order[-1] if order[-1] in free else draw(st.sampled_from(sorted(free)))
+    unbuilt, interleaved = draw(st.sampled_from(sorted(free))), kind == "streamed" or draw(st.booleans())
     if not interleaved:
         order = (*(r for r in order if r != unbuilt), unbuilt)
     return Schedule(unbuilt, interleaved, order)
 
 
-def _schedule(
-    draw: st.DrawFn, case: Case, access: Mapping[str, Plan], one: Callable[..., Any]
-) -> Schedule | None:
-    if not one("scheduled", True, True, False):
-        return None
+def _free(case: Case, access: Mapping[str, Plan]) -> list[int]:
+    """Return the relations that may stay unbuilt."""
     leads = {r.same_as for r in case.spec.relations}
-    free = [
+    return [
         i
         for i, r in enumerate(case.spec.relations)
         if r.same_as is None and r.alias not in leads and not r.distinct
         if access.get(r.alias, Plan()) == Plan()
     ]
-    made = draw(schedules(case, free))
-    kind = one("schedule", "any")
-    if kind == "streamed" and free:
-        unbuilt = draw(st.sampled_from(free))
-        return Schedule(unbuilt, True, made.order)
-    return Schedule(None, True, made.order) if kind == "built" else made
-
-
-@st.composite
-def leaves(draw: st.DrawFn, case: Case) -> dict[str, Plan]:
-    """Draw relations that can only be asked, each by values of one relation that is scanned."""
-    spec = case.spec
-    leads = {r.same_as for r in spec.relations}
-    found: dict[str, Plan] = {}
-    needed: set[str] = set()
-    for relation in spec.relations:
-        alias = relation.alias
-        if relation.same_as is not None or alias in leads or relation.window or alias in needed:
-            continue
-        bound: dict[str, list[str]] = {}
-        for equality in spec.equalities:
-            for mine, other in ((equality.left, equality.right), (equality.right, equality.left)):
-                if mine.relation == alias != other.relation and other.relation not in found:
-                    bound.setdefault(other.relation, []).append(mine.column)
-        if not bound or not draw(st.booleans()):
-            continue
-        by = draw(st.sampled_from(sorted(bound)))
-        columns = draw(st.permutations(sorted(set(bound[by]))))[: draw(st.sampled_from([1, 2]))]
-        delay, in_flight = draw(st.sampled_from([0.0, 1.0, 2.5])), draw(st.sampled_from([None, 1, 3]))
-        found[alias] = Plan(False, (IndexPlan(tuple(columns), delay, in_flight, draw(st.booleans())),))
-        needed.add(by)
-    return found
 
 
 def _spilled(draw: st.DrawFn, example: Example, one: Callable[..., Any]) -> Example:
@@ -394,17 +361,14 @@ LASTING = "intermediate tuples though only base tuples may be held"
 def faults_of(example: Example, *, strict: bool = True) -> set[str]:
     """Run an example in virtual time; what the checker finds is raised, or is among the faults."""
     with ExitStack() as stack:
-        enter, folder = stack.enter_context, None
-        if example.source == "files" or example.options.memory_budget is not None:
-            folder = Path(enter(tempfile.TemporaryDirectory()))
+        folder = stack.enter_context(tempfile.TemporaryDirectory())
         for patch in _patches(example):
-            enter(patch)
-        return _faults(example, folder, strict=strict)
+            stack.enter_context(patch)
+        return _faults(example, Path(folder), strict=strict)
 
 
-@contextmanager
-def weak_hashes() -> Iterator[None]:
-    """Make hashes of one bit, so that a handful of keys collides."""
+def _weak_hashes() -> list[Any]:
+    """Return what makes hashes of one bit, so that a handful of keys collides."""
 
     def one_bit(offsets: np.ndarray, data: np.ndarray) -> np.ndarray:
         lengths = np.diff(offsets).astype(np.int64)
@@ -414,17 +378,16 @@ def weak_hashes() -> Iterator[None]:
     def same(coded: list[np.ndarray]) -> np.ndarray:
         return coded[0] if len(coded) == 1 else np.zeros_like(coded[0])
 
-    with (
+    return [
         mock.patch.object(keys, "hash_bytes", one_bit),
         mock.patch.object(matching, "combine", lambda left, right: (left ^ right) & 1),
         mock.patch.object(beside, "combined", same),
-    ):
-        yield
+    ]
 
 
 def _patches(example: Example) -> list[Any]:
     """Return what makes rare things happen to few tuples."""
-    patches: list[Any] = [weak_hashes()] if example.collides else []
+    patches = _weak_hashes() if example.collides else []
     if example.piece is not None:
         patches += [
             mock.patch.object(module, "BATCH_BYTES", example.piece)
@@ -445,51 +408,53 @@ def _patches(example: Example) -> list[Any]:
     return patches
 
 
-def _faults(example: Example, folder: Path | None, *, strict: bool) -> set[str]:
-    case, options, clock = example.case, example.options, VirtualClock()
+def _faults(example: Example, folder: Path, *, strict: bool) -> set[str]:
+    case, clock, spilled = example.case, VirtualClock(), folder / "spilled"
+    spilled.mkdir()
+    options = replace(example.options, spill_folder=str(spilled))
     given: dict[str, Any] = {"clock": clock}
     if example.schedule is not None:
         given["schedule"] = example.schedule
-    sources: dict[str, Any] = case.batches(example.chunk)
-    for alias, plan in example.access.items():
-        if not plan.source:
-            del sources[alias]
     if example.source == "files":
-        assert folder is not None
-        (folder / "tables").mkdir()
         given["ranges"] = KeyRanges()
-        sources = scanned(case, sources, folder / "tables", example.chunk, given["ranges"])
-    elif example.source == "stalling":
-        sources = {a: stalling(pieces, example.pauses[i:]) for i, (a, pieces) in enumerate(sources.items())}
+    sources = _sources(example, folder, given.get("ranges"))
     indexes: list[Noted] = []
     if _asked(example.access):
         given["access"], indexes = modules(case, example.access, clock, example.chunk)
     if example.piece is not None:
         given["output"] = Output(case.spec, options.batch_size, example.piece)
-    run: Run
-    if options.memory_budget is not None:
-        assert folder is not None
-        (folder / "spilled").mkdir()
-        run = run_of(case.spec, sources, replace(options, spill_folder=str(folder / "spilled")), **given)
-    elif example.wanted or example.limits is not None:
-        more = {"prefer": example.wanted or None, "backpressure": example.limits}
-        run = EddyRun(case.spec, sources, options, **more, **given)
+    if example.wanted or example.limits is not None:
+        given |= {"prefer": example.wanted or None, "backpressure": example.limits}
+        run: Run = EddyRun(case.spec, sources, options, **given)
     else:
         run = run_of(case.spec, sources, options, **given)
     faults: set[str] = set()
-    unrest = _unrest(example, case, run, faults, strict=strict)
+    state = run._state if isinstance(run, EddyRun) else None
+    if isinstance(state, StairState):
+        if not options.intermediate and case.spec.is_repeatable and not _asked(example.access):
+            _watch_base_tuples(state, faults)
+        if example.moves is not None:
+            Unrest(state, case.spec, example.moves, faults, strict=strict)
     rows = _rows(example, run, case)
-    if unrest is not None:
-        faults |= unrest.broken
     for index in indexes:
         if len(set(index.bindings)) < len(index.bindings) or any("None" in each for each in index.bindings):
             faults.add(ASKED)
-    if options.memory_budget is not None and any((folder / "spilled").iterdir()):  # type: ignore[operator]
+    if any(spilled.iterdir()):
         faults.add(LEFT)
     expected = example.expected()
     if rows != expected:
         faults.add(WRONG if None not in (rows, expected) else RAISED)
     return faults
+
+
+def _sources(example: Example, folder: Path, ranges: KeyRanges | None) -> dict[str, Any]:
+    pieces = example.case.batches(example.chunk)
+    pieces = {a: own for a, own in pieces.items() if example.access.get(a, Plan()).source}
+    if ranges is not None:
+        return scanned(example.case, pieces, folder, example.chunk, ranges)
+    if example.source == "stalling":
+        return {alias: stalling(own, example.pauses[i:]) for i, (alias, own) in enumerate(pieces.items())}
+    return pieces
 
 
 def _rows(example: Example, run: Run, case: Case) -> Rows | None:
@@ -507,19 +472,8 @@ def _rows(example: Example, run: Run, case: Case) -> Rows | None:
     return multiset(pa.Table.from_batches(results, case.spec.output_schema))
 
 
-def _unrest(example: Example, case: Case, run: Run, faults: set[str], *, strict: bool) -> Unrest | None:
-    """Move state at random, or look whether it holds base tuples alone, at points of stasis."""
-    state = run._state if isinstance(run, EddyRun) else None
-    if not isinstance(state, StairState):
-        return None
-    if not example.options.intermediate and case.spec.is_repeatable and not _asked(example.access):
-        _watch_base_tuples(state, faults)
-    if example.moves is None:
-        return None
-    return Unrest(state, case.spec, example.moves, strict=strict)
-
-
 def _watch_base_tuples(state: StairState, faults: set[str]) -> None:
+    """Look at points of stasis whether state holds base tuples alone."""
     rest = state.at_stasis
 
     def at_stasis() -> bool:

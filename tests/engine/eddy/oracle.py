@@ -487,12 +487,8 @@ def cases_beside(draw: st.DrawFn, case: Case | None = None) -> Case:
     """Draw one or two relations beside a block, which may be given, with nulls, duplicates and no rows."""
     case = case or draw(cases(max_relations=3, max_rows=12))
     schema = next(iter(case.tables.values())).schema
-    tables, asked, outer, beside = (
-        dict(case.tables),
-        list[Predicate](),
-        list[LeftJoin](),
-        list[RelationSpec](),
-    )
+    tables, beside = dict(case.tables), list[RelationSpec]()
+    asked, outer = list[Predicate](), list[LeftJoin]()
     for alias in draw(st.sampled_from([["e0"], ["e0"], ["e0", "e1"]])):
         n = draw(st.sampled_from([0, 1, 2, 4, 9]))
         columns = []

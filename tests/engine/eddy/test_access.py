@@ -15,7 +15,7 @@ from hypothesis import given
 from millrace.engine.arrivals.access_modules import Answer, Index
 from millrace.engine.arrivals.hybrid import Hybrid
 from millrace.engine.arrivals.measured_index import Paced
-from millrace.engine.expressions import Call, Column, ColumnRef, Compare, Literal, Predicate
+from millrace.engine.expressions import Call, Column, ColumnRef
 from millrace.engine.router.back_pressure import Backpressure
 from millrace.engine.runs.eddy_run import EddyRun
 from millrace.engine.spec import JoinSpec, RelationSpec
@@ -271,44 +271,14 @@ def test_what_cannot_be_shared_is_refused(relations: Any, message: str) -> None:
         JoinSpec(tuple(RelationSpec(alias, **{"schema": SCHEMA, **how}) for alias, how in relations))
 
 
-# Preferred tuples: their results come first, and the work stays the same.
-
-
-def wants(alias: str, column: str, low: int) -> Predicate:
-    """Return ``alias.column >= low``."""
-    return Compare(">=", Column(ColumnRef(alias, column)), Literal(low, INT), INT)
-
-
-@pytest.mark.parametrize("batch_size", [1, 3, 100])
-def test_preferred_results_come_first_for_the_same_work(batch_size: int) -> None:
-    """Of what arrives together, preferred tuples are followed to their end before others move."""
-    tables = {"u": pa.table({**dict.fromkeys("xyz", [0, 1, 2] * 7), "n": range(21)})}
-    tables |= dict.fromkeys("xyz", pa.table({"k": [0, 1, 2]}))
-    case = block(tables, [f"u.{name} = {name}.k" for name in "xyz"])
-    options = Options(policy="fixed", order=("x", "y", "z"), batch_size=batch_size)
-    plain = run(case, {}, options, stream="u", chunk=21)
-    ran = run(case, {}, options, stream="u", chunk=21, prefer=wants("u", "n", 14))
-    assert ran.rows == plain.rows == case.expected()
-    order = [n for _, batch in ran.results for n in batch.column("u_n").to_pylist()]
-    for low in range(0, 21, batch_size):  # a round brings so many tuples of u
-        part = order[low : low + batch_size]
-        assert part == sorted(part, key=lambda n: n < 14)
-    figures = [r.run.figures() for r in (plain, ran)]
-    work = [{(m.name, m.action): (m.tuples_in, m.tuples_out) for m in f.modules} for f in figures]
-    assert work[0] == work[1]
-    assert figures[0].tuples_routed == figures[1].tuples_routed
-
-
 def test_a_preference_must_be_about_one_relation() -> None:
     """What cannot be told from a base tuple alone, or names what is not there, is refused."""
-    case = star({"x": [1]}, {"x": [1]})
-    k, one = Column(ColumnRef("x", "k")), Literal(1, INT)
+    case, k = star({"x": [1]}, {"x": [1]}), Column(ColumnRef("x", "k"))
     for wanted, named in (
-        (Compare("=", k, Column(ColumnRef("u", "x")), INT), "one relation"),
-        (Compare("=", one, one, INT), "one relation"),
+        (compare("=", "x.k", "u.x", INT), "one relation"),
         (Call(PredicateSpec("p", bool, "row"), (k,)), "one relation"),
-        (wants("nope", "k", 1), "'nope'"),
-        (wants("x", "nope", 1), "'nope'"),
+        (compare("=", "nope.k", "nope.k", INT), "'nope'"),
+        (compare("=", "x.nope", "x.nope", INT), "'nope'"),
     ):
         with pytest.raises(InputError, match=named):
             run(case, {}, prefer=wanted)

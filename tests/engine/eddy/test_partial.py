@@ -24,6 +24,7 @@ from tests.engine.eddy.invariants import attribute_classes
 from tests.engine.eddy.oracle import Case, Rows, answer_of, cases, multiset
 from tests.engine.eddy.test_arrivals import CHAIN
 from tests.engine.laws import examples
+from tests.engine.test_trees import components
 
 MOVING = ("stems", "joins", "stairs")
 
@@ -49,12 +50,10 @@ def prefix(case: Case, missing: list[str], arrived: dict[str, int]) -> Rows:
 
 def connected(spec: JoinSpec, kept: set[str]) -> bool:
     """Return whether equalities, implied ones too, hold relations together."""
-    reached = {min(kept)} if kept else set()
-    for _ in spec.relations:
-        for e in implied(spec, kept):
-            ends = {e.left.relation, e.right.relation}
-            reached |= ends if ends & reached else set()
-    return bool(kept) and reached == kept
+    number = spec.aliases.index
+    pairs = [(number(e.left.relation), number(e.right.relation)) for e in implied(spec, kept)]
+    groups = components(len(spec.aliases), pairs)
+    return bool(kept) and any({*map(number, kept)} <= {*group} for group in groups)
 
 
 def implied(spec: JoinSpec, kept: set[str]) -> tuple[Any, ...]:

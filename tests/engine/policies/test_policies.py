@@ -245,25 +245,17 @@ def test_staying_never_loses_more_than_the_margin(rounds: list[list[float]]) -> 
         assert 1 + fanouts[favourite(shares)] <= MARGIN * (1 + min(fanouts)) * (1 + 1e-12)
 
 
-@pytest.mark.parametrize(
-    ("candidates", "expected"),
-    [
-        # A join that drops most at first loses if what lies behind it multiplies.
-        (
-            [
-                candidate(0, 0.1, (5000, 500, 0.001), "join", cumulative=7.0),
-                candidate(1, 2.0, (5000, 10_000, 0.001), "join", cumulative=0.5),
-            ],
-            Join(1),
-        ),
-        # Where nothing tells cumulative selectivities, selectivities are what there is.
-        ([candidate(0, 3.0, action="probe"), candidate(1, 2.0, (5000, 500, 0.001), "probe")], Probe(1)),
-    ],
-    ids=["cumulative", "of the join alone"],
-)
-def test_the_lowest_selectivity_wins_and_nothing_is_explored(candidates, expected) -> None:
+def test_the_lowest_selectivity_wins_and_nothing_is_explored() -> None:
     """Tuples sent elsewhere would become state there."""
-    assert chosen("cumulative", [candidates] * 50) == [((expected, 1.0),)] * 50
+    # A join that drops most at first loses if what lies behind it multiplies.
+    known = [
+        candidate(0, 0.1, (5000, 500, 0.001), "join", cumulative=7.0),
+        candidate(1, 2.0, (5000, 10_000, 0.001), "join", cumulative=0.5),
+    ]
+    # Where nothing tells cumulative selectivities, selectivities are what there is.
+    unknown = [candidate(0, 3.0), candidate(1, 2.0, (5000, 500, 0.001))]
+    for candidates, best in ((known, Join(1)), (unknown, Probe(1))):
+        assert chosen("cumulative", [candidates] * 50) == [((best, 1.0),)] * 50
 
 
 @pytest.mark.parametrize("level", [0.05, 1.0, 20.0])
