@@ -18,7 +18,8 @@ from millrace.engine.aggregates import AggregateSpec, Partial, PartialAggregatio
 from millrace.engine.expressions import Arithmetic, Cast, Column, ColumnRef, Literal
 from millrace.engine.spec import Equality, JoinSpec, OutputColumn, RelationSpec
 from millrace.engine.spill.run_of import run_of
-from millrace.options import ARCHITECTURES, Options
+from millrace.options import ARCHITECTURES
+from tests.engine.eddy.access_cases import any_options
 from tests.engine.eddy.oracle import canonical
 from tests.engine.laws import examples
 
@@ -178,11 +179,7 @@ ANY = given(st.data(), st.sampled_from(GROUPED_BY), st.integers(1, 9))
 @ANY
 def test_partial_rows_make_the_exact_groups(data, keys, chunk):
     """Whatever joins, however it is run and however much is merged: sums near the ends of their types too."""
-    options = Options(
-        architecture=data.draw(st.sampled_from(ARCHITECTURES)),
-        batch_size=data.draw(st.sampled_from([2, 7, 100])),
-        online=data.draw(st.booleans()),
-    )
+    options = data.draw(any_options(architecture=ARCHITECTURES))
     drawn = [
         data.draw(st.lists(rows(extreme=data.draw(st.booleans())), max_size=25)),
         data.draw(TIED_ROWS),

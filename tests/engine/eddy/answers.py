@@ -47,6 +47,7 @@ from tests.engine.eddy.oracle import (
     Case,
     Rows,
     answer_of,
+    calling,
     cases,
     cases_beside,
     dense_cases,
@@ -54,7 +55,6 @@ from tests.engine.eddy.oracle import (
     mixed_cases,
     multiset,
     ordered_cases,
-    picky,
     set_cases,
     windowed,
     with_self_joins,
@@ -245,11 +245,9 @@ def answers(
     if whole_state and one("queues", False, False, False, True):
         limits = Backpressure(draw(st.sampled_from([None, 1, 2, 7])), draw(st.sampled_from([1, 3, 20])))
         example = replace(example, limits=limits)
-    # The checker of invariants compares values as they are, calls functions of rows and of Arrow arrays, and
-    # knows nothing of relations beside the block.
-    is_checked = shape != "mixed" and not case.spec.beside and (user is None or user.kind in ("row", "arrow"))
-    movable = is_checked and options.intermediate and not _asked(access)
-    if movable and one("moves", True, True, True, True, False):
+    # The checker of invariants compares values as they are, and knows nothing of relations beside the block.
+    is_checked = shape != "mixed" and not case.spec.beside and not _asked(access)
+    if is_checked and options.intermediate and one("moves", True, True, True, True, False):
         moves = Moves(
             draw(st.integers(0, 1 << 30)),
             often=one("often", 0.0, 0.3, 0.6),
@@ -276,9 +274,9 @@ def _picky(draw: st.DrawFn, case: Case, kind: str) -> tuple[PredicateSpec, Case]
     residuals = list[Predicate](case.spec.residuals)
     place = draw(st.integers(0, len(residuals)))
     on_error = draw(st.sampled_from(["fail", "fail", "null"]))
-    spec = picky(kind, on_error=on_error, deterministic=draw(st.sampled_from([True, True, False])))
-    residuals.insert(place, Call(spec, tuple(Column(ColumnRef(alias, "k0")) for alias in read)))
-    return spec, having(case, *residuals)
+    how = {"on_error": on_error, "deterministic": draw(st.sampled_from([True, True, False]))}
+    residuals.insert(place, calling("picky", kind, read, **how))
+    return residuals[place].spec, having(case, *residuals)
 
 
 def _preference(draw: st.DrawFn, case: Case, *, changes: bool) -> dict[str, tuple[Predicate, ...] | None]:

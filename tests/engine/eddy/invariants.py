@@ -20,7 +20,7 @@ from millrace.engine.expressions import Call, Predicate, columns_of, relations_o
 from millrace.engine.spec import JoinSpec
 from millrace.engine.state.stairs import Stairs
 from millrace.engine.trees import JoinTree
-from tests.engine.eddy.oracle import canonical
+from tests.engine.eddy.oracle import USERS, canonical
 
 Rows = tuple[int, ...]
 """A tuple: row numbers of its components, in the order of relations."""
@@ -153,17 +153,14 @@ class Invariants:
             columns[ref] = self._stairs._stems[relation].store.gather(ref.column, rows)
         if not isinstance(predicate, Call):
             return evaluate(predicate, columns).to_pylist()
-        spec, truths = predicate.spec, []
-        for row in range(len(found)):
-            given = [columns[argument.ref].slice(row, 1) for argument in predicate.arguments]
-            try:
-                if spec.kind == "row":
-                    truths.append(spec.function(*(value[0].as_py() for value in given)))
-                else:
-                    truths.append(spec.function(*given)[0].as_py())
-            except ArithmeticError:
-                truths.append(spec.on_error == "fail")
-        return truths
+        given = zip(*(columns[argument.ref].to_pylist() for argument in predicate.arguments), strict=True)
+        return [self._truth(predicate, *values) for values in given]
+
+    def _truth(self, call: Call, *values: int | None) -> bool | None:
+        try:
+            return USERS[call.spec.name](*values)
+        except ArithmeticError:
+            return call.spec.on_error == "fail"
 
     @property
     def _tree(self) -> JoinTree:

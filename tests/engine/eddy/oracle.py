@@ -9,7 +9,7 @@ import math
 import random
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
@@ -105,27 +105,29 @@ def _numbers(column: Any) -> list[int | None]:
     return [None if v is None or v != v else int(v) for v in values]
 
 
-def third(kind: str) -> PredicateSpec:
-    """Return the user's predicate of the cases: whether its arguments' sum is a multiple of 3."""
-
-    def one(*values: int | None) -> bool | None:
-        return None if None in values else sum(values) % 3 == 0  # type: ignore[arg-type]
-
-    return PredicateSpec("third", of_kind(kind, one), kind)  # type: ignore[arg-type]
+def third(*values: int | None) -> bool | None:
+    """Whether the sum of numbers is a multiple of 3."""
+    return None if None in values else sum(values) % 3 == 0  # type: ignore[arg-type]
 
 
-def picky(kind: str, **how: Any) -> PredicateSpec:
-    """Return a predicate that passes even sums, rejects odd ones, and raises for half of these."""
+def picky(*values: int | None) -> bool | None:
+    """Pass even sums, reject odd ones, and raise for half of these."""
+    if None in values:
+        return None
+    total = abs(sum(values))  # type: ignore[arg-type]
+    if total % 4 == 1:
+        raise ArithmeticError(f"{total} is one of those")
+    return total % 2 == 0
 
-    def one(*values: int | None) -> bool | None:
-        if None in values:
-            return None
-        total = abs(sum(values))  # type: ignore[arg-type]
-        if total % 4 == 1:
-            raise ArithmeticError(f"{total} is one of those")
-        return total % 2 == 0
 
-    return PredicateSpec("picky", of_kind(kind, one), kind, **how)  # type: ignore[arg-type]
+USERS = {"third": third, "picky": picky}
+"""Users' predicates of the cases, as functions of a row's numbers."""
+
+
+def calling(name: str, kind: str, aliases: Iterable[str], **how: Any) -> Call:
+    """Return a call of one of them, of that kind, with the number ``k0`` of some relations."""
+    spec = PredicateSpec(name, of_kind(kind, USERS[name]), kind, **how)  # type: ignore[arg-type]
+    return Call(spec, tuple(Column(ColumnRef(alias, "k0")) for alias in aliases))
 
 
 @dataclass(frozen=True)
@@ -297,8 +299,7 @@ def cases(draw: st.DrawFn, max_relations: int = 5, max_rows: int = 12) -> Case:
         residuals.append(compare(op, f"{one}.k0", f"{other}.k0", pa.int64()))
     for _ in range(draw(st.sampled_from([0, 0, 1, 2]))):
         read = draw(st.permutations(aliases))[: draw(st.integers(1, 2))]
-        arguments = tuple(Column(ColumnRef(alias, "k0")) for alias in read)
-        residuals.append(Call(third(draw(st.sampled_from(["row", "arrow"]))), arguments))
+        residuals.append(calling("third", draw(st.sampled_from(["row", "arrow"])), read))
     case = having(block(tables, equalities, count_only=draw(st.integers(0, 5)) == 0), *residuals)
     shown = st.lists(st.sampled_from(["id", *keys]), min_size=1, max_size=2, unique=True)
     shown_of = {alias: draw(shown) for alias in aliases}
@@ -520,8 +521,8 @@ def cases_beside(draw: st.DrawFn, case: Case | None = None) -> Case:
         less = compare(draw(st.sampled_from(["<", ">=", "<>"])), one, other, schema.field("k0").type)
         asked.append(Not(less) if draw(st.booleans()) else less)
     if outer and draw(st.booleans()):
-        read = Column(ColumnRef(draw(st.sampled_from(joined)), "k0"))
-        asked.append(Call(third(draw(st.sampled_from(["row", "arrow"]))), (read,)))
+        read = draw(st.sampled_from(joined))
+        asked.append(calling("third", draw(st.sampled_from(["row", "arrow"])), [read]))
     residuals = draw(st.sampled_from([[], [], [*case.spec.residuals]]))
     for each in asked:
         residuals.insert(draw(st.integers(0, len(residuals))), each)

@@ -19,7 +19,8 @@ from millrace.engine.spec import JoinSpec
 from millrace.engine.state.stair import STAIR
 from millrace.errors import InputError, StateError
 from millrace.limits.clock import VirtualClock
-from millrace.options import MIGRATIONS, POLICY_NAMES, Options
+from millrace.options import MIGRATIONS, Options
+from tests.engine.eddy.access_cases import any_options
 from tests.engine.eddy.invariants import attribute_classes
 from tests.engine.eddy.oracle import Case, Rows, answer_of, cases, multiset
 from tests.engine.eddy.test_arrivals import CHAIN
@@ -91,15 +92,8 @@ def test_partial_results_are_duckdbs_over_what_has_arrived(data: st.DataObject) 
     """Of random relations, after any of their batches; and the run goes on unharmed."""
     case = data.draw(cases(5))
     assume(len(case.spec.relations) > 1)
-    options = Options(
-        architecture=data.draw(st.sampled_from(MOVING)),
-        migration=data.draw(st.sampled_from(MIGRATIONS)),
-        intermediate=data.draw(st.booleans()),
-        policy=data.draw(st.sampled_from(POLICY_NAMES)),
-        batch_size=data.draw(st.sampled_from([1, 2, 7, 100])),
-        reoptimize_every=data.draw(st.sampled_from([1, 10, 1000])),
-        online=True,
-    )
+    own = {"architecture": MOVING, "intermediate": [False, True], "online": [True]}
+    options = data.draw(any_options(**own, migration=MIGRATIONS))
     chunk = data.draw(st.sampled_from([1, 2, 5]))
     pieces = case.batches(chunk)
     seen = {alias: data.draw(st.integers(0, len(own))) for alias, own in pieces.items()}
