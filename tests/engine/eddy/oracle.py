@@ -369,7 +369,7 @@ def wider(left: pa.DataType, right: pa.DataType) -> pa.DataType:
         return left if left == right else pa.float64()
     if not (pa.types.is_decimal(left) or pa.types.is_decimal(right)):
         return max(left, right, key=lambda kind: kind.bit_width)
-    digits = {pa.int8(): 3, pa.int16(): 5, pa.int32(): 10, pa.int64(): 20}
+    digits = {pa.int8(): 3, pa.int32(): 10, pa.int64(): 20}
     sides = [(k.precision, k.scale) if pa.types.is_decimal(k) else (digits[k], 0) for k in (left, right)]
     scale = max(s for _, s in sides)
     return pa.decimal128(max(p - s for p, s in sides) + scale, scale)
