@@ -24,7 +24,7 @@ from hypothesis import strategies as st
 from millrace.engine.architectures.stairs import StairState
 from millrace.engine.arrivals.key_ranges import KeyRanges
 from millrace.engine.arrivals.schedule import STALLED, Schedule
-from millrace.engine.expressions import Call, Column, ColumnRef, Compare, Literal, Predicate
+from millrace.engine.expressions import Column, ColumnRef, Compare, Literal, Predicate
 from millrace.engine.operators import beside, content, exists, informative, selection, udf_selection
 from millrace.engine.relations import keys
 from millrace.engine.router.back_pressure import Backpressure
@@ -74,6 +74,7 @@ class Example:
     """A block, and how it is run.
 
     Attributes:
+        choices: What was chosen of each dimension, and among which values.
         chunk: Most rows of a batch that a source yields.
         pauses: How often a source that stalls has nothing, before each of its batches in turn.
         wanted: Whose results come first,
@@ -84,7 +85,7 @@ class Example:
         stops: The chance that state is said to be too large when it is looked at.
     """
 
-    shape: str
+    choices: Mapping[str, tuple[Any, tuple[Any, ...]]]
     case: Case
     options: Options
     chunk: int
@@ -104,38 +105,17 @@ class Example:
     stops: float = 0.0
 
     def dimensions(self) -> dict[str, object]:
-        """Return what of each dimension this is."""
-        spec, options = self.case.spec, self.options
-        calls = any(isinstance(p, Call) for p in spec.residuals)
-        found: dict[str, object] = {
-            "shape": self.shape,
-            "architecture": options.architecture,
-            "policy": options.policy,
-            "batch": options.batch_size,
-            "online": options.online,
-            "transfer": options.transfer,
+        """Return what was chosen of each dimension, and what of some was drawn with the data."""
+        spec = self.case.spec
+        return {
+            **{name: value for name, (value, _) in self.choices.items()},
             "schedule": _kind_of(self.schedule),
-            "source": self.source,
+            "access": _accessed(self.access),
             "exists": len(spec.beside) > len(spec.outer),
             "outer": len(spec.outer),
             "windows": any(r.window for r in spec.relations),
             "shared": any(r.same_as for r in spec.relations),
-            "calls": self.picky.kind if self.picky else "called" if calls else "none",
-            "access": _accessed(self.access),
-            "preference": "none" if not self.wanted else "changes" if self.later is not None else "stays",
-            "queues": self.limits is not None,
-            "collides": self.collides,
-            "pieces": self.piece is not None,
-            "divides": self.divides,
-            "budget": options.algorithm if options.memory_budget else "none",
-            "stops": self.stops > 0,
         }
-        if options.architecture in ("joins", "stairs"):
-            found["intermediate"] = options.intermediate
-        if options.architecture == "stairs":
-            found["migration"] = options.migration
-            found["moves"] = self.moves.hope if self.moves else "none"
-        return found
 
     def expected(self) -> Rows | None:
         """Return DuckDB's rows; None where a predicate's exception has to surface."""
@@ -176,8 +156,12 @@ def answers(
     fixed = fixed or {}
     chosen = draw(st.integers(0, (1 << 24) - 1)) if number is None else number
 
+    choices: dict[str, tuple[Any, tuple[Any, ...]]] = {}
+
     def one(name: str, *values: Any) -> Any:
-        return fixed[name] if name in fixed else random.Random(f"{chosen} {name}").choice(values)
+        value = fixed[name] if name in fixed else random.Random(f"{chosen} {name}").choice(values)
+        choices[name] = value, values
+        return value
 
     shape = one("shape", "plain", "plain", "dense", *SHAPES[1:])
     within_budget = one("budget", False, False, False, False, True)
@@ -191,17 +175,17 @@ def answers(
     }
     case: Case = draw(fixed["case"] if "case" in fixed else kinds[shape])
     spilled = within_budget and len(case.spec.relations) > 1
-    if one("windows", False, False, False, True) and shape != "sets" and not spilled:
+    if shape != "sets" and not spilled and one("windowed", False, False, False, True):
         case = draw(windowed(case))
-    if one("shared", False, True) and shape != "sets":
+    if shape != "sets" and one("sharing", False, True):
         case = with_self_joins(case)
-    if one("exists", False, False, False, True) and shape in KEYED and not spilled:
+    if shape in KEYED and not spilled and one("beside", False, False, False, True):
         case = _beside(draw, case)
     user = None
-    if one("picky", False, False, False, True) and shape in KEYED:
+    if shape in KEYED and one("picky", False, False, False, True):
         user, case = _picky(draw, case, one("kind", *KINDS))
     access: Mapping[str, Plan] = {}
-    if one("access", False, False, True) and shape in (*KEYED, "mixed") and not spilled:
+    if shape in (*KEYED, "mixed") and not spilled and one("asked", False, False, True):
         whole = architecture in ("stems", "auto")
         access = fixed.get("plans") or draw(plans(case, alone=not whole))
     batch = one("batch", 1, 2, 3, 7, 100)
@@ -217,7 +201,7 @@ def answers(
         seed=draw(st.integers(0, 3)),
     )
     example = Example(
-        shape,
+        choices,
         case,
         options,
         one("chunk", 1, 2, 5, 1000),
@@ -232,7 +216,7 @@ def answers(
     scheduled = one("scheduled", True, True, False)
     example = replace(
         example,
-        schedule=draw(schedules(case, _free(case, access), one("schedule", "any"))) if scheduled else None,
+        schedule=draw(schedules(case, _free(case, access), one("order", "any"))) if scheduled else None,
         source=one("source", "batches", "batches", "stalling", "files"),
         pauses=tuple(draw(st.lists(st.integers(0, 3), min_size=1, max_size=4))),
     )

@@ -435,8 +435,8 @@ PLAIN = {
     "shape": "dense",
     "source": "batches",
     "piece": None,
-    **dict.fromkeys(["access", "exists", "windows", "picky", "budget", "preference", "queues"], False),
-    **dict.fromkeys(["divides", "shared"], False),
+    **dict.fromkeys(["asked", "beside", "windowed", "picky", "budget", "preference", "queues"], False),
+    **dict.fromkeys(["divides", "sharing"], False),
 }
 
 
@@ -454,7 +454,7 @@ def stair(away: str, *found: str, **fixed: Any) -> Rule:
 
 def asking(away: str, **fixed: Any) -> Rule:
     """Return a rule of access modules, whose loss is found as a wrong answer or as a run that cannot end."""
-    return replace(rule(away, access=True, **fixed), found=frozenset())
+    return replace(rule(away, asked=True, **fixed), found=frozenset())
 
 
 def with_indexes(least: int, *, scanned: bool | None = None) -> Callable[[Example], bool]:
@@ -492,8 +492,8 @@ STALLED = {
 BROKEN = {"b": Plan(source=False, scans=(ScanPlan(rows=1), ScanPlan(every=1.0)))}
 """Of two scans one breaks off."""
 
-OUTER = {"exists": True, "only": lambda e: bool(e.case.spec.outer)}
-BUILT, STREAMED = {"schedule": "built", "scheduled": True}, {"schedule": "streamed", "scheduled": True}
+OUTER = {"beside": True, "only": lambda e: bool(e.case.spec.outer)}
+BUILT, STREAMED = {"order": "built", "scheduled": True}, {"order": "streamed", "scheduled": True}
 APART = ("demote", "promote")
 
 RULES = [
@@ -526,10 +526,10 @@ RULES = [
     asking("forget_answers"),
     asking("forget_stamps"),
     asking("cover_early", case=CHAINS, plans=STALLED),
-    rule("forget_roles", shared=True, only=lambda e: len(e.case.spec.relations) == 2),
-    rule("forget_roles", shared=True, only=lambda e: len(e.case.spec.relations) > 2),
-    rule("forget_stamps", shared=True, only=lambda e: any(r.same_as for r in e.case.spec.relations)),
-    rule("match_nulls_of_roles", shared=True),
+    rule("forget_roles", sharing=True, only=lambda e: len(e.case.spec.relations) == 2),
+    rule("forget_roles", sharing=True, only=lambda e: len(e.case.spec.relations) > 2),
+    rule("forget_stamps", sharing=True, only=lambda e: any(r.same_as for r in e.case.spec.relations)),
+    rule("match_nulls_of_roles", sharing=True),
     rule("order_forgets_stamps", shape="ordered"),
     rule("order_keeps_nulls", shape="ordered"),
     rule("filter_early", online=False, transfer=True, scheduled=False),
@@ -540,11 +540,11 @@ RULES = [
     rule("raise_at_once", RAISED, picky=True),
     rule("swallow", RAISED, picky=True),
     rule("end_before_queues", architecture="joins", queues=True, online=True),
-    *(rule("forget_distance", architecture=name, windows=True) for name in ARCHITECTURES),
-    *(rule("evict_early", architecture=name, windows=True, scheduled=False) for name in ARCHITECTURES),
-    Rule("keep_dangling", "joins", frozenset(), PLAIN | {"windows": True, "moves": True, "often": 0.0}),
+    *(rule("forget_distance", architecture=name, windowed=True) for name in ARCHITECTURES),
+    *(rule("evict_early", architecture=name, windowed=True, scheduled=False) for name in ARCHITECTURES),
+    Rule("keep_dangling", "joins", frozenset(), PLAIN | {"windowed": True, "moves": True, "often": 0.0}),
     Rule("keep_waiting", "stems", frozenset(), PLAIN | {"case": STREAMS} | STREAMED),
-    rule("ask_again", WRONG, ASKED, architecture="joins", access=True),
+    rule("ask_again", WRONG, ASKED, architecture="joins", asked=True),
     rule("follow_the_last_batch", budget=True, architecture="joins", online=True, stops=0.2, algorithm="shj"),
     rule(
         "follow_the_last_batch", budget=True, architecture="static", online=True, stops=0.2, algorithm="shj"
