@@ -330,21 +330,11 @@ def test_self_joins_do_not_share_access_modules(architecture: str) -> None:
         run(case, {"x": asked("a")}, Options(architecture=architecture))
 
 
-class Silent(Index):
-    """An index that takes bindings and never answers."""
-
-    def poll(self) -> list[Any]:
-        return []
-
-    def due(self) -> float:
-        return math.inf
-
-
 def test_an_index_that_never_answers_is_an_error() -> None:
     """Nothing else can come while its tuples wait."""
     case = block({"r": pa.table({"a": range(3)}), "s": pa.table({"x": range(3)})}, ["r.a = s.x"])
     clock = VirtualClock()
-    index = Silent("slow", ["x"], case.tables["s"], clock)
+    index = Index("slow", ["x"], case.tables["s"], clock, math.inf)
     with pytest.raises(ExecutionError, match="'slow'"):
         run(case, {}, Options(architecture="joins"), clock=clock, own={"s": index})
 

@@ -78,16 +78,6 @@ def test_ended_relations_close_stairs() -> None:
 # Demotion and promotion refuse what is not legal, change nothing then, and say what would be legal.
 
 
-@pytest.fixture
-def moved() -> Rig:
-    """The example with r1s1 and s3 in S.b, and s1 and s2 in S.a."""
-    rig = three()
-    rig.arrive("r1")
-    rig.arrive("s1 s2", s="rs", rs="st")
-    rig.arrive("s3", s="st")
-    return rig
-
-
 @pytest.mark.parametrize(
     ("primitive", "to", "name", "named"),
     [
@@ -98,12 +88,16 @@ def moved() -> Rig:
         ("promote", "rs", "r1s1", r"HashJoin\(r.a = s.a\).*\[\]"),
     ],
 )
-def test_what_a_tuple_may_become(moved: Rig, primitive: str, to: str, name: str, named: str) -> None:
+def test_what_a_tuple_may_become(primitive: str, to: str, name: str, named: str) -> None:
     """Demotion wants a smaller part with the owner, promotion a join that leads out."""
-    before = moved.state()
+    rig = three()  # with r1s1 and s3 in S.b, and s1 and s2 in S.a
+    rig.arrive("r1")
+    rig.arrive("s1 s2", s="rs", rs="st")
+    rig.arrive("s3", s="st")
+    before = rig.state()
     with pytest.raises(StateError, match=named):
-        getattr(moved, primitive)("s", "st", to, name)
-    assert moved.state() == before
+        getattr(rig, primitive)("s", "st", to, name)
+    assert rig.state() == before
 
 
 def test_demotion_wants_a_connected_part() -> None:
