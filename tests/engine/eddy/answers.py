@@ -61,10 +61,8 @@ from tests.engine.eddy.oracle import (
 )
 from tests.engine.eddy.unrest import MOVES, Moves, Unrest
 
-SHAPES = ("plain", "dense", "mixed", "ordered", "sets", "skewed")
 KEYED = ("plain", "dense")
 """Kinds of blocks whose tables all have ``id`` and the number ``k0``, and no two equal rows."""
-SOURCES = ("batches", "stalling", "files")
 ROW = 330
 """Bytes that two copies of the widest tuple of a case, with its codes, may take."""
 
@@ -163,7 +161,6 @@ def answers(
         choices[name] = value, values
         return value
 
-    shape = one("shape", "plain", "plain", "dense", *SHAPES[1:])
     within_budget = one("budget", False, False, False, False, True)
     kinds = {
         "plain": cases(4, 16) if within_budget else cases(5),
@@ -173,6 +170,7 @@ def answers(
         "sets": set_cases(),
         "skewed": dense_cases(rows=14),
     }
+    shape = one("shape", "plain", "dense", *kinds)
     case: Case = draw(fixed["case"] if "case" in fixed else kinds[shape])
     spilled = within_budget and len(case.spec.relations) > 1
     if shape != "sets" and not spilled and one("windowed", False, False, False, True):

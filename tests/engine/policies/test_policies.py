@@ -29,7 +29,6 @@ from tests.engine.eddy.oracle import block
 from tests.engine.laws import examples, same_examples
 from tests.engine.operators import KINDS, Join, Probe, Profiling, outcomes_of
 
-LAWS = examples(40)
 SIGNATURE = Signature(1)
 
 
@@ -233,8 +232,8 @@ KNOWN = 128
 """Tuples after which a policy believes what it measured."""
 
 
-def joins(*cumulative: float | None, guess: float = 1.0) -> list[Candidate]:
-    return [candidate(i, guess, action="join", cumulative=c) for i, c in enumerate(cumulative)]
+def joins(*cumulative: float) -> list[Candidate]:
+    return [candidate(i, action="join", cumulative=c) for i, c in enumerate(cumulative)]
 
 
 @SAME
