@@ -13,7 +13,6 @@ import pytest
 from hypothesis import example, given, strategies as st
 
 from millrace.engine.expressions import Call, Column, ColumnRef
-from millrace.engine.figures import Change
 from millrace.engine.operators.udf_selection import UdfSelection
 from millrace.engine.router.back_pressure import Backpressure
 from millrace.engine.runs.eddy_run import EddyRun
@@ -186,21 +185,6 @@ def test_what_is_no_truth_value_is_refused(kind, function, told):
     """Other values than booleans, and too few of them, are an error that names the predicate."""
     with pytest.raises(PredicateError, match=rf"'p'[\s\S]*{told}"):
         kept(filtering(numbered(3), [calling(function, kind)]))
-
-
-def test_figures_count_calls_and_tell_the_orders():
-    """Every call is booked once, with the rows it kept; the orders over time are there."""
-    answers = np.random.default_rng(7).random((2, 5000)) < np.array([[0.9], [0.1]])
-    tables = [Table(list(map(bool, a)), name=f"p{i}") for i, a in enumerate(answers)]
-    eddy = filtering(numbered(5000), [t.call() for t in tables], arrival=5000)
-    (mask,) = eddy.run()
-    figures = eddy.figures()
-    booked = {m.name: (m.evaluated, m.tuples_in) for m in figures.modules if m.action == "select"}
-    assert booked == {f"Predicate(p{i}(row))": (len(t.asked),) * 2 for i, t in enumerate(tables)}
-    assert figures.output_tuples == mask.true_count
-    assert sum(count for _, count in figures.orders) == 5000
-    (trace,) = figures.traces
-    assert (trace.changes[0], trace.tuples) == (Change(0, "p0 → p1"), 5000)
 
 
 def joined(policy: str, stream: str | None, **how: object) -> tuple[list[int], int]:
