@@ -26,26 +26,19 @@ def made(eddy: EddyRun) -> Mapping[str, tuple[int, int]]:
     return {m.name: (m.tuples_in, m.tuples_out) for m in eddy.figures().modules if m.action == "transfer"}
 
 
-def snowflake(rows: int = 500) -> Case:
-    """Return a block in which a filter on the smallest relation has a long way to the largest."""
-    numbers = np.arange(rows)
-    return block(
-        {
-            "region": pa.table({"r": [1, 2]}),
-            "nation": pa.table({"n": range(25), "r": [i % 10 for i in range(25)]}),
-            "customer": pa.table({"c": numbers, "n": numbers % 25}),
-            "orders": pa.table({"o": np.arange(3 * rows), "c": np.arange(3 * rows) % rows}),
-            "lines": pa.table({"o": np.arange(9 * rows) % (3 * rows)}),
-        },
-        ["region.r = nation.r", "nation.n = customer.n", "customer.c = orders.c", "orders.o = lines.o"],
-        count_only=True,
-    )
-
-
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 def test_a_filter_travels_along_the_joins(architecture: str) -> None:
-    """What is stored is what joins with all relations read before, so joins and probes take in less."""
-    case = snowflake()
+    """What is stored is what joins with all relations read before; no tuple is made that dies later."""
+    numbers, n = np.arange(4500), 500
+    tables = {
+        "region": {"r": [1, 2]},
+        "nation": {"n": numbers[:25], "r": numbers[:25] % 10},
+        "customer": {"c": numbers[:n], "n": numbers[:n] % 25},
+        "orders": {"o": numbers[: 3 * n], "c": numbers[: 3 * n] % n},
+        "lines": {"o": numbers % (3 * n)},
+    }
+    joins = ["region.r = nation.r", "nation.n = customer.n", "customer.c = orders.c", "orders.o = lines.o"]
+    case = block({alias: pa.table(own) for alias, own in tables.items()}, joins, count_only=True)
     rows, eddy = run(case, Options(architecture=architecture), chunk=100)
     plain, without = run(case, Options(architecture=architecture, transfer=False), chunk=100)
     assert rows == plain == case.expected() and not made(without)
@@ -55,12 +48,7 @@ def test_a_filter_travels_along_the_joins(architecture: str) -> None:
     few = [2, 6, 120, 360]
     assert held[:4] == few and all_[:4] == [2, 25, 500, 1500]
     assert made(eddy)["Filter(customer on orders)"] == (1500, 360)
-    taken, most = (
-        sum(m.tuples_in for m in e.figures().modules if m.action in ("probe", "join"))
-        for e in (eddy, without)
-    )
-    assert taken < 0.8 * most
-    # No tuple is made that dies later: of SteMs each line makes three, of joins the build sides do.
+    # Of SteMs each line makes three tuples, of joins the build sides do.
     figures = eddy.figures()
     made_of_stems = 3 * figures.output_tuples
     assert figures.intermediate_tuples == (made_of_stems if architecture == "stems" else sum(few[1:]))
