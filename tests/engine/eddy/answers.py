@@ -153,7 +153,6 @@ def answers(
     """
     fixed = fixed or {}
     chosen = draw(st.integers(0, (1 << 24) - 1)) if number is None else number
-
     choices: dict[str, tuple[Any, tuple[Any, ...]]] = {}
 
     def one(name: str, *values: Any) -> Any:
@@ -229,7 +228,12 @@ def answers(
         example = replace(example, limits=limits)
     # The checker of invariants compares values as they are, and knows nothing of relations beside the block.
     is_checked = shape != "mixed" and not case.spec.beside and not _asked(access)
-    if is_checked and options.intermediate and one("moves", True, True, True, True, False):
+    if (
+        architecture != "stems"
+        and is_checked
+        and options.intermediate
+        and one("moves", True, True, True, True, False)
+    ):
         moves = Moves(
             draw(st.integers(0, 1 << 30)),
             often=one("often", 0.0, 0.3, 0.6),
