@@ -140,20 +140,17 @@ def test_access_modules_are_checked() -> None:
         run(case, {}, clock=clock, own={"b": wrong})
 
 
+BROKEN = Plan(False, scans=(ScanPlan(rows=1),))
+
+
 @pytest.mark.parametrize(
     ("architecture", "plans"),
     [
         ("stems", {"b": Plan(False, scans=(ScanPlan(rows=1), ScanPlan(rows=2)))}),
         ("stems", {"b": Plan(False, scans=(ScanPlan(stall=(0, math.inf)),))}),
-        ("static", {"b": Plan(False, scans=(ScanPlan(rows=1),))}),
+        ("static", {"b": BROKEN}),
         # The index of b is bound by c, which breaks off as well.
-        (
-            "stems",
-            {
-                "b": Plan(False, (IndexPlan(("j",)),), (ScanPlan(rows=1),)),
-                "c": Plan(False, scans=(ScanPlan(rows=1),)),
-            },
-        ),
+        ("stems", {"b": replace(BROKEN, indexes=(IndexPlan(("j",)),)), "c": BROKEN}),
     ],
     ids=str,
 )

@@ -122,13 +122,11 @@ TIMED = pa.schema([("k", pa.int64()), ("at", pa.timestamp("us")), ("name", pa.st
 
 
 def endless(rows: int, length: int) -> Case:
-    """Return a chain of long streams whose keys are a mixture of the tick, so that each meets about one."""
-    ticks = np.arange(rows)
+    """Return a chain of long streams of so many keys that each tuple meets about one."""
+    draw = np.random.default_rng(1)
 
-    def columns(alias: str, keys: str) -> dict[str, np.ndarray]:
-        i = 1 + "abc".index(alias)
-        mixed = (ticks * 2_654_435_761 + i * (97 + j) * ticks // 7 for j in range(len(keys)))
-        return {"at": ticks, **{key: values % length for key, values in zip(keys, mixed, strict=True)}}
+    def columns(_: str, keys: str) -> dict[str, np.ndarray]:
+        return {"at": np.arange(rows), **{key: draw.integers(0, length, rows) for key in keys}}
 
     return with_windows(chained(columns, count_only=True), dict.fromkeys("abc", length))
 

@@ -236,13 +236,9 @@ def test_memory_under_skew_is_bounded(architecture: str, data: st.DataObject) ->
 def test_state_is_rebuilt_a_piece_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """What pieces of base tuples match, 400 pairs and 8,000 triples, is not in memory beside the state."""
     piece, n = 16, 20
-    ones = [1] * n
-    tables: Tables = {
-        "r": {"a": ones},
-        "s": {"a": ones, "b": ones},
-        "t": {"b": ones, "c": ones},
-        "u": {"c": [1]},
-    }
+    columns = {"r": "a", "s": "ab", "t": "bc"}
+    tables: Tables = {alias: dict.fromkeys(keys, [1] * n) for alias, keys in columns.items()}
+    tables["u"] = {"c": [1]}
     rig = Rig(tables, ["r.a = s.a", "s.b = t.b", "t.c = u.c"], piece, is_checked=False)
     way = {"s": "rs", "t": "st", "rs": "st", "st": "rs", "rst": "tu"}
     for alias in "rst":

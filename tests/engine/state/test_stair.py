@@ -9,7 +9,7 @@ from __future__ import annotations
 import pytest
 
 from millrace.errors import StateError
-from tests.engine.state.rig import Rig, Tables, three
+from tests.engine.state.rig import three
 
 
 def test_migration_reverses_a_routing_decision() -> None:
@@ -98,15 +98,3 @@ def test_what_a_tuple_may_become(primitive: str, to: str, name: str, named: str)
     with pytest.raises(StateError, match=named):
         getattr(rig, primitive)("s", "st", to, name)
     assert rig.state() == before
-
-
-def test_demotion_wants_a_connected_part() -> None:
-    """A part that the tree does not hold together is no tuple that a join could have made."""
-    columns = {"r": "a", "s": "ab", "t": "bc", "u": "c"}
-    tables: Tables = {alias: {key: [1] for key in keys} for alias, keys in columns.items()}
-    rig = Rig(tables, ["r.a = s.a", "s.b = t.b", "t.c = u.c"])
-    rig.arrive("r1")
-    rig.arrive("s1", s="rs", rs="st")
-    rig.arrive("t1", t="st", st="rs", rst="tu")
-    with pytest.raises(StateError, match=r"\(r\)\(t\)"):
-        rig.demote("t", "tu", "rt", "r1s1t1")
