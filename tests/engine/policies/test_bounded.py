@@ -72,15 +72,8 @@ class Filtered:
         self.calls = np.zeros(len(self.costs), np.int64)
         self._clock, self._stop = VirtualClock(), stop
         made = [PredicateSpec(f"p{i}", self._predicate(i), "arrow") for i in range(len(self.costs))]
-        eddy = filtering(
-            numbered(len(self.outcomes)),
-            [Call(spec, (ROW,)) for spec in made],
-            batch,
-            self._clock,
-            policy=policy,
-            regret=regret,
-            batch_size=batch,
-        )
+        calls, how = [Call(spec, (ROW,)) for spec in made], {"policy": policy, "regret": regret}
+        eddy = filtering(numbered(len(self.outcomes)), calls, batch, self._clock, batch_size=batch, **how)
         assert sum(mask.true_count for mask in eddy.run()) == self.outcomes.all(axis=1).sum()
         self.figures = eddy.figures()
         self.pieces = sum(m.calls for m in self.figures.modules if m.action in ("select", "profile"))
