@@ -291,7 +291,7 @@ def test_intermediate_tuples_stay_within_the_budget(architecture, online, tmp_pa
     assert online or (eddy.tally.bytes_written > 0) == (architecture == "static")
 
 
-@pytest.mark.parametrize(("architecture", "algorithm"), zip(ARCHITECTURES, ALGORITHMS, strict=True))
+@pytest.mark.parametrize(("architecture", "algorithm"), list(zip(ARCHITECTURES, ALGORITHMS, strict=True)))
 def test_base_tuples_stay_within_the_budget(architecture, algorithm, tmp_path):
     """Those of all relations would take several times as much; by each architecture and algorithm."""
     case = large(30_000, 30_000, 0.002, count_only=True)
