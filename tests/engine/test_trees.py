@@ -14,6 +14,7 @@ from millrace.engine.graph import QueryGraph
 from millrace.engine.spec import JoinSpec
 from millrace.engine.trees import JoinTree, spanning_tree, spanning_trees
 from millrace.errors import InputError
+from tests.engine.eddy.invariants import attribute_classes
 from tests.engine.eddy.oracle import block
 from tests.engine.laws import examples
 
@@ -40,14 +41,8 @@ def specs(draw: st.DrawFn) -> JoinSpec:
 
 def joined(spec: JoinSpec) -> set[tuple[int, int]]:
     """Return the pairs of relations that some equality, or several together, tie to each other."""
-    tied = {frozenset({e.left, e.right}) for e in spec.equalities}
-    grown = True
-    while grown:
-        unions = {a | b for a in tied for b in tied if a & b}
-        grown, tied = not unions <= tied, tied | unions
-    number = {alias: i for i, alias in enumerate(spec.aliases)}
-    found = {tuple(sorted((number[a.relation], number[b.relation]))) for t in tied for a in t for b in t}
-    return {(a, b) for a, b in found if a != b}
+    pairs = (pair for columns in attribute_classes(spec) for pair in combinations(columns, 2))
+    return {(one, other) for (one, _), (other, _) in pairs if one != other}
 
 
 def components(relations: int, pairs: Iterable[tuple[int, int]]) -> list[list[int]]:

@@ -146,43 +146,54 @@ def run(
 
 
 @st.composite
-def plans(draw: st.DrawFn, case: Case) -> dict[str, Plan]:
+def plans(draw: st.DrawFn, case: Case, *, alone: bool = False) -> dict[str, Plan]:
     """Draw access modules with which the block can be answered.
 
-    A relation that has indexes alone is bound by relations before it, as many cases are made. One with a
-    window has a source alone, for its rows come in order of time.
+    A relation that has indexes alone is bound by relations before it, in some order, as many cases are made.
+    All may have to be ``alone``: a source, or one index that values of one relation with a source bind. A
+    relation with a window has a source, for its rows come in order of time.
     """
-    found = {}
-    spec = case.spec
-    leads = {r.same_as for r in spec.relations}
-    for place, relation in enumerate(spec.relations):
-        if relation.same_as is not None:
-            continue
-        alias = relation.alias
-        if relation.window is not None:
-            found[alias] = Plan()
-            continue
-        columns = {
-            mine.column
-            for e in spec.equalities
-            for mine, other in ((e.left, e.right), (e.right, e.left))
-            if mine.relation == alias and spec.aliases.index(other.relation) < place
-        }
-        indexes: list[IndexPlan] = []
-        for _ in range(draw(st.integers(0, 2)) if columns else 0):
-            bound = draw(st.permutations(sorted(columns)))[: draw(st.sampled_from([1, 1, 2]))]
-            delay, in_flight = draw(st.sampled_from([0.0, 1.0, 2.5])), draw(st.sampled_from([None, 1, 3]))
-            indexes.append(IndexPlan(tuple(bound), delay, in_flight, draw(st.integers(0, 4)) == 0))
-        scans: list[ScanPlan] = []
-        for _ in range(draw(st.sampled_from([0, 0, 1, 2]))):
-            stall = draw(st.sampled_from([None, (0, 3.0), (1, 3.0), (1, math.inf)]))
-            scans.append(ScanPlan(draw(st.sampled_from([0.0, 0.5])), stall, draw(st.sampled_from([None, 1]))))
-        ends = any(s.rows is None and (s.stall is None or s.stall[1] < math.inf) for s in scans)
-        source = alias in leads or draw(st.booleans())
-        if not ends and (scans or not indexes):
-            source = True  # some scan has to end
-        found[alias] = Plan(source, tuple(indexes), tuple(scans))
+    found: dict[str, Plan] = {}
+    leads = {r.alias: r.same_as or r.alias for r in case.spec.relations}
+    own = [relation for relation in case.spec.relations if relation.same_as is None]
+    for relation in draw(st.permutations(own)):
+        alias, is_shared = relation.alias, [*leads.values()].count(relation.alias) > 1
+        bound: dict[str, set[str]] = {}
+        for e in case.spec.equalities if relation.window is None else ():
+            for mine, other in ((e.left, e.right), (e.right, e.left)):
+                lead = leads[other.relation]
+                if mine.relation == alias and lead in found and (found[lead].source or not alone):
+                    bound.setdefault(other.relation if alone else "", set()).add(mine.column)
+        found[alias] = Plan()
+        if alone:
+            if bound and not is_shared and draw(st.booleans()):
+                columns = bound[draw(st.sampled_from(sorted(bound)))]
+                found[alias] = Plan(False, (draw(_indexes(columns)),))
+        elif relation.window is None:
+            indexes = draw(st.lists(_indexes(bound[""]), max_size=2)) if bound else []
+            scans = draw(st.lists(SCANS, max_size=2))
+            ends = any(s.rows is None and (s.stall is None or s.stall[1] < math.inf) for s in scans)
+            source = is_shared or draw(st.booleans())
+            if not ends and (scans or not indexes):
+                source = True  # some scan has to end
+            found[alias] = Plan(source, tuple(indexes), tuple(scans))
     return found
+
+
+SCANS = st.builds(
+    ScanPlan,
+    st.sampled_from([0.0, 0.5]),
+    st.sampled_from([None, (0, 3.0), (1, 3.0), (1, math.inf)]),
+    st.sampled_from([None, 1]),
+)
+
+
+@st.composite
+def _indexes(draw: st.DrawFn, columns: set[str]) -> IndexPlan:
+    """Draw an index on one or two of the columns."""
+    bound = draw(st.permutations(sorted(columns)))[: draw(st.sampled_from([1, 1, 2]))]
+    delay, in_flight = draw(st.sampled_from([0.0, 1.0, 2.5])), draw(st.sampled_from([None, 1, 3]))
+    return IndexPlan(tuple(bound), delay, in_flight, draw(st.integers(0, 4)) == 0)
 
 
 @st.composite

@@ -9,11 +9,11 @@ from __future__ import annotations
 import random
 import tempfile
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 from unittest import mock
 
 import numpy as np
@@ -24,7 +24,7 @@ from hypothesis import strategies as st
 from millrace.engine.architectures.stairs import StairState
 from millrace.engine.arrivals.key_ranges import KeyRanges
 from millrace.engine.arrivals.schedule import STALLED, Schedule
-from millrace.engine.expressions import Call, Column, ColumnRef, Compare, Literal, Predicate
+from millrace.engine.expressions import Column, ColumnRef, Compare, Literal, Predicate
 from millrace.engine.operators import beside, content, exists, informative, selection, udf_selection
 from millrace.engine.relations import keys
 from millrace.engine.router.back_pressure import Backpressure
@@ -41,17 +41,19 @@ from millrace.options import ALGORITHMS, MIGRATIONS, POLICY_NAMES, Options
 from millrace.parquet.parquet import open_table, splits
 from millrace.parquet.reading import read_splits
 from millrace.predicates import PredicateSpec
-from tests.engine.eddy.access_cases import IndexPlan, Noted, Plan, modules, plans
+from tests.engine.eddy.access_cases import Noted, Plan, modules, plans
 from tests.engine.eddy.oracle import (
     KINDS,
     Case,
     Rows,
+    answer_of,
+    calling,
     cases,
     cases_beside,
     dense_cases,
+    having,
     mixed_cases,
     multiset,
-    of_kind,
     ordered_cases,
     set_cases,
     windowed,
@@ -59,10 +61,8 @@ from tests.engine.eddy.oracle import (
 )
 from tests.engine.eddy.unrest import MOVES, Moves, Unrest
 
-SHAPES = ("plain", "dense", "mixed", "ordered", "sets", "skewed")
 KEYED = ("plain", "dense")
 """Kinds of blocks whose tables all have ``id`` and the number ``k0``, and no two equal rows."""
-SOURCES = ("batches", "stalling", "files")
 ROW = 330
 """Bytes that two copies of the widest tuple of a case, with its codes, may take."""
 
@@ -72,6 +72,7 @@ class Example:
     """A block, and how it is run.
 
     Attributes:
+        choices: What was chosen of each dimension, and among which values.
         chunk: Most rows of a batch that a source yields.
         pauses: How often a source that stalls has nothing, before each of its batches in turn.
         wanted: Whose results come first,
@@ -82,7 +83,7 @@ class Example:
         stops: The chance that state is said to be too large when it is looked at.
     """
 
-    shape: str
+    choices: Mapping[str, tuple[Any, tuple[Any, ...]]]
     case: Case
     options: Options
     chunk: int
@@ -90,7 +91,7 @@ class Example:
     access: Mapping[str, Plan] = field(default_factory=dict)
     source: str = "batches"
     pauses: tuple[int, ...] = ()
-    picky: Picky | None = None
+    picky: PredicateSpec | None = None
     wanted: tuple[Predicate, ...] = ()
     later: tuple[Predicate, ...] | None = None
     limits: Backpressure | None = None
@@ -102,86 +103,26 @@ class Example:
     stops: float = 0.0
 
     def dimensions(self) -> dict[str, object]:
-        """Return what of each dimension this is."""
-        spec, options = self.case.spec, self.options
-        calls = any(isinstance(p, Call) for p in spec.residuals)
-        found: dict[str, object] = {
-            "shape": self.shape,
-            "architecture": options.architecture,
-            "policy": options.policy,
-            "batch": options.batch_size,
-            "online": options.online,
-            "transfer": options.transfer,
+        """Return what was chosen of each dimension, and what of some was drawn with the data."""
+        spec = self.case.spec
+        return {
+            **{name: value for name, (value, _) in self.choices.items()},
             "schedule": _kind_of(self.schedule),
-            "source": self.source,
+            "access": _accessed(self.access),
             "exists": len(spec.beside) > len(spec.outer),
             "outer": len(spec.outer),
             "windows": any(r.window for r in spec.relations),
             "shared": any(r.same_as for r in spec.relations),
-            "calls": self.picky.kind if self.picky else "called" if calls else "none",
-            "access": _accessed(self.access),
-            "preference": "none" if not self.wanted else "changes" if self.later is not None else "stays",
-            "queues": self.limits is not None,
-            "collides": self.collides,
-            "pieces": self.piece is not None,
-            "divides": self.divides,
-            "budget": options.algorithm if options.memory_budget else "none",
-            "stops": self.stops > 0,
         }
-        if options.architecture in ("joins", "stairs"):
-            found["intermediate"] = options.intermediate
-        if options.architecture == "stairs":
-            found["migration"] = options.migration
-            found["moves"] = self.moves.hope if self.moves else "none"
-        return found
 
     def expected(self) -> Rows | None:
         """Return DuckDB's rows; None where a predicate's exception has to surface."""
-        if self.picky is None:
-            return self.case.expected()
-        total = "abs(" + " + ".join(f"{alias}.k0::HUGEINT" for alias in self.picky.relations) + ")"
-        fails, passes = f"{total} % 4 = 1", f"{total} % 2 = 0"
-        if self.picky.on_error == "null":
-            return self.case.expected(passes)
-        counted = replace(self.case, spec=replace(self.case.spec, output=(), count_only=True))
-        return self.case.expected(passes) if counted.expected(fails) == {(0,): 1} else None
-
-
-@dataclass(frozen=True)
-class Picky:
-    """A predicate that passes even sums of ``k0``, rejects odd ones, and raises for half of these."""
-
-    relations: tuple[str, ...]
-    place: int
-    kind: str
-    on_error: str
-    deterministic: bool
-
-    def call(self) -> Call:
-        """Return the predicate."""
-
-        def one(*values: int | None) -> bool | None:
-            if None in values:
+        if self.picky is not None and self.picky.on_error == "fail":
+            counted = replace(self.case, spec=replace(self.case.spec, output=(), count_only=True))
+            raising = counted.sql().replace("picky(", "raising(")
+            if answer_of(raising, self.case.tables) != {(0,): 1}:
                 return None
-            known = abs(sum(values))  # type: ignore[arg-type]
-            if known % 4 == 1:
-                raise ArithmeticError(f"{known} is one of those")
-            return known % 2 == 0
-
-        spec = PredicateSpec(
-            "picky",
-            of_kind(self.kind, one),
-            self.kind,  # type: ignore[arg-type]
-            on_error=self.on_error,  # type: ignore[arg-type]
-            deterministic=self.deterministic,
-        )
-        return Call(spec, tuple(Column(ColumnRef(alias, "k0")) for alias in self.relations))
-
-    def within(self, case: Case) -> Case:
-        """Return a block with this predicate among its own."""
-        own = case.spec.residuals
-        residuals = (*own[: self.place], self.call(), *own[self.place :])
-        return replace(case, spec=replace(case.spec, residuals=residuals))
+        return self.case.expected()
 
 
 def _kind_of(schedule: Schedule | None) -> str:
@@ -212,11 +153,13 @@ def answers(
     """
     fixed = fixed or {}
     chosen = draw(st.integers(0, (1 << 24) - 1)) if number is None else number
+    choices: dict[str, tuple[Any, tuple[Any, ...]]] = {}
 
     def one(name: str, *values: Any) -> Any:
-        return fixed[name] if name in fixed else random.Random(f"{chosen} {name}").choice(values)
+        value = fixed[name] if name in fixed else random.Random(f"{chosen} {name}").choice(values)
+        choices[name] = value, values
+        return value
 
-    shape = one("shape", "plain", "plain", "dense", *SHAPES[1:])
     within_budget = one("budget", False, False, False, False, True)
     kinds = {
         "plain": cases(4, 16) if within_budget else cases(5),
@@ -226,21 +169,22 @@ def answers(
         "sets": set_cases(),
         "skewed": dense_cases(rows=14),
     }
+    shape = one("shape", "plain", "dense", *kinds)
     case: Case = draw(fixed["case"] if "case" in fixed else kinds[shape])
     spilled = within_budget and len(case.spec.relations) > 1
-    if one("windows", False, False, False, True) and shape != "sets" and not spilled:
+    if shape != "sets" and not spilled and one("windowed", False, False, False, True):
         case = draw(windowed(case))
-    if one("shared", False, True) and shape != "sets":
+    if shape != "sets" and one("sharing", False, True):
         case = with_self_joins(case)
-    if one("exists", False, False, False, True) and shape in KEYED and not spilled:
+    if shape in KEYED and not spilled and one("beside", False, False, False, True):
         case = _beside(draw, case)
-    picky = None
-    if one("picky", False, False, False, True) and shape in KEYED:
-        picky = _picky(draw, case, one("kind", *KINDS))
+    user = None
+    if shape in KEYED and one("picky", False, False, False, True):
+        user, case = _picky(draw, case, one("kind", *KINDS))
     access: Mapping[str, Plan] = {}
-    if one("access", False, False, True) and shape in (*KEYED, "mixed") and not spilled:
+    if shape in (*KEYED, "mixed") and not spilled and one("asked", False, False, True):
         whole = architecture in ("stems", "auto")
-        access = fixed.get("plans") or draw(plans(case) if whole else leaves(case))
+        access = fixed.get("plans") or draw(plans(case, alone=not whole))
     batch = one("batch", 1, 2, 3, 7, 100)
     options = Options(
         architecture=architecture,
@@ -254,21 +198,22 @@ def answers(
         seed=draw(st.integers(0, 3)),
     )
     example = Example(
-        shape,
+        choices,
         case,
         options,
         one("chunk", 1, 2, 5, 1000),
         access=access,
-        picky=picky,
+        picky=user,
         collides=one("collides", False, False, True),
         piece=one("piece", None, None, None, 1, 50),
         divides=one("divides", False, False, True),
     )
     if spilled:
         return _spilled(draw, example, one)
+    scheduled = one("scheduled", True, True, False)
     example = replace(
         example,
-        schedule=_schedule(draw, case, access, one),
+        schedule=draw(schedules(case, _free(case, access), one("order", "any"))) if scheduled else None,
         source=one("source", "batches", "batches", "stalling", "files"),
         pauses=tuple(draw(st.lists(st.integers(0, 3), min_size=1, max_size=4))),
     )
@@ -281,13 +226,14 @@ def answers(
     if whole_state and one("queues", False, False, False, True):
         limits = Backpressure(draw(st.sampled_from([None, 1, 2, 7])), draw(st.sampled_from([1, 3, 20])))
         example = replace(example, limits=limits)
-    # The checker of invariants compares values as they are, calls functions of rows and of Arrow arrays, and
-    # knows nothing of relations beside the block.
-    is_checked = (
-        shape != "mixed" and not case.spec.beside and (picky is None or picky.kind in ("row", "arrow"))
-    )
-    movable = is_checked and options.intermediate and not _asked(access)
-    if movable and one("moves", True, True, True, True, False):
+    # The checker of invariants compares values as they are, and knows nothing of relations beside the block.
+    is_checked = shape != "mixed" and not case.spec.beside and not _asked(access)
+    if (
+        architecture != "stems"
+        and is_checked
+        and options.intermediate
+        and one("moves", True, True, True, True, False)
+    ):
         moves = Moves(
             draw(st.integers(0, 1 << 30)),
             often=one("often", 0.0, 0.3, 0.6),
@@ -308,11 +254,15 @@ def _beside(draw: st.DrawFn, case: Case) -> Case:
     return draw(cases_beside(case)) if len(schemas) == 1 else case
 
 
-def _picky(draw: st.DrawFn, case: Case, kind: str) -> Picky:
+def _picky(draw: st.DrawFn, case: Case, kind: str) -> tuple[PredicateSpec, Case]:
+    """Draw a predicate that may raise, and put it among those of the block."""
     read = draw(st.permutations(case.spec.aliases))[: draw(st.integers(1, 2))]
-    place = draw(st.integers(0, len(case.spec.residuals)))
+    residuals = list[Predicate](case.spec.residuals)
+    place = draw(st.integers(0, len(residuals)))
     on_error = draw(st.sampled_from(["fail", "fail", "null"]))
-    return Picky(tuple(read), place, kind, on_error, draw(st.sampled_from([True, True, False])))
+    how = {"on_error": on_error, "deterministic": draw(st.sampled_from([True, True, False]))}
+    residuals.insert(place, calling("picky", kind, read, **how))
+    return residuals[place].spec, having(case, *residuals)
 
 
 def _preference(draw: st.DrawFn, case: Case, *, changes: bool) -> dict[str, tuple[Predicate, ...] | None]:
@@ -336,65 +286,31 @@ def _preference(draw: st.DrawFn, case: Case, *, changes: bool) -> dict[str, tupl
 
 
 @st.composite
-def schedules(draw: st.DrawFn, case: Case, free: Collection[int] | None = None) -> Schedule:
+def schedules(
+    draw: st.DrawFn, case: Case, free: Collection[int] | None = None, kind: str = "any"
+) -> Schedule:
     """Draw the order of sources, whether they are interleaved, and which stays unbuilt, of those free to."""
     relations = case.spec.relations
     order = tuple(draw(st.permutations(range(len(relations)))))
     if free is None:
         free = [i for i, r in enumerate(relations) if not r.distinct]
-    interleaved, streams = draw(st.booleans()), draw(st.booleans())
-    if not streams or not free:
+    if not free or kind == "built" or (kind == "any" and draw(st.booleans())):
         return Schedule(None, True, order)
-    unbuilt = order[-1] if order[-1] in free else draw(st.sampled_from(sorted(free)))
+    unbuilt, interleaved = draw(st.sampled_from(sorted(free))), kind == "streamed" or draw(st.booleans())
     if not interleaved:
         order = (*(r for r in order if r != unbuilt), unbuilt)
     return Schedule(unbuilt, interleaved, order)
 
 
-def _schedule(
-    draw: st.DrawFn, case: Case, access: Mapping[str, Plan], one: Callable[..., Any]
-) -> Schedule | None:
-    if not one("scheduled", True, True, False):
-        return None
+def _free(case: Case, access: Mapping[str, Plan]) -> list[int]:
+    """Return the relations that may stay unbuilt."""
     leads = {r.same_as for r in case.spec.relations}
-    free = [
+    return [
         i
         for i, r in enumerate(case.spec.relations)
         if r.same_as is None and r.alias not in leads and not r.distinct
         if access.get(r.alias, Plan()) == Plan()
     ]
-    made = draw(schedules(case, free))
-    kind = one("schedule", "any")
-    if kind == "streamed" and free:
-        unbuilt = draw(st.sampled_from(free))
-        return Schedule(unbuilt, True, made.order)
-    return Schedule(None, True, made.order) if kind == "built" else made
-
-
-@st.composite
-def leaves(draw: st.DrawFn, case: Case) -> dict[str, Plan]:
-    """Draw relations that can only be asked, each by values of one relation that is scanned."""
-    spec = case.spec
-    leads = {r.same_as for r in spec.relations}
-    found: dict[str, Plan] = {}
-    needed: set[str] = set()
-    for relation in spec.relations:
-        alias = relation.alias
-        if relation.same_as is not None or alias in leads or relation.window or alias in needed:
-            continue
-        bound: dict[str, list[str]] = {}
-        for equality in spec.equalities:
-            for mine, other in ((equality.left, equality.right), (equality.right, equality.left)):
-                if mine.relation == alias != other.relation and other.relation not in found:
-                    bound.setdefault(other.relation, []).append(mine.column)
-        if not bound or not draw(st.booleans()):
-            continue
-        by = draw(st.sampled_from(sorted(bound)))
-        columns = draw(st.permutations(sorted(set(bound[by]))))[: draw(st.sampled_from([1, 2]))]
-        delay, in_flight = draw(st.sampled_from([0.0, 1.0, 2.5])), draw(st.sampled_from([None, 1, 3]))
-        found[alias] = Plan(False, (IndexPlan(tuple(columns), delay, in_flight, draw(st.booleans())),))
-        needed.add(by)
-    return found
 
 
 def _spilled(draw: st.DrawFn, example: Example, one: Callable[..., Any]) -> Example:
@@ -426,27 +342,17 @@ LEFT = "files left behind"
 LASTING = "intermediate tuples though only base tuples may be held"
 
 
-class Answer(NamedTuple):
-    """What is wrong with a run of an example, and whether join state was moved at random."""
-
-    faults: set[str]
-    moved: bool
-
-
-def answer(example: Example, *, strict: bool = True) -> Answer:
+def faults_of(example: Example, *, strict: bool = True) -> set[str]:
     """Run an example in virtual time; what the checker finds is raised, or is among the faults."""
     with ExitStack() as stack:
-        enter, folder = stack.enter_context, None
-        if example.source == "files" or example.options.memory_budget is not None:
-            folder = Path(enter(tempfile.TemporaryDirectory()))
+        folder = stack.enter_context(tempfile.TemporaryDirectory())
         for patch in _patches(example):
-            enter(patch)
-        return _answer(example, folder, strict=strict)
+            stack.enter_context(patch)
+        return _faults(example, Path(folder), strict=strict)
 
 
-@contextmanager
-def weak_hashes() -> Iterator[None]:
-    """Make hashes of one bit, so that a handful of keys collides."""
+def _weak_hashes() -> list[Any]:
+    """Return what makes hashes of one bit, so that a handful of keys collides."""
 
     def one_bit(offsets: np.ndarray, data: np.ndarray) -> np.ndarray:
         lengths = np.diff(offsets).astype(np.int64)
@@ -456,17 +362,16 @@ def weak_hashes() -> Iterator[None]:
     def same(coded: list[np.ndarray]) -> np.ndarray:
         return coded[0] if len(coded) == 1 else np.zeros_like(coded[0])
 
-    with (
+    return [
         mock.patch.object(keys, "hash_bytes", one_bit),
         mock.patch.object(matching, "combine", lambda left, right: (left ^ right) & 1),
         mock.patch.object(beside, "combined", same),
-    ):
-        yield
+    ]
 
 
 def _patches(example: Example) -> list[Any]:
     """Return what makes rare things happen to few tuples."""
-    patches: list[Any] = [weak_hashes()] if example.collides else []
+    patches = _weak_hashes() if example.collides else []
     if example.piece is not None:
         patches += [
             mock.patch.object(module, "BATCH_BYTES", example.piece)
@@ -487,53 +392,53 @@ def _patches(example: Example) -> list[Any]:
     return patches
 
 
-def _answer(example: Example, folder: Path | None, *, strict: bool) -> Answer:
-    case, options, clock = example.case, example.options, VirtualClock()
-    if example.picky is not None:
-        case = example.picky.within(case)
+def _faults(example: Example, folder: Path, *, strict: bool) -> set[str]:
+    case, clock, spilled = example.case, VirtualClock(), folder / "spilled"
+    spilled.mkdir()
+    options = replace(example.options, spill_folder=str(spilled))
     given: dict[str, Any] = {"clock": clock}
     if example.schedule is not None:
         given["schedule"] = example.schedule
-    sources: dict[str, Any] = case.batches(example.chunk)
-    for alias, plan in example.access.items():
-        if not plan.source:
-            del sources[alias]
     if example.source == "files":
-        assert folder is not None
-        (folder / "tables").mkdir()
         given["ranges"] = KeyRanges()
-        sources = scanned(case, sources, folder / "tables", example.chunk, given["ranges"])
-    elif example.source == "stalling":
-        sources = {a: stalling(pieces, example.pauses[i:]) for i, (a, pieces) in enumerate(sources.items())}
+    sources = _sources(example, folder, given.get("ranges"))
     indexes: list[Noted] = []
     if _asked(example.access):
         given["access"], indexes = modules(case, example.access, clock, example.chunk)
     if example.piece is not None:
         given["output"] = Output(case.spec, options.batch_size, example.piece)
-    run: Run
-    if options.memory_budget is not None:
-        assert folder is not None
-        (folder / "spilled").mkdir()
-        run = run_of(case.spec, sources, replace(options, spill_folder=str(folder / "spilled")), **given)
-    elif example.wanted or example.limits is not None:
-        more = {"prefer": example.wanted or None, "backpressure": example.limits}
-        run = EddyRun(case.spec, sources, options, **more, **given)
+    if example.wanted or example.limits is not None:
+        given |= {"prefer": example.wanted or None, "backpressure": example.limits}
+        run: Run = EddyRun(case.spec, sources, options, **given)
     else:
         run = run_of(case.spec, sources, options, **given)
     faults: set[str] = set()
-    unrest = _unrest(example, case, run, faults, strict=strict)
+    state = run._state if isinstance(run, EddyRun) else None
+    if isinstance(state, StairState):
+        if not options.intermediate and case.spec.is_repeatable and not _asked(example.access):
+            _watch_base_tuples(state, faults)
+        if example.moves is not None:
+            Unrest(state, case.spec, example.moves, faults, strict=strict)
     rows = _rows(example, run, case)
-    if unrest is not None:
-        faults |= unrest.broken
     for index in indexes:
         if len(set(index.bindings)) < len(index.bindings) or any("None" in each for each in index.bindings):
             faults.add(ASKED)
-    if options.memory_budget is not None and any((folder / "spilled").iterdir()):  # type: ignore[operator]
+    if any(spilled.iterdir()):
         faults.add(LEFT)
     expected = example.expected()
     if rows != expected:
         faults.add(WRONG if None not in (rows, expected) else RAISED)
-    return Answer(faults, unrest is not None and bool(unrest.steps))
+    return faults
+
+
+def _sources(example: Example, folder: Path, ranges: KeyRanges | None) -> dict[str, Any]:
+    pieces = example.case.batches(example.chunk)
+    pieces = {a: own for a, own in pieces.items() if example.access.get(a, Plan()).source}
+    if ranges is not None:
+        return scanned(example.case, pieces, folder, example.chunk, ranges)
+    if example.source == "stalling":
+        return {alias: stalling(own, example.pauses[i:]) for i, (alias, own) in enumerate(pieces.items())}
+    return pieces
 
 
 def _rows(example: Example, run: Run, case: Case) -> Rows | None:
@@ -545,25 +450,14 @@ def _rows(example: Example, run: Run, case: Case) -> Rows | None:
                 assert isinstance(run, EddyRun)
                 run.prefer(example.later)
     except ExecutionError as error:
-        if example.picky is None or "is one of those" not in str(error):
+        if "is one of those" not in str(error):
             raise
         return None
     return multiset(pa.Table.from_batches(results, case.spec.output_schema))
 
 
-def _unrest(example: Example, case: Case, run: Run, faults: set[str], *, strict: bool) -> Unrest | None:
-    """Move state at random, or look whether it holds base tuples alone, at points of stasis."""
-    state = run._state if isinstance(run, EddyRun) else None
-    if not isinstance(state, StairState):
-        return None
-    if not example.options.intermediate and case.spec.is_repeatable and not _asked(example.access):
-        _watch_base_tuples(state, faults)
-    if example.moves is None:
-        return None
-    return Unrest(state, case.spec, example.moves, strict=strict)
-
-
 def _watch_base_tuples(state: StairState, faults: set[str]) -> None:
+    """Look at points of stasis whether state holds base tuples alone."""
     rest = state.at_stasis
 
     def at_stasis() -> bool:

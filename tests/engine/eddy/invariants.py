@@ -20,7 +20,7 @@ from millrace.engine.expressions import Call, Predicate, columns_of, relations_o
 from millrace.engine.spec import JoinSpec
 from millrace.engine.state.stairs import Stairs
 from millrace.engine.trees import JoinTree
-from tests.engine.eddy.oracle import canonical
+from tests.engine.eddy.oracle import USERS, canonical
 
 Rows = tuple[int, ...]
 """A tuple: row numbers of its components, in the order of relations."""
@@ -153,17 +153,14 @@ class Invariants:
             columns[ref] = self._stairs._stems[relation].store.gather(ref.column, rows)
         if not isinstance(predicate, Call):
             return evaluate(predicate, columns).to_pylist()
-        spec, truths = predicate.spec, []
-        for row in range(len(found)):
-            given = [columns[argument.ref].slice(row, 1) for argument in predicate.arguments]
-            try:
-                if spec.kind == "row":
-                    truths.append(spec.function(*(value[0].as_py() for value in given)))
-                else:
-                    truths.append(spec.function(*given)[0].as_py())
-            except ArithmeticError:
-                truths.append(spec.on_error == "fail")
-        return truths
+        given = zip(*(columns[argument.ref].to_pylist() for argument in predicate.arguments), strict=True)
+        return [self._truth(predicate, *values) for values in given]
+
+    def _truth(self, call: Call, *values: int | None) -> bool | None:
+        try:
+            return USERS[call.spec.name](*values)
+        except ArithmeticError:
+            return call.spec.on_error == "fail"
 
     @property
     def _tree(self) -> JoinTree:
@@ -259,15 +256,14 @@ class Invariants:
 def attribute_classes(spec: JoinSpec) -> list[list[tuple[int, str]]]:
     """Return the columns that equalities of one type tie together, as relation numbers and names."""
     number = {alias: i for i, alias in enumerate(spec.aliases)}
-    groups: list[tuple[str, set[tuple[int, str]]]] = []
-    for equality in spec.equalities:
-        tied = {(number[ref.relation], ref.column) for ref in (equality.left, equality.right)}
-        kind = str(equality.type)
-        for group in [g for g in groups if g[0] == kind and g[1] & tied]:
-            tied |= group[1]
+    groups: list[set[tuple[str, int, str]]] = []
+    for e in spec.equalities:
+        tied = {(str(e.type), number[ref.relation], ref.column) for ref in (e.left, e.right)}
+        for group in [each for each in groups if each & tied]:
+            tied |= group
             groups.remove(group)
-        groups.append((kind, tied))
-    return [sorted(group) for _, group in groups]
+        groups.append(tied)
+    return [sorted((relation, column) for _, relation, column in group) for group in groups]
 
 
 def members(span: int) -> list[int]:

@@ -9,7 +9,7 @@ import math
 import random
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
@@ -39,8 +39,12 @@ from millrace.predicates import PredicateSpec
 
 Rows = Counter[tuple[Any, ...]]
 
-MACROS = "CREATE MACRO third(x, y := 0) AS ((x::HUGEINT + y) % 3 = 0)"
-"""What the user's predicate of the cases is for DuckDB."""
+MACROS = """
+CREATE MACRO third(x, y := 0) AS ((x::HUGEINT + y) % 3 = 0);
+CREATE MACRO picky(x, y := 0) AS (abs(x::HUGEINT + y) % 2 = 0);
+CREATE MACRO raising(x, y := 0) AS (abs(x::HUGEINT + y) % 4 = 1);
+"""
+"""What users' predicates of the cases are for DuckDB, and where one of them raises."""
 
 
 def _moments(zone: dt.timezone | None) -> list[Any]:
@@ -101,13 +105,29 @@ def _numbers(column: Any) -> list[int | None]:
     return [None if v is None or v != v else int(v) for v in values]
 
 
-def third(kind: str) -> PredicateSpec:
-    """Return the user's predicate of the cases: whether its arguments' sum is a multiple of 3."""
+def third(*values: int | None) -> bool | None:
+    """Whether the sum of numbers is a multiple of 3."""
+    return None if None in values else sum(values) % 3 == 0  # type: ignore[arg-type]
 
-    def one(*values: int | None) -> bool | None:
-        return None if None in values else sum(values) % 3 == 0  # type: ignore[arg-type]
 
-    return PredicateSpec("third", of_kind(kind, one), kind)  # type: ignore[arg-type]
+def picky(*values: int | None) -> bool | None:
+    """Pass even sums, reject odd ones, and raise for half of these."""
+    if None in values:
+        return None
+    total = abs(sum(values))  # type: ignore[arg-type]
+    if total % 4 == 1:
+        raise ArithmeticError(f"{total} is one of those")
+    return total % 2 == 0
+
+
+USERS = {"third": third, "picky": picky}
+"""Users' predicates of the cases, as functions of a row's numbers."""
+
+
+def calling(name: str, kind: str, aliases: Iterable[str], **how: Any) -> Call:
+    """Return a call of one of them, of that kind, with the number ``k0`` of some relations."""
+    spec = PredicateSpec(name, of_kind(kind, USERS[name]), kind, **how)  # type: ignore[arg-type]
+    return Call(spec, tuple(Column(ColumnRef(alias, "k0")) for alias in aliases))
 
 
 @dataclass(frozen=True)
@@ -117,8 +137,8 @@ class Case:
     spec: JoinSpec
     tables: dict[str, pa.Table]
 
-    def sql(self, *more: str) -> str:
-        """Return the block as a query for DuckDB, with more conjuncts; windows are conjuncts too."""
+    def sql(self) -> str:
+        """Return the block as a query for DuckDB, in which windows are conjuncts."""
         spec = self.spec
         items = ", ".join(f'{o.source} AS "{o.name}"' for o in spec.output) or "1"
         items = "count(*) AS __count" if spec.count_only else items
@@ -133,7 +153,6 @@ class Case:
                 own = times[relation.alias]
                 latest = f"greatest({', '.join(times.values())})" if len(times) > 1 else own
                 conjuncts += [f"{own} IS NOT NULL", f"{latest} - {own} <= {relation.window.length}"]
-        conjuncts += more
         where = f" WHERE {' AND '.join(conjuncts)}" if conjuncts else ""
         beside = "|".join(r.alias for r in spec.beside)
         if beside:
@@ -144,9 +163,9 @@ class Case:
             tables += f" LEFT JOIN t_{join.relation} {join.relation} ON {on}"
         return f"SELECT {items} FROM {tables}{where}"
 
-    def expected(self, *more: str) -> Rows:
-        """Return DuckDB's multiset of rows, with more conjuncts."""
-        return answer_of(self.sql(*more), self.tables)
+    def expected(self) -> Rows:
+        """Return DuckDB's multiset of rows."""
+        return answer_of(self.sql(), self.tables)
 
     def batches(self, chunk: int) -> dict[str, list[pa.RecordBatch]]:
         """Return rows in record batches of at most ``chunk``, of each relation that shares no other's."""
@@ -253,53 +272,39 @@ def with_windows(case: Case, lengths: dict[str, int]) -> Case:
 @st.composite
 def cases(draw: st.DrawFn, max_relations: int = 5, max_rows: int = 12) -> Case:
     """Draw a block over 1 to ``max_relations`` relations: paths, stars, cycles, products, self-joins."""
-    count = draw(st.integers(1, max_relations))
-    aliases = [f"r{i}" for i in range(count)]
-    kinds = draw(st.lists(st.sampled_from(list(KEYS)), min_size=1, max_size=2))
-    schema = pa.schema([pa.field("id", pa.int32())])
-    for i, kind in enumerate([pa.int64(), *kinds]):
-        schema = schema.append(pa.field(f"k{i}", kind))
+    aliases = [f"r{i}" for i in range(draw(st.integers(1, max_relations)))]
+    kinds = [pa.int64(), *draw(st.lists(st.sampled_from(list(KEYS)), min_size=1, max_size=2))]
+    keys = {f"k{i}": kind for i, kind in enumerate(kinds)}
     tables: dict[str, pa.Table] = {}
-    limit = max(3, max_rows - 2 * count)
     for alias in aliases:
         if tables and draw(st.integers(0, 5)) == 0:
             tables[alias] = tables[draw(st.sampled_from(sorted(tables)))]
             continue
-        n = draw(st.integers(0, limit))
-        columns: list[pa.Array] = [pa.array(range(n), pa.int32())]
-        for field in list(schema)[1:]:
-            pool = [None, *draw(st.permutations(key_values(field.type)))[: draw(st.integers(1, 4))]]
-            values = draw(st.lists(st.sampled_from(pool), min_size=n, max_size=n))
-            columns.append(pa.array(values, field.type))
-        tables[alias] = pa.Table.from_arrays(columns, schema=schema)
-    equalities: list[Equality] = []
-    keys = schema.names[1:]
-    for i in range(1, count):
+        n = draw(st.integers(0, max(3, max_rows - 2 * len(aliases))))
+        columns = {"id": pa.array(range(n), pa.int32())}
+        for key, kind in keys.items():
+            few = draw(st.permutations(key_values(kind)))[: draw(st.integers(1, 4))]
+            columns[key] = _column(draw, kind, few, n)
+        tables[alias] = pa.table(columns)
+    equalities = []
+    for i, alias in enumerate(aliases):
         # Mostly connected, sometimes a product, and now and then another edge that makes a cycle.
-        for _ in range(draw(st.sampled_from([0, 1, 1, 1, 1, 2]))):
-            other = draw(st.integers(0, i - 1))
-            key = draw(st.sampled_from(keys))
-            pair = (ColumnRef(aliases[i], key), ColumnRef(aliases[other], key))
-            left, right = pair if draw(st.booleans()) else pair[::-1]
-            equalities.append(Equality(left, right, schema.field(key).type))
+        for _ in range(draw(st.sampled_from([0, 1, 1, 1, 1, 2])) if i else 0):
+            other, key = draw(st.sampled_from(aliases[:i])), draw(st.sampled_from(sorted(keys)))
+            equalities.append(" = ".join(draw(st.permutations([f"{alias}.{key}", f"{other}.{key}"]))))
     residuals: list[Predicate] = []
-    if count > 1 and draw(st.booleans()):
-        a, b = draw(st.permutations(aliases))[:2]
+    if len(aliases) > 1 and draw(st.booleans()):
+        one, other = draw(st.permutations(aliases))[:2]
         op = draw(st.sampled_from(["<", "<=", ">", "<>"]))
-        residuals.append(compare(op, f"{a}.k0", f"{b}.k0", schema.field("k0").type))
+        residuals.append(compare(op, f"{one}.k0", f"{other}.k0", pa.int64()))
     for _ in range(draw(st.sampled_from([0, 0, 1, 2]))):
         read = draw(st.permutations(aliases))[: draw(st.integers(1, 2))]
-        arguments = tuple(Column(ColumnRef(alias, "k0")) for alias in read)
-        residuals.append(Call(third(draw(st.sampled_from(["row", "arrow"]))), arguments))
-    relations = [RelationSpec(a, schema, rows=tables[a].num_rows) for a in aliases]
-    count_only = draw(st.integers(0, 5)) == 0
-    output = [
-        OutputColumn(f"{a}_{c}", ColumnRef(a, c))
-        for a in ([] if count_only else aliases)
-        for c in draw(st.lists(st.sampled_from(schema.names), min_size=1, max_size=2, unique=True))
-    ]
-    spec = JoinSpec(tuple(relations), tuple(equalities), tuple(residuals), tuple(output), count_only)
-    return Case(spec, tables)
+        residuals.append(calling("third", draw(st.sampled_from(["row", "arrow"])), read))
+    case = having(block(tables, equalities, count_only=draw(st.integers(0, 5)) == 0), *residuals)
+    shown = st.lists(st.sampled_from(["id", *keys]), min_size=1, max_size=2, unique=True)
+    shown_of = {alias: draw(shown) for alias in aliases}
+    output = [each for each in case.spec.output if each.source.column in shown_of[each.source.relation]]
+    return replace(case, spec=replace(case.spec, output=tuple(output)))
 
 
 @st.composite
@@ -358,7 +363,7 @@ NUMBERS: dict[pa.DataType, list[Any]] = {
 }
 
 
-def _wider(left: pa.DataType, right: pa.DataType) -> pa.DataType:
+def wider(left: pa.DataType, right: pa.DataType) -> pa.DataType:
     """Return the type in which DuckDB and Spark compare the two."""
     if pa.types.is_floating(left) or pa.types.is_floating(right):
         return left if left == right else pa.float64()
@@ -387,7 +392,7 @@ def mixed_cases(draw: st.DrawFn) -> Case:
 
     def compared() -> tuple[ColumnRef, ColumnRef, pa.DataType]:
         left, right = draw(st.permutations(refs))[:2]
-        return left, right, _wider(kind_of[left], kind_of[right])
+        return left, right, wider(kind_of[left], kind_of[right])
 
     equalities = tuple(Equality(*compared()) for _ in range(draw(st.integers(1, 5))))
     residuals: list[Predicate] = []
@@ -483,12 +488,8 @@ def cases_beside(draw: st.DrawFn, case: Case | None = None) -> Case:
     """Draw one or two relations beside a block, which may be given, with nulls, duplicates and no rows."""
     case = case or draw(cases(max_relations=3, max_rows=12))
     schema = next(iter(case.tables.values())).schema
-    tables, asked, outer, beside = (
-        dict(case.tables),
-        list[Predicate](),
-        list[LeftJoin](),
-        list[RelationSpec](),
-    )
+    tables, beside = dict(case.tables), list[RelationSpec]()
+    asked, outer = list[Predicate](), list[LeftJoin]()
     for alias in draw(st.sampled_from([["e0"], ["e0"], ["e0", "e1"]])):
         n = draw(st.sampled_from([0, 1, 2, 4, 9]))
         columns = []
@@ -520,8 +521,8 @@ def cases_beside(draw: st.DrawFn, case: Case | None = None) -> Case:
         less = compare(draw(st.sampled_from(["<", ">=", "<>"])), one, other, schema.field("k0").type)
         asked.append(Not(less) if draw(st.booleans()) else less)
     if outer and draw(st.booleans()):
-        read = Column(ColumnRef(draw(st.sampled_from(joined)), "k0"))
-        asked.append(Call(third(draw(st.sampled_from(["row", "arrow"]))), (read,)))
+        read = draw(st.sampled_from(joined))
+        asked.append(calling("third", draw(st.sampled_from(["row", "arrow"])), [read]))
     residuals = draw(st.sampled_from([[], [], [*case.spec.residuals]]))
     for each in asked:
         residuals.insert(draw(st.integers(0, len(residuals))), each)

@@ -13,7 +13,6 @@ import pytest
 from hypothesis import example, given, strategies as st
 
 from millrace.engine.expressions import Call, Column, ColumnRef
-from millrace.engine.figures import Change
 from millrace.engine.operators.udf_selection import UdfSelection
 from millrace.engine.router.back_pressure import Backpressure
 from millrace.engine.runs.eddy_run import EddyRun
@@ -54,15 +53,9 @@ class Table:
             raise Boom(f"row {row}")
         return self.answers[row]
 
-    def call(self) -> Call:
-        spec = PredicateSpec(
-            self.name,
-            of_kind(self.kind, self.one),
-            self.kind,  # type: ignore[arg-type]
-            deterministic=self.deterministic,
-            on_error=self.on_error,  # type: ignore[arg-type]
-        )
-        return Call(spec, (ROW,))
+    def call(self, column: Column = ROW) -> Call:
+        how = {"deterministic": self.deterministic, "on_error": self.on_error}
+        return Call(PredicateSpec(self.name, of_kind(self.kind, self.one), self.kind, **how), (column,))
 
 
 def kept(eddy: EddyRun) -> list[bool]:
@@ -180,8 +173,6 @@ def test_an_error_names_the_predicate_the_row_and_where_it_was_raised(kind, mask
 @pytest.mark.parametrize(
     ("kind", "function", "told"),
     [
-        ("row", lambda x: 1, "returned 1"),
-        ("row", lambda x: "yes", "returned 'yes'"),
         ("pandas", lambda x: x.head(1) > 0, "1"),
         ("pandas", lambda x: x, "expected"),
         ("pandas", lambda x: True, "bool"),
@@ -196,21 +187,6 @@ def test_what_is_no_truth_value_is_refused(kind, function, told):
         kept(filtering(numbered(3), [calling(function, kind)]))
 
 
-def test_figures_count_calls_and_tell_the_orders():
-    """Every call is booked once, with the rows it kept; the orders over time are there."""
-    answers = np.random.default_rng(7).random((2, 5000)) < np.array([[0.9], [0.1]])
-    tables = [Table(list(map(bool, a)), name=f"p{i}") for i, a in enumerate(answers)]
-    eddy = filtering(numbered(5000), [t.call() for t in tables], arrival=5000)
-    (mask,) = eddy.run()
-    figures = eddy.figures()
-    booked = {m.name: (m.evaluated, m.tuples_in) for m in figures.modules if m.action == "select"}
-    assert booked == {f"Predicate(p{i}(row))": (len(t.asked),) * 2 for i, t in enumerate(tables)}
-    assert figures.output_tuples == mask.true_count
-    assert sum(count for _, count in figures.orders) == 5000
-    (trace,) = figures.traces
-    assert (trace.changes[0], trace.tuples) == (Change(0, "p0 → p1"), 5000)
-
-
 def joined(policy: str, stream: str | None, **how: object) -> tuple[list[int], int]:
     """Join 300 tuples of ``r`` with 1,000 of ``s`` that meet a third of them; ask about the tuples of ``r``.
 
@@ -219,7 +195,7 @@ def joined(policy: str, stream: str | None, **how: object) -> tuple[list[int], i
     keys = {"r": range(300), "s": [i % 100 for i in range(1000)]}
     tables = {alias: pa.table({"k": pa.array(own, pa.int64())}) for alias, own in keys.items()}
     table = Table([row % 2 == 0 for row in range(300)])
-    call = replace(table.call(), arguments=(Column(ColumnRef("r", "k")),))
+    call = table.call(Column(ColumnRef("r", "k")))
     case = having(block(tables, ["r.k = s.k"], count_only=True), call)
     rows, _ = run_block(case, Options(policy=policy, batch_size=64, **how), stream=stream, chunk=50)
     ((count,),) = rows

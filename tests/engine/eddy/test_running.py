@@ -18,7 +18,6 @@ from hypothesis import event, given, strategies as st
 
 from millrace.engine.arrivals.schedule import Schedule
 from millrace.engine.expressions import Call, Column, ColumnRef, Compare
-from millrace.engine.figures import CellFigures
 from millrace.engine.operators import selection, udf_selection
 from millrace.engine.router import buffer, trace as module
 from millrace.engine.router.back_pressure import Backpressure
@@ -31,7 +30,7 @@ from millrace.engine.state import stairs
 from millrace.engine.state.stair import STAIR
 from millrace.engine.statistics import Statistics
 from millrace.engine.tuples import TupleBatch, singleton
-from millrace.errors import InputError, OptionError
+from millrace.errors import InputError
 from millrace.limits.clock import VirtualClock
 from millrace.options import ARCHITECTURES, MIGRATIONS, POLICY_NAMES, Options
 from millrace.predicates import PredicateSpec
@@ -54,13 +53,9 @@ def unnamed(rows: int) -> pa.RecordBatch:
 
 def test_an_empty_relation_ends_the_run_early() -> None:
     """Once a relation has ended without a tuple, no other source is read any further."""
-
-    def untouched() -> Iterator[pa.RecordBatch]:
-        raise AssertionError("read although there can be no result")
-        yield  # pragma: no cover
-
     case = star({"x": [1], "y": []}, {"x": [1], "y": [1]})
-    assert run(case, sources={"u": untouched(), "x": untouched()})[0] == {(0,): 1}
+    unread = {alias: (1 / 0 for _ in "x") for alias in "ux"}  # which fails when it is read
+    assert run(case, sources=unread)[0] == {(0,): 1}
 
 
 @pytest.mark.parametrize("online", [False, True])
@@ -106,22 +101,6 @@ def test_a_product_of_relations_without_columns_only_counts(schedule: Schedule |
         assert all(batch.schema == spec.output_schema for batch in results)
         found = results[0]["__count"][0].as_py() if counted else sum(b.num_rows for b in results)
         assert found == (12 if is_set else 60)
-
-
-def test_every_tuple_is_accounted_for() -> None:
-    """Orders add up to the source tuples, and modules' books to what went through them."""
-    keys = {"x": [0, 1, 5] * 10, "y": [0, 7, 1] * 10}
-    case = star({"x": [0, 1, 1], "y": [0, 1]}, keys)
-    rows, eddy = run(case, Options(policy="random", batch_size=4, reoptimize_every=3), stream="u", chunk=9)
-    figures = eddy.figures(3)
-    out = {(m.name, m.action): m.tuples_out for m in figures.modules}
-    assert rows == {(10,): 1}
-    assert (figures.cell, figures.output_tuples) == (3, 10)
-    scans = {name: n for (name, action), n in out.items() if action == "scan"}
-    assert scans == {"Scan(u)": 30, "Scan(x)": 3, "Scan(y)": 2}
-    assert sum(count for order, count in figures.orders if order.startswith("u")) == 30
-    made = sum(n for (_, action), n in out.items() if action == "probe")
-    assert made == figures.intermediate_tuples + figures.output_tuples
 
 
 @pytest.mark.broken_rule
@@ -257,13 +236,9 @@ def test_memory_under_skew_is_bounded(architecture: str, data: st.DataObject) ->
 def test_state_is_rebuilt_a_piece_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """What pieces of base tuples match, 400 pairs and 8,000 triples, is not in memory beside the state."""
     piece, n = 16, 20
-    ones = [1] * n
-    tables: Tables = {
-        "r": {"a": ones},
-        "s": {"a": ones, "b": ones},
-        "t": {"b": ones, "c": ones},
-        "u": {"c": [1]},
-    }
+    columns = {"r": "a", "s": "ab", "t": "bc"}
+    tables: Tables = {alias: dict.fromkeys(keys, [1] * n) for alias, keys in columns.items()}
+    tables["u"] = {"c": [1]}
     rig = Rig(tables, ["r.a = s.a", "s.b = t.b", "t.c = u.c"], piece, is_checked=False)
     way = {"s": "rs", "t": "st", "rs": "st", "st": "rs", "rst": "tu"}
     for alias in "rst":
@@ -285,13 +260,6 @@ def test_state_is_rebuilt_a_piece_at_a_time(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 # Back-pressure: queues in front of modules change when things are done, and never the answer.
-
-
-@pytest.mark.parametrize(("queue", "buffer", "named"), [(0, 10, "queue is 0"), (5, 0, "buffer is 0")])
-def test_limits_below_one_are_refused(queue: int, buffer: int, named: str) -> None:
-    """A queue that takes nothing would never be worked off."""
-    with pytest.raises(OptionError, match=named):
-        Backpressure(queue, buffer)
 
 
 @pytest.mark.parametrize("architecture", ["joins", "stairs"])
@@ -320,13 +288,17 @@ def test_queues_do_not_go_with_base_tuples_alone(architecture: str) -> None:
 def test_the_last_reading_is_the_total(options):
     """Sums only grow, the last are those of the modules, and orders are of all tuples that were sent on."""
     figures = drifting(**options)
-    assert CellFigures.from_json(figures.to_json()) == figures
     totals = {(m.name, m.action): (m.tuples_in, m.tuples_out) for m in figures.modules}
     for reading in figures.readings:
         assert reading.points[-1][1:3] == totals[reading.module, reading.action]
         assert all(list(column) == sorted(column) for column in zip(*reading.points, strict=True))
     joined = {name for (name, action), n in totals.items() if action in ("probe", "join") and n[0]}
     assert {reading.module for reading in figures.readings} == joined
+    if "architecture" not in options:
+        made = sum(out for (_, action), (_, out) in totals.items() if action == "probe")
+        assert made == figures.intermediate_tuples + figures.output_tuples > 0
+    scanned = {name: out for (name, action), (_, out) in totals.items() if action == "scan"}
+    assert scanned == {"Scan(l)": 60_000, "Scan(o)": 50, "Scan(c)": 50}
     largest = max(figures.traces, key=lambda each: each.tuples)
     assert (largest.source, largest.tuples) == ("l", 60_000)
     for each in figures.traces:

@@ -52,12 +52,14 @@ class Unrest:
 
     Attributes:
         steps: What was done so far, in words.
-        broken: What the checker has found, the first words of it; where it is strict, that is raised.
+        broken: Gets the first words of what the checker finds; where it is strict, that is raised.
     """
 
-    def __init__(self, state: StairState, spec: JoinSpec, moves: Moves, *, strict: bool = True) -> None:
+    def __init__(
+        self, state: StairState, spec: JoinSpec, moves: Moves, broken: set[str], *, strict: bool = True
+    ) -> None:
         self.steps: list[str] = []
-        self.broken: set[str] = set()
+        self.broken = broken
         self._invariants = Invariants(spec, state.stairs)
         self._state = state
         self._at_stasis = state.at_stasis

@@ -1,4 +1,4 @@
-"""Hash functions against plain Python arithmetic, and their spread."""
+"""Hash functions, their spread, and the counting of sampled keys."""
 
 from __future__ import annotations
 
@@ -8,29 +8,11 @@ import numpy as np
 import pytest
 from hypothesis import example, given, strategies as st
 
-from millrace.engine.kernels import (
-    BEFORE,
-    KEY,
-    NOW,
-    SETTLED,
-    combine,
-    hash_bytes,
-    hash_parts,
-    mix,
-    runs,
-    tally,
-    thin,
-    turn,
-)
+from millrace.engine.kernels import KEY, NOW, combine, hash_bytes, hash_parts, mix, runs, tally, thin
 from tests.engine.laws import examples
 
 LAWS = examples(75)
-WORD = 1 << 64
 codes = st.integers(-(2**63), 2**63 - 1)
-
-
-def signed(word: int) -> int:
-    return word - WORD if word >= WORD // 2 else word
 
 
 def packed(values: list[bytes]) -> tuple[np.ndarray, np.ndarray]:
@@ -39,31 +21,17 @@ def packed(values: list[bytes]) -> tuple[np.ndarray, np.ndarray]:
     return offsets, np.frombuffer(b"".join(values), np.uint8)
 
 
-def fnv(value: bytes) -> int:
-    word = 0xCBF29CE484222325
-    for byte in value:
-        word = (word ^ byte) * 0x100000001B3 % WORD
-    return signed(word)
-
-
-def parts(value: bytes) -> int:
-    size = min(len(value), 8)
-    lows = (0, (len(value) - size) // 2, len(value) - size)
-    front, inner, back = (int.from_bytes(value[low : low + size], "big") for low in lows)
-    word = (len(value) * 0x9E3779B97F4A7C15 + front) % WORD
-    word = ((word ^ word >> 30) * 0xBF58476D1CE4E5B9 + inner) % WORD
-    word = ((word ^ word >> 27) * 0x94D049BB133111EB + back) % WORD
-    return signed(word ^ word >> 31)
-
-
-@pytest.mark.parametrize(("function", "expected"), [(hash_bytes, fnv), (hash_parts, parts)])
+@pytest.mark.parametrize("function", [hash_bytes, hash_parts])
 @LAWS
 @given(values=st.lists(st.binary(max_size=40), max_size=8), skip=st.integers(0, 8))
-def test_byte_strings_hash_whatever_lies_around_them(function, expected, values, skip) -> None:
-    """FNV-1a; or eight bytes each at the front, in the middle and at the back, and the length."""
+def test_byte_strings_hash_whatever_lies_around_them(function, values, skip) -> None:
+    """Each as it does alone, and those of up to 24 bytes all differently."""
     offsets, data = packed(values)
-    skip = min(skip, len(values))
-    assert function(offsets[skip:], data).tolist() == [expected(v) for v in values[skip:]]
+    kept = values[skip:]
+    alone = {value: function(*packed([value]))[0] for value in kept}
+    assert function(offsets[min(skip, len(values)) :], data).tolist() == [alone[value] for value in kept]
+    short = [hashed for value, hashed in alone.items() if len(value) <= 24]
+    assert len({*short}) == len(short)
 
 
 @LAWS
@@ -102,7 +70,6 @@ def test_hashes_of_small_numbers_fill_every_slot_evenly() -> None:
 
 COUNTING = examples(30)
 many_codes = st.lists(st.integers(-5, 5) | st.integers(-(2**63), 2**63 - 1), max_size=60)
-EVERYTHING = np.uint64(2**64 - 1)
 
 
 def counted(drawn: list[int], threshold: int) -> tuple[np.ndarray, np.ndarray]:
@@ -114,8 +81,8 @@ def counted(drawn: list[int], threshold: int) -> tuple[np.ndarray, np.ndarray]:
     return table, taken[:held]
 
 
-def column(table: np.ndarray, taken: np.ndarray, which: int) -> dict[int, int]:
-    return dict(zip(table[taken, KEY].tolist(), table[taken, which].tolist(), strict=True))
+def counts(table: np.ndarray, taken: np.ndarray) -> dict[int, int]:
+    return dict(zip(table[taken, KEY].tolist(), table[taken, NOW].tolist(), strict=True))
 
 
 @COUNTING
@@ -123,34 +90,19 @@ def column(table: np.ndarray, taken: np.ndarray, which: int) -> dict[int, int]:
 @example([-(2**63), 2**63 - 1, 0, -1], 2**64 - 1)
 def test_keys_below_the_threshold_are_counted(drawn: list[int], threshold: int) -> None:
     """Extreme codes among them; a threshold that falls later leaves what it would have let in."""
-    found = column(*counted(drawn, threshold), NOW)
-    everyone = column(*counted(drawn, 2**64 - 1), NOW)
+    found = counts(*counted(drawn, threshold))
+    everyone = counts(*counted(drawn, 2**64 - 1))
     assert everyone == Counter(drawn) and found.items() <= everyone.items()
     table, taken = counted(drawn, 2**64 - 1)
     held = thin(table, taken, len(taken), np.uint64(threshold))
-    assert column(table, taken[:held], NOW) == found
+    assert counts(table, taken[:held]) == found
     assert np.count_nonzero(table[:, NOW]) == held  # nothing of what was dropped is left
-
-
-@COUNTING
-@given(many_codes, many_codes)
-def test_rows_of_now_become_rows_of_before(first: list[int], then: list[int]) -> None:
-    """What was settled stays so, and keys are found again."""
-    table, taken = np.zeros((256, 4), np.int64), np.empty(128, np.int32)
-    held = 0
-    for drawn in (first, then):
-        turn(table, taken[:held])
-        held = tally(np.array(drawn, np.int64), 0, len(drawn), EVERYTHING, table, taken, held)[1]
-    everyone = {*first, *then}
-    assert column(table, taken[:held], NOW) == {code: then.count(code) for code in everyone}
-    assert column(table, taken[:held], BEFORE) == {code: first.count(code) for code in everyone}
-    assert column(table, taken[:held], SETTLED) == {code: first.count(code) for code in everyone}
 
 
 def test_it_stops_where_there_is_no_room() -> None:
     """Codes before that are counted, and counting goes on from there."""
     table, taken = np.zeros((8, 4), np.int64), np.empty(2, np.int32)
-    assert tally(np.array([7, 8, 7, 9, 7]), 0, 5, EVERYTHING, table, taken, 0) == (3, 2)
+    assert tally(np.array([7, 8, 7, 9, 7]), 0, 5, np.uint64(2**64 - 1), table, taken, 0) == (3, 2)
     assert table[:, NOW].sum() == 3
 
 
@@ -169,6 +121,6 @@ def test_keys_at_regular_distances_are_sampled_evenly(stride: int) -> None:
 @given(st.lists(st.integers(0, 9), max_size=40), st.integers(1, 5))
 def test_runs_are_found(drawn: list[int], least: int) -> None:
     """Those of codes that come so often or oftener, and no others."""
-    keys, counts = runs(np.sort(np.array(drawn, np.int64)), least)
-    found = dict(zip(keys.tolist(), counts.tolist(), strict=True))
+    keys, often = runs(np.sort(np.array(drawn, np.int64)), least)
+    found = dict(zip(keys.tolist(), often.tolist(), strict=True))
     assert found == {code: count for code, count in Counter(drawn).items() if count >= least}

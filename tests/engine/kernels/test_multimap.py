@@ -13,7 +13,6 @@ from millrace.engine.kernels import Multimap
 from tests.engine.laws import examples
 
 LEAST, GREATEST = -(2**63), 2**63 - 1
-LAWS = examples(75)
 
 # Clusters of codes that address densely, and sparse ones that hash; each with the ends of int64.
 clusters = st.sampled_from([0, -3, 1 << 20, -(1 << 40), LEAST, GREATEST - 40])

@@ -13,7 +13,7 @@ from hypothesis import given, strategies as st
 
 from millrace.engine.migration import MIGRATION_POLICIES, counts as module
 from millrace.engine.migration.counts import counts
-from millrace.engine.migration.estimate import FOUND, MOVED, MigrationEstimate
+from millrace.engine.migration.estimate import FOUND, MOVED
 from millrace.engine.migration.forecast import Forecast
 from millrace.engine.migration.placement import Misplaced, clashing
 from millrace.engine.runs.eddy_run import EddyRun
@@ -86,16 +86,6 @@ def test_clashes_are_what_the_checker_finds(monkeypatch: pytest.MonkeyPatch) -> 
 # MigrationEstimate counts what it cannot look at: right under skew, in bounded work and memory.
 
 
-def stored(codes: list[int], gone: list[int]) -> Segment:
-    """Return a segment of tuples with these codes, some of them removed."""
-    segment = Segment(Signature(1), 0, indexed=True)
-    batch = tuples_of(1, [{0: i} for i in range(len(codes))])
-    segment.append(batch, np.array(codes, np.int64))
-    if gone:
-        segment.remove(np.array(gone))
-    return segment
-
-
 @same_examples(150)
 @given(st.data())
 def test_few_matches_are_counted_exactly(data: st.DataObject) -> None:
@@ -103,7 +93,10 @@ def test_few_matches_are_counted_exactly(data: st.DataObject) -> None:
     codes = data.draw(st.lists(st.sampled_from([0, 0, 0, 1, 2, 10**15]), min_size=1, max_size=60))
     gone = data.draw(st.sets(st.integers(0, len(codes) - 1), max_size=len(codes) - 1))
     asked = np.array(data.draw(st.lists(st.sampled_from([0, 0, 1, 2, 3, 10**15]), max_size=20)), np.int64)
-    segment = stored(codes, sorted(gone))
+    segment = Segment(Signature(1), 0, indexed=True)
+    segment.append(tuples_of(1, [{0: i} for i in range(len(codes))]), np.array(codes, np.int64))
+    if gone:
+        segment.remove(np.array(sorted(gone)))
     parts = np.array_split(segment.positions(), data.draw(st.integers(1, min(4, segment.live))))
     assert segment.index is not None
     found = counts(segment.index, segment, asked, np.array(codes).__getitem__, parts)
@@ -111,14 +104,6 @@ def test_few_matches_are_counted_exactly(data: st.DataObject) -> None:
     assert found.tolist() == expected if len(asked) else found.shape == (0, len(parts))
     whole = counts(segment.index, segment, asked, np.array(codes).__getitem__)
     assert whole[:, 0].tolist() == [sum(each) for each in expected]
-
-
-def estimated(rig: Rig, relations: str, pair: str, place: str) -> list[MigrationEstimate]:
-    """Appraise moving what ``s`` holds in one join to another."""
-    edge, owner, signature = rig.edge(pair), rig.aliases.index("s"), rig.signature(relations)
-    live = rig.stair("s", pair).segments[signature].live
-    wrong = Misplaced(edge, owner, signature, live, signature.span, rig.edge(place))
-    return rig.state_of_eddy._estimator.estimate(wrong)
 
 
 def arrive_only(rig: Rig, alias: str) -> None:
@@ -147,8 +132,10 @@ def test_cost_and_saving_grow_with_a_hot_key(far: str, hot: int) -> None:
     rig.arrive(" ".join(f"s{i + 1}" for i in range(n)), s="rs")
     arrive_only(rig, "r")
     arrive_only(rig, "t")
+    signature = Signature(rig.span("s"))
+    wrong = Misplaced(rig.edge("rs"), 1, signature, n, signature.span, rig.edge("st"))
     with pairs() as looked:
-        slices = estimated(rig, "s", "rs", "st")
+        slices = rig.state_of_eddy._estimator.estimate(wrong)
     assert sum(looked) < 3 * module.MATCHES
 
     def found(alias: str, column: str) -> int:

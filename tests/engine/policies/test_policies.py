@@ -13,7 +13,6 @@ from hypothesis import given, settings, strategies as st
 
 from millrace.engine.architectures.choice import architecture_of, policy_of
 from millrace.engine.expressions import Call, Column, ColumnRef
-from millrace.engine.migration import MIGRATION_POLICIES
 from millrace.engine.operator import Operator
 from millrace.engine.policies import POLICIES, Candidate, Shares, bounded_exploration
 from millrace.engine.policies.base import EXPLORED_SHARE
@@ -24,13 +23,12 @@ from millrace.engine.spec import JoinSpec, Window
 from millrace.engine.spill.run_of import run_of
 from millrace.engine.statistics import Account, Profile, Statistics
 from millrace.engine.tuples import Signature, TupleBatch
-from millrace.options import ARCHITECTURES, MIGRATIONS, POLICY_NAMES, Options
+from millrace.options import ARCHITECTURES, Options
 from millrace.predicates import PredicateSpec
 from tests.engine.eddy.oracle import block
 from tests.engine.laws import examples, same_examples
 from tests.engine.operators import KINDS, Join, Probe, Profiling, outcomes_of
 
-LAWS = examples(40)
 SIGNATURE = Signature(1)
 
 
@@ -92,49 +90,31 @@ def favourite(shares: Shares) -> int:
     return max(shares, key=lambda pair: pair[1])[0].target
 
 
-@pytest.mark.parametrize(
-    ("registry", "names"),
-    [(POLICIES, POLICY_NAMES), (MIGRATION_POLICIES, MIGRATIONS)],
-    ids=["routing", "state"],
-)
-def test_the_names_users_may_write_are_the_policies_there_are(registry, names) -> None:
-    """They cannot be replaced: tasks would not see the change, so it is an error where it is made."""
-    assert set(registry) == set(names)
-    for name in registry:
-        with pytest.raises(TypeError):
-            registry[name] = object
-
-
-@pytest.mark.law
 @pytest.mark.parametrize("policy", POLICIES)
-def test_what_every_policy_obeys(policy: str) -> None:
+@examples(80)
+@given(rounds=st.lists(situations(), min_size=1, max_size=5), seed=st.integers(0, 3), preferred=st.booleans())
+def test_what_every_policy_obeys(policy, rounds, seed, preferred) -> None:
     """Legal operators once each, in whole shares; by what was measured and the seed, and by nothing else.
 
     What a join is called where state is elsewhere than in SteMs makes no difference. Profiling costs the sum
     of all predicates, so only policies that learn from it choose it.
     """
-
-    @examples(80)
-    @given(st.lists(situations(), min_size=1, max_size=5), st.integers(0, 3), st.booleans())
-    def law(rounds: list[list[Candidate]], seed: int, preferred: bool) -> None:
-        options = Options(policy=policy, seed=seed, order=("r2", "r0"))
-        probing, again, joining = (POLICIES[policy](options) for _ in range(3))
-        signature = replace(SIGNATURE, preferred=preferred)
-        for candidates in rounds:
-            shares = probing.choose(signature, [renamed(c, "probe") for c in candidates])
-            operators = [operator for operator, _ in shares]
-            assert set(operators) <= {renamed(c, "probe").operator for c in candidates}
-            assert len(set(operators)) == len(operators)
-            assert sum(share for _, share in shares) == pytest.approx(1.0, abs=1e-12)
-            assert all(share >= 0 for _, share in shares)
-            assert shares == again.choose(signature, [renamed(c, "probe") for c in candidates])
-            joined = joining.choose(signature, [renamed(c, "join") for c in candidates])
-            assert [(d.target, share) for d, share in shares] == [(d.target, share) for d, share in joined]
-            assert probing.hold == joining.hold
-            if policy not in ("random", "a_greedy", "bounded"):
-                assert not any(isinstance(operator, Profiling) for operator in operators)
-
-    law()
+    options = Options(policy=policy, seed=seed, order=("r2", "r0"))
+    probing, again, joining = (POLICIES[policy](options) for _ in range(3))
+    signature = replace(SIGNATURE, preferred=preferred)
+    for candidates in rounds:
+        shares = probing.choose(signature, [renamed(c, "probe") for c in candidates])
+        operators = [operator for operator, _ in shares]
+        assert set(operators) <= {renamed(c, "probe").operator for c in candidates}
+        assert len(set(operators)) == len(operators)
+        assert sum(share for _, share in shares) == pytest.approx(1.0, abs=1e-12)
+        assert all(share >= 0 for _, share in shares)
+        assert shares == again.choose(signature, [renamed(c, "probe") for c in candidates])
+        joined = joining.choose(signature, [renamed(c, "join") for c in candidates])
+        assert [(d.target, share) for d, share in shares] == [(d.target, share) for d, share in joined]
+        assert probing.hold == joining.hold
+        if policy not in ("random", "a_greedy", "bounded"):
+            assert not any(isinstance(operator, Profiling) for operator in operators)
 
 
 def renamed(c: Candidate, name: Any) -> Candidate:
@@ -252,8 +232,8 @@ KNOWN = 128
 """Tuples after which a policy believes what it measured."""
 
 
-def joins(*cumulative: float | None, guess: float = 1.0) -> list[Candidate]:
-    return [candidate(i, guess, action="join", cumulative=c) for i, c in enumerate(cumulative)]
+def joins(*cumulative: float) -> list[Candidate]:
+    return [candidate(i, action="join", cumulative=c) for i, c in enumerate(cumulative)]
 
 
 @SAME
@@ -264,25 +244,17 @@ def test_staying_never_loses_more_than_the_margin(rounds: list[list[float]]) -> 
         assert 1 + fanouts[favourite(shares)] <= MARGIN * (1 + min(fanouts)) * (1 + 1e-12)
 
 
-@pytest.mark.parametrize(
-    ("candidates", "expected"),
-    [
-        # A join that drops most at first loses if what lies behind it multiplies.
-        (
-            [
-                candidate(0, 0.1, (5000, 500, 0.001), "join", cumulative=7.0),
-                candidate(1, 2.0, (5000, 10_000, 0.001), "join", cumulative=0.5),
-            ],
-            Join(1),
-        ),
-        # Where nothing tells cumulative selectivities, selectivities are what there is.
-        ([candidate(0, 3.0, action="probe"), candidate(1, 2.0, (5000, 500, 0.001), "probe")], Probe(1)),
-    ],
-    ids=["cumulative", "of the join alone"],
-)
-def test_the_lowest_selectivity_wins_and_nothing_is_explored(candidates, expected) -> None:
+def test_the_lowest_selectivity_wins_and_nothing_is_explored() -> None:
     """Tuples sent elsewhere would become state there."""
-    assert chosen("cumulative", [candidates] * 50) == [((expected, 1.0),)] * 50
+    # A join that drops most at first loses if what lies behind it multiplies.
+    known = [
+        candidate(0, 0.1, (5000, 500, 0.001), "join", cumulative=7.0),
+        candidate(1, 2.0, (5000, 10_000, 0.001), "join", cumulative=0.5),
+    ]
+    # Where nothing tells cumulative selectivities, selectivities are what there is.
+    unknown = [candidate(0, 3.0), candidate(1, 2.0, (5000, 500, 0.001))]
+    for candidates, best in ((known, Join(1)), (unknown, Probe(1))):
+        assert chosen("cumulative", [candidates] * 50) == [((best, 1.0),)] * 50
 
 
 @pytest.mark.parametrize("level", [0.05, 1.0, 20.0])

@@ -115,15 +115,11 @@ class Rig:
         if self.is_checked:
             self._invariants.check()
 
-    def signature(self, relations: str) -> Signature:
-        """Return the signature of stored tuples that span these relations."""
-        return Signature(self.span(relations))
-
     def _places(self, owner: str, pair: str, *names: str) -> tuple[int, int, Signature, np.ndarray]:
         """Return where tuples of one segment are: edge, owner, segment, and positions in it."""
         stair = self.stair(owner, pair)
         (relations,) = {re.sub(r"\d", "", name) for name in names}
-        signature = self.signature(relations)
+        signature = Signature(self.span(relations))
         segment = stair.segments[signature]
         held = dict(zip(self.named(segment.batch(stair._stores)), segment.positions().tolist(), strict=True))
         places = np.asarray([held[name] for name in names])

@@ -6,19 +6,10 @@ figures 4 to 6). What is expected was worked out from the definitions in section
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
 
 from millrace.errors import StateError
-from tests.engine.state.rig import Rig, Tables, three
-
-
-def test_a_join_is_two_stairs() -> None:
-    """Figure 4: a STAIR at each end of each join; those on S are separate, even on the same attribute."""
-    names = [stair.name for _, stair in three().stairs.stairs()]
-    assert sorted(names) == ["STAIR(r.a)", "STAIR(s.a)", "STAIR(s.b)", "STAIR(t.b)"]
-    rig = Rig({alias: {"a": [1]} for alias in "rst"}, ["r.a = s.a", "s.a = t.a"])
-    assert len({id(stair) for _, stair in rig.stairs.stairs()}) == 4
+from tests.engine.state.rig import three
 
 
 def test_migration_reverses_a_routing_decision() -> None:
@@ -84,28 +75,7 @@ def test_ended_relations_close_stairs() -> None:
     assert not any(rig.state().values())
 
 
-def test_stairs_tell_what_they_hold() -> None:
-    """Figures count tuples held and what went through; row numbers and indexes are the memory."""
-    rig = three()
-    assert rig.stair("s", "rs").nbytes == 0
-    rig.arrive("s1 s2 s3", s="rs")
-    rig.promote("s", "rs", "st", "s1")
-    figures = rig.stair("s", "rs").figures()
-    assert (figures.tuples, figures.inserted, figures.promoted, figures.demoted) == (2, 3, 1, 0)
-    assert figures.nbytes == rig.stair("s", "rs").nbytes > 0
-
-
 # Demotion and promotion refuse what is not legal, change nothing then, and say what would be legal.
-
-
-@pytest.fixture
-def moved() -> Rig:
-    """The example with r1s1 and s3 in S.b, and s1 and s2 in S.a."""
-    rig = three()
-    rig.arrive("r1")
-    rig.arrive("s1 s2", s="rs", rs="st")
-    rig.arrive("s3", s="st")
-    return rig
 
 
 @pytest.mark.parametrize(
@@ -118,45 +88,13 @@ def moved() -> Rig:
         ("promote", "rs", "r1s1", r"HashJoin\(r.a = s.a\).*\[\]"),
     ],
 )
-def test_what_a_tuple_may_become(moved: Rig, primitive: str, to: str, name: str, named: str) -> None:
+def test_what_a_tuple_may_become(primitive: str, to: str, name: str, named: str) -> None:
     """Demotion wants a smaller part with the owner, promotion a join that leads out."""
-    before = moved.state()
-    with pytest.raises(StateError, match=named):
-        getattr(moved, primitive)("s", "st", to, name)
-    assert moved.state() == before
-
-
-def test_demotion_wants_a_connected_part() -> None:
-    """A part that the tree does not hold together is no tuple that a join could have made."""
-    columns = {"r": "a", "s": "ab", "t": "bc", "u": "c"}
-    tables: Tables = {alias: {key: [1] for key in keys} for alias, keys in columns.items()}
-    rig = Rig(tables, ["r.a = s.a", "s.b = t.b", "t.c = u.c"])
+    rig = three()  # with r1s1 and s3 in S.b, and s1 and s2 in S.a
     rig.arrive("r1")
-    rig.arrive("s1", s="rs", rs="st")
-    rig.arrive("t1", t="st", st="rs", rst="tu")
-    with pytest.raises(StateError, match=r"\(r\)\(t\)"):
-        rig.demote("t", "tu", "rt", "r1s1t1")
-
-
-@pytest.mark.parametrize("primitive", ["demote", "promote"])
-def test_both_want_tuples_that_are_there(moved: Rig, primitive: str) -> None:
-    """The STAIR exists, it has such a segment, and the positions are of different tuples still in it."""
-    span, last = ("rs", moved.span("s")) if primitive == "demote" else ("s", moved.edge("rs"))
-    move, edge, signature = getattr(moved.stairs, primitive), moved.edge("st"), moved.signature(span)
-    here = (edge, 1, signature, last)
-    before = moved.state()
-    move(*here, np.empty(0, np.int64))
-    assert moved.state() == before, "no position, no move"
-    mine = r"STAIR\(s.b\)"
-    for given, named in (
-        ((edge, 0, signature, last), "relation number 0"),
-        ((99, 1, signature, last), "edge 99"),
-        ((edge, 2, signature, last), r"STAIR\(t.b\)"),
-        ((edge, 1, moved.signature("t"), last), r"STAIR\(s.b\).*\(t\).*\(s\)"),
-        *(((*here, np.asarray(places)), mine) for places in ([1], [-1], [0, 0])),
-    ):
-        with pytest.raises(StateError, match=named):
-            move(*given)
-    move(*here, np.asarray([0]))
-    with pytest.raises(StateError, match=mine):
-        move(*here, np.asarray([0]))
+    rig.arrive("s1 s2", s="rs", rs="st")
+    rig.arrive("s3", s="st")
+    before = rig.state()
+    with pytest.raises(StateError, match=named):
+        getattr(rig, primitive)("s", "st", to, name)
+    assert rig.state() == before
