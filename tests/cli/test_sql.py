@@ -64,13 +64,18 @@ def test_live_page_is_served_while_the_command_runs(run, tables, monkeypatch):
 
 @pytest.mark.parametrize("engine", ["millrace", "spark"])
 def test_output_is_one_parquet_file(run, tables, tmp_path, engine):
-    """The file holds the rows in order, and nothing else is left beside it."""
+    """It holds the rows in order; a run that is refused or fails leaves an older one, and nothing else."""
     target = tmp_path / "out.parquet"
     target.write_text("an older file")
-    refused = run("sql", JOIN, *tables, "--output", str(target), "--engine", engine)
-    assert (refused.exit_code, target.read_text()) == (1, "an older file")
+    output = ("--output", str(target), "--engine", engine)
+    refused = run("sql", JOIN, *tables, *output)
     assert "the file exists; --overwrite replaces it" in refused.stderr
-    done = run("sql", JOIN, *tables, "--output", str(target), "--engine", engine, "--overwrite")
+    failing = "select assert_true(c.k < 3), c.k from c join o on c.k = o.customer"
+    failed = run("sql", failing, *tables, *output, "--overwrite")
+    assert failed.stderr.startswith("error: ")
+    assert (refused.exit_code, failed.exit_code, target.read_text()) == (1, 1, "an older file")
+    assert list(tmp_path.iterdir()) == [target]
+    done = run("sql", JOIN, *tables, *output, "--overwrite")
     assert done.exit_code == 0, done.stderr
     assert "3 rows written" in done.stderr
     assert pq.read_table(target).to_pydict() == ANSWER
@@ -105,18 +110,6 @@ def test_bad_input_is_one_message(run, tables, tmp_path, query, extra, expected)
     assert expected in done.stderr
     assert not [stack for stack in STACKS if stack in done.stderr]
     assert done.stdout == ""
-
-
-def test_a_failing_run_leaves_nothing(run, tables, tmp_path):
-    """An error in the middle of a run removes what was begun, and keeps an older file."""
-    target = tmp_path / "out.parquet"
-    target.write_text("an older file")
-    query = "select assert_true(c.k < 3), c.k from c join o on c.k = o.customer"
-    done = run("sql", query, *tables, "--output", str(target), "--overwrite")
-    assert done.exit_code == 1
-    assert done.stderr.startswith("error: ")
-    assert target.read_text() == "an older file"
-    assert list(tmp_path.iterdir()) == [target]
 
 
 def test_a_page_is_written(run, tables, tmp_path):

@@ -1,23 +1,15 @@
-"""What tasks do in the tests of the coordinator, in this process or another."""
+"""What tasks do in the tests of the coordinator."""
 
 from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 
-from millrace.limits.budget import Budget
 from millrace.limits.chunk import Chunk, Failure
 from millrace.limits.client import Client
-from millrace.limits.clock import VirtualClock
-from millrace.limits.ledger import LastingSpending
-from millrace.limits.lookup_session import LookupSession
-from millrace.limits.registration import Registration
-from tests.limits.running import SPAWN
 
 NO = Failure("HTTP 500", "no", 1, '["a"]')
 
@@ -91,40 +83,3 @@ async def look_up(client: Client, keys: list[bytes], calls: Calls) -> set[bytes]
         await hear(await client.notification())
     assert got | failed == set(keys) and not got & failed
     return got
-
-
-def at_once(work: Callable[[Path, int], None], path: Path) -> None:
-    """Have two processes do something with a file or folder at the same time."""
-    workers = [SPAWN.Process(target=work, args=(path, number)) for number in range(2)]
-    for worker in workers:
-        worker.start()
-    for worker in workers:
-        worker.join(120)
-    assert [worker.exitcode for worker in workers] == [0, 0]
-
-
-def spend_calls(folder: Path, number: int) -> None:
-    """Make a hundred calls of a budget that is kept, and write each down."""
-    spending = LastingSpending(Budget(max_requests=6400), folder, "one")
-    for _ in range(100):
-        assert spending.may_begin
-        spending.begin()
-        spending.end(None)
-        spending.settle()
-
-
-def cache_keys(cache: Path, number: int) -> None:
-    """Run twenty jobs that each add a few keys to a cache."""
-
-    async def job(keys: list[bytes]) -> None:
-        registration = Registration("prices", cache=cache, fingerprint="f" * 32)
-        with LookupSession(registration, VirtualClock(1.7e9)) as room:
-            client = Client.local(room)
-            client.settle(rows_of((await client.claim(keys)).ask))
-            await client.close()
-            assert room.progress().problem == ""
-            room.flush()
-            assert room.progress().problem == ""
-
-    for start in range(20 * number, 20 * number + 20):
-        asyncio.run(job([keys_of(120)[(3 * start + each) % 120] for each in range(3)]))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-import multiprocessing
 from collections.abc import Awaitable
 from typing import Any
 
@@ -16,8 +15,6 @@ from millrace.limits.lookup_session import LookupSession
 
 PATIENCE = 20
 """Seconds until a test that hangs fails."""
-
-SPAWN = multiprocessing.get_context("spawn")
 
 
 def run(work: Awaitable[Any], seconds: float = PATIENCE) -> Any:

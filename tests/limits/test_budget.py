@@ -22,7 +22,6 @@ from millrace.limits.registration import Registration
 from millrace.predicates import PlainValues, PredicateSpec
 from millrace.predicates.asynchronous import AsyncCaller
 from millrace.reports.run_report import RunReport
-from tests.limits.hammer import at_once, spend_calls
 from tests.limits.running import run
 
 
@@ -124,6 +123,9 @@ async def yes(x):
         (lambda: Registration("one", ttl=5.0), "'one'.*without a cache"),
         (lambda: Registration("one", cache=Path("c"), ttl=0.0, fingerprint="f"), "'one'.*above 0"),
         (lambda: Registration("one", cache=Path("c")), "'one'.*fingerprint"),
+        (lambda: PredicateSpec("one", yes, "async", answers=3), "answers is 3"),
+        (lambda: PredicateSpec("one", yes, "async", answers="a", deterministic=False), "deterministic"),
+        (lambda: PredicateSpec("one", lambda x: x, "row", answers="a"), "kind='async'"),
         (lambda: PredicateSpec("one", yes, "async", limit_group=""), "limit_group is ''"),
         (lambda: PredicateSpec("one", yes, "async", limit_group="api"), "nothing to share"),
     ],
@@ -226,9 +228,18 @@ def test_a_budget_is_of_a_stream_whichever_plan_and_process_it_runs_in(tmp_path)
         assert later.spent("run") == [Spent("prices", 100, 100, 0.0, None)]
 
 
-def test_two_processes_that_write_at_once_lose_nothing(tmp_path):
+def test_two_that_write_at_once_lose_nothing(tmp_path):
     """What both have made is in the file, each call once."""
-    at_once(spend_calls, tmp_path)
+
+    def spend() -> None:
+        spending = LastingSpending(Budget(max_requests=6400), tmp_path, "one")
+        for _ in range(100):
+            assert make_calls(spending, 1) == 1
+            spending.settle()
+
+    with ThreadPoolExecutor(2) as pool:  # each has opened the lock itself, as two processes have
+        for each in [pool.submit(spend) for _ in range(2)]:
+            each.result()
     assert LastingSpending(Budget(max_requests=6400), tmp_path, "one").requests == 200
     assert sorted(each.suffix for each in tmp_path.iterdir()) == [".json", ".lock"]
 

@@ -12,9 +12,9 @@ import sqlite3
 import tempfile
 import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
 from functools import partial
-from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +33,7 @@ from millrace.limits.registration import Registration
 from millrace.lookups.threads import within
 from tests.gate import sampled
 from tests.limits import hammer
-from tests.limits.hammer import Calls, at_once, cache_keys, found, keys_of, rows_of
+from tests.limits.hammer import Calls, found, keys_of, rows_of
 from tests.limits.running import PATIENCE, run
 from tests.session import wait_for
 
@@ -150,12 +150,16 @@ async def test_rows_that_another_process_removes_meanwhile_are_asked(tmp_path, c
     assert (await look_up(offer(cache), calendar))[0] == []
 
 
-async def test_two_processes_share_a_cache_at_once(tmp_path):
-    """Both write all the time to a file that was not there before; afterwards it has all rows."""
-    cache = tmp_path / "c.sqlite"
-    at_once(cache_keys, cache)
-    keys = keys_of(120)
-    assert await look_up(offer(cache), VirtualClock(1.7e9), keys) == ([], {key: [key] for key in keys})
+def test_jobs_share_a_cache_at_once(tmp_path, calendar):
+    """Two write all the time to a file that was not there before; afterwards it has all rows."""
+    cache, keys = tmp_path / "c.sqlite", keys_of(120)
+
+    def ask(some: list[bytes]) -> tuple[list[bytes], dict]:
+        return asyncio.run(look_up(offer(cache), calendar, some))
+
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(ask, [keys[low : low + 3] for low in range(0, 120, 3)]))
+    assert ask(keys) == ([], {key: [key] for key in keys})
 
 
 @pytest.mark.parametrize("end", ["forget", "close"])
@@ -340,14 +344,14 @@ async def test_a_job_without_a_cache_leaves_no_file(tmp_path, monkeypatch, calen
         await client.close()
 
 
-HALF = "bad \udcff text"
-ERRORS = [sqlite3.OperationalError("disk is full"), MemoryError("none left"), pa.ArrowInvalid("no stream")]
-NO_THREAD = [kind("can't start new thread") for kind in (RuntimeError, OSError, MemoryError)]
-
-
 @pytest.mark.parametrize(
     ("place", "error"),
-    [*product(["put", "fail", "find"], ERRORS), *product(["start"], NO_THREAD)],
+    [
+        ("put", sqlite3.OperationalError("disk is full")),
+        ("fail", MemoryError("none left")),
+        ("find", pa.ArrowInvalid("no stream")),
+        ("start", RuntimeError("can't start new thread")),
+    ],
 )
 async def test_an_error_beside_the_disk_ends_the_lookup_with_the_reason(
     coordinator, clients, monkeypatch, place, error
@@ -389,7 +393,7 @@ KINDS: list[tuple[type[Exception], tuple[Any, ...]]] = [
     (sqlite3.OperationalError, ("disk I/O error",)),
     (pa.ArrowInvalid, ("no stream",)),
     (MemoryError, ()),
-    (UnicodeEncodeError, ("utf-8", HALF, 4, 5, "surrogates not allowed")),
+    (UnicodeEncodeError, ("utf-8", "bad \udcff text", 4, 5, "surrogates not allowed")),
     (RuntimeError, ("can't start new thread",)),
     (KeyError, ("rows",)),
 ]

@@ -36,8 +36,14 @@ def hasty(monkeypatch):
     monkeypatch.setattr("millrace.limits.breaker.MOST_PROBES", 2)
 
 
-async def test_lookups_and_predicates_of_all_queries_have_one_cap_and_one_budget(coordinator, clients):
-    """Permits of a group are out at most as often as it says, whoever has them, and the budget is for all."""
+async def test_lookups_and_predicates_of_all_queries_have_one_cap_and_one_budget(
+    coordinator, clients, monkeypatch
+):
+    """Permits of a group are out at most as often as it says, whoever has them, and the budget is for all.
+
+    It stays, however many runs there were, whose own permits are let go.
+    """
+    monkeypatch.setattr("millrace.limits.coordinator._MOST_GROUPS", 2)
     limits = Settings(max_in_flight=2, budget=Budget(max_requests=9))
     for name in ("one", "two"):
         coordinator.register(name, [Registration("prices", 2, budget=limits.budget, group="api")])
@@ -50,6 +56,11 @@ async def test_lookups_and_predicates_of_all_queries_have_one_cap_and_one_budget
     assert sum(isinstance(each, BudgetError) for each in results) == 3
     async with alone.permit():
         await clients.close()
+    for number in range(5):
+        coordinator.register(f"other{number}", [Registration("names", 1)])
+        (other,) = await clients(f"other{number}/0/0")
+        await call(other)
+        await other.close()
     (later,) = await clients("one/1/0")
     with pytest.raises(BudgetError, match="9 of 9 requests"):
         await call(later)
@@ -198,21 +209,3 @@ async def test_the_next_action_tries_a_source_anew_that_was_given_up(
 
     assert await ask_in_vain(execution) == 5
     assert await ask_in_vain(f"{execution}1") == calls
-
-
-async def test_a_group_keeps_its_budget_however_many_runs_there_were(coordinator, clients, monkeypatch):
-    """Their own permits are let go, with the run or when there are many."""
-    monkeypatch.setattr("millrace.limits.coordinator._MOST_GROUPS", 2)
-    coordinator.register("run", [Registration("prices", budget=Budget(max_requests=1), group="api")])
-
-    async def ask(namespace: str) -> None:
-        (client,) = await clients(namespace)
-        await call(client)
-        await client.close()
-
-    await ask("run/0/0")
-    for number in range(5):
-        coordinator.register(f"other{number}", [Registration("names", 1)])
-        await ask(f"other{number}/0/0")
-    with pytest.raises(BudgetError):
-        await ask("run/1/0")

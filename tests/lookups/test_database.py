@@ -144,13 +144,6 @@ def test_sqlite_has_no_decimals(tmp_path):
     assert found == [{"d": Decimal("12.50"), "v": 1}]
 
 
-def test_rows_that_only_the_database_takes_for_equal_come_back_as_they_are(tmp_path):
-    """Capital and small letters may be the same there; whoever asked drops what does not agree."""
-    made = "CREATE TABLE x (sku TEXT COLLATE NOCASE, v INTEGER)", "INSERT INTO x VALUES ('a', 1), ('A', 2)"
-    found = ask(database(sqlite(tmp_path, *made), "x"), SKU, sku="a")
-    assert sorted(row["sku"] for row in found) == ["A", "a"]
-
-
 async def test_a_lost_connection_may_come_back(postgres, secrets):
     """What a restart breaks is asked again; connections that broke meanwhile are noticed before their use."""
     postgres.run(

@@ -153,17 +153,6 @@ def test_a_task_claims_no_more_than_it_soon_asks() -> None:
     assert len(claimed) == 25 and 2 <= max(claimed) <= 5
 
 
-def test_no_more_requests_are_begun_than_there_are_keys() -> None:
-    """However many may be under way at once."""
-    begun: list[int] = []
-
-    async def look(_) -> None:
-        begun.append(len(asyncio.all_tasks()))
-
-    look_up(TableSource(S, Terms(max_in_flight=1000), before=look))
-    assert 0 < max(begun) < 100
-
-
 def test_tasks_that_share_a_room_ask_each_key_once() -> None:
     """Four eddies at once over the same rows: each has all results, and the source is asked 25 times."""
     source = TableSource(S, Terms(max_in_flight=3), before=_shuffler([0, 2, 1]))
@@ -233,15 +222,6 @@ def test_a_source_that_is_down_fails_the_query_and_is_spared(on_error: OnError, 
     with pytest.raises(ExecutionError, match="'s' does not answer: 16 requests in a row"):
         look_up(source, case, on_error)
     assert len(source.requests) == 16
-
-
-def test_a_source_that_comes_back_has_all_its_rows() -> None:
-    """The keys that were under way are asked again, and no other is asked twice."""
-    down = Refused("timeout", "down", again=True, wait=0.0)
-    terms = Terms(retries=9, max_in_flight=2, circuit_breaker=5)
-    source = TableSource(S, terms, refuse=lambda *_: down if len(source.requests) <= 7 else None)
-    assert multiset(look_up(source).rows) == joined().expected()
-    assert len(source.requests) == 25 + 7
 
 
 def test_a_wait_that_a_source_asks_for_has_a_bound(monkeypatch) -> None:

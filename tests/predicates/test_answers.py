@@ -7,8 +7,6 @@ import subprocess
 import sys
 from collections import Counter
 from contextlib import closing
-from dataclasses import replace
-from pathlib import Path
 from threading import Lock
 from uuid import uuid4
 
@@ -16,7 +14,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from millrace.errors import ExecutionError, OptionError
+from millrace.errors import ExecutionError
 from millrace.limits.coordinator import Coordinator
 from millrace.predicates import KEPT, RAISED, REJECTED, PlainValues, PredicateSpec
 from millrace.predicates.asynchronous import AsyncCaller
@@ -132,24 +130,6 @@ def test_only_the_planning_process_says_where_answers_are(coordinator, tmp_path)
     made = AsyncCaller(spec, PlainValues(), coordinator.address, "gone/0/0")
     with closing(made) as caller, pytest.raises(ExecutionError, match="'gone' is not known"):
         caller.call([pa.array([1])])
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"kind": "row", "function": truthful}, "kind='async'"),
-        ({"deterministic": False}, "deterministic"),
-        ({"answers": 3}, "answers is 3"),
-        ({"answers": ""}, "answers is ''"),
-    ],
-)
-def test_settings_that_cannot_be(options, message):
-    """They are told where the predicate is made."""
-    given = {"function": with_helper, "kind": "async", "answers": "somewhere", **options}
-    with pytest.raises(OptionError, match=message):
-        PredicateSpec("p", **given)
-    kept = PredicateSpec("p", with_helper, "async", answers="somewhere")  # equal arguments are one question
-    assert kept.dedupe and kept.limited and replace(kept, name="q").answers == Path("somewhere")
 
 
 CAPTURED = """

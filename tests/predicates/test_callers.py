@@ -136,7 +136,7 @@ def test_every_row_gets_its_truth(later, outcomes, values, retries, dedupe, cap,
             assert failure.kind == ("RuntimeError" if later else "StopIteration")
         else:
             assert (failure.kind, failure.message) == ("ValueError", f"no {values[i]}")
-            assert "in one" in failure.traceback
+            assert "in one" in failure.traceback and (later or failure.traceback.count("File ") == 1)
     attempts = [
         x for some, often in zip(batches, raises, strict=True) for x in some * (retries + 1 if often else 1)
     ]
@@ -376,23 +376,6 @@ def test_a_coordinator_out_of_reach_fails_the_call():
     assert call(yes, [1], nowhere).truth.tolist() == [KEPT]
 
 
-def test_waits_between_attempts_grow(monkeypatch):
-    """The bounds of the random waits double from attempt to attempt, up to the longest."""
-    bounds = []
-
-    def most(low, high):
-        bounds.append(high)
-        return 0.0
-
-    monkeypatch.setattr("tenacity.wait.random.uniform", most)
-
-    async def fails(_):
-        raise ValueError
-
-    call(fails, [1], retries=4)
-    assert bounds[:4] == pytest.approx([0.001, 0.002, 0.004, 0.004])
-
-
 class Boom(Exception):
     """What plain functions raise here."""
 
@@ -401,25 +384,18 @@ def numbers(*values):
     return [pa.array(values, pa.int64())]
 
 
-def test_a_call_is_repeated_as_often_as_retries_allow():
-    """What raises twice passes with two retries and fails with one; its traceback begins in the function."""
+def test_what_raises_at_first_may_pass():
+    """Two retries are enough for what raises twice."""
     attempts = []
 
     def flaky(x):
         attempts.append(x)
         if attempts.count(x) < 3:
-            raise Boom(str(x))
+            raise Boom
         return True
 
     outcome = caller(flaky, kind="row", retries=2).call(numbers(1, 2))
-    assert outcome.truth.tolist() == [KEPT, KEPT]
-    assert outcome.calls == len(attempts) == 6
-    attempts.clear()
-    outcome = caller(flaky, kind="row", retries=1).call(numbers(1))
-    assert outcome.truth.tolist() == [RAISED]
-    failure = outcome.failures[0]
-    assert (failure.message, outcome.calls) == ("1", 2)
-    assert "in flaky" in failure.traceback and failure.traceback.count("File ") == 1
+    assert (outcome.truth.tolist(), outcome.calls) == ([KEPT, KEPT], 6)
 
 
 @pytest.mark.parametrize("kind", ["pandas", "arrow"])

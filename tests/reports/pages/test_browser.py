@@ -187,19 +187,6 @@ def test_the_site_is_quiet_and_fits(browser, site):
         assert asked_elsewhere(browser, address) == [], name
 
 
-def test_keys_reach_every_link_of_the_site(browser, site):
-    """In the order of the page, from the one that skips the navigation on."""
-    browser.open(site[0] + "guides/reports.html")
-    shown = "return [...document.links].filter(each => each.checkVisibility()).map(each => each.href)"
-    browser.wait(lambda: len(browser.run(shown)) > 20)
-    links, reached = browser.run(shown), []
-    for _ in range(len(links) + 9):  # and the theme's own controls
-        browser.press(TAB)
-        reached.append(browser.run("return document.activeElement.href"))
-    assert reached[0].endswith("#reports-and-monitoring")
-    assert set(links) <= set(reached)
-
-
 BAD = """<!doctype html><style>:focus { outline: none } p { color: #ccc }</style>
 <script src="http://elsewhere.example/x.js"></script><script>console.error("told")</script>
 <p>pale</p><a href="#">a</a><div style="width: 400px">wide</div><svg style="width: 9px"></svg>"""
