@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import pickle
 import struct
 import threading
 
@@ -331,15 +330,3 @@ async def test_answers_of_jobs_long_gone_are_let_go_and_their_figures_stay(coord
     _, prices = coordinator.progress("run")
     assert (prices.done, prices.failed) == (41, 40)
     assert coordinator.failed("run") == [FAILED]
-
-
-def test_chunks_say_what_does_not_fit():
-    """Counts that do not fit the keys or the rows, and what does travels by pickle."""
-    rows = pa.table({"key": [1, 2]})
-    with pytest.raises(ValueError, match="2 keys, 1 counts of 2 rows, but 2 rows"):
-        Chunk.of([KEY, OTHER], [2], rows)
-    with pytest.raises(ValueError, match="1 counts of 3 rows"):
-        Chunk.of([KEY], [3], rows)
-    chunk = Chunk.of([KEY, OTHER], [0, 2], rows)
-    assert pickle.loads(pickle.dumps(chunk)) == chunk
-    assert chunk.only({OTHER}).table() == rows and chunk.only({KEY}).table().num_rows == 0

@@ -156,21 +156,6 @@ def test_what_a_batch_left_in_doubt_is_asked_again(address):
     assert (singly[1].failures[0].message, sorted(asked)) == ("no 1", [0, 0, 1, 1, 2])
 
 
-@pytest.mark.parametrize("cap", [1, 3])
-def test_callers_share_a_cap_and_what_they_have_asked(coordinator, cap):
-    """Four at once use all of the cap, and never more of it; each argument is answered, or fails, for all."""
-    with Service(lambda x, _: "500" if x == 3 else "yes" if x % 2 else "no") as service:
-        pieces = [list(range(low, 60)) + list(range(low)) for low in range(0, 60, 15)]
-        options = {"max_in_flight": cap, "timeout": PATIENCE, "dedupe": True, "retries": 2}
-        outcomes = several(ask(service.url), pieces, coordinator.address, f"cap {cap}", **options)
-    assert service.most == cap
-    assert service.asked == Counter([*range(60), 3, 3])
-    for piece, outcome in zip(pieces, outcomes, strict=True):
-        assert outcome.truth.tolist() == [RAISED if x == 3 else x % 2 for x in piece]
-        (failure,) = outcome.failures.values()
-        assert failure.kind == "ClientResponseError" and "500" in failure.message
-
-
 def test_the_service_sees_calls_at_the_rate(address):
     """Calls of one caller, or of four together, take their time, repeated ones included."""
     tasks = 4 if address else 1

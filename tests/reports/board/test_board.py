@@ -241,21 +241,14 @@ def test_figures_of_a_running_query(page, board, clock):
     found = httpx.get(page.url + "figures.json").json()
     assert found == page.figures()
     (query,) = found["queries"]
-    wanted = {"title": TITLE, "action": "collect", "state": "running", "error": "", "seconds": 3.0}
-    wanted |= {"rows_in": 400, "rate": 150.0}
-    assert wanted.items() <= query.items()
-    (scan, select) = query["modules"]
-    assert (scan["name"], scan["selectivity"], scan["evaluated"]) == ("Scan(rows)", 1.0, 0)
+    assert {"title": TITLE, "seconds": 3.0, "rows_in": 400, "rate": 150.0}.items() <= query.items()
+    select = query["modules"][1]
     assert (select["name"], select["selectivity"], select["evaluated"]) == ("Predicate(a)", 0.5, 400)
     assert query["orders"][0]["changes"][-1]["order"] == "a → b"
     assert (query["lookups"][0]["requests"], query["lookups"][0]["in_flight"]) == (5, 2)
 
-    parts = httpx.get(page.url + "parts.json").json()
-    assert parts["said"] == "1 running"
-    (part,) = parts["parts"]
-    assert (part["id"], part["state"]) == ("query-1", "running")
-    for text in ("Predicate(a)", "Rows over time", "2 under way", "collect of SELECT", "a → b"):
-        assert text in part["html"]
+    (part,) = httpx.get(page.url + "parts.json").json()["parts"]
+    assert all(text in part["html"] for text in ("Predicate(a)", "2 under way", "collect of SELECT", "a → b"))
     assert "<script>" not in part["html"]
     again = httpx.get(page.url + "parts.json", params={"known": f"query-1.{part['stamp']}"}).json()
     assert again["parts"] == [part | {"html": None}]

@@ -69,11 +69,16 @@ PAGES = {"joined": 5, "filtered": 1, "large": 5, "hostile": 2}
 
 @pytest.mark.parametrize("name", PAGES)
 def test_pages_are_quiet_and_whole(browser, folder, name):
-    """Nothing in the console, no request but for the page itself, all panels drawn; no width is too small."""
+    """Nothing in the console, no request but for the page itself, all panels drawn; no width is too small.
+
+    Tab comes to every control in the order of the page, and shows where it is.
+    """
     browser.open(folder / f"{name}.html")
     drawn, empty = browser.run(EMPTY)
     assert drawn >= PAGES[name]
     assert empty == []
+    controls, visited = browser.walk()
+    assert len(controls) > 3 and visited == controls
     assert {width: browser.width(width) or browser.overhang() for width in WIDTHS} == dict.fromkeys(WIDTHS, 0)
     assert browser.errors() == []
     assert browser.run("return performance.getEntriesByType('resource').map(each => each.name)") == []
@@ -91,15 +96,6 @@ def test_text_can_be_read(browser, folder, name, medium):
             assert browser.pale() == []
             papers.append(browser.run("return getComputedStyle(document.body).backgroundColor"))
     assert len(set(papers)) == (1 if medium == "print" else 2)
-
-
-@pytest.mark.parametrize("name", ["joined", "large"])
-def test_keys_reach_everything(browser, folder, name):
-    """Tab comes to every control in the order of the page, and shows where it is."""
-    browser.open(folder / f"{name}.html")
-    controls, visited = browser.walk()
-    assert len(controls) > 3
-    assert visited == controls
 
 
 def test_keys_do_what_the_mouse_does(browser, folder):
