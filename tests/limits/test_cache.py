@@ -32,9 +32,8 @@ from millrace.limits.lookup_session import LookupSession
 from millrace.limits.registration import Registration
 from millrace.lookups.threads import within
 from tests.gate import sampled
-from tests.limits import hammer
-from tests.limits.hammer import Calls, found, keys_of, rows_of
-from tests.limits.running import PATIENCE, run
+from tests.limits import running
+from tests.limits.running import PATIENCE, Calls, found, keys_of, rows_of, run
 from tests.session import wait_for
 
 KEYS = keys_of(50)
@@ -436,7 +435,7 @@ async def look_up_all(coordinator: Coordinator, seed: int) -> list[BaseException
     async def task(number: int) -> None:
         client = await Client.connect(coordinator.address, f"run/0/{number % 2}")
         try:
-            await hammer.look_up(client, random.Random(seed + number).sample(KEYS[:12], 12), Calls())
+            await running.look_up(client, random.Random(seed + number).sample(KEYS[:12], 12), Calls())
         finally:
             await client.close()
 

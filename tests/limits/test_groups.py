@@ -14,7 +14,7 @@ from millrace.errors import BudgetError, ExecutionError, OptionError
 from millrace.limits.budget import Budget
 from millrace.limits.client import Client
 from millrace.limits.registration import Registration, Settings
-from tests.limits.hammer import Calls, keys_of
+from tests.limits.running import Calls, keys_of
 from tests.limits.service import Service
 from tests.session import write_stream
 from tests.spark.test_limits import asking

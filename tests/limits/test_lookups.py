@@ -17,8 +17,7 @@ from millrace.limits.lookup_session import LookupSession
 from millrace.limits.progress import FailedKey
 from millrace.limits.registration import Registration
 from millrace.limits.store import Store
-from tests.limits.hammer import found, keys_of, rows_of
-from tests.limits.running import PATIENCE
+from tests.limits.running import PATIENCE, found, keys_of, rows_of
 from tests.limits.test_server import frame, raw
 
 KEY, OTHER, THIRD = b"k" * 16, b"o" * 16, b"t" * 16

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 from contextlib import ExitStack, suppress
-from multiprocessing import Pipe, get_context
+from multiprocessing import Pipe
 from multiprocessing.connection import Connection, Listener
 from pathlib import Path
 from types import SimpleNamespace
@@ -24,12 +24,10 @@ from millrace.limits.coordinator import Coordinator
 from millrace.limits.detached import _MOST_CALLERS, Call, Seal, Started, _accept, call, start
 from millrace.limits.process import CoordinatorProcess
 from millrace.limits.registration import Registration
-from tests.limits.hammer import keys_of, rows_of
-from tests.limits.running import run
+from tests.limits.running import SPAWN, keys_of, rows_of, run
 from tests.session import wait_for
 
 KEYS = keys_of(9)
-SPAWN = get_context("spawn")
 
 
 def plan(pipe: Connection, cache: Path) -> None:

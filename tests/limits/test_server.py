@@ -21,8 +21,7 @@ from millrace.limits.coordinator import Coordinator
 from millrace.limits.registration import Address, Registration, Settings
 from millrace.limits.seat import Outbox
 from millrace.limits.tls import _made, context_of
-from tests.limits.hammer import Calls, keys_of, look_up, rows_of
-from tests.limits.running import PATIENCE, run
+from tests.limits.running import PATIENCE, Calls, keys_of, look_up, rows_of, run
 
 
 async def take_a_turn(address: Address, namespace: str = "n") -> None:
