@@ -101,7 +101,9 @@ def test_each_set_of_bind_columns_is_an_index():
     ("made", "said"),
     [
         (lambda: table(name=""), "named '': expected a text"),
+        (lambda: table(name=3), "named 3: expected a text"),
         (lambda: table(schema=""), "has no column: expected its schema"),
+        (lambda: table(schema="sku"), "cannot be read: expected Spark's DDL"),
         (lambda: table(schema="sku string,"), "cannot be read: expected Spark's DDL"),
         (lambda: table(schema="sku varchar(3)"), "has type VARCHAR(3) (use string)"),
         (lambda: table(schema="sku string, x interval day"), "has type INTERVAL"),

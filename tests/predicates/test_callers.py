@@ -11,7 +11,6 @@ from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 
-import aiohttp
 import numpy as np
 import pandas as pd
 import pyarrow as pa
@@ -24,7 +23,6 @@ from millrace.limits.registration import Address
 from millrace.limits.tls import server_context
 from millrace.predicates import KEPT, RAISED, REJECTED, PlainValues, PredicateSpec, asynchronous
 from millrace.predicates.callers import caller_of
-from tests.limits.service import Service
 
 LAWS = settings(max_examples=30, deadline=None, derandomize=True)
 PATIENCE = 30  # seconds until a test that hangs fails
@@ -60,24 +58,6 @@ def call(function, values, address=None, namespace="n", **options):
     """Call once, with a caller of its own."""
     with closing(caller(function, address, namespace, **options)) as each:
         return each.call([pa.array(values)])
-
-
-def ask(url):
-    """A predicate that asks the service."""
-
-    async def asking(x):
-        async with aiohttp.ClientSession() as session, session.get(url, params={"x": x}) as response:
-            response.raise_for_status()
-            return await response.json()
-
-    return asking
-
-
-def several(function, pieces, address, namespace, **options):
-    """Call for every piece at the same time, as the tasks of a job do."""
-    with ThreadPoolExecutor(len(pieces)) as pool:
-        running = [pool.submit(call, function, piece, address, namespace, **options) for piece in pieces]
-        return [each.result(PATIENCE) for each in running]
 
 
 def plain(outcomes):
@@ -156,29 +136,43 @@ def test_what_a_batch_left_in_doubt_is_asked_again(address):
     assert (singly[1].failures[0].message, sorted(asked)) == ("no 1", [0, 0, 1, 1, 2])
 
 
-def test_the_service_sees_calls_at_the_rate(address):
-    """Calls of one caller, or of four together, take their time, repeated ones included."""
-    tasks = 4 if address else 1
-    with Service(lambda x, nth: "500" if nth == 1 and x % 3 == 0 else "yes") as service:
-        pieces = [list(range(first, 24, tasks)) for first in range(tasks)]
-        began = time.monotonic()
-        outcomes = several(ask(service.url), pieces, address, "rate", per_second=100, retries=1)
-    assert sum(outcome.calls for outcome in outcomes) == len(service.starts) == 24 + 8
+def test_calls_begin_at_the_rate(address):
+    """Those of one caller, or of four together, take their time, repeated ones included."""
+    began, asked, tasks = [time.monotonic()], Counter(), 4 if address else 1
+
+    async def fails_at_first(x):
+        began.append(time.monotonic())
+        asked[x] += 1
+        if x % 3 == 0 and asked[x] == 1:
+            raise ValueError
+        return True
+
+    def task(first):
+        return call(fails_at_first, range(first, 24, tasks), address, "rate", per_second=100, retries=1)
+
+    with ThreadPoolExecutor(tasks) as pool:
+        outcomes = list(pool.map(task, range(tasks)))
+    assert sum(outcome.calls for outcome in outcomes) == asked.total() == 24 + 8
     assert all(outcome.truth.all() for outcome in outcomes)
-    # From the first permit at the earliest: how long its request was under way is the machine's affair.
-    assert max(service.starts) - began >= 31 / 100 * 0.95
+    assert max(began) - began[0] >= 31 / 100 * 0.95
 
 
 def test_an_answer_that_does_not_come_is_asked_for_again(address):
     """After the last attempt the row has its failure, with the reason; the others have their truths."""
-    options = {"retries": 1, "timeout": 0.5, "max_in_flight": 1}
-    with Service(lambda x, nth: "hang" if x == 4 or (x, nth) == (5, 1) else "yes") as service:
-        outcome = call(ask(service.url), list(range(10)), address, "hangs", **options)
+    asked = Counter()
+
+    async def hangs(x):
+        asked[x] += 1
+        if x == 4 or (x, asked[x]) == (5, 1):
+            await asyncio.Event().wait()
+        return True
+
+    outcome = call(hangs, range(10), address, "hangs", retries=1, timeout=0.2, max_in_flight=1)
     assert outcome.truth.tolist() == [RAISED if x == 4 else KEPT for x in range(10)]
-    assert outcome.calls == sum(service.asked.values()) == 12
+    assert outcome.calls == asked.total() == 12
     ((row, failure),) = outcome.failures.items()
-    assert (row, failure.kind, failure.message) == (4, "TimeoutError", "no answer within 0.5 s")
-    assert "in asking" in failure.traceback
+    assert (row, failure.kind, failure.message) == (4, "TimeoutError", "no answer within 0.2 s")
+    assert "in hangs" in failure.traceback
 
 
 def test_a_failed_call_gives_its_turn_back_while_it_waits():

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import zlib
 from dataclasses import replace
-from functools import partialmethod
 
 import httpx
-import pyarrow as pa
 import pytest
 from hypothesis import given, strategies as st
 
@@ -26,10 +24,6 @@ from millrace.reports.board.telling import Telling
 from millrace.reports.micro_batch import MicroBatch, StreamFigures
 from millrace.reports.pages.live import query_part
 from millrace.reports.run_report import RunReport
-from millrace.spark.exchange import Cut
-from millrace.spark.hypercube import Axis, Cube
-from millrace.spark.reports import Sink
-from millrace.spark.tasks import CutTask
 from tests.session import wait_for
 
 TITLE = "SELECT '<script>alert(1)</script>'"
@@ -182,12 +176,13 @@ def test_a_series_is_thinned(steps, most):
 
 
 def test_sums_of_figures_are_those_of_a_report():
-    """Nothing but what happened when is lost."""
+    """Nothing but what happened when is lost; what an exchange has brought was read before."""
     cells = [figures(10), figures(30, "b → a"), replace(figures(8), spilled_bytes=5)]
     both, whole = RunReport({"a": [added(cells)]}), RunReport({"a": cells})
     assert both.modules() == whole.modules()
     assert both.orders() == whole.orders()
     assert replace(both.totals, cells=3, slowest_seconds=1.0) == whole.totals
+    assert telling.rows_in(replace(figures(120), rows_exchanged=100)) == 20
 
 
 @pytest.fixture
@@ -380,23 +375,3 @@ def test_who_may_not_tell_or_is_not_heard_works_on(server, board):
         task._thread.join(10)
     assert telling._unreached
     assert opened == []
-
-
-def test_map_tasks_of_an_exchange_tell_too(server, board, monkeypatch):
-    """What they have read so far; what they have sent to an eddy's task is not read once more there."""
-    monkeypatch.setattr(Telling, "__init__", partialmethod(Telling.__init__, every=0.0))
-    schema = pa.schema([("k", pa.int64())])
-    cut = Cut(0, Cube((Axis(2, pa.int64(), ((0, "k"),)),)), 1 << 20)
-    sink = Sink("run", None, hidden=True, live=server.address_of("run"))
-
-    def rows():
-        yield pa.record_batch([range(100)], schema=schema)
-        told(board, rows_in=100)  # of what came before, while more is to come
-        yield pa.record_batch([range(20)], schema=schema)
-
-    sent = list(CutTask("r", schema, cut, sink)(rows()))
-    view = told(board, rows_in=120, tasks=1, over=1)
-    (read,) = [one.tuples_in for _, one in view.report.modules() if one.name == "Cut(r)"]
-    assert read == 120
-    assert CellFigures.from_json(sent[-1].column("block")[0].as_py().decode()).rows_exchanged == 120
-    assert telling.rows_in(replace(figures(120), rows_exchanged=100)) == 20
