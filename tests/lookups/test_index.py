@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import pyarrow as pa
 import pytest
@@ -36,11 +36,8 @@ from tests.engine.eddy.blocks import block
 from tests.engine.eddy.oracle import Case, cases, multiset
 from tests.limits.test_server import PATIENCE
 
-INT = pa.int64()
 R = pa.table({"key": range(60), "a": [n * 7 % 25 for n in range(60)]})
 S = pa.table({"x": range(100), "y": range(100)})
-
-
 Key = tuple[Any, ...]
 
 
@@ -65,82 +62,66 @@ class TableSource:
     before: Callable[[list[Key]], Any] | None = None
     chunk: int = 3
     breaks: list[int] = field(default_factory=list)
-    kind: str = "function"
-    secrets: tuple[str, ...] = ()
-    can_scan: bool = True
+    secrets = ()
 
     def __post_init__(self) -> None:
         self.asked: Counter[Key] = Counter()
         self.requests: list[list[Key]] = []
         self.open_sessions = 0
-
-    identity = property(lambda self: f"table {id(self)}")
+        batches = self.table.combine_chunks().to_batches()
+        self._rows = batches[0] if batches else pa.RecordBatch.from_pylist([], self.table.schema)
 
     def describe(self) -> str:
         return "a table"
 
-    def check(self, schema: pa.Schema, columns: tuple[str, ...], secrets: Secrets) -> None:
-        """Nothing can be wrong."""
-
-    def open(self, schema: pa.Schema, columns: tuple[str, ...], secrets: Secrets) -> _Session:
+    def open(self, *_: object) -> TableSource:
+        """Open a session, which is the source itself."""
         self.open_sessions += 1
-        return _Session(self, schema)
+        return self
 
-
-class _Session:
-    def __init__(self, source: TableSource, schema: pa.Schema) -> None:
-        self._source = source
-        self._rows = source.table.select(schema.names).combine_chunks()
+    async def close(self) -> None:
+        self.open_sessions -= 1
 
     async def fetch(self, keys: pa.RecordBatch) -> pa.RecordBatch:
-        source = self._source
         wanted: list[Key] = list(zip(*(c.to_pylist() for c in keys.columns), strict=True))
-        before = [source.asked[key] for key in wanted]
-        source.asked.update(wanted)
-        source.requests.append(wanted)
-        if source.before is not None:
-            await source.before(wanted)
+        before = [self.asked[key] for key in wanted]
+        self.asked.update(wanted)
+        self.requests.append(wanted)
+        if self.before is not None:
+            await self.before(wanted)
         for key, times in zip(wanted, before, strict=True):
-            refused = source.refuse(key, times)
+            refused = self.refuse(key, times)
             if refused is not None:
                 raise refused
         mine = zip(*(self._rows.column(name).to_pylist() for name in keys.schema.names), strict=True)
-        keep = [source.generous or key in wanted for key in mine]
-        return self._batch(self._rows.filter(pa.array(keep, pa.bool_())))
+        return self._rows.filter(pa.array([self.generous or key in wanted for key in mine], pa.bool_()))
 
     async def scan(self) -> AsyncIterator[pa.RecordBatch]:
-        end = self._source.breaks.pop(0) if self._source.breaks else None
-        for number, low in enumerate(range(0, self._rows.num_rows, self._source.chunk)):
+        end = self.breaks.pop(0) if self.breaks else None
+        for number, low in enumerate(range(0, self._rows.num_rows, self.chunk)):
             if number == end:
                 raise Refused("broken", "the connection is gone", again=True)
-            yield self._batch(self._rows.slice(low, self._source.chunk))
-
-    async def close(self) -> None:
-        self._source.open_sessions -= 1
-
-    def _batch(self, table: pa.Table) -> pa.RecordBatch:
-        batches = table.combine_chunks().to_batches()
-        return batches[0] if batches else pa.RecordBatch.from_pylist([], table.schema)
+            yield self._rows.slice(low, self.chunk)
 
 
 class Lookups:
     """Makes access modules that share an event loop; an index's room is that of its name."""
 
-    def __init__(self, loop: Loop) -> None:
-        self.loop = loop
+    def __enter__(self) -> Self:
+        self.loop = Loop()
         self.rooms: dict[str, LookupSession] = {}
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for room in self.rooms.values():
+            self.loop.call(room.close)
+        self.loop.close()
 
     def index(
-        self,
-        name: str,
-        columns: tuple[str, ...],
-        source: Any,
-        *,
-        on_error: OnError = "fail",
-        schema: pa.Schema | None = None,
+        self, name: str, columns: tuple[str, ...], source: TableSource, on_error: OnError = "fail"
     ) -> LookupIndex:
-        """Return an index over a source, of the schema of its table if there is none."""
-        spec = IndexSpec(name, columns, schema or source.table.schema, source, on_error)
+        """Return an index over a source."""
+        spec = IndexSpec(name, columns, source.table.schema, source, on_error)
 
         async def connect() -> Client:
             if name not in self.rooms:
@@ -155,22 +136,8 @@ class Lookups:
         async def secrets() -> Secrets:
             return Secrets()
 
-        return LookupScan(
-            name, source, source.table.schema, lambda rows: rows, self.loop, secrets, WallClock()
-        )
-
-
-@contextmanager
-def lookups():
-    """Return what makes access modules; their event loop ends with the block."""
-    loop = Loop()
-    made = Lookups(loop)
-    try:
-        yield made
-    finally:
-        for room in made.rooms.values():
-            loop.call(room.close)
-        loop.close()
+        schema = source.table.schema
+        return LookupScan(name, source, schema, lambda rows: rows, self.loop, secrets, WallClock())
 
 
 @pytest.fixture(autouse=True)
@@ -202,7 +169,7 @@ class Looked(NamedTuple):
 
 def look_up(source, case: Case | None = None, on_error: OnError = "fail", chunk: int = 100) -> Looked:
     """Join R, or what a case has, with a source on S, by an index alone."""
-    with lookups() as maker:
+    with Lookups() as maker:
         index = maker.index("s", ("x",), source, on_error=on_error)
         rows = run(case or joined(), {"s": [index]}, chunk=chunk)
         return Looked(rows, maker.rooms["s"].failed(), maker.rooms["s"].progress())
@@ -235,7 +202,7 @@ def test_lookups_give_the_oracles_rows(data: st.DataObject) -> None:
         for alias, plan in data.draw(plans(case)).items()
     }
     turns = data.draw(st.lists(st.integers(0, 3), min_size=1, max_size=5))
-    with lookups() as maker:
+    with Lookups() as maker:
         indexes = []
         access: dict[str, list] = {}
         for alias, plan in made.items():
@@ -287,7 +254,7 @@ def test_a_task_claims_no_more_than_it_soon_asks() -> None:
         claimed.append(now.keys - now.done)
 
     source = TableSource(S, Terms(max_in_flight=1), before=look)
-    with lookups() as maker:
+    with Lookups() as maker:
         found = run(joined(), {"s": [maker.index("s", ("x",), source)]}, chunk=60)
     assert multiset(found) == joined().expected()
     assert len(claimed) == 25 and 2 <= max(claimed) <= 5
@@ -297,7 +264,7 @@ def test_tasks_that_share_a_room_ask_each_key_once() -> None:
     """Four eddies at once over the same rows: each has all results, and the source is asked 25 times."""
     source = TableSource(S, Terms(max_in_flight=3), before=_shuffler([0, 2, 1]))
     found: list[pa.Table] = []
-    with lookups() as maker:
+    with Lookups() as maker:
         at_once(4, lambda: found.append(run(joined(), {"s": [maker.index("s", ("x",), source)]})))
     assert [multiset(each) for each in found] == [joined().expected()] * 4
     assert set(source.asked.values()) == {1}
@@ -371,7 +338,7 @@ def test_answers_do_not_wait_for_slower_ones_before_them() -> None:
         if (0,) in keys:
             await asyncio.to_thread(release.wait)
 
-    with lookups() as maker:
+    with Lookups() as maker:
         index = maker.index("s", ("x",), TableSource(S, Terms(max_in_flight=2), before=wait))
         eddy = EddyRun(case.spec, {"r": R.to_batches()}, Options(online=True), access={"s": [index]})
         rows = 0
@@ -384,7 +351,7 @@ def test_answers_do_not_wait_for_slower_ones_before_them() -> None:
 
 def test_a_scan_that_breaks_off_leaves_the_rest_to_the_index() -> None:
     """Half of the table comes by the scan, the other half is looked up; there is no duplicate."""
-    with lookups() as maker:
+    with Lookups() as maker:
         broken = maker.scan("s", TableSource(S, Terms(retries=0), breaks=[4]))
         good = maker.scan("s again", TableSource(S, chunk=7))
         found = run(joined(), {"s": [maker.index("s", ("x",), TableSource(S)), broken, good]})
@@ -518,7 +485,7 @@ def test_rows_that_cannot_be_shared_are_told_to_whoever_waits(monkeypatch) -> No
     monkeypatch.setattr("millrace.lookups.asking.codec.USUAL_ATTACHMENT", 10)
     source = TableSource(S, Terms(max_in_flight=1), before=_shuffler([3]))
     errors: list[str] = []
-    with lookups() as maker:
+    with Lookups() as maker:
 
         def task() -> None:
             with pytest.raises(ExecutionError) as caught:
