@@ -25,22 +25,6 @@ from millrace.reports.run_report import RunReport
 from tests.limits.running import run
 
 
-@pytest.mark.parametrize(("price", "more"), [(30.0, 2), (0.0, 9)])
-def test_one_call_alone_tells_the_price(price, more):
-    """Until then no other begins; what calls cost that say nothing is not known after them either."""
-    spending = Spending(Budget(None, 100.0))
-    for told in (None, price):
-        assert spending.may_begin
-        spending.begin()
-        assert not spending.may_begin and not spending.is_over
-        spending.end(told)
-    begun = 0
-    while spending.may_begin and begun < 9:
-        spending.begin()
-        begun += 1
-    assert begun == more and not spending.is_over
-
-
 @pytest.mark.parametrize(("most", "tasks"), [(1, 1), (5, 1), (7, 1), (25, 4)])
 def test_what_is_counted_is_called(coordinator, most, tasks):
     """Calls come to their end, and are not cancelled with the one too many; all tasks spend it together."""

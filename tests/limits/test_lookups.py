@@ -216,6 +216,7 @@ async def test_what_was_said_before_leaving_is_heard(coordinator, clients, monke
         frame("{}"),
         frame("[]"),
         frame('{"request": "a"}'),
+        frame('{"request": 0}'),  # which is its ticket already
         frame('{"permit": 0}'),
         *(frame(f'{{"pause": {seconds}}}') for seconds in ("1e9", "-1", "Infinity", "NaN")),
         frame('{"claim": 1, "attached": 5}') + b"short",
