@@ -15,7 +15,6 @@ import pytest
 from millrace.limits.chunk import Chunk, Failure
 from millrace.limits.client import Client
 from millrace.limits.coordinator import Coordinator
-from millrace.limits.lookup_session import LookupSession
 
 PATIENCE = 20
 """Seconds until a test that hangs fails."""
@@ -43,12 +42,6 @@ class Clients:
         """Return a client for each namespace: of lookups that are registered, or with settings of its own."""
         join = Client.limited if options else Client.connect
         made = [await join(self._coordinator.address, each, **options) for each in namespaces]
-        self._made += made
-        return made
-
-    def local(self, session: LookupSession, number: int) -> list[Client]:
-        """Return clients of a session of this process."""
-        made = [Client.local(session) for _ in range(number)]
         self._made += made
         return made
 

@@ -1,4 +1,4 @@
-"""Lookups over TCP and in one process: tasks share rows, failures and turns, whoever dies."""
+"""Lookups over TCP: tasks share rows, failures and turns, whoever dies."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ import pytest
 from millrace.errors import ExecutionError
 from millrace.limits import codec, coordinator as coordinating
 from millrace.limits.chunk import Chunk, Failure, Notification
-from millrace.limits.client import Client
 from millrace.limits.lookup_session import LookupSession
 from millrace.limits.progress import FailedKey
 from millrace.limits.registration import Registration
@@ -34,23 +33,9 @@ def coordinator(coordinator):
     return coordinator
 
 
-@pytest.fixture(params=["remote", "local"])
-def tasks(request, clients):
-    """Makes clients of one lookup, through the coordinator or in one process."""
-    session = LookupSession(OFFER)
-
-    async def some(number: int) -> list[Client]:
-        if request.param == "local":
-            return clients.local(session, number)
-        return await clients(*["run/0/1"] * number)
-
-    yield some
-    session.close()
-
-
-async def test_who_leaves_or_stops_waiting_hands_on_what_it_has(tasks):
+async def test_who_leaves_or_stops_waiting_hands_on_what_it_has(clients):
     """Without a word it gives keys, turns and places in the queue back; others get them, or the next one."""
-    one, other = await tasks(2)
+    one, other = await clients(*["run/0/1"] * 2)
     await one.claim([KEY, OTHER])
     await other.claim([KEY])
     async with other.permit():
@@ -69,9 +54,9 @@ async def test_who_leaves_or_stops_waiting_hands_on_what_it_has(tasks):
         assert (await other.claim([OTHER])).ask == [OTHER]
 
 
-async def test_what_no_message_holds_comes_in_several(tasks):
+async def test_what_no_message_holds_comes_in_several(clients):
     """Rows, chunks and failures are split on their way, and are whole all the same; texts are bounded."""
-    one, other = await tasks(2)
+    one, other = await clients(*["run/0/1"] * 2)
     keys = keys_of(1300)
     rows, failed = keys[:300], keys[300:]
     await one.claim(keys)
@@ -88,11 +73,11 @@ async def test_what_no_message_holds_comes_in_several(tasks):
     assert sizes == {(100, 4000, 4000)}
 
 
-async def test_a_key_with_too_many_rows_is_an_error_that_says_so(tasks, monkeypatch):
+async def test_a_key_with_too_many_rows_is_an_error_that_says_so(clients, monkeypatch):
     """It cannot be cut; the others in the chunk are sent."""
     monkeypatch.setattr(codec, "USUAL_ATTACHMENT", 1000)
     monkeypatch.setattr(codec, "LARGEST_ATTACHMENT", 10_000)
-    (one,) = await tasks(1)
+    (one,) = await clients("run/0/1")
     await one.claim([KEY, OTHER])
     rows = pa.table({"key": pa.array([b"x", b"y" * 20_000], pa.binary())})
     with pytest.raises(ExecutionError, match="10000"):
