@@ -24,7 +24,7 @@ from millrace.limits.tls import server_context
 from millrace.predicates import KEPT, RAISED, REJECTED, PlainValues, PredicateSpec, asynchronous
 from millrace.predicates.callers import caller_of
 
-LAWS = settings(max_examples=30, deadline=None, derandomize=True)
+LAWS = settings(max_examples=60, deadline=None, derandomize=True)
 PATIENCE = 30  # seconds until a test that hangs fails
 TRUTH = {True: KEPT, False: REJECTED, None: REJECTED, "raises": RAISED, "stops": RAISED}
 ERRORS = {"raises": ValueError, "stops": StopIteration}
@@ -61,7 +61,7 @@ def call(function, values, address=None, namespace="n", **options):
 
 
 def plain(outcomes):
-    """Functions of a row, at once and later, and of a batch, and the arguments that they were called for."""
+    """Functions of a row and of batches, by their kinds, and the arguments that they were called for."""
     asked = []
 
     def one(x):
@@ -78,32 +78,38 @@ def plain(outcomes):
         await asyncio.sleep(0)
         return [one(x) for x in xs]
 
-    return one, row, batch, asked
+    def series(xs):
+        return pd.Series([one(x) for x in xs], dtype=object)
+
+    def array(xs):
+        return pa.array([one(x) for x in xs.to_pylist()], pa.bool_())
+
+    return {"row": one, "async": row, "async batch": batch, "pandas": series, "arrow": array}, asked
 
 
 @LAWS
-@example(False, ["stops", True, "raises", None, False], [1, 0, 2, 0, 3, 4], 0, False, None, None)
+@example("row", ["stops", True, "raises", None, False], [1, 0, 2, 0, 3, 4], 0, False, None, 1)
 @given(
-    st.booleans(),
+    st.sampled_from(["row", "async", "async batch", "pandas", "arrow"]),
     st.lists(st.sampled_from(list(TRUTH)), min_size=5, max_size=5),
     st.lists(st.integers(0, 4), max_size=30),
     st.integers(0, 2),
     st.booleans(),
     st.none() | st.integers(1, 3),
-    st.none() | st.integers(1, 6),
+    st.integers(1, 6),
 )
-def test_every_row_gets_its_truth(later, outcomes, values, retries, dedupe, cap, size):
+def test_every_row_gets_its_truth(kind, outcomes, values, retries, dedupe, cap, size):
     """Rows have what the function says, failures are told by row, and calls are counted exactly.
 
     A batch that raises leaves its rows in doubt: they have no failure, unless it is one row.
     """
-    one, row, batch, asked = plain(outcomes)
-    function, options = one, {"kind": "row", "retries": retries}
-    if later:
-        function = batch if size else row
-        options |= {"kind": "async", "dedupe": dedupe, "max_in_flight": cap, "batch": size}
-    dedupe, size = later and dedupe, (later and size) or 1
-    result = call(function, pa.array(values, pa.int64()), **options)
+    functions, asked = plain(outcomes)
+    later, alone = kind.startswith("async"), kind in ("row", "async")
+    dedupe, size = later and dedupe, 1 if alone else size
+    retries = retries if later or alone else 0
+    options = {"dedupe": dedupe, "max_in_flight": cap} if later else {}
+    options |= {"kind": kind.split()[0], "retries": retries, "batch": None if alone else size}
+    result = call(functions[kind], pa.array(values, pa.int64()), **options)
     questions = list(dict.fromkeys(values)) if dedupe else values
     batches = [questions[low : low + size] for low in range(0, len(questions), size)]
     raises = [not ERRORS.keys().isdisjoint(outcomes[x] for x in some) for some in batches]
@@ -116,19 +122,19 @@ def test_every_row_gets_its_truth(later, outcomes, values, retries, dedupe, cap,
             assert failure.kind == ("RuntimeError" if later else "StopIteration")
         else:
             assert (failure.kind, failure.message) == ("ValueError", f"no {values[i]}")
-            assert "in one" in failure.traceback and (later or failure.traceback.count("File ") == 1)
+            assert "in one" in failure.traceback and (kind != "row" or failure.traceback.count("File ") == 1)
     attempts = [
         x for some, often in zip(batches, raises, strict=True) for x in some * (retries + 1 if often else 1)
     ]
     assert result.calls == len(attempts)
-    assert options.get("batch") or Counter(asked) == Counter(attempts)
-    assert later or asked == attempts
+    assert not alone or Counter(asked) == Counter(attempts)
+    assert kind != "row" or asked == attempts
 
 
 def test_what_a_batch_left_in_doubt_is_asked_again(address):
     """With dedupe a failed batch is no answer: asked singly, each row gets its own."""
-    _, _, batch, asked = plain([True, "raises", False])
-    each = caller(batch, address, "doubt", batch=3, dedupe=True)
+    functions, asked = plain([True, "raises", False])
+    each = caller(functions["async batch"], address, "doubt", batch=3, dedupe=True)
     assert each.call([pa.array([0, 1, 2])]).truth.tolist() == [RAISED] * 3
     singly = [each.call([pa.array([x])]) for x in range(3)]
     each.close()
@@ -375,24 +381,6 @@ def test_what_raises_at_first_may_pass():
 
     outcome = caller(flaky, kind="row", retries=2).call(numbers(1, 2))
     assert (outcome.truth.tolist(), outcome.calls) == ([KEPT, KEPT], 6)
-
-
-@pytest.mark.parametrize("kind", ["pandas", "arrow"])
-def test_batches_are_cut_to_size(kind):
-    """A function gets at most ``batch`` rows at once; one bad batch does not disturb the others."""
-    sizes = []
-
-    def many(values):
-        sizes.append(len(values))
-        if int(values.to_pylist()[0] if kind == "arrow" else values[0]) == 3:
-            raise Boom("second batch")
-        return values > 4 if kind == "pandas" else pa.array([v > 4 for v in values.to_pylist()])
-
-    outcome = caller(many, kind=kind, batch=3).call(numbers(*range(8)))
-    assert sizes == [3, 3, 2]
-    assert outcome.truth.tolist() == [REJECTED] * 3 + [RAISED] * 3 + [KEPT] * 2
-    assert not outcome.failures  # which of the three is to blame is not known
-    assert outcome.calls == 8
 
 
 @pytest.mark.parametrize("looking_ahead", [False, True])
