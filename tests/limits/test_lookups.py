@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from millrace.errors import ExecutionError
-from millrace.limits import codec, coordinator as coordinating
+from millrace.limits import coordinator as coordinating
 from millrace.limits.chunk import Chunk, Failure, Notification
 from millrace.limits.lookup_session import LookupSession
 from millrace.limits.progress import FailedKey
@@ -71,18 +71,6 @@ async def test_what_no_message_holds_comes_in_several(clients):
     assert len(known.found) > 3
     sizes = {tuple(map(len, (each.kind, each.message, each.binding))) for each in known.failed.values()}
     assert sizes == {(100, 4000, 4000)}
-
-
-async def test_a_key_with_too_many_rows_is_an_error_that_says_so(clients, monkeypatch):
-    """It cannot be cut; the others in the chunk are sent."""
-    monkeypatch.setattr(codec, "USUAL_ATTACHMENT", 1000)
-    monkeypatch.setattr(codec, "LARGEST_ATTACHMENT", 10_000)
-    (one,) = await clients("run/0/1")
-    await one.claim([KEY, OTHER])
-    rows = pa.table({"key": pa.array([b"x", b"y" * 20_000], pa.binary())})
-    with pytest.raises(ExecutionError, match="10000"):
-        one.settle(Chunk.of([KEY, OTHER], [1, 1], rows))
-    assert found(await one.claim([KEY])) == {KEY: [b"x"]}
 
 
 async def test_news_wait_until_the_claim_has_returned(clients, monkeypatch):
