@@ -21,6 +21,7 @@ from millrace.parquet import footers, reading
 from millrace.parquet.parquet import open_table, read_split, read_splits, splits
 from millrace.spark.types import spark_schema
 from tests.engine.test_expressions import column
+from tests.session import changed
 
 DAY = dt.date(2024, 2, 29)
 MOMENT = dt.datetime(2024, 2, 29, 12, 30, 15, 123000)  # noqa: DTZ001  # of either kind of column
@@ -129,12 +130,9 @@ def test_filters_keep_what_spark_keeps(spark, tmp_path, text):
     Spark's own row-group pruning is off here: it loses NaN, which it orders above every number.
     """
     path = written(tmp_path / "nasty.parquet", nasty(), row_group_size=2)
-    spark.conf.set("spark.sql.parquet.filterPushdown", "false")
-    try:
+    with changed(spark, {"spark.sql.parquet.filterPushdown": "false"}):
         frame = spark.read.parquet(str(path)).where(text)
         rows = frame.select("`with.dot`", "encoded").toArrow()
-    finally:
-        spark.conf.unset("spark.sql.parquet.filterPushdown")
     assert bag(scanned(path, ("with.dot", "encoded"), FILTERS[text])) == bag(rows)
     batches = read_splits(splits(open_table(path), FILTERS[text]), (), FILTERS[text])
     assert sum(batch.num_rows for batch in batches) == rows.num_rows
