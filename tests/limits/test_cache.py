@@ -439,7 +439,12 @@ async def look_up_all(coordinator: Coordinator, seed: int) -> list[BaseException
         finally:
             await client.close()
 
-    return await asyncio.gather(*map(task, range(4)), return_exceptions=True)
+    raised = await asyncio.gather(*map(task, range(4)), return_exceptions=True)
+    # Who gave up just as TLS had begun says goodbye for a moment more, and nobody else waits for that.
+    transports = asyncio.get_running_loop()._transports
+    while any(each._sock is not None for each in list(transports.values())):
+        await asyncio.sleep(0.01)
+    return raised
 
 
 @pytest.mark.parametrize("seeds", sampled([range(low, low + 50) for low in range(0, 300, 50)], 6), ids=str)
