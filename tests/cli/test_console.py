@@ -20,7 +20,6 @@ PLAN = (
     "[UNRESOLVED_COLUMN.WITH_SUGGESTION] No column `x`. SQLSTATE: 42703; "
     "line 1 pos 7;\n'Project ['x]\n+- Range (0, 3)\n\nJVM stacktrace:\norg.apache.spark.sql.AnalysisException"
 )
-STACK = "[USER_RAISED_EXCEPTION] boom SQLSTATE: P0001\n\nJVM stacktrace:\norg.x\n\tat org.x.Y.z(Z.scala:1)"
 DRIVER = (
     "Job aborted.\n\tat org.x.Scheduler.run(Scheduler.scala:12)\n\tat java.lang.Thread.run(Thread.java:840)"
 )
@@ -45,7 +44,6 @@ millrace.errors.InputError: cannot read part-3.parquet: it is not a Parquet file
     ("said", "error", "expected"),
     [
         (spark_message, Exception(PLAN), PLAN.split(";\n")[0]),
-        (spark_message, Exception(STACK), "[USER_RAISED_EXCEPTION] boom SQLSTATE: P0001"),
         (spark_message, Exception(DRIVER), "Job aborted."),
         (spark_message, Exception(WORKER), "ValueError: no such place"),
         (spark_message, Exception(OURS), "cannot read part-3.parquet: it is not a Parquet file"),

@@ -64,13 +64,18 @@ def test_live_page_is_served_while_the_command_runs(run, tables, monkeypatch):
 
 @pytest.mark.parametrize("engine", ["millrace", "spark"])
 def test_output_is_one_parquet_file(run, tables, tmp_path, engine):
-    """The file holds the rows in order, and nothing else is left beside it."""
+    """It holds the rows in order; a run that is refused or fails leaves an older one, and nothing else."""
     target = tmp_path / "out.parquet"
     target.write_text("an older file")
-    refused = run("sql", JOIN, *tables, "--output", str(target), "--engine", engine)
-    assert (refused.exit_code, target.read_text()) == (1, "an older file")
+    output = ("--output", str(target), "--engine", engine)
+    refused = run("sql", JOIN, *tables, *output)
     assert "the file exists; --overwrite replaces it" in refused.stderr
-    done = run("sql", JOIN, *tables, "--output", str(target), "--engine", engine, "--overwrite")
+    failing = "select assert_true(c.k < 3), c.k from c join o on c.k = o.customer"
+    failed = run("sql", failing, *tables, *output, "--overwrite")
+    assert failed.stderr.startswith("error: ") and not [each for each in STACKS if each in failed.stderr]
+    assert (refused.exit_code, failed.exit_code, target.read_text()) == (1, 1, "an older file")
+    assert list(tmp_path.iterdir()) == [target]
+    done = run("sql", JOIN, *tables, *output, "--overwrite")
     assert done.exit_code == 0, done.stderr
     assert "3 rows written" in done.stderr
     assert pq.read_table(target).to_pydict() == ANSWER
@@ -105,31 +110,6 @@ def test_bad_input_is_one_message(run, tables, tmp_path, query, extra, expected)
     assert expected in done.stderr
     assert not [stack for stack in STACKS if stack in done.stderr]
     assert done.stdout == ""
-
-
-def test_a_failing_run_leaves_nothing(run, tables, tmp_path):
-    """An error in the middle of a run removes what was begun, and keeps an older file."""
-    target = tmp_path / "out.parquet"
-    target.write_text("an older file")
-    query = "select assert_true(c.k < 3), c.k from c join o on c.k = o.customer"
-    done = run("sql", query, *tables, "--output", str(target), "--overwrite")
-    assert done.exit_code == 1
-    assert done.stderr.startswith("error: ")
-    assert target.read_text() == "an older file"
-    assert list(tmp_path.iterdir()) == [target]
-
-
-def test_a_page_is_written(run, tables, tmp_path):
-    """``--page FILE`` writes the page beside the rows."""
-    target = tmp_path / "report.html"
-    done = run("sql", "--page", str(target), JOIN, *tables)
-    assert done.exit_code == 0, done.stderr
-    assert "3 rows" in done.stdout and "tuples routed" not in done.stdout
-    assert f"report page: {target}" in done.stderr
-    page = target.read_text()
-    assert "c.k = o.customer" in page
-    assert "ann" not in page
-    assert list(tmp_path.iterdir()) == [target]
 
 
 AWKWARD = """
@@ -224,9 +204,9 @@ def test_csv_and_json_are_tables(run, tmp_path, engine):
     assert found["rows"] == [[2, 'bo"b\n', 9.5, "x"]]
 
 
-def test_json_has_rows_and_report(run, tables, tmp_path):
-    """``--json FILE`` writes rows, and with ``--report`` the figures; no table is shown."""
-    target = tmp_path / "found.json"
+def test_json_has_rows_and_report_and_a_page_the_report_alone(run, tables, tmp_path):
+    """``--json FILE`` writes rows, and with ``--report`` the figures; no table is shown, unless of a page."""
+    target, page = tmp_path / "found.json", tmp_path / "report.html"
     values = "k, 1.5 d, date '2024-01-01' t, x'ff' b, named_struct('y', array(k)) s, double('nan') n"
     query = f"select {values} from c join o on c.k = o.customer and o.total = 3"
     done = run("sql", query, *tables, "--report", "--json", str(target))
@@ -234,9 +214,10 @@ def test_json_has_rows_and_report(run, tables, tmp_path):
     found = json.loads(target.read_text())
     assert found["rows"] == [[2, "1.5", "2024-01-01", "/w==", {"y": [2]}, None]]
     assert found["report"]["totals"]["output_tuples"] == 1
-
-
-QUERY = "select o.id, p.price from o left join prices p on o.sku = p.sku order by 1"
+    done = run("sql", "--page", str(page), JOIN, *tables)
+    assert "3 rows" in done.stdout and "tuples routed" not in done.stdout
+    assert f"report page: {page}" in done.stderr
+    assert "c.k = o.customer" in page.read_text() and "ann" not in page.read_text()
 
 
 @pytest.fixture
@@ -251,14 +232,6 @@ def given(tmp_path):
         f'[database]\nurl = "sqlite:///{tmp_path}/prices.sqlite"\ntable = "prices"\n'
     )
     return ["--table", f"o={tmp_path}/o.parquet", "--lookup", f"prices={file}"]
-
-
-def test_rows_are_looked_up(run, given):
-    """A query may join a table that a file declares, and ``--explain`` tells what is asked."""
-    done = run("sql", QUERY, *given)
-    assert (done.exit_code, done.stderr) == (0, "")
-    assert "1.5" in done.stdout and "3 rows" in done.stdout
-    assert "by sku via database" in run("sql", QUERY, *given, "--explain").stdout
 
 
 SKU = 'schema = "sku string"\n'
@@ -299,8 +272,16 @@ def test_progress_and_failures_in_words():
     ]
 
 
-def test_an_estimate_asks_for_a_sample_alone(run, given, tmp_path):
-    """``--estimate`` tells keys and requests; with a predicate of Spark's own there is nothing to tell."""
+def test_rows_are_looked_up_or_estimated(run, given):
+    """Of a table that a file declares; ``--explain`` tells what is asked, ``--estimate`` how much.
+
+    With a predicate of Spark's own there is nothing to tell.
+    """
+    query = "select o.id, p.price from o left join prices p on o.sku = p.sku order by 1"
+    done = run("sql", query, *given)
+    assert (done.exit_code, done.stderr) == (0, "")
+    assert "1.5" in done.stdout and "3 rows" in done.stdout
+    assert "by sku via database" in run("sql", query, *given, "--explain").stdout
     query = "select o.id, p.price from o join prices p on o.sku = p.sku"
     done = run("sql", query, *given, "--estimate")
     assert done.exit_code == 0, done.stderr

@@ -1,4 +1,4 @@
-"""A web service to ask, which misbehaves as told and counts what it sees."""
+"""A web service to ask, which fails as told and counts what it sees."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any, Self
 from aiohttp import web
 
 Behaviour = Callable[[int, int], str]
-"""From the argument and how often it has been asked to ``yes``, ``no``, ``hang`` or an HTTP status."""
+"""From the argument and how often it has been asked to ``yes``, ``no`` or an HTTP status."""
 
 
 class Served:
@@ -59,7 +59,7 @@ class Served:
 class Service(Served):
     """Answers ``GET /?x=…``, where there is a gate, once it is open.
 
-    It knows how often each argument was asked, and when, and the most requests that were under way at once.
+    It knows how often each argument was asked, and the most requests that were under way at once.
     """
 
     def __init__(self, behaviour: Behaviour, gate: threading.Event | None = None) -> None:
@@ -67,7 +67,6 @@ class Service(Served):
         self._behaviour = behaviour
         self.asked: Counter[int] = Counter()
         self.now = self.most = 0
-        self.starts: list[float] = []
 
     url = "/"
 
@@ -81,7 +80,6 @@ class Service(Served):
 
     async def _answer(self, request: web.Request) -> web.Response:
         x = int(request.query["x"])
-        self.starts.append(self._loop.time())
         self.asked[x] += 1
         self.now += 1
         self.most = max(self.most, self.now)
@@ -89,8 +87,6 @@ class Service(Served):
             behaviour = self._behaviour(x, self.asked[x])
             if self._gate is not None:
                 await asyncio.to_thread(self._gate.wait)
-            if behaviour == "hang":
-                await asyncio.Event().wait()
             await asyncio.sleep(0.002)  # long enough for others to come meanwhile
         finally:
             self.now -= 1

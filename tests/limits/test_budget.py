@@ -22,24 +22,7 @@ from millrace.limits.registration import Registration
 from millrace.predicates import PlainValues, PredicateSpec
 from millrace.predicates.asynchronous import AsyncCaller
 from millrace.reports.run_report import RunReport
-from tests.limits.hammer import at_once, spend_calls
 from tests.limits.running import run
-
-
-@pytest.mark.parametrize(("price", "more"), [(30.0, 2), (0.0, 9)])
-def test_one_call_alone_tells_the_price(price, more):
-    """Until then no other begins; what calls cost that say nothing is not known after them either."""
-    spending = Spending(Budget(None, 100.0))
-    for told in (None, price):
-        assert spending.may_begin
-        spending.begin()
-        assert not spending.may_begin and not spending.is_over
-        spending.end(told)
-    begun = 0
-    while spending.may_begin and begun < 9:
-        spending.begin()
-        begun += 1
-    assert begun == more and not spending.is_over
 
 
 @pytest.mark.parametrize(("most", "tasks"), [(1, 1), (5, 1), (7, 1), (25, 4)])
@@ -124,6 +107,9 @@ async def yes(x):
         (lambda: Registration("one", ttl=5.0), "'one'.*without a cache"),
         (lambda: Registration("one", cache=Path("c"), ttl=0.0, fingerprint="f"), "'one'.*above 0"),
         (lambda: Registration("one", cache=Path("c")), "'one'.*fingerprint"),
+        (lambda: PredicateSpec("one", yes, "async", answers=3), "answers is 3"),
+        (lambda: PredicateSpec("one", yes, "async", answers="a", deterministic=False), "deterministic"),
+        (lambda: PredicateSpec("one", lambda x: x, "row", answers="a"), "kind='async'"),
         (lambda: PredicateSpec("one", yes, "async", limit_group=""), "limit_group is ''"),
         (lambda: PredicateSpec("one", yes, "async", limit_group="api"), "nothing to share"),
     ],
@@ -226,10 +212,19 @@ def test_a_budget_is_of_a_stream_whichever_plan_and_process_it_runs_in(tmp_path)
         assert later.spent("run") == [Spent("prices", 100, 100, 0.0, None)]
 
 
-def test_two_processes_that_write_at_once_lose_nothing(tmp_path):
+def test_two_that_write_at_once_lose_nothing(tmp_path):
     """What both have made is in the file, each call once."""
-    at_once(spend_calls, tmp_path)
-    assert LastingSpending(Budget(max_requests=6400), tmp_path, "one").requests == 200
+
+    def spend() -> None:
+        spending = LastingSpending(Budget(max_requests=6400), tmp_path, "one")
+        for _ in range(30):
+            assert make_calls(spending, 1) == 1
+            spending.settle()
+
+    with ThreadPoolExecutor(2) as pool:  # each has opened the lock itself, as two processes have
+        for each in [pool.submit(spend) for _ in range(2)]:
+            each.result()
+    assert LastingSpending(Budget(max_requests=6400), tmp_path, "one").requests == 60
     assert sorted(each.suffix for each in tmp_path.iterdir()) == [".json", ".lock"]
 
 

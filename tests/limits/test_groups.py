@@ -14,7 +14,7 @@ from millrace.errors import BudgetError, ExecutionError, OptionError
 from millrace.limits.budget import Budget
 from millrace.limits.client import Client
 from millrace.limits.registration import Registration, Settings
-from tests.limits.hammer import Calls, keys_of
+from tests.limits.running import Calls, keys_of
 from tests.limits.service import Service
 from tests.session import write_stream
 from tests.spark.test_limits import asking
@@ -36,8 +36,14 @@ def hasty(monkeypatch):
     monkeypatch.setattr("millrace.limits.breaker.MOST_PROBES", 2)
 
 
-async def test_lookups_and_predicates_of_all_queries_have_one_cap_and_one_budget(coordinator, clients):
-    """Permits of a group are out at most as often as it says, whoever has them, and the budget is for all."""
+async def test_lookups_and_predicates_of_all_queries_have_one_cap_and_one_budget(
+    coordinator, clients, monkeypatch
+):
+    """Permits of a group are out at most as often as it says, whoever has them, and the budget is for all.
+
+    It stays, however many runs there were, whose own permits are let go.
+    """
+    monkeypatch.setattr("millrace.limits.coordinator._MOST_GROUPS", 2)
     limits = Settings(max_in_flight=2, budget=Budget(max_requests=9))
     for name in ("one", "two"):
         coordinator.register(name, [Registration("prices", 2, budget=limits.budget, group="api")])
@@ -50,6 +56,11 @@ async def test_lookups_and_predicates_of_all_queries_have_one_cap_and_one_budget
     assert sum(isinstance(each, BudgetError) for each in results) == 3
     async with alone.permit():
         await clients.close()
+    for number in range(5):
+        coordinator.register(f"other{number}", [Registration("names", 1)])
+        (other,) = await clients(f"other{number}/0/0")
+        await call(other)
+        await other.close()
     (later,) = await clients("one/1/0")
     with pytest.raises(BudgetError, match="9 of 9 requests"):
         await call(later)
@@ -75,32 +86,24 @@ async def test_a_group_has_the_limits_that_are_given_last_unless_it_is_in_use(co
         await clients("n", settings=Settings(max_in_flight=2))
 
 
-def test_queries_that_run_at_once_keep_the_limits_of_their_group(spark):
-    """Two of them, each with another predicate, never have more calls under way than the group allows."""
-    with Service(lambda *_: "yes") as service:
-        frames = []
-        for number in range(2):
-            ask = asking(service.url, max_in_flight=3, limit_group="two queries", name=f"ask{number}")
-            rows = spark.range(100 * number, 100 * number + 80, 1, 4).selectExpr("id", "int(id) AS x")
-            frames.append(millrace.where(rows, ask("x")))
-        with ThreadPoolExecutor(2) as pool:
-            assert list(pool.map(lambda frame: frame.count(), frames)) == [80, 80]
-    assert service.most <= 3 and sum(service.asked.values()) == 160
+def test_queries_that_run_at_once_keep_the_limits_of_their_group(spark, tmp_path):
+    """A query and a stream never have more calls under way than the group allows, over all micro-batches.
 
-
-def test_answers_and_limits_last_over_the_micro_batches_of_a_stream(spark, tmp_path):
-    """What was asked in one is not asked in the next, and the calls of all of them keep their distance."""
+    What the stream has asked in one it does not ask in the next.
+    """
     for number in range(3):
-        spark.range(0, 20, 1, 1).selectExpr("id", "int(id % 10) AS x").write.parquet(
-            str(tmp_path / "in" / str(number))
-        )
-    with Service(lambda x, _: "yes" if x % 2 else "no") as service:
-        ask = asking(service.url, dedupe=True, max_in_flight=2)
-        reader = spark.readStream.schema("id long, x int").option("maxFilesPerTrigger", 1)
-        query = write_stream(millrace.where(reader.parquet(str(tmp_path / "in" / "*")), ask("x")), tmp_path)
-        assert len(query.recentProgress) >= 3
+        some = spark.range(0, 20, 1, 1).selectExpr("id", "int(id % 10) AS x")
+        some.write.parquet(str(tmp_path / "in" / str(number)))
+    reader = spark.readStream.schema("id long, x int").option("maxFilesPerTrigger", 1)
+    stream, rows = reader.parquet(str(tmp_path / "in" / "*")), spark.range(100, 180, 1, 4)
+    with Service(lambda x, _: "yes" if x % 2 else "no") as service, ThreadPoolExecutor(1) as pool:
+        limits = {"max_in_flight": 3, "limit_group": "two queries"}
+        once, often = (asking(service.url, name=f"n{each}", dedupe=each, **limits) for each in (True, False))
+        written = pool.submit(write_stream, millrace.where(stream, once("x")), tmp_path)
+        assert millrace.where(rows.selectExpr("id", "int(id) AS x"), often("x")).count() == 40
+        assert len(written.result(60).recentProgress) >= 3
     assert spark.read.parquet(str(tmp_path / "out")).count() == 30
-    assert service.asked == dict.fromkeys(range(10), 1)
+    assert service.asked == dict.fromkeys([*range(10), *range(100, 180)], 1) and service.most <= 3
 
 
 async def test_a_dead_source_ends_no_query_of_another_in_its_group(coordinator, clients, hasty):
@@ -198,21 +201,3 @@ async def test_the_next_action_tries_a_source_anew_that_was_given_up(
 
     assert await ask_in_vain(execution) == 5
     assert await ask_in_vain(f"{execution}1") == calls
-
-
-async def test_a_group_keeps_its_budget_however_many_runs_there_were(coordinator, clients, monkeypatch):
-    """Their own permits are let go, with the run or when there are many."""
-    monkeypatch.setattr("millrace.limits.coordinator._MOST_GROUPS", 2)
-    coordinator.register("run", [Registration("prices", budget=Budget(max_requests=1), group="api")])
-
-    async def ask(namespace: str) -> None:
-        (client,) = await clients(namespace)
-        await call(client)
-        await client.close()
-
-    await ask("run/0/0")
-    for number in range(5):
-        coordinator.register(f"other{number}", [Registration("names", 1)])
-        await ask(f"other{number}/0/0")
-    with pytest.raises(BudgetError):
-        await ask("run/1/0")

@@ -1,4 +1,4 @@
-"""When calls may begin: within the cap, evenly spaced, in turn, and of a source that is down now and then."""
+"""When calls may begin: at their rate, at that of their tokens, and of a source that is down now and then."""
 
 from __future__ import annotations
 
@@ -18,16 +18,6 @@ from millrace.limits.registration import Registration
 
 LAWS = settings(max_examples=50, deadline=None, derandomize=True)
 OWNERS = 4
-caps = st.none() | st.integers(1, 6)
-rates = st.none() | st.floats(0.5, 2000)
-steps = st.lists(
-    st.tuples(
-        st.sampled_from(["request", "request", "release", "withdraw", "repeat", "drop", "advance"]),
-        st.integers(0, OWNERS - 1),
-        st.floats(0, 0.5),
-    ),
-    max_size=120,
-)
 
 
 def wait_until_due(limiter: Limiter, clock: VirtualClock, late: float = 1e-9) -> None:
@@ -37,61 +27,6 @@ def wait_until_due(limiter: Limiter, clock: VirtualClock, late: float = 1e-9) ->
 
 def evenly_spaced(grants: list[Grant], rate: float) -> bool:
     return all(later.start - earlier.start >= (1 - 1e-9) / rate for earlier, later in pairwise(grants))
-
-
-@LAWS
-@given(caps, rates, st.sampled_from([0.0, 0.02]), steps)
-def test_whatever_happens_the_limits_hold_and_nobody_starves(cap, rate, ahead, actions):
-    """Permits stay within the cap, starts keep their distance, and every request is served in its turn.
-
-    A number stands for one request at a time; releasing what never was changes nothing.
-    """
-    clock = VirtualClock()
-    limiter = Limiter(clock, cap, rate, ahead)
-    queue: list[tuple[int, int]] = []
-    out: list[tuple[int, int]] = []
-    grants: list[Grant] = []
-
-    def take() -> None:
-        for grant in limiter.grants():
-            assert (grant.owner, grant.ticket) == queue[0]
-            assert clock.now() <= grant.start <= clock.now() + ahead
-            out.append(queue.pop(0))
-            grants.append(grant)
-        assert limiter.in_flight == len(out) <= (cap or math.inf)
-        assert limiter.waiting == len(queue)
-
-    for ticket, (action, owner, seconds) in enumerate(actions):
-        its, waiting = ([key for key in some if key[0] == owner] for some in (out, queue))
-        if action == "request":
-            limiter.request(owner, ticket)
-            queue.append((owner, ticket))
-        elif action == "release" and its:
-            limiter.release(*its[0])
-            out.remove(its[0])
-        elif action == "withdraw" and waiting:
-            limiter.release(*waiting[0])
-            queue.remove(waiting[0])
-        elif action == "repeat":
-            limiter.release(owner, ticket)
-            for key in (*its, *waiting):
-                with pytest.raises(ValueError, match="in use"):
-                    limiter.request(*key)
-        elif action == "drop":
-            limiter.drop(owner)
-            for keys in (queue, out):
-                keys[:] = [key for key in keys if key[0] != owner]
-        elif action == "advance":
-            clock.advance(seconds)
-        take()
-    for _ in range(10 * len(actions)):  # everyone who waits is served, at the times it names
-        if queue and limiter.due() is None:
-            limiter.release(*out.pop(0))
-        elif queue:
-            wait_until_due(limiter, clock)
-        take()
-    assert not queue
-    assert rate is None or evenly_spaced(grants, rate)
 
 
 @pytest.mark.parametrize("rate", [1, 7.5, 50, 900])

@@ -1,9 +1,8 @@
-"""Lookups over TCP and in one process: tasks share rows, failures and turns, whoever dies."""
+"""Lookups over TCP: tasks share rows, failures and turns, whoever dies."""
 
 from __future__ import annotations
 
 import asyncio
-import pickle
 import struct
 import threading
 
@@ -11,15 +10,13 @@ import pyarrow as pa
 import pytest
 
 from millrace.errors import ExecutionError
-from millrace.limits import codec, coordinator as coordinating
+from millrace.limits import coordinator as coordinating
 from millrace.limits.chunk import Chunk, Failure, Notification
-from millrace.limits.client import Client
 from millrace.limits.lookup_session import LookupSession
 from millrace.limits.progress import FailedKey
 from millrace.limits.registration import Registration
 from millrace.limits.store import Store
-from tests.limits.hammer import found, keys_of, rows_of
-from tests.limits.running import PATIENCE
+from tests.limits.running import PATIENCE, found, keys_of, rows_of
 from tests.limits.test_server import frame, raw
 
 KEY, OTHER, THIRD = b"k" * 16, b"o" * 16, b"t" * 16
@@ -36,23 +33,9 @@ def coordinator(coordinator):
     return coordinator
 
 
-@pytest.fixture(params=["remote", "local"])
-def tasks(request, clients):
-    """Makes clients of one lookup, through the coordinator or in one process."""
-    session = LookupSession(OFFER)
-
-    async def some(number: int) -> list[Client]:
-        if request.param == "local":
-            return clients.local(session, number)
-        return await clients(*["run/0/1"] * number)
-
-    yield some
-    session.close()
-
-
-async def test_who_leaves_or_stops_waiting_hands_on_what_it_has(tasks):
+async def test_who_leaves_or_stops_waiting_hands_on_what_it_has(clients):
     """Without a word it gives keys, turns and places in the queue back; others get them, or the next one."""
-    one, other = await tasks(2)
+    one, other = await clients(*["run/0/1"] * 2)
     await one.claim([KEY, OTHER])
     await other.claim([KEY])
     async with other.permit():
@@ -71,9 +54,9 @@ async def test_who_leaves_or_stops_waiting_hands_on_what_it_has(tasks):
         assert (await other.claim([OTHER])).ask == [OTHER]
 
 
-async def test_what_no_message_holds_comes_in_several(tasks):
+async def test_what_no_message_holds_comes_in_several(clients):
     """Rows, chunks and failures are split on their way, and are whole all the same; texts are bounded."""
-    one, other = await tasks(2)
+    one, other = await clients(*["run/0/1"] * 2)
     keys = keys_of(1300)
     rows, failed = keys[:300], keys[300:]
     await one.claim(keys)
@@ -88,18 +71,6 @@ async def test_what_no_message_holds_comes_in_several(tasks):
     assert len(known.found) > 3
     sizes = {tuple(map(len, (each.kind, each.message, each.binding))) for each in known.failed.values()}
     assert sizes == {(100, 4000, 4000)}
-
-
-async def test_a_key_with_too_many_rows_is_an_error_that_says_so(tasks, monkeypatch):
-    """It cannot be cut; the others in the chunk are sent."""
-    monkeypatch.setattr(codec, "USUAL_ATTACHMENT", 1000)
-    monkeypatch.setattr(codec, "LARGEST_ATTACHMENT", 10_000)
-    (one,) = await tasks(1)
-    await one.claim([KEY, OTHER])
-    rows = pa.table({"key": pa.array([b"x", b"y" * 20_000], pa.binary())})
-    with pytest.raises(ExecutionError, match="10000"):
-        one.settle(Chunk.of([KEY, OTHER], [1, 1], rows))
-    assert found(await one.claim([KEY])) == {KEY: [b"x"]}
 
 
 async def test_news_wait_until_the_claim_has_returned(clients, monkeypatch):
@@ -218,6 +189,7 @@ async def test_what_was_said_before_leaving_is_heard(coordinator, clients, monke
         frame("{}"),
         frame("[]"),
         frame('{"request": "a"}'),
+        frame('{"request": 0}'),  # which is its ticket already
         frame('{"permit": 0}'),
         *(frame(f'{{"pause": {seconds}}}') for seconds in ("1e9", "-1", "Infinity", "NaN")),
         frame('{"claim": 1, "attached": 5}') + b"short",
@@ -331,15 +303,3 @@ async def test_answers_of_jobs_long_gone_are_let_go_and_their_figures_stay(coord
     _, prices = coordinator.progress("run")
     assert (prices.done, prices.failed) == (41, 40)
     assert coordinator.failed("run") == [FAILED]
-
-
-def test_chunks_say_what_does_not_fit():
-    """Counts that do not fit the keys or the rows, and what does travels by pickle."""
-    rows = pa.table({"key": [1, 2]})
-    with pytest.raises(ValueError, match="2 keys, 1 counts of 2 rows, but 2 rows"):
-        Chunk.of([KEY, OTHER], [2], rows)
-    with pytest.raises(ValueError, match="1 counts of 3 rows"):
-        Chunk.of([KEY], [3], rows)
-    chunk = Chunk.of([KEY, OTHER], [0, 2], rows)
-    assert pickle.loads(pickle.dumps(chunk)) == chunk
-    assert chunk.only({OTHER}).table() == rows and chunk.only({KEY}).table().num_rows == 0

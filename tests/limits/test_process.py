@@ -24,8 +24,7 @@ from millrace.limits.coordinator import Coordinator
 from millrace.limits.detached import _MOST_CALLERS, Call, Seal, Started, _accept, call, start
 from millrace.limits.process import CoordinatorProcess
 from millrace.limits.registration import Registration
-from tests.limits.hammer import keys_of, rows_of
-from tests.limits.running import SPAWN, run
+from tests.limits.running import SPAWN, keys_of, rows_of, run
 from tests.session import wait_for
 
 KEYS = keys_of(9)

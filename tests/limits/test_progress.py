@@ -12,7 +12,7 @@ from millrace.limits.clock import VirtualClock
 from millrace.limits.lookup_session import LookupSession
 from millrace.limits.progress import Figures, LookupProgress, quantile, together
 from millrace.limits.registration import Registration
-from tests.limits.hammer import keys_of
+from tests.limits.running import keys_of
 
 
 def test_the_rate_is_that_of_the_last_seconds():

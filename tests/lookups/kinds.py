@@ -8,7 +8,6 @@ import json
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
-from decimal import Decimal
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -34,16 +33,6 @@ SLOW = 13
 Row = dict[str, Any]
 PAIR = pa.schema([("x", pa.int64()), ("y", pa.string()), ("v", pa.int64())])
 PAIRS: list[Row] = [{"x": n % 100, "y": f"y{n % 7}", "v": n} for n in range(1000)]
-TYPES = {
-    bool: sa.Boolean(),
-    int: sa.BigInteger(),
-    float: sa.Double(),
-    Decimal: sa.Numeric(20, 4),
-    str: sa.Text(),
-    bytes: sa.LargeBinary(),
-    dt.date: sa.Date(),
-    dt.datetime: sa.DateTime(),
-}
 
 
 class Kind:
@@ -103,8 +92,10 @@ class Kind:
 
 
 def _sql_type(value: object) -> Any:
+    if type(value) is int:
+        return sa.BigInteger()
     is_moment = isinstance(value, dt.datetime) and value.tzinfo is not None
-    return sa.DateTime(timezone=True) if is_moment else TYPES[type(value)]
+    return sa.DateTime(timezone=True) if is_moment else sa.literal(value).type
 
 
 def _as_sent(value: object) -> object:

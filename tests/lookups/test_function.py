@@ -57,9 +57,7 @@ async def later(sku):
 
 RETURNED = [
     (lambda sku: None, []),
-    (lambda sku: [], []),
     (lambda sku: ROW, [1]),
-    (lambda sku: {"price": 1, "more": 2}, [1]),
     (lambda sku: ("a", 1), [1]),
     (lambda sku: [("a", 1), ["a", 2], {"sku": "a", "price": 3}, {"price": 4}], [1, 2, 3, 4]),
     (lambda sku: pa.table({"price": [1, 2], "sku": ["a", "a"]}), [1, 2]),

@@ -66,27 +66,20 @@ def redirecting(to):
     return handler
 
 
-def paged(pages, following):
-    """Serve pages by the parameter ``page``; others are not there."""
+def paged(*pages):
+    """Serve pages, of prices and where the next one is, by the parameter ``page``; others are not there."""
 
     async def handler(request):
         page = int(request.query.get("page", 0))
-        if page not in range(len(pages)):
+        if page >= len(pages):
             return web.Response(status=404)
-        rows = [{"sku": "a", "price": price} for price in pages[page]]
-        return web.json_response({"items": rows, "next": following(request, page)})
+        prices, following = pages[page]
+        if isinstance(following, str):
+            following = following.replace("HOST", str(request.url.origin()))
+        rows = [{"sku": "a", "price": price} for price in prices]
+        return web.json_response({"items": rows, "next": following})
 
     return handler
-
-
-def up_to(last, *, absolute=False):
-    """Name the page after one, with the host or without; the last has none."""
-
-    def following(request, page):
-        base = request.url.origin() if absolute else ""
-        return f"{base}/p?page={page + 1}" if page < last else None
-
-    return following
 
 
 ROW = {"sku": "a", "price": 1}
@@ -113,8 +106,7 @@ ANSWERS = [
     (encoded(gzip.compress(TEXT[:9]) + gzip.compress(TEXT[9:]), "x-gzip"), {}, ONE),
     (redirecting(lambda request: "/there"), {}, ONE),
     (answering(ROW, headers={"X-Token": "t" * 40_000}), {}, ONE),  # as some services send
-    (paged([[1, 1], [1], []], up_to(2)), PAGES, ONE * 3),
-    (paged([[1, 1], [1], []], up_to(2, absolute=True)), PAGES, ONE * 3),
+    (paged(([1, 1], "/p?page=1"), ([1], "HOST/p?page=2"), ([], None)), PAGES, ONE * 3),
 ]
 
 
@@ -280,7 +272,7 @@ NOWHERE = {
     5: "no text",
     "http://h:port": "no URL",
 }
-LONG = paged([[1] * 100] * 10, up_to(9))
+LONG = paged(*(([1] * 100, f"/p?page={n}" if n < 10 else None) for n in range(1, 11)))
 DEEP = answering("[" * 100_000 + "]" * 100_000)
 NOT_GZIP = [
     (gzip.compress(gzip.compress(TEXT)), "gzip, gzip"),
@@ -293,7 +285,7 @@ REFUSALS = [
     *((f"HTTP {each}", True, answering("because", each), {}, "because") for each in AGAIN),
     *((f"HTTP {each}", False, answering("because", each), {}, "") for each in FINAL),
     ("HTTP 404", False, answering("no", 404), {"missing": ()}, ""),
-    ("HTTP 404", False, paged([[1]], up_to(1)), PAGES, ""),  # rows would be missed without a word
+    ("HTTP 404", False, paged(([1], "/p?page=1")), PAGES, ""),  # rows would be missed without a word
     *(("timeout", True, each, {"timeout": 0.2}, "") for each in (stalls, drips)),
     *(("connection", True, each, {}, "") for each in (resets, truncates)),
     *(
@@ -312,7 +304,7 @@ REFUSALS = [
         for keys, said in UNSENDABLE.items()
     ),
     ("redirect", False, redirecting(lambda request: request.path + "x"), {}, ""),
-    *(("next page", False, paged([[1]], lambda *_, to=to: to), PAGES, said) for to, said in NOWHERE.items()),
+    *(("next page", False, paged(([1], to)), PAGES, said) for to, said in NOWHERE.items()),
     ("too large", False, LONG, {**PAGES, "max_bytes": 10_000}, ""),
 ]
 

@@ -17,10 +17,11 @@ import pytest
 
 from millrace.engine.expressions import Compare, InList, IsNull, Like, Literal, Not, Or
 from millrace.errors import ExecutionError, InputError
-from millrace.parquet import footers, passing, pruning, reading
+from millrace.parquet import footers, reading
 from millrace.parquet.parquet import open_table, read_split, read_splits, splits
 from millrace.spark.types import spark_schema
 from tests.engine.test_expressions import column
+from tests.session import changed
 
 DAY = dt.date(2024, 2, 29)
 MOMENT = dt.datetime(2024, 2, 29, 12, 30, 15, 123000)  # noqa: DTZ001  # of either kind of column
@@ -129,12 +130,9 @@ def test_filters_keep_what_spark_keeps(spark, tmp_path, text):
     Spark's own row-group pruning is off here: it loses NaN, which it orders above every number.
     """
     path = written(tmp_path / "nasty.parquet", nasty(), row_group_size=2)
-    spark.conf.set("spark.sql.parquet.filterPushdown", "false")
-    try:
+    with changed(spark, {"spark.sql.parquet.filterPushdown": "false"}):
         frame = spark.read.parquet(str(path)).where(text)
         rows = frame.select("`with.dot`", "encoded").toArrow()
-    finally:
-        spark.conf.unset("spark.sql.parquet.filterPushdown")
     assert bag(scanned(path, ("with.dot", "encoded"), FILTERS[text])) == bag(rows)
     batches = read_splits(splits(open_table(path), FILTERS[text]), (), FILTERS[text])
     assert sum(batch.num_rows for batch in batches) == rows.num_rows
@@ -237,17 +235,6 @@ def test_what_filters_leave_is_estimated_by_statistics(tmp_path, filters, within
     rows = scanned(path, ["n"], filters).num_rows
     (split,) = splits(open_table(path), filters)
     assert 1 <= split.passing * split.rows == pytest.approx(rows, abs=1000 * within)
-
-
-def test_literals_are_looked_at_once_for_all_row_groups(tmp_path, monkeypatch):
-    """However many a list has, and however many row groups there are."""
-    path = written(tmp_path / "t.parquet", {"n": range(1000)}, row_group_size=10)
-    looked, plain = [], pruning.plain
-    for module in (pruning, passing):
-        monkeypatch.setattr(module, "plain", lambda *given: looked.append(given) or plain(*given))
-    found = splits(open_table(path), (InList(column("n"), tuple(range(5, 1500, 3)), pa.int64()),))
-    assert sum(split.passing * split.rows for split in found) == pytest.approx(332, abs=10)
-    assert len(looked) < 500 + 100 * 10
 
 
 PARTITIONS = [

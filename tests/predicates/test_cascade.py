@@ -96,21 +96,14 @@ def test_only_unsure_rows_are_asked_about(kind: Any) -> None:
         return x is None
 
     column = pa.array([9, 3, None, 8, 1], pa.int64())
-    assert _truths(Maybe(score, 0.3), score, column) == [True, True, True, True, False]
+    maybe = caller_of(PredicateSpec("maybe", Maybe(score, 0.3), kind), PlainValues(), None, "")
+    assert maybe.call([column]).truth.tolist() == [KEPT] * 4 + [REJECTED]
     caller = caller_of(PredicateSpec("costly", costly, sure=(score, 0.8)), PlainValues(), None, "")
     found = caller.call([column])
     assert (seen, found.calls) == ([3, None, 1], 3)
     assert found.truth[[0, 2, 3, 4]].tolist() == [KEPT, KEPT, KEPT, REJECTED]
     assert {place: each.message for place, each in found.failures.items()} == {1: "three"}
     assert caller.call([column.take(pa.array([0, 3]))]).calls == 0
-
-
-def _truths(maybe: Maybe, score: Score, column: pa.Array) -> list[bool]:
-    values = PlainValues()
-    if score.kind == "row":
-        return [maybe(x) for x in column.to_pylist()]
-    found = maybe((values.series if score.kind == "pandas" else values.arrays)([column])[0])
-    return [bool(x) for x in (found.to_pylist() if score.kind == "arrow" else found)]
 
 
 @pytest.mark.parametrize("wrong", [lambda x: "much", lambda x: [1.0, 2.0]])

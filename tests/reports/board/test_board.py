@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import re
 import zlib
 from dataclasses import replace
-from functools import partialmethod
 
 import httpx
-import pyarrow as pa
 import pytest
 from hypothesis import given, strategies as st
 
@@ -27,10 +24,6 @@ from millrace.reports.board.telling import Telling
 from millrace.reports.micro_batch import MicroBatch, StreamFigures
 from millrace.reports.pages.live import query_part
 from millrace.reports.run_report import RunReport
-from millrace.spark.exchange import Cut
-from millrace.spark.hypercube import Axis, Cube
-from millrace.spark.reports import Sink
-from millrace.spark.tasks import CutTask
 from tests.session import wait_for
 
 TITLE = "SELECT '<script>alert(1)</script>'"
@@ -183,12 +176,13 @@ def test_a_series_is_thinned(steps, most):
 
 
 def test_sums_of_figures_are_those_of_a_report():
-    """Nothing but what happened when is lost."""
+    """Nothing but what happened when is lost; what an exchange has brought was read before."""
     cells = [figures(10), figures(30, "b → a"), replace(figures(8), spilled_bytes=5)]
     both, whole = RunReport({"a": [added(cells)]}), RunReport({"a": cells})
     assert both.modules() == whole.modules()
     assert both.orders() == whole.orders()
     assert replace(both.totals, cells=3, slowest_seconds=1.0) == whole.totals
+    assert telling.rows_in(replace(figures(120), rows_exchanged=100)) == 20
 
 
 @pytest.fixture
@@ -242,21 +236,14 @@ def test_figures_of_a_running_query(page, board, clock):
     found = httpx.get(page.url + "figures.json").json()
     assert found == page.figures()
     (query,) = found["queries"]
-    wanted = {"title": TITLE, "action": "collect", "state": "running", "error": "", "seconds": 3.0}
-    wanted |= {"rows_in": 400, "rate": 150.0}
-    assert wanted.items() <= query.items()
-    (scan, select) = query["modules"]
-    assert (scan["name"], scan["selectivity"], scan["evaluated"]) == ("Scan(rows)", 1.0, 0)
+    assert {"title": TITLE, "seconds": 3.0, "rows_in": 400, "rate": 150.0}.items() <= query.items()
+    select = query["modules"][1]
     assert (select["name"], select["selectivity"], select["evaluated"]) == ("Predicate(a)", 0.5, 400)
     assert query["orders"][0]["changes"][-1]["order"] == "a → b"
     assert (query["lookups"][0]["requests"], query["lookups"][0]["in_flight"]) == (5, 2)
 
-    parts = httpx.get(page.url + "parts.json").json()
-    assert parts["said"] == "1 running"
-    (part,) = parts["parts"]
-    assert (part["id"], part["state"]) == ("query-1", "running")
-    for text in ("Predicate(a)", "Rows over time", "2 under way", "collect of SELECT", "a → b"):
-        assert text in part["html"]
+    (part,) = httpx.get(page.url + "parts.json").json()["parts"]
+    assert all(text in part["html"] for text in ("Predicate(a)", "2 under way", "collect of SELECT", "a → b"))
     assert "<script>" not in part["html"]
     again = httpx.get(page.url + "parts.json", params={"known": f"query-1.{part['stamp']}"}).json()
     assert again["parts"] == [part | {"html": None}]
@@ -298,18 +285,6 @@ def test_streams_are_shown(page, board, clock):
     assert part["state"] == "failed"
     for text in ("java.lang.Exception: gone</p>", "Rows of each micro-batch", "o → s 42 %", "stream joined"):
         assert text in part["html"]
-
-
-def test_the_page_asks_nobody_else(page):
-    """It has a script and nothing that comes from elsewhere; its parts have names that stay."""
-    html = httpx.get(page.url).text
-    assert re.findall(r'(?:src|href)="([^"]*)"', html) == [
-        "data:,", "live.js", "#queries", "figures.json", "figures.json",
-    ]  # fmt: skip
-    assert set(re.findall(r' id="([^"]*)"', html)) == {"said", "pause", "connection", "queries"}
-    script = httpx.get(page.url + "live.js")
-    assert script.headers["content-type"] == "text/javascript; charset=utf-8"
-    assert "http" not in script.text
 
 
 def test_ports_and_ends(page):
@@ -400,23 +375,3 @@ def test_who_may_not_tell_or_is_not_heard_works_on(server, board):
         task._thread.join(10)
     assert telling._unreached
     assert opened == []
-
-
-def test_map_tasks_of_an_exchange_tell_too(server, board, monkeypatch):
-    """What they have read so far; what they have sent to an eddy's task is not read once more there."""
-    monkeypatch.setattr(Telling, "__init__", partialmethod(Telling.__init__, every=0.0))
-    schema = pa.schema([("k", pa.int64())])
-    cut = Cut(0, Cube((Axis(2, pa.int64(), ((0, "k"),)),)), 1 << 20)
-    sink = Sink("run", None, hidden=True, live=server.address_of("run"))
-
-    def rows():
-        yield pa.record_batch([range(100)], schema=schema)
-        told(board, rows_in=100)  # of what came before, while more is to come
-        yield pa.record_batch([range(20)], schema=schema)
-
-    sent = list(CutTask("r", schema, cut, sink)(rows()))
-    view = told(board, rows_in=120, tasks=1, over=1)
-    (read,) = [one.tuples_in for _, one in view.report.modules() if one.name == "Cut(r)"]
-    assert read == 120
-    assert CellFigures.from_json(sent[-1].column("block")[0].as_py().decode()).rows_exchanged == 120
-    assert telling.rows_in(replace(figures(120), rows_exchanged=100)) == 20

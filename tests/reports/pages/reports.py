@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import re
+from dataclasses import replace
 from functools import cache
 
 import numpy as np
@@ -10,12 +13,10 @@ import pyarrow as pa
 from millrace.engine.figures import (
     CellFigures,
     Change,
-    JoinFigures,
     ModuleFigures,
     ModuleTrace,
     OrderTrace,
     Shift,
-    StateFigures,
 )
 from millrace.engine.runs.eddy_run import EddyRun
 from millrace.limits.progress import LookupProgress
@@ -80,66 +81,30 @@ def filtered(cells: int = 2) -> RunReport:
 
 @cache
 def large() -> RunReport:
-    """Return a report of 100 cells, each with as many changes and readings as an eddy keeps."""
-    names = [f"n{number}" for number in range(9)]
-    shape = BlockShape(tuple(names), tuple((names[0], n, f"n0.k = {n}.k") for n in names[1:]))
-    orders = [" → ".join(np.random.default_rng(seed).permutation(names[1:])) for seed in range(40)]
-    shifts = tuple(Shift(name, (0.123456789, 0.987654321), (1.2e-7, 3.4e-7)) for name in names[1:3])
-    cells = [
-        CellFigures(
-            number,
-            1.0,
-            tuple(ModuleFigures(f"SteM({n})", "probe", 10**9, 10**9, 10**6, 0.1) for n in names),
-            tuple((order, 10) for order in orders),
-            tuples_routed=10**9,
-            traces=(
-                OrderTrace(
-                    "n0", 0, 128_000, tuple(Change(i * 1000, orders[i % 40], shifts) for i in range(128))
-                ),
-            ),
-            readings=tuple(
-                ModuleTrace(f"SteM({n})", "probe", tuple((i, i, i, i / 7) for i in range(40))) for n in names
-            ),
-            state=tuple(StateFigures(f"SteM({n})", 10**9, 10**9) for n in names),
-            joins=tuple(JoinFigures((names[0],), n, 10**9, 10**9) for n in names[1:]),
-        )
-        for number in range(100)
-    ]
+    """Return a report of 1,200 cells, each with as many changes as an eddy keeps."""
+    orders = [f"o → c → {number}" for number in range(40)]
+    shifts = tuple(Shift(name, (0.123456789, 0.987654321), (1.2e-7, 3.4e-7)) for name in "oc")
+    changes = tuple(Change(1000 * number, orders[number % 40], shifts) for number in range(128))
+    whole = replace(
+        drifting(),
+        orders=tuple((order, 10) for order in orders),
+        traces=(OrderTrace("l", 0, 128_000, changes),),
+    )
+    cells = [replace(whole, cell=number) for number in range(100)]
     blocks = {f"b{number}": cells for number in range(12)}
-    return RunReport(blocks, Planned(dict.fromkeys(blocks, shape), ("a reason " * 100,) * 50))
+    return RunReport(blocks, Planned(dict.fromkeys(blocks, SHAPE), ("a reason " * 100,) * 50))
 
 
 HOSTILE = '</style></script><script>alert("x")</script><img src=x onerror=alert(1)>&amp;\'"{{ 7*7 }}'
 
 
 def hostile() -> RunReport:
-    """Return a report every name of which tries to leave its place."""
-    other = HOSTILE + "2"
-    order = f"{HOSTILE} → {other}"
-    cell = CellFigures(
-        0,
-        1.0,
-        tuple(
-            ModuleFigures(f"Scan({HOSTILE})" if action == "scan" else HOSTILE, action, 10, 5, 1, 1.0, 10)
-            for action in ("scan", "select", "probe")
-        ),
-        ((order, 10),),
-        traces=(
-            OrderTrace(
-                HOSTILE,
-                0,
-                10,
-                (Change(0, HOSTILE), Change(5, order, (Shift(HOSTILE, (0.1, 0.2), (0.1, 0.2)),))),
-            ),
-        ),
-        readings=(ModuleTrace(HOSTILE, "probe", tuple((i, i, i, float(i)) for i in range(5))),),
-        state=(StateFigures(HOSTILE, 1, 1),),
-        joins=(JoinFigures((HOSTILE,), other, 1, 1),),
-    )
-    shape = BlockShape((HOSTILE, other), ((HOSTILE, other, HOSTILE),), (HOSTILE,))
-    lookup = LookupProgress(HOSTILE, 10, 5, 0, 5, 0, 10, 5, 1.0, 1.0, ((HOSTILE, 5),), HOSTILE)
-    planned = Planned({HOSTILE: shape}, (HOSTILE,), {HOSTILE: HOSTILE})
-    return RunReport({HOSTILE: [cell]}, planned, (lookup,))
+    """Return a report of a join, a filter and a lookup, every name of which tries to leave its place."""
+    lookup = LookupProgress("l", 10, 5, 0, 5, 0, 10, 5, 1.0, 1.0, (("o", 5),), "c")
+    planned = Planned({"l": SHAPE}, ("o",), {"c": "o"})
+    report = RunReport({"l": [drifting()], "b": filtered().blocks["filter"]}, planned, (lookup,))
+    names = re.compile(r"\b[locab]\b")
+    return RunReport.from_json(names.sub(lambda name: json.dumps(HOSTILE + name[0])[1:-1], report.to_json()))
 
 
 @cache

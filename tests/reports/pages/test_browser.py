@@ -69,11 +69,16 @@ PAGES = {"joined": 5, "filtered": 1, "large": 5, "hostile": 2}
 
 @pytest.mark.parametrize("name", PAGES)
 def test_pages_are_quiet_and_whole(browser, folder, name):
-    """Nothing in the console, no request but for the page itself, all panels drawn; no width is too small."""
+    """Nothing in the console, no request but for the page itself, all panels drawn; no width is too small.
+
+    Tab comes to every control in the order of the page, and shows where it is.
+    """
     browser.open(folder / f"{name}.html")
     drawn, empty = browser.run(EMPTY)
     assert drawn >= PAGES[name]
     assert empty == []
+    controls, visited = browser.walk()
+    assert len(controls) > 3 and visited == controls
     assert {width: browser.width(width) or browser.overhang() for width in WIDTHS} == dict.fromkeys(WIDTHS, 0)
     assert browser.errors() == []
     assert browser.run("return performance.getEntriesByType('resource').map(each => each.name)") == []
@@ -91,15 +96,6 @@ def test_text_can_be_read(browser, folder, name, medium):
             assert browser.pale() == []
             papers.append(browser.run("return getComputedStyle(document.body).backgroundColor"))
     assert len(set(papers)) == (1 if medium == "print" else 2)
-
-
-@pytest.mark.parametrize("name", ["joined", "large"])
-def test_keys_reach_everything(browser, folder, name):
-    """Tab comes to every control in the order of the page, and shows where it is."""
-    browser.open(folder / f"{name}.html")
-    controls, visited = browser.walk()
-    assert len(controls) > 3
-    assert visited == controls
 
 
 def test_keys_do_what_the_mouse_does(browser, folder):
@@ -185,19 +181,6 @@ def test_the_site_is_quiet_and_fits(browser, site):
         assert browser.run("return document.querySelectorAll('.language-mermaid, .mermaid').length") == 0
         assert browser.errors() == [], name
         assert asked_elsewhere(browser, address) == [], name
-
-
-def test_keys_reach_every_link_of_the_site(browser, site):
-    """In the order of the page, from the one that skips the navigation on."""
-    browser.open(site[0] + "guides/reports.html")
-    shown = "return [...document.links].filter(each => each.checkVisibility()).map(each => each.href)"
-    browser.wait(lambda: len(browser.run(shown)) > 20)
-    links, reached = browser.run(shown), []
-    for _ in range(len(links) + 9):  # and the theme's own controls
-        browser.press(TAB)
-        reached.append(browser.run("return document.activeElement.href"))
-    assert reached[0].endswith("#reports-and-monitoring")
-    assert set(links) <= set(reached)
 
 
 BAD = """<!doctype html><style>:focus { outline: none } p { color: #ccc }</style>
