@@ -52,7 +52,6 @@ class Gen:
         self.relations = 0
         self.plain_layout = not self.chance(0.3)
         self.ctes: dict[str, Relation] = {}
-        self.rare = 1.0
 
     def number(self, least: int, most: int) -> int:
         """Return a whole number."""
@@ -94,15 +93,6 @@ class Gen:
             yield
         finally:
             self.ctes = outer
-
-    @contextmanager
-    def often(self) -> Iterator[float]:
-        """Make half of the FROM clauses plain: nothing in them that is rare; give the weight of what is."""
-        outer, self.rare = self.rare, 0.0 if self.chance(0.5) else 1.0
-        try:
-            yield self.rare
-        finally:
-            self.rare = outer
 
     def table(self) -> Relation:
         """Return a CTE or a table."""

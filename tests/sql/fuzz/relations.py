@@ -1,7 +1,7 @@
 """FROM clauses: tables, derived tables, VALUES, functions; each joined in some way to those before it.
 
 Without ``spark.sql.ansi.relationPrecedence`` every relation joins all that stands to its left, also
-behind a comma; so do PIVOT and UNPIVOT.
+behind a comma.
 """
 
 from __future__ import annotations
@@ -49,26 +49,22 @@ class From:
 def relation(g: Gen, used: set[str], depth: int) -> From:
     """Return one relation under a name that is not used yet."""
     nested = depth > 0
-    form = g.weigh(table=80, star=2, derived=11 * nested, bare=2 * nested, rare=10 * g.rare)
-    if form == "rare":
-        form = g.weigh(values=3, range=2, sample=2, function=2, whole=1)
+    form = g.weigh(table=80, star=2, derived=11 * nested, bare=2 * nested, values=2, range=1.5, function=1.5)
     g.relations += 1
-    makers = {"derived": _derived, "bare": _bare, "values": _values, "range": _range}
-    makers |= {"function": _function, "whole": _whole, "star": _star}
-    made = makers[form](g, used, depth) if form in makers else _table(g, used, sample=form == "sample")
+    makers = {"table": _table, "star": _star, "derived": _derived, "bare": _bare, "values": _values}
+    makers |= {"range": _range, "function": _function}
+    made = makers[form](g, used, depth)
     made.used = used
     return made
 
 
-def _table(g: Gen, used: set[str], *, sample: bool) -> From:
+def _table(g: Gen, used: set[str], depth: int) -> From:
     relation_ = g.table()
-    text, columns, share = g.spell((relation_.name,)), list(relation_.columns), ""
-    if sample and relation_.name.lower() not in g.ctes:
-        share = g.pick([" TABLESAMPLE (100 PERCENT)", " TABLESAMPLE (100 ROWS)"])
-    if relation_.name.lower() not in used and g.chance(0.45) and not share:
+    text, columns = g.spell((relation_.name,)), list(relation_.columns)
+    if relation_.name.lower() not in used and g.chance(0.45):
         used.add(relation_.name.lower())
         return _named(text, relation_.name, columns, relation_.rows)
-    return aliased(g, used, text + share, columns, relation_.rows, renamed=0.05)
+    return aliased(g, used, text, columns, relation_.rows, renamed=0.05)
 
 
 def _named(text: str, alias: str | None, columns: Columns, rows: int) -> From:
@@ -114,11 +110,6 @@ def _star(g: Gen, used: set[str], depth: int) -> From:
     if found is not None and g.chance(0.5):
         text = f"(SELECT * FROM {name} WHERE {g.spell(found.parts)} > {g.pick('01')})"
     return aliased(g, used, text, list(inner.columns), inner.rows)
-
-
-def _whole(g: Gen, used: set[str], depth: int) -> From:
-    inner = g.table()
-    return aliased(g, used, f"(TABLE {g.spell((inner.name,))})", list(inner.columns), inner.rows)
 
 
 def _values(g: Gen, used: set[str], depth: int) -> From:
@@ -172,9 +163,7 @@ def from_clause(g: Gen, depth: int, most: int = 5) -> From:
     count = int(g.weigh(**{"1": 8, "2": 46, "3": 32, "4": 10, "5": 4}))
     if g.relations > 8:
         count = 1
-    with g.often() as rare:
-        found = _chain(g, min(count, most), depth, set())
-    return _lateral_view(g, found) if g.chance(0.04 * rare) else found
+    return _chain(g, min(count, most), depth, set())
 
 
 def _chain(g: Gen, count: int, depth: int, used: set[str], *, comma: bool = True) -> From:
@@ -182,13 +171,12 @@ def _chain(g: Gen, count: int, depth: int, used: set[str], *, comma: bool = True
     for _ in range(count - 1):
         if found.rows <= MOST_ROWS:
             found = _step(g, found, depth, comma=comma)
-    return _turned(g, found) if g.chance(0.06 * g.rare) else found
+    return found
 
 
 def _step(g: Gen, left: From, depth: int, *, comma: bool) -> From:
-    form = g.weigh(comma=32 * comma, join=42, cross=2, using=10, left=9, rare=13.5 * g.rare)
-    if form == "rare":
-        form = g.weigh(right=2, full=2, semi=2, anti=1.5, natural=3, lateral=3)
+    plain = {"comma": 32 * comma, "join": 42, "cross": 2, "using": 10, "left": 9}
+    form = g.weigh(**plain, right=1, full=1, semi=1, anti=0.8, natural=1.5, lateral=1.5)
     if form == "lateral":
         return _lateral(g, left, lateral(g, left, depth), comma=comma)
     right = (_group if g.chance(0.07) else relation)(g, left.used, depth)
@@ -290,46 +278,3 @@ def _lateral(g: Gen, left: From, right: From, *, comma: bool) -> From:
     )
     text = f"{left.text}{between} {right.text}{on}"
     return left.joined(right, text, left.scope.beside(right.scope), left.rows * right.rows)
-
-
-def _lateral_view(g: Gen, left: From) -> From:
-    found = ref(g, left.scope, ("array",), whole=True)
-    source = g.spell(found.parts) if found else "array(1, 2)"
-    element = found.type.parts[0][1] if found else types.INT
-    word = g.pick(["LATERAL VIEW", "LATERAL VIEW OUTER"])
-    alias, name = g.alias(left.used), g.pick(["col", "id", "item", "x1"])
-    if element.kind == "struct":
-        call, columns = "inline", [(f"{name}{n}", type_) for n, (_, type_) in enumerate(element.parts)]
-    elif g.chance(0.3):
-        call, columns = "posexplode", [("pos1", types.INT), (name, element)]
-    else:
-        call, columns = "explode", [(name, element)]
-    listed = ", ".join(column for column, _ in columns)
-    text = f"{word} {call}({source}) {g.quoted(alias)} AS {listed}"
-    scope = left.scope.beside(Scope([Attr(alias, *column) for column in columns]))
-    return replace(left, text=g.join([left.text, text]), scope=scope, rows=left.rows * 2)
-
-
-def _turned(g: Gen, left: From) -> From:
-    """Pivot or unpivot everything that was joined so far."""
-    numbers = [a for a in left.scope.shown if a.type.kind == "int" and left.scope.naming(a)]
-    if len(numbers) < 3 or not all(a.type.comparable for a in left.scope.shown):
-        return left
-    first, second = g.some(numbers, 2, 2)
-    name, other = (g.spell(g.pick(left.scope.naming(a)).parts) for a in (first, second))
-    single = [ref for ref in left.scope.naming(first) if len(ref.parts) == 1]
-    rest = [a for a in left.scope.shown if a not in (first, second)]
-    if single and g.chance(0.5):
-        name = g.spell(single[0].parts)
-        total = g.pick([f"sum({other})", f"max({other})", f"count({other})"])
-        text = f"PIVOT ({total} FOR {name} IN (1, 2 AS two))"
-        attrs = [*rest, Attr(None, "1", types.BIGINT), Attr(None, "two", types.BIGINT)]
-        return replace(left, text=g.join([left.text, text]), scope=Scope(attrs))
-    title = g.pick(["{}, {}", "{} AS one, {}"]).format(name, other)
-    text = f"UNPIVOT{g.pick(['', ' INCLUDE NULLS'])} (val FOR nm IN ({title}))"
-    attrs = [*rest, Attr(None, "nm", types.STRING), Attr(None, "val", types.BIGINT)]
-    if g.chance(0.3):
-        alias = g.alias(left.used)
-        attrs = requalified(attrs, alias)
-        text += f" AS {g.quoted(alias)}"
-    return replace(left, text=g.join([left.text, text]), scope=Scope(attrs), rows=left.rows * 2)

@@ -73,7 +73,7 @@ def select(
         clauses = _clauses(g, source.scope, depth)
         _order(g, source.scope, clauses, limited=outer is None)
     rows = min(source.rows, clauses.rows) if clauses.rows else source.rows
-    return Block(_text(g, source.text, source.scope, where, clauses), clauses.columns, rows)
+    return Block(_text(g, source.text, where, clauses), clauses.columns, rows)
 
 
 def _where(g: Gen, scope: Scope, pending: list, depth: int) -> list[str]:
@@ -186,10 +186,8 @@ def _order(g: Gen, scope: Scope, clauses: Clauses, *, limited: bool) -> None:
         clauses.order = f"ORDER BY {', '.join(keys)}"
 
 
-def _text(g: Gen, source: str, scope: Scope, where: list[str], clauses: Clauses) -> str:
-    plain = not clauses.group and not clauses.distinct and clauses.rows is None
-    every = clauses.distinct or ("ALL" if g.chance(0.1) else "")
-    head = f"SELECT {hint(g, scope, plain=plain)}{every}".rstrip()
+def _text(g: Gen, source: str, where: list[str], clauses: Clauses) -> str:
+    head = f"SELECT {clauses.distinct or ('ALL' if g.chance(0.1) else '')}".rstrip()
     items = f",{g.gap()}".join(item.text for item in clauses.items)
     body = [f"FROM {source}"]
     if where:
@@ -198,17 +196,3 @@ def _text(g: Gen, source: str, scope: Scope, where: list[str], clauses: Clauses)
     tail += [f"QUALIFY {clauses.qualify}" if clauses.qualify else "", clauses.order]
     body.insert(1 if g.chance(0.02) else 0, f"{head} {items}")
     return g.join([part for part in [*body, *tail] if part])
-
-
-def hint(g: Gen, scope: Scope, *, plain: bool) -> str:
-    """Return a hint, seldom."""
-    if not g.chance(0.06):
-        return ""
-    name = g.spell((g.pick(scope.qualifiers),)) if scope.qualifiers else "a"
-    found = ref(g, scope, PLAIN, whole=True)
-    hints = [f"BROADCAST({name})"] * 2 + [f"SHUFFLE_HASH({name}), COALESCE(1)", "REPARTITION(2)", "REBALANCE"]
-    if g.chance(0.1):
-        hints = [f"MERGE({name})"]
-    elif found is not None and plain:
-        hints.append(f"REPARTITION(2, {g.spell(found.parts)})")
-    return f"/*+ {g.pick(hints)} */ "
