@@ -153,17 +153,6 @@ def test_keys_that_fail_are_skipped_or_null_and_listed(spark, shop, on_error) ->
     assert {each["error"] for each in failed} == {"HTTP 418"}
 
 
-def test_a_cache_survives_the_job(spark, shop, tmp_path) -> None:
-    """A second query asks nothing; what it reads is counted as cached."""
-    for number in range(2):
-        query = millrace.query(
-            QUERY, spark=spark, tables={"r": rows(spark), "p": items(shop, cache=str(tmp_path / "cache"))}
-        )
-        assert found(query) == expected()
-        assert query.lookups()[0].cached == number * (KEYS + 1)
-    assert set(shop.asked.values()) == {1}
-
-
 def test_an_estimate_asks_for_a_sample_that_the_cache_keeps(spark, shop, tmp_path) -> None:
     """Distinct keys are counted, a sample of them asked for once, and limits, prices and failures told."""
     shop.latency = 0.01

@@ -8,9 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from pyarrow import fs
-from pyspark.sql import functions as sf
 
-import millrace
 from millrace import Options, query
 from millrace.errors import ExecutionError, InputError, OptionError
 from millrace.options import StorageOptions
@@ -125,23 +123,16 @@ def test_without_options_spark_is_asked_first(spark, server, remote, monkeypatch
 
 
 def test_spark_expects_what_there_is(spark, server, remote):
-    found = open_path(spark, remote["orders"], storage=StorageOptions(server.options))
+    """Also of a table without rows."""
+    options = StorageOptions(server.options)
+    found = open_path(spark, remote["orders"], storage=options)
     assert found.files is not None
     _, size = estimate(found.frame)
     assert size == pytest.approx(found.files.decoded_bytes_of(found.files.schema.names), rel=0.2)
-
-
-def test_the_join_of_python_takes_such_paths(spark, server, local, remote):
-    def joined(tables, **options):
-        return millrace.join(
-            {"o": tables["orders"], "c": tables["customers"]},
-            on=[("o.customer", "c.id")],
-            where=[sf.col("amount") > 50],
-            select="name, amount",
-            **options,
-        )
-
-    assert bag(joined(remote, options={"storage_options": server.options})) == bag(joined(local))
+    empty = pa.table({"a": pa.array([], pa.int64()), "b": pa.array([], pa.string())})
+    pq.write_table(empty, "shop/none.parquet", filesystem=server.files)
+    frame = open_path(spark, "s3://shop/none.parquet", storage=options).frame
+    assert frame.dtypes == [("a", "bigint"), ("b", "string")] and frame.count() == 0
 
 
 def test_cut_connections_are_tried_again(server, remote):
@@ -266,15 +257,6 @@ def test_spark_reads_what_only_it_can(spark, server, local, monkeypatch):
     plan = made.explain()
     assert "from a DataFrame (s3a://shop/data/*.parquet is a glob" in plan
     assert "Spark reads it, because of this: s3a://shop/data/*.parquet is a glob" in plan
-
-
-def test_a_table_without_rows(spark, server):
-    empty = pa.table({"a": pa.array([], pa.int64()), "b": pa.array([], pa.string())})
-    server.files.create_dir("shop")
-    pq.write_table(empty, "shop/none.parquet", filesystem=server.files)
-    found = open_path(spark, "s3://shop/none.parquet", storage=StorageOptions(server.options))
-    assert found.frame.dtypes == [("a", "bigint"), ("b", "string")]
-    assert found.frame.count() == 0
 
 
 def test_tables_that_spark_describes(server, remote):
