@@ -31,13 +31,14 @@ def test_a_session_holds_tables_predicates_and_options(spark, files, views):
 
 
 def test_lookup_tables_of_a_session(spark, views):
-    """Declared once, they are among the session's tables."""
+    """Declared once, they are among the session's tables, also for the form without a query."""
     shop = millrace.Session(spark, {"o": views["a"]})
     find = millrace.function(lambda key: [{"key": key, "name": f"n{key}"}])
     table = shop.lookup("names", "key int, name string", ["key"], find)
     rows = shop.sql("select o.id, n.name from o join names n on o.id = n.key")
-    assert bag(rows) == bag(spark.sql("select id, concat('n', id) from a where id is not null"))
-    assert table.name == "names"
+    joined = shop.join("o", "names", on=[("o.id", "names.key")], select=["o.id", "name"])
+    expected = bag(spark.sql("select id, concat('n', id) from a where id is not null"))
+    assert bag(rows) == bag(joined) == expected and table.name == "names"
 
 
 @pytest.mark.parametrize("args", [{"low": 15, "unused": 1}, {"low": 15.5}])

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import strategies as st
 
 import millrace
-from millrace import join, query
+from millrace import query
 from millrace.errors import InputError
 from millrace.limits.process import CoordinatorProcess
 from millrace.spark.block import LookupInput
@@ -133,15 +133,6 @@ def test_constants_are_exact(spark, given):
     for condition, keys in (("k in (1, 2, 2)", [1, 2]), ("k = 1.5", [])):
         (block,) = blocks(spark, given, f"select name from cats where {condition}")
         assert sorted(row.key for row in block.inputs["__key0"].frame.collect()) == keys
-
-
-def test_join_takes_lookup_tables(spark, given, plain):
-    """The form without a query."""
-    frame = join(
-        {"x": given["o"], "p": given["prices"]}, on=["x.sku = p.sku"], select=["x.id", "price"], spark=spark
-    )
-    expected = spark.sql("select o.id, price from o join prices p on o.sku = p.sku")
-    assert bag(frame) == bag(expected)
 
 
 def test_a_scan_without_a_column_is_refused(spark, given):

@@ -10,7 +10,7 @@ from pyspark.errors import AnalysisException
 from pyspark.sql.functions import udf
 from pyspark.sql.types import BooleanType, IntegerType
 
-from millrace import join, query
+from millrace import query
 from millrace.errors import ExecutionError, PredicateError, QueryError
 from millrace.spark.predicates import predicate
 from millrace.sql.planner import planner
@@ -180,20 +180,6 @@ def test_equal_arguments_are_passed_once(spark, views):
     """Unless they may differ between two calls."""
     text = "select id from a where above(id) and near(id, k) and near(rand(), rand())"
     assert "(id, k, rand(), rand())" in called(spark, views, text).rewritten
-
-
-def test_join_takes_predicates(spark, files, views):
-    """The form without a query calls them in its conditions."""
-    frame = join(
-        {"x": files["a"], "y y": views["b"]},
-        on=["x.id = `y y`.id", "near(x.k, `y y`.k)"],
-        where=["above(x.id)"],
-        select=["x.id", "v"],
-        spark=spark,
-        predicates=PREDICATES,
-    )
-    text = "select a.id, v from a, b where a.id = b.id and abs(a.k - b.k) < 15 and a.id > 1"
-    assert bag(frame) == bag(spark.sql(text))
 
 
 def test_settings_that_leave_a_query_to_spark_leave_the_predicates_too(spark, views):

@@ -163,8 +163,8 @@ def test_what_has_no_bound_is_refused(streaming, tmp_path, text, message):
 PAIR = "SELECT a.k FROM a JOIN b ON a.k = b.k AND a.t = b.t"
 
 
-def test_another_state_store_is_refused(streaming, tmp_path):
-    """The message has the line to run."""
+def test_what_does_not_work_here_is_refused(streaming, tmp_path, monkeypatch):
+    """Another state store; large DataFrames, which would travel with each task; no protobuf, or no google."""
     tables = Feed(streaming, tmp_path, ("a", "b")).tables()
     other = {"spark.sql.streaming.stateStore.providerClass": ROCKSDB.replace("RocksDB", "HDFSBacked")}
     with (
@@ -172,25 +172,15 @@ def test_another_state_store_is_refused(streaming, tmp_path):
         pytest.raises(SetupError, match=r"run spark.conf.set\(.*RocksDBStateStoreProvider"),
     ):
         millrace.sql(PAIR, spark=streaming, tables=tables)
-
-
-def test_large_dataframes_are_refused_as_tables(streaming, tmp_path, monkeypatch):
-    """They would travel with each task."""
-    tables = Feed(streaming, tmp_path, ("a", "b")).tables()
-    tables["d"] = streaming.range(99).withColumnRenamed("id", "k")
     monkeypatch.setattr(plan, "_MOST_TABLE", 99 * 8 - 1)
+    more = {**tables, "d": streaming.range(99).withColumnRenamed("id", "k")}
     with pytest.raises(SetupError, match=r"'d' is a DataFrame of 792 bytes.*Parquet"):
-        millrace.sql(f"{PAIR} JOIN d ON d.k = a.k", spark=streaming, tables=tables)
-
-
-@pytest.mark.parametrize("missing", ["google", "google.protobuf"])
-def test_protobuf_is_asked_for(streaming, tmp_path, monkeypatch, missing):
-    """Also where no package of Google's is installed at all."""
-    tables = Feed(streaming, tmp_path, ("a", "b")).tables()
-    monkeypatch.delitem(sys.modules, "google.protobuf", raising=False)
-    monkeypatch.setitem(sys.modules, missing, None)
-    with pytest.raises(SetupError, match=r"pip install 'millrace\[streams\]'"):
-        millrace.sql(PAIR, spark=streaming, tables=tables)
+        millrace.sql(f"{PAIR} JOIN d ON d.k = a.k", spark=streaming, tables=more)
+    for missing in ("google.protobuf", "google"):
+        monkeypatch.delitem(sys.modules, "google.protobuf", raising=False)
+        monkeypatch.setitem(sys.modules, missing, None)
+        with pytest.raises(SetupError, match=r"pip install 'millrace\[streams\]'"):
+            millrace.sql(PAIR, spark=streaming, tables=tables)
 
 
 def test_what_spark_joins_stays_with_spark(streaming, tmp_path):
