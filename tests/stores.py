@@ -1,34 +1,47 @@
-"""A store of objects for tests: moto's S3 server in this process, and ways there that fail."""
+"""A store of objects for tests: moto's S3 server in this process, whose connections may fail."""
 
 from __future__ import annotations
 
 import logging
 import socket
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any, Self
 
-from moto.server import ThreadedMotoServer
+from moto.moto_server.werkzeug_app import DomainDispatcherApplication, MotoRequestHandler, create_backend_app
 from pyarrow import fs
+from werkzeug.serving import make_server
 
 
-@dataclass
 class Server:
-    """An S3 service.
+    """An S3 service without buckets.
 
     ``options`` are the storage options that reach it; its key and secret are words that nothing else shows.
+    ``cut`` is how many connections were cut lately.
     """
 
-    port: int
+    cut = _kills = 0
+
+    def __enter__(self) -> Self:
+        logging.getLogger("werkzeug").setLevel(logging.ERROR)
+        self._lock = threading.Lock()
+        self._moto = DomainDispatcherApplication(create_backend_app)
+        made = make_server("127.0.0.1", 0, self._answer, threaded=True, request_handler=MotoRequestHandler)
+        self._service, self._thread = made, threading.Thread(target=made.serve_forever, daemon=True)
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._service.shutdown()
+        self._thread.join()
 
     @property
     def options(self) -> dict[str, Any]:
         return {
             "access_key": "the-key-id",
             "secret_key": "the-secret",
-            "endpoint_override": f"127.0.0.1:{self.port}",
+            "endpoint_override": f"127.0.0.1:{self._service.server_port}",
             "scheme": "http",
             "region": "us-east-1",
         }
@@ -38,67 +51,23 @@ class Server:
         """A file system to put files with."""
         return fs.S3FileSystem(**self.options, allow_bucket_creation=True)
 
+    @contextmanager
+    def cutting(self, kills: int) -> Iterator[None]:
+        """Cut so many connections meanwhile: before an answer comes, or amid a long one."""
+        self.cut, self._kills = 0, kills
+        yield
+        self._kills = 0
 
-@contextmanager
-def s3() -> Iterator[Server]:
-    """Run an S3 service without buckets."""
-    logging.getLogger("werkzeug").setLevel(logging.ERROR)
-    service = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-    service.start()
-    try:
-        yield Server(service.get_host_and_port()[1])
-    finally:
-        service.stop()
+    def _answer(self, environ: dict[str, Any], start: Callable[..., Any]) -> Iterable[bytes]:
+        answer = self._moto(environ, start)
+        with self._lock:
+            doomed = self.cut < self._kills
+            self.cut += doomed
+        return _half(b"".join(answer), environ["werkzeug.socket"]) if doomed else answer
 
 
-@dataclass
-class Proxy:
-    """A way to a port of this machine.
-
-    Attributes:
-        to: The port.
-        kills: So many connections are cut: before an answer comes, or amid a long one.
-        cut: How many were.
-        port: Where it listens.
-    """
-
-    to: int
-    kills: int = 0
-    cut: int = 0
-    port: int = 0
-    _lock: threading.Lock = field(default_factory=threading.Lock)
-
-    def __enter__(self) -> Self:
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self.port = self._listener.getsockname()[1]
-        threading.Thread(target=self._accept, daemon=True).start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._listener.close()
-
-    def _accept(self) -> None:
-        while True:
-            try:
-                near, _ = self._listener.accept()
-            except OSError:
-                return
-            with self._lock:
-                doomed = self.cut < self.kills
-                self.cut += doomed
-            far = socket.create_connection(("127.0.0.1", self.to))
-            for way in ((near, far, False), (far, near, doomed)):
-                threading.Thread(target=self._pump, args=way, daemon=True).start()
-
-    def _pump(self, source: socket.socket, target: socket.socket, doomed: bool) -> None:
-        try:
-            while piece := source.recv(1 << 16):
-                target.sendall(piece[: len(piece) // 2 if len(piece) > 1000 else 0] if doomed else piece)
-                if doomed:
-                    break
-        except OSError:
-            pass
-        for each in (source, target):
-            with suppress(OSError):
-                each.shutdown(socket.SHUT_RDWR)
-            each.close()
+def _half(answer: bytes, connection: socket.socket) -> Iterator[bytes]:
+    if len(answer) > 1000:
+        yield answer[: len(answer) // 2]
+    connection.shutdown(socket.SHUT_RDWR)
+    raise ConnectionError

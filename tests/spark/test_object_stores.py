@@ -23,7 +23,7 @@ from millrace.spark.path_tables import open_path
 from millrace.spark.scan_detection import _store_of
 from millrace.sql.session.asking import estimate
 from tests.sql.compare import bag, bags
-from tests.stores import Proxy, s3
+from tests.stores import Server
 
 JOIN = """
     SELECT o.id, o.day, o.tags, c.name FROM orders o JOIN customers c ON o.customer = c.id WHERE o.amount > 20
@@ -32,7 +32,7 @@ JOIN = """
 
 @pytest.fixture(scope="module")
 def server():
-    with s3() as running:
+    with Server() as running:
         yield running
 
 
@@ -136,24 +136,29 @@ def test_spark_expects_what_there_is(spark, server, remote):
 
 
 def test_cut_connections_are_tried_again(server, remote):
-    with Proxy(server.port, kills=2) as way:
-        options = StorageOptions({**server.options, "endpoint_override": f"127.0.0.1:{way.port}"})
+    options = StorageOptions({**server.options, "request_timeout": 30})  # which nobody has used
+    with server.cutting(2):
         table = open_table(remote["orders"], options)
-        assert way.cut == 2
-        way.kills = 4
-        names = tuple(table.schema.names)
+    assert server.cut == 2
+    names = tuple(table.schema.names)
+    with server.cutting(2):
         assert sum(batch.num_rows for batch in read_splits(splits(table), names)) == 600
+    assert server.cut == 2
 
 
 def test_a_store_that_stops_answering(spark, server, remote):
     few = {"retry_strategy": fs.AwsStandardS3RetryStrategy(max_attempts=1), "request_timeout": 1}
-    with Proxy(server.port) as way:
-        options = {**server.options, **few, "endpoint_override": f"127.0.0.1:{way.port}"}
-        made = asked(spark, JOIN, remote, options)
-        way.kills = 1_000
-        with pytest.raises(ExecutionError, match=r"(?s)cannot read s3a?://shop/data/.*check the network"):
-            made.df.collect()
-    with pytest.raises(InputError, match=r"cannot read s3://shop/data/orders.*check the network"):
+    options = {**server.options, **few}
+    made = asked(spark, JOIN, remote, options)
+    with (
+        server.cutting(1000),
+        pytest.raises(ExecutionError, match=r"(?s)cannot read s3a?://shop/data/.*check the network"),
+    ):
+        made.df.collect()
+    with (
+        server.cutting(1000),
+        pytest.raises(InputError, match=r"cannot read s3://shop/data/orders.*check the network"),
+    ):
         asked(spark, JOIN, remote, options | {"region": "eu"})
 
 
