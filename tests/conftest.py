@@ -95,3 +95,12 @@ def postgres():
     """A PostgreSQL server in a temporary folder."""
     with postgresql.postgres() as server:
         yield server
+
+
+@pytest.fixture
+def shop():
+    """A web service that knows a value for each key, and misbehaves as it is told."""
+    from tests.spark.shop import Shop
+
+    with Shop() as served:
+        yield served

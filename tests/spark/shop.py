@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 from aiohttp import web
 
+import millrace
 from tests.limits.service import Served
 
 KEYS = 40
@@ -27,6 +28,13 @@ class Shop(Served):
         self.now = self.most = self.restarts = 0  # requests under way, at most, and new starts
         self.headers: set[str] = set()  # values of Authorization
         self.queries: set[str] = set()  # values of the parameter ``key``
+
+    def table(self, **how):
+        """Return what it has as a lookup table, with settings of tables and of services."""
+        own = {name: how.pop(name) for name in ("on_error", "cache", "scan") if name in how}
+        how = {"max_in_flight": 4, "timeout": 5.0, "retries": 3, **how}
+        source = millrace.http(f"{self.url}/{{k}}", **how)
+        return millrace.lookup("p", "k bigint, v string", bind=["k"], via=source, **own)
 
     def routes(self) -> list[web.AbstractRouteDef]:
         return [web.get("/{k}", self._answer)]
