@@ -97,33 +97,6 @@ def test_the_session_is_that_of_a_dataframe(spark):
     assert bag(millrace.sql(text, tables=given)) == {"(2,)": 1}
 
 
-def test_a_cache_survives(spark):
-    """A DataFrame that the user has cached stays cached, as an input and as a base of one."""
-    cached = spark.range(20).withColumnRenamed("id", "k").cache()
-    cached.count()
-    text, tables = "select c.k from c, d where c.k = d.k", {"c": cached, "d": cached}
-    for _ in range(2):
-        assert millrace.sql(text, spark=spark, tables=tables).count() == 20
-        assert millrace.where(cached, udf(lambda x: x > 3, "boolean")("k")).count() == 16
-    assert cached.storageLevel.useMemory
-    cached.unpersist()
-
-
-def test_a_stream_joined_with_tables_is_left_to_spark(spark, tmp_path, views):
-    """It keeps no state; a filter of a stream goes on working."""
-    views["b"].write.parquet(str(tmp_path / "in"))
-    stream = spark.readStream.schema(views["b"].schema).parquet(str(tmp_path / "in"))
-    for text in (
-        "select a.id from a join s on a.id = s.id",
-        "select a.id from a join (select * from s where k > 1) s on a.id = s.id",
-        "with q as (select id from s) select a.id from a, q where a.id = q.id",
-    ):
-        found = millrace.query(text, spark=spark, tables={"a": views["a"], "s": stream})
-        assert found.df.isStreaming and not found.taken, text
-        assert "one stream joined with tables" in found.explain()
-    assert millrace.sql("select * from s where k > 1", spark=spark, tables={"s": stream}).isStreaming
-
-
 @pytest.mark.parametrize(
     ("text", "given", "kind", "problem"),
     [
@@ -132,6 +105,7 @@ def test_a_stream_joined_with_tables_is_left_to_spark(spark, tmp_path, views):
         ("select 1", {"tables": {1: "a"}}, InputError, "a table is named 1"),
         ("select 1", {"tables": {"a": "x", "A": "y"}}, InputError, "two tables are named"),
         ("select 1", {"options": ["cells"]}, OptionError, "options are given as list"),
+        ("select 1", {"options": {"batch": 1}}, OptionError, "batch"),
         ("select 1", {"options": {"online": "perhaps"}}, OptionError, "True or False"),
         ("select 1", {"options": {"seed": "x"}}, OptionError, "seed is 'x'"),
         (7, {}, QueryError, "given as int: expected its text"),

@@ -9,7 +9,7 @@ import pytest
 from pyspark.errors import AnalysisException
 
 from millrace import enable, query, sql
-from millrace.errors import OptionError, QueryError
+from millrace.errors import QueryError
 from millrace.sql.planner import plan_cache, planner
 from millrace.sql.session import errors
 from tests.session import changed
@@ -109,15 +109,6 @@ def test_names_in_tables_hide_the_catalog(spark, views):
 def test_tables_that_are_not_read_are_not_opened(spark, views):
     """A wrong path does no harm to a query that does not use it."""
     assert query(TEXT, spark=spark, tables={**views, "z": "/no/such/file"}).blocks
-
-
-def test_options_are_checked(spark, views):
-    """Unknown options are refused before anything else."""
-    with pytest.raises(OptionError):
-        query(TEXT, spark=spark, tables=views, options={"batch": 1})
-    assert bag(sql(TEXT, spark=spark, tables=views, options={"batch_size": 1, "policy": "random"})) == bag(
-        spark.sql(TEXT)
-    )
 
 
 def test_a_sum_that_is_null_where_spark_raises_is_explained(spark):

@@ -245,16 +245,6 @@ def test_enabled_sessions(spark, paths):
     assert rows_of(joined()) == rows_of(plain)
 
 
-@pytest.mark.nightly
-def test_streams(spark, paths, tmp_path):
-    """A filter of a stream."""
-    spark.read.parquet(paths["big"]).write.parquet(f"{tmp_path}/in")
-    odd = millrace.predicate(lambda x: x % 2 == 1, name="odd")
-    stream = spark.readStream.schema("k long, big long").parquet(f"{tmp_path}/in")
-    write_stream(millrace.where(stream, odd("big")), tmp_path)
-    assert spark.read.parquet(f"{tmp_path}/out").count() == 1000
-
-
 def test_the_live_page(spark):
     """It has figures of a query's tasks, from whatever executor, and says that the query is done."""
 

@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, given, settings
 import millrace
 from millrace.engine.expressions import Column, ColumnRef, Compare, Literal
 from millrace.engine.spec import Equality, JoinSpec, OutputColumn, RelationSpec
-from millrace.errors import ExecutionError, InputError
+from millrace.errors import ExecutionError
 from millrace.options import Options
 from millrace.parquet.parquet import open_table
 from millrace.spark.block import Block, FrameInput, ParquetInput
@@ -202,18 +202,6 @@ def test_figures_never_wait(spark, tpch_tiny):
     silent = execute(spark, block, Options(report=False))
     with pytest.raises(ExecutionError, match="report is off"):
         silent.reports.figures()
-
-
-def test_what_cannot_be_scanned_is_refused(spark, tpch_tiny, tmp_path):
-    """A missing input and a table that is Spark's business are errors that say what to do."""
-    inputs = inputs_of(spark, tpch_tiny)
-    join = join_of(tpch_tiny)
-    with pytest.raises(InputError, match="relation 'c' has no input"):
-        execute(spark, Block("b", join, {k: v for k, v in inputs.items() if k != "c"}), Options())
-    pq.write_table(pa.table({"a": pa.array([1], pa.time64("us"))}), tmp_path / "t.parquet")
-    odd = ParquetInput(open_table(tmp_path / "t.parquet"), ("a",))
-    with pytest.raises(InputError, match="cannot be scanned directly"):
-        execute(spark, Block("b", join, {**inputs, "c": odd}), Options())
 
 
 @pytest.mark.parametrize("placement", sampled(["hypercube", "in_place"]))

@@ -187,11 +187,15 @@ def test_what_spark_joins_stays_with_spark(streaming, tmp_path):
     """One stream with tables keeps no state, and an outer join of streams is Spark's."""
     tables = Feed(streaming, tmp_path, ("a", "b")).tables()
     tables["d"] = streaming.range(9).withColumnRenamed("id", "k")
+    alone = "keeps no state"
     for text, why in (
-        ("SELECT a.k FROM a JOIN d ON a.k = d.k", "keeps no state"),
+        ("SELECT a.k FROM a JOIN d ON a.k = d.k", alone),
+        ("SELECT d.k FROM d JOIN (SELECT * FROM a WHERE k > 1) s ON d.k = s.k", alone),
+        ("WITH q AS (SELECT k FROM a) SELECT d.k FROM d, q WHERE d.k = q.k", alone),
         (PAIR.replace("JOIN", "LEFT JOIN"), "no two relations"),
     ):
         found = millrace.query(text, spark=streaming, tables=tables)
-        assert why in found.explain() and found.df.isStreaming and not found.taken
+        assert why in found.explain() and found.df.isStreaming and not found.taken, text
+    assert millrace.sql("SELECT * FROM a WHERE k > 1", spark=streaming, tables=tables).isStreaming
     with pytest.raises(InputError, match=r"start it with df.writeStream"):
         list(millrace.query(PAIR, spark=streaming, tables=tables).to_batches())
