@@ -1,4 +1,4 @@
-"""FROM clauses: tables, derived tables, VALUES, functions; each joined in some way to those before it.
+"""FROM clauses: tables, derived tables, VALUES, ranges; each joined in some way to those before it.
 
 Without ``spark.sql.ansi.relationPrecedence`` every relation joins all that stands to its left, also
 behind a comma.
@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from tests.sql.fuzz import types
 from tests.sql.fuzz.conditions import condition, equality, linked, subquery_condition
 from tests.sql.fuzz.expressions import literal, ref, value
-from tests.sql.fuzz.gen import OUTPUTS, Gen, Relation, quote
+from tests.sql.fuzz.gen import OUTPUTS, Gen, quote
 from tests.sql.fuzz.scope import Attr, Scope, requalified
 from tests.sql.fuzz.types import OF_KIND, Type, meet
 
@@ -19,13 +19,6 @@ Columns = list[tuple[str | None, Type]]
 MOST_ROWS = 800
 OUTER = {"left": "LEFT JOIN", "right": "RIGHT OUTER JOIN", "full": "FULL JOIN"}
 SEMI = {"semi": "LEFT SEMI JOIN", "anti": "LEFT ANTI JOIN"}
-FUNCTIONS = {
-    "explode(array(1, 2, 2))": ("col",),
-    "posexplode(array('x', 'y'))": ("pos", "col"),
-    "inline(array(struct(1 AS id, 'x' AS s), struct(2 AS id, 'y' AS s)))": ("id", "s"),
-    "stack(2, 1, 'x', 2, 'y')": ("col0", "col1"),
-}
-"""Functions of rows, and the names of the columns that they give: a number and a text."""
 
 
 @dataclass
@@ -49,11 +42,10 @@ class From:
 def relation(g: Gen, used: set[str], depth: int) -> From:
     """Return one relation under a name that is not used yet."""
     nested = depth > 0
-    form = g.weigh(table=80, star=2, derived=11 * nested, bare=2 * nested, values=2, range=1.5, function=1.5)
+    form = g.weigh(table=80, star=2, derived=11 * nested, bare=2 * nested, values=2, range=2)
     g.relations += 1
     makers = {"table": _table, "star": _star, "derived": _derived, "bare": _bare, "values": _values}
-    makers |= {"range": _range, "function": _function}
-    made = makers[form](g, used, depth)
+    made = (makers | {"range": _range})[form](g, used, depth)
     made.used = used
     return made
 
@@ -130,11 +122,6 @@ def _range(g: Gen, used: set[str], depth: int) -> From:
     return aliased(g, used, call, [("id", types.BIGINT)], 4)
 
 
-def _function(g: Gen, used: set[str], depth: int) -> From:
-    call, names = g.pick(list(FUNCTIONS.items()))
-    return aliased(g, used, call, list(zip(names, (types.INT, types.STRING), strict=False)), 2)
-
-
 def lateral(g: Gen, left: From, depth: int) -> From:
     """Return a relation that names columns of those to its left."""
     g.relations += 1
@@ -151,11 +138,6 @@ def lateral(g: Gen, left: From, depth: int) -> From:
         return aliased(g, left.used, text, [(name, OF_KIND[kind])], 1)
     block = g.block(g, depth - 1, outer=left.scope, small=True)
     return aliased(g, left.used, f"LATERAL ({block.text})", block.columns, 3)
-
-
-def recursive(name: str, column: str) -> Relation:
-    """Return a recursive CTE: small numbers."""
-    return Relation(name, ((column, types.INT),), 4)
 
 
 def from_clause(g: Gen, depth: int, most: int = 5) -> From:
