@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import logging
 import random
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from moto.moto_server.werkzeug_app import DomainDispatcherApplication, MotoRequestHandler, create_backend_app
 from pyarrow import fs
+from werkzeug.serving import make_server
 
 from millrace import Options, query
 from millrace.errors import ExecutionError, InputError, OptionError
@@ -23,11 +31,69 @@ from millrace.spark.path_tables import open_path
 from millrace.spark.scan_detection import _store_of
 from millrace.sql.session.asking import estimate
 from tests.sql.compare import bag, bags
-from tests.stores import Server
 
 JOIN = """
     SELECT o.id, o.day, o.tags, c.name FROM orders o JOIN customers c ON o.customer = c.id WHERE o.amount > 20
 """
+
+
+class Server:
+    """moto's S3 service without buckets, in this process.
+
+    ``options`` are the storage options that reach it; its key and secret are words that nothing else shows.
+    ``cut`` is how many connections were cut lately.
+    """
+
+    cut = _kills = 0
+
+    def __enter__(self):
+        logging.getLogger("werkzeug").setLevel(logging.ERROR)
+        self._lock = threading.Lock()
+        self._moto = DomainDispatcherApplication(create_backend_app)
+        made = make_server("127.0.0.1", 0, self._answer, threaded=True, request_handler=MotoRequestHandler)
+        self._service, self._thread = made, threading.Thread(target=made.serve_forever, daemon=True)
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_):
+        self._service.shutdown()
+        self._thread.join()
+
+    @property
+    def options(self) -> dict[str, Any]:
+        return {
+            "access_key": "the-key-id",
+            "secret_key": "the-secret",
+            "endpoint_override": f"127.0.0.1:{self._service.server_port}",
+            "scheme": "http",
+            "region": "us-east-1",
+        }
+
+    @property
+    def files(self) -> fs.S3FileSystem:
+        """A file system to put files with."""
+        return fs.S3FileSystem(**self.options, allow_bucket_creation=True)
+
+    @contextmanager
+    def cutting(self, kills: int) -> Iterator[None]:
+        """Cut so many connections meanwhile: before an answer comes, or amid a long one."""
+        self.cut, self._kills = 0, kills
+        yield
+        self._kills = 0
+
+    def _answer(self, environ, start):
+        answer = self._moto(environ, start)
+        with self._lock:
+            doomed = self.cut < self._kills
+            self.cut += doomed
+        return _half(b"".join(answer), environ["werkzeug.socket"]) if doomed else answer
+
+
+def _half(answer: bytes, connection: socket.socket) -> Iterator[bytes]:
+    if len(answer) > 1000:
+        yield answer[: len(answer) // 2]
+    connection.shutdown(socket.SHUT_RDWR)
+    raise ConnectionError
 
 
 @pytest.fixture(scope="module")

@@ -96,6 +96,14 @@ def test_only_bound_indexes_are_asked(spark, given):
     assert block.join.relation("p").schema.names == ["sku"]
     assert [str(index.name) for index in block.inputs["p"].indexes] == ["prices"]
     assert len(block.inputs["p"].filters) == 1
+    # A second equality in another type is checked, not asked: a row would come twice.
+    with_bigint = {**given, "o": given["o"].selectExpr("id", "cast(id as bigint) as big", "n")}
+    (block,) = blocks(spark, with_bigint, "select o.id from o join cats c on o.n = c.k and o.big = c.k")
+    assert len(block.join.equalities) == 1 and len(block.join.residuals) == 1
+    # Nor is a constant that no value of the column equals.
+    for condition, keys in (("k in (1, 2, 2)", [1, 2]), ("k = 1.5", [])):
+        (block,) = blocks(spark, given, f"select name from cats where {condition}")
+        assert sorted(row.key for row in block.inputs["__key0"].frame.collect()) == keys
 
 
 @pytest.mark.nightly
@@ -119,20 +127,6 @@ def test_queries_leave_nothing_behind(spark, given, monkeypatch):
     (files, threads), (more_files, more_threads) = held[1], held[-1]
     assert more_files <= files + 10
     assert more_threads <= threads + 5
-
-
-def test_a_key_is_asked_in_one_type(spark, given):
-    """A second equality in another type is checked, not asked: a row would come twice."""
-    with_bigint = {**given, "o": given["o"].selectExpr("id", "cast(id as bigint) as big", "n")}
-    (block,) = blocks(spark, with_bigint, "select o.id from o join cats c on o.n = c.k and o.big = c.k")
-    assert len(block.join.equalities) == 1 and len(block.join.residuals) == 1
-
-
-def test_constants_are_exact(spark, given):
-    """A constant that no value of the column equals is not asked for."""
-    for condition, keys in (("k in (1, 2, 2)", [1, 2]), ("k = 1.5", [])):
-        (block,) = blocks(spark, given, f"select name from cats where {condition}")
-        assert sorted(row.key for row in block.inputs["__key0"].frame.collect()) == keys
 
 
 def test_a_scan_without_a_column_is_refused(spark, given):
