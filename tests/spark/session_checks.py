@@ -29,12 +29,11 @@ import millrace
 from millrace.api.writing import reads
 from millrace.cli.doctor import examine
 from millrace.engine.expressions import Call, Column, ColumnRef
-from millrace.engine.spec import Equality, JoinSpec, OutputColumn, RelationSpec
+from millrace.engine.spec import JoinSpec, OutputColumn, RelationSpec
 from millrace.errors import ExecutionError, InputError
 from millrace.options import Options
-from millrace.parquet.parquet import open_table
 from millrace.predicates import PredicateSpec
-from millrace.spark.block import Block, FrameInput, ParquetInput
+from millrace.spark.block import Block, FrameInput
 from millrace.spark.execute import execute
 from millrace.spark.failures import translated
 from millrace.streams.feeds.rows import Feed
@@ -103,59 +102,34 @@ def rows_of(frame) -> list[tuple]:
 
 
 @pytest.mark.parametrize(
-    ("options", "frames"),
+    ("options", "is_frame"),
     sampled(
-        [
-            (Options(placement="hypercube", cells=3), ()),
-            (Options(), ()),
-            (Options(), ("small",)),
-            (Options(report=False), ()),
-        ]
+        [({"placement": "hypercube", "cells": 3}, False), ({}, False), ({}, True), ({"report": False}, False)]
     ),
     ids=["hypercube", "in place", "mixed", "no report"],
 )
-def test_blocks(spark, paths, options, frames):
+def test_blocks(spark, paths, options, is_frame):
     """Rows and figures, also where a block is read twice."""
-    tables = {name: open_table(path) for name, path in paths.items()}
-    join = JoinSpec(
-        tuple(RelationSpec(name, table.schema) for name, table in tables.items()),
-        (Equality(ColumnRef("big", "k"), ColumnRef("small", "k"), pa.int64()),),
-        output=(OutputColumn("x", ColumnRef("big", "big")), OutputColumn("y", ColumnRef("small", "small"))),
-    )
-    inputs = {
-        name: FrameInput(spark.read.parquet(table.path), 1000)
-        if name in frames
-        else ParquetInput(table, ("k", name))
-        for name, table in tables.items()
-    }
-    run = execute(spark, Block("b", join, inputs), options)
-    assert rows_of(run.frame) == sorted((n, (n % 50) // 2) for n in range(2000) if n % 2 == 0)
-    if options.report:
-        assert sum(figures.output_tuples for figures in run.reports.figures()) == 1000
-    run.frame.createOrReplaceTempView("block")
+    tables = {**paths, "small": spark.read.parquet(paths["small"]).where("k >= 0")} if is_frame else paths
+    text = "select big.big x, small.small y from big join small on big.k = small.k"
+    query = millrace.query(text, spark=spark, tables=tables, options={**options, **TAKE_ALL})
+    assert rows_of(query.df) == sorted((n, (n % 50) // 2) for n in range(2000) if n % 2 == 0)
+    query.df.createOrReplaceTempView("block")
     twice = spark.sql("select a.x from block a join block b on a.x = b.x")
+    if options.get("report", True):
+        assert query.report().totals.output_tuples == 1000
     assert len(twice.collect()) == 1000
-    if options.report:
-        assert sum(figures.output_tuples for figures in run.reports.figures(twice)) == 1000
+    if options.get("report", True):
+        assert millrace.report(twice).totals.output_tuples == 1000
 
 
-@pytest.mark.parametrize(
-    "text",
-    sampled(
-        [
-            """
-            with w as (select big.k, count(*) n from big join small using (k) group by 1)
-            select k, n from w where n >= (select max(n) from w) union all select n, k from w where k < 9
-            """,
-            """
-            select a.k from big a, small b where a.k = b.k and a.big < 9
-            union all select c.small from small c, small d where c.k = d.k
-            """,
-        ]
-    ),
-)
-def test_queries(spark, paths, text):
+def test_queries(spark, paths):
     """Rows are Spark's, and tasks have figures."""
+    text = """
+        with w as (select big.k, count(*) n from big join small using (k) group by 1)
+        select k, n from w where n >= (select max(n) from w) union all select n, k from w where k < 9
+        union all select a.k, c.small from big a, small b, small c where a.k = b.k and b.k = c.k and a.big < 9
+    """
     query = millrace.query(text, spark=spark, tables=paths, options=TAKE_ALL)
     assert rows_of(query.df) == rows_of(spark.sql(text))
     assert query.report().totals.output_tuples > 0
