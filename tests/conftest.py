@@ -66,7 +66,6 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.fixture(scope="session")
 def spark():
-    """The session that the tests share."""
     made = session()
     yield made
     made.stop()
@@ -92,7 +91,6 @@ def tpch_tiny(tmp_path_factory) -> dict[str, str]:
 
 @pytest.fixture(scope="session")
 def postgres():
-    """A PostgreSQL server in a temporary folder."""
     with postgresql.postgres() as server:
         yield server
 

@@ -14,7 +14,6 @@ from tests.sql.compare import bag, bags
 
 @pytest.fixture(scope="module")
 def shop(spark):
-    """Orders, customers and nations, as DataFrames."""
     orders = spark.sql("values (1, 10, 'x'), (2, 20, 'Y'), (3, 10, null), (4, null, 'x')")
     customer = spark.sql("values (10, 1, 'x', 5.0), (20, 2, 'y', -1.0)").toDF("c_custkey", "nk", "tag", "bal")
     nation = spark.sql("values (1, 'FR'), (2, 'DE')").toDF("nk", "name")

@@ -81,7 +81,6 @@ def forms(request, spark, folder):
 
 @pytest.fixture
 def tables(spark, folder):
-    """The tables by path."""
     return _tables(spark, folder, "paths")
 
 

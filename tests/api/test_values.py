@@ -24,7 +24,6 @@ def frames(views):
 
 @pytest.fixture
 def one(views):
-    """One of them."""
     return {"a": views["a"]}
 
 

@@ -37,8 +37,6 @@ def asking(url, **options):
 
 
 def finding(url):
-    """A lookup's function that asks the service."""
-
     async def find(x):
         import aiohttp
 

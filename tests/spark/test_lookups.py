@@ -27,7 +27,6 @@ def expected() -> list[tuple[int, str]]:
 
 
 def ask(spark, shop, text=QUERY, options=None, **how):
-    """Return a query of the rows and the shop's items."""
     tables = {"r": rows(spark), "p": shop.table(**how)}
     return millrace.query(text, spark=spark, tables=tables, options=options)
 

@@ -71,7 +71,6 @@ class Server:
 
     @property
     def files(self) -> fs.S3FileSystem:
-        """A file system to put files with."""
         return fs.S3FileSystem(**self.options, allow_bucket_creation=True)
 
     @contextmanager

@@ -51,7 +51,6 @@ class Answer:
 
 
 def answer_of(frame) -> Answer:
-    """Collect a DataFrame."""
     columns = [[field.name, field.dataType.jsonValue(), field.nullable] for field in frame.schema]
     rows = sorted(repr(tuple(row)) for row in frame.collect())
     if len(rows) > MOST:
@@ -76,7 +75,6 @@ class Suite:
     prepare: Callable[[Any, Path], None]
 
     def ask(self, spark, asked: Asked) -> Answer:
-        """Ask plain Spark."""
         with changed(spark, cases.settings(asked.settings)):
             return attempted(lambda: spark.sql(asked.text))
 
@@ -144,7 +142,6 @@ def recorded(name: str) -> tuple[str, dict[Asked, Answer]]:
 
 
 def written(version: str, answers: dict[Asked, Answer]) -> str:
-    """Return what a suite's file has."""
     lines: list[dict[str, Any]] = [{"spark": version}]
     for asked, answer in answers.items():
         line = {"query": asked.text, "settings": asked.settings, **asdict(answer)}
@@ -172,7 +169,6 @@ class Oracle:
         self._sessions: dict[str, Any] = {}
 
     def __call__(self, name: str, text: str, given: str = "") -> Answer:
-        """Return the answer to a question of a suite."""
         version, answers = recorded(name)
         if minor(version) != minor(pyspark.__version__):
             return self.ask(name, Asked(text, given))
@@ -181,7 +177,6 @@ class Oracle:
         return answers[Asked(text, given)]
 
     def ask(self, name: str, asked: Asked) -> Answer:
-        """Ask Spark itself."""
         if name not in self._sessions:
             session, folder = self._spark.newSession(), self._folder / name
             folder.mkdir()
@@ -190,5 +185,4 @@ class Oracle:
         return SUITES[name].ask(self._sessions[name], asked)
 
     def record(self, name: str) -> dict[Asked, Answer]:
-        """Ask Spark all questions of a suite."""
         return {asked: self.ask(name, asked) for asked in SUITES[name].questions()}

@@ -13,7 +13,6 @@ from tests.sql.answers import FOLDER, SUITES, Oracle, recorded, written
 
 
 def main(suites: list[str]) -> None:
-    """Record the answers of some suites, or of all."""
     spark = session()
     with tempfile.TemporaryDirectory() as folder:
         oracle = Oracle(spark, Path(folder))

@@ -30,7 +30,6 @@ PRICED = "select o.id from o join prices p on o.sku = p.sku and p.price > 1"
 
 @pytest.fixture(scope="module")
 def given(spark):
-    """The lookup tables by name."""
     return lookup_tables.declared(spark)
 
 
@@ -81,7 +80,6 @@ def test_what_stands_for_a_lookup_fails_when_it_is_read(spark, given):
 
 
 def blocks(spark, tables, text):
-    """The blocks of a query."""
     return query(text, spark=spark, tables=tables).blocks
 
 

@@ -165,7 +165,6 @@ def join_of(
 
 
 def rows_of(events: list[tuple[int, int, int]], window: int) -> pa.RecordBatch:
-    """Rows of events: key, time in seconds and number."""
     return pa.RecordBatch.from_pylist(
         [{"k": k, "t": t * SECOND, "n": n, "end": (t + window) * SECOND} for k, t, n in events], schema=SCHEMA
     )

@@ -55,7 +55,6 @@ class Feed:
         self.files += 1
 
     def tables(self) -> dict:
-        """The streams."""
         return {
             name: self.spark.readStream.schema(SCHEMA)
             .option("maxFilesPerTrigger", 1)
@@ -77,7 +76,6 @@ class Feed:
             return _sorted(connection.execute("SET TimeZone = 'UTC'").execute(text).fetchall())
 
     def rows(self, output: str = "out") -> list[tuple]:
-        """The rows that were written."""
         with duckdb.connect() as connection:
             found = f"FROM '{self.folder / output}/*.parquet'"
             return _sorted(connection.execute("SET TimeZone = 'UTC'").execute(found).fetchall())

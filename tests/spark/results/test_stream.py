@@ -22,7 +22,6 @@ from tests.spark.results.tasks import SCHEMA, batch_of
 
 @pytest.fixture
 def server():
-    """A server of the test's own."""
     served = ResultsServer()
     yield served
     served.close()
@@ -30,7 +29,6 @@ def server():
 
 @pytest.fixture
 def stream(server):
-    """A stream of two columns."""
     with server.open(SCHEMA) as opened:
         yield opened
 

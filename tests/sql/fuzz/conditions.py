@@ -14,7 +14,6 @@ KEYS = ("int", "string")
 
 
 def condition(g: Gen, scope: Scope, deep: int = 1) -> str:
-    """Return a condition on a scope."""
     form = g.weigh(compare=10, either=2 * deep, flag=1, constant=0.4, mixed=2, nested=1)
     if form == "either":
         return _either(g, scope)
@@ -32,7 +31,6 @@ def condition(g: Gen, scope: Scope, deep: int = 1) -> str:
 
 
 def compare(g: Gen, scope: Scope) -> str:
-    """Return a comparison of columns and constants of one kind."""
     first = ref(g, scope, PLAIN)
     if first is None:
         return g.pick(CONDITIONS["constant"])
@@ -70,7 +68,6 @@ def _either(g: Gen, scope: Scope) -> str:
 
 
 def _tuple(g: Gen, scope: Scope) -> str:
-    """Return a comparison of rows."""
     pairs = []
     for kind in ("int", "string"):
         first = ref(g, scope, (kind,))

@@ -80,7 +80,6 @@ def _common(g: Gen, name: str, depth: int) -> tuple[str, Relation]:
 
 
 def _operation(g: Gen, depth: int, *, small: bool = False) -> Block:
-    """Return a set operation."""
     left = select(g, depth, small=small)
     want: list[Type] = [type_ for _, type_ in left.columns]
     if any(_unknown(type_) for type_ in want) or "LIMIT" in left.text or len(want) > 12:

@@ -136,7 +136,6 @@ def _call(g: Gen, scope: Scope, templates: dict[str, list[str]]) -> tuple[str, T
 
 
 def aggregate(g: Gen, scope: Scope) -> tuple[str, Type]:
-    """Return an aggregate."""
     text, type_ = _call(g, scope, AGGREGATES)
     if g.chance(0.12) and type_.kind != "array":
         text += f" FILTER (WHERE {compare(g, scope)})"
@@ -144,7 +143,6 @@ def aggregate(g: Gen, scope: Scope) -> tuple[str, Type]:
 
 
 def window(g: Gen, scope: Scope, name: str | None = None) -> tuple[str, Type]:
-    """Return a window function."""
     call, type_ = _call(g, scope, WINDOWS)
     return f"{call} OVER {name or specification(g, scope)}", type_
 

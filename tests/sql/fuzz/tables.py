@@ -112,7 +112,6 @@ def write(folder: Path) -> dict[str, str]:
 
 
 def schema(name: str) -> StructType:
-    """Return a table's columns as Spark reads them."""
     return from_arrow_schema(TABLES[name].schema, prefer_timestamp_ntz=True)
 
 
