@@ -70,18 +70,3 @@ def test_a_query_is_on_the_page_while_it_runs(spark, tmp_path):
     kept.count()  # nobody looks any more
     assert millrace.monitor.live().figures()["queries"] == []
     millrace.monitor.live().close()
-
-
-def test_how_many_tasks_a_query_has(spark, files):
-    """As many as tell when all of its cells have tuples: those that scan, and the cells."""
-    text = "select a.id from a join b on a.id = b.id"
-    with millrace.monitor.live() as page:
-        for options, tasks in (({"placement": "hypercube", "cells": 2}, 4), ({"placement": "in_place"}, 2)):
-            query = millrace.query(text, spark=spark, tables=files, options=options)
-            assert list(query.tasks.values()) == [tasks]
-            query.df.collect()
-            (shown, *_) = page.figures()["queries"]
-            assert (shown["tasks"], shown["tasks_planned"]) == (tasks, None)
-        frames = {name: spark.read.parquet(files[name]).limit(5) for name in "ab"}
-        options = {"placement": "hypercube"}
-        assert millrace.query(text, spark=spark, tables=frames, options=options).tasks == {}
