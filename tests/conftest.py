@@ -12,7 +12,7 @@ from lab.bench import tpch_data
 from millrace.sql.session import errors
 from tests import postgres as postgresql
 from tests.gate import PROFILE
-from tests.session import ROCKSDB, changed, session
+from tests.session import STREAMING, changed, session
 
 errors.is_strict = True
 
@@ -74,12 +74,7 @@ def spark():
 @pytest.fixture(scope="module")
 def streaming(spark):
     """The session with its state in RocksDB, in two partitions."""
-    settings = {
-        "spark.sql.streaming.stateStore.providerClass": ROCKSDB,
-        "spark.sql.shuffle.partitions": "2",
-        "spark.sql.streaming.noDataMicroBatches.enabled": "false",
-    }
-    with changed(spark, settings):
+    with changed(spark, STREAMING | {"spark.sql.streaming.noDataMicroBatches.enabled": "false"}):
         yield spark
 
 

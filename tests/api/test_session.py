@@ -64,7 +64,7 @@ def test_parameters_without_names(spark, views, files):
 
 
 def test_threads_have_their_own(spark):
-    """Eight threads with functions, tables and options by the same names get their own answers."""
+    """Threads with functions, tables and options by the same names get their own answers."""
 
     def work(number):
         keep = udf(lambda x: x % 8 == number, "boolean")
@@ -83,9 +83,9 @@ def test_threads_have_their_own(spark):
         }
         return [millrace.sql(text, **more).collect()[0][0] for text in texts]
 
-    with ThreadPoolExecutor(8) as pool:
-        found = list(pool.map(work, range(8)))
-    assert found == [[len(range(n, 64 + n, 8)), 8, len(range(n, 64 + n, 8))] for n in range(8)]
+    with ThreadPoolExecutor(4) as pool:
+        found = list(pool.map(work, range(4)))
+    assert found == [[len(range(n, 64 + n, 8)), 8, len(range(n, 64 + n, 8))] for n in range(4)]
 
 
 def test_the_session_is_that_of_a_dataframe(spark):

@@ -38,7 +38,7 @@ from millrace.spark.execute import execute
 from millrace.spark.failures import translated
 from millrace.streams.feeds.rows import Feed
 from tests.gate import sampled
-from tests.session import ROCKSDB, changed, wait_for, write_stream
+from tests.session import STREAMING, changed, wait_for, write_stream
 from tests.spark import pipelines
 from tests.spark.pipelines import COLUMNS, LEFT_ON_CONNECT, PIPELINES
 from tests.sql.compare import bag
@@ -324,8 +324,7 @@ def feeds(spark, rows: int) -> dict[str, object]:
 @pytest.fixture
 def stateful(spark):
     """The session with its state in RocksDB, in two partitions."""
-    names = ("spark.sql.streaming.stateStore.providerClass", "spark.sql.shuffle.partitions")
-    with changed(spark, dict(zip(names, (ROCKSDB, "2"), strict=True))):
+    with changed(spark, STREAMING):
         yield
 
 
