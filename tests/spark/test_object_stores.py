@@ -107,19 +107,18 @@ def local(spark, tmp_path_factory):
 
     Views of Spark's alone have these names too.
     """
-    chance = random.Random(7)
-    folder = tmp_path_factory.mktemp("stores")
-    for day in ("2024-01-01", "2024-01-02", "__HIVE_DEFAULT_PARTITION__"):
-        ids = list(range(200))
-        rows = {
-            "id": pa.array(ids, pa.int64()),
-            "customer": pa.array([chance.randrange(40) for _ in ids], pa.int64()),
-            "amount": pa.array([chance.random() * 100 for _ in ids]),
-            "tags": pa.array([[str(i), None] if i % 3 else None for i in ids], pa.list_(pa.string())),
-        }
-        part = folder / "orders" / f"day={day}"
-        part.mkdir(parents=True)
-        pq.write_table(pa.table(rows), part / "part 0.parquet", row_group_size=50)
+    chance, folder = random.Random(7), tmp_path_factory.mktemp("stores")
+    ids = [*range(200)] * 3
+    days = [day for day in ("2024-01-01", "2024-01-02", None) for _ in range(200)]
+    rows = {
+        "id": pa.array(ids, pa.int64()),
+        "customer": pa.array([chance.randrange(40) for _ in ids], pa.int64()),
+        "amount": pa.array([chance.random() * 100 for _ in ids]),
+        "tags": pa.array([[str(i), None] if i % 3 else None for i in ids], pa.list_(pa.string())),
+        "day": days,
+    }
+    how = {"partition_cols": ["day"], "basename_template": "part {i}.parquet", "max_rows_per_group": 50}
+    pq.write_to_dataset(pa.table(rows), folder / "orders", **how)
     names = pa.table({"id": pa.array(range(40), pa.int64()), "name": [f"c{n}" for n in range(40)]})
     pq.write_table(names, folder / "customers.parquet")
     paths = {"orders": str(folder / "orders"), "customers": str(folder / "customers.parquet")}

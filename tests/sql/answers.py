@@ -74,10 +74,6 @@ class Suite:
     questions: Callable[[], Iterable[Asked]]
     prepare: Callable[[Any, Path], None]
 
-    def ask(self, spark, asked: Asked) -> Answer:
-        with changed(spark, cases.settings(asked.settings)):
-            return attempted(lambda: spark.sql(asked.text))
-
 
 def _files(paths: dict[str, str], spark) -> None:
     for name, path in paths.items():
@@ -151,11 +147,6 @@ def written(version: str, answers: dict[Asked, Answer]) -> str:
     return "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines)
 
 
-def minor(version: str) -> list[str]:
-    """Return the parts of a version that a fix of Spark's does not change."""
-    return version.split(".")[:2]
-
-
 class Oracle:
     """Answers of plain Spark, recorded ones where they are of this version.
 
@@ -170,7 +161,7 @@ class Oracle:
 
     def __call__(self, name: str, text: str, given: str = "") -> Answer:
         version, answers = recorded(name)
-        if minor(version) != minor(pyspark.__version__):
+        if version.split(".")[:2] != pyspark.__version__.split(".")[:2]:
             return self.ask(name, Asked(text, given))
         if Asked(text, given) not in answers:
             raise LookupError(f"{name} has no answer to {text!r}: python -m tests.sql.record {name}")
@@ -182,7 +173,8 @@ class Oracle:
             folder.mkdir()
             SUITES[name].prepare(session, folder)
             self._sessions[name] = session
-        return SUITES[name].ask(self._sessions[name], asked)
+        with changed(self._sessions[name], cases.settings(asked.settings)):
+            return attempted(lambda: self._sessions[name].sql(asked.text))
 
     def record(self, name: str) -> dict[Asked, Answer]:
         return {asked: self.ask(name, asked) for asked in SUITES[name].questions()}
