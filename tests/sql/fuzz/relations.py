@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 
 from tests.sql.fuzz import types
 from tests.sql.fuzz.conditions import condition, equality, linked, subquery_condition
-from tests.sql.fuzz.expressions import literal, ref, value
+from tests.sql.fuzz.expressions import literal, ref
 from tests.sql.fuzz.gen import OUTPUTS, Gen, quote
 from tests.sql.fuzz.scope import Attr, Scope, requalified
 from tests.sql.fuzz.types import OF_KIND, Type, meet
@@ -122,20 +122,8 @@ def _range(g: Gen, used: set[str], depth: int) -> From:
     return aliased(g, used, call, [("id", types.BIGINT)], 4)
 
 
-def lateral(g: Gen, left: From, depth: int) -> From:
-    """Return a relation that names columns of those to its left."""
-    g.relations += 1
-    arrays = ref(g, left.scope, ("array",), whole=True)
-    if arrays is not None and g.chance(0.5):
-        text = g.spell(arrays.parts)
-        element = arrays.type.parts[0][1]
-        if element.kind == "struct":
-            return aliased(g, left.used, f"LATERAL inline({text})", list(element.parts), 2)
-        return aliased(g, left.used, f"LATERAL explode({text})", [("col", element)], 2)
-    if g.chance(0.3):
-        name, kind = g.pick(OUTPUTS), g.pick(["int", "string"])
-        text = f"LATERAL (SELECT {value(g, left.scope, kind)} AS {g.quoted(name)})"
-        return aliased(g, left.used, text, [(name, OF_KIND[kind])], 1)
+def _lateral(g: Gen, left: From, depth: int) -> From:
+    """Return a subquery that names columns of the relations to its left."""
     block = g.block(g, depth - 1, outer=left.scope, small=True)
     return aliased(g, left.used, f"LATERAL ({block.text})", block.columns, 3)
 
@@ -160,7 +148,7 @@ def _step(g: Gen, left: From, depth: int, *, comma: bool) -> From:
     plain = {"comma": 32 * comma, "join": 42, "cross": 2, "using": 10, "left": 9}
     form = g.weigh(**plain, right=1, full=1, semi=1, anti=0.8, natural=1.5, lateral=1.5)
     if form == "lateral":
-        return _lateral(g, left, lateral(g, left, depth), comma=comma)
+        return _product(g, left, _lateral(g, left, depth), "comma" if comma else "cross")
     right = (_group if g.chance(0.07) else relation)(g, left.used, depth)
     if form in ("using", "natural"):
         return _by_name(g, left, right, form)
@@ -251,12 +239,3 @@ def _group(g: Gen, used: set[str], depth: int) -> From:
         return From(f"({inside.text}) {g.pick(['', 'AS '])}{g.quoted(alias)}", scope, inside.rows)
     inside = _chain(g, 2, depth, used, comma=False)
     return replace(inside, text=f"({inside.text})")
-
-
-def _lateral(g: Gen, left: From, right: From, *, comma: bool) -> From:
-    between, on = g.pick(
-        [(" LEFT JOIN", " ON true"), (" JOIN", ""), (" CROSS JOIN", ""), (" INNER JOIN", " ON true")]
-        + [(",", "")] * 4 * comma
-    )
-    text = f"{left.text}{between} {right.text}{on}"
-    return left.joined(right, text, left.scope.beside(right.scope), left.rows * right.rows)
