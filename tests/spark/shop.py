@@ -17,7 +17,8 @@ KEYS = 40
 class Shop(Served):
     """Answers ``GET /{k}`` with ``[{"k": k, "v": "value {k}"}]``, 404 for keys it does not have.
 
-    ``behave`` tells from a key, and how often it was asked before, what is wrong with the answer, or "ok".
+    ``behave`` tells from a key, and how often it was asked before, what is wrong with the answer, or "ok": an
+    HTTP status, "reset" or "wrong type".
     """
 
     def __init__(self) -> None:
@@ -62,36 +63,14 @@ class Shop(Served):
         self.most = max(self.most, self.now)
         try:
             await asyncio.sleep(self.latency)
-            return await self._behaving(self.behave(key, before), key, request)
         finally:
             self.now -= 1
-
-    async def _behaving(self, how: str, key: int, request: web.Request) -> web.StreamResponse:
-        row: dict[str, object] = {"k": key, "v": f"value {key}"}
+        how = self.behave(key, before)
         if how == "reset":
             assert request.transport is not None
             request.transport.abort()
-        elif how in ("truncate", "drip"):
-            response = web.StreamResponse()
-            response.content_length = 1000
-            await response.prepare(request)
-            await response.write(b'[{"k": 1,')
-            if how == "drip":
-                while True:
-                    await response.write(b" ")
-                    await asyncio.sleep(0.05)
-            assert request.transport is not None
-            request.transport.close()
-            return response
-        elif how.isdigit():
-            return web.Response(status=int(how), headers={"Retry-After": "0"})
-        elif how == "nonsense":
-            return web.Response(text="[{]", content_type="application/json")
-        elif how == "wrong type":
-            row["v"] = {"not": "a string"}
-        elif how == "more fields":
-            row["extra"] = [1, 2]
-        if not 0 <= key < KEYS or how == "404 always":
-            return web.Response(status=404)
+        elif how.isdigit() or not 0 <= key < KEYS:
+            return web.Response(status=int(how) if how.isdigit() else 404, headers={"Retry-After": "0"})
         self.answered[key] += 1
-        return web.json_response([row])
+        value = {"not": "a string"} if how == "wrong type" else f"value {key}"
+        return web.json_response([{"k": key, "v": value}])
