@@ -1,4 +1,4 @@
-"""A web service that can misbehave, stop and come back."""
+"""A web service that can misbehave."""
 
 from __future__ import annotations
 
@@ -25,8 +25,7 @@ class Shop(Served):
         self.behave: Callable[[int, int], str] = lambda key, before: "ok"
         self.latency = 0.0  # in seconds
         self.asked: Counter[int] = Counter()
-        self.answered: Counter[int] = Counter()  # well
-        self.now = self.most = self.restarts = 0  # requests under way, at most, and new starts
+        self.now = self.most = 0  # requests under way, and at most
         self.headers: set[str] = set()  # values of Authorization
         self.queries: set[str] = set()  # values of the parameter ``key``
 
@@ -39,19 +38,6 @@ class Shop(Served):
 
     def routes(self) -> list[web.AbstractRouteDef]:
         return [web.get("/{k}", self._answer)]
-
-    def restart(self, after: int, pause: float) -> None:
-        """Stop once so many keys are answered, connections broken off, and come back after a pause."""
-
-        async def again() -> None:
-            while len(self.answered) < after:
-                await asyncio.sleep(0.001)
-            await self.close()
-            self.restarts += 1
-            await asyncio.sleep(pause)
-            await self.open()
-
-        self.within(again())
 
     async def _answer(self, request: web.Request) -> web.StreamResponse:
         key = int(request.match_info["k"])
@@ -71,6 +57,5 @@ class Shop(Served):
             request.transport.abort()
         elif how.isdigit() or not 0 <= key < KEYS:
             return web.Response(status=int(how) if how.isdigit() else 404, headers={"Retry-After": "0"})
-        self.answered[key] += 1
         value = {"not": "a string"} if how == "wrong type" else f"value {key}"
         return web.json_response([{"k": key, "v": value}])

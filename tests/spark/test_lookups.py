@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import pickle
-import threading
 
 import pytest
 
@@ -82,18 +81,6 @@ def test_faults_that_pass_cost_a_repetition(spark, shop) -> None:
     assert (progress.retried, progress.limited) == (len(faulty), 2)
     assert 0 < progress.p50 <= progress.p95
     assert sum(count for _, count in progress.latencies) == progress.requests == KEYS + 1 + len(faulty)
-
-
-def test_a_service_that_restarts_meanwhile_loses_no_key(spark, shop) -> None:
-    """It is gone after some answers, and back later: right rows, and no key is answered twice."""
-    shop.latency = 0.005
-    restarted = threading.Thread(target=lambda: shop.restart(after=10, pause=0.3))
-    restarted.start()
-    query = ask(spark, shop, retries=20)
-    assert found(query) == expected()
-    restarted.join()
-    assert shop.restarts == 1
-    assert set(shop.answered.values()) == {1}
 
 
 @pytest.mark.parametrize(
