@@ -1,4 +1,4 @@
-"""What plain Spark answers to the cases: recorded by ``python -m tests.sql.record``, read here.
+"""What plain Spark answers to the cases: recorded by ``python -m tests.sql.answers [SUITE …]``, read here.
 
 A suite is a set of questions about the same tables. Each has a file in ``answers/`` with a line for the
 version of Spark that was asked and a line for each question. Texts are the keys, so a case that is changed
@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import hashlib
 import json
+import sys
+import tempfile
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
 from functools import cache
@@ -18,7 +20,7 @@ from typing import Any
 import pyspark
 
 from lab.bench import tpch_data
-from tests.session import changed
+from tests.session import changed, session
 from tests.sql import cases, lookup_tables, small_tables
 
 FOLDER = Path(__file__).parent / "answers"
@@ -164,7 +166,7 @@ class Oracle:
         if version.split(".")[:2] != pyspark.__version__.split(".")[:2]:
             return self.ask(name, Asked(text, given))
         if Asked(text, given) not in answers:
-            raise LookupError(f"{name} has no answer to {text!r}: python -m tests.sql.record {name}")
+            raise LookupError(f"{name} has no answer to {text!r}: python -m tests.sql.answers {name}")
         return answers[Asked(text, given)]
 
     def ask(self, name: str, asked: Asked) -> Answer:
@@ -178,3 +180,22 @@ class Oracle:
 
     def record(self, name: str) -> dict[Asked, Answer]:
         return {asked: self.ask(name, asked) for asked in SUITES[name].questions()}
+
+
+def differences(name: str, oracle: Oracle) -> list[str]:
+    """Ask Spark again; return where its answers are not the recorded ones, missing or left over."""
+    now, before = oracle.record(name), recorded(name)[1]
+    return [
+        f"{name}: {asked}\n  recorded: {before.get(asked)}\n  Spark:    {now.get(asked)}"
+        for asked in {**now, **before}
+        if now.get(asked) != before.get(asked)
+    ]
+
+
+if __name__ == "__main__":
+    spark = session()
+    with tempfile.TemporaryDirectory() as folder:
+        oracle = Oracle(spark, Path(folder))
+        for name in sys.argv[1:] or SUITES:
+            (FOLDER / f"{name}.jsonl").write_text(written(pyspark.__version__, oracle.record(name)))
+    spark.stop()

@@ -13,11 +13,11 @@ from tests.sql.answers import (
     WITHOUT_ANSI,
     answer_of,
     attempted,
+    differences,
     recorded,
     register_for_settings,
 )
 from tests.sql.compare import taken
-from tests.sql.record import differences
 
 FORMS = ("files", "frames", "views")
 """Tables by path, which tasks read; DataFrames, which Spark reads; temporary views of the session."""
@@ -78,7 +78,7 @@ def test_both_coercion_rules(spark, files, views, oracle, head, text, given):
 
 @pytest.mark.parametrize("name", SUITES)
 def test_every_case_is_recorded_and_nothing_else(name):
-    """If not: ``python -m tests.sql.record``."""
+    """If not: ``python -m tests.sql.answers``."""
     assert set(recorded(name)[1]) == set(SUITES[name].questions())
 
 

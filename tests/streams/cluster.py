@@ -194,19 +194,10 @@ class Cluster:
         What was learned is kept after every second one, so that short runs meet it.
         ``blocks`` are further rows for the cell: a number in place of a relation's, and bytes.
         """
-        with (
-            patch.object(processing.MappedBlocks, "of_task", lambda cell: MappedBlocks(self.folder)),
-            patch.object(processing, "_LEARNING", 2),
-            patch.object(warm, "_CELLS", self.processes[process]),
-        ):
-            self._batch(arrived, watermark, fail, blocks)
-
-    def _batch(self, arrived, watermark, fail, blocks):
         state = self.state.copy()
         spark = self.processor(self.task, (0,))
         state.left = fail
         found = []
-        spark.init(state)
         aliases = self.task.join.aliases
         rows = [
             (0, aliases.index(a), rows_of(e, self.window).serialize().to_pybytes())
@@ -220,10 +211,15 @@ class Cluster:
             calls.append((0, lambda times: spark.handleInputRows((0,), iter([frames]), times)))
         elif any(timer <= self.watermark for timer in state.timers.get(0, ())):
             calls.append((0, lambda times: spark.handleExpiredTimer((0,), times, None)))
-        for cell, call in calls:
-            state.cell = cell
-            for df in call(Times(self.watermark)):
-                found.append(df)
+        with (
+            patch.object(processing.MappedBlocks, "of_task", lambda cell: MappedBlocks(self.folder)),
+            patch.object(processing, "_LEARNING", 2),
+            patch.object(warm, "_CELLS", self.processes[process]),
+        ):
+            spark.init(state)
+            for cell, call in calls:
+                state.cell = cell
+                found += call(Times(self.watermark))
         if fail is not None:  # it made fewer calls, and the commit is lost
             raise Failed
         self.state = state  # the commit
