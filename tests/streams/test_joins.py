@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import sys
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 import millrace
@@ -97,26 +95,18 @@ def test_what_is_late_is_late_to_sparks_own_join(streaming, tmp_path):
         {k: [199, 200, 300, 300.0005, 300.001, 300.001001, 400] for k in range(6)},
         {k: [300, 300.001, 300.001001, 350, 500] for k in range(6)},
     ]
-    for name in "ab":
-        (tmp_path / name).mkdir()
-        for number, step in enumerate(steps):
-            rows = [(k, round(t * second)) for k, times in step.items() for t in times]
-            keys, times = (pa.array(each) for each in zip(*rows, strict=True))
-            path = tmp_path / name / f"{number:05}.parquet"
-            pq.write_table(pa.table({"k": keys, "t": times.cast(pa.timestamp("us", "UTC"))}), path)
-            os.utime(path, (1e9 + number, 1e9 + number))
-    tables = {
-        name: streaming.readStream.schema("k bigint, t timestamp")
-        .option("maxFilesPerTrigger", 1)
-        .parquet(str(tmp_path / name))
-        .withWatermark("t", "0 seconds")
-        for name in "ab"
-    }
+    feed = Feed(streaming, tmp_path, ("a", "b"))
+    for step in steps:
+        rows = [(k, round(t * second)) for k, times in step.items() for t in times]
+        keys, times = (pa.array(each) for each in zip(*rows, strict=True))
+        for name in feed.names:
+            feed.write(name, pa.table({"k": keys, "t": times.cast(pa.timestamp("us", "UTC"))}))
+        feed.files += 1
+    tables = feed.tables("k bigint, t timestamp", 0)
     text = """
         SELECT a.k, unix_micros(a.t) AS one, unix_micros(b.t) AS other FROM {a} a JOIN {b} b
             ON a.k = b.k AND b.t BETWEEN a.t - INTERVAL 1 HOUR AND a.t + INTERVAL 1 HOUR
     """
-    feed = Feed(streaming, tmp_path, ())
     late = []
     for name, df in (
         ("spark", streaming.sql(text, **tables)),

@@ -8,7 +8,7 @@ from tests.sql.fuzz import types
 from tests.sql.fuzz.conditions import condition, correlated, equality, scalar, subquery_condition
 from tests.sql.fuzz.expressions import computed, ref
 from tests.sql.fuzz.gen import Gen
-from tests.sql.fuzz.items import Item, Items, aggregate, plain_items, specification, wanted_items, window
+from tests.sql.fuzz.items import Item, Items, aggregate, plain_items, wanted_items, window
 from tests.sql.fuzz.relations import Columns, from_clause
 from tests.sql.fuzz.scope import Scope
 from tests.sql.fuzz.types import PLAIN, Type
@@ -30,8 +30,6 @@ class Clauses:
     items: list[Item]
     group: str = ""
     having: str = ""
-    window: str = ""
-    qualify: str = ""
     order: str = ""
     distinct: str = ""
     rows: int | None = None
@@ -104,11 +102,7 @@ def _clauses(g: Gen, scope: Scope, depth: int) -> Clauses:
     if form == "distinct" and all(type_.comparable for _, type_ in clauses.columns):
         clauses.distinct = "DISTINCT"
     if form == "window":
-        name = "w" if g.chance(0.4) else None
-        clauses.window = f"WINDOW w AS {specification(g, scope)}" if name else ""
-        clauses.items.append(Items(scope).named(g, *window(g, scope, name), share=0.6))
-        if g.chance(0.3):
-            clauses.qualify = f"rank() OVER {specification(g, scope)} <= 3"
+        clauses.items.append(Items(scope).named(g, *window(g, scope), share=0.6))
     return clauses
 
 
@@ -192,7 +186,6 @@ def _text(g: Gen, source: str, where: list[str], clauses: Clauses) -> str:
     body = [f"FROM {source}"]
     if where:
         body.append("WHERE " + g.all_of(where))
-    tail = [clauses.group, f"HAVING {clauses.having}" if clauses.having else "", clauses.window]
-    tail += [f"QUALIFY {clauses.qualify}" if clauses.qualify else "", clauses.order]
+    tail = [clauses.group, f"HAVING {clauses.having}" if clauses.having else "", clauses.order]
     body.insert(1 if g.chance(0.02) else 0, f"{head} {items}")
     return g.join([part for part in [*body, *tail] if part])
