@@ -31,13 +31,6 @@ def asked():
     return [sf.udf(lambda x, by=by: x is not None and x % by == 0, "boolean") for by in (2, 3)]
 
 
-@pytest.fixture
-def abc(spark, files):
-    """Three tables with a shared name and a name of their own each."""
-    columns = {"a": "k", "b": "v", "c": "w"}
-    return [spark.read.parquet(files[name]).select("id", own) for name, own in columns.items()]
-
-
 def told(df) -> str:
     """What is said of a DataFrame: its explanation, or why there is none."""
     try:
@@ -115,11 +108,11 @@ def test_aliases_of_joined_dataframes_are_sparks(spark, tmp_path):
     assert bags(ours) == bags({name: each.select("id", "x") for name, each in plain.items()})
 
 
-def test_joins_that_pay_are_taken(spark, abc, monkeypatch, asked):
+def test_joins_that_pay_are_taken(spark, files, monkeypatch, asked):
     """It is known what leaves the tasks: what is asked above a join."""
     monkeypatch.setattr(cost_model, "start_seconds", lambda spark, saved: 0.0)
     monkeypatch.setattr(gain, "LEAST_GAIN_SECONDS", 0.0)
-    a, b, _ = abc
+    a, b = (spark.read.parquet(files[name]).select("id", own) for name, own in ("ak", "bv"))
     many = spark.range(5_000).withColumn("n", sf.col("id") + 1)
     even, third = asked
     chosen = {

@@ -52,6 +52,9 @@ def test_the_explanation_says_who_calls_what(spark, files):
     assert "1. near(a.k + 1, b.k), kind row" in shown
     assert "stands for near(a.k + 1, b.k)" in shown
     assert "(short(a.s) or a.id > 1) is evaluated by Spark, row by row" in shown
+    # Equal arguments are passed once, unless they may differ between two calls.
+    text = "select id from a where above(id) and near(id, k) and near(rand(), rand())"
+    assert "(id, k, rand(), rand())" in called(spark, files, text).rewritten
 
 
 def test_the_report_counts_calls(spark, views):
@@ -159,12 +162,6 @@ def test_a_predicate_may_be_any_object(spark, views):
     found = called(spark, views, text, names)
     assert taken(found) == "a b" and len(found.filters) == 1
     assert bag(found.df) == bag(spark.sql("select b.id from a, b where a.id = b.id and a.id >= 2"))
-
-
-def test_equal_arguments_are_passed_once(spark, views):
-    """Unless they may differ between two calls."""
-    text = "select id from a where above(id) and near(id, k) and near(rand(), rand())"
-    assert "(id, k, rand(), rand())" in called(spark, views, text).rewritten
 
 
 def test_settings_that_leave_a_query_to_spark_leave_the_predicates_too(spark, views):

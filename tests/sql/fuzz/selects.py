@@ -48,15 +48,9 @@ def select(
     total: bool = False,
     small: bool = False,
 ) -> Block:
-    """Return a SELECT.
+    """Return a SELECT whose relations and conditions are nested at most that deep.
 
-    Args:
-        g: Where choices come from.
-        depth: How deep relations and conditions in it may be nested.
-        outer: The scope around it, when it is to name columns from there.
-        want: Types of its columns.
-        total: Whether it must be one number.
-        small: Whether it should have few relations.
+    It may name columns of ``outer``; it has columns of the types that are wanted, or, as a total, one number.
     """
     source = from_clause(g, depth, 2 if small else 5)
     where = _where(g, source.scope, source.pending, depth)
