@@ -365,7 +365,8 @@ def test_hubs(spark, stateful, tmp_path):
     (tmp_path / "all").mkdir()
 
     def sink(rows, batch):
-        assert not (path := tmp_path / "all" / f"{batch}.parquet").exists()
+        path = tmp_path / "all" / f"{batch}.parquet"
+        assert not path.exists()
         pq.write_table(rows, path)
 
     def made(rows: int, **more):
