@@ -84,7 +84,7 @@ def test_a_cell_is_told_what_comes_to_it(spark, tables, tasks, filtered, frames,
     cells = [figures for figures in run.reports.figures() if figures.cell >= 0]
     assert len(cells) == options["cells"]
     for figures in cells:
-        told = with_sizes(tasks[0].join, tasks[0].scans, figures.cell)
+        told = with_sizes(tasks[-1].join, tasks[-1].scans, figures.cell)
         came = {m.name: m.tuples_out for m in figures.modules if m.action == "scan"}
         for relation in told.relations:
             rows = came[f"Scan({relation.alias})"]
