@@ -117,7 +117,7 @@ def local(spark, tmp_path_factory):
         "tags": pa.array([[str(i), None] if i % 3 else None for i in ids], pa.list_(pa.string())),
         "day": days,
     }
-    how = {"partition_cols": ["day"], "basename_template": "part {i}.parquet", "max_rows_per_group": 50}
+    how = {"partition_cols": ["day"], "basename_template": "part {i}.parquet", "row_group_size": 50}
     pq.write_to_dataset(pa.table(rows), folder / "orders", **how)
     names = pa.table({"id": pa.array(range(40), pa.int64()), "name": [f"c{n}" for n in range(40)]})
     pq.write_table(names, folder / "customers.parquet")

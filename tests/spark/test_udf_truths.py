@@ -181,7 +181,9 @@ def kept_here(function, rows: int) -> list[int]:
     return np.flatnonzero(outcome.truth).tolist()
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    "kind", [pytest.param(kind, marks=[pytest.mark.nightly] * ("iterator" in kind)) for kind in KINDS]
+)
 def test_what_spark_makes_of_results_is_what_is_made_of_them_here(spark, kind):
     """Case by case: a row passes if Spark's boolean for it is true."""
     cases, make = KINDS[kind]
