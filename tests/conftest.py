@@ -12,7 +12,7 @@ from lab.bench import tpch_data
 from millrace.sql.session import errors
 from tests import postgres as postgresql
 from tests.gate import PROFILE
-from tests.session import ROCKSDB, changed, session
+from tests.session import STREAMING, changed, session
 
 errors.is_strict = True
 
@@ -66,7 +66,6 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.fixture(scope="session")
 def spark():
-    """The session that the tests share."""
     made = session()
     yield made
     made.stop()
@@ -75,12 +74,7 @@ def spark():
 @pytest.fixture(scope="module")
 def streaming(spark):
     """The session with its state in RocksDB, in two partitions."""
-    settings = {
-        "spark.sql.streaming.stateStore.providerClass": ROCKSDB,
-        "spark.sql.shuffle.partitions": "2",
-        "spark.sql.streaming.noDataMicroBatches.enabled": "false",
-    }
-    with changed(spark, settings):
+    with changed(spark, STREAMING | {"spark.sql.streaming.noDataMicroBatches.enabled": "false"}):
         yield spark
 
 
@@ -92,6 +86,14 @@ def tpch_tiny(tmp_path_factory) -> dict[str, str]:
 
 @pytest.fixture(scope="session")
 def postgres():
-    """A PostgreSQL server in a temporary folder."""
     with postgresql.postgres() as server:
         yield server
+
+
+@pytest.fixture
+def shop():
+    """A web service that knows a value for each key, and misbehaves as it is told."""
+    from tests.spark.shop import Shop
+
+    with Shop() as served:
+        yield served

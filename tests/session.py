@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 os.environ.setdefault("SPARK_CONF_DIR", str(Path(__file__).parent / "conf"))
 T = TypeVar("T")
 ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+STREAMING = {"spark.sql.streaming.stateStore.providerClass": ROCKSDB, "spark.sql.shuffle.partitions": "2"}
+"""What joins of streams need, and few tasks."""
 
 
 def session() -> SparkSession:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import ast
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -139,13 +137,3 @@ def test_what_breaks_the_house_is_seen(place, name, breaks):
 def test_every_room_has_a_floor():
     """Every module is in a room that has its floor, and the list names nothing that is gone."""
     assert set(FLOOR) == {room_of(path) for path in FILES}
-
-
-def test_the_engine_starts_without_spark_and_without_the_front():
-    """Importing the package and the engine loads neither pyspark nor sqlglot."""
-    code = (
-        "import millrace, millrace.engine.runs.run_of, millrace.parquet, sys; "
-        "print([m for m in ('pyspark', 'sqlglot') if m in sys.modules])"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"

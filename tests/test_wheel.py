@@ -81,7 +81,6 @@ spark.stop()
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory) -> Path:
-    """The wheel, built once."""
     folder = tmp_path_factory.mktemp("wheel")
     build = [sys.executable, "-m", "hatchling", "build", "--target", "wheel", "--directory", folder]
     subprocess.run(build, check=True, timeout=PATIENCE, cwd=ROOT, stdout=subprocess.DEVNULL)

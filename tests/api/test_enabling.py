@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
@@ -15,6 +17,7 @@ from pyspark.sql.udf import UserDefinedFunction
 import millrace
 import millrace.api.accessor
 from millrace.api import gain
+from millrace.errors import MillraceWarning
 from millrace.spark import frames, patches
 from millrace.sql.blocks import cost_model
 from tests.sql.compare import bag, bags
@@ -26,13 +29,6 @@ JOIN = "select a.id, b.v from a join b on a.id = b.id where a.k > 5"
 def asked():
     """Two functions of Python, slow to Spark's mind."""
     return [sf.udf(lambda x, by=by: x is not None and x % by == 0, "boolean") for by in (2, 3)]
-
-
-@pytest.fixture
-def abc(spark, files):
-    """Three tables with a shared name and a name of their own each."""
-    columns = {"a": "k", "b": "v", "c": "w"}
-    return [spark.read.parquet(files[name]).select("id", own) for name, own in columns.items()]
 
 
 def told(df) -> str:
@@ -112,11 +108,11 @@ def test_aliases_of_joined_dataframes_are_sparks(spark, tmp_path):
     assert bags(ours) == bags({name: each.select("id", "x") for name, each in plain.items()})
 
 
-def test_joins_that_pay_are_taken(spark, abc, monkeypatch, asked):
+def test_joins_that_pay_are_taken(spark, files, monkeypatch, asked):
     """It is known what leaves the tasks: what is asked above a join."""
     monkeypatch.setattr(cost_model, "start_seconds", lambda spark, saved: 0.0)
     monkeypatch.setattr(gain, "LEAST_GAIN_SECONDS", 0.0)
-    a, b, _ = abc
+    a, b = (spark.read.parquet(files[name]).select("id", own) for name, own in ("ak", "bv"))
     many = spark.range(5_000).withColumn("n", sf.col("id") + 1)
     even, third = asked
     chosen = {
@@ -200,7 +196,7 @@ def unpatched():
 
 
 def test_patches_are_those_of_the_table_and_are_given_back(spark, views, unpatched, monkeypatch):
-    """None by queries; by enabling those that it lists, exactly, until it is over."""
+    """None by queries; exactly those that it lists by functions, and by enabling, until it is over."""
     assert bag(millrace.sql(JOIN, spark=spark)) and changed(unpatched) == set()
     monkeypatch.delattr(ClassicFrame, "join")  # as if PySpark inherited it
     inherited = [dict(vars(kind)) for kind in CLASSES]
@@ -210,11 +206,48 @@ def test_patches_are_those_of_the_table_and_are_given_back(spark, views, unpatch
         assert spark.range(3).filter(sf.udf(lambda x: x > 0, "boolean")("id")).count() == 2
     assert changed(inherited) == set() and "sql" not in vars(spark)
     monkeypatch.undo()
-    _ = millrace.where
-    assert changed(unpatched) == patches.REPLACED["where"]
+    for name in ("where", "filter", "predicate", "cascade", "estimate", "Session", "join"):
+        patches.restore("where")
+        getattr(millrace, name)
+        assert changed(unpatched) == patches.REPLACED["where"], name
     with millrace.enable(spark):
         pass
     assert changed(unpatched) == patches.REPLACED["where"]
+
+
+IMPORTS = """
+import millrace.api.enabling, millrace.api.session, millrace.engine.runs.eddy_run
+import pyspark.sql.connect.udf, pyspark.sql.udf
+
+def calls():
+    for module in (pyspark.sql.udf, pyspark.sql.connect.udf):
+        call = module.UserDefinedFunction.__call__
+        print(call.__name__, hasattr(call, "__wrapped__"))
+
+calls()
+from millrace import filter
+calls()
+"""
+
+
+def test_importing_millrace_changes_nothing_of_pyspark():
+    """The use of some of its functions does: both classes are wrapped, and all else about them stays."""
+    done = subprocess.run([sys.executable, "-c", IMPORTS], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["__call__", "False"] * 2 + ["__call__", "True"] * 2
+
+
+def test_a_call_that_was_not_noted_is_told(spark):
+    """The rows are right, and a warning says why the function is called for all of them and what to do."""
+    patches.watch()
+    even = sf.udf(lambda x: x % 2 == 0, "boolean")
+    column = even("id")
+    del column.__dict__["_millrace_note"]
+    with pytest.warns(MillraceWarning, match="called by Spark for every row.*as \\(function"):
+        frame = millrace.where(spark.range(4), column)
+    assert frame.count() == 2
+    with pytest.warns(MillraceWarning, match="condition 2 is called by Spark"):
+        assert millrace.where(spark.range(4), "id > 0", even("id") | (sf.col("id") == 3)).count() == 2
+    assert millrace.where(spark.range(4), (even, "id"), sf.isnotnull("id")).count() == 2
 
 
 def test_patches_of_other_libraries_stay(spark, files, monkeypatch):

@@ -14,7 +14,6 @@ from tests.sql.compare import bag, bags
 
 @pytest.fixture(scope="module")
 def shop(spark):
-    """Orders, customers and nations, as DataFrames."""
     orders = spark.sql("values (1, 10, 'x'), (2, 20, 'Y'), (3, 10, null), (4, null, 'x')")
     customer = spark.sql("values (10, 1, 'x', 5.0), (20, 2, 'y', -1.0)").toDF("c_custkey", "nk", "tag", "bal")
     nation = spark.sql("values (1, 'FR'), (2, 'DE')").toDF("nk", "name")
@@ -108,13 +107,14 @@ def test_conditions_of_no_certain_join_are_refused(spark, shop):
 
 
 def test_names_paths_and_predicates(spark, shop, tmp_path):
-    """Tables by name, Parquet by path, and functions of Python among the conditions."""
+    """Tables by name, Parquet by path, and functions of Python among the conditions, by name too."""
     orders, customer, _ = shop
     orders.createOrReplaceTempView("some_orders")
     path, rich = tmp_path / "customer.parquet", udf(lambda x: x > 0, "boolean")
     customer.write.parquet(str(path))
     on = [("o_custkey", "c_custkey")]
-    found = millrace.join("some_orders", path, on=on, where=rich("bal"), spark=spark)
+    where = [rich("bal"), "dear(bal)"]
+    found = millrace.join("some_orders", path, on=on, where=where, spark=spark, predicates={"dear": rich})
     assert sorted(row.o_key for row in found.collect()) == [1, 3]
     assert "block b0" in millrace.explain(found)
     spark.catalog.dropTempView("some_orders")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from concurrent.futures import ThreadPoolExecutor
 
-import httpx
 import pytest
 
 import millrace
@@ -14,12 +13,7 @@ from tests.session import wait_for
 
 def until(page, wanted):
     """The latest query's figures, once they are as wanted."""
-
-    def find():
-        queries = httpx.get(page.url + "figures.json").json()["queries"][:1]
-        return queries[0] if queries and wanted(queries[0]) else None
-
-    return wait_for(find)
+    return wait_for(lambda: next((each for each in page.figures()["queries"][:1] if wanted(each)), None))
 
 
 def test_a_query_is_on_the_page_while_it_runs(spark, tmp_path):
@@ -66,22 +60,6 @@ def test_a_query_is_on_the_page_while_it_runs(spark, tmp_path):
         query = until(page, lambda query: query["action"] == "save")
         assert query["state"] == "failed"
         assert query["error"] == "ExecutionError: predicate 'breaks' raised ValueError: no such thing"
-        assert httpx.get(page.url + "parts.json").json()["said"] == "1 failed, 2 done"
     kept.count()  # nobody looks any more
     assert millrace.monitor.live().figures()["queries"] == []
     millrace.monitor.live().close()
-
-
-def test_how_many_tasks_a_query_has(spark, files):
-    """As many as tell when all of its cells have tuples: those that scan, and the cells."""
-    text = "select a.id from a join b on a.id = b.id"
-    with millrace.monitor.live() as page:
-        for options, tasks in (({"placement": "hypercube", "cells": 2}, 4), ({"placement": "in_place"}, 2)):
-            query = millrace.query(text, spark=spark, tables=files, options=options)
-            assert list(query.tasks.values()) == [tasks]
-            query.df.collect()
-            (shown, *_) = page.figures()["queries"]
-            assert (shown["tasks"], shown["tasks_planned"]) == (tasks, None)
-        frames = {name: spark.read.parquet(files[name]).limit(5) for name in "ab"}
-        options = {"placement": "hypercube"}
-        assert millrace.query(text, spark=spark, tables=frames, options=options).tasks == {}

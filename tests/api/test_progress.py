@@ -22,6 +22,7 @@ def test_a_line_tells_of_what_runs_now(spark, files):
     query = millrace.query(text, spark=spark, tables=files, options={"placement": "hypercube", "cells": 4})
     query.df.collect()
     (run,) = query.runs
+    assert [*query.tasks.values()] == [8]
     now = [0.0]
     watch = Watch(clock=lambda: now[0])
     now[0] = 2.0

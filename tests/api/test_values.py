@@ -22,12 +22,6 @@ def frames(views):
     return {name: views[name] for name in "abc"}
 
 
-@pytest.fixture
-def one(views):
-    """One of them."""
-    return {"a": views["a"]}
-
-
 @pytest.mark.parametrize("text", cases.lines("braces")["values"])
 def test_rows_are_those_of_spark(spark, frames, text):
     """DataFrames, their columns, and literals, wherever they stand."""
@@ -43,9 +37,9 @@ def test_rows_are_those_of_spark(spark, frames, text):
     assert bag(millrace.sql(text, args, **given)) == bag(spark.sql(text, args, **given))
 
 
-def test_a_column_may_stand_first_or_alone(spark, one):
+def test_a_column_may_stand_first_or_alone(spark, views):
     """Only a DataFrame tells a session; without values braces are text."""
-    given = {"k": sf.col("k"), **one}
+    given = {"k": sf.col("k"), "a": views["a"]}
     text = "select {k} from {a}"
     assert bag(millrace.sql(text, **given)) == bag(spark.sql(text, **given))
     assert millrace.sql("select {k} from values (7) t(k)", k=sf.col("k")).collect() == [(7,)]
@@ -66,20 +60,20 @@ def test_the_join_of_the_frames_is_taken(spark, frames):
     )
 
 
-def test_lookup_tables_are_tables(spark, one):
+def test_lookup_tables_are_tables(spark, views):
     """Which PySpark does not know."""
     find = millrace.function(lambda key: [{"key": key, "name": "n"}])
     names = millrace.lookup("names", "key int, name string", ["key"], find)
     text = "select x.id, n.name from {a} x join {names} n on x.id = n.key"
     expected = spark.sql("select id, 'n' from a where id is not null")
-    assert bag(millrace.sql(text, names=names, **one)) == bag(expected)
+    assert bag(millrace.sql(text, names=names, a=views["a"])) == bag(expected)
 
 
-def test_an_estimate_is_of_the_text_with_values(one):
+def test_an_estimate_is_of_the_text_with_values(views):
     """A predicate's rows come from the DataFrame in braces."""
     even = millrace.predicate(lambda x: x % 2 == 0, name="is_even")
     text = "select id from {a} where is_even(id) and id > {low}"
-    assert millrace.query(text, predicates=[even], low=1, **one).estimate(sample=10).rows == 5
+    assert millrace.query(text, predicates=[even], low=1, a=views["a"]).estimate(sample=10).rows == 5
 
 
 @pytest.mark.parametrize(
@@ -96,11 +90,11 @@ def test_an_estimate_is_of_the_text_with_values(one):
         ("select {e} from {a}", {"e": None}, AnalysisException, "None"),
     ],
 )
-def test_what_cannot_be_written_is_refused(spark, one, text, values, kind, problem):
+def test_what_cannot_be_written_is_refused(spark, views, text, values, kind, problem):
     """Ours says what works; what is SQL to PySpark, Spark refuses as it does there."""
     made = {name: value() if callable(value) else value for name, value in values.items()}
     with pytest.raises(kind, match=f"(?s){problem}"):
-        millrace.sql(text, **one, **made).collect()
+        millrace.sql(text, a=views["a"], **made).collect()
 
 
 def test_all_but_the_text_and_its_parameters_go_by_name(spark):

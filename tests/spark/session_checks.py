@@ -29,17 +29,16 @@ import millrace
 from millrace.api.writing import reads
 from millrace.cli.doctor import examine
 from millrace.engine.expressions import Call, Column, ColumnRef
-from millrace.engine.spec import Equality, JoinSpec, OutputColumn, RelationSpec
+from millrace.engine.spec import JoinSpec, OutputColumn, RelationSpec
 from millrace.errors import ExecutionError, InputError
 from millrace.options import Options
-from millrace.parquet.parquet import open_table
 from millrace.predicates import PredicateSpec
-from millrace.spark.block import Block, FrameInput, ParquetInput
+from millrace.spark.block import Block, FrameInput
 from millrace.spark.execute import execute
 from millrace.spark.worker import translated
 from millrace.streams.feeds.rows import Feed
 from tests.gate import sampled
-from tests.session import ROCKSDB, changed, wait_for, write_stream
+from tests.session import STREAMING, changed, wait_for, write_stream
 from tests.spark import pipelines
 from tests.spark.pipelines import COLUMNS, LEFT_ON_CONNECT, PIPELINES
 from tests.sql.compare import bag
@@ -64,6 +63,7 @@ def spark():
     builder = SparkSession.builder.remote(master) if ON_CONNECT else SparkSession.builder.master(master)
     if ON_CLUSTER:
         builder = builder.config("spark.executor.memory", "600m").config(map=UNNOTICED)
+        builder = builder.config("spark.task.maxFailures", "2")  # each starts a worker anew
     if not ON_CONNECT:
         os.environ["PYSPARK_PYTHON"] = "./environment/bin/python"
         builder = builder.config("spark.archives", "environment.tar.gz#environment")
@@ -102,57 +102,34 @@ def rows_of(frame) -> list[tuple]:
 
 
 @pytest.mark.parametrize(
-    ("options", "frames"),
-    [
-        (Options(), ()),
-        (Options(placement="hypercube", cells=3), ()),
-        (Options(), ("small",)),
-        (Options(report=False), ()),
-    ],
-    ids=["in place", "hypercube", "mixed", "no report"],
+    ("options", "is_frame"),
+    sampled(
+        [({"placement": "hypercube", "cells": 3}, False), ({}, False), ({}, True), ({"report": False}, False)]
+    ),
+    ids=["hypercube", "in place", "mixed", "no report"],
 )
-def test_blocks(spark, paths, options, frames):
+def test_blocks(spark, paths, options, is_frame):
     """Rows and figures, also where a block is read twice."""
-    tables = {name: open_table(path) for name, path in paths.items()}
-    join = JoinSpec(
-        tuple(RelationSpec(name, table.schema) for name, table in tables.items()),
-        (Equality(ColumnRef("big", "k"), ColumnRef("small", "k"), pa.int64()),),
-        output=(OutputColumn("x", ColumnRef("big", "big")), OutputColumn("y", ColumnRef("small", "small"))),
-    )
-    inputs = {
-        name: FrameInput(spark.read.parquet(table.path), 1000)
-        if name in frames
-        else ParquetInput(table, ("k", name))
-        for name, table in tables.items()
-    }
-    run = execute(spark, Block("b", join, inputs), options)
-    assert rows_of(run.frame) == sorted((n, (n % 50) // 2) for n in range(2000) if n % 2 == 0)
-    if options.report:
-        assert sum(figures.output_tuples for figures in run.reports.figures()) == 1000
-    run.frame.createOrReplaceTempView("block")
+    tables = {**paths, "small": spark.read.parquet(paths["small"]).where("k >= 0")} if is_frame else paths
+    text = "select big.big x, small.small y from big join small on big.k = small.k"
+    query = millrace.query(text, spark=spark, tables=tables, options={**options, **TAKE_ALL})
+    assert rows_of(query.df) == sorted((n, (n % 50) // 2) for n in range(2000) if n % 2 == 0)
+    query.df.createOrReplaceTempView("block")
     twice = spark.sql("select a.x from block a join block b on a.x = b.x")
+    if options.get("report", True):
+        assert query.report().totals.output_tuples == 1000
     assert len(twice.collect()) == 1000
-    if options.report:
-        assert sum(figures.output_tuples for figures in run.reports.figures(twice)) == 1000
+    if options.get("report", True):
+        assert millrace.report(twice).totals.output_tuples == 1000
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "select count(*) from big join small on big.k = small.k",
-        "select big.k, count(*) n from big join small using (k) group by 1",
-        """
-        select a.k from big a, small b where a.k = b.k and a.big < 9
-        union all select c.small from small c, small d where c.k = d.k
-        """,
-        """
+def test_queries(spark, paths):
+    """Rows are Spark's, and tasks have figures."""
+    text = """
         with w as (select big.k, count(*) n from big join small using (k) group by 1)
         select k, n from w where n >= (select max(n) from w) union all select n, k from w where k < 9
-        """,
-    ],
-)
-def test_queries(spark, paths, text):
-    """Rows are Spark's, and tasks have figures."""
+        union all select a.k, c.small from big a, small b, small c where a.k = b.k and b.k = c.k and a.big < 9
+    """
     query = millrace.query(text, spark=spark, tables=paths, options=TAKE_ALL)
     assert rows_of(query.df) == rows_of(spark.sql(text))
     assert query.report().totals.output_tuples > 0
@@ -242,16 +219,6 @@ def test_enabled_sessions(spark, paths):
     assert rows_of(joined()) == rows_of(plain)
 
 
-@pytest.mark.nightly
-def test_streams(spark, paths, tmp_path):
-    """A filter of a stream."""
-    spark.read.parquet(paths["big"]).write.parquet(f"{tmp_path}/in")
-    odd = millrace.predicate(lambda x: x % 2 == 1, name="odd")
-    stream = spark.readStream.schema("k long, big long").parquet(f"{tmp_path}/in")
-    write_stream(millrace.where(stream, odd("big")), tmp_path)
-    assert spark.read.parquet(f"{tmp_path}/out").count() == 1000
-
-
 def test_the_live_page(spark):
     """It has figures of a query's tasks, from whatever executor, and says that the query is done."""
 
@@ -326,7 +293,8 @@ def test_what_spark_keeps_and_what_it_reads(spark, paths, tmp_path):
             full join lv l on l.id = q.id
             """,
             "select l.v a, r.m b from lv l join (select id, max(v) m from rv group by id) r using (id)",
-        ]
+        ],
+        4,
     ),
 )
 def test_views_that_change_between_a_query_and_its_action(spark, tmp_path, text):
@@ -356,8 +324,7 @@ def feeds(spark, rows: int) -> dict[str, object]:
 @pytest.fixture
 def stateful(spark):
     """The session with its state in RocksDB, in two partitions."""
-    names = ("spark.sql.streaming.stateStore.providerClass", "spark.sql.shuffle.partitions")
-    with changed(spark, dict(zip(names, (ROCKSDB, "2"), strict=True))):
+    with changed(spark, STREAMING):
         yield
 
 
@@ -395,11 +362,12 @@ def test_hubs(spark, stateful, tmp_path):
     on = (
         "orders o JOIN payments p ON o.order_id = p.order_id AND p.t BETWEEN o.t AND o.t + INTERVAL 9 SECONDS"
     )
-    sums = tmp_path / "sums"
+    (tmp_path / "all").mkdir()
 
     def sink(rows, batch):
-        with sums.open("a") as file:
-            file.write(json.dumps([batch, rows.num_rows, sum(rows["order_id"].to_pylist())]) + "\n")
+        path = tmp_path / "all" / f"{batch}.parquet"
+        assert not path.exists()
+        pq.write_table(rows, path)
 
     def made(rows: int, **more):
         return millrace.Session(spark, feeds(spark, rows)).hub(on, f"{tmp_path}/hub", **more)
@@ -430,9 +398,7 @@ def test_hubs(spark, stateful, tmp_path):
     hub.remove("files")
     hub.start(availableNow=True).awaitTermination()
     assert {each.name: each.state for each in hub.list()} == dict.fromkeys(("all", "late"), "running")
-    batches = [json.loads(line) for line in sums.read_text().splitlines()]
-    assert len({batch for batch, *_ in batches}) == len(batches) >= 2
-    assert [sum(column) for column in zip(*batches, strict=True)][1:] == alone(0, 1200)
+    assert len([*(tmp_path / "all").iterdir()]) >= 2 and written("all") == alone(0, 1200)
     assert written("files") == alone(0, 900) != alone(0, 1200)
     assert written("late") == alone(900, 1200)
 

@@ -1,4 +1,4 @@
-"""A web service that can misbehave, stop and come back."""
+"""A web service that can misbehave."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 from aiohttp import web
 
+import millrace
 from tests.limits.service import Served
 
 KEYS = 40
@@ -16,33 +17,27 @@ KEYS = 40
 class Shop(Served):
     """Answers ``GET /{k}`` with ``[{"k": k, "v": "value {k}"}]``, 404 for keys it does not have.
 
-    ``behave`` tells from a key, and how often it was asked before, what is wrong with the answer, or "ok".
+    ``behave`` tells from a key, and how often it was asked before, what is wrong with the answer, or "ok": an
+    HTTP status, "reset" or "wrong type".
     """
 
     def __init__(self) -> None:
         self.behave: Callable[[int, int], str] = lambda key, before: "ok"
         self.latency = 0.0  # in seconds
         self.asked: Counter[int] = Counter()
-        self.answered: Counter[int] = Counter()  # well
-        self.now = self.most = self.restarts = 0  # requests under way, at most, and new starts
+        self.now = self.most = 0  # requests under way, and at most
         self.headers: set[str] = set()  # values of Authorization
         self.queries: set[str] = set()  # values of the parameter ``key``
 
+    def table(self, **how):
+        """Return what it has as a lookup table, with settings of tables and of services."""
+        own = {name: how.pop(name) for name in ("on_error", "cache", "scan") if name in how}
+        how = {"max_in_flight": 4, "timeout": 5.0, "retries": 3, **how}
+        source = millrace.http(f"{self.url}/{{k}}", **how)
+        return millrace.lookup("p", "k bigint, v string", bind=["k"], via=source, **own)
+
     def routes(self) -> list[web.AbstractRouteDef]:
         return [web.get("/{k}", self._answer)]
-
-    def restart(self, after: int, pause: float) -> None:
-        """Stop once so many keys are answered, connections broken off, and come back after a pause."""
-
-        async def again() -> None:
-            while len(self.answered) < after:
-                await asyncio.sleep(0.001)
-            await self.close()
-            self.restarts += 1
-            await asyncio.sleep(pause)
-            await self.open()
-
-        self.within(again())
 
     async def _answer(self, request: web.Request) -> web.StreamResponse:
         key = int(request.match_info["k"])
@@ -54,36 +49,13 @@ class Shop(Served):
         self.most = max(self.most, self.now)
         try:
             await asyncio.sleep(self.latency)
-            return await self._behaving(self.behave(key, before), key, request)
         finally:
             self.now -= 1
-
-    async def _behaving(self, how: str, key: int, request: web.Request) -> web.StreamResponse:
-        row: dict[str, object] = {"k": key, "v": f"value {key}"}
+        how = self.behave(key, before)
         if how == "reset":
             assert request.transport is not None
             request.transport.abort()
-        elif how in ("truncate", "drip"):
-            response = web.StreamResponse()
-            response.content_length = 1000
-            await response.prepare(request)
-            await response.write(b'[{"k": 1,')
-            if how == "drip":
-                while True:
-                    await response.write(b" ")
-                    await asyncio.sleep(0.05)
-            assert request.transport is not None
-            request.transport.close()
-            return response
-        elif how.isdigit():
-            return web.Response(status=int(how), headers={"Retry-After": "0"})
-        elif how == "nonsense":
-            return web.Response(text="[{]", content_type="application/json")
-        elif how == "wrong type":
-            row["v"] = {"not": "a string"}
-        elif how == "more fields":
-            row["extra"] = [1, 2]
-        if not 0 <= key < KEYS or how == "404 always":
-            return web.Response(status=404)
-        self.answered[key] += 1
-        return web.json_response([row])
+        elif how.isdigit() or not 0 <= key < KEYS:
+            return web.Response(status=int(how) if how.isdigit() else 404, headers={"Retry-After": "0"})
+        value = {"not": "a string"} if how == "wrong type" else f"value {key}"
+        return web.json_response([{"k": key, "v": value}])

@@ -47,25 +47,23 @@ def compare(op: str, column: str, value: object, kind: pa.DataType) -> Predicate
 def test_a_join_loads_what_it_needs(tmp_path):
     """The tasks of a join with filters and an exchange load no library that only other queries need."""
     day, price = pa.date32(), pa.decimal128(9, 2)
-    orders = {
+    columns = {
         "day": pa.array([date(2024, 1, n) for n in (1, 2, 3)], day),
         "price": pa.array(map(Decimal, ("1.10", "2.20", "3.30")), price),
-        "customer": pa.array(["a", None, "b"]),
+        "name": pa.array(["a", None, "b"]),
+        "nation": pa.array([1, 1, 2], pa.int32()),
     }
-    customers = {"name": pa.array(["a", "b", "c"]), "nation": pa.array([1, 2, 3], pa.int32())}
     filters = {
         "o": (compare(">", "o.day", date(2023, 1, 1), day), compare("<", "o.price", Decimal("9.00"), price)),
         "c": (InList(Column(ColumnRef("c", "nation")), (1, 2), pa.int32()),),
     }
-    scans, cut = {}, Cut(0, Cube((Axis(2, pa.string(), ((0, "customer"), (1, "name"))),)), 1024)
-    for alias, columns in {"o": orders, "c": customers}.items():
-        path = str(tmp_path / f"{alias}.parquet")
-        pq.write_table(pa.table(columns), path)
-        table = open_table(path)
-        scans[alias] = Scan.of(table.schema, filters[alias], [splits(table, filters[alias])])
+    pq.write_table(pa.table(columns), tmp_path / "t.parquet")
+    table = open_table(str(tmp_path / "t.parquet"))
+    scans = {alias: Scan.of(table.schema, each, [splits(table, each)]) for alias, each in filters.items()}
+    cut = Cut(0, Cube((Axis(2, pa.string(), ((0, "name"), (1, "name"))),)), 1024)
     join = JoinSpec(
-        tuple(RelationSpec(alias, scan.schema, rows=3) for alias, scan in scans.items()),
-        (Equality(ColumnRef("o", "customer"), ColumnRef("c", "name"), pa.string()),),
+        tuple(RelationSpec(alias, table.schema, rows=3) for alias in scans),
+        (Equality(ColumnRef("o", "name"), ColumnRef("c", "name"), pa.string()),),
         output=(OutputColumn("day", ColumnRef("o", "day")), OutputColumn("nation", ColumnRef("c", "nation"))),
     )
     sink = Sink("run", None, hidden=True)

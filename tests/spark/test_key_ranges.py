@@ -28,37 +28,36 @@ def tables(tmp_path_factory):
     return {name: str(folder / name) for name in ("sales.parquet", "by_day", "dates.parquet")}
 
 
-@pytest.mark.spark
+def ask(spark, text, tables, placement):
+    """Return a query and its rows, which are Spark's."""
+    options = {"placement": placement, "take_all": True, "cells": 2}
+    query = millrace.query(text, spark=spark, tables=tables, options=options)
+    found = bag(query.df)
+    for name, path in tables.items():
+        spark.read.parquet(path).createOrReplaceTempView(name)
+    assert found == bag(spark.sql(text))
+    return query, found.total()
+
+
 @pytest.mark.parametrize("sales", sampled(["by_day", "sales.parquet"]))
 @pytest.mark.parametrize("placement", ["auto", "hypercube"])
 def test_what_no_key_reaches_is_not_read(spark, tables, sales, placement):
-    """Neither in place nor on the map side of an exchange; the rows are Spark's."""
-    given = {"sales": tables[sales], "dates": tables["dates.parquet"]}
-    query = millrace.query(
-        SQL, spark=spark, tables=given, options={"placement": placement, "take_all": True, "cells": 2}
-    )
-    got = bag(query.df)
-    for name, path in given.items():
-        spark.read.parquet(path).createOrReplaceTempView(name)
-    assert got == bag(spark.sql(SQL)) and got.total() == 500
+    """Neither in place nor on the map side of an exchange."""
+    query, rows = ask(spark, SQL, {"sales": tables[sales], "dates": tables["dates.parquet"]}, placement)
+    assert rows == 500
     (pruned,) = [m for _, m in query.report().modules() if m.action == "prune"]
     assert pruned.name == "RowGroups(s)" and pruned.tuples_out < pruned.tuples_in / 2
 
 
-@pytest.mark.spark
 @pytest.mark.parametrize("placement", sampled(["hypercube", "auto"]))
 def test_keys_that_python_does_not_have_are_keys(spark, tmp_path, placement):
-    """The greatest keys are a date of year 10183 and bytes that are no UTF-8; the rows are Spark's."""
+    """The greatest keys are a date of year 10183 and bytes that are no UTF-8."""
     days = pa.array([3_000_000 - n % 7 for n in range(700)], pa.int32()).view(pa.date32())
     texts = pa.array([b"\xff" * (n % 5) for n in range(700)]).view(pa.string())
     large = pa.table({"n": range(700), "day": days, "text": texts})
-    given = {"large": str(tmp_path / "large.parquet"), "small": str(tmp_path / "small.parquet")}
-    pq.write_table(large, given["large"], row_group_size=100)
-    pq.write_table(large.slice(0, 9), given["small"])
+    tables = {"large": str(tmp_path / "large.parquet"), "small": str(tmp_path / "small.parquet")}
+    pq.write_table(large, tables["large"], row_group_size=100)
+    pq.write_table(large.slice(0, 9), tables["small"])
     for key in ("day", "text"):
         sql = f"SELECT l.n, s.n AS m FROM large l JOIN small s ON l.{key} = s.{key} WHERE s.n < 3"
-        settings = {"placement": placement, "take_all": True, "cells": 2}
-        got = bag(millrace.query(sql, spark=spark, tables=given, options=settings).df)
-        for name, path in given.items():
-            spark.read.parquet(path).createOrReplaceTempView(name)
-        assert got == bag(spark.sql(sql)) and got.total() >= 300
+        assert ask(spark, sql, tables, placement)[1] >= 300

@@ -37,8 +37,6 @@ def asking(url, **options):
 
 
 def finding(url):
-    """A lookup's function that asks the service."""
-
     async def find(x):
         import aiohttp
 
@@ -50,15 +48,6 @@ def finding(url):
 
 def kept(frame):
     return [row.id for row in frame.collect()]
-
-
-def test_the_cap_holds_over_all_tasks(numbers):
-    """Eight partitions with a cap of eight have never more than eight calls under way, and lose no row."""
-    with Service(lambda x, _: "yes" if x % 3 else "no") as service:
-        ask = asking(service.url, max_in_flight=8)
-        assert kept(millrace.where(numbers, ask("x"))) == [i for i in range(ROWS) if i % 120 % 3]
-    assert service.most <= 8
-    assert service.asked == Counter(dict.fromkeys(range(120), 2))
 
 
 def test_a_service_that_fails_at_times_loses_no_row(numbers):

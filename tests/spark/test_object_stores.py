@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import logging
 import random
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from moto.moto_server.werkzeug_app import DomainDispatcherApplication, MotoRequestHandler, create_backend_app
 from pyarrow import fs
-from pyspark.sql import functions as sf
+from werkzeug.serving import make_server
 
-import millrace
 from millrace import Options, query
 from millrace.errors import ExecutionError, InputError, OptionError
 from millrace.options import StorageOptions
@@ -25,16 +31,73 @@ from millrace.spark.path_tables import open_path
 from millrace.spark.scan_detection import _store_of
 from millrace.sql.session.asking import estimate
 from tests.sql.compare import bag, bags
-from tests.stores import Proxy, s3
 
 JOIN = """
     SELECT o.id, o.day, o.tags, c.name FROM orders o JOIN customers c ON o.customer = c.id WHERE o.amount > 20
 """
 
 
+class Server:
+    """moto's S3 service without buckets, in this process.
+
+    ``options`` are the storage options that reach it; its key and secret are words that nothing else shows.
+    ``cut`` is how many connections were cut lately.
+    """
+
+    cut = _kills = 0
+
+    def __enter__(self):
+        logging.getLogger("werkzeug").setLevel(logging.ERROR)
+        self._lock = threading.Lock()
+        self._moto = DomainDispatcherApplication(create_backend_app)
+        made = make_server("127.0.0.1", 0, self._answer, threaded=True, request_handler=MotoRequestHandler)
+        self._service, self._thread = made, threading.Thread(target=made.serve_forever, daemon=True)
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_):
+        self._service.shutdown()
+        self._thread.join()
+
+    @property
+    def options(self) -> dict[str, Any]:
+        return {
+            "access_key": "the-key-id",
+            "secret_key": "the-secret",
+            "endpoint_override": f"127.0.0.1:{self._service.server_port}",
+            "scheme": "http",
+            "region": "us-east-1",
+        }
+
+    @property
+    def files(self) -> fs.S3FileSystem:
+        return fs.S3FileSystem(**self.options, allow_bucket_creation=True)
+
+    @contextmanager
+    def cutting(self, kills: int) -> Iterator[None]:
+        """Cut so many connections meanwhile: before an answer comes, or amid a long one."""
+        self.cut, self._kills = 0, kills
+        yield
+        self._kills = 0
+
+    def _answer(self, environ, start):
+        answer = self._moto(environ, start)
+        with self._lock:
+            doomed = self.cut < self._kills
+            self.cut += doomed
+        return _half(b"".join(answer), environ["werkzeug.socket"]) if doomed else answer
+
+
+def _half(answer: bytes, connection: socket.socket) -> Iterator[bytes]:
+    if len(answer) > 1000:
+        yield answer[: len(answer) // 2]
+    connection.shutdown(socket.SHUT_RDWR)
+    raise ConnectionError
+
+
 @pytest.fixture(scope="module")
 def server():
-    with s3() as running:
+    with Server() as running:
         yield running
 
 
@@ -44,19 +107,18 @@ def local(spark, tmp_path_factory):
 
     Views of Spark's alone have these names too.
     """
-    chance = random.Random(7)
-    folder = tmp_path_factory.mktemp("stores")
-    for day in ("2024-01-01", "2024-01-02", "__HIVE_DEFAULT_PARTITION__"):
-        ids = list(range(200))
-        rows = {
-            "id": pa.array(ids, pa.int64()),
-            "customer": pa.array([chance.randrange(40) for _ in ids], pa.int64()),
-            "amount": pa.array([chance.random() * 100 for _ in ids]),
-            "tags": pa.array([[str(i), None] if i % 3 else None for i in ids], pa.list_(pa.string())),
-        }
-        part = folder / "orders" / f"day={day}"
-        part.mkdir(parents=True)
-        pq.write_table(pa.table(rows), part / "part 0.parquet", row_group_size=50)
+    chance, folder = random.Random(7), tmp_path_factory.mktemp("stores")
+    ids = [*range(200)] * 3
+    days = [day for day in ("2024-01-01", "2024-01-02", None) for _ in range(200)]
+    rows = {
+        "id": pa.array(ids, pa.int64()),
+        "customer": pa.array([chance.randrange(40) for _ in ids], pa.int64()),
+        "amount": pa.array([chance.random() * 100 for _ in ids]),
+        "tags": pa.array([[str(i), None] if i % 3 else None for i in ids], pa.list_(pa.string())),
+        "day": days,
+    }
+    how = {"partition_cols": ["day"], "basename_template": "part {i}.parquet", "row_group_size": 50}
+    pq.write_to_dataset(pa.table(rows), folder / "orders", **how)
     names = pa.table({"id": pa.array(range(40), pa.int64()), "name": [f"c{n}" for n in range(40)]})
     pq.write_table(names, folder / "customers.parquet")
     paths = {"orders": str(folder / "orders"), "customers": str(folder / "customers.parquet")}
@@ -125,44 +187,42 @@ def test_without_options_spark_is_asked_first(spark, server, remote, monkeypatch
 
 
 def test_spark_expects_what_there_is(spark, server, remote):
-    found = open_path(spark, remote["orders"], storage=StorageOptions(server.options))
+    """Also of a table without rows."""
+    options = StorageOptions(server.options)
+    found = open_path(spark, remote["orders"], storage=options)
     assert found.files is not None
     _, size = estimate(found.frame)
     assert size == pytest.approx(found.files.decoded_bytes_of(found.files.schema.names), rel=0.2)
-
-
-def test_the_join_of_python_takes_such_paths(spark, server, local, remote):
-    def joined(tables, **options):
-        return millrace.join(
-            {"o": tables["orders"], "c": tables["customers"]},
-            on=[("o.customer", "c.id")],
-            where=[sf.col("amount") > 50],
-            select="name, amount",
-            **options,
-        )
-
-    assert bag(joined(remote, options={"storage_options": server.options})) == bag(joined(local))
+    empty = pa.table({"a": pa.array([], pa.int64()), "b": pa.array([], pa.string())})
+    pq.write_table(empty, "shop/none.parquet", filesystem=server.files)
+    frame = open_path(spark, "s3://shop/none.parquet", storage=options).frame
+    assert frame.dtypes == [("a", "bigint"), ("b", "string")] and frame.count() == 0
 
 
 def test_cut_connections_are_tried_again(server, remote):
-    with Proxy(server.port, kills=2) as way:
-        options = StorageOptions({**server.options, "endpoint_override": f"127.0.0.1:{way.port}"})
+    options = StorageOptions({**server.options, "request_timeout": 30})  # which nobody has used
+    with server.cutting(2):
         table = open_table(remote["orders"], options)
-        assert way.cut == 2
-        way.kills = 4
-        names = tuple(table.schema.names)
+    assert server.cut == 2
+    names = tuple(table.schema.names)
+    with server.cutting(2):
         assert sum(batch.num_rows for batch in read_splits(splits(table), names)) == 600
+    assert server.cut == 2
 
 
 def test_a_store_that_stops_answering(spark, server, remote):
     few = {"retry_strategy": fs.AwsStandardS3RetryStrategy(max_attempts=1), "request_timeout": 1}
-    with Proxy(server.port) as way:
-        options = {**server.options, **few, "endpoint_override": f"127.0.0.1:{way.port}"}
-        made = asked(spark, JOIN, remote, options)
-        way.kills = 1_000
-        with pytest.raises(ExecutionError, match=r"(?s)cannot read s3a?://shop/data/.*check the network"):
-            made.df.collect()
-    with pytest.raises(InputError, match=r"cannot read s3://shop/data/orders.*check the network"):
+    options = {**server.options, **few}
+    made = asked(spark, JOIN, remote, options)
+    with (
+        server.cutting(1000),
+        pytest.raises(ExecutionError, match=r"(?s)cannot read s3a?://shop/data/.*check the network"),
+    ):
+        made.df.collect()
+    with (
+        server.cutting(1000),
+        pytest.raises(InputError, match=r"cannot read s3://shop/data/orders.*check the network"),
+    ):
         asked(spark, JOIN, remote, options | {"region": "eu"})
 
 
@@ -266,15 +326,6 @@ def test_spark_reads_what_only_it_can(spark, server, local, monkeypatch):
     plan = made.explain()
     assert "from a DataFrame (s3a://shop/data/*.parquet is a glob" in plan
     assert "Spark reads it, because of this: s3a://shop/data/*.parquet is a glob" in plan
-
-
-def test_a_table_without_rows(spark, server):
-    empty = pa.table({"a": pa.array([], pa.int64()), "b": pa.array([], pa.string())})
-    server.files.create_dir("shop")
-    pq.write_table(empty, "shop/none.parquet", filesystem=server.files)
-    found = open_path(spark, "s3://shop/none.parquet", storage=StorageOptions(server.options))
-    assert found.frame.dtypes == [("a", "bigint"), ("b", "string")]
-    assert found.frame.count() == 0
 
 
 def test_tables_that_spark_describes(server, remote):

@@ -9,14 +9,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+import millrace
 from millrace.engine.architectures.stairs import StairState
-from millrace.engine.expressions import Column, ColumnRef, Compare, Literal
 from millrace.engine.runs.eddy_run import EddyRun
-from millrace.engine.spec import Equality, JoinSpec, RelationSpec
 from millrace.options import Options
-from millrace.parquet.parquet import open_table
 from millrace.spark import execute as execution
-from millrace.spark.block import Block, FrameInput, ParquetInput
+from millrace.spark.block import Block, FrameInput
 from millrace.spark.task_inputs import with_sizes
 from tests.gate import sampled
 
@@ -41,24 +39,15 @@ def tables(tmp_path_factory):
 
 
 def block_of(spark, tables, filtered: str = "", frames: str = "") -> Block:
-    inputs = {}
-    for alias, path in tables.items():
-        less = Compare("<", Column(ColumnRef(alias, "v")), Literal(HALF, INT), INT)
-        if alias in frames:
-            inputs[alias] = FrameInput(
-                spark.read.parquet(path).drop("v"), 8 * len(pq.read_schema(path).names) * ROWS[alias]
-            )
-        else:
-            table = open_table(path)
-            names = tuple(name for name in table.schema.names if name != "v")
-            inputs[alias] = ParquetInput(table, names, (less,) if alias in filtered else ())
-    relations = tuple(
-        RelationSpec(alias, pa.schema([(name, INT) for name in "ab" if name in pq.read_schema(path).names]))
-        for alias, path in tables.items()
-    )
-    edges = [(("r", "a"), ("s", "a")), (("s", "b"), ("t", "b"))]
-    equalities = tuple(Equality(ColumnRef(*one), ColumnRef(*other), INT) for one, other in edges)
-    return Block("b", JoinSpec(relations, equalities, count_only=True), inputs)
+    """The block of a query with filters, some of whose relations are DataFrames."""
+    where = " AND ".join(["r.a = s.a", "s.b = t.b", *(f"{alias}.v < {HALF}" for alias in filtered)])
+    text = f"SELECT count(*) FROM r, s, t WHERE {where}"
+    (planned,) = millrace.query(text, spark=spark, tables=tables).blocks
+    inputs = dict(planned.inputs)
+    for alias in frames:
+        frame = spark.read.parquet(tables[alias])
+        inputs[alias] = FrameInput(frame.drop("v"), 8 * len(frame.columns) * ROWS[alias])
+    return Block("b", planned.join, inputs)
 
 
 @pytest.fixture
@@ -95,7 +84,7 @@ def test_a_cell_is_told_what_comes_to_it(spark, tables, tasks, filtered, frames,
     cells = [figures for figures in run.reports.figures() if figures.cell >= 0]
     assert len(cells) == options["cells"]
     for figures in cells:
-        told = with_sizes(tasks[0].join, tasks[0].scans, figures.cell)
+        told = with_sizes(tasks[-1].join, tasks[-1].scans, figures.cell)
         came = {m.name: m.tuples_out for m in figures.modules if m.action == "scan"}
         for relation in told.relations:
             rows = came[f"Scan({relation.alias})"]
@@ -108,9 +97,9 @@ def test_a_cell_is_told_what_comes_to_it(spark, tables, tasks, filtered, frames,
 
 
 @pytest.mark.parametrize("guessed", [True, False])
-def test_a_migration_knows_whether_the_end_is_certain(tables, monkeypatch, guessed):
+def test_a_migration_knows_whether_the_end_is_certain(spark, tables, monkeypatch, guessed):
     """Only there it may cost much."""
-    join = block_of(None, tables).join
+    join = block_of(spark, tables).join
     known = [replace(r, rows=ROWS[r.alias], guessed=guessed) for r in join.relations]
     changes, at_stasis = [], StairState.at_stasis
 

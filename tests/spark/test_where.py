@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
 
 import pandas as pd
 import pyarrow as pa
@@ -49,24 +48,15 @@ def typed(spark):
 
 @pytest.fixture(scope="module")
 def chained(spark):
-    """A DataFrame, conditions by functions of every kind, and the rows that Spark keeps: null is false."""
+    """A DataFrame, conditions by functions of three kinds, and the rows that Spark keeps: null is false."""
 
     @sf.udf("boolean")
     def even(x):
         return x % 2 == 0 if x % 7 else None
 
-    @sf.udf("boolean", useArrow=True)
-    def low(x):
-        return x < 900
-
     @sf.pandas_udf("boolean")
     def third(x: pd.Series) -> pd.Series:
         return x % 3 == 0
-
-    @sf.pandas_udf("boolean")
-    def fourth(batches: Iterator[pd.Series]) -> Iterator[pd.Series]:
-        for batch in batches:
-            yield batch % 4 == 0
 
     @sf.arrow_udf("boolean")
     def sum_above(x: pa.Array, y: pa.Array) -> pa.Array:
@@ -75,7 +65,7 @@ def chained(spark):
         return pc.greater(pc.add(x, y), 100)
 
     df = spark.range(0, 1000, 1, 3).withColumn("y", sf.col("id") + 1)
-    conditions = [even(x="id"), low("id"), third(sf.col("id")), fourth("id"), sum_above("id", "y"), "y < 800"]
+    conditions = [even(x="id"), third(sf.col("id")), sum_above("id", "y"), "y < 800"]
     plain = df
     for condition in conditions:
         plain = plain.where(condition)

@@ -1,4 +1,4 @@
-"""What plain Spark answers to the cases: recorded by ``python -m tests.sql.record``, read here.
+"""What plain Spark answers to the cases: recorded by ``python -m tests.sql.answers [SUITE …]``, read here.
 
 A suite is a set of questions about the same tables. Each has a file in ``answers/`` with a line for the
 version of Spark that was asked and a line for each question. Texts are the keys, so a case that is changed
@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import hashlib
 import json
+import sys
+import tempfile
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
 from functools import cache
@@ -18,7 +20,7 @@ from typing import Any
 import pyspark
 
 from lab.bench import tpch_data
-from tests.session import changed
+from tests.session import changed, session
 from tests.sql import cases, lookup_tables, small_tables
 
 FOLDER = Path(__file__).parent / "answers"
@@ -51,7 +53,6 @@ class Answer:
 
 
 def answer_of(frame) -> Answer:
-    """Collect a DataFrame."""
     columns = [[field.name, field.dataType.jsonValue(), field.nullable] for field in frame.schema]
     rows = sorted(repr(tuple(row)) for row in frame.collect())
     if len(rows) > MOST:
@@ -74,11 +75,6 @@ class Suite:
 
     questions: Callable[[], Iterable[Asked]]
     prepare: Callable[[Any, Path], None]
-
-    def ask(self, spark, asked: Asked) -> Answer:
-        """Ask plain Spark."""
-        with changed(spark, cases.settings(asked.settings)):
-            return attempted(lambda: spark.sql(asked.text))
 
 
 def _files(paths: dict[str, str], spark) -> None:
@@ -144,7 +140,6 @@ def recorded(name: str) -> tuple[str, dict[Asked, Answer]]:
 
 
 def written(version: str, answers: dict[Asked, Answer]) -> str:
-    """Return what a suite's file has."""
     lines: list[dict[str, Any]] = [{"spark": version}]
     for asked, answer in answers.items():
         line = {"query": asked.text, "settings": asked.settings, **asdict(answer)}
@@ -152,11 +147,6 @@ def written(version: str, answers: dict[Asked, Answer]) -> str:
             {name: value for name, value in line.items() if value or (name == "rows" and not answer.error)}
         )
     return "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines)
-
-
-def minor(version: str) -> list[str]:
-    """Return the parts of a version that a fix of Spark's does not change."""
-    return version.split(".")[:2]
 
 
 class Oracle:
@@ -172,23 +162,40 @@ class Oracle:
         self._sessions: dict[str, Any] = {}
 
     def __call__(self, name: str, text: str, given: str = "") -> Answer:
-        """Return the answer to a question of a suite."""
         version, answers = recorded(name)
-        if minor(version) != minor(pyspark.__version__):
+        if version.split(".")[:2] != pyspark.__version__.split(".")[:2]:
             return self.ask(name, Asked(text, given))
         if Asked(text, given) not in answers:
-            raise LookupError(f"{name} has no answer to {text!r}: python -m tests.sql.record {name}")
+            raise LookupError(f"{name} has no answer to {text!r}: python -m tests.sql.answers {name}")
         return answers[Asked(text, given)]
 
     def ask(self, name: str, asked: Asked) -> Answer:
-        """Ask Spark itself."""
         if name not in self._sessions:
             session, folder = self._spark.newSession(), self._folder / name
             folder.mkdir()
             SUITES[name].prepare(session, folder)
             self._sessions[name] = session
-        return SUITES[name].ask(self._sessions[name], asked)
+        with changed(self._sessions[name], cases.settings(asked.settings)):
+            return attempted(lambda: self._sessions[name].sql(asked.text))
 
     def record(self, name: str) -> dict[Asked, Answer]:
-        """Ask Spark all questions of a suite."""
         return {asked: self.ask(name, asked) for asked in SUITES[name].questions()}
+
+
+def differences(name: str, oracle: Oracle) -> list[str]:
+    """Ask Spark again; return where its answers are not the recorded ones, missing or left over."""
+    now, before = oracle.record(name), recorded(name)[1]
+    return [
+        f"{name}: {asked}\n  recorded: {before.get(asked)}\n  Spark:    {now.get(asked)}"
+        for asked in {**now, **before}
+        if now.get(asked) != before.get(asked)
+    ]
+
+
+if __name__ == "__main__":
+    spark = session()
+    with tempfile.TemporaryDirectory() as folder:
+        oracle = Oracle(spark, Path(folder))
+        for name in sys.argv[1:] or SUITES:
+            (FOLDER / f"{name}.jsonl").write_text(written(pyspark.__version__, oracle.record(name)))
+    spark.stop()

@@ -13,7 +13,6 @@ from millrace.engine.expressions import exists_in
 
 
 def bag(frame) -> Counter[str]:
-    """The rows as a multiset."""
     return bag_of(frame.collect())
 
 

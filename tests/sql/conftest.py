@@ -11,19 +11,16 @@ from tests.sql.answers import Oracle, answer_of
 
 @pytest.fixture(scope="session")
 def files(tmp_path_factory) -> dict[str, str]:
-    """The tables as Parquet files: the path of each by name."""
     return small_tables.write(tmp_path_factory.mktemp("small"))
 
 
 @pytest.fixture(scope="session")
 def scans(spark, files) -> dict[str, object]:
-    """The tables as DataFrames that scan the files."""
     return {name: spark.read.parquet(path) for name, path in files.items()}
 
 
 @pytest.fixture(scope="session")
 def rows(spark, scans) -> dict[str, object]:
-    """The tables as DataFrames of rows."""
     return {
         name: spark.createDataFrame(table, scans[name].schema) for name, table in small_tables.TABLES.items()
     }

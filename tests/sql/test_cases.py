@@ -6,10 +6,18 @@ import pytest
 
 from millrace import query
 from tests.gate import sampled
+from tests.session import changed
 from tests.sql import cases
-from tests.sql.answers import SUITES, answer_of, recorded
+from tests.sql.answers import (
+    SUITES,
+    WITHOUT_ANSI,
+    answer_of,
+    attempted,
+    differences,
+    recorded,
+    register_for_settings,
+)
 from tests.sql.compare import taken
-from tests.sql.record import differences
 
 FORMS = ("files", "frames", "views")
 """Tables by path, which tasks read; DataFrames, which Spark reads; temporary views of the session."""
@@ -28,9 +36,49 @@ def test_an_answer_is_sparks(spark, oracle, files, views, name, text, blocks, fo
     assert answer_of(found.df) == oracle(name, text), found.explain()
 
 
+SETTINGS = cases.read("settings")
+
+
+@pytest.fixture(scope="module")
+def session(spark, tmp_path_factory):
+    """A session of its own with the tables and functions."""
+    made = spark.newSession()
+    register_for_settings(made, tmp_path_factory.mktemp("settings"))
+    return made
+
+
+@pytest.mark.parametrize(
+    ("given", "text"), SETTINGS, ids=[given.removeprefix("spark.sql.") for given, _ in SETTINGS]
+)
+def test_an_answer_under_a_setting_is_sparks(session, oracle, given, text):
+    """Without the setting it is another one, or an error."""
+    with changed(session, cases.settings(given)):
+        found = attempted(lambda: query(text, spark=session, options={"take_all": True}).df)
+    expected = oracle("settings", text, given)
+    assert found == expected
+    assert expected != oracle("settings", text)
+
+
+@pytest.mark.parametrize("given", ["", WITHOUT_ANSI], ids=["ansi", "not ansi"])
+@pytest.mark.parametrize(("head", "text"), cases.read("coercions"))
+def test_both_coercion_rules(spark, files, views, oracle, head, text, given):
+    """With and without ANSI rules, what is compared and added up is Spark's, errors included."""
+    blocks = []
+
+    def answered():
+        found = query(text, spark=spark, tables=None if given else files)
+        blocks.append(taken(found))
+        return found.df
+
+    with changed(spark, cases.settings(given)):
+        found = attempted(answered)
+    assert found == oracle("coercions", text, given)
+    assert not head or blocks == [head.split(" / ")[given != ""]]
+
+
 @pytest.mark.parametrize("name", SUITES)
 def test_every_case_is_recorded_and_nothing_else(name):
-    """If not: ``python -m tests.sql.record``."""
+    """If not: ``python -m tests.sql.answers``."""
     assert set(recorded(name)[1]) == set(SUITES[name].questions())
 
 

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import strategies as st
 
 import millrace
-from millrace import join, query
+from millrace import query
 from millrace.errors import InputError
 from millrace.limits.process import CoordinatorProcess
 from millrace.spark.block import LookupInput
@@ -30,7 +30,6 @@ PRICED = "select o.id from o join prices p on o.sku = p.sku and p.price > 1"
 
 @pytest.fixture(scope="module")
 def given(spark):
-    """The lookup tables by name."""
     return lookup_tables.declared(spark)
 
 
@@ -81,7 +80,6 @@ def test_what_stands_for_a_lookup_fails_when_it_is_read(spark, given):
 
 
 def blocks(spark, tables, text):
-    """The blocks of a query."""
     return query(text, spark=spark, tables=tables).blocks
 
 
@@ -96,6 +94,14 @@ def test_only_bound_indexes_are_asked(spark, given):
     assert block.join.relation("p").schema.names == ["sku"]
     assert [str(index.name) for index in block.inputs["p"].indexes] == ["prices"]
     assert len(block.inputs["p"].filters) == 1
+    # A second equality in another type is checked, not asked: a row would come twice.
+    with_bigint = {**given, "o": given["o"].selectExpr("id", "cast(id as bigint) as big", "n")}
+    (block,) = blocks(spark, with_bigint, "select o.id from o join cats c on o.n = c.k and o.big = c.k")
+    assert len(block.join.equalities) == 1 and len(block.join.residuals) == 1
+    # Nor is a constant that no value of the column equals.
+    for condition, keys in (("k in (1, 2, 2)", [1, 2]), ("k = 1.5", [])):
+        (block,) = blocks(spark, given, f"select name from cats where {condition}")
+        assert sorted(row.key for row in block.inputs["__key0"].frame.collect()) == keys
 
 
 @pytest.mark.nightly
@@ -119,29 +125,6 @@ def test_queries_leave_nothing_behind(spark, given, monkeypatch):
     (files, threads), (more_files, more_threads) = held[1], held[-1]
     assert more_files <= files + 10
     assert more_threads <= threads + 5
-
-
-def test_a_key_is_asked_in_one_type(spark, given):
-    """A second equality in another type is checked, not asked: a row would come twice."""
-    with_bigint = {**given, "o": given["o"].selectExpr("id", "cast(id as bigint) as big", "n")}
-    (block,) = blocks(spark, with_bigint, "select o.id from o join cats c on o.n = c.k and o.big = c.k")
-    assert len(block.join.equalities) == 1 and len(block.join.residuals) == 1
-
-
-def test_constants_are_exact(spark, given):
-    """A constant that no value of the column equals is not asked for."""
-    for condition, keys in (("k in (1, 2, 2)", [1, 2]), ("k = 1.5", [])):
-        (block,) = blocks(spark, given, f"select name from cats where {condition}")
-        assert sorted(row.key for row in block.inputs["__key0"].frame.collect()) == keys
-
-
-def test_join_takes_lookup_tables(spark, given, plain):
-    """The form without a query."""
-    frame = join(
-        {"x": given["o"], "p": given["prices"]}, on=["x.sku = p.sku"], select=["x.id", "price"], spark=spark
-    )
-    expected = spark.sql("select o.id, price from o join prices p on o.sku = p.sku")
-    assert bag(frame) == bag(expected)
 
 
 def test_a_scan_without_a_column_is_refused(spark, given):

@@ -21,54 +21,39 @@ READ = {
 }
 
 
-@pytest.fixture(scope="module")
-def asked(tmp_path_factory):
-    """A predicate, and how many times it was asked since the last look, in whatever process."""
-    log = tmp_path_factory.mktemp("sharing") / "asked"
-
-    @millrace.predicate
-    def told(x: int) -> bool:
-        with log.open("a") as file:
-            file.write(".")
-        return x is not None and x < 100
-
-    def count() -> int:
-        found = len(log.read_text())
-        log.write_text("")
-        return found
-
-    return told, count
+def asked(spark, tables, text: str):
+    """Return the answer of a text, and how many times that asks the predicate, in whatever process."""
+    calls = spark.sparkContext.accumulator(0)
+    told = millrace.predicate(lambda x: calls.add(1) or (x is not None and x < 100), name="told")
+    found = millrace.sql(text, spark=spark, tables=tables, options=FIXED, predicates=[told])
+    return found.schema, bag(found), calls.value
 
 
 @pytest.fixture(scope="module")
-def once(spark, rows, asked) -> int:
+def once(spark, rows) -> int:
     """How many times it is asked where the definition is read once."""
-    told, count = asked
-    text = f"with w as ({JOINED}) select * from w"
-    millrace.sql(text, spark=spark, tables=rows, options=FIXED, predicates={"told": told}).collect()
-    return count()
+    return asked(spark, rows, f"with w as ({JOINED}) select * from w")[-1]
 
 
-def _count(spark, views, asked, text: str) -> tuple[int, bool]:
-    told, count = asked
+def count(spark, views, text: str) -> int:
+    """Return how many times a text asks, whose answer is Spark's."""
     plain = spark.sql(text.replace("told(a.id)", "a.id < 100"))
-    found = millrace.sql(text, spark=spark, tables=views, options=FIXED, predicates={"told": told})
-    right = bag(found) == bag(plain)
-    assert found.schema == plain.schema
-    return count(), right
+    schema, found, calls = asked(spark, views, text)
+    assert (schema, found) == (plain.schema, bag(plain))
+    return calls
 
 
 @pytest.mark.parametrize("text", sampled(pytest.param(text, id=name) for name, text in READ.items()))
-def test_a_definition_that_is_read_several_times_is_computed_once(spark, views, asked, once, text):
+def test_a_definition_that_is_read_several_times_is_computed_once(spark, views, once, text):
     """Its block asks its predicate no more often than when the definition is read once."""
-    assert _count(spark, views, asked, text) == (once, True)
+    assert count(spark, views, text) == once
 
 
 @pytest.mark.broken_rule
-def test_without_sharing_it_is_computed_for_each(spark, views, asked, once, monkeypatch):
+def test_without_sharing_it_is_computed_for_each(spark, views, once, monkeypatch):
     """What the test above counts does tell."""
     monkeypatch.setattr(CteMaterialization, "_share", lambda *_: None)
-    assert _count(spark, views, asked, READ["in a subquery"]) == (2 * once, True)
+    assert count(spark, views, READ["in a subquery"]) == 2 * once
 
 
 def test_explain_tells_what_is_computed_once(same):

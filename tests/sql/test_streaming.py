@@ -16,7 +16,6 @@ from tests.sql.compare import bag
 
 
 def rows_of(batches) -> Counter[str]:
-    """The rows as a multiset."""
     columns = ([column.to_pylist() for column in batch.columns] for batch in batches)
     return Counter(repr(row) for each in columns for row in zip(*each, strict=True))
 

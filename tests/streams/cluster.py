@@ -44,12 +44,13 @@ class Failed(Exception):
 
 
 class StateMap:
-    def __init__(self, cells, cell):
-        self._cells, self._cell = cells, cell
+    def __init__(self, state, name):
+        self._state, self._name = state, name
 
     @property
     def _own(self):
-        return self._cells.setdefault(self._cell(), {})
+        self._state.tick()
+        return self._state.data[self._name].setdefault(self._state.cell, {})
 
     def getValue(self, key):
         return self._own.get(tuple(key))
@@ -65,20 +66,33 @@ class StateMap:
 
 
 class State:
-    """All keys' state and timers, as after the latest micro-batch that was committed."""
+    """All keys' state and timers, as after the latest micro-batch that was committed.
+
+    ``left`` says how many more calls there are before one fails.
+    """
 
     def __init__(self):
         self.data = {}
         self.timers = {}
-        self.cell = None
+        self.cell = self.left = None
+
+    def tick(self):
+        if self.left == 0:
+            raise Failed
+        if self.left is not None:
+            self.left -= 1
 
     def getMapState(self, name, key, value):
-        return StateMap(self.data.setdefault(name, {}), lambda: self.cell)
+        self.tick()
+        self.data.setdefault(name, {})
+        return StateMap(self, name)
 
     def registerTimer(self, at):
+        self.tick()
         self.timers.setdefault(self.cell, set()).add(at)
 
     def deleteTimer(self, at):
+        self.tick()
         self.timers[self.cell].remove(at)
 
     def blocks(self):
@@ -151,7 +165,6 @@ def join_of(
 
 
 def rows_of(events: list[tuple[int, int, int]], window: int) -> pa.RecordBatch:
-    """Rows of events: key, time in seconds and number."""
     return pa.RecordBatch.from_pylist(
         [{"k": k, "t": t * SECOND, "n": n, "end": (t + window) * SECOND} for k, t, n in events], schema=SCHEMA
     )
@@ -181,19 +194,10 @@ class Cluster:
         What was learned is kept after every second one, so that short runs meet it.
         ``blocks`` are further rows for the cell: a number in place of a relation's, and bytes.
         """
-        with (
-            patch.object(processing.MappedBlocks, "of_task", lambda cell: MappedBlocks(self.folder)),
-            patch.object(processing, "_LEARNING", 2),
-            patch.object(warm, "_CELLS", self.processes[process]),
-        ):
-            self._batch(arrived, watermark, fail, blocks)
-
-    def _batch(self, arrived, watermark, fail, blocks):
         state = self.state.copy()
         spark = self.processor(self.task, (0,))
-        counted = _Counted(state, _fails_after(fail))
+        state.left = fail
         found = []
-        spark.init(counted)
         aliases = self.task.join.aliases
         rows = [
             (0, aliases.index(a), rows_of(e, self.window).serialize().to_pybytes())
@@ -207,10 +211,15 @@ class Cluster:
             calls.append((0, lambda times: spark.handleInputRows((0,), iter([frames]), times)))
         elif any(timer <= self.watermark for timer in state.timers.get(0, ())):
             calls.append((0, lambda times: spark.handleExpiredTimer((0,), times, None)))
-        for cell, call in calls:
-            state.cell = cell
-            for df in call(Times(self.watermark)):
-                found.append(df)
+        with (
+            patch.object(processing.MappedBlocks, "of_task", lambda cell: MappedBlocks(self.folder)),
+            patch.object(processing, "_LEARNING", 2),
+            patch.object(warm, "_CELLS", self.processes[process]),
+        ):
+            spark.init(state)
+            for cell, call in calls:
+                state.cell = cell
+                found += call(Times(self.watermark))
         if fail is not None:  # it made fewer calls, and the commit is lost
             raise Failed
         self.state = state  # the commit
@@ -238,36 +247,6 @@ class Cluster:
                 self.batch(others, 1 - process, fail=fail, blocks=blocks)
         self.latest = max([self.latest, *(row[1] for rows in arrived.values() for row in rows)])
         self.batch(arrived, process, watermark=self.latest - delay, blocks=blocks)
-
-
-class _Counted:
-    """Passes calls on, also those of what they give, and calls a function before each."""
-
-    def __init__(self, inner, tick):
-        self._inner, self._tick = inner, tick
-
-    def __getattr__(self, name):
-        found = getattr(self._inner, name)
-        if not callable(found):
-            return found
-
-        def call(*args):
-            self._tick()
-            made = found(*args)
-            return _Counted(made, self._tick) if isinstance(made, StateMap) else made
-
-        return call
-
-
-def _fails_after(calls):
-    """Return a function that raises when it is called once more than so often, or never."""
-    left = None if calls is None else iter(range(calls))
-
-    def tick():
-        if left is not None and next(left, None) is None:
-            raise Failed
-
-    return tick
 
 
 def answer(events: dict[str, list[tuple[int, int, int]]], names: str, window: int) -> list[tuple[int, ...]]:

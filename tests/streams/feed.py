@@ -49,18 +49,22 @@ class Feed:
                     "g": np.where(keys % 2, "odd", None),
                 }
             )
-            path = self.folder / name / f"{self.files:05}.parquet"
-            pq.write_table(table, path)
-            os.utime(path, (1e9 + self.files, 1e9 + self.files))
+            self.write(name, table)
         self.files += 1
 
-    def tables(self) -> dict:
-        """The streams."""
+    def write(self, name: str, table: pa.Table) -> None:
+        """Write a stream's next file."""
+        path = self.folder / name / f"{self.files:05}.parquet"
+        pq.write_table(table, path)
+        os.utime(path, (1e9 + self.files, 1e9 + self.files))
+
+    def tables(self, schema: str = SCHEMA, late: int = 5) -> dict:
+        """Return the streams, whose rows are at most so many seconds late."""
         return {
-            name: self.spark.readStream.schema(SCHEMA)
+            name: self.spark.readStream.schema(schema)
             .option("maxFilesPerTrigger", 1)
             .parquet(str(self.folder / name))
-            .withWatermark("t", "5 seconds")
+            .withWatermark("t", f"{late} seconds")
             for name in self.names
         }
 
@@ -77,7 +81,6 @@ class Feed:
             return _sorted(connection.execute("SET TimeZone = 'UTC'").execute(text).fetchall())
 
     def rows(self, output: str = "out") -> list[tuple]:
-        """The rows that were written."""
         with duckdb.connect() as connection:
             found = f"FROM '{self.folder / output}/*.parquet'"
             return _sorted(connection.execute("SET TimeZone = 'UTC'").execute(found).fetchall())

@@ -9,7 +9,7 @@ from pyspark.errors import StreamingQueryException
 
 import millrace
 from millrace.errors import InputError
-from tests.spark.shop import KEYS, Shop
+from tests.spark.shop import KEYS
 from tests.streams.feed import Feed, figures
 
 pytestmark = pytest.mark.spark
@@ -25,21 +25,6 @@ SHOP = f"SELECT k, 'value ' || k AS v FROM (SELECT unnest(range({KEYS})) AS k)"
 WITH = f"WITH shop AS ({SHOP}), names AS ({NAMES}) "
 
 
-@pytest.fixture
-def shop():
-    """A service that knows a value for each key below forty."""
-    with Shop() as served:
-        yield served
-
-
-def lookup(shop: Shop, **how):
-    """The shop as a lookup table."""
-    mine = {name: how.pop(name) for name in ("on_error", "cache", "ttl", "scan") if name in how}
-    how = {"max_in_flight": 4, "timeout": 5.0, "retries": 0, **how}
-    source = millrace.http(f"{shop.url}/{{k}}", **how)
-    return millrace.lookup("shop", "k bigint, v string", bind=["k"], via=source, **mine)
-
-
 def names(spark):
     return spark.sql(f"SELECT concat('value ', id) AS v, concat('n', id) AS name FROM range({KEYS})")
 
@@ -49,7 +34,7 @@ def test_a_join_of_streams_with_a_lookup_a_table_behind_it_and_a_predicate(strea
     """Asked for are keys of results alone, each once: over micro-batches, and when one runs again."""
     feed = Feed(streaming, tmp_path, ("orders", "payments"))
     cheap = millrace.predicate(lambda k, text: text.endswith(str(k)) and k != 9, name="cheap")
-    table = lookup(shop, cache=tmp_path / "answers.sqlite")
+    table = shop.table(cache=tmp_path / "answers.sqlite")
 
     def query():
         tables = {**feed.tables(), "shop": table, "names": names(streaming)}
@@ -87,7 +72,7 @@ def test_one_stream_is_joined_with_lookups_as_it_comes_and_keeps_its_watermark(s
     """
     nothing = streaming.createDataFrame([], "k bigint, v string")
     begun = streaming.sql("SELECT TIMESTAMP'1999-01-01' AS at")
-    tables = {**feed.tables(), "begun": begun, "shop": lookup(shop, scan=nothing)}
+    tables = {**feed.tables(), "begun": begun, "shop": shop.table(scan=nothing)}
     query = millrace.query(text, spark=streaming, tables=tables)
     (told,) = (line for line in query.explain().splitlines() if line.startswith("  s: "))
     assert "o: about" in query.explain() and "scan" not in told
@@ -112,7 +97,7 @@ def test_a_key_that_failed_is_asked_again_by_the_next_micro_batch(streaming, tmp
     feed.put(300)
     shop.behave = lambda key, before: "500" if key == 3 and before == 0 else "ok"
     text = "SELECT o.k, o.t, s.v FROM orders o JOIN shop s ON s.k = o.k WHERE o.k BETWEEN 1 AND 8"
-    tables = {**feed.tables(), "shop": lookup(shop, on_error=on_error, circuit_breaker=None)}
+    tables = {**feed.tables(), "shop": shop.table(on_error=on_error, retries=0, circuit_breaker=None)}
     query = millrace.query(text, spark=streaming, tables=tables)
     if on_error == "fail":
         with pytest.raises(StreamingQueryException, match="500"):
@@ -137,7 +122,7 @@ def test_budgets_and_limits_go_on_from_one_micro_batch_to_the_next(streaming, tm
     feed = Feed(streaming, tmp_path, ("orders",))
     feed.put(12, 0, 0, 0)
     text = "SELECT o.k, s.v FROM orders o JOIN shop s ON s.k = o.k"
-    table = lookup(shop, max_requests=16, cache=tmp_path / "answers")
+    table = shop.table(max_requests=16, cache=tmp_path / "answers")
     for _ in range(2):
         query = millrace.query(text, spark=streaming, tables={**feed.tables(), "shop": table})
         with pytest.raises(StreamingQueryException, match="16 of 16 requests"):

@@ -14,8 +14,7 @@ KEYS = ("int", "string")
 
 
 def condition(g: Gen, scope: Scope, deep: int = 1) -> str:
-    """Return a condition on a scope."""
-    form = g.weigh(compare=10, either=2 * deep, flag=1, constant=0.4, mixed=2, nested=1)
+    form = g.weigh(compare=10, either=2 * deep, flag=1, constant=0.4, mixed=2)
     if form == "either":
         return _either(g, scope)
     if form == "flag":
@@ -26,13 +25,10 @@ def condition(g: Gen, scope: Scope, deep: int = 1) -> str:
         return g.pick(CONDITIONS["constant"])
     if form == "mixed":
         return f"{value(g, scope, 'int')} {g.pick(['=', '<', '<>'])} {value(g, scope, 'int')}"
-    if form == "nested":
-        return _tuple(g, scope)
     return compare(g, scope)
 
 
 def compare(g: Gen, scope: Scope) -> str:
-    """Return a comparison of columns and constants of one kind."""
     first = ref(g, scope, PLAIN)
     if first is None:
         return g.pick(CONDITIONS["constant"])
@@ -67,20 +63,6 @@ def _either(g: Gen, scope: Scope) -> str:
     if g.chance(0.3):
         parts.append(compare(g, scope))
     return f"({' OR '.join(parts)})"
-
-
-def _tuple(g: Gen, scope: Scope) -> str:
-    """Return a comparison of rows."""
-    pairs = []
-    for kind in ("int", "string"):
-        first = ref(g, scope, (kind,))
-        if first is None:
-            pairs.append((literal(g, "string"), literal(g, "string")))
-        else:
-            alike = [r for r in scope.refs if r.type.sql == first.type.sql]
-            pairs.append((g.spell(first.parts), g.spell(g.pick(alike).parts)))
-    left, right = (", ".join(side) for side in zip(*pairs, strict=True))
-    return f"({left}) {g.pick(['=', '<=>', '<>', '<'])} ({right})"
 
 
 def linked(g: Gen, left: Scope, right: Scope) -> tuple[Attr, Attr] | None:

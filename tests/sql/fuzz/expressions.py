@@ -34,7 +34,6 @@ def naming(g: Gen, refs: Sequence[Ref]) -> Ref:
 
 
 def literal(g: Gen, kind: str) -> str:
-    """Return a constant."""
     return g.pick(LITERALS[kind])
 
 

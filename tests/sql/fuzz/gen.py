@@ -52,10 +52,8 @@ class Gen:
         self.relations = 0
         self.plain_layout = not self.chance(0.3)
         self.ctes: dict[str, Relation] = {}
-        self.rare = 1.0
 
     def number(self, least: int, most: int) -> int:
-        """Return a whole number."""
         return least + self._draw(most - least + 1)
 
     def chance(self, share: float) -> bool:
@@ -65,16 +63,13 @@ class Gen:
         return self.number(1, 100) > 100 - 100 * share
 
     def pick(self, values: Sequence[Any]) -> Any:
-        """Return one of the values."""
         return values[self.number(0, len(values) - 1)]
 
     def some(self, values: Sequence[Any], least: int, most: int) -> list[Any]:
-        """Return some of the values, in a random order."""
         rest, most = list(values), min(most, len(values))
         return [rest.pop(self.number(0, len(rest) - 1)) for _ in range(self.number(min(least, most), most))]
 
     def shuffled(self, values: Sequence[Any]) -> list[Any]:
-        """Return all of the values, in a random order."""
         return self.some(values, len(values), len(values))
 
     def weigh(self, **weights: float) -> str:
@@ -95,17 +90,7 @@ class Gen:
         finally:
             self.ctes = outer
 
-    @contextmanager
-    def often(self) -> Iterator[float]:
-        """Make half of the FROM clauses plain: nothing in them that is rare; give the weight of what is."""
-        outer, self.rare = self.rare, 0.0 if self.chance(0.5) else 1.0
-        try:
-            yield self.rare
-        finally:
-            self.rare = outer
-
     def table(self) -> Relation:
-        """Return a CTE or a table."""
         if self.ctes and self.chance(0.6):
             return self.pick(list(self.ctes.values()))
         relation = self.pick(list(BASE.values()))
@@ -150,11 +135,9 @@ class Gen:
         return self.pick(["\n", "\n  ", " /* FROM b, {x} WHERE ' */ ", " -- it's, a JOIN {c} ON\n", "\t"])
 
     def join(self, texts: Sequence[str]) -> str:
-        """Return clauses one after the other."""
         return "".join(text + self.gap() for text in texts[:-1]) + texts[-1]
 
     def all_of(self, conditions: Sequence[str]) -> str:
-        """Return the conjunction of conditions."""
         word = self.pick([" AND ", " AND ", " and "])
         return word.join(f"({text})" if " OR " in text.upper() else text for text in conditions)
 

@@ -10,13 +10,11 @@ from collections.abc import Callable
 
 from tests.sql.fuzz import types
 from tests.sql.fuzz.gen import Gen, Relation, quote
-from tests.sql.fuzz.relations import recursive
 from tests.sql.fuzz.scope import Scope
 from tests.sql.fuzz.selects import Block, select
 from tests.sql.fuzz.types import Type
 
 CTE_NAMES = ["a", "b", "c", "k", "t", "q", "r", "e", "cte", "odd name", "st", "A"]
-OWN_NAMES = ["q", "r", "cte", "st", "x"]
 _OUTSIDE = re.compile(r"('(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"|`(?:[^`])*`|/\*.*?\*/|--[^\n]*\n)", re.DOTALL)
 
 
@@ -59,21 +57,15 @@ def _with(g: Gen, depth: int) -> Block:
     """Return a query with CTEs, of which each may name those before it."""
     known, texts = dict(g.ctes), []
     names: set[str] = set()
-    deep = g.chance(0.12)
     for _ in range(g.number(1, 3)):
-        # WITH RECURSIVE makes every CTE recursive that reads a table of its own name.
-        name = g.alias(names, OWN_NAMES if deep else CTE_NAMES)
-        if deep and g.chance(0.6):
-            text, relation = _recursive(g, name)
-        else:
-            with g.within(known):
-                text, relation = _common(g, name, depth)
+        name = g.alias(names, CTE_NAMES)
+        with g.within(known):
+            text, relation = _common(g, name, depth)
         texts.append(text)
         known = {**known, name.lower(): relation}
     with g.within(known):
         body = _operation(g, depth) if g.chance(0.15) else select(g, depth)
-    comma, word = f",{g.gap()}", "WITH RECURSIVE" if deep else "WITH"
-    return Block(g.join([f"{word} {comma.join(texts)}", body.text]), body.columns, body.rows)
+    return Block(g.join([f"WITH {f',{g.gap()}'.join(texts)}", body.text]), body.columns, body.rows)
 
 
 def _common(g: Gen, name: str, depth: int) -> tuple[str, Relation]:
@@ -87,17 +79,7 @@ def _common(g: Gen, name: str, depth: int) -> tuple[str, Relation]:
     return text, Relation(name, tuple(columns), inner.rows)
 
 
-def _recursive(g: Gen, name: str) -> tuple[str, Relation]:
-    column, own = g.pick(["id", "k", "v"]), g.quoted(name)
-    step = f"SELECT {own}.{column} + 1 FROM {own} WHERE {own}.{column} < 3"
-    if g.chance(0.5):
-        step = f"SELECT u.id + 1 FROM {own} JOIN k AS u ON u.id = {own}.{column} WHERE u.id < 4"
-    text = f"{own}({column}) AS (SELECT 1 UNION ALL {step})"
-    return text, recursive(name, column)
-
-
 def _operation(g: Gen, depth: int, *, small: bool = False) -> Block:
-    """Return a set operation."""
     left = select(g, depth, small=small)
     want: list[Type] = [type_ for _, type_ in left.columns]
     if any(_unknown(type_) for type_ in want) or "LIMIT" in left.text or len(want) > 12:

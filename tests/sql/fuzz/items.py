@@ -136,24 +136,19 @@ def _call(g: Gen, scope: Scope, templates: dict[str, list[str]]) -> tuple[str, T
 
 
 def aggregate(g: Gen, scope: Scope) -> tuple[str, Type]:
-    """Return an aggregate."""
     text, type_ = _call(g, scope, AGGREGATES)
     if g.chance(0.12) and type_.kind != "array":
         text += f" FILTER (WHERE {compare(g, scope)})"
     return text, type_
 
 
-def window(g: Gen, scope: Scope, name: str | None = None) -> tuple[str, Type]:
-    """Return a window function."""
+def window(g: Gen, scope: Scope) -> tuple[str, Type]:
+    """Return a window function, always with an order."""
     call, type_ = _call(g, scope, WINDOWS)
-    return f"{call} OVER {name or specification(g, scope)}", type_
-
-
-def specification(g: Gen, scope: Scope) -> str:
-    """Return a window in parentheses, always with an order."""
-    key = ref(g, scope, PLAIN)
-    order = ref(g, scope, PLAIN)
-    if order is None:
-        return "(ORDER BY 1)"
-    over = f"ORDER BY {g.spell(order.parts)}{g.pick(['', ' DESC', ' ASC NULLS LAST'])}"
-    return f"(PARTITION BY {g.spell(key.parts)} {over})" if key and g.chance(0.7) else f"({over})"
+    key, order = ref(g, scope, PLAIN), ref(g, scope, PLAIN)
+    over = "ORDER BY 1"
+    if order is not None:
+        over = f"ORDER BY {g.spell(order.parts)}{g.pick(['', ' DESC', ' ASC NULLS LAST'])}"
+    if key is not None and g.chance(0.7):
+        over = f"PARTITION BY {g.spell(key.parts)} {over}"
+    return f"{call} OVER ({over})", type_

@@ -1,7 +1,7 @@
-"""FROM clauses: tables, derived tables, VALUES, functions; each joined in some way to those before it.
+"""FROM clauses: tables, derived tables, VALUES, ranges; each joined in some way to those before it.
 
 Without ``spark.sql.ansi.relationPrecedence`` every relation joins all that stands to its left, also
-behind a comma; so do PIVOT and UNPIVOT.
+behind a comma.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from dataclasses import dataclass, field, replace
 
 from tests.sql.fuzz import types
 from tests.sql.fuzz.conditions import condition, equality, linked, subquery_condition
-from tests.sql.fuzz.expressions import literal, ref, value
-from tests.sql.fuzz.gen import OUTPUTS, Gen, Relation, quote
+from tests.sql.fuzz.expressions import literal, ref
+from tests.sql.fuzz.gen import OUTPUTS, Gen, quote
 from tests.sql.fuzz.scope import Attr, Scope, requalified
 from tests.sql.fuzz.types import OF_KIND, Type, meet
 
@@ -19,13 +19,6 @@ Columns = list[tuple[str | None, Type]]
 MOST_ROWS = 800
 OUTER = {"left": "LEFT JOIN", "right": "RIGHT OUTER JOIN", "full": "FULL JOIN"}
 SEMI = {"semi": "LEFT SEMI JOIN", "anti": "LEFT ANTI JOIN"}
-FUNCTIONS = {
-    "explode(array(1, 2, 2))": ("col",),
-    "posexplode(array('x', 'y'))": ("pos", "col"),
-    "inline(array(struct(1 AS id, 'x' AS s), struct(2 AS id, 'y' AS s)))": ("id", "s"),
-    "stack(2, 1, 'x', 2, 'y')": ("col0", "col1"),
-}
-"""Functions of rows, and the names of the columns that they give: a number and a text."""
 
 
 @dataclass
@@ -49,26 +42,21 @@ class From:
 def relation(g: Gen, used: set[str], depth: int) -> From:
     """Return one relation under a name that is not used yet."""
     nested = depth > 0
-    form = g.weigh(table=80, star=2, derived=11 * nested, bare=2 * nested, rare=10 * g.rare)
-    if form == "rare":
-        form = g.weigh(values=3, range=2, sample=2, function=2, whole=1)
+    form = g.weigh(table=80, star=2, derived=11 * nested, bare=2 * nested, values=2, range=2)
     g.relations += 1
-    makers = {"derived": _derived, "bare": _bare, "values": _values, "range": _range}
-    makers |= {"function": _function, "whole": _whole, "star": _star}
-    made = makers[form](g, used, depth) if form in makers else _table(g, used, sample=form == "sample")
+    makers = {"table": _table, "star": _star, "derived": _derived, "bare": _bare, "values": _values}
+    made = (makers | {"range": _range})[form](g, used, depth)
     made.used = used
     return made
 
 
-def _table(g: Gen, used: set[str], *, sample: bool) -> From:
+def _table(g: Gen, used: set[str], depth: int) -> From:
     relation_ = g.table()
-    text, columns, share = g.spell((relation_.name,)), list(relation_.columns), ""
-    if sample and relation_.name.lower() not in g.ctes:
-        share = g.pick([" TABLESAMPLE (100 PERCENT)", " TABLESAMPLE (100 ROWS)"])
-    if relation_.name.lower() not in used and g.chance(0.45) and not share:
+    text, columns = g.spell((relation_.name,)), list(relation_.columns)
+    if relation_.name.lower() not in used and g.chance(0.45):
         used.add(relation_.name.lower())
         return _named(text, relation_.name, columns, relation_.rows)
-    return aliased(g, used, text + share, columns, relation_.rows, renamed=0.05)
+    return aliased(g, used, text, columns, relation_.rows, renamed=0.05)
 
 
 def _named(text: str, alias: str | None, columns: Columns, rows: int) -> From:
@@ -116,11 +104,6 @@ def _star(g: Gen, used: set[str], depth: int) -> From:
     return aliased(g, used, text, list(inner.columns), inner.rows)
 
 
-def _whole(g: Gen, used: set[str], depth: int) -> From:
-    inner = g.table()
-    return aliased(g, used, f"(TABLE {g.spell((inner.name,))})", list(inner.columns), inner.rows)
-
-
 def _values(g: Gen, used: set[str], depth: int) -> From:
     kinds = ["int", *(g.pick(["int", "string", "string", "date"]) for _ in range(g.number(0, 2)))]
     rows = [[literal(g, kind) for kind in kinds] for _ in range(g.number(1, 4))]
@@ -139,32 +122,10 @@ def _range(g: Gen, used: set[str], depth: int) -> From:
     return aliased(g, used, call, [("id", types.BIGINT)], 4)
 
 
-def _function(g: Gen, used: set[str], depth: int) -> From:
-    call, names = g.pick(list(FUNCTIONS.items()))
-    return aliased(g, used, call, list(zip(names, (types.INT, types.STRING), strict=False)), 2)
-
-
-def lateral(g: Gen, left: From, depth: int) -> From:
-    """Return a relation that names columns of those to its left."""
-    g.relations += 1
-    arrays = ref(g, left.scope, ("array",), whole=True)
-    if arrays is not None and g.chance(0.5):
-        text = g.spell(arrays.parts)
-        element = arrays.type.parts[0][1]
-        if element.kind == "struct":
-            return aliased(g, left.used, f"LATERAL inline({text})", list(element.parts), 2)
-        return aliased(g, left.used, f"LATERAL explode({text})", [("col", element)], 2)
-    if g.chance(0.3):
-        name, kind = g.pick(OUTPUTS), g.pick(["int", "string"])
-        text = f"LATERAL (SELECT {value(g, left.scope, kind)} AS {g.quoted(name)})"
-        return aliased(g, left.used, text, [(name, OF_KIND[kind])], 1)
+def _lateral(g: Gen, left: From, depth: int) -> From:
+    """Return a subquery that names columns of the relations to its left."""
     block = g.block(g, depth - 1, outer=left.scope, small=True)
     return aliased(g, left.used, f"LATERAL ({block.text})", block.columns, 3)
-
-
-def recursive(name: str, column: str) -> Relation:
-    """Return a recursive CTE: small numbers."""
-    return Relation(name, ((column, types.INT),), 4)
 
 
 def from_clause(g: Gen, depth: int, most: int = 5) -> From:
@@ -172,9 +133,7 @@ def from_clause(g: Gen, depth: int, most: int = 5) -> From:
     count = int(g.weigh(**{"1": 8, "2": 46, "3": 32, "4": 10, "5": 4}))
     if g.relations > 8:
         count = 1
-    with g.often() as rare:
-        found = _chain(g, min(count, most), depth, set())
-    return _lateral_view(g, found) if g.chance(0.04 * rare) else found
+    return _chain(g, min(count, most), depth, set())
 
 
 def _chain(g: Gen, count: int, depth: int, used: set[str], *, comma: bool = True) -> From:
@@ -182,15 +141,14 @@ def _chain(g: Gen, count: int, depth: int, used: set[str], *, comma: bool = True
     for _ in range(count - 1):
         if found.rows <= MOST_ROWS:
             found = _step(g, found, depth, comma=comma)
-    return _turned(g, found) if g.chance(0.06 * g.rare) else found
+    return found
 
 
 def _step(g: Gen, left: From, depth: int, *, comma: bool) -> From:
-    form = g.weigh(comma=32 * comma, join=42, cross=2, using=10, left=9, rare=13.5 * g.rare)
-    if form == "rare":
-        form = g.weigh(right=2, full=2, semi=2, anti=1.5, natural=3, lateral=3)
+    plain = {"comma": 32 * comma, "join": 42, "cross": 2, "using": 10, "left": 9}
+    form = g.weigh(**plain, right=1, full=1, semi=1, anti=0.8, natural=1.5, lateral=1.5)
     if form == "lateral":
-        return _lateral(g, left, lateral(g, left, depth), comma=comma)
+        return _product(g, left, _lateral(g, left, depth), "comma" if comma else "cross")
     right = (_group if g.chance(0.07) else relation)(g, left.used, depth)
     if form in ("using", "natural"):
         return _by_name(g, left, right, form)
@@ -281,55 +239,3 @@ def _group(g: Gen, used: set[str], depth: int) -> From:
         return From(f"({inside.text}) {g.pick(['', 'AS '])}{g.quoted(alias)}", scope, inside.rows)
     inside = _chain(g, 2, depth, used, comma=False)
     return replace(inside, text=f"({inside.text})")
-
-
-def _lateral(g: Gen, left: From, right: From, *, comma: bool) -> From:
-    between, on = g.pick(
-        [(" LEFT JOIN", " ON true"), (" JOIN", ""), (" CROSS JOIN", ""), (" INNER JOIN", " ON true")]
-        + [(",", "")] * 4 * comma
-    )
-    text = f"{left.text}{between} {right.text}{on}"
-    return left.joined(right, text, left.scope.beside(right.scope), left.rows * right.rows)
-
-
-def _lateral_view(g: Gen, left: From) -> From:
-    found = ref(g, left.scope, ("array",), whole=True)
-    source = g.spell(found.parts) if found else "array(1, 2)"
-    element = found.type.parts[0][1] if found else types.INT
-    word = g.pick(["LATERAL VIEW", "LATERAL VIEW OUTER"])
-    alias, name = g.alias(left.used), g.pick(["col", "id", "item", "x1"])
-    if element.kind == "struct":
-        call, columns = "inline", [(f"{name}{n}", type_) for n, (_, type_) in enumerate(element.parts)]
-    elif g.chance(0.3):
-        call, columns = "posexplode", [("pos1", types.INT), (name, element)]
-    else:
-        call, columns = "explode", [(name, element)]
-    listed = ", ".join(column for column, _ in columns)
-    text = f"{word} {call}({source}) {g.quoted(alias)} AS {listed}"
-    scope = left.scope.beside(Scope([Attr(alias, *column) for column in columns]))
-    return replace(left, text=g.join([left.text, text]), scope=scope, rows=left.rows * 2)
-
-
-def _turned(g: Gen, left: From) -> From:
-    """Pivot or unpivot everything that was joined so far."""
-    numbers = [a for a in left.scope.shown if a.type.kind == "int" and left.scope.naming(a)]
-    if len(numbers) < 3 or not all(a.type.comparable for a in left.scope.shown):
-        return left
-    first, second = g.some(numbers, 2, 2)
-    name, other = (g.spell(g.pick(left.scope.naming(a)).parts) for a in (first, second))
-    single = [ref for ref in left.scope.naming(first) if len(ref.parts) == 1]
-    rest = [a for a in left.scope.shown if a not in (first, second)]
-    if single and g.chance(0.5):
-        name = g.spell(single[0].parts)
-        total = g.pick([f"sum({other})", f"max({other})", f"count({other})"])
-        text = f"PIVOT ({total} FOR {name} IN (1, 2 AS two))"
-        attrs = [*rest, Attr(None, "1", types.BIGINT), Attr(None, "two", types.BIGINT)]
-        return replace(left, text=g.join([left.text, text]), scope=Scope(attrs))
-    title = g.pick(["{}, {}", "{} AS one, {}"]).format(name, other)
-    text = f"UNPIVOT{g.pick(['', ' INCLUDE NULLS'])} (val FOR nm IN ({title}))"
-    attrs = [*rest, Attr(None, "nm", types.STRING), Attr(None, "val", types.BIGINT)]
-    if g.chance(0.3):
-        alias = g.alias(left.used)
-        attrs = requalified(attrs, alias)
-        text += f" AS {g.quoted(alias)}"
-    return replace(left, text=g.join([left.text, text]), scope=Scope(attrs), rows=left.rows * 2)

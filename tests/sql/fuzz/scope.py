@@ -51,11 +51,9 @@ class Scope:
 
     @property
     def qualifiers(self) -> list[str]:
-        """The relations' names, each once."""
         return list(dict.fromkeys(attr.qualifier for attr in self.shown if attr.qualifier))
 
     def beside(self, other: Scope) -> Scope:
-        """Return the scope of a join without USING."""
         return Scope(self.shown + other.shown, self.hidden + other.hidden)
 
     def of(self, qualifier: str) -> list[Attr]:
@@ -123,5 +121,4 @@ def _inside(type_: Type, deep: int) -> Iterator[tuple[Parts, Type]]:
 
 
 def requalified(attrs: Iterable[Attr], qualifier: str | None) -> list[Attr]:
-    """Return new columns of the same names and types under another relation's name."""
     return [Attr(qualifier, attr.name, attr.type) for attr in attrs]

@@ -8,7 +8,7 @@ from tests.sql.fuzz import types
 from tests.sql.fuzz.conditions import condition, correlated, equality, scalar, subquery_condition
 from tests.sql.fuzz.expressions import computed, ref
 from tests.sql.fuzz.gen import Gen
-from tests.sql.fuzz.items import Item, Items, aggregate, plain_items, specification, wanted_items, window
+from tests.sql.fuzz.items import Item, Items, aggregate, plain_items, wanted_items, window
 from tests.sql.fuzz.relations import Columns, from_clause
 from tests.sql.fuzz.scope import Scope
 from tests.sql.fuzz.types import PLAIN, Type
@@ -30,8 +30,6 @@ class Clauses:
     items: list[Item]
     group: str = ""
     having: str = ""
-    window: str = ""
-    qualify: str = ""
     order: str = ""
     distinct: str = ""
     rows: int | None = None
@@ -50,15 +48,9 @@ def select(
     total: bool = False,
     small: bool = False,
 ) -> Block:
-    """Return a SELECT.
+    """Return a SELECT whose relations and conditions are nested at most that deep.
 
-    Args:
-        g: Where choices come from.
-        depth: How deep relations and conditions in it may be nested.
-        outer: The scope around it, when it is to name columns from there.
-        want: Types of its columns.
-        total: Whether it must be one number.
-        small: Whether it should have few relations.
+    It may name columns of ``outer``; it has columns of the types that are wanted, or, as a total, one number.
     """
     source = from_clause(g, depth, 2 if small else 5)
     where = _where(g, source.scope, source.pending, depth)
@@ -73,7 +65,7 @@ def select(
         clauses = _clauses(g, source.scope, depth)
         _order(g, source.scope, clauses, limited=outer is None)
     rows = min(source.rows, clauses.rows) if clauses.rows else source.rows
-    return Block(_text(g, source.text, source.scope, where, clauses), clauses.columns, rows)
+    return Block(_text(g, source.text, where, clauses), clauses.columns, rows)
 
 
 def _where(g: Gen, scope: Scope, pending: list, depth: int) -> list[str]:
@@ -104,11 +96,7 @@ def _clauses(g: Gen, scope: Scope, depth: int) -> Clauses:
     if form == "distinct" and all(type_.comparable for _, type_ in clauses.columns):
         clauses.distinct = "DISTINCT"
     if form == "window":
-        name = "w" if g.chance(0.4) else None
-        clauses.window = f"WINDOW w AS {specification(g, scope)}" if name else ""
-        clauses.items.append(Items(scope).named(g, *window(g, scope, name), share=0.6))
-        if g.chance(0.3):
-            clauses.qualify = f"rank() OVER {specification(g, scope)} <= 3"
+        clauses.items.append(Items(scope).named(g, *window(g, scope), share=0.6))
     return clauses
 
 
@@ -186,29 +174,12 @@ def _order(g: Gen, scope: Scope, clauses: Clauses, *, limited: bool) -> None:
         clauses.order = f"ORDER BY {', '.join(keys)}"
 
 
-def _text(g: Gen, source: str, scope: Scope, where: list[str], clauses: Clauses) -> str:
-    plain = not clauses.group and not clauses.distinct and clauses.rows is None
-    every = clauses.distinct or ("ALL" if g.chance(0.1) else "")
-    head = f"SELECT {hint(g, scope, plain=plain)}{every}".rstrip()
+def _text(g: Gen, source: str, where: list[str], clauses: Clauses) -> str:
+    head = f"SELECT {clauses.distinct or ('ALL' if g.chance(0.1) else '')}".rstrip()
     items = f",{g.gap()}".join(item.text for item in clauses.items)
     body = [f"FROM {source}"]
     if where:
         body.append("WHERE " + g.all_of(where))
-    tail = [clauses.group, f"HAVING {clauses.having}" if clauses.having else "", clauses.window]
-    tail += [f"QUALIFY {clauses.qualify}" if clauses.qualify else "", clauses.order]
+    tail = [clauses.group, f"HAVING {clauses.having}" if clauses.having else "", clauses.order]
     body.insert(1 if g.chance(0.02) else 0, f"{head} {items}")
     return g.join([part for part in [*body, *tail] if part])
-
-
-def hint(g: Gen, scope: Scope, *, plain: bool) -> str:
-    """Return a hint, seldom."""
-    if not g.chance(0.06):
-        return ""
-    name = g.spell((g.pick(scope.qualifiers),)) if scope.qualifiers else "a"
-    found = ref(g, scope, PLAIN, whole=True)
-    hints = [f"BROADCAST({name})"] * 2 + [f"SHUFFLE_HASH({name}), COALESCE(1)", "REPARTITION(2)", "REBALANCE"]
-    if g.chance(0.1):
-        hints = [f"MERGE({name})"]
-    elif found is not None and plain:
-        hints.append(f"REPARTITION(2, {g.spell(found.parts)})")
-    return f"/*+ {g.pick(hints)} */ "

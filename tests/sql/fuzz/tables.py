@@ -10,136 +10,99 @@ from __future__ import annotations
 
 import datetime as dt
 import math
+import random
+from decimal import Decimal
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
 from tests.sql import small_tables
 
-NAN = math.nan
-DAYS = [dt.date(1995, 1, 1), dt.date(1995, 1, 2), dt.date(1995, 2, 28), dt.date(1996, 2, 29)]
-TIMES = [dt.datetime(1995, 1, 1), dt.datetime(1995, 1, 2, 12, 30), dt.datetime(1996, 2, 29, 23, 59, 59, 5)]  # noqa: DTZ001  # the zone is the column's
-
 FRAME_ONLY = frozenset({"t"})
 """Tables with columns that are never null: Parquet would forget that."""
 
-
-def _dicts(names: str, *rows: tuple | None) -> list[dict | None]:
-    return [None if row is None else dict(zip(names.split(), row, strict=True)) for row in rows]
-
-
-def _struct(**fields: pa.DataType) -> pa.DataType:
-    return pa.struct(list(fields.items()))
-
-
-I8, I16, I32, I64, F32, F64 = pa.int8(), pa.int16(), pa.int32(), pa.int64(), pa.float32(), pa.float64()
-TEXT = pa.string()
-
-
-def _grown(name: str, key: str, **more: pa.Array) -> pa.Table:
-    """Return a table of :mod:`tests.sql.small_tables` with a row twice, smaller keys and more columns."""
-    small = small_tables.TABLES[name]
-    table = pa.concat_tables([small, small.slice(0, 1)])
-    keys = pc.divide(table[key], pa.scalar(10, table[key].type))
-    return pa.table({**dict(zip(table.column_names, table.columns, strict=True)), key: keys, **more})
+KINDS = {
+    "whole": pa.decimal128(5, 0),
+    "price": pa.decimal128(10, 2),
+    "fine": pa.decimal128(12, 4),
+    "time": pa.timestamp("us", "UTC"),
+    "ntz": pa.timestamp("us"),
+    "array": pa.list_(pa.int32()),
+    "map": pa.map_(pa.string(), pa.int32()),
+}
+"""Types beside those that Arrow has a word for."""
 
 
-def _a() -> pa.Table:
-    first, second, third, fourth = DAYS
-    rows = _dicts("id s k", (1, "x", 2), (2, "y", 2), None, (3, None, 1), (None, "x", 4), (1, "y", 1))
-    rows += _dicts("id s k", (5, "z", None), (1, "x", 2))
-    days = [first, second, second, None, third, fourth, first, first]
-    return _grown("a", "k", d=pa.array(days, pa.date32()), b=pa.array(rows, _struct(id=I32, s=TEXT, k=I64)))
+def _type(kind: str) -> pa.DataType:
+    return KINDS[kind] if kind in KINDS else pa.type_for_alias(kind)
 
 
-def _b() -> pa.Table:
-    midnight, noon, late = TIMES
-    times = pa.array([midnight, noon, late, None, midnight, noon, noon], pa.timestamp("us", "UTC"))
-    return _grown("b", "k", d=times, w=pa.array(["p", "q", None, "{}", "x", "p", "y"], TEXT))
+def _fields(text: str, *, nullable: bool = True) -> list[pa.Field]:
+    """Read columns that are written as in SQL, but for dots and blanks in their names."""
+    pairs = [each.rpartition(" ") for each in text.split(", ")]
+    return [pa.field(name, _type(kind), nullable=nullable) for name, _, kind in pairs]
 
 
-def _c() -> pa.Table:
-    inner = _struct(id=I32, k=I64)
-    rows = _dicts("id k", (1, 1), (2, 2), (3, None), None, (1, 4), (2, 1))
-    st = _dicts("f g a", (1, "x", rows[0]), (2, "y", rows[1]), None, (None, "z", rows[2]), (1, None, rows[3]))
-    st += _dicts("f g a", (4, "x", rows[4]), (2, "y", rows[5]))
-    t = _dicts("k v", (1, "x"), (2, "y"), (None, None), (3, "z"), (4, "x"), None, (2, "y"))
-    return _grown(
-        "c",
-        "k",
-        k=pa.array([1, 2, 1, 3, None, 4, 2], I16),
-        st=pa.array(st, _struct(f=I32, g=TEXT, a=inner)),
-        t=pa.array(t, _struct(k=I32, v=TEXT)),
-    )
+KINDS["row"] = pa.struct(_fields("id int32, s string, k int64"))
+KINDS["pair"] = pa.struct(_fields("id int32, k int64"))
+KINDS["nested"] = pa.struct(_fields("f int32, g string, a pair"))
+KINDS["point"] = pa.struct(_fields("k int32, v string"))
+KINDS["solid"] = pa.struct([*_fields("id int32", nullable=False), *_fields("v string")])
+KINDS["items"] = pa.list_(pa.struct(_fields("id int32, s string")))
+COLUMNS = {
+    "a": "id int32, k int64, s string, d date32, x double, n price, flag bool, b row",
+    "b": "id int32, k int32, s string, v double, d time, n fine, w string",
+    "c": "id int64, k int16, w string, st nested, arr array, t point",
+    "e": "id int8, i2 int16, f float, bin binary, ntz ntz, ts time, items items, m map, k string, n whole, "
+    "large int64",
+    "k": "K int64, ID int32, S string, a pair, e double",
+    "t": "id int32, k int32, v string, d date32, flag bool, st solid",
+    "odd name": "weird col int32, order string, a`b int64, p.q int64, merge int32, left int64, Id int32, "
+    "a string",
+}
+TIMES = [dt.datetime(1995, 1, 1), dt.datetime(1995, 1, 2, 12, 30), dt.datetime(1996, 2, 29, 23, 59, 59, 5)]  # noqa: DTZ001  # the zone is the column's
+VALUES: list[tuple[str, list[Any]]] = [
+    ("string", ["x", "y", "y", "zz", "p", "", "it's {x}", 'a"b', "{}"]),
+    ("binary", [b"x", b"\x00\xff", b""]),
+    ("bool", [True, False]),
+    ("date32", [dt.date(1995, 1, 1), dt.date(1995, 1, 2), dt.date(1995, 2, 28), dt.date(1996, 2, 29)]),
+    ("time ntz", TIMES),
+    ("float double", [1.5, math.nan, -0.0, 0.0, 2.0, 1.0]),
+    ("price fine", [Decimal("1.5"), Decimal(2), Decimal("9.99"), Decimal(0)]),
+    ("int8 int16 int32 int64 whole", [1, 2, 2, 3, 4, 5]),
+]
+OF_TYPE = {_type(kind): values for kinds, values in VALUES for kind in kinds.split()}
+OWN = {("e", "k"): ["1", "2", "3", None], ("e", "large"): [2**62, -(2**63), 1, 2, 2**63 - 1, None]}
 
 
-def _odd() -> pa.Table:
-    return _grown(
-        "odd name",
-        "a`b",
-        merge=pa.array([1, 1, 2, 3, 1], I32),
-        left=pa.array([4, 3, 2, 1, 3], I64),
-        Id=pa.array([1, 2, 2, None, 2], I32),
-        a=pa.array(["x", "y", "z", None, "y"], TEXT),
-    )
+def _value(field: pa.Field, draw: random.Random) -> Any:
+    kind = field.type
+    if field.nullable and draw.random() < 0.15:
+        return None
+    if pa.types.is_struct(kind):
+        return {inner.name: _value(inner, draw) for inner in kind}
+    if pa.types.is_map(kind):
+        return [(key, _value(kind.item_field, draw)) for key in draw.sample("xyz", draw.randrange(3))]
+    if pa.types.is_list(kind):
+        return [_value(kind.value_field, draw) for _ in range(draw.randrange(3))]
+    return draw.choice(OF_TYPE[kind])
 
 
-def _e() -> pa.Table:
-    midnight, noon, late = TIMES
-    one, two, none = _dicts("id s", (1, "x"), (2, "y"), (3, None))
-    maps = [[("x", 1)], [], None, [("y", 2), ("x", 3)], [("z", None)], []]
-    return pa.table(
-        {
-            "id": pa.array([1, 2, 3, None, 5, 2], I8),
-            "i2": pa.array([1, 2, None, 3, 2, 2], I16),
-            "f": pa.array([1.5, NAN, -0.0, 2.0, None, NAN], F32),
-            "bin": pa.array([b"x", b"\x00\xff", None, b"", b"x", b"\x00\xff"], pa.binary()),
-            "ntz": pa.array([midnight, noon, late, None, noon, noon], pa.timestamp("us")),
-            "ts": pa.array([noon, midnight, None, late, noon, midnight], pa.timestamp("us", "UTC")),
-            "items": pa.array([[one, two], [], None, [none], [two], []], pa.list_(_struct(id=I32, s=TEXT))),
-            "m": pa.array(maps, pa.map_(TEXT, I32)),
-            "k": pa.array(["1", "2", "3", None, "4", "2"], TEXT),
-            "n": small_tables.decimals("1 2 - 10 2 2", pa.decimal128(5, 0)),
-            "large": pa.array([2**62, -(2**63), 1, None, 2**63 - 1, 2], I64),
-        }
-    )
+def _table(name: str, rows: int = 7) -> pa.Table:
+    """Return a table, whose last row is its first once more."""
+    draw, fields = random.Random(name), _fields(COLUMNS[name], nullable=name not in FRAME_ONLY)
+    columns = []
+    for field in fields:
+        own = OWN.get((name, field.name))
+        values = [draw.choice(own) if own else _value(field, draw) for _ in range(rows)]
+        columns.append(pa.array([*values, values[0]], field.type))
+    return pa.Table.from_arrays(columns, schema=pa.schema(fields))
 
 
-def _k() -> pa.Table:
-    rows = _dicts("id k", (2, 1), (1, 2), None, (3, 4), (1, None), (1, 2))
-    return pa.table(
-        {
-            "K": pa.array([1, 2, 3, 4, None, 2], I64),
-            "ID": pa.array([1, 2, 2, None, 5, 2], I32),
-            "S": pa.array(["x", "y", "zz", None, "x", "y"], TEXT),
-            "a": pa.array(rows, _struct(id=I32, k=I64)),
-            "e": pa.array([1.0, 2.0, NAN, None, 0.0, 2.0], F64),
-        }
-    )
-
-
-def _t() -> pa.Table:
-    def solid(name: str, type_: pa.DataType) -> pa.Field:
-        return pa.field(name, type_, nullable=False)
-
-    point = pa.struct([solid("id", I32), pa.field("v", TEXT)])
-    rows = _dicts("id v", (1, "x"), (2, None), (1, "y"), (4, "p"), (3, "x"), (1, "x"))
-    columns = [
-        (solid("id", I32), [1, 2, 3, 3, 4, 1]),
-        (solid("k", I32), [1, 1, 2, 3, 2, 1]),
-        (solid("v", TEXT), ["x", "y", "zz", "p", "", "x"]),
-        (solid("d", pa.date32()), [DAYS[n] for n in (0, 1, 2, 2, 3, 0)]),
-        (solid("flag", pa.bool_()), [True, False, True, True, False, True]),
-        (solid("st", point), rows),
-    ]
-    arrays = [pa.array(values, field.type) for field, values in columns]
-    return pa.Table.from_arrays(arrays, schema=pa.schema([field for field, _ in columns]))
-
-
-TABLES = {"a": _a(), "b": _b(), "c": _c(), "e": _e(), "k": _k(), "t": _t(), "odd name": _odd()}
+TABLES = {name: _table(name) for name in COLUMNS}
 
 
 def write(folder: Path) -> dict[str, str]:
@@ -149,7 +112,6 @@ def write(folder: Path) -> dict[str, str]:
 
 
 def schema(name: str) -> StructType:
-    """Return a table's columns as Spark reads them."""
     return from_arrow_schema(TABLES[name].schema, prefer_timestamp_ntz=True)
 
 

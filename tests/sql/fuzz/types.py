@@ -52,7 +52,6 @@ PLAIN = (*NUMBERS, *TEXTS, *MOMENTS, "bool")
 
 
 def array(element: Type) -> Type:
-    """Return the array of these elements."""
     return Type("array", f"array<{element.sql}>", (("element", element),))
 
 
@@ -93,7 +92,6 @@ SPECIAL = {("e", "large"): LARGE, ("e", "k"): DIGITS}
 
 
 def columns(table: str) -> list[tuple[str, Type]]:
-    """Return the columns of one of the tables."""
     return [
         (field.name, SPECIAL.get((table, field.name), of_spark(field.dataType)))
         for field in tables.schema(table)

@@ -21,7 +21,6 @@ SCHEMA = pa.schema([("n", pa.int64())])
 
 
 def query(name: str) -> StandingQuery:
-    """A query of that name."""
     return StandingQuery(0, name, (), (), (ColumnRef("a", "n"),), SCHEMA, ("a", "b"))
 
 

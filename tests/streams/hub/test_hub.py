@@ -227,29 +227,27 @@ def test_what_a_hub_cannot_give_is_refused(streaming, tmp_path):
     tables = feed.tables()
     hub = millrace.Session(streaming, tables).hub(ON, tmp_path / "hub", keep="wanted")
     sink = tmp_path / "out"
-    for select, where, message in (
-        ("o.v + 1", None, r"selects columns of the join as they are"),
-        ("count(*)", None, r"selects columns|this is none"),
-        ("o.k", "upper(p.g) = 'ODD'", r"only Spark evaluates a condition on p: .*upper\(g\) = 'ODD'"),
-        ("o.k", "o.v + s.v > 1", r"only Spark evaluates .*o.v \+ s.v > 1"),
-        ("o.k", "o.v + 1 > s.v", r"only Spark evaluates .*o.v \+ 1"),
-        ("o.k", "o.v = s.v", r"o.v = s.v joins streams, and all queries of a hub join them alike"),
-        ("o.k", "o.k IN (SELECT k FROM payments)", r"only Spark evaluates|this is none"),
+    for select, more, message in (
+        ("o.v + 1", {}, r"selects columns of the join as they are"),
+        ("count(*)", {}, r"selects columns|this is none"),
+        (
+            "o.k",
+            {"where": "upper(p.g) = 'ODD'"},
+            r"only Spark evaluates a condition on p: .*upper\(g\) = 'ODD'",
+        ),
+        ("o.k", {"where": "o.v + s.v > 1"}, r"only Spark evaluates .*o.v \+ s.v > 1"),
+        ("o.k", {"where": "o.v + 1 > s.v"}, r"only Spark evaluates .*o.v \+ 1"),
+        ("o.k", {"where": "o.v = s.v"}, r"o.v = s.v joins streams, and all queries of a hub join them alike"),
+        ("o.k", {"where": "o.k IN (SELECT k FROM payments)"}, r"only Spark evaluates|this is none"),
+        ("s.k", {"streams": ("o", "x")}, r"joins the streams \['o', 'x'\]: expected two or more of o, p, s"),
+        ("s.k", {"streams": ("o",)}, r"expected two or more of o, p, s"),
+        ("s.k", {"streams": ("o", "s")}, r"no equality of the hub's join ties o, s together"),
+        ("s.k", {"streams": ("o", "p")}, r"the query reads s.k, and joins o, p only: name 's'"),
+        ("*", {"since": "then"}, r"since is 'then': expected 'now' or 'window'"),
+        ("*", {"since": "window"}, r"this hub keeps only rows that some query wants"),
     ):
         with pytest.raises(InputError, match=message):
-            hub.add("q", select, where, sink=sink)
-    for streams, message in (
-        (("o", "x"), r"joins the streams \['o', 'x'\]: expected two or more of o, p, s"),
-        (("o",), r"expected two or more of o, p, s"),
-        (("o", "s"), r"no equality of the hub's join ties o, s together"),
-        (("o", "p"), r"the query reads s.k, and joins o, p only: name 's'"),
-    ):
-        with pytest.raises(InputError, match=message):
-            hub.add("q", "s.k", sink=sink, streams=streams)
-    with pytest.raises(InputError, match=r"since is 'then': expected 'now' or 'window'"):
-        hub.add("q", "*", sink=sink, since="then")
-    with pytest.raises(InputError, match=r"this hub keeps only rows that some query wants"):
-        hub.add("q", "*", sink=sink, since="window")
+            hub.add("q", select, sink=sink, **more)
     hub.add("q", "o.k", sink=sink)
     with pytest.raises(InputError, match=r"there is a query 'q': remove it first"):
         hub.add("q", "o.k", sink=sink)
