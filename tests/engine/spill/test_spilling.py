@@ -48,11 +48,11 @@ UNREAD = {alias: (1 / 0 for _ in "x") for alias in "abc"}
 
 
 def large(rows: int, keys: int, share: float = 0.0, **how: Any) -> Case:
-    """Return a chain of which ``a`` and ``b`` have a key with a share of their rows."""
+    """Return a chain of which ``a`` and ``b`` have a key with a share of their rows; ``c`` has half of them."""
     draw = np.random.default_rng(7)
 
     def columns(alias: str, own: str) -> dict[str, np.ndarray]:
-        found = {key: draw.integers(0, keys, rows) for key in own}
+        found = {key: draw.integers(0, keys, rows // 2 if alias == "c" else rows) for key in own}
         for values in found.values() if alias != "c" else ():
             values[draw.permutation(rows)[: int(share * rows)]] = 0
         return found
