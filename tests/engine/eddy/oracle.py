@@ -365,8 +365,10 @@ NUMBERS: dict[pa.DataType, list[Any]] = {
 
 def wider(left: pa.DataType, right: pa.DataType) -> pa.DataType:
     """Return the type in which DuckDB and Spark compare the two."""
+    if left == right:
+        return left
     if pa.types.is_floating(left) or pa.types.is_floating(right):
-        return left if left == right else pa.float64()
+        return pa.float64()
     if not (pa.types.is_decimal(left) or pa.types.is_decimal(right)):
         return max(left, right, key=lambda kind: kind.bit_width)
     digits = {pa.int8(): 3, pa.int32(): 10, pa.int64(): 20}
