@@ -19,7 +19,8 @@ from millrace.engine.evaluation import compute
 from millrace.engine.expressions import Column, ColumnRef, Function, Literal
 from millrace.engine.spec import Equality, JoinSpec, OutputColumn, RelationSpec
 from millrace.engine.spill.run_of import run_of
-from millrace.options import ARCHITECTURES, Options
+from millrace.options import ARCHITECTURES
+from tests.engine.eddy.access_cases import any_options
 from tests.engine.eddy.oracle import canonical
 from tests.engine.laws import examples
 
@@ -160,11 +161,7 @@ ANY = given(st.data(), st.sampled_from(GROUPED_BY), st.integers(1, 9))
 @ANY
 def test_partial_rows_make_the_exact_groups(data, keys, chunk):
     """Whatever joins, however it is run and however much is merged: sums near the ends of their types too."""
-    options = Options(
-        architecture=data.draw(st.sampled_from(ARCHITECTURES)),
-        batch_size=data.draw(st.sampled_from([2, 7, 100])),
-        online=data.draw(st.booleans()),
-    )
+    options = data.draw(any_options(architecture=ARCHITECTURES))
     drawn = [
         data.draw(st.lists(rows(extreme=data.draw(st.booleans())), max_size=25)),
         data.draw(TIED_ROWS),
@@ -217,7 +214,7 @@ def test_a_broken_rule_of_weights_is_noticed(monkeypatch, rule):
     law = settings(max_examples=400, phases=[Phase.generate], report_multiple_bugs=False, database=None)(
         ANY(test_partial_rows_make_the_exact_groups.hypothesis.inner_test)
     )
-    with pytest.raises(AssertionError):
+    with pytest.raises((AssertionError, pa.ArrowInvalid)):  # which a sum beyond its type is
         law()
 
 

@@ -48,7 +48,7 @@ UNREAD = {alias: (1 / 0 for _ in "x") for alias in "abc"}
 
 
 def large(rows: int, keys: int, share: float = 0.0, **how: Any) -> Case:
-    """Return a chain of which ``a`` and ``b`` have a key with a share of their rows; ``c`` has half of them."""
+    """Return a chain of which ``a`` and ``b`` have a key with a share of the rows; ``c`` has half as many."""
     draw = np.random.default_rng(7)
 
     def columns(alias: str, own: str) -> dict[str, np.ndarray]:
