@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from millrace.errors import InputError
-from millrace.limits.secrets import Secrets, names_in
+from millrace.limits.secrets import Secrets
 from millrace.lookups.source import Refused, shortened
 
 LAWS = settings(max_examples=30, deadline=None, derandomize=True)
@@ -49,17 +49,6 @@ def test_a_text_that_was_cut_has_no_half_of_a_value(filling, end):
     scrubbed = Secrets({"A": value}).scrub_beginning(text)
     assert not set(scrubbed) & set(value)
     assert text.startswith(scrubbed.partition("$")[0])
-
-
-def test_values_are_put_in():
-    """Everywhere they are mentioned, encoded for their place; a secret without a value is an error."""
-    secrets = Secrets({"A": "x/y", "B_2": "z"})
-    template = "${A}-${B_2}-${A}-$A-${}"
-    assert names_in(template, "${C}${A}") == ("A", "B_2", "C")
-    assert secrets.fill(template) == "x/y-z-x/y-$A-${}"
-    assert secrets.fill("${A}", lambda value: quote(value, safe="")) == "x%2Fy"
-    with pytest.raises(InputError, match=r"\$\{C\}"):
-        secrets.fill("${C}")
 
 
 def test_values_are_not_shown_and_not_pickled():
