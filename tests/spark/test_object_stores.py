@@ -113,7 +113,7 @@ def local(spark, tmp_path_factory):
     rows = {
         "id": pa.array(ids, pa.int64()),
         "customer": pa.array([chance.randrange(40) for _ in ids], pa.int64()),
-        "amount": pa.array([chance.random() * 100 for _ in ids]),
+        "amount": pa.array([chance.randrange(400) / 4 for _ in ids]),
         "tags": pa.array([[str(i), None] if i % 3 else None for i in ids], pa.list_(pa.string())),
         "day": days,
     }
