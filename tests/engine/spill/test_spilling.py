@@ -47,12 +47,12 @@ UNREAD = {alias: (1 / 0 for _ in "x") for alias in "abc"}
 """Sources that fail when they are read."""
 
 
-def large(rows: int, keys: int, share: float = 0.0, **how: Any) -> Case:
-    """Return a chain of which ``a`` and ``b`` have a key with a share of the rows; ``c`` has half as many."""
+def large(rows: int, keys: int, last: int, share: float = 0.0, **how: Any) -> Case:
+    """Return a chain of which ``a`` and ``b`` have a key with a share of the rows; ``c`` has others."""
     draw = np.random.default_rng(7)
 
     def columns(alias: str, own: str) -> dict[str, np.ndarray]:
-        found = {key: draw.integers(0, keys, rows // 2 if alias == "c" else rows) for key in own}
+        found = {key: draw.integers(0, keys, last if alias == "c" else rows) for key in own}
         for values in found.values() if alias != "c" else ():
             values[draw.permutation(rows)[: int(share * rows)]] = 0
         return found
@@ -60,7 +60,7 @@ def large(rows: int, keys: int, share: float = 0.0, **how: Any) -> Case:
     return chained(columns, **how)
 
 
-CASE = large(120, 40)
+CASE = large(120, 40, 60)
 """Its base tuples take more than the budget."""
 
 
@@ -68,7 +68,7 @@ NOTHING = pa.Table.from_batches([pa.record_batch([pa.nulls(30)], ["n"]).select([
 SHAPES: dict[str, tuple[Case, int, Callable[[Any], bool]]] = {
     "a chain that does not fit": (CASE, BUDGET, lambda tally: tally.bytes_written and tally.bytes_read),
     # No hash divides tuples of a single key: rows are cut instead.
-    "a heavy key": (large(26, 1, count_only=True), 800, lambda tally: tally.splits_by_rows),
+    "a heavy key": (large(26, 1, 13, count_only=True), 800, lambda tally: tally.splits_by_rows),
     # Without any key there is nothing to hash; the streamed relation takes no state, so the other may fit.
     "a cross product": (
         block({alias: pa.table({"x": range(60)}) for alias in "ab"}, [], count_only=True),
@@ -255,7 +255,7 @@ def test_a_folder_that_cannot_be_used(tmp_path, monkeypatch, name, what):
 def test_a_relation_with_set_semantics_cannot_be_streamed(options):
     """As without a budget, and before a source is read."""
     with pytest.raises(InputError, match="set semantics"):
-        SpillingEddy(large(120, 40, distinct=("a",)).spec, UNREAD, options, stream="a")
+        SpillingEddy(large(120, 40, 60, distinct=("a",)).spec, UNREAD, options, stream="a")
 
 
 # A memory budget holds whatever the join does under it: skew, every architecture, a stop at any moment.
@@ -273,7 +273,7 @@ def test_intermediate_tuples_stay_within_the_budget(architecture, online, tmp_pa
 
     Eddies do without intermediate tuples; a static plan cannot, so its base tuples go to files.
     """
-    case = large(4000, 4000, 0.25, count_only=True)
+    case = large(4000, 4000, 4000, 0.25, count_only=True)
     options = Options(
         architecture=architecture, policy="fixed", order=("a", "b", "c"), batch_size=1024, online=online
     )
@@ -294,7 +294,7 @@ def test_intermediate_tuples_stay_within_the_budget(architecture, online, tmp_pa
 @pytest.mark.parametrize(("architecture", "algorithm"), list(zip(ARCHITECTURES, ALGORITHMS, strict=True)))
 def test_base_tuples_stay_within_the_budget(architecture, algorithm, tmp_path):
     """Those of all relations would take several times as much; by each architecture and algorithm."""
-    case = large(30_000, 30_000, 0.002, count_only=True)
+    case = large(30_000, 30_000, 30_000, 0.002, count_only=True)
     options = Options(
         architecture=architecture,
         memory_budget=LARGE_BUDGET,
