@@ -125,7 +125,7 @@ class Conduct(RuleBasedStateMachine):
         self.lookups = [Lookup(each) for each in sessions]
         self.queue: list[tuple[Client, int]] = []
         self.out: list[tuple[Client, int]] = []
-        self.paused, self.next = 0.0, -math.inf
+        self.paused, self.next_start = 0.0, -math.inf
         self.clients = [self.enter(self.lookups[place // 3]) for place in range(CLIENTS)]
         self.read_messages()
 
@@ -308,8 +308,8 @@ class Conduct(RuleBasedStateMachine):
             elif "permit" in message:
                 assert self.queue.pop(0) == (client, message["permit"]), "first come, first served"
                 start, rate = self.clock.now() + message["wait"], self.limits.per_second
-                assert self.clock.now() >= self.paused and start >= self.next - 1e-9
-                self.next = start + (1 / rate if rate else 0.0)
+                assert self.clock.now() >= self.paused and start >= self.next_start - 1e-9
+                self.next_start = start + (1 / rate if rate else 0.0)
                 self.out.append((client, message["permit"]))
                 self.made += 1
             elif "spent" in message:
@@ -366,7 +366,7 @@ class Conduct(RuleBasedStateMachine):
         """Whoever waits for a key waits for somebody; for a permit, because there is none to give yet."""
         for lookup in self.lookups:
             assert {key for key, waiters in lookup.waiting.items() if waiters} <= set(lookup.asking)
-        may_start = max(self.paused, self.next - _AHEAD) <= self.clock.now()
+        may_start = max(self.paused, self.next_start - _AHEAD) <= self.clock.now()
         if self.queue and len(self.out) < self.limits.max_in_flight and may_start:
             assert not self.spending.may_begin and self.out
 
