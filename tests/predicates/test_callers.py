@@ -106,7 +106,6 @@ def test_every_row_gets_its_truth(kind, outcomes, values, retries, dedupe, cap, 
     functions, asked = plain(outcomes)
     later, alone = kind.startswith("async"), kind in ("row", "async")
     dedupe, size = later and dedupe, 1 if alone else size
-    retries = retries if later or alone else 0
     options = {"dedupe": dedupe, "max_in_flight": cap} if later else {}
     options |= {"kind": kind.split()[0], "retries": retries, "batch": None if alone else size}
     result = call(functions[kind], pa.array(values, pa.int64()), **options)

@@ -110,6 +110,7 @@ class BatchCaller:
         size = self._spec.batch or max(1, rows)
         pieces: list[Truth] = []
         failures: dict[int, Failure] = {}
+        calls = 0
         for low in range(0, rows, size):
             piece = [column.slice(low, size) for column in columns]
             expected = len(piece[0])
@@ -123,8 +124,9 @@ class BatchCaller:
                     failures[low] = Failure.of(error)
             else:
                 pieces.append(self._spec.truths(result, expected, self._spec.name))
+            calls += expected * (1 + self._attempts.take())
         truth = np.concatenate(pieces) if pieces else np.empty(0, np.int8)
-        return Outcome(truth, rows + self._attempts.take() * size, failures)
+        return Outcome(truth, calls, failures)
 
     def close(self) -> None:
         """Let a function over an iterator come to its end."""
