@@ -12,7 +12,15 @@ from millrace.errors import OptionError, UnsupportedType
 from millrace.options import Options
 from millrace.reports.planned import SPARKS_PLAN, Explanation
 from millrace.reports.run_report import RunReport
-from millrace.spark.frames import handles_of, known_query, latest_run, rows_of_action, running, why_left
+from millrace.spark.frames import (
+    handles_of,
+    known_query,
+    latest_run,
+    own_handle,
+    rows_of_action,
+    running,
+    why_left,
+)
 from millrace.spark.session import Mode, planned
 from millrace.spark.streaming import refuse_endless, sender_of, stream_of
 from millrace.spark.types import arrow_schema
@@ -36,6 +44,9 @@ def explain(df: DataFrame, mode: Mode = "simple") -> Explanation:
     Raises:
         MillraceError: Millrace has no part in it, or the mode is another.
     """
+    own = own_handle(df)
+    if own is not None:
+        return own.explain(mode)
     handles, df = handles_of(df), latest_run(df)
     why = why_left(df)
     if len(handles) == 1 and not why:

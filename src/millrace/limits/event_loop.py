@@ -9,16 +9,13 @@ import asyncio
 import os
 import threading
 
-try:
-    import uvloop as loops
-except ImportError:  # on Windows, say
-    import asyncio as loops  # type: ignore[no-redef]
-
-__all__ = ["end_within", "runner"]
-
 
 def runner() -> asyncio.Runner:
     """Return what runs coroutines in a new event loop."""
+    try:
+        import uvloop as loops  # not with the module, which workers load that run no loop
+    except ImportError:  # on Windows, say
+        import asyncio as loops  # type: ignore[no-redef]
     return asyncio.Runner(loop_factory=loops.new_event_loop)
 
 

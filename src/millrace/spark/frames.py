@@ -370,7 +370,7 @@ def handles_of(frame: DataFrame) -> list[Handle]:
     Raises:
         InputError: Millrace has no part in it.
     """
-    own = _own_handle(frame)
+    own = own_handle(frame)
     if own is not None:
         return [own]
     if not hasattr(frame, "sparkSession"):
@@ -393,7 +393,8 @@ def handles_of(frame: DataFrame) -> list[Handle]:
     )
 
 
-def _own_handle(frame: DataFrame) -> Handle | None:
+def own_handle(frame: DataFrame) -> Handle | None:
+    """Return the handle of the very DataFrame, None where it is derived, or Spark's."""
     return getattr(frame, "__dict__", {}).get(_HANDLE)
 
 
@@ -414,7 +415,7 @@ def latest() -> list[Handle]:
 
 def known_query(frame: DataFrame) -> QueryHandle | None:
     """Return the handle of the very DataFrame of a query, None for any other DataFrame."""
-    handle = _own_handle(frame)
+    handle = own_handle(frame)
     return handle if hasattr(handle, "failed_keys") else None  # type: ignore[return-value]
 
 
