@@ -26,6 +26,7 @@ from millrace.sql.blocks.subqueries import (
 from millrace.sql.context import PlanContext
 from millrace.sql.expr.translate import Translator, constant_operands
 from millrace.sql.plan import BlockPlan
+from millrace.sql.rewrite.outer_joins import restore_outer_joins
 from millrace.sql.rewrite.select import Rewriting
 from millrace.sql.syntax.parse import Unsupported, unwrap
 from millrace.sql.syntax.scopes import Scope, in_recursion
@@ -56,6 +57,8 @@ def _take(context: PlanContext, scope: Scope) -> Rewriting | None:
         return None
     graph.conditions = conditions = _split(graph)
     groups = _groups(graph)
+    if restore_outer_joins(graph.source, {id(graph.inputs[a].relation) for group in groups for a in group}):
+        return _take(context, scope)
     # Above a join of streams an eddy calls predicates under the limits of the whole job, for new rows only;
     # the same one that looks up, if there are lookups.
     conditions.place_calls([] if graph.streams and not graph.has_lookup(graph.inputs) else groups)

@@ -1,19 +1,21 @@
 """Outer joins as the rest reads them: LEFT for RIGHT, and inner where a condition makes them so.
 
 ``a RIGHT JOIN b`` has the rows of ``b LEFT JOIN a``. A condition that is never true for nulls drops what a
-LEFT join adds of nulls alone, so that the join is an inner one: Spark's optimizer has the same rule.
+LEFT join adds of nulls alone, so that the join is an inner one. Spark's ``EliminateOuterJoin`` has the same
+rule, and here it is no wider: where Spark keeps the outer join, an inner one could evaluate its condition for
+rows without a match, and so raise what Spark does not.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Container
 
 from sqlglot import exp
 
 from millrace.sql.context import PlanContext
 from millrace.sql.expr.functions import is_strict
 from millrace.sql.syntax.parse import conjuncts, disjuncts, unwrap
-from millrace.sql.syntax.scopes import FromItem, JoinStep, Relation, Scope
+from millrace.sql.syntax.scopes import FromClause, FromItem, JoinStep, Relation, Scope
 
 _COMPARISONS = (exp.EQ, exp.NEQ, exp.LT, exp.LTE, exp.GT, exp.GTE, exp.Like, exp.ILike)
 
@@ -21,30 +23,45 @@ _COMPARISONS = (exp.EQ, exp.NEQ, exp.LT, exp.LTE, exp.GT, exp.GTE, exp.Like, exp
 def simplify_outer_joins(context: PlanContext, *, has_lookups: bool) -> None:
     """Make LEFT joins of RIGHT ones, and inner ones of both, in all FROM clauses of a query.
 
-    Keys of lookup tables are found in joins as they are written, so RIGHT joins stay beside these.
+    Keys of lookup tables are found in joins as they are written, so RIGHT joins stay beside these. What joins
+    streams stays as it is too, for Spark's state of it lasts.
     """
-    scopes = [scope for scope in context.names.scopes.all if scope.clause is not None]
-    for scope in () if has_lookups else scopes:
+    scopes = [
+        each for each in context.names.scopes.all if each.clause is not None and not each.clause.is_inner
+    ]
+    joined = [scope for scope in scopes if not _joins_streams(context, scope)]
+    for scope in () if has_lookups else joined:
         _mirror(scope)
-    for scope in scopes:
+    for scope in joined:
         _eliminate(context, scope)
 
 
+def _joins_streams(context: PlanContext, scope: Scope) -> bool:
+    assert scope.clause is not None
+    return any(context.is_streaming(relation.node) for relation in scope.clause.relations())
+
+
 def _mirror(scope: Scope) -> None:
-    """Turn ``a RIGHT JOIN b`` around, where no star shows the order of their columns."""
+    """Turn ``a RIGHT JOIN b`` around, where nothing tells the order of their columns.
+
+    A star does, but for one that names one relation, and so does a join by names of columns: it means the
+    first on its left.
+    """
     clause = scope.clause
-    if clause is None or len(clause.items) < 2 or any(map(_shows_order, scope.select.find_all(exp.Star))):
+    if clause is None or len(clause.items) < 2 or clause.merges:
         return
     first, second = clause.items[:2]
-    if second.kind != "right" or second.merges or _is_lateral(first):
+    names = [relation.qualifier[-1:] for relation in clause.relations()]
+    stars = [star for star in scope.select.find_all(exp.Star) if not isinstance(star.parent, exp.Count)]
+    if stars and (
+        len(set(names)) < len(names) or not all(isinstance(star.parent, exp.Column) for star in stars)
+    ):
+        return
+    if second.kind != "right" or _is_lateral(first):
         return
     first.kind, first.keyword, first.join, first.on = "left", "LEFT JOIN", second.join, second.on
     second.kind, second.keyword, second.join, second.on = "inner", "JOIN", None, None
     clause.items[:2] = second, first
-
-
-def _shows_order(star: exp.Star) -> bool:
-    return not isinstance(star.parent, exp.Column | exp.Count)
 
 
 def _is_lateral(item: FromItem) -> bool:
@@ -61,8 +78,6 @@ def _eliminate(context: PlanContext, scope: Scope) -> None:
         relation = step.relation
         if not step.is_left or relation is None or relation.kind not in ("table", "cte", "query"):
             return False
-        if context.is_streaming(relation.node):
-            return False  # Spark runs an outer join of streams as it is written
         terms = clause.inner_terms
         return any(rejects_nulls(term, lambda name: _relation(context, name) is relation) for term in terms)
 
@@ -70,37 +85,54 @@ def _eliminate(context: PlanContext, scope: Scope) -> None:
     while (rejected := next(filter(is_rejected, clause.steps), None)) is not None:
         rejected.item.kind, rejected.item.keyword = "inner", "JOIN"
         for relation in rejected.item.relations():
-            relation.is_nullable = True  # to Spark's analyser
+            relation.is_nullable = True
         del clause.steps
 
 
+def restore_outer_joins(clause: FromClause, taken: Container[int]) -> bool:
+    """Make LEFT joins again of inner ones whose relations no block takes; tell whether there were any.
+
+    Spark runs these, and takes their columns to have nulls. ``taken`` has the ids of relations.
+    """
+    restored = False
+    for item in clause.items:
+        relation = item.content
+        if isinstance(relation, Relation) and relation.is_nullable and id(relation) not in taken:
+            item.kind, item.keyword, relation.is_nullable, restored = "left", "LEFT JOIN", False, True
+    if restored:
+        del clause.steps
+    return restored
+
+
 def rejects_nulls(node: exp.Expr, reads: Callable[[exp.Column], bool]) -> bool:
-    """Tell whether a condition is never true where the columns that ``reads`` names are null."""
+    """Tell whether a condition is never true where the columns that ``reads`` names are null.
+
+    Of conditions that read other columns too only comparisons count, as to Spark.
+    """
 
     def is_null(operand: exp.Expr) -> bool:
         return is_strict(operand) and any(map(reads, operand.find_all(exp.Column)))
 
     inner = unwrap(node)
-    match inner:
-        case exp.And():
-            return any(rejects_nulls(term, reads) for term in conjuncts(inner))
-        case exp.Or():
-            return all(rejects_nulls(term, reads) for term in disjuncts(inner))
-        case exp.In() if inner.args.get("query") is not None:
-            return is_null(inner.this)
-        case exp.Not():
-            denied = unwrap(inner.this)
-            if isinstance(denied, exp.Is):
-                return isinstance(unwrap(denied.expression), exp.Null) and is_null(denied.this)
-            return _is_unknown(denied, is_null)
-    return _is_unknown(inner, is_null)
+    if isinstance(inner, exp.And):
+        return any(rejects_nulls(term, reads) for term in conjuncts(inner))
+    if isinstance(inner, _COMPARISONS):
+        return any(map(is_null, inner.iter_expressions()))
+    if inner.find(exp.Query) is not None or not all(map(reads, inner.find_all(exp.Column))):
+        return False
+    if isinstance(inner, exp.Or):
+        return all(rejects_nulls(term, reads) for term in disjuncts(inner))
+    if not isinstance(inner, exp.Not):
+        return _is_unknown(inner, is_null)
+    denied = unwrap(inner.this)
+    if isinstance(denied, exp.Is):
+        return isinstance(unwrap(denied.expression), exp.Null) and is_null(denied.this)
+    return _is_unknown(denied, is_null)
 
 
 def _is_unknown(condition: exp.Expr, is_null: Callable[[exp.Expr], bool]) -> bool:
     """Tell whether a condition is null where some operands are, and so is its negation."""
     match condition:
-        case exp.In() if condition.args.get("query") is not None:
-            return False  # of a query without rows it is false
         case exp.In() | exp.Between():
             return is_null(condition.this)  # a bound that is null may leave it false
         case exp.Column():

@@ -350,7 +350,7 @@ class KeyFinder:
             raise Unsupported("a subquery that depends on more than the SELECT around it")
         if places <= (free := _free(clause)):
             return self._closure(clause, picked, free)
-        if not all(map(is_strict, picked)):
+        if not all(is_strict(each) and each.find(exp.Div, exp.Mod) is None for each in picked):
             raise Unsupported("an expression over an outer join gives the values")
         read = {r for node in picked for r in self._names.relations_read(node) or ()}
         return Keys(tuple(picked), tuple(r.node for r in clause.relations() if r in read))

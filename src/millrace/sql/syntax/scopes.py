@@ -34,7 +34,8 @@ class Relation:
             analyse by itself (VALUES, a function, PIVOT, a group with a name); ``"lateral"`` reads what is
             left of it; ``"view"`` is a LATERAL VIEW.
         current: Returns the session's catalog and database, which may stand before a table's own name.
-        is_nullable: Whether an outer join is written that may give nulls for its columns.
+        is_nullable: Whether an outer join is written where it is joined by an inner one, so that its columns
+            have nulls as Spark sees it.
     """
 
     node: exp.Expr

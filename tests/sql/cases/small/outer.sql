@@ -157,7 +157,7 @@ select a.id, b.v from a left join b on a.k = b.k where a.k in (select k from b w
 -- a b
 select a.id, b.v from a left join b on a.k = b.k where b.v > 1
 
--- a b c
+-- a b ?c
 select a.id, c.w from a join b on a.id = b.id left join c on c.k = b.k where not c.w like 'q%' or (c.id < 3 and a.k > 0)
 
 -- a b c
@@ -178,7 +178,7 @@ select a.id, b.v from a left join b on a.k = b.k where not (b.id is not null and
 -- a ?b
 select a.id, b.v from a left join b on a.k = b.k where coalesce(b.v, 2) > 1 and not not b.v is null
 
--- a b +c
+-- none
 select a.id, b.v from a left join b on a.k = b.k where b.id in (select id from c)
 
 -- a ?b
@@ -210,3 +210,12 @@ select * from a right join b on a.k = b.k
 
 -- none
 select id, a.s from a right join b using (id)
+
+-- none
+select a.id, b.id, c.w from a right join b on a.id = b.id join c using (k)
+
+-- a b
+select /*+ broadcast(z) */ a.id, z.n from a join b on a.id = b.id left join (select k, count(*) n from c group by k) z on z.k = a.k where z.n > 1
+
+-- a ?b
+select a.id from a left join b on a.k = b.k and 1 / (a.id - 4) > -9 where (b.v > 1 and a.id > 1) or b.v < -1
