@@ -61,7 +61,9 @@ def test_modules_are_not_looked_at_for_garbage(monkeypatch):
         loop.append(loop)
         del loop
         assert gc.collect() > 0
-        monkeypatch.setitem(sys.modules, "yet_another", types.ModuleType("yet_another"))
+        brought = types.ModuleType("yet_another")
+        brought.__dict__["lists"] = [[] for _ in range(1000)]  # more than may have gone meanwhile
+        monkeypatch.setitem(sys.modules, "yet_another", brought)
         assert keep_modules()
         assert gc.get_freeze_count() > frozen
     finally:

@@ -207,10 +207,10 @@ select q.st.g, b.id from a join ((select id, s from b) b join c q on b.id = q.id
 select a.s, count(*) n from c join (a join b on a.id = b.id) on c.k = a.k unpivot (val for nm in (a.id, b.id)) group by a.s
 
 -- a b
-select a.id, row_number() over w r, max(b.v) over (w rows between 1 preceding and current row) m from a join b on a.id = b.id window w as (partition by b.k order by a.id, a.k, b.v)
+select a.id, row_number() over w r, max(b.v) over w m from a join b on a.id = b.id window w as (partition by b.k order by a.id, a.k, b.v)
 
 -- a b
-select a.id, x, y from a join b on a.id = b.id lateral view inline(array(struct(a.id + 1, b.k), struct(b.id, a.k))) t as x, y where y > 15
+select a.id, f, y from a join b on a.id = b.id lateral view inline(array(struct(a.id + 1 as c, b.k as d), struct(b.id as c, b.k as d))) t as f, y where y > 15
 
 -- a b
-select a.id, x, p, e from a join b on a.id = b.id lateral view stack(2, a.id, b.id) s as x lateral view outer posexplode(array(a.k, b.k)) t as p, e
+select a.id, f, p, e from a join b on a.id = b.id lateral view stack(2, a.id, b.id) s as f lateral view outer posexplode(array(a.k, b.k)) t as p, e

@@ -178,7 +178,7 @@ select a.id, b.v from a left join b on a.k = b.k where not (b.id is not null and
 -- a ?b
 select a.id, b.v from a left join b on a.k = b.k where coalesce(b.v, 2) > 1 and not not b.v is null
 
--- none
+-- a ?b
 select a.id, b.v from a left join b on a.k = b.k where b.id in (select id from c)
 
 -- a ?b
@@ -216,6 +216,3 @@ select a.id, b.id, c.w from a right join b on a.id = b.id join c using (k)
 
 -- a b
 select /*+ broadcast(z) */ a.id, z.n from a join b on a.id = b.id left join (select k, count(*) n from c group by k) z on z.k = a.k where z.n > 1
-
--- a ?b
-select a.id from a left join b on a.k = b.k and 1 / (a.id - 4) > -9 where (b.v > 1 and a.id > 1) or b.v < -1
