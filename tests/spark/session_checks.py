@@ -119,8 +119,8 @@ def test_blocks(spark, paths, options, is_frame):
     query.df.createOrReplaceTempView("block")
     twice = spark.sql("select a.x from block a join block b on a.x = b.x")
     assert len(twice.collect()) == 1000
-    if options.get("report", True):
-        assert query.report(twice).totals.output_tuples == 1000
+    if options.get("report", True) and not ON_CONNECT:  # which loses what is observed twice in one plan
+        assert millrace.report(twice).totals.output_tuples == 1000
 
 
 def test_queries(spark, paths):
