@@ -73,7 +73,7 @@ select a.id from a, b where a.id = b.id and exists (select 1 from c where c.id =
 -- c x+|a b +subquery
 select a.id from a, b where a.id = b.id and exists (select * from c, b x where c.id = x.id and x.k = a.k and c.id = b.id)
 
--- c ?x+|a b -subquery
+-- c x+|a b -subquery
 select a.id from a, b where a.id = b.id and not exists (select c.k from c left join b x on c.id = x.id where x.k = a.k)
 
 -- c +x+|a b +subquery
