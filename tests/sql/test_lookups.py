@@ -104,6 +104,14 @@ def test_only_bound_indexes_are_asked(spark, given):
         assert sorted(row.key for row in block.inputs["__key0"].frame.collect()) == keys
 
 
+def test_a_left_join_asks_for_what_comes(spark, given):
+    """What is joined is read once: a tuple waits for its answers, or for that there are none."""
+    text = "select o.id, p.price from o left join prices p on o.sku = p.sku and p.price > 1"
+    (block,) = blocks(spark, given, text)
+    assert [(join.relation, join.bind) for join in block.join.outer] == [("p", ("sku",))]
+    assert len(block.inputs["p"].filters) == 1
+
+
 @pytest.mark.nightly
 def test_queries_leave_nothing_behind(spark, given, monkeypatch):
     """Of queries that nobody keeps only the latest are known; files and threads do not become more."""

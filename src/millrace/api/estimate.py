@@ -26,6 +26,7 @@ from millrace.spark.execute import execute
 from millrace.spark.filter import conditions_of
 from millrace.spark.predicates import Applied
 from millrace.spark.values import spark_values
+from millrace.sql.blocks.conditions import as_equality
 from millrace.sql.syntax.parse import function_of, parse, unwrap, where_conjuncts
 
 if TYPE_CHECKING:
@@ -191,7 +192,9 @@ def estimate_lookups(query: PlannedQuery, sample: int, seed: int) -> CostPreview
 
 def _binding(block: Block, alias: str, spec: IndexSpec) -> tuple[RelationSpec, list[str]] | None:
     """Return a relation that can be read and has all bind columns, with these; None if there is none."""
-    equal = [_equal_to(ColumnRef(alias, column), block.join.equalities) for column in spec.columns]
+    join = block.join
+    keys = [edge for left in join.outer for key in left.keys if (edge := as_equality(key)) is not None]
+    equal = [_equal_to(ColumnRef(alias, column), [*join.equalities, *keys]) for column in spec.columns]
     for relation in block.join.relations:
         columns = [
             next((ref.column for ref in refs if ref.relation == relation.alias), None) for refs in equal

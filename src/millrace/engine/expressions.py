@@ -222,11 +222,14 @@ class LeftJoin:
         relation: Alias of that relation.
         keys: ``join.x = relation.y`` each, at least one; the relation's column stands on the right.
         condition: What else its ON asks of a match, over columns of both; None for nothing.
+        bind: The columns, each in some key, by which an index is asked for the relation's tuples as they are
+            needed; empty where all of them come before the first tuple of the join.
     """
 
     relation: str
     keys: tuple[Compare, ...]
     condition: Predicate | None = None
+    bind: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

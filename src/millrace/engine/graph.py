@@ -102,6 +102,7 @@ class QueryGraph:
         * Joins come before, although ``(R ⟕ S) ⋈ T = (R ⋈ T) ⟕ S`` too. State holds one tuple for
           each combination of base tuples of the block, and a left join makes several of one.
         * A predicate that is not deterministic comes behind all of them: it is called for every row.
+        * Other predicates come before a left join that asks an index: each key may cost a request.
         """
         number = {alias: i for i, alias in enumerate(spec.aliases)}
         groups: list[tuple[pa.DataType, set[ColumnRef]]] = []
@@ -124,7 +125,11 @@ class QueryGraph:
             | sum(bit for alias, bit in widening.items() if pinned[i] or alias in relations_of(p))
             for i, p in enumerate(spec.residuals)
         ]
-        before += [sum(widening.get(alias, 0) for alias in relations_of(o)) for o in spec.outer]
+        free = sum(1 << i for i, others in enumerate(before) if not others)
+        before += [
+            sum(widening.get(alias, 0) for alias in relations_of(o)) | (free if o.bind else 0)
+            for o in spec.outer
+        ]
         leads = tuple(number[r.same_as or r.alias] for r in spec.relations)
         windows = tuple(
             None if w is None else TimeWindow(w.column, r.schema.field(w.column).type, w.length)

@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from millrace.engine.expressions import (
     Call,
+    Column,
     ColumnRef,
     Exists,
     LeftJoin,
@@ -160,6 +161,12 @@ class JoinSpec:
                 raise InputError(
                     f"the left join with {join.relation!r} reads {sorted(unseen)}, which are not joined "
                     f"before it; expected some of {sorted(seen)}"
+                )
+            keys = [key.right.ref.column for key in join.keys if isinstance(key.right, Column)]
+            if not set(join.bind) <= set(keys):
+                raise InputError(
+                    f"the left join with {join.relation!r} binds {list(join.bind)}, but its keys give values "
+                    f"to {keys} alone; expected bind columns among these"
                 )
         asked: list[Exists | LeftJoin] = [each for p in self.residuals for each in exists_in(p)]
         asked += self.outer

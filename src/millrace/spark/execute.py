@@ -116,7 +116,8 @@ class _Assembly:
         stream = None if block.stream is None else block.join.aliases.index(block.stream)
         self._parallelism = options.cells or default_parallelism(spark)
         aliases, sizes = self._join.aliases, [source.size for source in self._sources]
-        bound = {aliases.index(a): [spec.columns for spec in i.indexes] for a, i in looked_up.items()}
+        joined = {alias: source for alias, source in looked_up.items() if alias in aliases}
+        bound = {aliases.index(a): [spec.columns for spec in i.indexes] for a, i in joined.items()}
         # Asking is a request on Spark Connect, and files need no answer.
         partitions = shuffle_partitions(spark) if any(size.splits is None for size in sizes) else 0
         self._placement = place(self._join, sizes, options, self._parallelism, bound, partitions, stream)

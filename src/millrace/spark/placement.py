@@ -106,7 +106,11 @@ def place(
     else:
         reason = "asked for"
     cube = choose_cube(join, [max(1, size.bytes) for size in sizes], cells, [s.is_fixed for s in sizes])
-    return Placement((Mode.SHUFFLED,) * len(sizes), cube.cells, cube, None, reason)
+    return Placement(_exchanged(sizes), cube.cells, cube, None, reason)
+
+
+def _exchanged(sizes: Sequence[Size]) -> tuple[Mode, ...]:
+    return tuple(Mode.LOOKUP if size.is_lookup else Mode.SHUFFLED for size in sizes)
 
 
 def choose_cube(join: JoinSpec, sizes: Sequence[float], cells: int, fixed: Sequence[bool]) -> Cube:
@@ -178,7 +182,7 @@ def _by_keys(
     too much, or in place, any cell may want any key, and the coordinator of the job sees to it that it
     is asked for once.
     """
-    modes = tuple(Mode.LOOKUP if size.is_lookup else Mode.SHUFFLED for size in sizes)
+    modes = _exchanged(sizes)
     if options.placement == "in_place":
         stream = _stream(
             [replace(s, is_fixed=s.is_fixed or n in bound) for n, s in enumerate(sizes)], forced=True

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pyarrow as pa
 from hypothesis import strategies as st
 
 from millrace.engine.arrivals.access_modules import Index, IndexAM, Scan, ScanAM
+from millrace.engine.expressions import Column
 from millrace.engine.runs.run_of import run_of
 from millrace.limits.clock import Clock, VirtualClock
 from millrace.options import POLICY_NAMES, Options
@@ -194,6 +195,18 @@ def _indexes(draw: st.DrawFn, columns: set[str]) -> IndexPlan:
     bound = draw(st.permutations(sorted(columns)))[: draw(st.sampled_from([1, 1, 2]))]
     delay, in_flight = draw(st.sampled_from([0.0, 1.0, 2.5])), draw(st.sampled_from([None, 1, 3]))
     return IndexPlan(tuple(bound), delay, in_flight, draw(st.integers(0, 4)) == 0)
+
+
+@st.composite
+def left_joins_asking(draw: st.DrawFn, case: Case) -> tuple[Case, dict[str, Plan]]:
+    """Let left joins ask indexes, one at least, for relations that then have no source."""
+    joins, found = list(case.spec.outer), dict[str, Plan]()
+    for place in draw(st.lists(st.integers(0, len(joins) - 1), min_size=1, unique=True)):
+        keys = (key.right for key in joins[place].keys)
+        index = draw(_indexes({key.ref.column for key in keys if isinstance(key, Column)}))
+        joins[place] = replace(joins[place], bind=index.columns)
+        found[joins[place].relation] = Plan(False, (index,))
+    return replace(case, spec=replace(case.spec, outer=tuple(joins))), found
 
 
 @st.composite

@@ -41,7 +41,7 @@ from millrace.options import ALGORITHMS, MIGRATIONS, POLICY_NAMES, Options
 from millrace.parquet.parquet import open_table, splits
 from millrace.parquet.reading import read_splits
 from millrace.predicates import PredicateSpec
-from tests.engine.eddy.access_cases import Noted, Plan, modules, plans
+from tests.engine.eddy.access_cases import Noted, Plan, left_joins_asking, modules, plans
 from tests.engine.eddy.oracle import (
     KINDS,
     Case,
@@ -185,6 +185,9 @@ def answers(
     if shape in (*KEYED, "mixed") and not spilled and one("asked", False, False, True):
         whole = architecture in ("stems", "auto")
         access = fixed.get("plans") or draw(plans(case, alone=not whole))
+    if case.spec.outer and one("outer_asks", False, True):
+        case, found = draw(left_joins_asking(case))
+        access = {**access, **found}
     batch = one("batch", 1, 2, 3, 7, 100)
     options = Options(
         architecture=architecture,

@@ -19,12 +19,14 @@ from hypothesis import HealthCheck, Phase, given, settings, strategies as st
 
 import millrace.engine.arrivals.arrivals as access
 from millrace.engine.architectures.stems import SteMs
-from millrace.engine.arrivals.access_modules import Scan
+from millrace.engine.arrivals.access_modules import Index, Scan
 from millrace.engine.arrivals.arrivals import Arrivals
 from millrace.engine.arrivals.hybrid import Hybrid
 from millrace.engine.arrivals.paths import Paths
 from millrace.engine.graph import QueryGraph
 from millrace.engine.operator import Step
+from millrace.engine.operators import beside
+from millrace.engine.operators.beside import AskedRelation
 from millrace.engine.operators.index_join import IndexJoin
 from millrace.engine.operators.outer import OuterProbe
 from millrace.engine.operators.transfer import Transfer
@@ -144,11 +146,24 @@ def unordered(of: Callable[[JoinSpec], QueryGraph]) -> Callable[[JoinSpec], Quer
     return careless
 
 
+def impatient(prepare: Callable[..., None]) -> Callable[..., None]:
+    """Return a left join that does not wait for the answers of its index."""
+
+    def careless(self: AskedRelation, *given: Any) -> None:
+        with mock.patch.object(Index, "pending", 0):
+            prepare(self, *given)
+
+    return careless
+
+
 AWAY: dict[str, Broken] = {
     # Left joins: nulls stand for a match only where there is none, and what reads them waits for them.
     "extend_early": wrap(OuterProbe, "step", extended),
     "never_extend": wrap(OuterProbe, "_widened", unextended),
     "read_unjoined": wrap(QueryGraph, "of", unordered),
+    # Those that ask an index know of no match only once it has answered, with what it was asked for.
+    "extend_unanswered": wrap(AskedRelation, "_prepare", impatient),
+    "extend_by_all": swap(beside, "agreeing", lambda rows, *_: rows),
     # Base tuples: Raman, Deshpande & Hellerstein 2003, Table 2, and what it takes for granted.
     # TimeStamp: a match goes to both of its components, not only to the later one.
     "forget_stamps": without(SteM, "start", stamps=None),
@@ -420,7 +435,7 @@ PLAIN = {
     "source": "batches",
     "piece": None,
     **dict.fromkeys(["asked", "beside", "windowed", "picky", "budget", "preference", "queues"], False),
-    **dict.fromkeys(["divides", "sharing"], False),
+    **dict.fromkeys(["divides", "sharing", "outer_asks"], False),
 }
 
 
@@ -531,6 +546,8 @@ RULES = [
     Rule("extend_early", **OUTER),
     Rule("never_extend", **OUTER),
     Rule("read_unjoined", FAILED, **OUTER),
+    Rule("extend_unanswered", outer_asks=True, **OUTER),
+    Rule("extend_by_all", outer_asks=True, **OUTER),
     Rule("raise_at_once", RAISED, picky=True),
     Rule("swallow", RAISED, picky=True),
     Rule("end_before_queues", architecture="joins", queues=True, online=True),

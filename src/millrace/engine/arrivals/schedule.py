@@ -8,6 +8,7 @@ n-ary symmetric hash join of section 2.3.
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -16,9 +17,10 @@ from enum import Enum
 import numpy as np
 import pyarrow as pa
 
+from millrace.engine.arrivals.access_modules import IndexAM
 from millrace.engine.relations import codes
 from millrace.engine.spec import JoinSpec
-from millrace.errors import InputError
+from millrace.errors import ExecutionError, InputError
 from millrace.limits.clock import Clock, VirtualClock
 
 
@@ -166,6 +168,31 @@ def wait(clock: Clock) -> None:
         clock.advance(POLLED)
     else:
         threading.Event().wait(POLLED)
+
+
+def wait_for(clock: Clock, module: IndexAM, woken: threading.Event) -> None:
+    """Let time pass until an index may have something.
+
+    Args:
+        clock: What is waited by.
+        module: The index.
+        woken: What it sets when something has come; cleared.
+
+    Raises:
+        ExecutionError: Nothing will come any more.
+    """
+    due, now = module.due(), clock.now()
+    if due == math.inf:
+        raise ExecutionError(
+            f"nothing will come any more, although index {module.name!r} has not answered everything; "
+            "give its relation another source"
+        )
+    pause = POLLED if due is None else max(0.0, due - now)
+    if isinstance(clock, VirtualClock):
+        clock.advance(pause)
+        return
+    woken.wait(min(pause, 1.0))
+    woken.clear()
 
 
 def cut(source: Source, size: int, *, empty: bool = False) -> Iterator[pa.RecordBatch | Stalled]:

@@ -1,27 +1,35 @@
-"""Relations beside the join: built before the first tuple comes, so that "no match" is certain.
+"""Relations beside the join: what tuples find in them is all there is, so that "no match" is certain.
 
-Tuples of the join look for matches in them by keys, and by what else has to be true of a match. Nulls are
-SQL's: a null key matches nothing, and a condition that is not known is no match.
+They are built before the first tuple comes; or an index is asked for the keys of tuples, which then wait for
+its answers. Tuples of the join look for matches by keys, and by what else has to be true of a match. Nulls
+are SQL's: a null key matches nothing, and a condition that is not known is no match.
 """
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from millrace.engine.arrays import Array, is_true, to_arrow
+from millrace.engine.arrivals.access_modules import IndexAM, Waking, agreeing, checked
+from millrace.engine.arrivals.schedule import wait_for
 from millrace.engine.evaluation import evaluate, widen
 from millrace.engine.expressions import ColumnRef, Exists, LeftJoin, beside, columns_of
 from millrace.engine.figures import StateFigures
 from millrace.engine.kernels import Multimap, Walk
 from millrace.engine.operators.selection import columns_by_relation
 from millrace.engine.relations import BATCH_BYTES, KeyColumn, RelationStore, codes, keyed, slices
+from millrace.engine.state.bindings import BindingSet, as_compared
 from millrace.engine.state.matching import combined
 from millrace.engine.tuples import TupleBatch
+from millrace.errors import InputError
+from millrace.limits.clock import Clock
 
 
 @dataclass(frozen=True, eq=False)
@@ -116,8 +124,18 @@ class BesideRelation:
             if known is not None:
                 valid &= known
         asking, own = np.flatnonzero(valid), [c for c, _ in coded]
+        self._prepare(columns, own, asking)
         walk = self.index.probe(combined([c if len(asking) == len(c) else c[asking] for c in own]))
         return Search(batch, columns, own, asking, walk)
+
+    def _prepare(self, columns: Sequence[pa.Array], coded: Sequence[Array], asking: Array) -> None:
+        """Have all matches of tuples at hand; here they are.
+
+        Args:
+            columns: What the tuples are looked up by, an array a key,
+            coded: and its codes.
+            asking: Positions of the tuples without a null key.
+        """
 
     def matches(self, search: Search, limit: int) -> Iterator[tuple[Array, Array]]:
         """Yield the next matches, of about ``limit`` pairs: positions of tuples, and rows of the relation."""
@@ -167,10 +185,81 @@ class BesideRelation:
                 values[ref] = gather(batch, ref, self._number, left)
         return is_true(evaluate(self._condition, values))
 
+    def close(self) -> None:
+        """Let go of where tuples come from."""
+
     def figures(self) -> StateFigures:
         """Return what is held."""
         size = self.store.nbytes + self.index.nbytes
         return StateFigures(self.name, self.index.rows, size, inserted=self.rows)
+
+
+class AskedRelation(BesideRelation):
+    """A relation beside the join whose tuples an index returns as they are needed, for a left join.
+
+    What tuples of a batch need is asked for at once, each binding once, and waited for: the end of a binding
+    (its EOT; Raman, Deshpande & Hellerstein 2003, section 2.1.3) makes it certain that there is no match.
+
+    Args:
+        join: The left join, with the index's bind columns.
+        schema: The relation's columns.
+        aliases: The block's relations, by number.
+        name: For reports.
+        read: The columns that are read of matches.
+        index: The index.
+        clock: What is waited by.
+
+    Raises:
+        InputError: The index has other bind columns.
+    """
+
+    def __init__(
+        self,
+        join: LeftJoin,
+        schema: pa.Schema,
+        aliases: Sequence[str],
+        name: str,
+        read: Collection[str],
+        index: IndexAM,
+        clock: Clock,
+    ) -> None:
+        super().__init__(join, schema, aliases, name, read)
+        if tuple(index.columns) != join.bind:
+            raise InputError(
+                f"the left join with {join.relation!r} binds {list(join.bind)}, but index {index.name!r} "
+                f"binds {list(index.columns)}; expected the same columns"
+            )
+        names = [key.name for key in self._keys]
+        self._bound = [names.index(column) for column in join.bind]
+        self._schema = schema
+        self._module = index
+        self._clock = clock
+        self._woken = threading.Event()
+        self._bindings = BindingSet([self._keys[place] for place in self._bound])
+        if isinstance(index, Waking):
+            index.wake_by(self._woken)
+
+    def _prepare(self, columns: Sequence[pa.Array], coded: Sequence[Array], asking: Array) -> None:
+        @cache
+        def values(place: int) -> pa.Array:
+            column = columns[self._bound[place]].take(to_arrow(asking))
+            return as_compared(column, self._bindings.keys[place].type)
+
+        module = self._module
+        fresh = self._bindings.add([coded[place][asking] for place in self._bound], values)
+        if fresh.num_rows:
+            module.submit(fresh)
+        while module.pending:
+            answers = module.poll()
+            for answer in answers:
+                rows = checked(module.name, self._schema, answer.rows)
+                self.take(agreeing(rows, answer.bindings, self._bindings.keys))
+            if not answers:
+                wait_for(self._clock, module, self._woken)
+
+    def close(self) -> None:
+        """Let go of the index; what is pending is not wanted any more."""
+        self._module.close()
 
 
 def _nulls(schema: pa.Schema) -> pa.RecordBatch:

@@ -6,14 +6,11 @@ The join with every other relation comes first, for it decides which tuples ther
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-import pyarrow as pa
 
 from millrace.engine.arrays import Array
-from millrace.engine.expressions import LeftJoin
 from millrace.engine.operator import Estimate, Probe, Step
 from millrace.engine.operators.beside import BesideRelation, Search
 from millrace.engine.relations import is_run
@@ -43,26 +40,13 @@ class OuterProbe(Probe):
     Args:
         number: Of the left join, behind the block's residual predicates: the done bit that it sets.
         relation: The number of the relation.
-        join: The left join.
-        schema: The columns of the relation,
-        read: and those that are read of its matches.
-        aliases: The relations that tuples have components of, by number.
-
-    Attributes:
+        alias: Its alias.
         beside: The relation.
     """
 
-    def __init__(
-        self,
-        number: int,
-        relation: int,
-        join: LeftJoin,
-        schema: pa.Schema,
-        read: Collection[str],
-        aliases: Sequence[str],
-    ) -> None:
-        super().__init__(relation, f"LeftJoin({join.relation})", join.relation)
-        self.beside = BesideRelation(join, schema, aliases, self.name, read)
+    def __init__(self, number: int, relation: int, alias: str, beside: BesideRelation) -> None:
+        super().__init__(relation, beside.name, alias)
+        self.beside = beside
         self.done = 1 << number
 
     def estimate(self, signature: Signature, *, alone: bool) -> Estimate:

@@ -8,11 +8,13 @@ from dataclasses import replace
 import numpy as np
 import pyarrow as pa
 
+from millrace.engine.arrivals.access_modules import IndexAM
 from millrace.engine.arrivals.schedule import Source, wait
 from millrace.engine.expressions import Call, Predicate, columns_of, exists_in
 from millrace.engine.figures import StateFigures
 from millrace.engine.graph import QueryGraph, members
 from millrace.engine.operator import Estimate, Profiling, Select, Settle, Step
+from millrace.engine.operators.beside import AskedRelation, BesideRelation
 from millrace.engine.operators.exists import ExistsSelection
 from millrace.engine.operators.outer import OuterProbe
 from millrace.engine.operators.selection import CompiledSelection, Selection, divide
@@ -55,25 +57,24 @@ def selections_of(
     return [made(number, predicate) for number, predicate in enumerate(spec.residuals)]
 
 
-def outer_probes_of(spec: JoinSpec) -> dict[int, OuterProbe]:
-    """Return the operator of each left join, by its number behind the residual predicates."""
+def outer_probes_of(spec: JoinSpec, indexes: Mapping[str, IndexAM], clock: Clock) -> dict[int, OuterProbe]:
+    """Return the operator of each left join, by its number behind the residual predicates.
+
+    ``indexes`` are asked for relations of left joins that have bind columns.
+    """
     read: dict[str, set[str]] = {join.relation: set() for join in spec.outer}
     refs = [o.source for o in spec.output]
     refs += [ref for node in (*spec.residuals, *spec.outer) for ref in columns_of(node)]
     for ref in refs:
         if ref.relation in read:
             read[ref.relation].add(ref.column)
-    return {
-        number: OuterProbe(
-            number,
-            spec.visible.index(join.relation),
-            join,
-            spec.relation(join.relation).schema,
-            read[join.relation],
-            spec.visible,
-        )
-        for number, join in enumerate(spec.outer, len(spec.residuals))
-    }
+    probes = {}
+    for number, join in enumerate(spec.outer, len(spec.residuals)):
+        alias, name = join.relation, f"LeftJoin({join.relation})"
+        given = join, spec.relation(alias).schema, spec.visible, name, read[alias]
+        beside = AskedRelation(*given, indexes[alias], clock) if join.bind else BesideRelation(*given)
+        probes[number] = OuterProbe(number, spec.visible.index(alias), alias, beside)
+    return probes
 
 
 class Selecting:
@@ -84,6 +85,7 @@ class Selecting:
         graph: Its query graph.
         selections: Its residual predicates.
         statistics: Where each predicate's outcomes are booked.
+        outer: The operator of each left join.
 
     Attributes:
         selects: The operator of each predicate.
@@ -93,7 +95,11 @@ class Selecting:
     """
 
     def __init__(
-        self, spec: JoinSpec, graph: QueryGraph, selections: Sequence[Selection], statistics: Statistics
+        self,
+        graph: QueryGraph,
+        selections: Sequence[Selection],
+        statistics: Statistics,
+        outer: Mapping[int, OuterProbe],
     ) -> None:
         self._graph = graph
         self._selections = selections
@@ -102,15 +108,16 @@ class Selecting:
         self.profile = PredicateProfile(self, graph)
         self.settlement = PredicateSettle(self)
         self._called = {each.number: each for each in selections if isinstance(each, UdfSelection)}
-        self.outer = outer_probes_of(spec)
+        self.outer = outer
         asking = [each for each in selections if isinstance(each, ExistsSelection)]
         self._beside = {alias: found.relation for each in asking for alias, found in each.matches.items()}
         self._beside |= {each.label: each.beside for each in self.outer.values()}
 
     def fill(self, spec: JoinSpec, sources: Mapping[str, Source], clock: Clock) -> None:
-        """Read the relations beside the join, which have to be complete before the first tuple comes."""
+        """Read the relations beside the join that have to be complete before the first tuple comes."""
+        asked = {join.relation for join in spec.outer if join.bind}
         for number, relation in enumerate(spec.beside, self._graph.relations):
-            for batch in sources[relation.alias]:
+            for batch in () if relation.alias in asked else sources[relation.alias]:
                 if not isinstance(batch, pa.RecordBatch):
                     wait(clock)
                     continue
@@ -178,6 +185,8 @@ class Selecting:
         """Let go of what predicates hold."""
         for selection in self._selections:
             selection.close()
+        for probe in self.outer.values():
+            probe.beside.close()
 
 
 class PredicateSelect(Select):

@@ -6,13 +6,14 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from itertools import tee
-from typing import Any, Protocol, TypedDict
+from typing import Any, Protocol, TypedDict, cast
 
 import pyarrow as pa
 
 from millrace.engine.architectures.index_joins import refuse_shared
 from millrace.engine.architectures.stems import stems_of
 from millrace.engine.arrivals.access_methods import Access, AccessMethods
+from millrace.engine.arrivals.access_modules import IndexAM, is_index
 from millrace.engine.arrivals.arrivals import Arrivals
 from millrace.engine.arrivals.key_ranges import KeyRanges
 from millrace.engine.arrivals.schedule import Schedule, Source
@@ -21,7 +22,7 @@ from millrace.engine.expressions import Call
 from millrace.engine.figures import CellFigures
 from millrace.engine.graph import QueryGraph
 from millrace.engine.operator import Operator, Step
-from millrace.engine.operators.select import Selecting, selections_of
+from millrace.engine.operators.select import Selecting, outer_probes_of, selections_of
 from millrace.engine.router.run_statistics import RunStatistics
 from millrace.engine.runs.output import Output, Sink
 from millrace.engine.spec import JoinSpec
@@ -29,6 +30,7 @@ from millrace.engine.state.join_state import StateTotals
 from millrace.engine.state.memory import Watch
 from millrace.engine.state.stem import singletons
 from millrace.engine.tuples import Signature, TupleBatch
+from millrace.errors import InputError
 from millrace.limits.clock import Clock, WallClock
 from millrace.options import Options
 from millrace.predicates import Caller
@@ -57,7 +59,7 @@ class Given(TypedDict, total=False):
         access: More access modules by alias, scans and indexes, that work asynchronously beside the sources
             or instead of them. A relation with several gets set semantics. Without SteMs a relation has one
             scan, or only indexes, one of which an index join asks
-            (:mod:`millrace.engine.operators.index_join`).
+            (:mod:`millrace.engine.operators.index_join`). A left join that has bind columns asks one index.
         ranges: Learns from relations that have ended what need not be read of others.
         watch: Told whenever there may be more in memory than before.
     """
@@ -90,7 +92,7 @@ class BlockRun(ABC):
     def __init__(
         self, spec: JoinSpec, sources: Mapping[str, Source], options: Options, architecture: str, given: Given
     ) -> None:
-        access = given.get("access") or {}
+        access, indexes = _divided(spec, given.get("access") or {})
         if architecture != "stems":
             refuse_shared(spec, access, architecture)
             spec, sources = _unshared(spec, sources)
@@ -114,7 +116,8 @@ class BlockRun(ABC):
         self._called = any(isinstance(p, Call) for p in spec.residuals)
         self._statistics = RunStatistics([r.alias for r in spec.sources], self._window(options))
         selections = selections_of(spec, self._clock, options, given.get("callers"))
-        self._selecting = Selecting(spec, self._graph, selections, self._statistics.accounts)
+        outer = outer_probes_of(spec, indexes, self._clock)
+        self._selecting = Selecting(self._graph, selections, self._statistics.accounts, outer)
         self._watch = given.get("watch") or Watch()
         self._seconds = 0.0
 
@@ -185,6 +188,25 @@ class BlockRun(ABC):
             migrated_tuples=held.migrated,
             recomputed_tuples=held.recomputed,
         )
+
+
+def _divided(spec: JoinSpec, access: Access) -> tuple[Access, dict[str, IndexAM]]:
+    """Return the access modules of joined relations, and the indexes that left joins ask, by alias.
+
+    Raises:
+        InputError: A left join has bind columns and not one index, or has an index and no bind columns.
+    """
+    indexes: dict[str, IndexAM] = {}
+    for join in spec.outer:
+        modules = access.get(join.relation, ())
+        if len(modules) != bool(join.bind) or not all(map(is_index, modules)):
+            raise InputError(
+                f"the left join with {join.relation!r} has {len(modules)} access modules; expected one "
+                "index if it has bind columns, and none without"
+            )
+        if modules:
+            indexes[join.relation] = cast(IndexAM, modules[0])
+    return {alias: modules for alias, modules in access.items() if alias not in indexes}, indexes
 
 
 def _unshared(spec: JoinSpec, sources: Mapping[str, Source]) -> tuple[JoinSpec, Mapping[str, Source]]:

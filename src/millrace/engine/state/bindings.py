@@ -136,7 +136,12 @@ def bound(matching: Matching, batch: TupleBatch, classes: Classes) -> tuple[list
     def values(place: int) -> pa.Array:
         relation, number = members[place]
         key = matching.layouts[relation].keys[number]
-        column = widen(batch.stores[relation].gather(key.name, batch.rows[relation]), key.type)
-        return pc.add(column, scalar(0.0, key.type)) if pa.types.is_floating(key.type) else column
+        return as_compared(batch.stores[relation].gather(key.name, batch.rows[relation]), key.type)
 
     return coded, values
+
+
+def as_compared(column: pa.Array, kind: pa.DataType) -> pa.Array:
+    """Return values in the type that they compare in; of floats that are equal to Spark there is one."""
+    column = widen(column, kind)
+    return pc.add(column, scalar(0.0, kind)) if pa.types.is_floating(kind) else column

@@ -84,7 +84,7 @@ def bind(
             if keys:
                 break
         else:
-            raise Unsupported("; ".join(_unbound(alias, lookups[alias]) for alias in lost))
+            raise Unsupported("; ".join(unbound(alias, lookups[alias]) for alias in lost))
         for spec, rows, equality in keys:
             plan.constants.append((spec, rows))
             plan.equalities.append(equality)
@@ -96,7 +96,8 @@ def bind(
     return plan
 
 
-def _unbound(alias: str, lookup: Lookup) -> str:
+def unbound(alias: str, lookup: Lookup) -> str:
+    """Return what a lookup table lacks that nothing binds, for explanations."""
     name = lookup.table.name
     shown = f"lookup table {name!r}" + ("" if alias.lower() == name.lower() else f" ({alias})")
     return f"{shown} needs values for {lookup.table.needs(alias)}"

@@ -40,8 +40,10 @@ from millrace.engine.expressions import (
     beside,
 )
 from millrace.engine.spec import Equality, RelationSpec
+from millrace.lookups.index_spec import IndexSpec
 from millrace.spark.block import FrameInput, Input
 from millrace.sql.aggregation import aggregates, is_windowed
+from millrace.sql.blocks.access import lookup_rows, unbound
 from millrace.sql.blocks.conditions import Conjunct, SplitConjuncts, as_equality, pushable
 from millrace.sql.blocks.join_graph import JoinGraph, JoinInput, schema_of
 from millrace.sql.context import PlanContext
@@ -258,7 +260,7 @@ class _Finder:
         self._check_searchable()
         inner, keys = self._joined(step, number)
         split, condition = self._split(inner, keys)
-        join = LeftJoin(inner.alias, split, condition)
+        join = LeftJoin(inner.alias, split, condition, inner.bind(split))
         inner.rows([field.name for field in inner.input.columns])  # whichever of them are read above
         self._graph.outer[inner.alias] = inner.input
         self._aliases.append(inner.alias)
@@ -438,8 +440,10 @@ class _Relation:
     ) -> None:
         self._context = context
         self.input = JoinInput.of(context, relation, step, aliases)
-        if self.input.lookup:
+        lookup = self.input.lookup
+        if lookup is not None and not (nullable and lookup.needs_keys):
             raise Unsupported("it reads a lookup table")
+        self._index: IndexSpec | None = None
         if nullable:
             self.input.columns = tuple(replace(column, nullable=True) for column in self.input.columns)
         self.alias = self.input.alias
@@ -454,8 +458,9 @@ class _Relation:
             Conjunct(term, alone, none, translator.predicate(term), pushable(term, context.determinism))
             for term in own
         ]
+        unscanned = () if lookup is None else (self.alias,)
         self._filters = SplitConjuncts.of(
-            filters, translator, lambda _, node: self.input.condition_text(context, node)
+            filters, translator, lambda _, node: self.input.condition_text(context, node), unscanned
         )
         for conjunct in self._filters.above:
             raise Unsupported(f"only Spark evaluates {conjunct.shown(context.shown)}")
@@ -476,9 +481,28 @@ class _Relation:
         """Return a column by its place."""
         return self.alias, self.input.columns[place]
 
+    def bind(self, keys: Sequence[Compare]) -> tuple[str, ...]:
+        """Choose the index of a lookup table that keys give values to; return its bind columns.
+
+        Unsupported where they do for none; nothing for any other relation, whose rows all come.
+        """
+        lookup = self.input.lookup
+        if lookup is None:
+            return ()
+        columns = {key.right.ref.column for key in keys if isinstance(key.right, Column)}
+        bound = [index for index in lookup.table.indexes() if columns.issuperset(index.columns)]
+        if lookup.table.is_set:
+            raise Unsupported("equal rows of it are one, wherever they come from")
+        if not bound:
+            raise Unsupported(unbound(self.alias, lookup))
+        self._index = bound[0]
+        return self._index.columns
+
     def rows(self, read: Collection[str]) -> _Scan:
         """Return it, filtered, with these of its columns."""
         columns = [field for field in self.input.columns if field.name in read]
+        if self._index is not None:
+            return lookup_rows(self._context, self.input, columns, self._filters, (self._index,), scans=False)
         return self.input.rows(self._context, columns, self._filters)
 
 

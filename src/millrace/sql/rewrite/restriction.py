@@ -1,8 +1,8 @@
 """A lookup table in a place where no block takes it, replaced by its rows for the keys that can matter.
 
-``o LEFT JOIN prices p ON o.sku = p.sku`` becomes ``o LEFT JOIN r p ON o.sku = p.sku``, where ``r`` are the
+``o SEMI JOIN prices p ON o.sku = p.sku`` becomes ``o SEMI JOIN r p ON o.sku = p.sku``, where ``r`` are the
 rows of ``prices`` for the distinct ``o.sku``: an inner join, which a block takes. Rows of other keys could
-not match, so the answer is the same, and Spark runs the outer join. What gives the keys is evaluated twice.
+not match, so the answer is the same, and Spark runs the semi join. What gives the keys is evaluated twice.
 
 So the keys may be too many, and a query for them may leave out whatever only removes rows; it never misses
 one. A table for which there is none is refused by name.
@@ -497,7 +497,10 @@ class Restriction:
         """Tell whether a lookup table stands where no block takes it."""
         where = self._context.names.scopes.find(node)
         try:
-            return where is None or not RelationSite(self._context, *where).step.free
+            if where is None:
+                return True
+            step = RelationSite(self._context, *where).step
+            return not (step.free or (step.is_left and step.relation is not None))
         except Unsupported:
             return False  # a block may still say why
 
