@@ -191,7 +191,7 @@ def _by_keys(
             return _in_place(sizes, stream, parallelism, "asked for")
     if all(size.is_lookup for size in sizes):
         return Placement(modes, 1, Cube(()), None, "everything is looked up")
-    graph = QueryGraph.of(join)
+    graph = QueryGraph.of(JoinSpec(join.sources, join.equalities))
     weights = [0 if size.is_lookup else max(1, size.bytes) for size in sizes]
     best = choose(graph, weights, cells, [s.is_fixed or n in bound for n, s in enumerate(sizes)], list(bound))
     keys = {(relation, column) for relation, binds in bound.items() for key in binds for column in key}

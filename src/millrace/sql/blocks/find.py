@@ -271,10 +271,10 @@ def _plan(graph: JoinGraph, group: list[str], outer: OuterJoins, rewriting: Rewr
             in_cells = times is not None and join_input.alias in times.columns
             spec, rows[join_input.alias] = join_input.rows(context, columns, conditions, in_cells=in_cells)
         specs.append(spec)
-    scans += [each.rows(read) for each in outer.joins]
+    widening = [each.rows(read) for each in outer.joins]
     rows |= {other.alias: rows[lead.alias] for lead, *others in roles for other in others}
     specs += [*sets, *(spec for spec, _ in access.constants)]
-    rows |= {spec.alias: scan for spec, scan in scans}
+    rows |= {spec.alias: scan for spec, scan in (*scans, *widening)}
     rows |= {spec.alias: literals for spec, literals in access.constants}
     # A user's function need not be hashable, so calls are not compared.
     others = list(dict.fromkeys(p for p in residuals if not isinstance(p, Call)))
@@ -285,7 +285,7 @@ def _plan(graph: JoinGraph, group: list[str], outer: OuterJoins, rewriting: Rewr
         (*(others if times is None else together(others)), *calls),
         output.columns,
         output.counting,
-        () if sets else tuple(spec for spec, _ in scans),
+        tuple(spec for spec, _ in (*(() if sets else scans), *widening)),
         tuple(each.join for each in outer.joins),
     )
     native = [c for c in conditions.above if context.calls.of(c.node) is None]

@@ -191,10 +191,16 @@ def take_semi_joins(graph: JoinGraph, group: Collection[str]) -> list[SemiJoins]
 
 def why_joined_as_sets(graph: JoinGraph, group: Iterable[str]) -> str | None:
     """Return why relations are joined to a block as sets, None where they are searched for matches."""
+    why = _why_not_searched(graph)
+    if why is None and graph.has_lookup(group):  # they may bind it
+        return "beside a lookup table only EXISTS and IN by equalities are taken"
+    return why
+
+
+def _why_not_searched(graph: JoinGraph) -> str | None:
+    """Return why a block cannot look for matches, None where it can."""
     if graph.context.settings.options.memory_budget is not None:
         return "matches are looked for in memory, which memory_budget bounds"
-    if graph.has_lookup(group):  # they may bind it
-        return "beside a lookup table only EXISTS and IN by equalities are taken"
     if len(graph.streams) > 1:  # cells keep what is joined
         return "beside a join of streams only EXISTS and IN by equalities are taken"
     return None
@@ -257,7 +263,8 @@ class _Finder:
 
     def left_join(self, step: JoinStep, number: int) -> OuterJoin:
         """Return the LEFT join of the step of some number; those behind it may read its relation."""
-        self._check_searchable()
+        if (why := _why_not_searched(self._graph)) is not None:
+            raise Unsupported(why)
         inner, keys = self._joined(step, number)
         split, condition = self._split(inner, keys)
         join = LeftJoin(inner.alias, split, condition, inner.bind(split))
