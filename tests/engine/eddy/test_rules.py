@@ -19,7 +19,7 @@ from hypothesis import HealthCheck, Phase, given, settings, strategies as st
 
 import millrace.engine.arrivals.arrivals as access
 from millrace.engine.architectures.stems import SteMs
-from millrace.engine.arrivals.access_modules import Index, Scan
+from millrace.engine.arrivals.access_modules import Scan
 from millrace.engine.arrivals.arrivals import Arrivals
 from millrace.engine.arrivals.hybrid import Hybrid
 from millrace.engine.arrivals.paths import Paths
@@ -146,23 +146,13 @@ def unordered(of: Callable[[JoinSpec], QueryGraph]) -> Callable[[JoinSpec], Quer
     return careless
 
 
-def impatient(prepare: Callable[..., None]) -> Callable[..., None]:
-    """Return a left join that does not wait for the answers of its index."""
-
-    def careless(self: AskedRelation, *given: Any) -> None:
-        with mock.patch.object(Index, "pending", 0):
-            prepare(self, *given)
-
-    return careless
-
-
 AWAY: dict[str, Broken] = {
     # Left joins: nulls stand for a match only where there is none, and what reads them waits for them.
     "extend_early": wrap(OuterProbe, "step", extended),
     "never_extend": wrap(OuterProbe, "_widened", unextended),
     "read_unjoined": wrap(QueryGraph, "of", unordered),
     # Those that ask an index know of no match only once it has answered, with what it was asked for.
-    "extend_unanswered": wrap(AskedRelation, "_prepare", impatient),
+    "extend_unanswered": swap(AskedRelation, "wait", lambda _: None),
     "extend_by_all": swap(beside, "agreeing", lambda rows, *_: rows),
     # Base tuples: Raman, Deshpande & Hellerstein 2003, Table 2, and what it takes for granted.
     # TimeStamp: a match goes to both of its components, not only to the later one.

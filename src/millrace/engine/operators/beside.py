@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 
 import numpy as np
@@ -32,7 +32,7 @@ from millrace.errors import InputError
 from millrace.limits.clock import Clock
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class Search:
     """Tuples that look for their matches.
 
@@ -41,14 +41,20 @@ class Search:
         columns: What they are looked up by, an array a key,
         coded: and its codes.
         asking: Positions of the tuples without a null key.
-        walk: How far they have got.
+        walk: How far they have got, from when they have begun.
     """
 
     batch: TupleBatch
     columns: Sequence[pa.Array]
     coded: Sequence[Array]
     asking: Array
-    walk: Walk
+    walk: Walk = field(init=False)
+    has_begun: bool = False
+
+    def known(self, key: int) -> Array:
+        """Return the codes of a key for the tuples without a null key."""
+        codes = self.coded[key]
+        return codes if len(self.asking) == len(codes) else codes[self.asking]
 
 
 class BesideRelation:
@@ -117,25 +123,24 @@ class BesideRelation:
 
     def search(self, batch: TupleBatch) -> Search:
         """Begin to look for the matches of tuples."""
+        search = self.prepare(batch)
+        self.begin(search)
+        return search
+
+    def prepare(self, batch: TupleBatch) -> Search:
+        """Return what tuples are to be looked up by."""
         columns = [gather(batch, ref, self._number) for ref in self._outer]
         coded = [codes(column, key.type) for column, key in zip(columns, self._keys, strict=True)]
         valid = np.ones(batch.size, np.bool_)
         for _, known in coded:
             if known is not None:
                 valid &= known
-        asking, own = np.flatnonzero(valid), [c for c, _ in coded]
-        self._prepare(columns, own, asking)
-        walk = self.index.probe(combined([c if len(asking) == len(c) else c[asking] for c in own]))
-        return Search(batch, columns, own, asking, walk)
+        return Search(batch, columns, [c for c, _ in coded], np.flatnonzero(valid))
 
-    def _prepare(self, columns: Sequence[pa.Array], coded: Sequence[Array], asking: Array) -> None:
-        """Have all matches of tuples at hand; here they are.
-
-        Args:
-            columns: What the tuples are looked up by, an array a key,
-            coded: and its codes.
-            asking: Positions of the tuples without a null key.
-        """
+    def begin(self, search: Search) -> None:
+        """Begin to look for matches, all of which are here."""
+        search.walk = self.index.probe(combined(list(map(search.known, range(len(self._keys))))))
+        search.has_begun = True
 
     def matches(self, search: Search, limit: int) -> Iterator[tuple[Array, Array]]:
         """Yield the next matches, of about ``limit`` pairs: positions of tuples, and rows of the relation."""
@@ -185,9 +190,6 @@ class BesideRelation:
                 values[ref] = gather(batch, ref, self._number, left)
         return is_true(evaluate(self._condition, values))
 
-    def close(self) -> None:
-        """Let go of where tuples come from."""
-
     def figures(self) -> StateFigures:
         """Return what is held."""
         size = self.store.nbytes + self.index.nbytes
@@ -197,8 +199,8 @@ class BesideRelation:
 class AskedRelation(BesideRelation):
     """A relation beside the join whose tuples an index returns as they are needed, for a left join.
 
-    What tuples of a batch need is asked for at once, each binding once, and waited for: the end of a binding
-    (its EOT; Raman, Deshpande & Hellerstein 2003, section 2.1.3) makes it certain that there is no match.
+    Each binding is asked for once. Its end (EOT; Raman, Deshpande & Hellerstein 2003, section 2.1.3) makes it
+    certain that there is no other match.
 
     Args:
         join: The left join, with the index's bind columns.
@@ -239,23 +241,29 @@ class AskedRelation(BesideRelation):
         if isinstance(index, Waking):
             index.wake_by(self._woken)
 
-    def _prepare(self, columns: Sequence[pa.Array], coded: Sequence[Array], asking: Array) -> None:
+    def ask(self, search: Search) -> None:
+        """Submit the bindings of tuples that the index was not asked for yet."""
+
         @cache
         def values(place: int) -> pa.Array:
-            column = columns[self._bound[place]].take(to_arrow(asking))
+            column = search.columns[self._bound[place]].take(to_arrow(search.asking))
             return as_compared(column, self._bindings.keys[place].type)
 
-        module = self._module
-        fresh = self._bindings.add([coded[place][asking] for place in self._bound], values)
+        fresh = self._bindings.add(list(map(search.known, self._bound)), values)
         if fresh.num_rows:
-            module.submit(fresh)
-        while module.pending:
-            answers = module.poll()
-            for answer in answers:
-                rows = checked(module.name, self._schema, answer.rows)
-                self.take(agreeing(rows, answer.bindings, self._bindings.keys))
-            if not answers:
-                wait_for(self._clock, module, self._woken)
+            self._module.submit(fresh)
+
+    def is_answered(self) -> bool:
+        """Take what the index has returned, and tell whether that is all it was asked for."""
+        for answer in self._module.poll():
+            rows = checked(self._module.name, self._schema, answer.rows)
+            self.take(agreeing(rows, answer.bindings, self._bindings.keys))
+        return not self._module.pending
+
+    def wait(self) -> None:
+        """Wait until the index has answered everything."""
+        while not self.is_answered():
+            wait_for(self._clock, self._module, self._woken)
 
     def close(self) -> None:
         """Let go of the index; what is pending is not wanted any more."""

@@ -16,7 +16,7 @@ from millrace.engine.graph import QueryGraph, members
 from millrace.engine.operator import Estimate, Profiling, Select, Settle, Step
 from millrace.engine.operators.beside import AskedRelation, BesideRelation
 from millrace.engine.operators.exists import ExistsSelection
-from millrace.engine.operators.outer import OuterProbe
+from millrace.engine.operators.outer import AskingProbe, OuterProbe
 from millrace.engine.operators.selection import CompiledSelection, Selection, divide
 from millrace.engine.operators.udf_selection import UdfSelection
 from millrace.engine.spec import JoinSpec
@@ -68,12 +68,15 @@ def outer_probes_of(spec: JoinSpec, indexes: Mapping[str, IndexAM], clock: Clock
     for ref in refs:
         if ref.relation in read:
             read[ref.relation].add(ref.column)
-    probes = {}
+    probes: dict[int, OuterProbe] = {}
     for number, join in enumerate(spec.outer, len(spec.residuals)):
         alias, name = join.relation, f"LeftJoin({join.relation})"
         given = join, spec.relation(alias).schema, spec.visible, name, read[alias]
-        beside = AskedRelation(*given, indexes[alias], clock) if join.bind else BesideRelation(*given)
-        probes[number] = OuterProbe(number, spec.visible.index(alias), alias, beside)
+        place = number, spec.visible.index(alias), alias
+        if join.bind:
+            probes[number] = AskingProbe(*place, AskedRelation(*given, indexes[alias], clock))
+        else:
+            probes[number] = OuterProbe(*place, BesideRelation(*given))
     return probes
 
 
@@ -89,7 +92,8 @@ class Selecting:
 
     Attributes:
         selects: The operator of each predicate.
-        outer: The operator of each left join, by its number.
+        outer: The operator of each left join, by its number,
+        asking: and of those the ones that ask an index.
         profile: All predicates that are ready at once.
         settlement: What gives predicates that raised their last word.
     """
@@ -109,6 +113,7 @@ class Selecting:
         self.settlement = PredicateSettle(self)
         self._called = {each.number: each for each in selections if isinstance(each, UdfSelection)}
         self.outer = outer
+        self.asking = [probe for probe in outer.values() if isinstance(probe, AskingProbe)]
         asking = [each for each in selections if isinstance(each, ExistsSelection)]
         self._beside = {alias: found.relation for each in asking for alias, found in each.matches.items()}
         self._beside |= {each.label: each.beside for each in self.outer.values()}
@@ -185,7 +190,7 @@ class Selecting:
         """Let go of what predicates hold."""
         for selection in self._selections:
             selection.close()
-        for probe in self.outer.values():
+        for probe in self.asking:
             probe.beside.close()
 
 

@@ -110,6 +110,9 @@ class EddyRun(BlockRun):
             gathers=given.get("watch") is None and given.get("output") is None and not self._graph.windows,
         )
         self._eddy = self._routed(policy, backpressure)
+        for probe in self._selecting.asking:
+            # What waits in queues is counted there, and windows let go of what a tuple is made of.
+            probe.sets_aside = backpressure is None and not self._graph.windows
         self._rounds = 0
         self._known_stalled = 0
 
@@ -171,6 +174,7 @@ class EddyRun(BlockRun):
             if any(batch is None for _, batch in arrivals):  # an end holds once nothing is in flight
                 yield from self._work(draining=True)
             self._admit(arrivals)
+            self._take_back()
             # What an index answered may wait for a predicate; it has to be built before its binding ends.
             yield from self._work(draining=self._state.is_serial or self._arrivals.is_ending)
             if not eddy.is_flying:
@@ -179,12 +183,21 @@ class EddyRun(BlockRun):
                 break
             if not eddy.is_flying:
                 yield from self._rest(arrivals)
+        while self._take_back(waits=True):
+            yield from self._work(draining=True)
         share(self._warm_start, self._statistics.accounts)
 
     def _work(self, *, draining: bool = False) -> Iterator[Any]:
         """Let the eddy do what there is to do before more tuples are asked for, and yield output."""
         for batch in self._eddy.results(draining=draining):
             yield from self._emit(batch)
+
+    def _take_back(self, *, waits: bool = False) -> bool:
+        """Let tuples go on whose answers left joins have got; tell whether there are any."""
+        back = [(probe, work) for probe in self._selecting.asking for work in probe.take_back(waits=waits)]
+        for probe, work in back:
+            self._buffer.resume(probe, work, preferred=work.batch.signature.preferred)
+        return bool(back)
 
     def _rounds_of_arrivals(self) -> Iterator[list[Arrival]]:
         """Yield rounds of arrivals, with the time spent in the sources booked."""
