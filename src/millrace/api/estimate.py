@@ -193,9 +193,10 @@ def estimate_lookups(query: PlannedQuery, sample: int, seed: int) -> CostPreview
 def _binding(block: Block, alias: str, spec: IndexSpec) -> tuple[RelationSpec, list[str]] | None:
     """Return a relation that can be read and has all bind columns, with these; None if there is none."""
     join = block.join
-    keys = [edge for left in join.outer for key in left.keys if (edge := as_equality(key)) is not None]
+    mine = [key for left in join.outer if left.relation == alias for key in left.keys]
+    keys = [edge for key in mine if (edge := as_equality(key)) is not None]
     equal = [_equal_to(ColumnRef(alias, column), [*join.equalities, *keys]) for column in spec.columns]
-    for relation in block.join.relations:
+    for relation in join.sources:
         columns = [
             next((ref.column for ref in refs if ref.relation == relation.alias), None) for refs in equal
         ]

@@ -115,9 +115,12 @@ class _Assembly:
         self._join = with_sources(block.join, [source.relation for source in self._sources])
         stream = None if block.stream is None else block.join.aliases.index(block.stream)
         self._parallelism = options.cells or default_parallelism(spark)
-        aliases, sizes = self._join.aliases, [source.size for source in self._sources]
-        joined = {alias: source for alias, source in looked_up.items() if alias in aliases}
-        bound = {aliases.index(a): [spec.columns for spec in i.indexes] for a, i in joined.items()}
+        sizes = [source.size for source in self._sources]
+        bound = {
+            number: [spec.columns for spec in looked_up[alias].indexes]
+            for number, alias in enumerate(inputs)
+            if alias in looked_up
+        }
         # Asking is a request on Spark Connect, and files need no answer.
         partitions = shuffle_partitions(spark) if any(size.splits is None for size in sizes) else 0
         self._placement = place(self._join, sizes, options, self._parallelism, bound, partitions, stream)

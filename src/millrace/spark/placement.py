@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 
@@ -106,11 +106,7 @@ def place(
     else:
         reason = "asked for"
     cube = choose_cube(join, [max(1, size.bytes) for size in sizes], cells, [s.is_fixed for s in sizes])
-    return Placement(_exchanged(sizes), cube.cells, cube, None, reason)
-
-
-def _exchanged(sizes: Sequence[Size]) -> tuple[Mode, ...]:
-    return tuple(Mode.LOOKUP if size.is_lookup else Mode.SHUFFLED for size in sizes)
+    return Placement((Mode.SHUFFLED,) * len(sizes), cube.cells, cube, None, reason)
 
 
 def choose_cube(join: JoinSpec, sizes: Sequence[float], cells: int, fixed: Sequence[bool]) -> Cube:
@@ -123,8 +119,21 @@ def choose_cube(join: JoinSpec, sizes: Sequence[float], cells: int, fixed: Seque
     Those of left joins do as well: one cell has a tuple, and all that it can match. A key that is a column of
     another left-joined relation does not: the cells that have none of its tuples would say "no match" too.
     """
+    plain, staying = _plain(join)
+    return _keeping(choose(QueryGraph.of(plain), sizes, cells, fixed), staying)
+
+
+_Columns = set[tuple[int, str]]
+
+
+def _plain(join: JoinSpec, looked_up: Collection[int] = ()) -> tuple[JoinSpec, _Columns]:
+    """Return a block with inner joins alone, that can be partitioned alike, and columns whose nulls stay.
+
+    What is looked up partitions nothing: there may be its tuples in every cell.
+    """
     plain = JoinSpec(join.sources, join.equalities)
-    staying: set[tuple[int, str]] = set()  # columns whose nulls stay where tuples are partitioned by them
+    staying: _Columns = set()
+    unread = {plain.aliases[number] for number in looked_up}
     asking = [
         (each.keys, each is p and not each.negated)
         for p in join.residuals
@@ -137,7 +146,7 @@ def choose_cube(join: JoinSpec, sizes: Sequence[float], cells: int, fixed: Seque
             assert isinstance(key.left, Column)
             assert isinstance(key.right, Column)
             left, right = key.left.ref, key.right.ref
-            if left.relation not in join.aliases:
+            if left.relation not in join.aliases or left.relation in unread:
                 continue
             if not needed:
                 # One column of the relation would tie two others to each other, which need not be equal.
@@ -146,8 +155,12 @@ def choose_cube(join: JoinSpec, sizes: Sequence[float], cells: int, fixed: Seque
                 if not _is_key(plain, left, key.type):
                     staying.add((plain.aliases.index(left.relation), left.column))
             plain = replace(plain, equalities=(*plain.equalities, Equality(left, right, key.type)))
-    axes = choose(QueryGraph.of(plain), sizes, cells, fixed).axes
-    return Cube(tuple(replace(axis, nulls=not staying.isdisjoint(axis.columns)) for axis in axes))
+    return plain, staying
+
+
+def _keeping(cube: Cube, staying: _Columns) -> Cube:
+    """Return a cube in which nulls of some columns stay in a cell."""
+    return Cube(tuple(replace(axis, nulls=not staying.isdisjoint(axis.columns)) for axis in cube.axes))
 
 
 def _is_key(join: JoinSpec, ref: ColumnRef, kind: pa.DataType) -> bool:
@@ -182,7 +195,7 @@ def _by_keys(
     too much, or in place, any cell may want any key, and the coordinator of the job sees to it that it
     is asked for once.
     """
-    modes = _exchanged(sizes)
+    modes = tuple(Mode.LOOKUP if size.is_lookup else Mode.SHUFFLED for size in sizes)
     if options.placement == "in_place":
         stream = _stream(
             [replace(s, is_fixed=s.is_fixed or n in bound) for n, s in enumerate(sizes)], forced=True
@@ -191,12 +204,14 @@ def _by_keys(
             return _in_place(sizes, stream, parallelism, "asked for")
     if all(size.is_lookup for size in sizes):
         return Placement(modes, 1, Cube(()), None, "everything is looked up")
-    graph = QueryGraph.of(JoinSpec(join.sources, join.equalities))
+    plain, staying = _plain(join, [number for number, size in enumerate(sizes) if size.is_lookup])
+    graph = QueryGraph.of(plain)
     weights = [0 if size.is_lookup else max(1, size.bytes) for size in sizes]
-    best = choose(graph, weights, cells, [s.is_fixed or n in bound for n, s in enumerate(sizes)], list(bound))
+    fixed = [size.is_fixed or n in bound for n, size in enumerate(sizes)]
+    best = _keeping(choose(graph, weights, cells, fixed, list(bound)), staying)
     keys = {(relation, column) for relation, binds in bound.items() for key in binds for column in key}
     owners = [
-        Cube((replace(axis, share=cells),))
+        _keeping(Cube((replace(axis, share=cells),)), staying)
         for axis, number in class_axes(graph, list(bound))
         if not keys.isdisjoint(graph.classes[number].members)
     ]

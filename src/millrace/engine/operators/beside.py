@@ -20,12 +20,21 @@ from millrace.engine.arrays import Array, is_true, to_arrow
 from millrace.engine.arrivals.access_modules import IndexAM, Waking, agreeing, checked
 from millrace.engine.arrivals.schedule import wait_for
 from millrace.engine.evaluation import evaluate, widen
-from millrace.engine.expressions import ColumnRef, Exists, LeftJoin, beside, columns_of
+from millrace.engine.expressions import (
+    And,
+    ColumnRef,
+    Exists,
+    LeftJoin,
+    and_all,
+    beside,
+    columns_of,
+    relations_of,
+)
 from millrace.engine.figures import StateFigures
 from millrace.engine.kernels import Multimap, Walk
 from millrace.engine.operators.selection import columns_by_relation
 from millrace.engine.relations import BATCH_BYTES, KeyColumn, RelationStore, codes, keyed, slices
-from millrace.engine.state.bindings import BindingSet, as_compared
+from millrace.engine.state.bindings import BindingSet, Values, as_compared
 from millrace.engine.state.matching import combined
 from millrace.engine.tuples import TupleBatch
 from millrace.errors import InputError
@@ -210,6 +219,7 @@ class AskedRelation(BesideRelation):
         read: The columns that are read of matches.
         index: The index.
         clock: What is waited by.
+        woken: What the index sets when something has come.
 
     Raises:
         InputError: The index has other bind columns.
@@ -224,6 +234,7 @@ class AskedRelation(BesideRelation):
         read: Collection[str],
         index: IndexAM,
         clock: Clock,
+        woken: threading.Event,
     ) -> None:
         super().__init__(join, schema, aliases, name, read)
         if tuple(index.columns) != join.bind:
@@ -236,34 +247,63 @@ class AskedRelation(BesideRelation):
         self._schema = schema
         self._module = index
         self._clock = clock
-        self._woken = threading.Event()
-        self._bindings = BindingSet([self._keys[place] for place in self._bound])
+        self._woken = woken
+        keys = [self._keys[place] for place in self._bound]
+        self._asked, self._ended = BindingSet(keys), BindingSet(keys)
+        condition = join.condition
+        terms = condition.arguments if isinstance(condition, And) else filter(None, [condition])
+        self._needed = and_all(tuple(term for term in terms if join.relation not in relations_of(term)))
         if isinstance(index, Waking):
-            index.wake_by(self._woken)
+            index.wake_by(woken)
+
+    def prepare(self, batch: TupleBatch) -> Search:
+        """Return what tuples are to be looked up by; those that can have no match look for none."""
+        search = super().prepare(batch)
+        if self._needed is not None:
+            values = {ref: gather(batch, ref, self._number) for ref in columns_of(self._needed)}
+            search.asking = search.asking[is_true(evaluate(self._needed, values))[search.asking]]
+        return search
 
     def ask(self, search: Search) -> None:
         """Submit the bindings of tuples that the index was not asked for yet."""
+        fresh = self._asked.add(*self._bindings(search))
+        if fresh.num_rows:
+            self._module.submit(fresh)
+
+    def take_answers(self) -> bool:
+        """Take what the index has returned; tell whether it was anything."""
+        answers = self._module.poll()
+        for answer in answers:
+            bindings, keys = answer.bindings, self._asked.keys
+            self.take(agreeing(checked(self._module.name, self._schema, answer.rows), bindings, keys))
+            coded = [codes(bindings.column(place), key.type)[0] for place, key in enumerate(keys)]
+            self._ended.add(coded, bindings.column)
+        return bool(answers)
+
+    def is_answered(self, search: Search) -> bool:
+        """Tell whether all bindings of tuples have ended."""
+        return not self._module.pending or bool(self._ended.contains(*self._bindings(search)).all())
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the index should not be asked for more before it has answered some."""
+        return self._module.is_full
+
+    def wait(self) -> None:
+        """Wait until the index has answered everything."""
+        while self._module.pending:
+            if not self.take_answers():
+                wait_for(self._clock, self._module, self._woken)
+
+    def _bindings(self, search: Search) -> tuple[list[Array], Values]:
+        """Return the bindings of the tuples that look for matches."""
 
         @cache
         def values(place: int) -> pa.Array:
             column = search.columns[self._bound[place]].take(to_arrow(search.asking))
-            return as_compared(column, self._bindings.keys[place].type)
+            return as_compared(column, self._asked.keys[place].type)
 
-        fresh = self._bindings.add(list(map(search.known, self._bound)), values)
-        if fresh.num_rows:
-            self._module.submit(fresh)
-
-    def is_answered(self) -> bool:
-        """Take what the index has returned, and tell whether that is all it was asked for."""
-        for answer in self._module.poll():
-            rows = checked(self._module.name, self._schema, answer.rows)
-            self.take(agreeing(rows, answer.bindings, self._bindings.keys))
-        return not self._module.pending
-
-    def wait(self) -> None:
-        """Wait until the index has answered everything."""
-        while not self.is_answered():
-            wait_for(self._clock, self._module, self._woken)
+        return list(map(search.known, self._bound)), values
 
     def close(self) -> None:
         """Let go of the index; what is pending is not wanted any more."""

@@ -6,18 +6,17 @@ The join with every other relation comes first, for it decides which tuples ther
 
 from __future__ import annotations
 
+from collections import deque
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from millrace.engine.arrays import Array
+from millrace.engine.arrivals.arrivals import MOST_WAITING
 from millrace.engine.operator import Estimate, Probe, Step
 from millrace.engine.operators.beside import AskedRelation, BesideRelation, Search
 from millrace.engine.relations import is_run
 from millrace.engine.tuples import Signature, TupleBatch
-
-_MOST_ASIDE = 16
-"""Batches that wait together for the answers of an index."""
 
 
 @dataclass(eq=False)
@@ -100,6 +99,7 @@ class AskingProbe(OuterProbe):
 
     Attributes:
         sets_aside: Whether somebody takes back what is set aside; otherwise each batch is waited for.
+        unbuilt: Number of the relation whose tuples nothing else holds.
     """
 
     beside: AskedRelation
@@ -107,7 +107,9 @@ class AskingProbe(OuterProbe):
     def __init__(self, number: int, relation: int, alias: str, beside: AskedRelation) -> None:
         super().__init__(number, relation, alias, beside)
         self.sets_aside = False
-        self._aside: list[Widening] = []
+        self.unbuilt: int | None = None
+        self._aside: deque[Widening] = deque()
+        self._bytes = 0
 
     def start(self, batch: TupleBatch) -> Widening:
         """Ask for what the tuples need."""
@@ -116,26 +118,35 @@ class AskingProbe(OuterProbe):
         return Widening(batch, search, np.zeros(batch.size, np.bool_), batch.origin)
 
     def step(self, work: Widening, limit: int) -> Step:
-        """Return tuples widened by the next matches, or set them aside until they are here."""
+        """Return tuples widened by the next matches, or set them aside until all of these have come."""
         if not work.search.has_begun:
-            if self.sets_aside and self._has_room(work, limit) and not self.beside.is_answered():
+            if self.sets_aside and not self.beside.is_answered(work.search):
                 self._aside.append(work)
+                self._bytes += self._held(work)
                 return Step((), 0)
             self.beside.wait()
             self.beside.begin(work.search)
         return super().step(work, limit)
 
-    def _has_room(self, work: Widening, limit: int) -> bool:
-        tuples = work.batch.size + sum(each.batch.size for each in self._aside)
-        return len(self._aside) < _MOST_ASIDE and tuples <= limit
-
     def take_back(self, *, waits: bool) -> list[Widening]:
-        """Return what was set aside, once all answers are here; nothing before, unless it ``waits``."""
+        """Return what was set aside and has its answers by now, as far as it came first.
+
+        With ``waits``, or where too much is set aside, all of it, when all answers have come.
+        """
+        back: list[Widening] = []
         if not self._aside:
-            return []
-        if waits:
+            return back
+        if waits or self._bytes > MOST_WAITING or self.beside.is_full:
             self.beside.wait()
-        elif not self.beside.is_answered():
-            return []
-        back, self._aside = self._aside, []
+        elif not self.beside.take_answers():
+            return back
+        while self._aside and self.beside.is_answered(self._aside[0].search):
+            back.append(self._aside.popleft())
+            self._bytes -= self._held(back[-1])
         return back
+
+    def _held(self, work: Widening) -> int:
+        """Return about how many bytes are held for tuples, but for those in join state."""
+        batch = work.batch
+        own = sum(column.nbytes for column in (*work.search.columns, *batch.rows.values()))
+        return own + (0 if self.unbuilt is None else batch.stores[self.unbuilt].nbytes)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
@@ -57,10 +58,12 @@ def selections_of(
     return [made(number, predicate) for number, predicate in enumerate(spec.residuals)]
 
 
-def outer_probes_of(spec: JoinSpec, indexes: Mapping[str, IndexAM], clock: Clock) -> dict[int, OuterProbe]:
+def outer_probes_of(
+    spec: JoinSpec, indexes: Mapping[str, IndexAM], clock: Clock, woken: threading.Event
+) -> dict[int, OuterProbe]:
     """Return the operator of each left join, by its number behind the residual predicates.
 
-    ``indexes`` are asked for relations of left joins that have bind columns.
+    ``indexes`` are asked for relations of left joins that have bind columns; they set ``woken``.
     """
     read: dict[str, set[str]] = {join.relation: set() for join in spec.outer}
     refs = [o.source for o in spec.output]
@@ -74,7 +77,7 @@ def outer_probes_of(spec: JoinSpec, indexes: Mapping[str, IndexAM], clock: Clock
         given = join, spec.relation(alias).schema, spec.visible, name, read[alias]
         place = number, spec.visible.index(alias), alias
         if join.bind:
-            probes[number] = AskingProbe(*place, AskedRelation(*given, indexes[alias], clock))
+            probes[number] = AskingProbe(*place, AskedRelation(*given, indexes[alias], clock, woken))
         else:
             probes[number] = OuterProbe(*place, BesideRelation(*given))
     return probes

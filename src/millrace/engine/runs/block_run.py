@@ -116,7 +116,7 @@ class BlockRun(ABC):
         self._called = any(isinstance(p, Call) for p in spec.residuals)
         self._statistics = RunStatistics([r.alias for r in spec.sources], self._window(options))
         selections = selections_of(spec, self._clock, options, given.get("callers"))
-        outer = outer_probes_of(spec, indexes, self._clock)
+        outer = outer_probes_of(spec, indexes, self._clock, self._methods.woken)
         self._selecting = Selecting(self._graph, selections, self._statistics.accounts, outer)
         self._watch = given.get("watch") or Watch()
         self._seconds = 0.0

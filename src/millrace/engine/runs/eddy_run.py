@@ -113,6 +113,7 @@ class EddyRun(BlockRun):
         for probe in self._selecting.asking:
             # What waits in queues is counted there, and windows let go of what a tuple is made of.
             probe.sets_aside = backpressure is None and not self._graph.windows
+            probe.unbuilt = self._schedule.unbuilt
         self._rounds = 0
         self._known_stalled = 0
 

@@ -87,6 +87,8 @@ class JoinInput:
         if relation.kind not in ("table", "cte", "query"):
             raise Unsupported(f"{shown} is a relation that only Spark evaluates")
         table = context.table(relation)
+        if table is not None and table.lookup is not None and relation.columns:
+            raise Unsupported(f"a list of column names behind {shown}")
         if table is None and any(context.determinism.volatile(part) for part in (node, *definitions(node))):
             raise Unsupported(f"{shown} may give other rows when it runs again")
         fields = context.names.fields(relation)

@@ -43,7 +43,7 @@ from millrace.engine.spec import Equality, RelationSpec
 from millrace.lookups.index_spec import IndexSpec
 from millrace.spark.block import FrameInput, Input
 from millrace.sql.aggregation import aggregates, is_windowed
-from millrace.sql.blocks.access import lookup_rows, unbound
+from millrace.sql.blocks.access import constants_of, lookup_rows, unbound
 from millrace.sql.blocks.conditions import Conjunct, SplitConjuncts, as_equality, pushable
 from millrace.sql.blocks.join_graph import JoinGraph, JoinInput, schema_of
 from millrace.sql.context import PlanContext
@@ -263,9 +263,13 @@ class _Finder:
 
     def left_join(self, step: JoinStep, number: int) -> OuterJoin:
         """Return the LEFT join of the step of some number; those behind it may read its relation."""
-        if (why := _why_not_searched(self._graph)) is not None:
-            raise Unsupported(why)
         inner, keys = self._joined(step, number)
+        if inner.input.lookup is None:
+            self._check_searchable()
+        elif (why := _why_not_searched(self._graph)) is not None:
+            raise Unsupported(why)
+        elif self._is_filtered_above():
+            raise Unsupported("only Spark evaluates conditions that tell which of its rows are needed")
         split, condition = self._split(inner, keys)
         join = LeftJoin(inner.alias, split, condition, inner.bind(split))
         inner.rows([field.name for field in inner.input.columns])  # whichever of them are read above
@@ -273,6 +277,15 @@ class _Finder:
         self._aliases.append(inner.alias)
         self._group.add(inner.alias)
         return OuterJoin(join, inner.input, inner)
+
+    def _is_filtered_above(self) -> bool:
+        """Tell whether Spark drops tuples of the block's inner joins, by a condition without a query."""
+        inputs = self._group & self._graph.inputs.keys()
+        return any(
+            conjunct.reads and conjunct.reads <= inputs and not conjunct.foreign
+            for conjunct in self._graph.conditions.above
+            if conjunct.node is None or conjunct.node.find(exp.Query) is None
+        )
 
     def _joined(self, step: JoinStep, number: int = 0) -> tuple[_Relation, list[Compare]]:
         """Return what a step joins, and the keys of its USING."""
@@ -502,6 +515,10 @@ class _Relation:
             raise Unsupported("equal rows of it are one, wherever they come from")
         if not bound:
             raise Unsupported(unbound(self.alias, lookup))
+        filters = self._filters.filters.get(self.alias, ())
+        refs = (ColumnRef(self.alias, column) for column in bound[0].columns)
+        if any(constants_of(filters, ref, lookup) is not None for ref in refs):
+            raise Unsupported("constants tell which of its rows are needed")
         self._index = bound[0]
         return self._index.columns
 
