@@ -24,3 +24,15 @@ select /*+ broadcast(o) */ o.id -- c
  on o.sku -- z
  = p.sku -- {w}
  where o.id < 5 -- end
+
+with x as (select *, row_number() over (order by n) r from o) select x.id, p.price from x left join prices p on x.sku = p.sku
+
+select count(*), count(p.price) from (select * from o order by id limit 3) o left join prices p on o.sku = p.sku
+
+select o.id, c.name, p.price from o join cats c on o.n = c.k left join prices p on c.nxt = p.sku and o.region = 'EU'
+
+select o.id, p.price from o left join prices p on o.sku = p.sku and p.sku in ('a', 'q')
+
+select o.id, a.price, b.name from o left join prices a on o.sku = a.sku left join cats b on a.k = b.k where a.region is null or b.name > 'o'
+
+select o.region, count(*), sum(p.price) from o left join prices p using (sku) where o.sku not in (select nxt from c where nxt is not null) group by o.region

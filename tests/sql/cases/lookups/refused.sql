@@ -38,13 +38,13 @@ select o.id from o join (select sku from prices limit 2) p on o.sku = p.sku
 select o.id from o join (select sku, rank() over (order by price) r from prices) p on o.sku = p.sku
 
 -- may give others when it runs again (LIMIT)
-select o.id from (select * from o limit 3) o left join prices p on o.sku = p.sku
+select o.id from (select * from o limit 3) o left semi join prices p on o.sku = p.sku
 
 -- a function that may differ between two calls
 select o.id from (select *, rand() r from o) o left join prices p on o.sku = p.sku
 
 -- row_number, which takes any of several
-with x as (select *, row_number() over (order by n) r from o) select x.id from x left join prices p on x.sku = p.sku
+with x as (select *, row_number() over (order by n) r from o) select x.id from x left anti join prices p on x.sku = p.sku
 
 -- it stands in a parenthesised join
 select o.id from o left join (o o2 join prices p on o2.sku = p.sku) on o.id = o2.id
@@ -68,4 +68,7 @@ from prices |> where sku = 'a'
 select o.id from o join pairs p on o.sku = p.sku
 
 -- has to be read twice
-select l.id, p.price from limited l left join prices p on l.sku = p.sku
+select l.id from limited l left semi join prices p on l.sku = p.sku
+
+-- a list of column names behind p
+select o.id, p.b from o join prices p(a, b, c, d) on o.sku = p.a
