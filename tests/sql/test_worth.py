@@ -60,6 +60,19 @@ def test_a_join_that_spark_runs_for_an_exists_is_no_saving(same, started, files)
     assert len(same(text, files, {"take_all": True}).blocks) == 2
 
 
+def test_a_limit_ends_workers(same, started, files):
+    """New ones are charged, where nothing reads all rows before the LIMIT stops."""
+    started(0.0)
+    joined = "select a.id, b.v from a join b on a.id = b.id"
+    for cut in (f"{joined} limit 100", f"select count(*) n from (select id from ({joined}) q limit 100) r"):
+        found = same(cut, files)
+        assert not found.blocks
+        assert "LIMIT has stopped" in found.explain()
+        assert len(same(cut, files, {"take_all": True}).blocks) == 1
+    for read in (f"{joined} order by a.id, b.v limit 100", f"select count(*) n from ({joined}) q limit 100"):
+        assert len(same(read, files).blocks) == 1
+
+
 def test_rows_that_spark_has_already_do_not_count(same, started, files):
     """A join of two aggregates is Spark's; the block below them stays."""
     started(0.03)

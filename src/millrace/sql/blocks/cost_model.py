@@ -10,6 +10,7 @@ from pyspark.sql import SparkSession
 from sqlglot import exp
 
 from millrace.spark.session import default_parallelism, start_seconds
+from millrace.sql.aggregation import groups, is_windowed
 from millrace.sql.blocks.join_graph import JoinGraph
 from millrace.sql.blocks.subqueries import relations_beside
 from millrace.sql.context import PlanContext
@@ -23,6 +24,8 @@ ROWS_A_SECOND = 5_000_000
 """Rows with which a block saves a second on one core."""
 LONG = 2.0
 """Seconds that starting Python never takes."""
+RESTART = 1.2
+"""Seconds until Spark has new workers: it ends those whose rows it does not read to the last."""
 
 _REDUCING = (exp.Group, exp.AggFunc, exp.Distinct, exp.Limit)
 
@@ -45,7 +48,8 @@ def why_not_worth(graph: JoinGraph, group: list[str]) -> str | None:
     if None in counts:
         return None
     rows = sum(count for count in counts if count is not None)
-    return _why_not(context.catalog, rows, sum(count != 0 for count in counts) - 1)
+    joins = sum(count != 0 for count in counts) - 1
+    return _why_not(context.catalog, rows, joins, is_cut=_is_cut(graph.scope.select))
 
 
 def why_nothing_worth(catalog: Catalog, statement: Statement) -> str | None:
@@ -64,10 +68,32 @@ def why_nothing_worth(catalog: Catalog, statement: Statement) -> str | None:
     return _why_not(catalog, sum(each.rows for each in files if each is not None), len(read) - 1)
 
 
-def _why_not(catalog: Catalog, rows: int, joins: int) -> str | None:
+def _is_cut(select: exp.Select) -> bool:
+    """Tell whether LIMIT stops a SELECT's rows early, before anything has read all of them."""
+    node: exp.Expr | None = select
+    while isinstance(node, exp.Select):
+        if groups(node) or is_windowed(node) or any(map(node.args.get, ("order", "sort", "cluster"))):
+            return False
+        if node.args.get("limit"):
+            return True
+        around = node.parent  # of a derived table: what reads it, if that joins it with nothing
+        reader = around.parent if isinstance(around, exp.Subquery) else None
+        node = reader.parent if isinstance(reader, exp.From) else None
+        if node is not None and node.args.get("joins"):
+            return False
+    return False
+
+
+def _why_not(catalog: Catalog, rows: int, joins: int, *, is_cut: bool = False) -> str | None:
     saved = JOIN_SECONDS * joins + rows / ROWS_A_SECOND / default_parallelism(catalog.frames.spark)
+    saved -= RESTART if is_cut else 0.0
     if saved >= LONG or saved >= (start := start_seconds(catalog.frames.spark, saved)):
         return None
+    if is_cut:
+        return (
+            f"joining {rows:,} rows is not worth new Python workers, which Spark has to start when a LIMIT "
+            "has stopped those at work (option take_all)"
+        )
     catalog.unworthy_seconds = max(catalog.unworthy_seconds, saved)
     return (
         f"joining {rows:,} rows is not worth a stage in Python, which takes {start:.2f} s to start "
