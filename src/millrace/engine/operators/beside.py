@@ -25,6 +25,7 @@ from millrace.engine.expressions import (
     ColumnRef,
     Exists,
     LeftJoin,
+    Predicate,
     and_all,
     beside,
     columns_of,
@@ -250,8 +251,9 @@ class AskedRelation(BesideRelation):
         self._woken = woken
         keys = [self._keys[place] for place in self._bound]
         self._asked, self._ended = BindingSet(keys), BindingSet(keys)
-        condition = join.condition
-        terms = condition.arguments if isinstance(condition, And) else filter(None, [condition])
+        condition, terms = join.condition, tuple[Predicate, ...]()
+        if condition is not None:
+            terms = condition.arguments if isinstance(condition, And) else (condition,)
         self._needed = and_all(tuple(term for term in terms if join.relation not in relations_of(term)))
         if isinstance(index, Waking):
             index.wake_by(woken)

@@ -148,5 +148,5 @@ class AskingProbe(OuterProbe):
     def _held(self, work: Widening) -> int:
         """Return about how many bytes are held for tuples, but for those in join state."""
         batch = work.batch
-        own = sum(column.nbytes for column in (*work.search.columns, *batch.rows.values()))
+        own = sum(int(column.nbytes) for column in (*work.search.columns, *batch.rows.values()))
         return own + (0 if self.unbuilt is None else batch.stores[self.unbuilt].nbytes)
