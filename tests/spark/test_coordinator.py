@@ -81,6 +81,27 @@ def test_an_address_that_is_reached_is_used(numbers):
     assert "weaker" not in str(millrace.explain(frame))
 
 
+def test_a_task_that_has_not_come_yet_has_reached_nothing(numbers, monkeypatch):
+    """Nobody knows, so nothing is promised; what it says counts as soon as it has come."""
+    come = threading.Event()
+
+    def late(*_: object) -> str:
+        assert come.wait(20)
+        return ""
+
+    monkeypatch.setattr(coordinator, "_PREFLIGHT_SECONDS", 0.01)
+    monkeypatch.setattr(coordinator, "try_in_task", late)
+    options = {"limits_host": "127.0.0.4", "without_coordinator": "fail"}
+    ask = asking("http://nowhere", max_in_flight=3)
+    with pytest.raises(ExecutionError, match=r"no task has tried .* reaches this process at 127\.0\.0\.4"):
+        millrace.where(numbers, ask("x"), options=options)
+    come.set()
+    for thread in threading.enumerate():
+        if thread.name == "millrace preflight":
+            thread.join(20)
+    assert "weaker" not in str(millrace.explain(millrace.where(numbers, ask("x"), options=options)))
+
+
 @pytest.mark.nightly
 def test_tasks_agree_on_an_executor(spark, numbers, monkeypatch):
     """Where they reach no other place: limits, budgets, answers and secrets hold, and figures come back."""

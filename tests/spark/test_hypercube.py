@@ -12,8 +12,6 @@ from hypothesis import given, settings, strategies as hs
 
 from millrace.engine.expressions import Column, ColumnRef, Compare, Exists, IsNull, LeftJoin, Or
 from millrace.engine.graph import QueryGraph
-from millrace.engine.kernels import mix
-from millrace.engine.relations import codes
 from millrace.engine.spec import Equality, JoinSpec, RelationSpec
 from millrace.options import Options
 from millrace.spark.exchange import BlockWriter, Cut
@@ -50,13 +48,8 @@ def blocks(draw):
 
 
 def cells_of(cube: Cube, relation: int, rows: list[tuple[int, int]]) -> list[list[int]]:
-    batch = pa.table([pa.array(column, pa.int64()) for column in zip(*rows, strict=True)], names=COLUMNS)
-    hashes = [
-        mix(codes(batch[axis.column(relation)].combine_chunks(), axis.type)[0])
-        for axis in cube.axes
-        if axis.type is not None and axis.column(relation) is not None
-    ]
-    base = cube.base(relation, hashes, np.arange(len(rows)))
+    columns = [pa.array(column, pa.int64()) for column in zip(*rows, strict=True)]
+    base, _ = BlockWriter(Cut(relation, cube, 1)).cells(pa.record_batch(columns, COLUMNS))
     base = np.zeros(len(rows), np.int64) if base is None else base
     return [[int(cell) + offset for offset in cube.offsets(relation)] for cell in base]
 

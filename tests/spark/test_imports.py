@@ -68,7 +68,7 @@ def test_a_join_loads_what_it_needs(tmp_path):
     )
     sink = Sink("run", None, hidden=True)
     tasks = (
-        EddyTask(join, Options(), None, scans, None, False, Limits("run"), None, None, sink),
+        EddyTask(join, Options(), None, scans, None, (), Limits("run"), None, None, sink),
         ScanTask({"o": (scans["o"], cut)}, 4096, sink),
     )
     sent = tmp_path / "tasks"

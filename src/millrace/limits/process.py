@@ -178,9 +178,12 @@ class CoordinatorProcess(Shared, RemoteCoordinator):
 
     def _put(self, call: _Call) -> None:
         """Put a call in the queue; none is behind the one that closes."""
+        closed = ExecutionError(f"the coordinator's process {self.pid} has been closed")
+        if self._owner != os.getpid():  # a forked child, which the thread that speaks is not in
+            raise closed
         with self._putting:
             if self._closed:
-                raise ExecutionError(f"the coordinator's process {self.pid} has been closed")
+                raise closed
             self._closed = call.method == "close"
             self._calls.put(call)
 

@@ -7,7 +7,6 @@ import threading
 from abc import ABC, abstractmethod
 from typing import ClassVar, Self
 
-from millrace.errors import ExecutionError
 from millrace.limits.registration import Address
 
 _shared: dict[tuple[type, int, str, int, str | None], Shared] = {}
@@ -70,20 +69,6 @@ class Shared(ABC):
         """Return all of this process that serve."""
         with _sharing:
             return [each for each in _shared.values() if isinstance(each, cls) and each.running]
-
-    @classmethod
-    def at(cls, address: Address) -> Self:
-        """Return this process's one with an address.
-
-        Raises:
-            ExecutionError: There is none, or not any more.
-        """
-        with _sharing:
-            for found in _shared.values():
-                mine = (found.address.host, found.address.port)
-                if isinstance(found, cls) and mine == (address.host, address.port) and found.running:
-                    return found
-        raise ExecutionError(f"the server of {cls.purpose} at {address.host}:{address.port} has been closed")
 
     def address_of(self, scope: str) -> Address:
         """Return the address with a token that opens one scope alone: a run, or a stream."""

@@ -20,20 +20,18 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from pyspark.sql import SparkSession
 
 from millrace.errors import ExecutionError, OptionError, first_line
-from millrace.limits.detached import IDLE_SECONDS, Call, Seal, Started, call, start
+from millrace.limits.detached import IDLE_SECONDS, Call, Seal, call, start
 from millrace.limits.process import RemoteCoordinator
 from millrace.options import EXECUTOR
-from millrace.spark.session import Reply, call_in_task, internal_query, own_address
+from millrace.spark.session import Reply, call_in_task, facts_of, internal_query, own_address
 from millrace.spark.worker import is_sparks, translated
 
 if TYPE_CHECKING:
-    from millrace.limits.registration import Address, Registration
+    from millrace.limits.registration import Registration
 
 _FRESH_SECONDS = 30.0
 """So long after a reply it is taken for granted that the coordinator is there."""
 
-_STARTED: weakref.WeakKeyDictionary[Any, dict[tuple[int, str | None], ClusterCoordinator]]
-_STARTED = weakref.WeakKeyDictionary()
 _starting = threading.Lock()
 
 
@@ -56,10 +54,10 @@ class ClusterCoordinator(RemoteCoordinator):
         if reply is None:
             raise ExecutionError(why)
         host, port, public, sealed = json.loads(reply)
-        self._there = Started(host, port, bytes.fromhex(public), bytes.fromhex(sealed))
+        self._place = host, port
         try:
-            self._seal = Seal(own, self._there.public)
-            self.address = self._seal.open(self._there.sealed, "address")
+            self._seal = Seal(own, bytes.fromhex(public))
+            self.address = self._seal.open(bytes.fromhex(sealed), "address")
         except ValueError as error:
             raise ExecutionError(f"a coordinator was started on an executor, but {error}") from error
         self._heard = time.monotonic()
@@ -68,21 +66,11 @@ class ClusterCoordinator(RemoteCoordinator):
     def started(cls, spark: SparkSession, port: int = 0, bind: str | None = None) -> ClusterCoordinator:
         """Return the session's coordinator, starting one if there is none, or not any more."""
         with _starting:
-            coordinators = _STARTED.setdefault(spark, {})
+            coordinators = facts_of(spark).cluster_coordinators
             coordinator = coordinators.get((port, bind))
             if coordinator is None or not coordinator.running:
                 coordinator = coordinators[port, bind] = cls(spark, port, bind)
             return coordinator
-
-    @classmethod
-    def at(cls, address: Address) -> ClusterCoordinator | None:
-        """Return the coordinator with an address, None where it is none of this process's."""
-        with _starting:
-            coordinators = [each for started in _STARTED.values() for each in started.values()]
-        place = (address.host, address.port)
-        same = [each for each in coordinators if each.address.token == address.token]
-        same += [each for each in coordinators if (each.address.host, each.address.port) == place]
-        return same[0] if same else None
 
     @property
     def running(self) -> bool:
@@ -94,10 +82,6 @@ class ClusterCoordinator(RemoteCoordinator):
         except ExecutionError:
             return False
         return True
-
-    def address_of(self, scope: str) -> Address:
-        """Return the address with a token that opens one scope alone: a run."""
-        return self.address.of(scope)
 
     def register(self, run: str, lookups: Sequence[Registration]) -> None:
         """Register the lookups of a run; OptionError if one keeps answers, lost with the executor."""
@@ -124,8 +108,8 @@ class ClusterCoordinator(RemoteCoordinator):
             raise ExecutionError("the Spark session of this query has ended, and with it its coordinator")
         methods = [("release", (self._released.popleft(),)) for _ in range(len(self._released))]
         request = Call(next(self._numbers), (*methods, (method, arguments)))
-        there, sealed = self._there, self._seal.seal(request, "call")
-        reply, why = _run(spark, partial(_ask, there.host, there.port, sealed))
+        sealed = self._seal.seal(request, "call")
+        reply, why = _run(spark, partial(_ask, *self._place, sealed))
         if reply is None:
             self._heard = float("-inf")
             raise ExecutionError(

@@ -6,9 +6,8 @@ import ipaddress
 import threading
 import time
 import weakref
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
@@ -33,6 +32,7 @@ if TYPE_CHECKING:
     from millrace.limits.registration import Address
     from millrace.spark.cluster_coordinator import ClusterCoordinator
 
+    AnyCoordinator = CoordinatorProcess | ClusterCoordinator
 
 DIAL_SECONDS = 2.0
 """For a task to reach the coordinator; with Spark's own work, a session that is warm knows within three."""
@@ -41,12 +41,12 @@ _PREFLIGHT_SECONDS = 30.0
 """What a session's first query with limits waits at most for that task: executors may have to start."""
 
 _SCOPE = "preflight"
+_ADVICE = (
+    "set the option limits_host (and limits_port, limits_bind) to where they do, see docs/guides/clusters.md"
+)
 
-_under_way: Counter[str] = Counter()
-"""How many actions each run is in now."""
-
-_since: dict[str, float] = {}
-"""When the first of them began: by the clock that the processes of a machine share."""
+_under_way: dict[str, list[float]] = {}
+"""When the actions began that each run is in now: by the clock that the processes of a machine share."""
 
 _counting = threading.RLock()  # a finalizer may end an action while this thread has it
 
@@ -84,25 +84,23 @@ class NoCoordinator:
 
     def weakened_guarantee(self, whole: Registration) -> str:
         """Return what is promised in the place of a registration, as a sentence."""
+        own, cap, everywhere = self.registration(whole), whole.max_in_flight, f"in each of {self.tasks} tasks"
         parts = []
-        cap, tasks = whole.max_in_flight, self.tasks
-        if cap is not None and cap < tasks:
-            parts.append(f"up to {tasks} calls at once, one in each of {tasks} tasks, instead of {cap}")
+        if cap is not None and cap < self.tasks:
+            parts.append(f"up to {self.tasks} calls at once, one {everywhere}, instead of {cap}")
         elif cap is not None:
-            parts.append(f"{cap // tasks} calls at once in each of {tasks} tasks")
-        if whole.per_second is not None:
-            parts.append(f"{whole.per_second / tasks:g} calls a second in each of {tasks} tasks")
-        if whole.tokens_per_minute is not None:
-            parts.append(f"{whole.tokens_per_minute / tasks:g} tokens a minute in each of {tasks} tasks")
+            parts.append(f"{own.max_in_flight} calls at once {everywhere}")
+        rates = ((own.per_second, "calls a second"), (own.tokens_per_minute, "tokens a minute"))
+        parts += [f"{share:g} {what} {everywhere}" for share, what in rates if share is not None]
         if whole.group is not None:
             parts.append(f"nothing shared with limit_group {whole.group!r}")
         parts.append("answers shared within a task only")
         return f"{whole.name}: {', '.join(parts)}, because {self.why}"
 
 
-def stream_key(context: TaskContext) -> str | None:
+def stream_key(context: TaskContext | None) -> str | None:
     """Return the key of a task's stream at the coordinator, restarts of it included; None if it has none."""
-    query = context.getLocalProperty("sql.streaming.queryId")
+    query = None if context is None else context.getLocalProperty("sql.streaming.queryId")
     return None if query is None else f"{STREAM}{query}"
 
 
@@ -120,18 +118,33 @@ def execution_of(context: TaskContext | None) -> str:
     return own if stream is None else f"{stream}/{own}"
 
 
-def coordinator_of(
-    spark: SparkSession, options: Options
-) -> CoordinatorProcess | ClusterCoordinator | NoCoordinator:
+def coordinator_of(spark: SparkSession, options: Options) -> AnyCoordinator | NoCoordinator:
     """Return the coordinator, started if need be, or why tasks have to do without.
 
     ExecutionError if it cannot listen, or is not reached with the option ``without_coordinator="fail"``.
     """
+    limits.check_libraries("a coordinator")
+    # Here, for they load asyncio and ciphers: tasks without limits do without.
+    from millrace.limits.process import CoordinatorProcess
+    from millrace.spark.cluster_coordinator import ClusterCoordinator
+
     watch(_on_action)
-    coordinator = _start(spark, options)
-    why = coordinator if isinstance(coordinator, str) else _why_unreached(spark, coordinator)
-    if not isinstance(coordinator, str) and not why:
-        return coordinator
+    coordinator: AnyCoordinator | None = None
+    host: str | None = None
+    why = ""
+    try:
+        if options.limits_host == EXECUTOR:
+            coordinator = ClusterCoordinator.started(spark, options.limits_port, options.limits_bind)
+        else:
+            host = host_of(spark, options)
+    except (ExecutionError, OptionError) as error:
+        why = str(error)
+    if host is not None:
+        coordinator = CoordinatorProcess.started(host, options.limits_port, options.limits_bind)
+    if coordinator is not None:
+        why = _why_unreached(spark, coordinator)
+        if not why:
+            return coordinator
     if options.without_coordinator == "fail":
         raise ExecutionError(f"{why} (option without_coordinator='fail')")
     return NoCoordinator(default_parallelism(spark), why)
@@ -140,18 +153,20 @@ def coordinator_of(
 def _on_action(_name: str, carried: Carried) -> End:
     """Close the taps of an action's runs when it ends early; Spark lets their tasks go on for seconds."""
     with _counting:
-        _under_way.update(carried.runs)
         for run in carried.runs:
-            _since.setdefault(run, time.monotonic())
+            _under_way.setdefault(run, []).append(time.monotonic())
 
     def end(error: BaseException | None) -> None:
         from millrace.limits.process import CoordinatorProcess
 
         with _counting:
-            _under_way.subtract(carried.runs)
-            over = {run: _since.pop(run) for run in carried.runs if _under_way[run] <= 0}
-            for run in over:
-                del _under_way[run]
+            over: dict[str, float] = {}
+            for run in carried.runs:
+                times = _under_way[run]
+                since = times.pop()  # whichever action ends first, the earliest time stays to the end
+                if not times:
+                    over[run] = since
+                    _under_way.pop(run, None)
         if error is not None and over:
             CoordinatorProcess.stop({**over, **{predicates_of(run): since for run, since in over.items()}})
 
@@ -161,36 +176,6 @@ def _on_action(_name: str, carried: Carried) -> End:
 def predicates_of(run: str) -> str:
     """Return the scope of a run's predicates; that of its lookups is the run's name."""
     return f"{run}-predicates"
-
-
-def _start(spark: SparkSession, options: Options) -> CoordinatorProcess | ClusterCoordinator | str:
-    """Return the coordinator where the options want it, or why there can be none."""
-    limits.check_libraries("a coordinator")
-    # Here, for they load asyncio and ciphers: tasks without limits do without.
-    from millrace.limits.process import CoordinatorProcess
-    from millrace.spark.cluster_coordinator import ClusterCoordinator
-
-    if options.limits_host == EXECUTOR:
-        try:
-            return ClusterCoordinator.started(spark, options.limits_port, options.limits_bind)
-        except ExecutionError as error:
-            return str(error)
-    try:
-        host = host_of(spark, options)
-    except OptionError as error:
-        return str(error)
-    return CoordinatorProcess.started(host, options.limits_port, options.limits_bind)
-
-
-def coordinator_at(address: Address) -> CoordinatorProcess | ClusterCoordinator:
-    """Return the coordinator with an address, in the process that planned a query with it.
-
-    ExecutionError if there is none, or not any more.
-    """
-    from millrace.limits.process import CoordinatorProcess
-    from millrace.spark.cluster_coordinator import ClusterCoordinator
-
-    return ClusterCoordinator.at(address) or CoordinatorProcess.at(address)
 
 
 def host_of(spark: SparkSession, options: Options) -> str:
@@ -217,36 +202,28 @@ def host_of(spark: SparkSession, options: Options) -> str:
     return "127.0.0.1" if ipaddress.ip_address(own).is_loopback else own
 
 
-def _why_unreached(spark: SparkSession, coordinator: CoordinatorProcess | ClusterCoordinator) -> str:
-    """Return why tasks do not reach the coordinator; empty where they do. Tried once a session."""
+def _why_unreached(spark: SparkSession, coordinator: AnyCoordinator) -> str:
+    """Return why tasks do not reach the coordinator; empty where they do. Tried once a session.
+
+    While no task has come nobody knows, and then nothing may be promised. What it says counts when it has.
+    """
     address = coordinator.address
     master = str(spark.conf.get("spark.master", ""))
     if address.host == "127.0.0.1" and master.startswith("local") and "cluster" not in master:
         return ""  # tasks run on this machine
-    known = facts_of(spark).coordinators
-    place = (address.host, address.port)
-    if place not in known:
-        why = _try_address(spark, coordinator.address_of(_SCOPE))
-        if why is None:
-            return ""  # nobody knows yet
-        known[place] = why and (
-            f"tasks do not reach {coordinator.where} at {address.host}:{address.port} ({why}): set the "
-            "option limits_host (and limits_port, limits_bind) to where they do, see docs/guides/clusters.md"
-        )
-    return known[place]
-
-
-def _try_address(spark: SparkSession, address: Address) -> str | None:
-    """Return what a task says that tries; None if none has come to it within so long."""
-    found: list[str | None] = []
+    known, place = facts_of(spark).coordinators, (address.host, address.port)
+    where = f"{coordinator.where} at {address.host}:{address.port}"
 
     def run() -> None:
-        found.append(try_in_task(spark, partial(_why, address)))
+        why = try_in_task(spark, partial(_why, address.of(_SCOPE)))
+        known[place] = f"tasks do not reach {where} ({why}): {_ADVICE}" if why else ""
 
-    job = threading.Thread(target=run, name="millrace preflight", daemon=True)
-    job.start()
-    job.join(_PREFLIGHT_SECONDS)
-    return found[0] if found else None
+    if place not in known:
+        job = threading.Thread(target=run, name="millrace preflight", daemon=True)
+        job.start()
+        job.join(_PREFLIGHT_SECONDS)
+    late = f"no task has tried within {_PREFLIGHT_SECONDS:g} s whether it reaches {where}"
+    return known.get(place, f"{late}: run the query again when executors have started")
 
 
 def _why(address: Address) -> str:
@@ -277,17 +254,22 @@ class Registered:
     ``scope`` is their name at the coordinator, where keys are claimed, limits kept and secrets known. It has
     no address where none of them needs one, or tasks do not reach it. Then each task keeps its ``own``
     registrations, by number, and a sentence says for each of which less is promised.
+    The ``coordinator`` stays in the process that planned the query.
     """
 
     scope: str
     address: Address | None = None
     own: tuple[Registration, ...] = ()
     weakened_guarantees: tuple[str, ...] = ()
+    coordinator: AnyCoordinator | None = field(default=None, compare=False, repr=False)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "coordinator": None}
 
     @classmethod
     def register(
         cls,
-        coordinator: CoordinatorProcess | ClusterCoordinator | NoCoordinator,
+        coordinator: AnyCoordinator | NoCoordinator,
         scope: str,
         registrations: Sequence[Registration],
         limited: Iterable[int],
@@ -305,18 +287,18 @@ class Registered:
             weakened = tuple(coordinator.weakened_guarantee(registrations[number]) for number in limited)
             return cls(scope, None, own, weakened, **fields)
         coordinator.register(scope, registrations)
-        registered = cls(scope, coordinator.address_of(scope), **fields)
+        registered = cls(scope, coordinator.address.of(scope), coordinator=coordinator, **fields)
         if released:
             weakref.finalize(registered, coordinator.release, scope).atexit = False
         return registered
 
     def spent(self) -> list[Spent]:
         """Return what was spent of budgets; in the process that planned the query."""
-        return [] if self.address is None else coordinator_at(self.address).spent(self.scope)
+        return [] if self.coordinator is None else self.coordinator.spent(self.scope)
 
     def progress(self) -> list[LookupProgress]:
         """Return what calls have come to, by number; in the process that planned the query."""
-        return [] if self.address is None else coordinator_at(self.address).progress(self.scope)
+        return [] if self.coordinator is None else self.coordinator.progress(self.scope)
 
 
 @dataclass(frozen=True)
@@ -352,11 +334,6 @@ class Limits(Registered):
                 per_second=own.per_second,
                 tokens_per_minute=own.tokens_per_minute,
             )
-        return caller_of(spec, call.values, address, f"{self.scope}/{_job()}/{number}")
-
-
-def _job() -> str:
-    """Return what this task shares with those that answers hold for: its action, or its stream for ever."""
-    context = TaskContext.get()
-    stream = None if context is None else stream_key(context)
-    return execution_of(context) if stream is None else stream
+        context = TaskContext.get()
+        job = stream_key(context) or execution_of(context)  # what answers hold for: an action, or a stream
+        return caller_of(spec, call.values, address, f"{self.scope}/{job}/{number}")

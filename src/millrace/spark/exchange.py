@@ -135,15 +135,9 @@ class BlockWriter:
         self.blocks = 0
         self.bytes = 0
         self.cut = cut
-        self._partitioner: Partitioner | None = None
-        if cut.cube.is_spread(cut.relation):
-            self._partitioner = partitioner or RoundRobin()
+        self._partitioner = partitioner or RoundRobin()
         self._offsets = cut.cube.offsets(cut.relation)
-        self._keys = [
-            (column, axis.type, axis.nulls)
-            for axis in cut.cube.axes
-            if axis.type is not None and (column := axis.column(cut.relation)) is not None
-        ]
+        self._axes = cut.cube.placed(cut.relation)
         self._waiting: dict[int, list[pa.RecordBatch]] = {}
         self._sizes: dict[int, float] = {}
         self._out: list[tuple[int, int, pa.Buffer]] = []
@@ -155,18 +149,29 @@ class BlockWriter:
         for first in range(0, batch.num_rows, step):
             yield from self._add(batch.slice(first, step))
 
-    def _add(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-        hashes = []
+    def cells(self, batch: pa.RecordBatch) -> tuple[Array | None, Array | None]:
+        """Return each tuple's cell, with the coordinate 0 wherever the relation has none, and which stay.
+
+        None stands for cell 0 of them all, and for all of them.
+        """
+        base: Array | None = None
         valid: Array | None = None
-        for column, kind, nulls in self._keys:
-            assert kind is not None
-            code, mask = codes(batch.column(column), kind)
-            hashed = mix(code)
-            hashes.append(hashed if mask is None else np.where(mask, hashed, 0))
-            if mask is not None and not nulls:
-                valid = mask if valid is None else valid & mask
-        spread = None if self._partitioner is None else self._partitioner(batch)
-        base = self.cut.cube.base(self.cut.relation, hashes, spread)
+        for axis, column, stride in self._axes:
+            if axis.type is None:
+                coordinate = self._partitioner(batch) % axis.share
+            else:
+                code, mask = codes(batch.column(column), axis.type)
+                # Unsigned, because the remainder of a negative number would be negative in C.
+                coordinate = (mix(code).view(np.uint64) % np.uint64(axis.share)).astype(np.int64)
+                if mask is not None:
+                    coordinate = np.where(mask, coordinate, 0)
+                    if not axis.nulls:
+                        valid = mask if valid is None else valid & mask
+            base = coordinate * stride if base is None else base + coordinate * stride
+        return base, valid
+
+    def _add(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+        base, valid = self.cells(batch)
         if valid is not None:
             # A null key equals nothing, so its tuple is in no result of a join.
             if base is not None:
@@ -285,15 +290,13 @@ class BlockReader:
     def source(self, relation: int) -> Iterator[pa.RecordBatch]:
         """Yield the relation's batches as they are asked for; blocks of others wait encoded."""
         waiting = self._waiting[relation]
-        while waiting or (not self._complete(relation) and self._pull()):
+        # A block of the last relation shows that the others have no more.
+        others_end = () if self._last is None or relation == self._last else self._waiting[self._last]
+        while waiting or (not others_end and self._pull()):
             while waiting:
                 batch = pa.ipc.read_record_batch(waiting.popleft(), self._schemas[relation])
                 self.rows += batch.num_rows
                 yield batch
-
-    def _complete(self, relation: int) -> bool:
-        """Return whether a block of the last relation shows that this one has no more."""
-        return self._last is not None and relation != self._last and bool(self._waiting[self._last])
 
     def drain(self) -> None:
         """Take in the rest: the map tasks' figures are complete then, and Spark can use the worker again."""

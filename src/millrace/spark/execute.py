@@ -89,10 +89,25 @@ class _Source:
         return sum(split.rows * split.passing for split in self.splits)
 
     def deal(self, loads: list[int]) -> Scan:
-        """Return a scan whose splits are dealt to tasks; a single one reads them all. See :func:`_deal`."""
+        """Return a scan whose splits are dealt to tasks by size; a single one reads them all.
+
+        The largest comes first, each goes to the task that has least so far. ``loads`` holds what each has to
+        read already, in bytes, and is added to.
+        """
         assert isinstance(self.scan, ParquetInput)
-        assert self.splits is not None
-        parts = _deal(self.splits, loads)
+        own = self.splits
+        assert own is not None
+        parts: list[Sequence[Split]] = [own]
+        if len(loads) > 1:
+            dealt: list[list[int]] = [[] for _ in loads]
+            heap = [(load, task) for task, load in enumerate(loads)]
+            heapq.heapify(heap)
+            for place_ in sorted(range(len(own)), key=lambda n: -own[n].bytes):
+                _, task = heap[0]
+                dealt[task].append(place_)
+                loads[task] += own[place_].bytes + 1
+                heapq.heapreplace(heap, (loads[task], task))
+            parts = [[own[n] for n in sorted(part)] for part in dealt]
         return Scan.of(self.relation.schema, self.scan.filters, parts, self.scan.table.computed)
 
 
@@ -161,13 +176,12 @@ class _Assembly:
                 if source.mode in (Mode.PARTITIONED, Mode.BROADCAST)
             },
             frame=stream if Mode.STREAMED in placement.modes else None,
-            exchanged=bool(self._exchanged),
+            exchanged=tuple(source.alias for source in self._exchanged),
             limits=self._limits,
             warm_start=FileWarmStart(sink.run) if self._called else None,
             last=None if self._last is None else self._last.number,
             sink=sink,
             lookups=self._lookups,
-            unread=tuple(source.alias for source in self._sources if source.mode is Mode.LOOKUP),
             target=target,
             aggregate=self._block.aggregate,
             eager=self._eager(join),
@@ -413,22 +427,3 @@ def _sources(block: Block) -> list[_Source]:
 def _row_bytes(schema: pa.Schema) -> int:
     """Return a guess of what Spark's estimate counts for a row."""
     return 8 + sum(fixed_width(f.type) or 20 for f in schema)
-
-
-def _deal(own: Sequence[Split], loads: list[int]) -> tuple[tuple[Split, ...], ...]:
-    """Deal splits to tasks by size: the largest first, each to the task that has least so far.
-
-    ``loads`` holds what each task has to read already, in bytes, and is added to.
-    """
-    tasks = len(loads)
-    if tasks == 1:
-        return (tuple(own),)
-    heap = [(load, task) for task, load in enumerate(loads)]
-    heapq.heapify(heap)
-    dealt: list[list[int]] = [[] for _ in range(tasks)]
-    for place_ in sorted(range(len(own)), key=lambda n: -own[n].bytes):
-        total, task = heapq.heappop(heap)
-        dealt[task].append(place_)
-        loads[task] = total + own[place_].bytes + 1
-        heapq.heappush(heap, (loads[task], task))
-    return tuple(tuple(own[n] for n in sorted(part)) for part in dealt)

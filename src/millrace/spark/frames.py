@@ -350,20 +350,6 @@ def carry_parts(frame: DataFrame, why: str, *parts: DataFrame) -> DataFrame:
     return frame
 
 
-def handle_of(frame: DataFrame) -> Handle:
-    """Return the handle of a DataFrame, or of the one that it is derived from.
-
-    Raises:
-        InputError: Millrace returned neither, or it is derived from several.
-    """
-    handles = handles_of(frame)
-    if len(handles) > 1:
-        raise InputError(
-            f"this DataFrame is derived from {len(handles)} that Millrace returned: ask for each of those"
-        )
-    return handles[0]
-
-
 def handles_of(frame: DataFrame) -> list[Handle]:
     """Return the handle of a DataFrame, or those of the ones that it is derived from, at least one.
 
@@ -423,9 +409,13 @@ def query_of(frame: DataFrame) -> QueryHandle:
     """Return the handle of a query's DataFrame, or of the one that a DataFrame is derived from.
 
     Raises:
-        InputError: Neither ``millrace.sql`` nor ``millrace.join`` returned it.
+        InputError: Neither ``millrace.sql`` nor ``millrace.join`` returned it, or it is derived from several.
     """
-    handle = handle_of(frame)
+    handle, *others = handles_of(frame)
+    if others:
+        raise InputError(
+            f"this DataFrame is derived from {1 + len(others)} that Millrace returned: ask for each of those"
+        )
     if not hasattr(handle, "failed_keys"):
         raise InputError(
             "nothing is known of lookups of this DataFrame: expected one that millrace.sql or millrace.join "

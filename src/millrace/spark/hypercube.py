@@ -19,10 +19,8 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 
-import numpy as np
 import pyarrow as pa
 
-from millrace.engine.arrays import Array
 from millrace.engine.graph import QueryGraph
 
 # More share vectors than this are not tried; a vector takes about 5 µs.
@@ -82,30 +80,11 @@ class Cube:
         """Return to how many cells each tuple of the relation goes."""
         return math.prod(axis.share for axis in self.axes if axis.column(relation) is None)
 
-    def is_spread(self, relation: int) -> bool:
-        """Return whether the relation has an axis of its own."""
-        return any(axis.type is None and axis.column(relation) is not None for axis in self.axes)
-
-    def base(self, relation: int, hashes: Sequence[Array], spread: Array | None = None) -> Array | None:
-        """Return each tuple's cell with the coordinate 0 wherever the relation has none; None for all 0.
-
-        ``hashes`` are mixed ``int64`` hashes of its keys, for each of its hashed axes in order. If it is
-        spread, ``spread`` has a number from 0 for each tuple, of which the remainder is its coordinate.
-        """
-        total: Array | None = None
-        remaining = iter(hashes)
-        for axis, stride in zip(self.axes, self.strides(), strict=True):
-            column = axis.column(relation)
-            if column is None:
-                continue
-            if axis.type is None:
-                assert spread is not None
-                coordinate = spread % axis.share
-            else:
-                # Unsigned, because the remainder of a negative number would be negative in C.
-                coordinate = (next(remaining).view(np.uint64) % np.uint64(axis.share)).astype(np.int64)
-            total = coordinate * stride if total is None else total + coordinate * stride
-        return total
+    def placed(self, relation: int) -> list[tuple[Axis, str, int]]:
+        """Return the axes on which the relation's tuples have coordinates, with its columns and strides."""
+        columns = [axis.column(relation) for axis in self.axes]
+        axes = zip(self.axes, columns, self.strides(), strict=True)
+        return [(axis, column, stride) for axis, column, stride in axes if column is not None]
 
     def show(self, aliases: Sequence[str]) -> str:
         """Return the axes as text, for plans."""

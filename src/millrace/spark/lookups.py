@@ -24,12 +24,13 @@ from millrace.engine.spec import JoinSpec
 from millrace.limits.clock import WallClock
 from millrace.limits.registration import Registration
 from millrace.options import Options
-from millrace.spark.coordinator import Registered, coordinator_at, coordinator_of, execution_of
+from millrace.spark.coordinator import Registered, coordinator_of, execution_of
 
 if TYPE_CHECKING:
     from millrace.limits.client import Client
     from millrace.limits.progress import FailedKey, LookupProgress
     from millrace.limits.secrets import Secrets
+    from millrace.lookups.asking import Connect
     from millrace.lookups.index import LookupIndex
     from millrace.lookups.index_spec import IndexSpec
     from millrace.lookups.scan import LookupScan
@@ -38,24 +39,24 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Lookup:
-    """A relation that is looked up: all columns of its table, and filters of what its sources return.
+class Access:
+    """How a table is looked up: by an index, or by a source that returns all rows, of ``schema``.
 
-    Indexes, and sources that return all rows, come with the numbers that the coordinator knows them by.
+    ``filters`` are applied to the rows. The coordinator knows it by its place among those of the block.
     """
 
     alias: str
-    schema: pa.Schema
     filters: tuple[Predicate, ...]
-    indexes: tuple[tuple[int, IndexSpec], ...]
-    scans: tuple[tuple[int, Source], ...]
+    index: IndexSpec | None
+    source: Source
+    schema: pa.Schema
 
 
 @dataclass(frozen=True)
 class Lookups(Registered):
     """All lookups of a block; travels to the tasks."""
 
-    relations: tuple[Lookup, ...] = ()
+    methods: tuple[Access, ...] = ()
 
     @classmethod
     def of(
@@ -78,38 +79,35 @@ class Lookups(Registered):
         from millrace.limits.secrets import Secrets
 
         registrations: list[Registration] = []
-        relations = []
+        methods: list[Access] = []
         coordinator = coordinator_of(spark, options)
         # On an executor's disk answers would be lost with it.
         is_here = isinstance(coordinator, CoordinatorProcess)
         folder = _cache_of_streams() if stream and is_here else None
         for alias, lookup in inputs.items():
-            indexes, scans = [], []
             for spec in lookup.indexes:
                 secrets = Secrets.of_environment(spec.source.secrets, f"lookup {spec.name!r}")
-                indexes.append((len(registrations), spec))
                 cached = spec if folder is None or spec.cache else replace(spec, cache=folder)
                 registrations.append(cached.registration(secrets))
+                methods.append(Access(alias, lookup.filters, spec, spec.source, spec.schema))
+            schema = lookup.indexes[0].schema if lookup.indexes else join.relation(alias).schema
             for source in lookup.sources:
                 secrets = Secrets.of_environment(source.secrets, f"the scan of {alias!r}")
-                scans.append((len(registrations), source))
                 registrations.append(Registration(f"scan of {alias}", secrets=secrets.values()))
-            schema = lookup.indexes[0].schema if lookup.indexes else join.relation(alias).schema
-            relations.append(Lookup(alias, schema, lookup.filters, tuple(indexes), tuple(scans)))
-        limited = [number for relation in relations for number, _ in relation.indexes]
+                methods.append(Access(alias, lookup.filters, None, source, schema))
+        limited = [number for number, method in enumerate(methods) if method.index is not None]
         return cls.register(
-            coordinator, run, registrations, limited, released=not stream, relations=tuple(relations)
+            coordinator, run, registrations, limited, released=not stream, methods=tuple(methods)
         )
 
     def progress(self) -> list[LookupProgress]:
         """Return how far the indexes are; in the process that planned the query."""
-        progress = super().progress()
-        numbers = [number for relation in self.relations for number, _ in relation.indexes]
-        return [progress[number] for number in numbers] if progress else []
+        methods = zip(self.methods, super().progress(), strict=False)
+        return [progress for method, progress in methods if method.index is not None]
 
     def failed(self) -> list[FailedKey]:
         """Return the keys that could not be looked up; in the process that planned the query."""
-        return [] if self.address is None else coordinator_at(self.address).failed(self.scope)
+        return [] if self.coordinator is None else self.coordinator.failed(self.scope)
 
     @contextmanager
     def open(self, join: JoinSpec) -> Iterator[dict[str, list[LookupIndex | LookupScan]]]:
@@ -118,21 +116,19 @@ class Lookups(Registered):
         from millrace.lookups.loop import Loop
         from millrace.lookups.scan import LookupScan
 
-        loop = Loop()
-        clock = WallClock()
+        loop, clock = Loop(), WallClock()
         job = f"{self.scope}/{execution_of(TaskContext.get())}"
         access: dict[str, list[LookupIndex | LookupScan]] = {}
-        for relation in self.relations:
-            keep = partial(_keep, relation.filters, join.relation(relation.alias).schema)
-            modules = access.setdefault(relation.alias, [])
-            for number, spec in relation.indexes:
-                connect = partial(self._connect, f"{job}/{number}", number)
-                modules.append(LookupIndex(spec, keep, loop, connect, clock))
-            for number, source in relation.scans:
-                secrets = partial(self._secrets, f"{job}/{number}", number)
-                modules.append(
-                    LookupScan(relation.alias, source, relation.schema, keep, loop, secrets, clock)
-                )
+        for number, method in enumerate(self.methods):
+            alias, source = method.alias, method.source
+            keep = partial(_keep, method.filters, join.relation(alias).schema)
+            connect = partial(self._connect, f"{job}/{number}", number)
+            secrets = partial(_secrets, connect)
+            access.setdefault(alias, []).append(
+                LookupScan(alias, source, method.schema, keep, loop, secrets, clock)
+                if method.index is None
+                else LookupIndex(method.index, keep, loop, connect, clock)
+            )
         try:
             yield access
         finally:
@@ -146,14 +142,15 @@ class Lookups(Registered):
             return Client.alone(LookupSession(self.own[number]))
         return await Client.connect(self.address, job)
 
-    async def _secrets(self, job: str, number: int) -> Secrets:
-        from millrace.limits.secrets import Secrets
 
-        client = await self._connect(job, number)
-        try:
-            return Secrets(await client.secrets())
-        finally:
-            await client.close()
+async def _secrets(connect: Connect) -> Secrets:
+    from millrace.limits.secrets import Secrets
+
+    client = await connect()
+    try:
+        return Secrets(await client.secrets())
+    finally:
+        await client.close()
 
 
 def _keep(filters: tuple[Predicate, ...], schema: pa.Schema, rows: pa.RecordBatch) -> pa.RecordBatch:

@@ -29,7 +29,7 @@ from millrace.parquet.parquet import ParquetTable, Split, open_table, splits
 from millrace.parquet.remote import Remote
 from millrace.parquet.stores import DISKS, located
 from millrace.spark.scan_detection import LENIENT, unusual
-from millrace.spark.session import SessionConf, default_parallelism, facts_of, paths_are_local, why_unreached
+from millrace.spark.session import SessionConf, default_parallelism, facts_of, finds_files, why_unreached
 from millrace.spark.task_inputs import WORD, Scan, number_of, task_numbers
 from millrace.spark.types import spark_schema
 from millrace.spark.worker import is_sparks, worker_task
@@ -149,7 +149,7 @@ def files_at(
     settings = settings or SessionConf(spark)
     if (why := unusual(settings, LENIENT)) is not None:
         return _unsupported(path, why)
-    if located(path, storage)[0] == DISKS and not paths_are_local(spark):
+    if located(path, storage)[0] == DISKS and not finds_files(spark, schemeless=True):
         return _unsupported(path, "Spark looks for paths on another file system")
     table = open_table(path, storage)
     kinds = [kind for field in table.schema for kind in _kinds(field.type)]
@@ -198,7 +198,7 @@ def _frame(spark: SparkSession, path: str, table: ParquetTable) -> tuple[DataFra
 def _absolute(spark: SparkSession, path: str) -> str:
     """Return a path as Spark finds it: its JVM may have been started in another folder."""
     store, place = located(path)
-    local = store == DISKS and place == path and paths_are_local(spark)
+    local = store == DISKS and place == path and finds_files(spark, schemeless=True)
     return os.path.abspath(path) if local else path  # noqa: PTH100  # resolve() would follow links
 
 

@@ -93,7 +93,8 @@ def place(
     if stream is not None:
         return _in_place(sizes, stream, parallelism, f"{join.aliases[stream]} is a stream")
     cells = _cells(sizes, options, parallelism, partitions)
-    if bound:
+    if bound:  # any cell may ask for any tuple of these
+        sizes = [replace(size, is_fixed=size.is_fixed or n in bound) for n, size in enumerate(sizes)]
         return _by_keys(join, sizes, options, parallelism, bound, cells)
     if options.placement != "hypercube":
         stream = _stream(sizes, forced=options.placement == "in_place")
@@ -197,9 +198,7 @@ def _by_keys(
     """
     modes = tuple(Mode.LOOKUP if size.is_lookup else Mode.SHUFFLED for size in sizes)
     if options.placement == "in_place":
-        stream = _stream(
-            [replace(s, is_fixed=s.is_fixed or n in bound) for n, s in enumerate(sizes)], forced=True
-        )
+        stream = _stream(sizes, forced=True)
         if stream is not None:
             return _in_place(sizes, stream, parallelism, "asked for")
     if all(size.is_lookup for size in sizes):
@@ -207,7 +206,7 @@ def _by_keys(
     plain, staying = _plain(join, [number for number, size in enumerate(sizes) if size.is_lookup])
     graph = QueryGraph.of(plain)
     weights = [0 if size.is_lookup else max(1, size.bytes) for size in sizes]
-    fixed = [size.is_fixed or n in bound for n, size in enumerate(sizes)]
+    fixed = [size.is_fixed for size in sizes]
     best = _keeping(choose(graph, weights, cells, fixed, list(bound)), staying)
     keys = {(relation, column) for relation, binds in bound.items() for key in binds for column in key}
     owners = [

@@ -204,19 +204,23 @@ class Reports:
 
     def __init__(self, spark: SparkSession, options: Options, *, wanted: bool, carried: bool = True) -> None:
         self._observation: Observation | None = None
-        self._accumulator: Accumulator[Entries] | None = None
-        self._wanted = wanted
+        self._why_none = "" if wanted else "the option report is off; run with report=True"
+        accumulator: Accumulator[Entries] | None = None
         connect = is_connect(spark)
-        if wanted and not connect:
+        if connect and wanted and not carried:
+            self._why_none = (
+                "those of filters in SQL text and on streams do not come back through Spark Connect; use "
+                "millrace.where on a DataFrame, or classic Spark"
+            )
+        elif wanted and not connect:
             context = spark.sparkContext
             if context not in _ACCUMULATORS:
                 _ACCUMULATORS.clear()  # those of a context that was stopped are of no use
                 _ACCUMULATORS[context] = context.accumulator({}, _Latest())
-            self._accumulator = _ACCUMULATORS[context]
-        self._lost = connect and not carried
+            accumulator = _ACCUMULATORS[context]
         run = f"millrace-{uuid.uuid4().hex}"
         live = _address_of(spark, run, options)
-        self.sink = Sink(run, self._accumulator, wanted and connect and carried, live)
+        self.sink = Sink(run, accumulator, wanted and connect and carried, live)
 
     def attach(self, mapped: DataFrame) -> DataFrame:
         """Return the result's DataFrame from the one that the eddies' tasks yield."""
@@ -240,13 +244,8 @@ class Reports:
         was used inside SQL text, which hides it from Spark's client. ExecutionError if figures were not asked
         for, or no run has finished.
         """
-        if not self._wanted:
-            raise ExecutionError("there are no figures: the option report is off; run with report=True")
-        if self._lost:
-            raise ExecutionError(
-                "there are no figures: those of filters in SQL text and on streams do not come back through "
-                "Spark Connect; use millrace.where on a DataFrame, or classic Spark"
-            )
+        if self._why_none:
+            raise ExecutionError(f"there are no figures: {self._why_none}")
         texts = self._reported(executed)
         if not texts:
             raise ExecutionError(
@@ -257,8 +256,8 @@ class Reports:
 
     def forget(self) -> None:
         """Forget the figures so far, because another caller gets the DataFrame."""
-        if self._accumulator is not None:
-            entries = self._accumulator.value
+        if (accumulator := self.sink.accumulator) is not None:
+            entries = accumulator.value
             for key in list(entries):
                 if key[0] == self.sink.run:
                     entries.pop(key, None)
@@ -267,8 +266,8 @@ class Reports:
                 self._observation.get.clear()
 
     def _reported(self, executed: DataFrame | None) -> list[str]:
-        if self._accumulator is not None:
-            own = _latest(self._accumulator, self.sink.run)
+        if (accumulator := self.sink.accumulator) is not None:
+            own = _latest(accumulator, self.sink.run)
             return [zlib.decompress(packed).decode() for packed in own.values()]
         seen: Any = None if self._observation is None else self._observation.get.get("reports")
         if not seen and executed is not None and (info := executed.executionInfo) is not None:

@@ -28,12 +28,12 @@ on rows are counted by their digests, in Python, some 150 bytes in memory a row.
 from __future__ import annotations
 
 import asyncio
+import queue
 import secrets
 import selectors
 import socket
 import tempfile
-import threading
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
 from io import BytesIO
@@ -64,32 +64,6 @@ _PURPOSE = "results"
 # Rows of a partition
 
 
-class Payloads:
-    """Bytes that are kept in order, in a file without a name once they are many, and seldom read again."""
-
-    def __init__(self) -> None:
-        self._file: IO[bytes] = BytesIO()
-        self._lengths: list[int] = []
-
-    def append(self, payload: bytes) -> None:
-        """Add bytes at the end; OSError if they cannot be written."""
-        if isinstance(self._file, BytesIO) and self._file.tell() + len(payload) > IN_MEMORY:
-            in_memory, self._file = self._file, tempfile.TemporaryFile()  # noqa: SIM115  # closed below
-            self._file.write(in_memory.getbuffer())
-        self._file.write(payload)
-        self._file.flush()  # so that what does not fit fails here
-        self._lengths.append(len(payload))
-
-    def __iter__(self) -> Iterator[bytes]:
-        self._file.seek(0)
-        yield from map(self._file.read, self._lengths)
-
-    def close(self) -> None:
-        self._lengths = []
-        with suppress(OSError):  # what could not be written is of no use any more
-            self._file.close()
-
-
 class Partition:
     """What has been delivered of one partition, and whether that is all of it: ``committed``."""
 
@@ -97,7 +71,9 @@ class Partition:
         self.committed = False
         self._number = number
         self._only: int | None = None
-        self._payloads = Payloads()
+        # Batches, one behind the other: in memory, and in a file without a name once they are many.
+        self._kept: IO[bytes] = BytesIO()
+        self._lengths: list[int] = []
         self._delivered: Counter[bytes] = Counter()
         self._sent: dict[int, Counter[bytes]] = {}
 
@@ -111,7 +87,7 @@ class Partition:
         if not self._sent and self._only in (None, attempt):
             self._only = attempt
             batch = _unpack(payload)
-            self._payloads.append(payload)
+            self._keep(payload)
             return batch
         if not self._sent:
             self._count()
@@ -136,14 +112,24 @@ class Partition:
 
     def close(self) -> None:
         """Forget what was kept."""
-        self._delivered, self._sent = Counter(), {}
-        self._payloads.close()
+        self._delivered, self._sent, self._lengths = Counter(), {}, []
+        with suppress(OSError):  # what could not be written is of no use any more
+            self._kept.close()
+
+    def _keep(self, payload: bytes) -> None:
+        if isinstance(self._kept, BytesIO) and self._kept.tell() + len(payload) > IN_MEMORY:
+            in_memory, self._kept = self._kept, tempfile.TemporaryFile()  # noqa: SIM115  # closed above
+            self._kept.write(in_memory.getbuffer())
+        self._kept.write(payload)
+        self._kept.flush()  # so that what does not fit fails here
+        self._lengths.append(len(payload))
 
     def _count(self) -> None:
         """Turn from keeping batches to counting rows."""
         assert self._only is not None
         sent: Counter[bytes] = Counter()
-        for payload in self._payloads:
+        self._kept.seek(0)
+        for payload in map(self._kept.read, self._lengths):
             sent.update(row_keys(_unpack(payload)))
         self.close()
         self._delivered, self._sent = sent.copy(), {self._only: sent}
@@ -200,104 +186,54 @@ def _plain_type(kind: pa.DataType) -> pa.DataType:
 # The process that wants rows
 
 
-class BatchQueue:
-    """Batches between the server's thread, which puts them in, and the consumer's, which takes them out.
+class Stream(Session):
+    """The rows of one job, in batches, in the order in which they come; made by ``ResultsServer.open``.
 
-    It is full at ``most`` bytes. ``on_space`` is called in the consumer's thread when it no longer is.
-    ``delivered`` counts the batches that the consumer took.
+    Each client is an attempt of a task; what they say is handled in the server's loop. Iterate over it in one
+    other thread. Whoever runs the job calls :meth:`finish` or :meth:`fail`, from any. Its id and its server's
+    address travel to the tasks.
     """
 
-    def __init__(self, most: int, on_space: Callable[[], None]) -> None:
-        self._most = most
-        self._on_space = on_space
-        self._batches: deque[pa.RecordBatch] = deque()
-        self._size = 0
-        self._ended = False
-        self._error: BaseException | None = None
-        self._changed = threading.Condition()
-        self.delivered = 0
-
-    @property
-    def is_full(self) -> bool:
-        """Whether whoever puts batches in should wait."""
-        with self._changed:
-            return self._size >= self._most and not self._ended
-
-    @property
-    def has_ended(self) -> bool:
-        """Whether nothing more can be put in."""
-        with self._changed:
-            return self._ended
-
-    def put(self, batch: pa.RecordBatch) -> None:
-        """Add a batch, if the queue has not ended; does not wait."""
-        with self._changed:
-            if not self._ended:
-                self._batches.append(batch)
-                self._size += batch.nbytes + 1
-                self._changed.notify()
-
-    def take(self) -> pa.RecordBatch | None:
-        """Return the next batch, waiting for it; None at the end. Raises the error that it ended with."""
-        with self._changed:
-            self._changed.wait_for(lambda: self._batches or self._ended)
-            if self._error is not None:
-                raise self._error
-            if not self._batches:
-                return None
-            batch = self._batches.popleft()
-            self.delivered += 1
-            was_full = self._size >= self._most
-            self._size -= batch.nbytes + 1
-            has_space = was_full and self._size < self._most
-        if has_space:
-            self._on_space()
-        return batch
-
-    def end(self, error: BaseException | None = None, *, drop: bool = False) -> None:
-        """End it after the batches that it has; the first end counts.
-
-        An error is raised to the consumer in their place. With ``drop`` they are of no use any more.
-        """
-        with self._changed:
-            if not self._ended:
-                self._ended, self._error = True, error
-                drop = drop or error is not None
-                self._changed.notify_all()
-            if drop:
-                self._batches.clear()
-
-
-class ResultSession(Session):
-    """The tasks of one stream, each of whose clients is an attempt; lives in a loop."""
-
     def __init__(
-        self, schema: pa.Schema, loop: asyncio.AbstractEventLoop, most_waiting: int, idle: float | None
+        self, server: ResultsServer, schema: pa.Schema, most_waiting: int, idle: float | None
     ) -> None:
         super().__init__()
-        self.schema = schema
-        self._loop = loop
+        self.id = secrets.token_hex(8)
+        self.address = server.address_of(self.id)
+        self.has_ended = False
+        self._server = server
+        self._schema = schema
+        self._most_waiting = most_waiting
         self._idle = idle
+        self._batches: queue.SimpleQueue[pa.RecordBatch | None] = queue.SimpleQueue()
+        # In bytes. Only the server's loop adds to the first, and only the consumer to the second.
+        self._arrived = self._taken = 0
+        self._error: BaseException | None = None
+        self._is_dropped = False
         self._has_space = asyncio.Event()
         self._partitions: dict[int, Partition] = {}
         self._tasks: dict[int, Partition] = {}
-        self.queue = BatchQueue(most_waiting, self._wake)
+
+    @property
+    def is_full(self) -> bool:
+        """Whether tasks have to wait until the consumer has taken some."""
+        return self._arrived - self._taken >= self._most_waiting and not self.has_ended
 
     def welcome(self) -> Message:
         """Return what a task hears first: the schema."""
-        return {"welcome": True, "attachment": self.schema.serialize().to_pybytes()}
+        return {"welcome": True, "attachment": self._schema.serialize().to_pybytes()}
 
     async def ready(self, client: int) -> None:
         """Wait until the consumer has taken some; end the stream if it takes nothing at all for too long."""
-        while self.queue.is_full:
+        while self.is_full:
             self._has_space.clear()
-            delivered = self.queue.delivered
+            taken = self._taken
             try:
                 async with asyncio.timeout(self._idle):
-                    if self.queue.is_full:  # another thread may have emptied it in between
+                    if self.is_full:  # the consumer looks at the event behind what it has taken
                         await self._has_space.wait()
             except TimeoutError:
-                if self.queue.delivered == delivered:
+                if self._taken == taken:
                     self.end(
                         ExecutionError(
                             f"the reader of to_batches has taken no rows for {self._idle:g} s, so its tasks "
@@ -312,7 +248,7 @@ class ResultSession(Session):
 
     def handle(self, client: int, message: Message) -> None:
         """Do what a task's message says; ValueError if no task of ours would say that."""
-        if self.queue.has_ended:
+        if self.has_ended:
             return
         match message, self._tasks.get(client):
             case {"start": [int(number), int()]}, None if number >= 0:
@@ -331,7 +267,8 @@ class ResultSession(Session):
                     )
                 else:
                     if batch is not None:
-                        self.queue.put(batch)
+                        self._arrived += batch.nbytes + 1
+                        self._batches.put(batch)
             case {"commit": True}, Partition() as partition:
                 try:
                     partition.commit(client)
@@ -342,16 +279,15 @@ class ResultSession(Session):
             case _:
                 raise ValueError(f"no such message: {list(message)[:3]}")
 
-    def finish(self) -> None:
-        """End the stream after what has come; with an error if a task has started that never committed."""
-        missing = sorted(number for number, partition in self._partitions.items() if not partition.committed)
-        shown = ", ".join(map(str, missing[:10]))
-        why = f"the job is over, but these partitions were not sent to their end: {shown}"
-        self.end(ExecutionError(why) if missing else None)
-
     def end(self, error: BaseException | None, *, drop: bool = False) -> None:
-        """End the stream, and let tasks that send still stop."""
-        self.queue.end(error, drop=drop)
+        """End it after what has come, and let tasks that send still stop; the first end counts.
+
+        An error is raised to the consumer in the place of what waits; ``drop`` says that it wants none of it.
+        """
+        if not self.has_ended:
+            self.has_ended, self._error, self._is_dropped = True, error, error is not None
+        self._is_dropped |= drop
+        self._batches.put(None)
         self._has_space.set()
         for partition in self._partitions.values():
             partition.close()
@@ -359,37 +295,25 @@ class ResultSession(Session):
         for deliver in self._clients.values():
             deliver({"lost": "the reader has closed it" if drop else reason})
 
-    def _wake(self) -> None:
-        with suppress(RuntimeError):  # the server has ended; nobody waits
-            self._loop.call_soon_threadsafe(self._has_space.set)
+    def _end_complete(self) -> None:
+        missing = sorted(number for number, partition in self._partitions.items() if not partition.committed)
+        shown = ", ".join(map(str, missing[:10]))
+        why = f"the job is over, but these partitions were not sent to their end: {shown}"
+        self.end(ExecutionError(why) if missing else None)
 
-
-class Stream:
-    """The rows of one job, in batches, in the order in which they come; made by ``ResultsServer.open``.
-
-    Iterate over it in one thread. Whoever runs the job calls :meth:`finish` or :meth:`fail` from another.
-    Its id and its server's address travel to the tasks; ``within`` calls a function where the session lives.
-    """
-
-    def __init__(
-        self,
-        name: str,
-        address: Address,
-        session: ResultSession,
-        within: Callable[[Callable[[], None]], None],
-    ) -> None:
-        self.id = name
-        self.address = address
-        self._session = session
-        self._within = within
+    # Whatever follows is called outside of the server's loop.
 
     def __iter__(self) -> Iterator[pa.RecordBatch]:
         return self
 
     def __next__(self) -> pa.RecordBatch:
-        batch = self._session.queue.take()
-        if batch is None:
-            raise StopIteration
+        batch = self._batches.get()
+        if batch is None or self._is_dropped:
+            self._batches.put(None)  # for whoever asks again
+            raise StopIteration() if self._error is None else self._error
+        self._taken += batch.nbytes + 1
+        if not self._has_space.is_set() and not self.is_full:
+            self._server.wake(self._has_space)
         return batch
 
     def __enter__(self) -> Self:
@@ -403,15 +327,15 @@ class Stream:
 
         If a task has started that never committed, the iteration raises an ExecutionError instead.
         """
-        self._within(self._session.finish)
+        self._server.act(self, self._end_complete)
 
     def fail(self, error: BaseException) -> None:
         """Say that the job has failed: the iteration raises the error now. No effect on a closed one."""
-        self._within(lambda: self._session.end(error))
+        self._server.act(self, lambda: self.end(error))
 
     def close(self) -> None:
         """Take no more rows: tasks that send still fail, at their next batch."""
-        self._within(lambda: self._session.end(None, drop=True))
+        self._server.act(self, lambda: self.end(None, drop=True))
 
 
 class ResultsServer(Server):
@@ -420,7 +344,7 @@ class ResultsServer(Server):
     purpose: ClassVar[str] = _PURPOSE
 
     def __init__(self, host: str = "127.0.0.1", port: int = 0, bind: str | None = None) -> None:
-        self._streams: dict[str, ResultSession] = {}
+        self._streams: dict[str, Stream] = {}
         super().__init__(host, port, bind)
 
     def open(self, schema: pa.Schema, most_waiting: int = MOST_WAITING, idle: float | None = None) -> Stream:
@@ -429,19 +353,25 @@ class ResultsServer(Server):
         So many bytes of batches wait for the consumer before the tasks have to; tasks wait so many ``idle``
         seconds for a consumer that takes nothing, None for ever. ExecutionError if the server is closed.
         """
-        name, session = secrets.token_hex(8), ResultSession(schema, self._loop, most_waiting, idle)
+        stream = Stream(self, schema, most_waiting, idle)
+        self._within(lambda: self._streams.update({stream.id: stream}))
+        return stream
 
-        def within(action: Callable[[], None]) -> None:
-            def act() -> None:
-                action()
-                if session.queue.has_ended:
-                    self._streams.pop(name, None)
+    def act(self, stream: Stream, action: Callable[[], None]) -> None:
+        """Do something to a stream, in the server's loop, which forgets it when it has ended."""
 
-            if self.running:
-                self._within(act)
+        def run() -> None:
+            action()
+            if stream.has_ended:
+                self._streams.pop(stream.id, None)
 
-        self._within(lambda: self._streams.update({name: session}))
-        return Stream(name, self.address_of(name), session, within)
+        if self.running:
+            self._within(run)
+
+    def wake(self, event: asyncio.Event) -> None:
+        """Set an event of the server's loop, from another thread."""
+        with suppress(RuntimeError):  # the server has ended; nobody waits
+            self._loop.call_soon_threadsafe(event.set)
 
     def _scope(self, hello: Message) -> str:
         return str(hello.get("results"))
@@ -452,7 +382,7 @@ class ResultsServer(Server):
                 session = self._streams.get(name)
             case _:
                 raise ValueError("it did not introduce itself")
-        if session is None or session.queue.has_ended:
+        if session is None or session.has_ended:
             raise ValueError(f"stream {name!r} has ended, or the reader has closed it")
         return name, session
 

@@ -27,7 +27,7 @@ from millrace.parquet.partitions import Doubtful
 from millrace.parquet.remote import Remote
 from millrace.parquet.stores import DISKS, Store, located
 from millrace.parquet.tables import ParquetTable
-from millrace.spark.session import SIZE_UNITS, SessionConf, explained, is_cached, shares_disks, why_unreached
+from millrace.spark.session import SIZE_UNITS, SessionConf, explained, finds_files, is_cached, why_unreached
 from millrace.spark.types import arrow_schema
 
 if TYPE_CHECKING:
@@ -88,7 +88,7 @@ def scan_of(frame: DataFrame, settings: SessionConf, storage: StorageOptions | N
         raise Doubtful("it has no files")
     paths = list(map(_path, uris))
     store = _store_of(frame.sparkSession, paths, storage)
-    if store == DISKS and not shares_disks(frame.sparkSession):
+    if store == DISKS and not finds_files(frame.sparkSession, schemeless=False):
         raise Doubtful("the Spark Connect server has other disks")
     required = [field.name for field in schema.fields if not field.nullable]
     table = described_table(scan.root, paths, types, scan.partition_columns, required, store)
@@ -160,7 +160,8 @@ def _parse(plan: str, schema: StructType) -> _Scan:
     if not said.keys() <= _SCAN_KEYS:
         raise Doubtful(f"its scan has {min(said.keys() - _SCAN_KEYS)}")
     top = said if "Project" not in nodes else _section(plan, nodes["Project"])
-    if not _is_output(top.get("Output", ""), schema.names):
+    output = ", ".join(rf"{re.escape(name)}#\d+L?" for name in schema.names)  # just the columns
+    if not re.fullmatch(rf"\[{output}\]", top.get("Output", ""), re.IGNORECASE):
         raise Doubtful("its columns are not those of the files")
     listed = said.get("Location", "")
     location = _LOCATION.fullmatch(listed)
@@ -184,12 +185,6 @@ def _section(plan: str, number: str) -> dict[str, str]:
             raise Doubtful("its plan is of another form")
         said[key] = value
     return said
-
-
-def _is_output(text: str, names: Sequence[str]) -> bool:
-    """Tell whether a node's output is just the columns of these names."""
-    columns = ", ".join(rf"{re.escape(name)}#\d+L?" for name in names)
-    return re.fullmatch(rf"\[{columns}\]", text, re.IGNORECASE) is not None
 
 
 def _not_in(read: str, schema: StructType) -> tuple[str, ...]:

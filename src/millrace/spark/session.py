@@ -67,6 +67,7 @@ class SessionFacts:
             lists files when a DataFrame is made, so it is used again only while none has changed.
         closed_stores: Why Spark cannot open what is in a store, by the beginning of its paths.
         coordinators: Why tasks do not reach a coordinator, by its address; empty where they do.
+        cluster_coordinators: Those on executors, by port and the address to listen on, as asked for.
         functions: On Spark Connect, the name of each predicate that was ever used, by its identity and name:
             Connect analyses a query anew for each action, so names have to stay.
         plan_functions: What reads plans in the JVM.
@@ -85,6 +86,7 @@ class SessionFacts:
     frames: dict[str, tuple[object, DataFrame, str]] = field(default_factory=dict)
     closed_stores: dict[str, str] = field(default_factory=dict)
     coordinators: dict[tuple[str, int], str] = field(default_factory=dict)
+    cluster_coordinators: dict[tuple[int, str | None], Any] = field(default_factory=dict)
     functions: dict[tuple[int, str], tuple[object, str]] = field(default_factory=dict)
     plan_functions: Any = None
     relations: dict[tuple[object, ...], DataFrame] = field(default_factory=dict)
@@ -340,20 +342,15 @@ def _why_tasks(spark: SparkSession, store: Remote, path: str) -> str | None:
     return try_in_task(spark, partial(_why, store, path))
 
 
-def shares_disks(spark: SparkSession) -> bool:
-    """Return whether Spark's driver has this machine's files; a Spark Connect server may run elsewhere."""
-    return not is_connect(spark) or _finds_files(spark, schemeless=False)
+def finds_files(spark: SparkSession, *, schemeless: bool) -> bool:
+    """Return whether Spark finds a new file of this machine, by a path with or without a scheme.
 
-
-def paths_are_local(spark: SparkSession) -> bool:
-    """Return whether Spark, too, takes a path without a scheme for one of this machine's files."""
-    return _finds_files(spark, schemeless=True)
-
-
-def _finds_files(spark: SparkSession, *, schemeless: bool) -> bool:
-    """Return whether Spark finds a new file of this machine; asked once a session."""
+    Asked once a session: a Spark Connect server may run elsewhere, and paths may mean another file system.
+    """
     from pyspark.errors import PySparkException
 
+    if not schemeless and not is_connect(spark):
+        return True
     facts = facts_of(spark).finds_files
     if schemeless not in facts:
         with tempfile.TemporaryDirectory(prefix="millrace-") as folder:

@@ -47,11 +47,10 @@ class EddyTask:
         stream: Alias of the relation to leave unbuilt, or None.
         scans: By alias, the relations that the task reads itself.
         frame: Alias of the relation whose tuples are the task's input, or None.
-        exchanged: Whether the task's input is blocks; otherwise, without ``frame``, it is one row
+        exchanged: Aliases of relations whose blocks are its input. Without these and ``frame`` it is one row
             that holds the cell's number.
         warm_start: What tasks on this machine have learned, None where there are no users' predicates.
         last: With sorted blocks, the number of the relation whose blocks come last.
-        unread: Aliases of relations that are looked up and not read as well.
         target: Where the result goes as it comes; None gives it to Spark.
         aggregate: How its rows are aggregated before they are handed on; None hands them on as they are.
         eager: Which relation is aggregated before it is joined; None for none.
@@ -62,13 +61,12 @@ class EddyTask:
     stream: str | None
     scans: dict[str, Scan | InlineTable]
     frame: str | None
-    exchanged: bool
+    exchanged: tuple[str, ...]
     limits: Limits
     warm_start: FileWarmStart | None
     last: int | None
     sink: Sink
     lookups: Lookups | None = None
-    unread: tuple[str, ...] = ()
     target: Target | None = None
     aggregate: AggregateSpec | None = None
     eager: EagerAggregation | None = None
@@ -159,7 +157,7 @@ class EddyTask:
                 sources[relation.alias] = scan.read(cell, size, partial(ranges.keeps, relation.alias))
             elif relation.alias == self.frame:
                 sources[relation.alias] = map(partial(normalise, schema=relation.schema), batches)
-            elif reader is not None and relation.alias not in self.unread:
+            elif reader is not None and relation.alias in self.exchanged:
                 sources[relation.alias] = reader.source(number)
         return sources
 
@@ -181,11 +179,12 @@ class ScanTask:
         """Yield rows of blocks."""
         task = number_of(batches)
         if task is not None:
-            side = _MapSide(f"scan {task}", self.sink, self.reduction)
+            ranges = KeyRanges()
+            cuttings = []
             for alias, (scan, cut) in self.scans.items():
-                rows = scan.read(task, self.batch_size, partial(side.ranges.keeps, alias))
-                side.cuttings.append(_Cutting(alias, rows, BlockWriter(cut, RoundRobin(task))))
-            yield from side.run()
+                rows = scan.read(task, self.batch_size, partial(ranges.keeps, alias))
+                cuttings.append(_Cutting(alias, rows, BlockWriter(cut, RoundRobin(task))))
+            yield from _cut(f"scan {task}", cuttings, ranges, self.reduction, self.sink)
 
 
 @dataclass(frozen=True)
@@ -202,10 +201,9 @@ class CutTask:
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Yield rows of blocks."""
         task = partition_number()
-        side = _MapSide(f"cut {self.alias} {task}", self.sink, self.reduction)
         rows = map(partial(normalise, schema=self.schema), batches)
-        side.cuttings.append(_Cutting(self.alias, rows, BlockWriter(self.cut, HashPartitioner(task))))
-        yield from side.run()
+        cutting = _Cutting(self.alias, rows, BlockWriter(self.cut, HashPartitioner(task)))
+        yield from _cut(f"cut {self.alias} {task}", [cutting], KeyRanges(), self.reduction, self.sink)
 
 
 @dataclass
@@ -219,57 +217,46 @@ class _Cutting:
     calls: int = 0
     seconds: float = 0.0
 
+    def run(self, reducer: Reducer) -> Iterator[pa.RecordBatch]:
+        began, writer = time.perf_counter(), self.writer
+        for batch in self.source:
+            self.rows += batch.num_rows
+            self.calls += 1
+            reduced = reducer.reduce(writer.cut.relation, batch)
+            if reduced.num_rows:
+                yield from writer.add(reduced)
+            self.seconds = time.perf_counter() - began
+        yield from writer.finish()
+        self.seconds = time.perf_counter() - began
+
     def figures(self) -> ModuleFigures:
         name = f"Cut({self.alias})"
         return ModuleFigures(name, "scan", self.rows, self.writer.rows, self.calls, self.seconds)
 
 
-class _MapSide:
-    """Cuts what their reduction leaves of relations, in one map task, and keeps the task's figures."""
+def _cut(
+    task: str, cuttings: list[_Cutting], ranges: KeyRanges, reduction: Reduction | None, sink: Sink
+) -> Iterator[pa.RecordBatch]:
+    """Yield the blocks, and the figures as one of their own where they have to travel with the data."""
+    began = time.perf_counter()
+    reducer = Reducer(reduction, ranges)
 
-    def __init__(self, task: str, sink: Sink, reduction: Reduction | None) -> None:
-        self.ranges = KeyRanges()
-        self.cuttings: list[_Cutting] = []
-        self._task = task
-        self._sink = sink
-        self._began = time.perf_counter()
-        self._reducer = Reducer(reduction, self.ranges)
-
-    def run(self) -> Iterator[pa.RecordBatch]:
-        """Yield the blocks, and the figures as one of their own where they have to travel with the data."""
-        with self._sink.report_live(self._task, self._figures):
-            for cutting in self.cuttings:
-                yield from self._cut(cutting)
-        if self._sink.active:
-            text = self._figures().to_json()
-            if not self._sink.add(self._task, text):
-                yield block_rows([(0, FIGURES, figures_block(text))])
-
-    def _cut(self, cutting: _Cutting) -> Iterator[pa.RecordBatch]:
-        began, writer = time.perf_counter(), cutting.writer
-        for batch in cutting.source:
-            cutting.rows += batch.num_rows
-            cutting.calls += 1
-            reduced = self._reducer.reduce(writer.cut.relation, batch)
-            if reduced.num_rows:
-                yield from writer.add(reduced)
-            cutting.seconds = time.perf_counter() - began
-        yield from writer.finish()
-        cutting.seconds = time.perf_counter() - began
-
-    def _figures(self) -> CellFigures:
-        """Return what was done so far; also while a relation is cut, and from another thread."""
-        writers = [cutting.writer for cutting in self.cuttings]
+    def figures() -> CellFigures:  # also while a relation is cut, and from another thread
+        writers = [cutting.writer for cutting in cuttings]
         return CellFigures(
             cell=-1,
-            seconds=time.perf_counter() - self._began,
-            modules=(
-                *(cutting.figures() for cutting in self.cuttings),
-                *self._reducer.figures(),
-                *self.ranges.figures(),
-            ),
+            seconds=time.perf_counter() - began,
+            modules=(*(each.figures() for each in cuttings), *reducer.figures(), *ranges.figures()),
             rows_exchanged=sum(writer.rows for writer in writers),
             blocks_exchanged=sum(writer.blocks for writer in writers),
             bytes_exchanged=sum(writer.bytes for writer in writers),
             peak_bytes=peak_memory(),
         )
+
+    with sink.report_live(task, figures):
+        for cutting in cuttings:
+            yield from cutting.run(reducer)
+    if sink.active:
+        text = figures().to_json()
+        if not sink.add(task, text):
+            yield block_rows([(0, FIGURES, figures_block(text))])

@@ -63,7 +63,7 @@ class SparkValues:
         """Return the values of each column as the objects that ``udf`` passes."""
         objects = []
         for column in columns:
-            values, convert = column.to_pylist(), _converter(column.type, _local_time, _row_maker, list)
+            values, convert = column.to_pylist(), _converter(column.type, _local_time, Row, list)
             if convert is not None:
                 values = [None if value is None else convert(value) for value in values]
             objects.append(values)
@@ -123,7 +123,7 @@ def _is_variant(kind: pa.DataType) -> bool:
 def _converter(
     kind: pa.DataType,
     timestamp: Callable[[pa.DataType], Convert | None],
-    struct: Callable[[list[str]], Callable[..., Any]],
+    struct: Callable[..., Callable[..., Any]],
     sequence: Callable[[list[Any]], Any],
 ) -> Convert | None:
     """Return what turns a value of Arrow's into Spark's, or None where they are the same.
@@ -139,7 +139,7 @@ def _converter(
     if _is_variant(kind):
         return lambda value: VariantVal(value["value"], value["metadata"])
     if t.is_struct(kind):
-        make, parts = struct([f.name for f in kind]), [part_of(f.type) for f in kind]
+        make, parts = struct(*(f.name for f in kind)), [part_of(f.type) for f in kind]
         return lambda value: make(
             *(
                 each if part is None or each is None else part(each)
@@ -162,11 +162,7 @@ def _local_time(kind: pa.DataType) -> Convert | None:
     return None if kind.tz is None else lambda value: value.astimezone().replace(tzinfo=None)
 
 
-def _row_maker(names: list[str]) -> Callable[..., Any]:
-    return Row(*names)
-
-
-def _dictionary_maker(names: list[str]) -> Callable[..., Any]:
+def _dictionary_maker(*names: str) -> Callable[..., Any]:
     return lambda *values: dict(zip(names, values, strict=True))
 
 

@@ -15,7 +15,7 @@ from hypothesis import Phase, given, settings, strategies as st
 
 from millrace.errors import ExecutionError
 from millrace.limits.chunk import encoded
-from millrace.spark.results import Partition, Payloads, row_keys
+from millrace.spark.results import Partition, row_keys
 
 LAWS = settings(max_examples=75, deadline=None, derandomize=True)
 SCHEMA = pa.schema(
@@ -188,15 +188,15 @@ def test_other_rows_in_the_second_attempt_are_an_error(second):
 
 
 def test_many_rows_wait_on_disk(monkeypatch):
-    """They come back in order."""
+    """There they are when another attempt sends rows."""
     monkeypatch.setattr("millrace.spark.results.IN_MEMORY", 100)
-    kept = Payloads()
-    given_in = [bytes([number]) * 40 for number in range(20)]
-    for payload in given_in:
-        kept.append(payload)
-    assert not isinstance(kept._file, BytesIO)
-    assert list(kept) == given_in == list(kept)
-    kept.close()
+    partition = Partition(0)
+    for number in range(20):
+        partition.accept(0, numbers(number, number))
+    assert not isinstance(partition._kept, BytesIO)
+    new = partition.accept(1, numbers(*range(20), 20, *range(20)))
+    assert new.to_pydict() == {"v": [20]}
+    partition.commit(1)
 
 
 def test_what_is_no_batch_is_refused():

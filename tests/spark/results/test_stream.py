@@ -107,9 +107,9 @@ def test_tasks_wait_for_a_slow_consumer(server):
         running = pool.submit(task)
         taken = [next(stream)]
         session = server._streams[stream.id]
-        while not session.queue.is_full:
+        while not session.is_full:
             pass
-        assert session.queue._size < 100_000 + 2 * batch.nbytes
+        assert session._arrived - session._taken < 100_000 + 2 * batch.nbytes
         assert sent < 400 and not running.done()
         taken += list(stream)
         running.result(PATIENCE)
@@ -179,7 +179,7 @@ def test_a_full_disk_is_an_error_that_says_what_to_do(stream, monkeypatch):
     def full(self, payload):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("millrace.spark.results.Payloads.append", full)
+    monkeypatch.setattr("millrace.spark.results.Partition._keep", full)
     with pytest.raises(ExecutionError, match="has failed"):
         send(stream, 0, batch_of(0, 0))
     with pytest.raises(ExecutionError, match="No space left"):
