@@ -197,8 +197,8 @@ def mapped(df):
 def of_itself_mapped(a, b, c):
     both = mapped(a.join(b, "id").select("x", "v"))
     one, other = both.alias("one"), both.alias("other")
-    joined = one.join(other, sf.expr("one.x = other.x + 1"))
-    return joined.select("one.v", sf.col("other.v").alias("w"))
+    joined = one.join(other, sf.expr("one.v = other.v"))
+    return joined.select("one.x", sf.col("other.x").alias("w"))
 
 
 COLUMNS = {
