@@ -7,7 +7,7 @@ from pyspark.sql import DataFrame, Window, functions as sf
 
 import millrace
 from lab.bench.trips import count_trips
-from millrace.api import optimize as optimizing, writing
+from millrace.api import optimize as optimizing, query as accounts, writing
 from millrace.errors import InputError
 from millrace.spark.frames import query_of
 from millrace.spark.plan_reader import AnalysedPlan
@@ -16,7 +16,7 @@ from millrace.sql.session import errors
 from tests.gate import sampled
 from tests.session import changed
 from tests.spark import pipelines
-from tests.spark.pipelines import COLUMNS, LEFT, PIPELINES, dated, star
+from tests.spark.pipelines import BLOCKS, COLUMNS, LEFT, PIPELINES, blocks, dated, mapped, star
 from tests.sql import cases
 from tests.sql.answers import SUITES, answer_of, recorded
 from tests.sql.compare import bag, bags, taken
@@ -57,6 +57,8 @@ def test_pipelines_of_columns_have_sparks_rows(spark, tmp_path, half):
     made = {name: COLUMNS[name](*tables) for name in [*COLUMNS][half::2]}
     found = {name: millrace.optimize(frame, FORCED) for name, frame in made.items()}
     assert {name for name, frame in found.items() if frame is made[name]} == LEFT & made.keys()
+    several = BLOCKS.keys() & made.keys()
+    assert {name: blocks(found[name]) for name in several} == {name: BLOCKS[name] for name in several}
     assert {name: frame.schema for name, frame in found.items()} == {
         n: each.schema for n, each in made.items()
     }
@@ -133,6 +135,10 @@ def test_actions_of_an_enabled_session_are_planned_when_they_run(spark, shop, tm
         again = kept.join(s.select("id", "n"), "id")  # what is cached is read from there
         assert again.count() == count and "from a DataFrame" in millrace.explain(again)
         kept.unpersist()
+        below = s.join(i, "item").select("id", "kind").cache()
+        above = mapped(below).join(s.select("id", "n"), "id")
+        assert above.count() == below.count() and len(millrace.report(above).blocks) == 1
+        below.unpersist()
     assert spark.read.parquet(f"{tmp_path}/out").count() == count
     assert bag(made().select("id", "kind")) == expected
 
@@ -247,21 +253,17 @@ def test_a_broken_rule_of_reading_is_noticed(shop, monkeypatch, name):
     assert bag(millrace.optimize(df, FORCED)) != bag(df)
 
 
-def unread(df):
-    """What SQL cannot say, over a DataFrame."""
-    return df.mapInArrow(lambda batches: batches, df.schema)
-
-
-def test_a_pipeline_of_several_parts_is_explained_and_reported_as_one(spark, shop):
+def test_a_pipeline_of_several_parts_is_explained_and_reported_as_one(spark, shop, monkeypatch):
     """All parts, the reason for what stands above, and one plan of Spark's."""
     s, i, p, _ = shop.values()
     with millrace.enable(spark, FORCED):
         left = s.join(i.drop("na.me"), "item").select("id", "kind")
         right = s.join(p, "who").select("id", "age")
-        df = unread(left).join(unread(right), "id", "full")
+        df = mapped(left).join(mapped(right), "id", "full")
         rows = df.count()
         df = df.select("*", sf.lit(1).alias("one"))
         assert len(df.collect()) == rows
+        monkeypatch.setattr(accounts, "planned", None)  # Spark is not asked for a plan of each part
         text = str(millrace.explain(df))
         assert "part 1 of 2" in text and "part 2 of 2" in text and "left to Spark" in text
         assert text.count("Spark's plan") == 1 and "FullOuter" in text.partition("Spark's plan")[2]
@@ -270,6 +272,36 @@ def test_a_pipeline_of_several_parts_is_explained_and_reported_as_one(spark, sho
         assert report.totals.output_tuples == left.count() + right.count()
         with pytest.raises(InputError, match="derived from 2"):
             query_of(df)
+        whole = mapped(left).join(right, "id")
+        rows = whole.count()
+        text = str(millrace.explain(whole))
+        assert text.index("block b0") < text.index("part 2 of 2") < text.index("Spark's plan")
+        assert "stands above" not in text
+        assert sorted(millrace.report(whole).blocks) == ["1.b0", "2.b0"]
+        found = millrace.optimize(whole, FORCED)
+        assert sum(batch.num_rows for batch in millrace.to_batches(found)) == rows > 0
+
+
+def test_a_part_that_fails_ends_itself_alone(shop, monkeypatch):
+    """What stands above it is planned all the same, and the rows are Spark's."""
+    s, i, p, _ = shop.values()
+    df = mapped(s.join(i.drop("na.me"), "item").select("id", "who")).join(p.select("who", "age"), "who")
+    over_parts, expected = optimizing._Pipeline._over_parts, bag(df)
+    assert blocks(millrace.optimize(df, FORCED)) == 2
+    monkeypatch.setattr(optimizing._Pipeline, "_over_parts", lambda *_: "it does not fit")
+    unfit = millrace.optimize(df, FORCED)
+    assert blocks(unfit) == 1 and bag(unfit) == expected
+    monkeypatch.setattr(optimizing._Pipeline, "_over_parts", over_parts)
+    query = optimizing.Session.query
+
+    def fail(session, text):
+        if "item" in text:
+            raise InputError("not this part")
+        return query(session, text)
+
+    monkeypatch.setattr(optimizing.Session, "query", fail)
+    found = millrace.optimize(df, FORCED)
+    assert blocks(found) == 1 and bag(found) == expected
 
 
 def test_what_is_cached_is_not_what_it_was_made_of(shop):

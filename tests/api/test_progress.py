@@ -63,7 +63,7 @@ def test_a_line_is_shown_by_default_and_gone_at_the_end(spark, monkeypatch):
     """For whatever runs something and takes a while, unless options say no; an error takes it away too."""
     shown: list[str] = []
     monkeypatch.setattr(monitor, "is_seen", lambda: True)
-    monkeypatch.setattr(monitor, "writer", lambda *, anywhere: lambda line, _last: shown.append(line))
+    monkeypatch.setattr(monitor, "writer", lambda: lambda line, _last: shown.append(line))
     monkeypatch.setattr(monitor, "EVERY", 0.02)
     odd = millrace.predicate(lambda x: time.sleep(0.002) or (1 / (x - 500) and x % 2 == 1), name="odd")
     frame = millrace.where(spark.range(100), odd("id"))

@@ -9,6 +9,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, Window, functions as sf
 
+from millrace.spark.frames import handles_of
+
 
 def shop(spark, folder) -> dict[str, DataFrame]:
     """Tables as a script reads them: nulls among the keys, dots and quotes in names and texts."""
@@ -187,6 +189,18 @@ def of_windows(a, b, c):
     return a.join(c, "id").withColumn("s", sf.sum("x").over(near)).withColumn("r", ranks).filter("r < 3")
 
 
+def mapped(df):
+    """Return what SQL cannot say, over a DataFrame."""
+    return df.mapInArrow(lambda batches: batches, df.schema)
+
+
+def of_itself_mapped(a, b, c):
+    both = mapped(a.join(b, "id").select("x", "v"))
+    one, other = both.alias("one"), both.alias("other")
+    joined = one.join(other, sf.expr("one.v = other.v"))
+    return joined.select("one.x", sf.col("other.x").alias("w"))
+
+
 COLUMNS = {
     "filters": of_filters,
     "names": lambda a, b, c: a.join(c, sf.col("k") == sf.col("w")).join(
@@ -270,8 +284,31 @@ COLUMNS = {
         )
     ),
     "computed": lambda a, b, c: a.join(b, "id").withColumn("o", odd("x")),
+    "above": lambda a, b, c: mapped(a.join(b, "id").select("x", "v")).join(c, sf.col("v") == c.w),
+    "both below": lambda a, b, c: mapped(equal(a, b).select("x", "v")).join(
+        mapped(b.join(c, b.v == c.w).select("w", b.k)), sf.col("v") == sf.col("k")
+    ),
+    "three deep": lambda a, b, c: (
+        mapped(mapped(a.join(b, "id").select("x", "v")).join(c, sf.col("v") == c.w).select("x", "w"))
+        .join(b, sf.col("w") == b.k)
+        .groupBy("x")
+        .agg(sf.sum("v"))
+    ),
+    "mapped itself": of_itself_mapped,
+    "random below": lambda a, b, c: (
+        a.join(b, "id").withColumn("r", sf.rand(3)).filter("r >= 0").join(c, "id").select("x", "w")
+    ),
 }
 """Whatever Columns compare and name, and wherever they were taken of."""
+BLOCKS = {"mapped": 1, "above": 2, "both below": 3, "three deep": 3, "mapped itself": 3, "random below": 1}
+"""How many blocks eddies run of a pipeline: above what SQL cannot say, and below it."""
+
+
+def blocks(df: DataFrame) -> int:
+    """Return how many blocks eddies run of what Millrace made."""
+    return sum(len(query.blocks) for query in handles_of(df))
+
+
 LEFT = {"null-safe", "numbered"}
 """Millrace has no part in them: nothing is joined by equality, or the order of rows counts."""
 LEFT_ON_CONNECT = LEFT | {"any", "hidden", "starred"}

@@ -40,7 +40,7 @@ from millrace.streams.feeds.rows import Feed
 from tests.gate import sampled
 from tests.session import STREAMING, changed, wait_for, write_stream
 from tests.spark import pipelines
-from tests.spark.pipelines import COLUMNS, LEFT_ON_CONNECT, PIPELINES
+from tests.spark.pipelines import BLOCKS, COLUMNS, LEFT_ON_CONNECT, PIPELINES, blocks, mapped
 from tests.sql.compare import bag
 
 KIND = os.environ["MILLRACE_SESSION"]
@@ -245,6 +245,7 @@ def tables(spark, tmp_path_factory) -> dict[str, list]:
 
 
 PIPES = {**{f"{name}, columns": pipe for name, pipe in COLUMNS.items()}, **PIPELINES}
+SEVERAL = {f"{name}, columns": number for name, number in BLOCKS.items()}
 
 
 @pytest.mark.connect
@@ -256,6 +257,7 @@ def test_pipelines(spark, tables, part):
         found = millrace.optimize(made, TAKE_ALL)
         assert (found is made) == (name.removesuffix(", columns") in LEFT_ON_CONNECT), name
         assert found.dtypes == made.dtypes and bag(found) == bag(made), name
+        assert name not in SEVERAL or blocks(found) == SEVERAL[name], name
 
 
 @pytest.mark.connect
@@ -273,6 +275,8 @@ def test_what_spark_keeps_and_what_it_reads(spark, paths, tmp_path):
         kept = joined.select("k", "small").cache()
         named = kept.withColumn("o", sf.udf(lambda k: f"<{k}>")("k"))
         assert named.count() == len(named.collect()) == count // 2
+        above = mapped(kept).join(small.select("k"), "k")
+        assert above.count() == count // 2 and len(millrace.report(above).blocks) == 1
         kept.unpersist()
         whole = big.join(small, "k")
         whole.write.mode("overwrite").parquet(f"{tmp_path}/out")

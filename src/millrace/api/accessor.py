@@ -60,10 +60,5 @@ class Accessor:
         return [name for name in super().__dir__() if not name.startswith("_")]
 
 
-def install() -> None:
-    """Give every DataFrame the accessor, on classic Spark and on Spark Connect."""
-    watch()
-    DataFrame.millrace = property(Accessor)  # type: ignore[attr-defined]  # the parent of both kinds
-
-
-install()
+watch()
+DataFrame.millrace = property(Accessor)  # type: ignore[attr-defined]  # the parent of both kinds

@@ -26,15 +26,9 @@ _ITEM = re.compile(r"(.+?)(?:\.(\w+)|\[([^\]]+)\])")
 
 
 def parameters(args: Args | None) -> dict[str, Any]:
-    """Return a query's parameters by name; those without one get names of ours.
-
-    Raises:
-        QueryError: They are neither a dictionary nor a list.
-    """
-    if args is None:
-        args = {}
-    if isinstance(args, Mapping):
-        return dict(args)
+    """Return a query's parameters by name; those without one get names of ours."""
+    if args is None or isinstance(args, Mapping):
+        return dict(args or {})
     if not isinstance(args, list):
         raise QueryError(
             f"args are given as {type(args).__name__}: expected a dictionary for parameters with names "
@@ -117,11 +111,6 @@ class _Formatter(Formatter):
         return name
 
     def _column(self, field: str, value: Column, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
-        """Return a column's name.
-
-        Raises:
-            InputError: It is an expression, or it is not known to be none.
-        """
         match = _ITEM.fullmatch(field)
         frame = None if match is None else super().get_field(match[1], args, kwargs)[0]
         if match is not None and isinstance(frame, DataFrame):

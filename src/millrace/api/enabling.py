@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
@@ -81,25 +81,6 @@ class Enabled:
     ) -> None:
         self.disable()
 
-    def _sql(
-        self, plain: Callable[..., DataFrame], text: Any, args: Any, named: Mapping[str, Any]
-    ) -> DataFrame:
-        """Answer a text: as Spark does, unless a part of it is Millrace's."""
-        if is_internal_query() or not isinstance(text, str) or named:
-            return plain(text, args, **named)
-        try:
-            query = self._own.query(text, args)
-            if query.taken or query.filters:
-                return query.df
-            why = "; ".join(query.reasons)
-        except (MillraceError, PySparkException):
-            return plain(text, args)  # no query, or one that Spark refuses, in its own words
-        except Exception as error:  # noqa: BLE001  # whatever it is, Spark may answer
-            why = contain(error)
-        made = plain(text, args)
-        left_to_spark(made, why)
-        return made
-
 
 def enable(
     spark: SparkSession | None = None,
@@ -135,7 +116,7 @@ def enable(
         frames = type(made.range(0))
         choose_by(_chosen)
         for name in ACTIONS:
-            replace("enable", frames, name, _count if name == "count" else functools.partial(_run, name))
+            replace("enable", frames, name, functools.partial(_run, name))
         for name in ("filter", "where"):
             replace("enable", frames, name, _filter)
         _enabled[id(made)] = (*_enabled.get(id(made), ()), enabled)
@@ -143,12 +124,25 @@ def enable(
 
 
 def _sql(spark: SparkSession, plain: Callable[..., DataFrame]) -> Callable[..., DataFrame]:
+    """Return what answers a text: as Spark does, unless a part of it is Millrace's."""
+
     @functools.wraps(plain)
     def sql(sqlQuery: Any, args: Any = None, **named: Any) -> DataFrame:  # noqa: N803  # PySpark's name
         enabled = _latest(spark)
-        if enabled is None:
+        if enabled is None or not isinstance(sqlQuery, str) or named:
             return plain(sqlQuery, args, **named)
-        return enabled._sql(plain, sqlQuery, args, named)  # noqa: SLF001  # its own
+        try:
+            query = enabled._own.query(sqlQuery, args)  # noqa: SLF001  # its own
+            if query.taken or query.filters:
+                return query.df
+            why = "; ".join(query.reasons)
+        except (MillraceError, PySparkException):
+            return plain(sqlQuery, args)  # no query, or one that Spark refuses, in its own words
+        except Exception as error:  # noqa: BLE001  # whatever it is, Spark may answer
+            why = contain(error)
+        made = plain(sqlQuery, args)
+        left_to_spark(made, why)
+        return made
 
     return sql
 
@@ -163,13 +157,15 @@ def _run(name: str, plain: Any, *, is_property: bool = False) -> Any:
 
     @functools.wraps(plain)
     def run(self: DataFrame, *args: Any, **named: Any) -> Any:
-        if _of(self) is None or _running.action:
+        if _latest(self.sparkSession) is None or _running.action:
             return plain(self, *args, **named)
         _running.action = True
         try:
-            chosen = chosen_in_place(self)
+            chosen = _count_in_place(self) if name == "count" else chosen_in_place(self)
             if chosen is None:
                 return plain(self, *args, **named)
+            if name == "count":
+                return int(chosen.collect()[0][0])
             if name == "write":
                 return writer_of(self, plain(self), chosen.write)
             return getattr(chosen, name) if is_property else getattr(chosen, name)(*args, **named)
@@ -179,36 +175,29 @@ def _run(name: str, plain: Any, *, is_property: bool = False) -> Any:
     return run
 
 
-def _count(plain: Callable[..., int]) -> Callable[..., int]:
-    @functools.wraps(plain)
-    def count(self: DataFrame) -> int:
-        if _of(self) is None or _running.action or carried(self).runs or self.isStreaming:
-            return plain(self)
-        _running.action = True
-        try:
-            with internal_query():
-                counted = self.agg(sf.count(sf.lit(1)))
-            chosen = chosen_in_place(counted)
-            if chosen is None:
-                left_to_spark(self, why_left(counted))
-                return plain(self)
-            ran_in_place(self, chosen)
-            return int(chosen.collect()[0][0])
-        finally:
-            _running.action = False
-
-    return count
+def _count_in_place(df: DataFrame) -> Any:
+    """Return what counts the rows of a pipeline in its place, without their columns."""
+    if carried(df).runs or df.isStreaming:
+        return None
+    with internal_query():
+        counted = df.agg(sf.count(sf.lit(1)))
+    chosen = chosen_in_place(counted)
+    if chosen is None:
+        left_to_spark(df, why_left(counted))
+    else:
+        ran_in_place(df, chosen)
+    return chosen
 
 
 def _chosen(df: Any) -> Any:
-    enabled = _of(df)
+    enabled = _latest(df.sparkSession)
     return None if enabled is None else better(df, enabled.options)
 
 
 def _filter(plain: Callable[..., DataFrame]) -> Callable[..., DataFrame]:
     @functools.wraps(plain)
     def filter_(self: DataFrame, condition: Any) -> DataFrame:
-        enabled = _of(self) if isinstance(condition, Applied) else None
+        enabled = _latest(self.sparkSession) if isinstance(condition, Applied) else None
         if enabled is not None:
             return where(self, condition, options=enabled.options)
         return plain(self, condition)
@@ -216,10 +205,6 @@ def _filter(plain: Callable[..., DataFrame]) -> Callable[..., DataFrame]:
     return filter_
 
 
-def _of(df: DataFrame) -> Enabled | None:
-    return None if is_internal_query() else _latest(df.sparkSession)
-
-
 def _latest(spark: SparkSession) -> Enabled | None:
-    found = _enabled.get(id(spark))
+    found = None if is_internal_query() else _enabled.get(id(spark))
     return found[-1] if found else None

@@ -17,7 +17,6 @@ from millrace.engine.expressions import Call, ColumnRef
 from millrace.engine.spec import Equality, JoinSpec, OutputColumn, RelationSpec
 from millrace.errors import OptionError, PredicateError, QueryError, near
 from millrace.lookups.index_spec import IndexSpec
-from millrace.predicates import PredicateSpec
 from millrace.predicates.calls import KEPT, RAISED
 from millrace.predicates.estimate import CostPreview, Judged, LookupEstimate, estimated
 from millrace.spark.block import Block, LookupInput
@@ -96,7 +95,7 @@ def estimate(
                 cost.seconds,
                 spec.per_second,
                 distinct.pop(0) if spec.dedupe else None,
-                float(prices.get(spec.name, _price(spec))),
+                float(prices.get(spec.name, spec.cost if isinstance(spec.cost, int | float) else 0.0)),
                 int((outcome.truth == RAISED).sum()),
                 spec.batch or 1,
                 cost.asked,
@@ -105,11 +104,6 @@ def estimate(
             )
         )
     return estimated(rows, judged)
-
-
-def _price(spec: PredicateSpec) -> float:
-    """Return what a call costs by the predicate's own word, where that is a number."""
-    return float(spec.cost) if isinstance(spec.cost, int | float) else 0.0
 
 
 def estimate_predicates(

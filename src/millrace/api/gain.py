@@ -50,6 +50,7 @@ def _why_block_not(spark: SparkSession, block: Block) -> str | None:
     if any(isinstance(predicate, Call) for predicate in join.residuals):
         return None  # functions of Python cost more than rows that pass
     relations = {relation.alias: relation for relation in join.sources}
+    # Rows of the largest relation, rows of files, bytes that come from Spark, and the share of rows kept.
     most, read, passing, kept = 0, 0, 0, 1.0
     for alias, rows in block.inputs.items():
         match rows:
@@ -65,7 +66,21 @@ def _why_block_not(spark: SparkSession, block: Block) -> str | None:
         most = max(most, count)
     widths = [fixed_width(field.type) or 20 for field in join.output_schema]
     width = 0 if block.aggregate is not None or join.count_only else sum(widths)
-    return _why_not(spark, read, passing, most, width, kept)
+    if passing > BYTES_A_ROW * read:
+        return (
+            f"about {passing:,} bytes of rows would come from Spark to be joined with {read:,} rows that "
+            "tasks read from files themselves, which does not pay (option take_all)"
+        )
+    if passing + most * width * kept > BYTES_A_ROW * read:
+        rejected = "" if kept == 1 else f", of which conditions keep about {kept:.0%}"
+        return (
+            f"{most:,} rows with all their columns, about {width} bytes each{rejected}, would pass from "
+            "Python to Spark, which takes longer than the join saves: filter by equality, select fewer "
+            "columns before, or join in SQL, where only what is needed passes (option take_all)"
+        )
+    if read / ROWS_A_SECOND / default_parallelism(spark) < LEAST_GAIN_SECONDS:
+        return f"joining {read:,} rows saves less than it takes to plan it (option take_all)"
+    return None
 
 
 def _share_of(predicate: Predicate) -> float:
@@ -78,35 +93,3 @@ def _share_of(predicate: Predicate) -> float:
         case InList(values=values):
             return min(1.0, KEPT_BY_EQUALITY * len(values))
     return 1.0
-
-
-def _why_not(spark: SparkSession, read: int, passing: int, rows: int, width: int, kept: float) -> str | None:
-    """Return why a join does not pay.
-
-    Args:
-        spark: The session.
-        read: Rows that tasks read from files themselves.
-        passing: Bytes that come from Spark.
-        rows: Of the largest relation.
-        width: Bytes of a row of the result.
-        kept: Share of the rows that conditions keep.
-    """
-    if passing > BYTES_A_ROW * read:
-        return (
-            f"about {passing:,} bytes of rows would come from Spark to be joined with {read:,} rows that "
-            "tasks read from files themselves, which does not pay (option take_all)"
-        )
-    if passing + rows * width * kept > BYTES_A_ROW * read:
-        return _explain(f"{rows:,} rows", width, kept)
-    if read / ROWS_A_SECOND / default_parallelism(spark) < LEAST_GAIN_SECONDS:
-        return f"joining {read:,} rows saves less than it takes to plan it (option take_all)"
-    return None
-
-
-def _explain(rows: str, width: int, kept: float) -> str:
-    rejected = "" if kept == 1 else f", of which conditions keep about {kept:.0%}"
-    return (
-        f"{rows} with all their columns, about {width} bytes each{rejected}, would pass from Python to "
-        "Spark, which takes longer than the join saves: filter by equality, select fewer columns before, or "
-        "join in SQL, where only what is needed passes (option take_all)"
-    )

@@ -133,11 +133,7 @@ class Hub:
                     raise
 
     def _files(self, name: str, path: Path, schema: pa.Schema) -> Path:
-        """Return the folder of a query's files; whoever reads it finds the columns before there are rows.
-
-        Raises:
-            InputError: Another query writes there, files cannot have such columns, or none can be written.
-        """
+        """Return the folder of a query's files; whoever reads it finds the columns before there are rows."""
         shared = [other.name for other in self.list() if other.sink == str(path)]
         if shared:
             raise InputError(f"query {name!r}: {path} is the sink of query {shared[0]!r}: give another")
@@ -229,9 +225,6 @@ class SharedJoin:
     Attributes:
         block: The join with its inputs, all columns of them.
         times: The event times of its streams.
-
-    Raises:
-        InputError: It is no join of streams that an eddy can run as a whole.
     """
 
     def __init__(
@@ -255,11 +248,7 @@ class SharedJoin:
     def query(
         self, name: str, select: str, where: str | None, streams: Iterable[str] | None, since: Since
     ) -> StandingQuery:
-        """Return a query without a number: columns as behind SELECT, conditions as behind WHERE.
-
-        Raises:
-            InputError: It needs what only Spark evaluates.
-        """
+        """Return a query without a number: columns as behind SELECT, conditions as behind WHERE."""
         joined = self._some(streams)
         if len(joined) < len(self.block.join.aliases) and select.strip() == "*":
             select = ", ".join(f"{quote(alias)}.*" for alias in joined)

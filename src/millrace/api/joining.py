@@ -8,6 +8,7 @@ DataFrame, and one over several is Spark's to evaluate on the result.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import product
@@ -43,7 +44,7 @@ _SAME = {
     "leftanti": "anti",
 }  # fmt: skip
 # Whose rows come out of a join whatever the others have, so that filtering them before or after it is one.
-_KEPT = {"left": 0, "right": -1, "full": None}
+_KEPT = {"left": slice(1), "right": slice(-1, None), "full": slice(0)}
 _FILTERING = ("inner", "cross")
 Side = str | Column
 Condition = str | Column | tuple[Side, Side]
@@ -63,6 +64,19 @@ class _Relation:
         """Tell whether it has a column of that name."""
         return any(column.lower() == name.lower() for column in self.columns)
 
+    @property
+    def frame(self) -> Any:
+        """Its DataFrame; a lookup table has none."""
+        if isinstance(self.table, LookupTable):
+            return None
+        return self.table.frame if isinstance(self.table, PathTable) else self.table
+
+    def computes(self, column: Column) -> bool:
+        """Tell whether a Column can be evaluated over it alone."""
+        with suppress(PySparkException):
+            return self.frame is not None and self.frame.select(column).schema is not None
+        return False
+
 
 @dataclass(frozen=True)
 class JoinQuery:
@@ -73,11 +87,7 @@ class JoinQuery:
     above: tuple[Column, ...]
 
     def filter_result(self, result: DataFrame) -> DataFrame:
-        """Return the rows of the join's result that pass the conditions for it.
-
-        Raises:
-            QueryError: A condition is not about the result's columns.
-        """
+        """Return the rows of the join's result that pass the conditions for it."""
         try:
             for column in self.above:
                 result = result.where(column)
@@ -101,11 +111,7 @@ def build_join(
     select: str | Iterable[str] | None,
     storage: StorageOptions | None = None,
 ) -> JoinQuery:
-    """Return a join as a query; see :func:`millrace.join`. ``shared`` are tables that have names already.
-
-    Raises:
-        QueryError: There is no relation, a condition cannot be understood, or nothing joins the relations.
-    """
+    """Return a join as a query; see :func:`millrace.join`. ``shared`` are tables that have names already."""
     plain = str(how).lower().replace("_", "")
     kind = _SAME.get(plain, plain)
     if kind not in HOWS:
@@ -124,24 +130,6 @@ def build_join(
     for condition in filters:
         builder.filter(condition)
     return builder.build(HOWS[kind], None if select is None else _several(select, "select"))
-
-
-def select_join(
-    items: str, relations: Sequence[str], ons: Sequence[str], where: Sequence[str], keyword: str = "JOIN"
-) -> str:
-    """Return a query over relations from left to right; ``ons`` are clauses of all but the first."""
-    joined = "".join(f" {keyword} {relation}{on}" for relation, on in zip(relations[1:], ons, strict=True))
-    return f"SELECT {items} FROM {relations[0]}{joined}{where_clause(where)}"  # noqa: S608  # SQL is what this writes
-
-
-def using(names: Iterable[str]) -> str:
-    """Return a join's clause for columns that both sides have."""
-    return f" USING ({', '.join(map(plain_quote, names))})"
-
-
-def where_clause(conditions: Sequence[str]) -> str:
-    """Return conditions as a clause."""
-    return f" WHERE {' AND '.join(f'({condition})' for condition in conditions)}" if conditions else ""
 
 
 def _several(conditions: Any, name: str) -> list[Any]:
@@ -169,44 +157,39 @@ def _relations(
         )
     result: list[_Relation] = []
     for name, relation in named:
-        alias = name
-        while any(alias.lower() == other.alias.lower() for other in result):
-            alias += "_"
-        result.append(_relation(spark, shared, alias, relation, open_table))
+        while any(name.lower() == other.alias.lower() for other in result):
+            name += "_"
+        table = _table(spark, shared, relation, open_table)
+        columns = table.schema.names if isinstance(table, LookupTable) else table.columns
+        result.append(_Relation(name, table, list(columns)))
     return result
 
 
 def _name(relation: object, place: int) -> str:
+    name = ""
     if isinstance(relation, LookupTable):
-        return relation.name
-    if isinstance(relation, str | Path) and not _is_path(relation):
-        return str(relation).rsplit(".", 1)[-1]
-    if isinstance(relation, str | Path):
-        return Path(str(relation)).name.split(".")[0] or f"t{place + 1}"
-    return f"t{place + 1}"
+        name = relation.name
+    elif isinstance(relation, str | Path):
+        name = Path(relation).name.split(".")[0] if _is_path(relation) else str(relation).rsplit(".", 1)[-1]
+    return name or f"t{place + 1}"
 
 
 def _is_path(name: str | Path) -> bool:
     return isinstance(name, Path) or "/" in name or suffix_of(name) in (".parquet", *FORMATS)
 
 
-def _relation(
-    spark: SparkSession, shared: Mapping[str, Any], alias: str, relation: object, open_table: _Open
-) -> _Relation:
+def _table(spark: SparkSession, shared: Mapping[str, Any], relation: object, open_table: _Open) -> Any:
     if isinstance(relation, str) and not _is_path(relation):
         named = next((table for name, table in shared.items() if name.lower() == relation.lower()), None)
         relation = spark.table(relation) if named is None else named
-    if isinstance(relation, LookupTable):
-        return _Relation(alias, relation, list(relation.schema.names))
     if isinstance(relation, str | Path):
-        relation = open_table(relation)
-        return _Relation(alias, relation, relation.columns)
-    if not hasattr(relation, "mapInArrow"):
+        return open_table(relation)
+    if not isinstance(relation, LookupTable) and not hasattr(relation, "mapInArrow"):
         raise QueryError(
             f"join is given a {type(relation).__name__}: expected DataFrames, lookup tables, names of "
             "tables, paths of Parquet, CSV or JSON data, or one mapping of names to these"
         )
-    return _Relation(alias, relation, list(relation.columns))  # type: ignore[attr-defined]
+    return relation
 
 
 class _JoinBuilder:
@@ -272,9 +255,8 @@ class _JoinBuilder:
         self._on.setdefault(max(a, b), []).append(" = ".join(texts))
 
     def _owners(self, side: Side) -> list[int]:
-        """Return the relations that a column may be of."""
         if isinstance(side, Column):
-            return [n for n, relation in enumerate(self.relations) if self._fits(relation, side)]
+            return [n for n, relation in enumerate(self.relations) if relation.computes(side)]
         if not isinstance(side, str):
             raise QueryError(f"join's on has {side!r}: expected the name of a column, or a Column")
         owners = [n for n, relation in enumerate(self.relations) if relation.has(side)]
@@ -289,30 +271,11 @@ class _JoinBuilder:
             )
         return owners
 
-    def _fits(self, relation: _Relation, column: Column) -> bool:
-        """Tell whether a Column can be evaluated over a relation alone."""
-        frame = self._frame(relation)
-        if frame is None:
-            return False
-        try:
-            _ = frame.select(column).schema
-        except PySparkException:
-            return False
-        return True
-
-    def _frame(self, relation: _Relation) -> DataFrame | None:
-        if isinstance(relation.table, LookupTable):
-            return None
-        frame: DataFrame = relation.table.frame if isinstance(relation.table, PathTable) else relation.table
-        return frame
-
     def _reference(self, number: int, side: Side) -> str:
         relation = self.relations[number]
         if isinstance(side, Column):
-            frame = self._frame(relation)
-            assert frame is not None
             name = f"__key_{number}_{len(relation.keys)}"
-            relation.table = frame.withColumn(name, side)
+            relation.table = relation.frame.withColumn(name, side)
             relation.keys.append(name)
         else:
             name = side if relation.has(side) else side.rpartition(".")[2]
@@ -326,26 +289,22 @@ class _JoinBuilder:
         if not isinstance(condition, Column):
             raise QueryError(f"join's where has {condition!r}: expected a Column, or a condition in SQL")
         owners = self._owners(condition)
-        if len(owners) != 1 or not self._is_kept(owners[0]):
+        kept = range(len(self.relations))[_KEPT.get(self._kind, slice(None))]
+        if len(owners) != 1 or owners[0] not in kept:
             self._above.append(condition)
             return
         relation = self.relations[owners[0]]
-        frame = self._frame(relation)
-        assert frame is not None
-        relation.table = filtered(frame, condition)
-
-    def _is_kept(self, number: int) -> bool:
-        """Tell whether filtering a relation before the join is filtering its result."""
-        kept = _KEPT.get(self._kind, number)
-        return kept is not None and number == kept % len(self.relations)
+        relation.table = filtered(relation.frame, condition)
 
     # The query
 
     def build(self, keyword: str, select: list[str] | None) -> JoinQuery:
         """Return the join as a query."""
-        aliases = [plain_quote(relation.alias) for relation in self.relations]
-        ons = [self._on_clause(number) for number in range(1, len(self.relations))]
-        text = select_join(self._items(select), aliases, ons, self._where, keyword)
+        first, *others = (plain_quote(relation.alias) for relation in self.relations)
+        joined = "".join(f" {keyword} {each}{self._on_clause(n)}" for n, each in enumerate(others, 1))
+        where = " AND ".join(f"({condition})" for condition in self._where)
+        text = f"SELECT {self._items(select)} FROM {first}{joined}"  # noqa: S608  # SQL is what this writes
+        text += f" WHERE {where}" if where else ""
         return JoinQuery(text, {r.alias: r.table for r in self.relations}, tuple(self._above))
 
     def _on_clause(self, number: int) -> str:
@@ -357,7 +316,9 @@ class _JoinBuilder:
                 f"on joins {relation.alias} by {shared[0]!r} and by something else: write {shared[0]!r} as a "
                 "pair too"
             )
-        return using(shared) if shared else f" ON {' AND '.join(terms)}" if terms else ""
+        if shared:
+            return f" USING ({', '.join(map(plain_quote, shared))})"
+        return f" ON {' AND '.join(terms)}" if terms else ""
 
     def _items(self, select: list[str] | None) -> str:
         if select is not None:

@@ -8,7 +8,7 @@ import threading
 import weakref
 import webbrowser
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import asdict
 from typing import Any, Self
@@ -49,6 +49,7 @@ class Live:
 
     Attributes:
         url: Its address. Whoever has it may look.
+        closed: Whether it has been closed.
 
     Raises:
         SetupError: The port is taken.
@@ -60,8 +61,8 @@ class Live:
         self._board = board or Board(finished=ended_tasks)
         self._watches: weakref.WeakKeyDictionary[SparkSession, StreamWatch] = weakref.WeakKeyDictionary()
         self._attaching = threading.Lock()
-        self._drawn: OrderedDict[str, Part] = OrderedDict()
-        self._closed = False
+        self._drawn: OrderedDict[int, Part] = OrderedDict()
+        self.closed = False
         self._server = PageServer(
             {
                 "": ("text/html", lambda _: drawn.shell(EVERY)),
@@ -90,18 +91,13 @@ class Live:
         """Open it in the browser; returns whether there is one."""
         return webbrowser.open(self.url)
 
-    @property
-    def closed(self) -> bool:
-        """Whether it has been closed."""
-        return self._closed
-
     def close(self) -> None:
         """Serve it no longer; once is enough."""
         global _live
         with _lock:
             if _live is self:
                 _live = None
-        self._closed = True
+        self.closed = True
         unwatch(self._on_action)
         if self._is_current():
             watch_planning(None)
@@ -113,19 +109,17 @@ class Live:
         self._watches.clear()
 
     def __enter__(self) -> Self:
-        """Return itself."""
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Close it."""
         self.close()
 
     def __repr__(self) -> str:
-        return f"<Live: {'closed' if self._closed else self.url}>"
+        return f"<Live: {'closed' if self.closed else self.url}>"
 
     def _repr_html_(self) -> str:
         """Return what notebooks show: a link."""
-        if self._closed:
+        if self.closed:
             return html.escape(repr(self))
         return f'<a href="{self.url}" target="_blank" rel="noreferrer">Millrace live</a>'
 
@@ -158,14 +152,13 @@ class Live:
     def _parts(self, arguments: Mapping[str, str]) -> str:
         """Return what is drawn, but for the parts that the page has already."""
         drawn_ids = set(arguments.get("known", "").split(","))
-        parts = [self._part(view, drawn.query_part, f"query-{view.number}") for view in self._board.queries()]
+        parts = [self._part(view, drawn.query_part) for view in self._board.queries()]
         streams = self._board.streams()
-        parts += [self._part(view, drawn.stream_part, f"query-{view.number}") for view in streams]
-        first = [part for part in parts if part.state == "running"]
-        ordered = first + [part for part in parts if part.state != "running"]
+        parts += [self._part(view, drawn.stream_part) for view in streams]
+        parts.sort(key=lambda part: part.state != "running")
         return as_json(
             {
-                "said": drawn.said(ordered),
+                "said": drawn.said(parts),
                 "parts": [
                     {
                         "id": part.id,
@@ -173,19 +166,18 @@ class Live:
                         "stamp": part.stamp,
                         "html": None if f"{part.id}.{part.stamp}" in drawn_ids else part.html,
                     }
-                    for part in ordered
+                    for part in parts
                 ],
             }
         )
 
-    def _part(self, view: Any, draw: Any, name: str) -> Part:
+    def _part(self, view: Any, draw: Callable[[Any], Part]) -> Part:
         """Draw a query, what has ended once."""
         if view.state == "running":
-            part: Part = draw(view)
-            return part
-        finished = self._drawn.get(name)
+            return draw(view)
+        finished = self._drawn.get(view.number)
         if finished is None:
-            finished = self._drawn[name] = draw(view)
+            finished = self._drawn[view.number] = draw(view)
             while len(self._drawn) > _MOST_DRAWN:
                 self._drawn.popitem(last=False)
         return finished

@@ -15,8 +15,6 @@ from millrace.errors import InputError
 if TYPE_CHECKING:
     import pandas as pd
 
-_ROWS = 20
-
 
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
@@ -29,7 +27,7 @@ def _parser() -> _Parser:
     parser.add_argument("-c", "--cache", action="store_true", help="cache the DataFrame when it is read")
     parser.add_argument("-e", "--eager", action="store_true", help="cache the DataFrame now")
     parser.add_argument("-v", "--view", help="make a temporary view of this name")
-    parser.add_argument("-l", "--limit", type=int, default=_ROWS, help="rows to show")
+    parser.add_argument("-l", "--limit", type=int, default=20, help="rows to show")
     parser.add_argument("--explain", action="store_true", help="show the plan, and run nothing")
     parser.add_argument("--report", action="store_true", help="show what the eddies did, below the rows")
     return parser
@@ -63,7 +61,8 @@ def run(shell: Any, line: str, cell: str) -> Any:
         MillraceError: As for :func:`millrace.sql`.
     """
     flags = _parser().parse_args(shlex.split(line))
-    frames = {name: value for name, value in shell.user_ns.items() if _is_table(name, value)}
+    named = {name: value for name, value in shell.user_ns.items() if not name.startswith("_")}
+    frames = {name: value for name, value in named.items() if isinstance(value, DataFrame)}
     query = Session(tables=frames).query(cell)
     if flags.explain:
         return query.explain()
@@ -82,7 +81,3 @@ def run(shell: Any, line: str, cell: str) -> Any:
         import_module("IPython.display").display(shown.head(flags.limit))
         return query.report()
     return shown
-
-
-def _is_table(name: str, value: object) -> bool:
-    return isinstance(value, DataFrame) and not name.startswith("_")

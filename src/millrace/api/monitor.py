@@ -34,9 +34,6 @@ __all__ = ["compare", "failed_keys", "live", "lookups", "progress"]
 EVERY = 0.5
 """Seconds between two lines."""
 
-_LOOK_EVERY = 0.1
-"""Seconds between two looks at the tasks of classic Spark."""
-
 _LONGEST = 60
 """Letters of an order."""
 
@@ -99,11 +96,10 @@ def progress(spark: SparkSession | None = None, *, shown: bool | None = None) ->
         shown: False for no line, True for one also where there is no terminal.
     """
     with display_lock():  # also without a line of its own, so that none is shown by default either
-        write = None if shown is False else writer(anywhere=shown is True)
-        if write is None:
+        if shown is False or not (shown or is_seen()):
             yield
             return
-        line = Watch()
+        line, write = Watch(), writer()
 
         def on_action(name: str, carried: Carried) -> None:
             line.expect(_planned(name, carried))
@@ -169,16 +165,13 @@ class _Line:
             watch = Watch(before=EVERY)
             watch.expect(self._tasks)
             with nullcontext() if self._spark is None else tasks_shown(self._spark, watch.tasks):
-                if not self._over.wait(EVERY):
-                    self._lines(watch)
-
-    def _lines(self, watch: Watch) -> None:
-        write = writer(anywhere=True)
-        assert write is not None
-        write(watch.line(), False)
-        while not self._over.wait(EVERY):
-            write(watch.line(), False)
-        write("", False)
+                if self._over.wait(EVERY):
+                    return
+                write = writer()
+                write(watch.line(), False)
+                while not self._over.wait(EVERY):
+                    write(watch.line(), False)
+                write("", False)
 
     def _has_bar(self) -> bool:
         """Whether Spark shows a bar of its own."""
@@ -297,11 +290,9 @@ def is_seen() -> bool:
     return is_notebook() or sys.stderr.isatty()
 
 
-def writer(*, anywhere: bool) -> Write | None:
-    """Return what shows lines here, None where nobody would see them."""
-    if is_notebook():
-        return _notebook()
-    return _terminal if anywhere or sys.stderr.isatty() else None
+def writer() -> Write:
+    """Return what shows lines here."""
+    return _notebook() if is_notebook() else _terminal
 
 
 def _terminal(line: str, last: bool) -> None:  # noqa: FBT001  # one of two kinds of line
@@ -355,7 +346,7 @@ def tasks_shown(spark: SparkSession, show: Callable[[int, int], None]) -> Iterat
 
 
 @contextmanager
-def repeatedly(look: Callable[[], None], every: float = _LOOK_EVERY) -> Iterator[None]:
+def repeatedly(look: Callable[[], None], every: float = 0.1) -> Iterator[None]:
     """Call a function every so many seconds while the body runs."""
     stop = threading.Event()
 

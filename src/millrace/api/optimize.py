@@ -1,15 +1,17 @@
 """``millrace.optimize``: a pipeline of DataFrames, however it was made, planned as one query.
 
 A pipeline is read from Spark's analysed plan, said as SQL, and planned as every text is. What SQL cannot say
-of it is a relation of that text, and so is what Spark would not read back as the same. What stands above the
-last join that can be said is Spark's as it was, over what Millrace makes. Where nothing of the text is the
-eddies', Spark runs the pipeline as it is; whatever goes wrong here leaves it to Spark too.
+of it is a relation of that text, and so is what Spark would not read back as the same. What such a relation
+reads is planned alike, as another part of the pipeline. What stands above the last join that can be said is
+Spark's as it was, over what Millrace makes. Where nothing of the text is the eddies', Spark runs the pipeline
+as it is; whatever goes wrong here leaves it to Spark too.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from pyspark.errors import PySparkException
@@ -20,7 +22,7 @@ from millrace.api.session import Session
 from millrace.errors import InputError, MillraceError, PredicateError, first_line
 from millrace.options import Options
 from millrace.spark.frames import carry_parts, left_to_spark
-from millrace.spark.plan_reader import AnalysedPlan, Operator
+from millrace.spark.plan_reader import AnalysedPlan, Operator, Part
 from millrace.spark.predicates import Predicate
 from millrace.spark.session import facts_of, internal_query, is_connect, keep
 from millrace.sql.from_plan import Reading, is_repeatable, read, relation_names, with_calls, with_columns_for
@@ -33,7 +35,6 @@ if TYPE_CHECKING:
     from millrace.sql.connect_plan import ConnectPlan
 
     Plan = AnalysedPlan | ConnectPlan
-    Part = tuple[Sequence[int], DataFrame]
 
 _DEEPEST = 200
 _REFERENCES = frozenset(("CTERelationRef", "UnionLoopRef"))
@@ -68,7 +69,7 @@ def better(df: DataFrame, options: Options) -> DataFrame | None:
     """Return Millrace's DataFrame of the same rows; None where Spark's runs, and the log is told why."""
     try:
         with internal_query():
-            found = _planned(df, plan_of(df), options)
+            found = _Pipeline(df, plan_of(df), options).optimize()
     except (MillraceError, PySparkException) as error:
         found = first_line(error)
     except Exception as error:  # noqa: BLE001  # whatever it is, Spark has the rows
@@ -89,142 +90,147 @@ def plan_of(df: DataFrame) -> Plan:
     return ConnectPlan(df)
 
 
-def _planned(df: DataFrame, plan: Plan, options: Options) -> DataFrame | str:
-    """Return what Millrace makes of a pipeline, or why it makes nothing."""
-    if not plan.has_joins and not plan.has_calls:
-        return "it joins nothing and calls no function of Python"
-    if len(plan.kinds) > _DEEPEST:
-        return f"it has {len(plan.kinds)} operators, more than {_DEEPEST}"
-    if not {"CollectMetrics", "collect_metrics"}.isdisjoint(plan.kinds):
-        return "what it observes is to be seen once, as Spark sees it"
-    made: dict[int, Part] = {}
-    why = _take(df, plan, plan.root, options, made)
-    if not made:
-        return why
-    if plan.root.place in made:
-        return made[plan.root.place][1]
-    frame = plan.replace_parts(made)
-    if _typed(frame.schema) != _typed(df.schema):
-        return f"its columns are others ({frame.schema.simpleString()} for {df.schema.simpleString()})"
-    return carry_parts(frame, why, *(part for _, part in made.values()))
+class _Pipeline:
+    """A pipeline, and the parts of it that Millrace makes."""
 
+    def __init__(self, df: DataFrame, plan: Plan, options: Options) -> None:
+        self._df, self._plan, self._options = df, plan, options
+        self._parts: dict[int, Part] = {}  # by the places of the operators that they stand for
+        self._searched: set[int] = set()
 
-def _take(df: DataFrame, plan: Plan, operator: Operator, options: Options, made: dict[int, Part]) -> str:
-    """Make what Millrace can of an operator, or else of parts below; return why not all.
+    def optimize(self) -> DataFrame | str:
+        """Return what Millrace makes of it, or why it makes nothing."""
+        plan = self._plan
+        if not plan.has_joins and not plan.has_calls:
+            return "it joins nothing and calls no function of Python"
+        if len(plan.kinds) > _DEEPEST:
+            return f"it has {len(plan.kinds)} operators, more than {_DEEPEST}"
+        if not {"CollectMetrics", "collect_metrics"}.isdisjoint(plan.kinds):
+            return "what it observes is to be seen once, as Spark sees it"
+        why = self._take(plan.root)
+        parts = [frame for _, frame in self._parts.values()]
+        if not parts or (len(parts) == 1 and not why):
+            return why or parts[0]
+        # The last part is the whole, with an account of its own alone, or there is no part for that.
+        frame = self._over_parts(plan.root) if why else parts[-1].select("*")
+        return frame if isinstance(frame, str) else carry_parts(frame, why, *parts)
 
-    Args:
-        df: The pipeline.
-        plan: How it was made.
-        operator: One of it.
-        options: Settings of the run.
-        made: What is made, by the places of its operators.
-    """
-    found, relations = _made(df, plan, operator, options)
-    if not isinstance(found, str):
-        made[operator.place] = operator.output, found
+    def _take(self, root: Operator) -> str:
+        """Make a part of an operator, and of what it leaves to Spark; return why not of the operator."""
+        plan, unsayable = self._plan, set[int]()
+        if root.is_streaming:
+            unsayable = {each.place for each in root.walk() if each.kind not in _STREAMED}
+        while True:
+            reading = read(root, root.names, unsayable)
+            for relation in () if root.is_streaming else reading.relations.values():
+                self._take_below(relation, reading.said)
+            if not reading.joins and not reading.calls:
+                return "its joins and functions of Python stand below what SQL cannot say"
+            predicates, barred = _predicates_of(plan, reading)
+            try:
+                query = None if barred else self._query(reading, predicates)
+            except (MillraceError, PySparkException):
+                query, barred = None, plan.unsayable(reading.said)
+                if not barred:
+                    raise
+            if isinstance(query, str):
+                return query
+            # Planning comes first: it tells cheaply where nothing is taken.
+            barred |= set() if query is None else plan.unsayable(reading.said)
+            if query is not None and not barred:
+                break
+            unsayable |= barred
+        made, schema = query.df, self._schema(root)
+        if _typed(made.schema) != _typed(schema):
+            return f"its text has other columns ({made.schema.simpleString()} for {schema.simpleString()})"
+        noted = [new for new, own in zip(schema, made.schema, strict=True) if new.metadata != own.metadata]
+        if noted and len({name.lower() for name in schema.names}) < len(schema.names):
+            return "columns of one name have comments"
+        for field in noted:
+            made = made.withMetadata(field.name, field.metadata)
+        self._parts[root.place] = root.output, made
         return ""
-    for relation in () if operator.is_streaming else relations:
+
+    def _take_below(self, relation: Operator, said: Sequence[Operator]) -> None:
+        """Make parts of what a relation of a text reads, once; ``said`` is what the text says."""
         if any(child.place == relation.place for child in relation.children):
             (relation,) = relation.children  # it was a choice of its own columns
-        if relation.place in plan.kept or not is_repeatable(relation):
-            continue
+        if relation.place in self._searched or not is_repeatable(relation):
+            return
+        self._searched.add(relation.place)
+        above = [each for each in said if relation in each.walk()]
         for child in relation.children:
             kinds = {each.kind for each in child.walk()}
-            if kinds & {"Join", "Filter"} and not kinds & _REFERENCES:
-                try:
-                    _take(df, plan, with_columns_for(relation, child), options, made)
-                except (MillraceError, PySparkException):
-                    continue
-    return found
+            if not kinds & {"Join", "Filter"} or kinds & _REFERENCES or self._plan.kept([relation, *above]):
+                continue
+            with suppress(MillraceError, PySparkException):
+                self._take(with_columns_for(relation, child))
 
+    def _over_parts(self, operator: Operator) -> DataFrame | str:
+        """Return the rows of an operator over the parts below it, or why these cannot stand there."""
+        frame, schema = self._plan.frame(operator, self._parts), self._schema(operator)
+        if _typed(frame.schema) != _typed(schema):
+            return f"its columns are others ({frame.schema.simpleString()} for {schema.simpleString()})"
+        return frame
 
-def _made(
-    df: DataFrame, plan: Plan, root: Operator, options: Options
-) -> tuple[DataFrame | str, list[Operator]]:
-    """Return what Millrace makes of an operator, or why nothing; and what it leaves of it to Spark."""
-    unsayable: set[int] = set()
-    if root.is_streaming:
-        unsayable = {each.place for each in root.walk() if each.kind not in _STREAMED}
-    while True:
-        reading = read(root, root.names, unsayable)
-        left = list(reading.relations.values())
-        if not reading.joins and not reading.calls:
-            return "its joins and functions of Python stand below what SQL cannot say", left
-        predicates, barred = _predicates_of(plan, reading)
-        try:
-            query = None if barred else _query(df, plan, reading, predicates, options)
-        except (MillraceError, PySparkException):
-            query, barred = None, plan.unsayable(reading.said)
-            if not barred:
-                raise
-        if isinstance(query, str):
-            return query, left
-        # Planning comes first: it tells cheaply where nothing is taken.
-        barred |= set() if query is None else plan.unsayable(reading.said)
-        if query is not None and not barred:
-            break
-        unsayable |= barred
-    made, schema = query.df, _schema(df, plan, root)
-    if _typed(made.schema) != _typed(schema):
-        return f"its text has other columns ({made.schema.simpleString()} for {schema.simpleString()})", left
-    noted = [new for new, own in zip(schema, made.schema, strict=True) if new.metadata != own.metadata]
-    if noted and len({name.lower() for name in schema.names}) < len(schema.names):
-        return "columns of one name have comments", left
-    for field in noted:
-        made = made.withMetadata(field.name, field.metadata)
-    return made, left
+    def _schema(self, operator: Operator) -> StructType:
+        """Return the columns of an operator, which may be a choice of those of its place."""
+        plan = self._plan
+        if operator is plan.root:
+            return self._df.schema
+        whole = next(each for each in plan.root.walk() if each.place == operator.place)
+        fields = dict(zip(whole.output, plan.frame(operator).schema, strict=True))
+        return StructType([fields[number] for number in operator.output])
+
+    def _query(self, reading: Reading, predicates: dict[int, Predicate]) -> Query | str:
+        """Return the query of a part, or why Spark runs it as well."""
+        spark, options = self._df.sparkSession, self._options
+        frames = {name: self._frame(each) for name, each in reading.relations.items()}
+        names = {number: predicate.name for number, predicate in predicates.items()}
+        text = with_calls(reading.text, names)
+        known = facts_of(spark).left
+        key = (text, *map(id, frames.values()), repr(options))
+        if key in known:
+            return known[key]
+        query = Session(spark, frames, list(predicates.values()), options).query(text)
+        why: str | None = None
+        if not query.taken and not query.filters:
+            why = "; ".join(query.reasons)
+        elif not options.take_all and not query.filters:
+            why = why_slower(spark, query.blocks)
+        if why is None:
+            return query
+        keep(known, key, why)
+        return why
+
+    def _frame(self, operator: Operator) -> DataFrame:
+        """Return the rows of a relation of a text, the same DataFrame for the same files."""
+        kept = facts_of(self._df.sparkSession).relations
+        names, identity = relation_names(operator), self._plan.identity(operator)
+        key = (identity, *names)
+        frame = None if identity is None else kept.get(key)
+        if frame is None:
+            frame = self._rows(operator)
+            frame = frame if names == list(operator.names) else frame.toDF(*names)
+        if identity is not None:
+            keep(kept, key, frame)
+        return frame
+
+    def _rows(self, operator: Operator) -> DataFrame:
+        """Return the rows of a relation, over the parts below it; these are no parts if they do not fit."""
+        below = [each.place for each in operator.walk() if each.place in self._parts]
+        if below:
+            with suppress(MillraceError, PySparkException):
+                frame = self._over_parts(operator)
+                if not isinstance(frame, str):
+                    return frame
+            for place in below:
+                del self._parts[place]
+        return self._plan.frame(operator)
 
 
 def _typed(schema: StructType) -> list[tuple[str, DataType]]:
     return [(each.name, each.dataType) for each in schema]
-
-
-def _schema(df: DataFrame, plan: Plan, operator: Operator) -> StructType:
-    """Return the columns of an operator, which may be a choice of those of its place."""
-    if operator is plan.root:
-        return df.schema
-    whole = next(each for each in plan.root.walk() if each.place == operator.place)
-    fields = dict(zip(whole.output, plan.frame(operator).schema, strict=True))
-    return StructType([fields[number] for number in operator.output])
-
-
-def _query(
-    df: DataFrame, plan: Plan, reading: Reading, predicates: dict[int, Predicate], options: Options
-) -> Query | str:
-    """Return the query of a pipeline, or why Spark runs it as well."""
-    frames = {name: _frame(df, plan, each) for name, each in reading.relations.items()}
-    names = {number: predicate.name for number, predicate in predicates.items()}
-    text = with_calls(reading.text, names)
-    known = facts_of(df.sparkSession).left
-    key = (text, *map(id, frames.values()), repr(options))
-    if key in known:
-        return known[key]
-    query = Session(df.sparkSession, frames, list(predicates.values()), options).query(text)
-    if not query.taken and not query.filters:
-        why = "; ".join(query.reasons)
-    elif options.take_all or query.filters:
-        return query
-    else:
-        found = why_slower(df.sparkSession, query.blocks)
-        if found is None:
-            return query
-        why = found
-    keep(known, key, why)
-    return why
-
-
-def _frame(df: DataFrame, plan: Plan, operator: Operator) -> DataFrame:
-    """Return the rows of a relation of a text, the same DataFrame for the same files."""
-    kept = facts_of(df.sparkSession).relations
-    names, identity = relation_names(operator), plan.identity(operator)
-    key = (identity, *names)
-    frame = None if identity is None else kept.get(key)
-    if frame is None:
-        frame = plan.frame(operator)
-        frame = frame if names == list(operator.names) else frame.toDF(*names)
-    if identity is not None:
-        keep(kept, key, frame)
-    return frame
 
 
 def _predicates_of(plan: Plan, reading: Reading) -> tuple[dict[int, Predicate], set[int]]:

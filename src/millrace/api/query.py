@@ -10,7 +10,6 @@ import pyarrow as pa
 
 from millrace.api.estimate import estimate_lookups
 from millrace.api.results import query_stream
-from millrace.engine.aggregates import AggregateSpec
 from millrace.engine.expressions import show
 from millrace.engine.figures import CellFigures
 from millrace.errors import ExecutionError, QueryError
@@ -30,13 +29,10 @@ if TYPE_CHECKING:
     from millrace.limits.progress import LookupProgress
 
 
-Estimating = Callable[[int, int, Mapping[str, float] | None], CostPreview]
-
-
 class Query(PlannedQuery):
     """A query that is ready to run: :class:`~millrace.sql.plan.PlannedQuery` says what it holds."""
 
-    _estimating: Estimating | None = None
+    _estimating: Callable[[int, int, Mapping[str, float] | None], CostPreview] | None = None
 
     @property
     def blocks(self) -> tuple[Block, ...]:
@@ -55,10 +51,10 @@ class Query(PlannedQuery):
         Raises:
             OptionError: The mode is another.
         """
-        return Explanation("\n".join([*self._explained(), SPARKS_PLAN, planned(self.df, mode)]))
+        return Explanation("\n".join([*self.explain_lines(), SPARKS_PLAN, planned(self.df, mode)]))
 
-    def _explained(self) -> list[str]:
-        """Return what :meth:`explain` says, but for Spark's plan."""
+    def explain_lines(self) -> list[str]:
+        """Return what :meth:`explain` says, but for Spark's own plan."""
         lines: list[str] = []
         for plan in self.taken:
             lines += _explain(plan)
@@ -86,7 +82,7 @@ class Query(PlannedQuery):
 
     def _repr_html_(self) -> str:
         """Return what notebooks show: the explanation, and behind it the report once there is one."""
-        explanation = Explanation("\n".join(self._explained()))._repr_html_()
+        explanation = Explanation("\n".join(self.explain_lines()))._repr_html_()
         try:
             return explanation + self.report()._repr_html_()
         except ExecutionError:
@@ -215,15 +211,13 @@ class Query(PlannedQuery):
         budgets = tuple(spent for registered in self._registered for spent in registered.spent())
         limits = [registered for registered in self._registered if isinstance(registered, Limits)]
         calls = tuple(progress for limit in limits for progress in limit.progress())
-        return RunReport({}, self._planned(), tuple(self.lookups()), budgets, calls)
-
-    def _planned(self) -> Planned:
-        return Planned(
+        plan = Planned(
             {plan.block.name: _shape(plan.block) for plan in self.taken},
             tuple(self.reasons),
             settings(self.options),
             tuple(text for registered in self._registered for text in registered.weakened_guarantees),
         )
+        return RunReport({}, plan, tuple(self.lookups()), budgets, calls)
 
 
 _TEXTS = ("lookup", "key", "error", "message")
@@ -241,7 +235,6 @@ def _shape(block: Block) -> BlockShape:
 
 
 def _explain(plan: PlannedBlock) -> list[str]:
-    """Return what eddies do for a block, and what of its conditions Spark does."""
     join = plan.block.join
     lines = plan.run.plan.split("\n")
     for alias, rows in plan.block.inputs.items():
@@ -254,19 +247,15 @@ def _explain(plan: PlannedBlock) -> list[str]:
         lines.append("  only counts rows")
     else:
         lines.append("  gives " + ", ".join(f"{o.source} as {o.name}" for o in join.output))
-    if plan.block.aggregate is not None:
-        lines.append(_explain_aggregate(plan.block.aggregate))
+    spec = plan.block.aggregate
+    if spec is not None:
+        partials = ", ".join(
+            f"{p.how}({'*' if p.value is None else show(p.value)}) as {p.name}" for p in spec.partials
+        )
+        by = f"by {', '.join(spec.keys)}" if spec.keys else "all to one row"
+        lines.append(f"  aggregates them partially {by}: {partials or 'each once'}")
     lines += [f"  Spark evaluates above it: {text}" for text in plan.block.above]
     return lines
-
-
-def _explain_aggregate(spec: AggregateSpec) -> str:
-    """Return what the tasks make of the rows of a join."""
-    partials = ", ".join(
-        f"{p.how}({'*' if p.value is None else show(p.value)}) as {p.name}" for p in spec.partials
-    )
-    by = f"by {', '.join(spec.keys)}" if spec.keys else "all to one row"
-    return f"  aggregates them partially {by}: {partials or 'each once'}"
 
 
 def _explain_lookup(alias: str, lookup: LookupInput) -> list[str]:

@@ -28,6 +28,7 @@ from millrace.spark.types import arrow_schema
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
+    from millrace.spark.block import Block
     from millrace.sql.plan import PlannedQuery
 
 _ACTION = "to_batches"
@@ -44,16 +45,16 @@ def explain(df: DataFrame, mode: Mode = "simple") -> Explanation:
     Raises:
         MillraceError: Millrace has no part in it, or the mode is another.
     """
-    own = own_handle(df)
-    if own is not None:
-        return own.explain(mode)
-    handles, df = handles_of(df), latest_run(df)
-    why = why_left(df)
+    handles, why = handles_of(df), ""
+    if own_handle(df) is None:
+        df = latest_run(df)
+        why = why_left(df)
     if len(handles) == 1 and not why:
-        return handles[0].explain(mode)
-    lines = []
-    for number, handle in enumerate(handles, 1):
-        lines += [f"part {number} of {len(handles)}", handle.explain().partition(f"\n{SPARKS_PLAN}\n")[0]]
+        lines, df = handles[0].explain_lines(), handles[0].df
+    else:
+        lines = []
+        for number, handle in enumerate(handles, 1):
+            lines += [f"part {number} of {len(handles)}", *handle.explain_lines()]
     lines += ["what stands above is left to Spark", f"  {why}"] if why else []
     return Explanation("\n".join([*lines, SPARKS_PLAN, planned(df, mode)]))
 
@@ -92,25 +93,19 @@ def query_stream(query: PlannedQuery, batch_size: int | None) -> Iterator[pa.Rec
     """Run a query and return its rows as they come: the block's own where Spark does nothing above it."""
     _check(batch_size)
     direct = query.direct
-    block = next(
-        (plan for plan in query.taken if direct is not None and plan.block.name == direct.block),
-        None,
-    )
-    if (
-        direct is None
-        or block is None
-        or not _same_types(query, block.block.join.output_schema, direct.columns)
-    ):
+    plans = [each for each in query.taken if direct is not None and each.block.name == direct.block]
+    if direct is None or not plans or not _same_types(query, plans[0].block, direct.columns):
         return frame_stream(query.df, query.options, batch_size)
-    batches = rows_of_action(_ACTION, query.df, block.run.stream())
+    batches = rows_of_action(_ACTION, query.df, plans[0].run.stream())
     return _shaped(batches, direct.columns, arrow_schema(query.df.schema), batch_size)
 
 
-def _same_types(query: PlannedQuery, schema: pa.Schema, columns: Sequence[str]) -> bool:
+def _same_types(query: PlannedQuery, block: Block, columns: Sequence[str]) -> bool:
     try:
         wanted = arrow_schema(query.df.schema)
     except UnsupportedType:
         return False
+    schema = block.join.output_schema
     return bool(wanted.types == [schema.field(column).type for column in columns])
 
 

@@ -112,14 +112,12 @@ class Session:
         text, own = formatted(query, values, self._spark)
         merged = _merged(self._tables, {**(tables or {}), **own})
         named = self._predicates | by_name(predicates)
-        made = prepare(text, self._spark, merged, settings, named, args)
+        plan = partial(prepare, spark=self._spark, tables=merged, options=settings, args=args)
+        made = plan(text, predicates=named)
         if named:
-
-            def run(rest: str) -> DataFrame:
-                return prepare(rest, self._spark, merged, settings, {}, args).df
-
             # A query is what was planned; this is how to plan another like it.
-            object.__setattr__(made, "_estimating", partial(estimate_predicates, text, named, run))
+            run = partial(estimate_predicates, text, named, lambda rest: plan(rest, predicates={}).df)
+            object.__setattr__(made, "_estimating", run)
         return made
 
     def where(

@@ -13,13 +13,13 @@ from pyspark.sql import Column, DataFrame
 
 from millrace.errors import InputError, MillraceError, MillraceWarning, PredicateError, near
 from millrace.options import Options
-from millrace.reports.planned import SPARKS_PLAN, Explanation, Planned, settings
+from millrace.reports.planned import Planned, settings
 from millrace.reports.run_report import RunReport
 from millrace.spark.frames import remember
 from millrace.spark.mask import Mask, Slot
 from millrace.spark.patches import noted
 from millrace.spark.predicates import Applied, Predicate, check_sendable
-from millrace.spark.session import Mode, alive, explained, internal_query, planned
+from millrace.spark.session import alive, explained, internal_query
 
 _MASK = "__millrace_mask"
 _NAME = "filter"
@@ -185,11 +185,11 @@ class Filtered:
         """Nothing: of a DataFrame's partitions Spark alone knows, and not before it runs."""
         return {}
 
-    def explain(self, mode: Mode = "simple") -> Explanation:
-        """Return what the eddies do and what Spark does, as text."""
+    def explain_lines(self) -> list[str]:
+        """Return what the eddies do and what Spark does."""
         lines = ["no predicate of Python" if self.mask is None else self.mask.plan]
         lines += [f"  Spark evaluates {text}" for text in self.native]
-        return Explanation("\n".join([*lines, SPARKS_PLAN, planned(self.df, mode)]))
+        return lines
 
     def report(self, executed: DataFrame | None = None) -> RunReport:
         """Return the figures of the latest run."""

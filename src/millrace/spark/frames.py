@@ -35,9 +35,7 @@ if TYPE_CHECKING:
 
     from millrace.limits.progress import LookupProgress
     from millrace.options import Options
-    from millrace.reports.planned import Explanation
     from millrace.reports.run_report import RunReport
-    from millrace.spark.session import Mode
 
 T = TypeVar("T")
 
@@ -252,6 +250,10 @@ class Handle(Protocol):
     """A DataFrame's own account."""
 
     @property
+    def df(self) -> DataFrame:
+        """The DataFrame."""
+
+    @property
     def options(self) -> Options:
         """Settings of its runs."""
 
@@ -259,8 +261,8 @@ class Handle(Protocol):
     def tasks(self) -> Mapping[str, int]:
         """How many tasks its runs have at most, by their names, where that is known."""
 
-    def explain(self, mode: Mode = "simple") -> Explanation:
-        """Return what runs, as text, with a plan of Spark's."""
+    def explain_lines(self) -> list[str]:
+        """Return what runs, without Spark's own plan."""
 
     def report(self, executed: DataFrame | None = None) -> RunReport:
         """Return the figures of the latest run, of a derived DataFrame where one is given."""

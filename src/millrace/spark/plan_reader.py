@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import re
 import threading
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property
@@ -65,6 +65,9 @@ _CALLED = re.compile(rf"\b{CALL}\d+\(")
 _ORDER = re.compile(r" (ASC|DESC) NULLS (FIRST|LAST)$")
 _names = threading.Lock()
 _OPERATOR_END, _PART_END, _ITEM_END, _FIELD_END = "\x1e", "\x1c", "\x1f", "\x1d"
+
+Part = tuple[Sequence[int], DataFrame]
+"""What stands for an operator: the numbers of its columns that are there, and a DataFrame with these."""
 
 
 @dataclass(frozen=True)
@@ -124,9 +127,6 @@ class AnalysedPlan:
         py4j.protocol.Py4JError: This version of Spark has other classes.
     """
 
-    kept: Collection[int] = ()
-    """Places of operators whose rows Spark has in its cache: they stand in the plan as relations."""
-
     def __init__(self, df: DataFrame) -> None:
         self._spark = df.sparkSession
         execution = df._jdf.queryExecution()  # noqa: SLF001  # what this module is for
@@ -167,6 +167,10 @@ class AnalysedPlan:
     def root(self) -> Operator:
         """All of it."""
         return _build(enumerate(self._texts))
+
+    def kept(self, _operators: Iterable[Operator]) -> set[int]:
+        """Return the places of operators whose rows Spark has in its cache: none, they are relations."""
+        return set()
 
     def unsayable(self, operators: Iterable[Operator]) -> set[int]:
         """Return the places of the operators whose expressions Spark does not read back as they are.
@@ -275,23 +279,13 @@ class AnalysedPlan:
         """Return what tells files that were read from others; None of what is no files."""
         return int(operator.detail) if operator.kind == "LogicalRelation" else None
 
-    def frame(self, operator: Operator) -> DataFrame:
-        """Return a DataFrame of the rows of one of its operators."""
-        plan = self._operators.apply(operator.place)
+    def frame(self, operator: Operator, parts: Mapping[int, Part] | None = None) -> DataFrame:
+        """Return a DataFrame of the rows of an operator; parts stand for some below it, by their places."""
+        plan = self._over(operator, parts or {})
         session = self._spark._jsparkSession  # noqa: SLF001
         return DataFrame(self._functions.dataset.ofRows(session, plan), self._spark)
 
-    def replace_parts(self, parts: Mapping[int, tuple[Sequence[int], DataFrame]]) -> DataFrame:
-        """Return a DataFrame of all of it in which others stand for some operators.
-
-        Args:
-            parts: The numbers of the columns that each gives, and the DataFrame that gives them, by place.
-        """
-        plan = self._over(self.root, parts)
-        session = self._spark._jsparkSession  # noqa: SLF001
-        return DataFrame(self._functions.dataset.ofRows(session, plan), self._spark)
-
-    def _over(self, operator: Operator, parts: Mapping[int, tuple[Sequence[int], DataFrame]]) -> Any:
+    def _over(self, operator: Operator, parts: Mapping[int, Part]) -> Any:
         node = self._operators.apply(operator.place)
         if operator.place in parts:
             numbers, frame = parts[operator.place]
@@ -363,27 +357,22 @@ class _Functions:
         identity = self._handles.identity(self._class(_OBJECT))
         kind = self._method(_TREE, "nodeName", _STRING)
         name = self._method(_NAMED, "name", _STRING)
-        number = self._then(
-            self._method(_NAMED, "exprId", _NUMBER), self._method(_NUMBER, "id", "long"), self._text("long")
-        )
+        self._concat = self._method(_STRING, "concat", _STRING, _STRING)
+        digits = self._then(self._method(_NUMBER, "id", "long"), self._text("long"))
+        number = self._then(self._method(_NAMED, "exprId", _NUMBER), digits)
         # An attribute under its number, without the name of its relation.
-        prefixed = self._then(
-            number, self._with(self._method(_STRING, "concat", _STRING, _STRING), 0, COLUMN)
-        )
+        prefixed = self._then(number, self._with(self._concat, 0, COLUMN))
         renaming = self._method(_ATTRIBUTE, "withName", _ATTRIBUTE, _STRING)
         renaming = self._both(renaming, identity, prefixed)
-        nothing = getattr(jvm.scala.collection.immutable, "Nil$").__getattr__("MODULE$")
-        self.nothing = nothing
-        unqualified = self._with(self._method(_ATTRIBUTE, "withQualifier", _ATTRIBUTE, _SEQUENCE), 1, nothing)
+        self.nothing = getattr(jvm.scala.collection.immutable, "Nil$").__getattr__("MODULE$")
+        unqualified = self._method(_ATTRIBUTE, "withQualifier", _ATTRIBUTE, _SEQUENCE)
+        unqualified = self._with(unqualified, 1, self.nothing)
         # A function that Spark has replaced keeps its arguments where nothing is renamed: it is said anew.
         companion = getattr(jvm.org.apache.spark.sql.catalyst.analysis, "UnresolvedFunction$")
         call = self._method(f"{_CALL}$", "apply", _CALL, _STRING, _SEQUENCE, "boolean")
         call = self._with(call.bindTo(companion.__getattr__("MODULE$")), 2, False)  # not distinct
-        concat = self._method(_STRING, "concat", _STRING, _STRING)
-        call_number = self._then(
-            self._method(_PYTHON, "resultId", _NUMBER), self._method(_NUMBER, "id", "long"),
-            self._text("long"), self._with(concat, 0, CALL),
-        )  # fmt: skip
+        called = self._then(self._method(_PYTHON, "resultId", _NUMBER), digits)
+        call_number = self._then(called, self._with(self._concat, 0, CALL))
         pretty = self._method(_EXPRESSION, "prettyName", _STRING)
         parameters = self._method(_REPLACED, "parameters", _SEQUENCE)
         children = self._method(_TREE, "children", _SEQUENCE)
@@ -470,16 +459,8 @@ class _Functions:
         columns = []
         for number, place in enumerate(places):
             column = wanted.apply(place)
-            columns.append(
-                catalyst.expressions.Alias(
-                    given.apply(number),
-                    column.name(),
-                    column.exprId(),
-                    column.qualifier(),
-                    none,
-                    self.nothing,
-                )
-            )
+            named = column.name(), column.exprId(), column.qualifier()
+            columns.append(catalyst.expressions.Alias(given.apply(number), *named, none, self.nothing))
         return catalyst.plans.logical.Project(self.sequence(columns), plan)
 
     def again(self, call: Any) -> Any:
@@ -536,10 +517,9 @@ class _Functions:
 
     def _fields(self, end: str, *handles: Any) -> Any:
         """Return what makes one text of several, of the same value, with something between them."""
-        concat = self._method(_STRING, "concat", _STRING, _STRING)
         made = handles[0]
         for handle in handles[1:]:
-            made = self._both(concat, self._then(made, self._with(concat, 1, end)), handle)
+            made = self._both(self._concat, self._then(made, self._with(self._concat, 1, end)), handle)
         return made
 
     def _both(self, handle: Any, first: Any, second: Any) -> Any:
@@ -555,8 +535,7 @@ class _Functions:
 
     def _each(self, handle: Any) -> Any:
         """Return what makes one text of a sequence, in which each item has an end."""
-        concat = self._method(_STRING, "concat", _STRING, _STRING)
-        ended = self._then(self._taking(handle, _OBJECT), self._with(concat, 1, _ITEM_END))
+        ended = self._then(self._taking(handle, _OBJECT), self._with(self._concat, 1, _ITEM_END))
         texts = self._with(self._method(_SEQUENCE, "map", _OBJECT, _FUNCTION), 1, self._function(ended))
         whole = self._with(self._method(_SEQUENCE, "mkString", _STRING, _STRING), 1, "")
         return self._then(texts, whole)

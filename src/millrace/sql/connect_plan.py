@@ -9,7 +9,7 @@ to the same end. What is not known for certain, a name or a function, stays with
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
@@ -38,7 +38,7 @@ from pyspark.sql.utils import get_lit_sql_str
 from sqlglot import exp
 
 from millrace.errors import QueryError
-from millrace.spark.plan_reader import CALL, COLUMN, TEXT, Expression, Operator, load_function
+from millrace.spark.plan_reader import CALL, COLUMN, TEXT, Expression, Operator, Part, load_function
 from millrace.spark.scan_detection import unusual
 from millrace.spark.session import SessionConf, explained, facts_of, is_cached, keep
 from millrace.sql.expr.functions import ANY_NAMES, VOLATILE_NAMES
@@ -198,7 +198,6 @@ class ConnectPlan:
         self._df = df
         self._spark: Any = df.sparkSession
         self._message: Relation = df._plan.to_proto(self._spark.client).root  # type: ignore[operator]  # noqa: SLF001  # what this is for
-        self.kept: set[int] = set()
         self._relations: dict[int, Relation] = {}
         self._scopes: dict[int, _Scope] = {}
         self._calls: dict[int, dict[int, Any]] = {}
@@ -234,11 +233,11 @@ class ConnectPlan:
         """Whether Spark has rows of it in its cache."""
         return "InMemoryRelation" in explained(self._df)
 
-    def unsayable(self, operators: Iterable[Operator]) -> set[int]:
+    def kept(self, operators: Iterable[Operator]) -> set[int]:
         """Return the places of the operators whose rows Spark keeps in its cache."""
-        if self.reads_cache:
-            self.kept |= {each.place for each in operators if is_cached(self.frame(each))}
-        return self.kept & {each.place for each in operators}
+        return {each.place for each in operators if self.reads_cache and is_cached(self.frame(each))}
+
+    unsayable = kept
 
     def load_functions(self, operator: Operator) -> dict[int, UserDefinedFunction | None]:
         """Return the functions of Python that an operator calls, by the numbers of the calls."""
@@ -249,27 +248,31 @@ class ConnectPlan:
         relation = self._relations[operator.place]
         return relation.common.plan_id if _is_of_files(relation) else None
 
-    def frame(self, operator: Operator) -> DataFrame:
-        """Return a DataFrame of the rows of one of its operators."""
-        return self._frame_of(self._relations[operator.place])
-
-    def replace_parts(self, parts: Mapping[int, tuple[Sequence[int], DataFrame]]) -> DataFrame:
-        """Return a DataFrame of all of it in which others stand for some operators; see ``AnalysedPlan``."""
-        joined = [self._relations[place] for place in parts]
-        scopes = [self._scopes[id(relation)] for relation in joined]
-        if [scope.operator.place for scope in scopes] != [*parts]:
+    def frame(self, operator: Operator, parts: Mapping[int, Part] | None = None) -> DataFrame:
+        """Return a DataFrame of the rows of an operator; parts stand for some below it, by their places."""
+        relation, places = self._relations[operator.place], [*_topmost(operator, parts or {})]
+        if parts is None or not places:
+            return self._frame_of(relation)
+        joined = [self._relations[place] for place in places]
+        scopes = [self._scopes[id(each)] for each in joined]
+        if [scope.operator.place for scope in scopes] != places:
             raise QueryError("its joins stand within what is one step to Spark Connect")
-        for message in _walk(self._message, joined):
+        for message in _walk(relation, joined):
             if any(_is_named_within(message, *each) for each in zip(joined, scopes, strict=True)):
                 raise QueryError("what stands above its joins names columns of what was joined")
-        for relation, scope, (numbers, frame) in zip(joined, scopes, parts.values(), strict=True):
+        whole = Relation()
+        whole.CopyFrom(relation)
+        copies = [*zip(_walk(relation), _walk(whole), strict=True)]
+        for place, old, scope in zip(places, joined, scopes, strict=True):
+            (new,) = (copy for each, copy in copies if each is old)
+            numbers, frame = parts[place]
             names = {each.number: each.name for each in scope.columns}
             made = Relation()
-            made.common.plan_id = relation.common.plan_id
+            made.common.plan_id = old.common.plan_id
             made.to_df.input.CopyFrom(frame._plan.to_proto(self._spark.client).root)  # type: ignore[operator]  # noqa: SLF001
             made.to_df.column_names.extend(names[number] for number in numbers)
-            relation.CopyFrom(made)
-        return ConnectFrame(_Part(self._message), self._spark)
+            new.CopyFrom(made)
+        return ConnectFrame(_Part(whole), self._spark)
 
     # Relations
 
@@ -891,6 +894,12 @@ def _is_named_within(message: Any, relation: Relation, scope: _Scope) -> bool:
         case Sent.ExpressionString(expression=text):
             return "." in text and any(each.qualifier != () for each in scope.columns)
     return False
+
+
+def _topmost(operator: Operator, places: Collection[int]) -> Iterator[int]:
+    """Yield those of some places that stand below an operator, and below no other of them."""
+    for child in operator.children:
+        yield from [child.place] if child.place in places else _topmost(child, places)
 
 
 def _walk(message: Any, without: Sequence[Relation] = ()) -> Iterator[Any]:
