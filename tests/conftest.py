@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import secrets
+import signal
 
 import hypothesis
 import pytest
@@ -97,3 +98,11 @@ def shop():
 
     with Shop() as served:
         yield served
+
+
+@pytest.fixture
+def hearing():
+    """Ctrl-C is heard, which background jobs of a shell may ignore and Spark's sessions handle themselves."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)

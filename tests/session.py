@@ -6,24 +6,17 @@ import logging
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
-    from pyspark.sql.streaming import StreamingQuery
-
 
 os.environ.setdefault("SPARK_CONF_DIR", str(Path(__file__).parent / "conf"))
-T = TypeVar("T")
 ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 STREAMING = {"spark.sql.streaming.stateStore.providerClass": ROCKSDB, "spark.sql.shuffle.partitions": "2"}
 """What joins of streams need, and few tasks."""
 
 
-def session() -> SparkSession:
+def session():
     """Return a classic Spark session with two cores and a fixed time zone; `conf` has what all sessions have.
 
     From then on joins are taken as if starting Python took no time, however small they are.
@@ -52,7 +45,7 @@ def session() -> SparkSession:
     )
 
 
-def wait_for(find: Callable[[], T], seconds: float = 60.0) -> T:
+def wait_for(find, seconds: float = 60.0):
     """Return what a function returns, once that is something."""
     deadline = time.monotonic() + seconds
     while not (found := find()):
@@ -61,9 +54,7 @@ def wait_for(find: Callable[[], T], seconds: float = 60.0) -> T:
     return found
 
 
-def write_stream(
-    stream: DataFrame, folder: Path, name: str = "out", title: str | None = None
-) -> StreamingQuery:
+def write_stream(stream, folder: Path, name: str = "out", title: str | None = None):
     """Write all that a stream has to a folder of that name, from where an earlier call has stopped."""
     writer = stream.writeStream if title is None else stream.writeStream.queryName(title)
     query = (
@@ -78,7 +69,7 @@ def write_stream(
 
 
 @contextmanager
-def changed(spark: SparkSession, settings: Mapping[str, str]) -> Iterator[None]:
+def changed(spark, settings: Mapping[str, str]) -> Iterator[None]:
     """Change settings of a session for a while."""
     before = {name: spark.conf.get(name, None) for name in settings}
     try:

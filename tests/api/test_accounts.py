@@ -45,11 +45,9 @@ def test_the_report_of_what_is_derived(spark, files):
     # What stands behind a view counts too.
     other = millrace.sql(TEXT + " LIMIT 5", spark=spark, tables=files)
     other.createOrReplaceTempView("counted_by_another")
-    try:
-        joined = first.join(spark.table("counted_by_another"), "id")
-        assert "part 2 of 2" in millrace.explain(joined)
-    finally:
-        spark.catalog.dropTempView("counted_by_another")
+    joined = first.join(spark.table("counted_by_another"), "id")
+    assert "part 2 of 2" in millrace.explain(joined)
+    spark.catalog.dropTempView("counted_by_another")
 
 
 def test_what_a_prompt_shows_is_short(spark, files, capsys):

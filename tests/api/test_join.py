@@ -21,14 +21,21 @@ def shop(spark):
     return orders, customer, nation
 
 
-def test_pairs_of_columns(spark, shop):
-    """Each pair joins the relations that have its columns; all columns of all of them are in the result."""
+def test_pairs_of_columns_and_of_expressions(spark, shop):
+    """Each pair joins the relations that have its columns; all columns of all of them are in the result.
+
+    A Column of any expression over one relation is a key too; it is not in the result.
+    """
     orders, customer, nation = shop
-    found = millrace.join(orders, customer, nation, on=[("o_custkey", "c_custkey"), ("t2.nk", "t3.nk")])
     both = orders.join(customer, orders.o_custkey == customer.c_custkey)
-    expected = both.join(nation, customer.nk == nation.nk)
-    assert found.columns == expected.columns and bag(found) == bag(expected)
-    assert "block b0" in millrace.explain(found)
+    upper = sf.upper(orders.tag), sf.upper(customer.tag)
+    for given, on, expected in (
+        (shop, [("o_custkey", "c_custkey"), ("t2.nk", "t3.nk")], both.join(nation, customer.nk == nation.nk)),
+        (shop[:2], [upper], orders.join(customer, upper[0] == upper[1])),
+    ):
+        found = millrace.join(*given, on=on)
+        assert found.columns == expected.columns and bag(found) == bag(expected)
+        assert "block b0" in millrace.explain(found)
 
 
 def test_shared_names_and_conditions(spark, shop):
@@ -44,15 +51,6 @@ def test_shared_names_and_conditions(spark, shop):
     assert bag(several) == bag(customer.join(nation, on="nk").where("length(name) + c_custkey > 12"))
     with pytest.raises(QueryError, match=r"expected columns by name, such as col\('nk'\)"):
         millrace.join(customer, nation, on="nk", where=sf.length("name") + customer.c_custkey > 12)
-
-
-def test_pairs_of_expressions(spark, shop):
-    """A Column of any expression over one relation is a key; it is not in the result."""
-    orders, customer, _ = shop
-    found = millrace.join(orders, customer, on=[(sf.upper(orders.tag), sf.upper(customer.tag))])
-    expected = orders.join(customer, sf.upper(orders.tag) == sf.upper(customer.tag))
-    assert found.columns == expected.columns and bag(found) == bag(expected)
-    assert "block b0" in millrace.explain(found)
 
 
 def test_other_joins_are_sparks(spark, shop):

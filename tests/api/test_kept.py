@@ -153,14 +153,12 @@ def test_what_is_kept_is_held_before_another_thread_can_see_it(spark, tables, pl
 def test_another_function_of_a_name_is_seen(spark, tables, planned):
     text = f"{TEXT} AND of_session(l.id) = 2"
     define = "CREATE OR REPLACE TEMPORARY FUNCTION of_session(x BIGINT) RETURNS BIGINT RETURN x"
-    try:
-        for added, kept_rows in ((0, "20"), (0, "20"), (1, "10")):
-            spark.sql(f"{define} + {added}")
-            _, rows = _rows(spark, tables, text)
-            assert kept_rows in str(rows)
-            assert sum(rows.values()) == 1
-    finally:
-        spark.sql("DROP TEMPORARY FUNCTION of_session")
+    for added, kept_rows in ((0, "20"), (0, "20"), (1, "10")):
+        spark.sql(f"{define} + {added}")
+        _, rows = _rows(spark, tables, text)
+        assert kept_rows in str(rows)
+        assert sum(rows.values()) == 1
+    spark.sql("DROP TEMPORARY FUNCTION of_session")
 
 
 def test_a_new_file_in_a_folder_is_seen(spark, folder, tables, planned):
@@ -219,13 +217,11 @@ def test_a_cached_frame_is_read_from_the_cache(spark, folder, planned):
     tables = _tables(spark, folder, "frames")
     _, before = _rows(spark, tables)
     tables["l"].cache()
-    try:
-        tables["l"].count()
-        (folder / "l" / "0.parquet").unlink()
-        assert _rows(spark, tables)[1] == before
-        assert len(planned) == 2
-    finally:
-        tables["l"].unpersist()
+    tables["l"].count()
+    (folder / "l" / "0.parquet").unlink()
+    assert _rows(spark, tables)[1] == before
+    assert len(planned) == 2
+    tables["l"].unpersist()
 
 
 def test_only_the_latest_are_kept(spark, tables, planned, monkeypatch):
@@ -275,9 +271,7 @@ def test_what_may_be_another_plan_is_planned_each_time(spark, folder, tables, pl
 
 def test_a_variable_of_the_session_is_seen(spark, tables, planned):
     text = WITH.format(more=", kept_variable AS x")
-    try:
-        for value in (1, 1, 2):
-            spark.sql(f"DECLARE OR REPLACE VARIABLE kept_variable = {value}")
-            assert {row.x for row in millrace.sql(text, spark=spark, tables=tables).collect()} == {value}
-    finally:
-        spark.sql("DROP TEMPORARY VARIABLE kept_variable")
+    for value in (1, 1, 2):
+        spark.sql(f"DECLARE OR REPLACE VARIABLE kept_variable = {value}")
+        assert {row.x for row in millrace.sql(text, spark=spark, tables=tables).collect()} == {value}
+    spark.sql("DROP TEMPORARY VARIABLE kept_variable")

@@ -11,8 +11,6 @@ import pytest
 import millrace
 from tests.gate import sampled
 
-NAMESPACES = ("models", "monitor", "streams")
-
 
 def run(code: str) -> str:
     """What a new process prints."""
@@ -22,7 +20,7 @@ def run(code: str) -> str:
 
 def test_every_public_name_is_there():
     """At the top, and in the namespaces."""
-    for owner in (millrace, *(getattr(millrace, name) for name in NAMESPACES)):
+    for owner in (millrace, *(getattr(millrace, name) for name in ("models", "monitor", "streams"))):
         assert set(owner.__all__) <= set(dir(owner))
         assert [name for name in owner.__all__ if getattr(owner, name, None) is None] == []
         with pytest.raises(AttributeError, match="has no attribute 'nothing'"):

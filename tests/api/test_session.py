@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from unittest.mock import Mock, PropertyMock
 
 import pytest
 from pyspark.sql.functions import udf
@@ -124,20 +125,12 @@ def test_wrong_arguments_are_named(spark, text, given, kind, problem):
         millrace.query(text, **{"spark": spark, **given})
 
 
-class Stopped:
-    """What Spark's client raises then is not passed on."""
-
-    sql = conf = None
-
-    @property
-    def sparkContext(self):
-        raise ConnectionError("gone")
-
-
 def test_a_session_that_does_not_answer(spark, monkeypatch):
-    """Or that was stopped: its settings are still there, its context is not."""
+    """Or that was stopped: its settings are still there. What its client raises then is not passed on."""
+    gone = Mock(["sql", "conf"], sql=None, conf=None)
+    type(gone).sparkContext = PropertyMock(side_effect=ConnectionError("gone"))
     with pytest.raises(InputError, match=r"does not answer \(ConnectionError\).*getOrCreate"):
-        millrace.query("select 1", spark=Stopped())
+        millrace.query("select 1", spark=gone)
     df, kept = spark.createDataFrame([], "id int"), millrace.predicate(lambda x: True, name="p")("id")
     monkeypatch.setattr(spark.sparkContext, "_jsc", None)  # all that PySpark does to a context that stops
     for call in (

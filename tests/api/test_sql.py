@@ -100,14 +100,10 @@ def test_relative_paths_are_of_this_process(spark, files, tmp_path, monkeypatch)
 
 
 def test_names_in_tables_hide_the_catalog(spark, views):
-    """A given table wins over a view of that name, a common table expression over both."""
+    """A given table wins over a view of that name, a common table expression over both; no other is read."""
     given = {"a": spark.sql("select 7 as id, 1 as k"), "b": spark.sql("select 7 as id, 2 as v")}
     assert bag(sql(TEXT, spark=spark, tables=given)) == {"(7, 2)": 1}
     assert bag(sql("with a as (select 8 as id) " + TEXT, spark=spark, tables=given)) == {}
-
-
-def test_tables_that_are_not_read_are_not_opened(spark, views):
-    """A wrong path does no harm to a query that does not use it."""
     assert query(TEXT, spark=spark, tables={**views, "z": "/no/such/file"}).blocks
 
 

@@ -16,22 +16,12 @@ from tests.sql import cases
 from tests.sql.compare import bag, taken
 
 
-@pytest.fixture
-def frames(views):
-    """DataFrames by the names that the texts below use."""
-    return {name: views[name] for name in "abc"}
-
-
 @pytest.mark.parametrize("text", cases.lines("braces")["values"])
-def test_rows_are_those_of_spark(spark, frames, text):
+def test_rows_are_those_of_spark(spark, views, text):
     """DataFrames, their columns, and literals, wherever they stand."""
-    known = {
-        "same": frames["a"],
-        "among": [frames["a"], frames["b"]],
-        "k": sf.col("k"),
-        "quoted": "it's \\ {x}",
-    }
-    known |= {"n": 15, "yes": True, "numbers": (1, 2, 3), "float": 2.0, "decimal": Decimal("1.50"), **frames}
+    a, b, c = (views[name] for name in "abc")
+    known = {"a": a, "b": b, "c": c, "same": a, "among": [a, b], "k": sf.col("k"), "quoted": "it's \\ {x}"}
+    known |= {"n": 15, "yes": True, "numbers": (1, 2, 3), "float": 2.0, "decimal": Decimal("1.50")}
     given = {name: value for name, value in known.items() if re.search(rf"(?<!{{){{{name}\b", text)}
     args = {"low": 15} if ":low" in text else None
     assert bag(millrace.sql(text, args, **given)) == bag(spark.sql(text, args, **given))
@@ -46,17 +36,17 @@ def test_a_column_may_stand_first_or_alone(spark, views):
     assert millrace.sql("select '{a}' as x, '{' as y", spark=spark).collect() == [("{a}", "{")]
 
 
-def test_the_join_of_the_frames_is_taken(spark, frames):
+def test_the_join_of_the_frames_is_taken(spark, views):
     """Under the names that they have in braces, also where a view has that name."""
     text = "select x.id, {b[v]} from {a} x join {b} on x.id = {b}.id"
-    found = millrace.query(text, a=frames["a"], b=frames["b"])
+    found = millrace.query(text, a=views["a"], b=views["b"])
     assert taken(found) == "x b"
-    assert bag(found.df) == bag(spark.sql(text, a=frames["a"], b=frames["b"]))
+    assert bag(found.df) == bag(spark.sql(text, a=views["a"], b=views["b"]))
     text = "select a.id, y.id from a join {a} y on a.k = y.k"  # the view, and another of its name
-    other = frames["a"].where("id = 1")
+    other = views["a"].where("id = 1")
     assert bag(millrace.sql(text, a=other)) == bag(spark.sql(text, a=other))
-    assert bag(millrace.Session(tables={"a": other}).sql(text, a=frames["a"])) == bag(
-        millrace.sql("select l.id, y.id from l join y on l.k = y.k", tables={"l": other, "y": frames["a"]})
+    assert bag(millrace.Session(tables={"a": other}).sql(text, a=views["a"])) == bag(
+        millrace.sql("select l.id, y.id from l join y on l.k = y.k", tables={"l": other, "y": views["a"]})
     )
 
 

@@ -19,14 +19,7 @@ Run = Callable[..., Result]
 COMMAND = (sys.executable, "-m", "millrace.cli")
 # Wide enough that no message is wrapped.
 SCREEN = {"COLUMNS": "400", "TERM": "dumb"}
-LOCAL = (
-    "--master",
-    "local[2]",
-    "--conf",
-    "spark.driver.memory=2g",
-    "--conf",
-    "spark.sql.shuffle.partitions=4",
-)
+LOCAL = ("--master=local[2]", "--conf=spark.driver.memory=2g", "--conf=spark.sql.shuffle.partitions=4")
 PATIENCE = 300
 """Seconds; a slow machine needs a while to start Spark."""
 JOIN = "select c.name, o.total from c join o on c.k = o.customer where o.total > 1 order by 2"

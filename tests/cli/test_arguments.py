@@ -12,6 +12,7 @@ from millrace import __version__
 from millrace.cli import session, sql
 from millrace.cli.app import app
 from millrace.errors import InputError, SetupError
+from millrace.options import Options
 
 SQL = "sql 'select * from range(3)'"
 
@@ -76,13 +77,8 @@ def test_options_are_read_by_their_types():
     """Numbers, booleans, names and None arrive as what they are."""
     given = {"batch_size": "1_000", "online": "True", "order": "a, b", "cells": "none", "policy": "fixed"}
     options = sql.options_of({**given, "storage_options": '{"anonymous": true}'}, report=False)
-    assert options.batch_size == 1000
-    assert options.online is True
-    assert options.order == ("a", "b")
-    assert options.cells is None
-    assert options.policy == "fixed"
-    assert options.report is False
-    assert dict(options.storage_options) == {"anonymous": True}
+    own = {"batch_size": 1000, "online": True, "order": ("a", "b"), "cells": None, "policy": "fixed"}
+    assert options == Options(**own, report=False, storage_options={"anonymous": True})
 
 
 def test_a_java_that_is_missing_or_old_is_told(monkeypatch, tmp_path):

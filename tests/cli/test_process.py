@@ -25,14 +25,6 @@ def test_output_through_spark_connect(start, tables, tmp_path):
     assert list(tmp_path.iterdir()) == [target]
 
 
-@pytest.fixture
-def hearing():
-    """What is started hears Ctrl-C, though a shell may ignore it for all that it runs in the background."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, before)
-
-
 @pytest.mark.usefixtures("hearing")
 def test_control_c_stops_cleanly(tmp_path):
     """Ctrl-C while Spark works: exit code 130, one word, no file, no process left."""

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from millrace.engine import operator
+from millrace.engine import operator as real
 from millrace.engine.operator import Operator, Step
 
 
@@ -30,15 +30,7 @@ class _Named:
 
 KINDS: dict[str, type[Operator]] = {
     kind.action: type(kind.__name__, (_Named, kind), {})
-    for kind in (
-        operator.Build,
-        operator.Probe,
-        operator.Join,
-        operator.Lookup,
-        operator.Select,
-        operator.Profiling,
-        operator.Settle,
-    )
+    for kind in (real.Build, real.Probe, real.Join, real.Lookup, real.Select, real.Profiling, real.Settle)
 }
 Build, Probe, Join, Lookup, Select, Profiling, Settle = KINDS.values()
 

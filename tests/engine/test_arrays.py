@@ -16,7 +16,6 @@ TIMES = [
     datetime.fromisoformat(text)
     for text in ("0001-01-01 00:00:00.000001", "1969-12-31 03:04:05.000067", "9999-12-31 23:59:59.999999")
 ]
-EAST = timezone(timedelta(hours=5.5))
 VALUES = [
     (pa.int8(), [-128, 127]),
     (pa.uint64(), [0, 2**64 - 1]),
@@ -28,7 +27,7 @@ VALUES = [
     (pa.timestamp("us"), TIMES),
     (
         pa.timestamp("us", "UTC"),
-        [TIMES[1].replace(tzinfo=zone) for zone in (UTC, EAST)],
+        [TIMES[1].replace(tzinfo=zone) for zone in (UTC, timezone(timedelta(hours=5.5)))],
     ),
     (pa.timestamp("us", "UTC"), TIMES),
     (pa.decimal128(38, 10), [Decimal("-0.01"), Decimal("1E+3"), Decimal("9" * 28)]),

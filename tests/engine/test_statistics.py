@@ -218,15 +218,10 @@ def joint_skew(seed: int) -> float:
     return fanout(sample(one), sample(two), recent=False) / matches(one, two)
 
 
-@pytest.mark.parametrize("seed", sampled(SEEDS, 3))
-def test_keys_that_are_frequent_on_both_sides_are_not_missed(seed: int) -> None:
-    """The most frequent key alone makes more than half of the matches; few samples of keys hold it."""
-    assert 0.7 < joint_skew(seed) < 1.3
-
-
 @pytest.mark.broken_rule
 def test_without_frequent_keys_that_would_fail(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The sample of rows is what sees them."""
+    """The most frequent key makes more than half of the matches: the sample of rows is what sees it."""
+    assert all(0.7 < joint_skew(seed) < 1.3 for seed in SEEDS)
     monkeypatch.setattr(sampling, "_FREQUENT", 1 << 30)
     assert not all(0.7 < joint_skew(seed) < 1.3 for seed in SEEDS)
 

@@ -63,9 +63,7 @@ def all_trees(relations: int) -> list[tuple[tuple[int, int], ...]]:
     return [edges for edges in sets if len(components(relations, edges)) == 1]
 
 
-def trees_of(
-    spec: JoinSpec, leaves: int = 0, barred: Collection[int] = ()
-) -> set[frozenset[tuple[int, int]]]:
+def trees_of(spec: JoinSpec, leaves: int = 0, barred: Collection[int] = ()) -> set[frozenset]:
     """Return, by trying all trees, those with as few cross products as can be.
 
     A relation that may only be a leaf hangs on one edge, which is no cross product and not barred, and not on

@@ -5,64 +5,52 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections import Counter
-from collections.abc import Callable, Coroutine
+from collections.abc import Coroutine
 from typing import Any, Self
 
 from aiohttp import web
 
-Behaviour = Callable[[int, int], str]
-"""From the argument and how often it has been asked to ``yes``, ``no`` or an HTTP status."""
-
 
 class Served:
-    """Serves HTTP in a thread of its own while the ``with`` block runs, on a port that it keeps."""
+    """Serves the ``routes()`` of a subclass over HTTP, in a thread of its own, within a ``with`` block."""
 
     url = ""
-    port = 0
-
-    def routes(self) -> list[web.AbstractRouteDef]:
-        """Return what is served."""
-        raise NotImplementedError
 
     def __enter__(self) -> Self:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever)
         self._thread.start()
-        self.within(self.open())
-        self.url = f"http://127.0.0.1:{self.port}{self.url}"
+        self._within(self._open())
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.within(self.close())
+        self._within(self._runner.cleanup())
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
 
-    def within(self, work: Coroutine[Any, Any, None]) -> None:
+    def _within(self, work: Coroutine[Any, Any, None]) -> None:
         """Do something in the thread that serves."""
         asyncio.run_coroutine_threadsafe(work, self._loop).result(60)
 
-    async def open(self) -> None:
+    async def _open(self) -> None:
         application = web.Application()
         application.add_routes(self.routes())
-        self._runner = web.AppRunner(
-            application, access_log=None, handler_cancellation=True, shutdown_timeout=0.1
-        )
+        how = {"access_log": None, "handler_cancellation": True, "shutdown_timeout": 0.1}
+        self._runner = web.AppRunner(application, **how)
         await self._runner.setup()
-        await web.TCPSite(self._runner, "127.0.0.1", self.port, reuse_address=True).start()
-        self.port = self._runner.addresses[0][1]
-
-    async def close(self) -> None:
-        await self._runner.cleanup()
+        await web.TCPSite(self._runner, "127.0.0.1", 0).start()
+        self.url = f"http://127.0.0.1:{self._runner.addresses[0][1]}{self.url}"
 
 
 class Service(Served):
     """Answers ``GET /?x=…``, where there is a gate, once it is open.
 
-    It knows how often each argument was asked, and the most requests that were under way at once.
+    ``behaviour`` tells ``yes``, ``no`` or an HTTP status from the argument and how often it has been asked.
+    The service knows how often each was asked, and the most requests that were under way at once.
     """
 
-    def __init__(self, behaviour: Behaviour, gate: threading.Event | None = None) -> None:
+    def __init__(self, behaviour, gate: threading.Event | None = None) -> None:
         self._gate = gate
         self._behaviour = behaviour
         self.asked: Counter[int] = Counter()

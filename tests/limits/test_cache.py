@@ -51,9 +51,7 @@ def offer(cache: Path, *, ttl: float | None = None, fingerprint: str = "f" * 32)
     return Registration("prices", cache=cache, ttl=ttl, fingerprint=fingerprint)
 
 
-async def look_up(
-    lookup: Registration, calendar: VirtualClock, keys=KEYS, *, fail=(), after=0.0
-) -> tuple[list[bytes], dict]:
+async def look_up(lookup, calendar, keys=KEYS, *, fail=(), after=0.0) -> tuple[list[bytes], dict]:
     """Run a job that wants keys, some time after it began; returns those it asked, and the rows it found."""
     with LookupSession(lookup, calendar) as session:
         client = Client.local(session)
@@ -352,16 +350,11 @@ async def test_a_job_without_a_cache_leaves_no_file(tmp_path, monkeypatch, calen
         ("start", RuntimeError("can't start new thread")),
     ],
 )
-async def test_an_error_beside_the_disk_ends_the_lookup_with_the_reason(
-    coordinator, clients, monkeypatch, place, error
-):
+async def test_an_error_beside_the_disk_ends_the_lookup(coordinator, clients, monkeypatch, place, error):
     """Whoever waits hears it; what is asked of the coordinator later is answered, and it ends."""
 
     def broken(*_: object) -> None:
         raise error
-
-    async def settle() -> None:
-        one.settle(rows_of(KEYS[:1]))
 
     coordinator.register("run", [Registration("names")])
     one, other = await clients(*["run/0/0"] * 2)
@@ -372,10 +365,12 @@ async def test_an_error_beside_the_disk_ends_the_lookup_with_the_reason(
         await other.claim(KEYS[:2])
         monkeypatch.setattr(f"millrace.limits.store.Store.{place}", broken)
     with suppress(ExecutionError):
-        await {
-            "put": settle,
-            "fail": lambda: one.fail({KEYS[0]: Failure("kind", "message", 1)}),
-        }.get(place, lambda: one.claim(KEYS[3:]))()
+        if place == "put":
+            one.settle(rows_of(KEYS[:1]))
+        elif place == "fail":
+            await one.fail({KEYS[0]: Failure("kind", "message", 1)})
+        else:
+            await one.claim(KEYS[3:])
     for wait in (other.notification, lambda: one.claim(KEYS[5:])):
         with pytest.raises(ExecutionError, match=f"'names'.*{error}"):
             await wait()

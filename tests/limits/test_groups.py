@@ -36,9 +36,7 @@ def hasty(monkeypatch):
     monkeypatch.setattr("millrace.limits.breaker.MOST_PROBES", 2)
 
 
-async def test_lookups_and_predicates_of_all_queries_have_one_cap_and_one_budget(
-    coordinator, clients, monkeypatch
-):
+async def test_all_queries_have_one_cap_and_one_budget(coordinator, clients, monkeypatch):
     """Permits of a group are out at most as often as it says, whoever has them, and the budget is for all.
 
     It stays, however many runs there were, whose own permits are let go.
@@ -143,9 +141,7 @@ async def test_a_source_that_is_held_holds_up_no_other(coordinator, clients, mon
     await asyncio.gather(probe, return_exceptions=True)
 
 
-async def test_a_session_that_has_ended_asks_no_more_and_pays_for_what_it_asked(
-    coordinator, clients, monkeypatch
-):
+async def test_a_session_that_has_ended_asks_no_more(coordinator, clients, monkeypatch):
     """What it waited for goes to nobody; its call counts with its cost, and its clients leave at once.
 
     A query by the name of a view is of the same run, and nobody hears when it begins: it goes on.
@@ -183,9 +179,7 @@ async def test_a_session_that_has_ended_asks_no_more_and_pays_for_what_it_asked(
 
 @pytest.mark.parametrize(("execution", "calls"), [("1", 5), ("stream s/1", 1)])
 @pytest.mark.parametrize("group", [None, "api"])
-async def test_the_next_action_tries_a_source_anew_that_was_given_up(
-    coordinator, clients, hasty, execution, calls, group
-):
+async def test_the_next_action_tries_a_source_anew(coordinator, clients, hasty, execution, calls, group):
     """A micro-batch of a stream does not: it goes on where the one before was."""
     coordinator.register("run", [Registration("prices", 2, circuit_breaker=3, group=group)])
 

@@ -17,7 +17,6 @@ from millrace.limits.lookup_session import LookupSession
 from millrace.limits.registration import Registration
 
 LAWS = settings(max_examples=50, deadline=None, derandomize=True)
-OWNERS = 4
 
 
 def wait_until_due(limiter: Limiter, clock: VirtualClock, late: float = 1e-9) -> None:
@@ -40,7 +39,7 @@ def test_a_minute_of_load_keeps_the_rate_within_five_per_cent(rate):
     while clock.now() < 3660:
         grants += limiter.grants()
         while limiter.waiting < 3:
-            limiter.request(rng.randrange(OWNERS), next(tickets))
+            limiter.request(rng.randrange(4), next(tickets))
         wait_until_due(limiter, clock, rng.uniform(0, 0.002))
     assert evenly_spaced(grants, rate)
     started = sum(grant.start < 3660 for grant in grants[1:])

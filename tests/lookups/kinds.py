@@ -1,4 +1,4 @@
-"""Every kind of source over the same rows, each asked as users ask it."""
+"""Every kind of source over the same rows, each asked as users ask it; and asking one in a test."""
 
 from __future__ import annotations
 
@@ -6,13 +6,14 @@ import asyncio
 import datetime as dt
 import json
 import threading
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
 import pyarrow as pa
+import pytest
 import sqlalchemy as sa
 from aiohttp import web
 
@@ -20,7 +21,8 @@ from millrace.limits.secrets import Secrets
 from millrace.lookups.database import database
 from millrace.lookups.function import function
 from millrace.lookups.http import http
-from tests.lookups.asking_sources import ended
+from millrace.lookups.source import Refused
+from tests.limits.running import PATIENCE
 from tests.lookups.test_rows import as_json
 from tests.lookups.web import Web
 from tests.postgres import SECRET, Postgres
@@ -43,9 +45,7 @@ class Kind:
         self.secrets = Secrets({} if server is None else {SECRET: server.password})
 
     @asynccontextmanager
-    async def source(
-        self, rows: list[Row], bound: tuple[str, ...], *, hangs: bool = False, **terms: Any
-    ) -> AsyncIterator[Any]:
+    async def source(self, rows: list[Row], bound: tuple[str, ...], *, hangs=False, **terms) -> AsyncIterator:
         """Give a source of rows by some of their columns, or of all; one that hangs has none for ``SLOW``."""
         match self.name:
             case "http":
@@ -123,9 +123,7 @@ def _served(rows: list[Row], bound: tuple[str, ...], *, hangs: bool) -> Iterator
 
 
 @contextmanager
-def _called(
-    rows: list[Row], bound: tuple[str, ...], *, hangs: bool, later: bool
-) -> Iterator[Callable[..., Any]]:
+def _called(rows: list[Row], bound: tuple[str, ...], *, hangs: bool, later: bool) -> Iterator[Callable]:
     """A function that returns rows by their keys; a hanging one returns at the end, or is cancelled."""
     end, under_way = threading.Event(), set()
 
@@ -151,3 +149,54 @@ def _called(
         assert not under_way
     finally:
         end.set()
+
+
+# Asking a source: opened, asked and closed.
+
+
+def keys_of(schema: pa.Schema, columns: tuple[str, ...], rows: list[dict[str, Any]]) -> pa.RecordBatch:
+    """Return keys in the schema's types."""
+    return pa.RecordBatch.from_pylist(rows, pa.schema([schema.field(name) for name in columns]))
+
+
+async def fetched(source, schema, columns, keys, secrets: Secrets | None = None) -> pa.RecordBatch:
+    """Open a source, ask once and close it."""
+    session = source.open(schema, columns, secrets or Secrets())
+    try:
+        rows = await session.fetch(keys_of(schema, columns, keys))
+    finally:
+        await session.close()
+    assert rows.schema == schema
+    rows.validate(full=True)
+    return rows
+
+
+async def scanned(source, schema: pa.Schema, secrets: Secrets | None = None) -> list[pa.RecordBatch]:
+    """Open a source, read everything and close it."""
+    session = source.open(schema, (), secrets or Secrets())
+    try:
+        return [batch async for batch in session.scan()]
+    finally:
+        await session.close()
+
+
+async def refusal(work: Awaitable[Any]) -> Refused:
+    """Return the Refused that a request ends in."""
+    with pytest.raises(Refused) as told:
+        await work
+    return told.value
+
+
+async def ended(*names: str) -> None:
+    """Wait until all threads have ended whose names begin with these."""
+    for thread in threading.enumerate():
+        if thread.name.startswith(names):
+            await asyncio.to_thread(thread.join, PATIENCE)
+            assert not thread.is_alive(), thread.name
+
+
+def failing(call: Callable[[], Any], kind: type[Exception]) -> str:
+    """Return the text of the error that a call ends in."""
+    with pytest.raises(kind) as told:
+        call()
+    return str(told.value)

@@ -26,8 +26,7 @@ from millrace.lookups.database import database
 from millrace.lookups.database_session import DatabaseSession
 from millrace.lookups.source import Refused
 from tests.limits.running import run
-from tests.lookups.asking_sources import ended, failing, fetched, keys_of, refusal
-from tests.lookups.kinds import DATABASES, PAIR, PAIRS
+from tests.lookups.kinds import DATABASES, PAIR, PAIRS, ended, failing, fetched, keys_of, refusal
 from tests.session import wait_for
 
 X = pa.schema([("x", pa.int64())])

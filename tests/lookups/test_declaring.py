@@ -12,7 +12,7 @@ from millrace.limits.secrets import Secrets
 from millrace.lookups.database import database
 from millrace.lookups.function import function
 from millrace.lookups.http import http
-from tests.lookups.asking_sources import failing
+from tests.lookups.kinds import failing
 
 
 def find(*keys):
@@ -32,6 +32,7 @@ TERMS = [
 ]
 HEADERS = ("Subscription-Key", "Authorization", "proxy-authorization", "COOKIE", "X-Api-Key", "X-Auth-Token")
 PRICES = pa.schema([("sku", pa.string()), ("price", pa.float64())])
+LARGE = pa.struct([("x", pa.int32()), ("y", pa.large_list(pa.string()))])
 NUMBERED = PRICES.append(pa.field("m", pa.map_(pa.int64(), pa.string())))
 
 
@@ -55,13 +56,7 @@ def checked(source, columns=SKU, schema=PRICES):
     [
         "sku string not null comment 'the key', `a b` decimal(10,2), s struct<x: int, y: array<string>>",
         "sku: string, `a b`: decimal(10, 2), s: struct<x: int, y: array<string>>",
-        pa.schema(
-            [
-                ("sku", pa.large_string()),
-                ("a b", pa.decimal128(10, 2)),
-                ("s", pa.struct([("x", pa.int32()), ("y", pa.large_list(pa.string()))])),
-            ]
-        ),
+        pa.schema({"sku": pa.large_string(), "a b": pa.decimal128(10, 2), "s": LARGE}),
         t.StructType()
         .add("sku", "string")
         .add("a b", "decimal(10,2)")

@@ -18,7 +18,7 @@ from millrace.lookups import threads
 from millrace.lookups.function import function
 from millrace.lookups.source import Refused
 from tests.limits.running import run
-from tests.lookups.asking_sources import ended, fetched, keys_of, refusal, scanned
+from tests.lookups.kinds import ended, fetched, keys_of, refusal, scanned
 
 SCHEMA = pa.schema([("sku", pa.string()), ("price", pa.int64())])
 SKU = ("sku",)
@@ -123,10 +123,6 @@ def test_what_it_must_not_return(returned, said):
     assert error.message.startswith("function prices: ") and said in error.message
 
 
-class OurError(Exception):
-    pass
-
-
 def raising(error):
     """Return functions that raise an error: at once, later, and after a row."""
 
@@ -145,10 +141,10 @@ def raising(error):
 
 def test_what_it_raises_may_pass():
     """Its kind is the exception's; a function that knows better raises Refused itself."""
-    for fn in raising(OurError("busy")):
+    for fn in raising(LookupError("busy")):
         error = refused(fn)
-        assert (error.kind, error.again) == ("OurError", True)
-        assert fn.__name__ in error.message and "OurError: busy" in error.message
+        assert (error.kind, error.again) == ("LookupError", True)
+        assert fn.__name__ in error.message and "LookupError: busy" in error.message
     for fn in raising(Refused("gone", "for good", again=False, wait=3)):
         error = refused(fn)
         assert (error.kind, error.again, error.wait) == ("gone", False, 3)
@@ -238,7 +234,7 @@ async def test_the_generator_of_a_scan_is_closed(is_left):
     def fails():
         try:
             yield [ROW] * 20_000
-            raise OurError("gone")
+            raise LookupError("gone")
         finally:
             ended.append(True)
 
@@ -249,7 +245,7 @@ async def test_the_generator_of_a_scan_is_closed(is_left):
     if is_left:
         await batches.aclose()
     else:
-        assert (await refusal(anext(batches))).kind == "OurError"
+        assert (await refusal(anext(batches))).kind == "LookupError"
     await session.close()
     assert ended == [True]
 

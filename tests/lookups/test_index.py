@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, NamedTuple, Self
+from typing import Any, Self
 
 import pyarrow as pa
 import pytest
@@ -21,7 +21,6 @@ from millrace.limits.client import Client
 from millrace.limits.clock import WallClock
 from millrace.limits.coordinator import Coordinator
 from millrace.limits.lookup_session import LookupSession
-from millrace.limits.progress import FailedKey, LookupProgress
 from millrace.limits.secrets import Secrets
 from millrace.lookups.asking import Asking
 from millrace.lookups.index import LookupIndex
@@ -117,9 +116,7 @@ class Lookups:
             self.loop.call(room.close)
         self.loop.close()
 
-    def index(
-        self, name: str, columns: tuple[str, ...], source: TableSource, on_error: OnError = "fail"
-    ) -> LookupIndex:
+    def index(self, name: str, columns, source: TableSource, on_error: OnError = "fail") -> LookupIndex:
         """Return an index over a source."""
         spec = IndexSpec(name, columns, source.table.schema, source, on_error)
 
@@ -159,20 +156,12 @@ def run(case: Case, access: dict, given: Options | None = None, chunk: int = 4) 
     return pa.Table.from_batches(list(eddy.run()), case.spec.output_schema)
 
 
-class Looked(NamedTuple):
-    """What came of a join: rows, keys that failed, and the lookup's figures."""
-
-    rows: pa.Table
-    failed: list[FailedKey]
-    progress: LookupProgress
-
-
-def look_up(source, case: Case | None = None, on_error: OnError = "fail", chunk: int = 100) -> Looked:
-    """Join R, or what a case has, with a source on S, by an index alone."""
+def look_up(source, case: Case | None = None, on_error: OnError = "fail"):
+    """Join R, or what a case has, by an index on S alone; return rows, keys that failed, and figures."""
     with Lookups() as maker:
         index = maker.index("s", ("x",), source, on_error=on_error)
-        rows = run(case or joined(), {"s": [index]}, chunk=chunk)
-        return Looked(rows, maker.rooms["s"].failed(), maker.rooms["s"].progress())
+        rows = run(case or joined(), {"s": [index]}, chunk=100)
+        return rows, maker.rooms["s"].failed(), maker.rooms["s"].progress()
 
 
 def at_once(number: int, work) -> None:
@@ -241,7 +230,7 @@ def _shuffler(turns: list[int]):
 def test_keys_are_batched_when_more_are_due_than_may_be_in_flight() -> None:
     """25 keys, 1 request at a time, 10 keys in each: 3 requests."""
     source = TableSource(S, Terms(max_in_flight=1, batch=10))
-    assert multiset(look_up(source).rows) == joined().expected()
+    assert multiset(look_up(source)[0]) == joined().expected()
     assert [len(keys) for keys in source.requests] == [10, 10, 5]
 
 

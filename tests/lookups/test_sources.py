@@ -15,8 +15,7 @@ from millrace.lookups.database import database
 from millrace.lookups.function import function
 from millrace.lookups.http import http
 from tests.limits.running import run
-from tests.lookups.asking_sources import fetched, keys_of, refusal, scanned
-from tests.lookups.kinds import PAIR, PAIRS, SLOW
+from tests.lookups.kinds import PAIR, PAIRS, SLOW, fetched, keys_of, refusal, scanned
 
 EVERYTHING = {
     "b": (pa.bool_(), True),

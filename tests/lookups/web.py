@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable
 
 from aiohttp import web
 
 from tests.limits.service import Served
 
-Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
-
 
 class Web(Served):
     """Answers with one handler; what was asked are raw paths with queries, and JSON values in bodies."""
 
-    def __init__(self, handler: Handler) -> None:
+    def __init__(self, handler) -> None:
         self._handler = handler
         self.asked: list[str] = []
         self.bodies: list[object] = []
@@ -35,7 +32,7 @@ class Web(Served):
         return await self._handler(request)
 
 
-def answering(value: object, status: int = 200, headers: dict[str, str] | None = None) -> Handler:
+def answering(value: object, status: int = 200, headers: dict[str, str] | None = None):
     """Answer every request with one JSON value."""
     text = value if isinstance(value, str) else json.dumps(value)
 

@@ -304,7 +304,7 @@ def test_a_cancelled_function_ends_the_call(address):
     each.close()
 
 
-def test_an_interrupt_ends_the_call(address):
+def test_an_interrupt_ends_the_call(hearing, address):
     """Ctrl-C while calls are under way comes through, and closing is clean."""
 
     async def interrupted(x):
@@ -313,13 +313,8 @@ def test_an_interrupt_ends_the_call(address):
         await asyncio.Event().wait()
 
     each = caller(interrupted, address, "interrupted", retries=3, max_in_flight=10, dedupe=True)
-    # Spark sessions, once made, handle it in a way of their own.
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    try:
-        with pytest.raises(KeyboardInterrupt):
-            each.call([pa.array(range(5))])
-    finally:
-        signal.signal(signal.SIGINT, before)
+    with pytest.raises(KeyboardInterrupt):
+        each.call([pa.array(range(5))])
     each.close()
 
 
@@ -360,10 +355,6 @@ def test_a_coordinator_out_of_reach_fails_the_call():
     assert call(yes, [1], nowhere).truth.tolist() == [KEPT]
 
 
-class Boom(Exception):
-    """What plain functions raise here."""
-
-
 def numbers(*values):
     return [pa.array(values, pa.int64())]
 
@@ -375,7 +366,7 @@ def test_what_raises_at_first_may_pass():
     def flaky(x):
         attempts.append(x)
         if attempts.count(x) < 3:
-            raise Boom
+            raise ValueError
         return True
 
     outcome = caller(flaky, kind="row", retries=2).call(numbers(1, 2))
@@ -393,7 +384,7 @@ def test_a_function_over_an_iterator_runs_on_from_batch_to_batch(looking_ahead):
             batches = list(batches)
         for batch in batches:
             if (batch > 100).any():
-                raise Boom("too much")
+                raise ValueError("too much")
             yield batch % 2 == 0
 
     made = caller(over, kind="pandas_iter")

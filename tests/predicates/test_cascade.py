@@ -47,9 +47,7 @@ def test_thresholds_keep_their_promises() -> None:
 
 @pytest.mark.broken_rule
 @pytest.mark.parametrize("place", ["low", "high"])
-def test_thresholds_that_look_at_the_sample_alone_are_caught(
-    place: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_thresholds_that_look_at_the_sample_alone_are_caught(place, monkeypatch) -> None:
     """Without the margin for chance the share is right in the sample, and wrong in half of all data."""
     monkeypatch.setattr(cascade, "most_below", lambda tries, share, _: int(tries * share))
     monkeypatch.setattr(cascade, "least_share", lambda found, tries, _: found / tries)

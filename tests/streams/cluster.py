@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections import OrderedDict
+from copy import deepcopy
 from dataclasses import replace
 from itertools import pairwise
+from types import SimpleNamespace
 from unittest.mock import patch
 
 import pandas as pd
@@ -21,14 +23,8 @@ from millrace.streams.processor import CONTROL, CellProcessor
 from millrace.streams.retention import TimeBound, retention
 from millrace.streams.task import ContinuousJoin, Stream
 
-SCHEMA = pa.schema(
-    [
-        ("k", pa.int64()),
-        ("t", pa.timestamp("us", "UTC")),
-        ("n", pa.int64()),
-        ("end", pa.timestamp("us", "UTC")),
-    ]
-)
+MOMENT = pa.timestamp("us", "UTC")
+SCHEMA = pa.schema({"k": pa.int64(), "t": MOMENT, "n": pa.int64(), "end": MOMENT})
 SECOND = 1_000_000
 
 
@@ -103,31 +99,11 @@ class State:
     def copy(self):
         """The same state, for an attempt that may fail."""
         made = State()
-        made.data = {
-            name: {cell: dict(own) for cell, own in cells.items()} for name, cells in self.data.items()
-        }
-        made.timers = {cell: set(timers) for cell, timers in self.timers.items()}
+        made.data, made.timers = deepcopy((self.data, self.timers))
         return made
 
 
-class Times:
-    """What Spark says of a micro-batch's watermark."""
-
-    def __init__(self, watermark):
-        self._watermark = watermark
-
-    def getCurrentWatermarkInMs(self):
-        return self._watermark
-
-
-def join_of(
-    names: str,
-    window: int,
-    *,
-    cyclic: bool = False,
-    tables: dict[str, pa.Table] | None = None,
-    same: dict[str, str] | None = None,
-) -> ContinuousJoin:
+def join_of(names: str, window: int, *, cyclic=False, tables=None, same=None) -> ContinuousJoin:
     """A chain of streams by ``k``, each at most ``window`` seconds later than the one before it.
 
     Those in ``same`` have the tuples of others.
@@ -140,9 +116,8 @@ def join_of(
     bounds = [b for x, y in pairs for b in (TimeBound(x, y, window * SECOND), TimeBound(y, x, 0))]
     keeps = retention(streams, [b for b in bounds if {b.earlier, b.later} <= set(streams)])
     ref = ColumnRef
-    times = SCHEMA.field("t").type
     ranges = [
-        Compare(op, Column(ref(y, "t")), Column(ref(x, column)), times)
+        Compare(op, Column(ref(y, "t")), Column(ref(x, column)), MOMENT)
         for x, y in pairs
         if {x, y} <= set(streams)
         for op, column in ((">=", "t"), ("<=", "end"))
@@ -219,7 +194,7 @@ class Cluster:
             spark.init(state)
             for cell, call in calls:
                 state.cell = cell
-                found += call(Times(self.watermark))
+                found += call(SimpleNamespace(getCurrentWatermarkInMs=lambda: self.watermark))
         if fail is not None:  # it made fewer calls, and the commit is lost
             raise Failed
         self.state = state  # the commit
@@ -247,6 +222,14 @@ class Cluster:
                 self.batch(others, 1 - process, fail=fail, blocks=blocks)
         self.latest = max([self.latest, *(row[1] for rows in arrived.values() for row in rows)])
         self.batch(arrived, process, watermark=self.latest - delay, blocks=blocks)
+
+    def play_future(self, blocks=()):
+        """Run steady micro-batches after one with a row of the far future; return their rows' numbers."""
+        self.batch({"a": [(1, 10**9, 0)]}, blocks=blocks)
+        for second in range(1, 20):
+            rows = [(k, second, second * 1000 + k) for k in range(40)]
+            self.batch(dict.fromkeys("abc", rows), watermark=second - 1)
+        return [second * 1000 + k for second in range(1, 20) for k in range(40)]
 
 
 def answer(events: dict[str, list[tuple[int, int, int]]], names: str, window: int) -> list[tuple[int, ...]]:

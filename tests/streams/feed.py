@@ -34,22 +34,19 @@ class Feed:
             self._put(rows, behind)
 
     def _put(self, rows: int, late: int) -> None:
+        begin = 1_600_000_000_000_000 + self.files * 10_000_000
         for name in self.names:
-            times = (
-                self._random.integers(0, 14_000_000, rows) + self.files * 10_000_000 + 1_600_000_000_000_000
-            )
+            times = begin + self._random.integers(0, 14_000_000, rows)
             if late and name == self.names[0]:
                 times[:late] -= 200_000_000
             keys = self._random.integers(0, 60, rows)
-            table = pa.table(
-                {
-                    "k": pa.array(keys, mask=keys == 59),
-                    "t": pa.array(times, pa.timestamp("us", "UTC")),
-                    "v": self._random.random(rows),
-                    "g": np.where(keys % 2, "odd", None),
-                }
-            )
-            self.write(name, table)
+            columns = {
+                "k": pa.array(keys, mask=keys == 59),
+                "t": pa.array(times, pa.timestamp("us", "UTC")),
+                "v": self._random.random(rows),
+                "g": np.where(keys % 2, "odd", None),
+            }
+            self.write(name, pa.table(columns))
         self.files += 1
 
     def write(self, name: str, table: pa.Table) -> None:

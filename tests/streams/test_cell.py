@@ -138,20 +138,11 @@ def test_state_is_bounded_by_the_windows():
     assert len(cluster.state.timers[0]) == 1
 
 
-def play_future(cluster, blocks=()):
-    """Play steady micro-batches after one with a row of the far future; returns the numbers of their rows."""
-    cluster.batch({"a": [(1, 10**9, 0)]}, blocks=blocks)
-    for second in range(1, 20):
-        rows = [(k, second, second * 1000 + k) for k in range(40)]
-        cluster.batch(dict.fromkeys("abc", rows), watermark=second - 1)
-    return [second * 1000 + k for second in range(1, 20) for k in range(40)]
-
-
 def test_a_row_of_the_far_future_holds_nothing_back(monkeypatch):
     """What came after it and has expired leaves memory all the same."""
     monkeypatch.setattr(cells, "_STUCK", 256)
     cluster = Cluster(join_of(NAMES, 0), 0)
-    numbers = play_future(cluster)
+    numbers = cluster.play_future()
     assert sorted(tuple(each[n] for n in NAMES) for each in cluster.results) == [(n,) * 3 for n in numbers]
     assert max(each["held"] for each in cluster.rows) < 800
     assert sum(each["rebuilt"] for each in cluster.rows) < 10

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from millrace.engine.arrivals.access_modules import Index, IndexAM, Scan, ScanAM
 from millrace.engine.expressions import Column
 from millrace.engine.runs.run_of import run_of
-from millrace.limits.clock import Clock, VirtualClock
+from millrace.limits.clock import VirtualClock
 from millrace.options import POLICY_NAMES, Options
 from tests.engine.eddy.oracle import Case, Rows, canonical, multiset
 
@@ -105,9 +105,7 @@ class Ran:
         return [when for when, batch in self.results for _ in range(batch.num_rows)]
 
 
-def modules(
-    case: Case, plans: Mapping[str, Plan], clock: VirtualClock, chunk: int
-) -> tuple[dict[str, Sequence[ScanAM | IndexAM]], list[Noted]]:
+def modules(case: Case, plans: Mapping[str, Plan], clock, chunk: int) -> tuple[dict, list[Noted]]:
     """Return the access modules that plans make, and the indexes among them."""
     access: dict[str, Sequence[ScanAM | IndexAM]] = {}
     indexes: list[Noted] = []
@@ -120,17 +118,7 @@ def modules(
     return access, indexes
 
 
-def run(
-    case: Case,
-    plans: Mapping[str, Plan],
-    options: Options | None = None,
-    *,
-    chunk: int = 4,
-    own: Mapping[str, ScanAM | IndexAM] | None = None,
-    sources: Mapping[str, Any] | None = None,
-    clock: Clock | None = None,
-    **given: Any,
-) -> Ran:
+def run(case: Case, plans, options=None, *, chunk=4, own=None, sources=None, clock=None, **given) -> Ran:
     """Run the block, in virtual time if nothing else is said, with access modules made by the plans.
 
     A test's ``own`` access modules are of relations that have nothing else, its ``sources`` replace rows.

@@ -41,24 +41,9 @@ from millrace.options import ALGORITHMS, MIGRATIONS, POLICY_NAMES, Options
 from millrace.parquet.parquet import open_table, splits
 from millrace.parquet.reading import read_splits
 from millrace.predicates import PredicateSpec
+from tests.engine.eddy import oracle
 from tests.engine.eddy.access_cases import Noted, Plan, left_joins_asking, modules, plans
-from tests.engine.eddy.oracle import (
-    KINDS,
-    Case,
-    Rows,
-    answer_of,
-    calling,
-    cases,
-    cases_beside,
-    dense_cases,
-    having,
-    mixed_cases,
-    multiset,
-    ordered_cases,
-    set_cases,
-    windowed,
-    with_self_joins,
-)
+from tests.engine.eddy.oracle import KINDS, Case, Rows, answer_of, calling, having, multiset, with_self_joins
 from tests.engine.eddy.unrest import MOVES, Moves, Unrest
 
 KEYED = ("plain", "dense")
@@ -143,9 +128,7 @@ def _accessed(access: Mapping[str, Plan]) -> str:
 
 
 @st.composite
-def answers(
-    draw: st.DrawFn, architecture: str, number: int | None = None, fixed: Mapping[str, Any] | None = None
-) -> Example:
+def answers(draw, architecture: str, number: int | None = None, fixed: Mapping | None = None) -> Example:
     """Draw an example for an architecture.
 
     The number chooses all dimensions, so that only data are drawn; without it a number is drawn as well.
@@ -162,18 +145,18 @@ def answers(
 
     within_budget = one("budget", False, False, False, False, True)
     kinds = {
-        "plain": cases(4, 16) if within_budget else cases(5),
-        "dense": dense_cases(),
-        "mixed": mixed_cases(),
-        "ordered": ordered_cases(),
-        "sets": set_cases(),
-        "skewed": dense_cases(rows=14),
+        "plain": oracle.cases(4, 16) if within_budget else oracle.cases(5),
+        "dense": oracle.dense_cases(),
+        "mixed": oracle.mixed_cases(),
+        "ordered": oracle.ordered_cases(),
+        "sets": oracle.set_cases(),
+        "skewed": oracle.dense_cases(rows=14),
     }
     shape = one("shape", "plain", "dense", *kinds)
     case: Case = draw(fixed["case"] if "case" in fixed else kinds[shape])
     spilled = within_budget and len(case.spec.relations) > 1
     if shape != "sets" and not spilled and one("windowed", False, False, False, True):
-        case = draw(windowed(case))
+        case = draw(oracle.windowed(case))
     if shape != "sets" and one("sharing", False, True):
         case = with_self_joins(case)
     if shape in KEYED and not spilled and one("beside", False, False, False, True):
@@ -254,7 +237,7 @@ def _asked(access: Mapping[str, Plan]) -> bool:
 def _beside(draw: st.DrawFn, case: Case) -> Case:
     """Draw relations beside a block whose columns are those that all of its tables have."""
     schemas = {str(table.schema) for table in case.tables.values()}
-    return draw(cases_beside(case)) if len(schemas) == 1 else case
+    return draw(oracle.cases_beside(case)) if len(schemas) == 1 else case
 
 
 def _picky(draw: st.DrawFn, case: Case, kind: str) -> tuple[PredicateSpec, Case]:
@@ -289,9 +272,7 @@ def _preference(draw: st.DrawFn, case: Case, *, changes: bool) -> dict[str, tupl
 
 
 @st.composite
-def schedules(
-    draw: st.DrawFn, case: Case, free: Collection[int] | None = None, kind: str = "any"
-) -> Schedule:
+def schedules(draw, case: Case, free: Collection[int] | None = None, kind: str = "any") -> Schedule:
     """Draw the order of sources, whether they are interleaved, and which stays unbuilt, of those free to."""
     relations = case.spec.relations
     order = tuple(draw(st.permutations(range(len(relations)))))
@@ -482,9 +463,7 @@ def stalling(pieces: Sequence[pa.RecordBatch], pauses: Sequence[int]) -> Iterato
     yield from [STALLED] * (pauses[0] if pauses else 0)
 
 
-def scanned(
-    case: Case, sources: Mapping[str, Any], folder: Path, rows: int, ranges: KeyRanges
-) -> dict[str, Any]:
+def scanned(case: Case, sources: Mapping, folder: Path, rows: int, ranges: KeyRanges) -> dict[str, Any]:
     """Return scans of files of the tables, in row groups of so many rows."""
     found = {}
     for alias in sources:

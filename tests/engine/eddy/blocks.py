@@ -9,22 +9,19 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from millrace.engine.expressions import Call, Column, ColumnRef
-from millrace.engine.router.back_pressure import Backpressure
+from millrace.engine.expressions import Column, ColumnRef
 from millrace.engine.runs.block_run import Run
 from millrace.engine.runs.eddy_run import EddyRun
 from millrace.engine.runs.output import Mask
 from millrace.engine.spec import JoinSpec, RelationSpec
-from millrace.limits.clock import Clock, VirtualClock
+from millrace.limits.clock import VirtualClock
 from millrace.options import Options
 from tests.engine.eddy.oracle import Case, Rows, block, multiset, with_windows
 
 JOINED = ("a.k = b.k", "b.j = c.j")
 
 
-def chained(
-    columns: Callable[[str, str], Mapping[str, Any]], equalities: Sequence[str] = JOINED, **how: Any
-) -> Case:
+def chained(columns: Callable[..., Mapping], equalities: Sequence[str] = JOINED, **how: Any) -> Case:
     """Return ``a.k = b.k AND b.j = c.j`` over what a function makes for a relation and its keys."""
     keys = {"a": "k", "b": "kj", "c": "j"}
     return block({alias: pa.table(columns(alias, own)) for alias, own in keys.items()}, equalities, **how)
@@ -65,15 +62,7 @@ def rows_of(case: Case, run: Run) -> Rows:
     return multiset(pa.Table.from_batches(list(run.run()), case.spec.output_schema))
 
 
-def run(
-    case: Case,
-    options: Options | None = None,
-    *,
-    chunk: int = 4,
-    sources: Mapping[str, Any] | None = None,
-    of: Callable[..., Any] = EddyRun,
-    **how: Any,
-) -> tuple[Rows, Any]:
+def run(case: Case, options=None, *, chunk=4, sources=None, of=EddyRun, **how) -> tuple[Rows, Any]:
     """Run the block in virtual time; return its rows and what ran it, for its figures.
 
     Some relations may have other ``sources`` than the case's own rows; ``of`` makes the run.
@@ -110,14 +99,7 @@ def numbered(rows: int) -> pa.RecordBatch:
     return pa.record_batch({"row": pa.array(range(rows), pa.int64())})
 
 
-def filtering(
-    data: pa.RecordBatch,
-    calls: Sequence[Call],
-    arrival: int = 1000,
-    clock: Clock | None = None,
-    limits: Backpressure | None = None,
-    **options: object,
-) -> EddyRun:
+def filtering(data: pa.RecordBatch, calls, arrival=1000, clock=None, limits=None, **options) -> EddyRun:
     """Return an eddy that only filters the rows ``t``, and yields masks of those that pass."""
     spec = JoinSpec((RelationSpec("t", data.schema),), residuals=tuple(calls))
     arrivals = [data.slice(low, arrival) for low in range(0, data.num_rows, arrival)]

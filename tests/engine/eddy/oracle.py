@@ -217,13 +217,7 @@ def multiset(table: pa.Table) -> Rows:
     return Counter(tuple(canonical(v) for v in row.values()) for row in table.to_pylist())
 
 
-def block(
-    tables: dict[str, pa.Table],
-    equalities: Sequence[str],
-    *,
-    distinct: Sequence[str] = (),
-    count_only: bool = False,
-) -> Case:
+def block(tables: dict[str, pa.Table], equalities, *, distinct=(), count_only=False) -> Case:
     """Return the block ``a.x = b.y AND …`` over the tables, all columns of which it returns."""
     relations = tuple(RelationSpec(a, t.schema, a in distinct, t.num_rows) for a, t in tables.items())
     pairs = [[_ref(side) for side in text.split("=")] for text in equalities]

@@ -27,8 +27,6 @@ from tests.engine.eddy.test_arrivals import CHAIN
 from tests.engine.laws import examples
 from tests.engine.test_trees import components
 
-MOVING = ("stems", "joins", "stairs")
-
 
 def prefix(case: Case, missing: list[str], arrived: dict[str, int]) -> Rows:
     """Return DuckDB's rows over the first rows of the other relations, with nulls for the missing ones."""
@@ -65,9 +63,7 @@ def implied(spec: JoinSpec, kept: set[str]) -> tuple[Any, ...]:
     return tuple(replace(spec.equalities[0], left=refs[0], right=each) for refs in found for each in refs)
 
 
-def paused(
-    case: Case, options: Options, chunk: int, seen: dict[str, int], missing: list[str]
-) -> tuple[Rows, Rows] | None:
+def paused(case: Case, options: Options, chunk: int, seen: dict[str, int], missing: list[str]):
     """Return partial results while all sources have stalled after so many batches, and DuckDB's.
 
     The caller gets control at the batch that ``run()`` yields then; None where the sources end before.
@@ -92,7 +88,7 @@ def test_partial_results_are_duckdbs_over_what_has_arrived(data: st.DataObject) 
     """Of random relations, after any of their batches; and the run goes on unharmed."""
     case = data.draw(cases(5))
     assume(len(case.spec.relations) > 1)
-    own = {"architecture": MOVING, "intermediate": [False, True], "online": [True]}
+    own = {"architecture": ("stems", "joins", "stairs"), "intermediate": [False, True], "online": [True]}
     options = data.draw(any_options(**own, migration=MIGRATIONS))
     chunk = data.draw(st.sampled_from([1, 2, 5]))
     pieces = case.batches(chunk)

@@ -8,7 +8,6 @@ from contextlib import closing, nullcontext
 from dataclasses import replace
 from itertools import combinations, product
 from typing import Any
-from unittest import mock
 from weakref import WeakSet
 
 import pyarrow as pa
@@ -148,7 +147,7 @@ def test_the_time_of_a_run_that_does_not_end_is_told(architecture: str, fails: b
 @pytest.mark.parametrize(
     ("width", "most"), [(400, 1 << 20), pytest.param(40_000, 1 << 26, marks=pytest.mark.nightly)]
 )
-def test_wide_rows_come_in_small_batches(filtered: str, width: int, most: int) -> None:
+def test_wide_rows_come_in_small_batches(monkeypatch, filtered: str, width: int, most: int) -> None:
     """More than Arrow's texts can have in one array, 2.4 GB at night, is gathered in pieces."""
     texts = pa.table({"k": range(60), "text": [f"{n:0{width}d}" for n in range(60)]})
     fans = pa.table({"k": [n % 60 for n in range(60_000)], "name": [""] * 60_000})
@@ -164,13 +163,11 @@ def test_wide_rows_come_in_small_batches(filtered: str, width: int, most: int) -
     case = having(case, *{"not": (), "compiled": (compared,), "called": (call,)}[filtered])
     options = Options(policy="fixed", order=("fans", "texts"))
     sources = {alias: table.to_batches() for alias, table in case.tables.items()}
-    with (
-        mock.patch.object(selection, "BATCH_BYTES", most),
-        mock.patch.object(udf_selection, "BATCH_BYTES", most),
-    ):
-        output = Output(case.spec, options.batch_size, most)
-        eddy = EddyRun(case.spec, sources, options, stream="fans", output=output, clock=VirtualClock())
-        sizes = [(batch.num_rows, batch.nbytes) for batch in eddy.run()]
+    for module_of in (selection, udf_selection):
+        monkeypatch.setattr(module_of, "BATCH_BYTES", most)
+    output = Output(case.spec, options.batch_size, most)
+    eddy = EddyRun(case.spec, sources, options, stream="fans", output=output, clock=VirtualClock())
+    sizes = [(batch.num_rows, batch.nbytes) for batch in eddy.run()]
     assert sum(rows for rows, _ in sizes) == 60_000
     assert max([size for _, size in sizes] + read) < 3 * most
 

@@ -9,9 +9,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from millrace.engine.architectures.stairs import StairState
-from millrace.engine.migration import Change, MigrationPolicy
 from millrace.engine.migration.estimate import MigrationEstimate
 from millrace.engine.migration.placement import Misplaced, places_of, settle
+from millrace.engine.migration.policies import Eager
 from millrace.engine.spec import JoinSpec
 from millrace.engine.state.stair import STAIR, Segment
 from millrace.engine.trees import JoinTree, spanning_trees
@@ -38,15 +38,6 @@ class Moves:
     hope: str = ""
 
 
-class All(MigrationPolicy):
-    """Moves everything that is worth it."""
-
-    weighs = True
-
-    def allowance(self, change: Change) -> int:
-        return change.tuples
-
-
 class Unrest:
     """Takes the place of ``rest`` of join state: moves state, checks it, and does not care for use.
 
@@ -55,9 +46,7 @@ class Unrest:
         broken: Gets the first words of what the checker finds; where it is strict, that is raised.
     """
 
-    def __init__(
-        self, state: StairState, spec: JoinSpec, moves: Moves, broken: set[str], *, strict: bool = True
-    ) -> None:
+    def __init__(self, state: StairState, spec: JoinSpec, moves: Moves, broken: set[str], *, strict=True):
         self.steps: list[str] = []
         self.broken = broken
         self._invariants = Invariants(spec, state.stairs)
@@ -189,7 +178,8 @@ def hope(state: StairState, some: int | None = None) -> None:
 
     state._estimator.estimate = hopeful  # type: ignore[method-assign]
     if some is not None:
-        state._migration = All()
+        state._migration = Eager()
+        state._migration.weighs = True
 
 
 def parts(tree: JoinTree, span: int) -> Iterator[int]:

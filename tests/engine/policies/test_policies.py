@@ -32,15 +32,7 @@ from tests.engine.operators import KINDS, Join, Probe, Profiling, outcomes_of
 SIGNATURE = Signature(1)
 
 
-def candidate(
-    target: int,
-    guess: float = 1.0,
-    measured: tuple[int, int, float] | None = None,
-    action: Any = "probe",
-    overall: tuple[int, int, float] | None = None,
-    profile: Profile | None = None,
-    cumulative: float | None = None,
-) -> Candidate:
+def candidate(target, guess=1.0, measured=None, action="probe", overall=None, profile=None, cumulative=None):
     """Return a candidate; ``measured`` and ``overall`` are (tuples in, tuples out, seconds)."""
     mine, whole = Account(1 << 20), Account(1 << 20)
     for account, seen in ((mine, measured), (whole, overall)):

@@ -20,15 +20,8 @@ from tests.engine.eddy.oracle import NUMBERS, canonical, wider
 from tests.engine.laws import examples
 
 LAWS = examples(50)
-SCHEMA = pa.schema(
-    [
-        ("k", pa.int64()),
-        ("s", pa.string()),
-        ("d", pa.decimal128(12, 2)),
-        ("l", pa.list_(pa.struct([("x", pa.int8())]))),
-        ("b", pa.bool_()),
-    ]
-)
+LIST = pa.list_(pa.struct([("x", pa.int8())]))
+SCHEMA = pa.schema({"k": pa.int64(), "s": pa.string(), "d": pa.decimal128(12, 2), "l": LIST, "b": pa.bool_()})
 KEYS = [KeyColumn("k", pa.int64())]
 
 

@@ -35,9 +35,7 @@ class Rig:
         results: Names of the results so far, in the order in which they were made.
     """
 
-    def __init__(
-        self, tables: Tables, equalities: Sequence[str], limit: int = 1000, *, is_checked: bool = True
-    ) -> None:
+    def __init__(self, tables: Tables, equalities: Sequence[str], limit=1000, *, is_checked=True) -> None:
         self.is_checked = is_checked
         self._tables = {alias: pa.table(columns) for alias, columns in tables.items()}
         case = block(self._tables, equalities)

@@ -30,9 +30,6 @@ from millrace.predicates.spec import registration_of
 from tests.limits.service import Served
 
 LAWS = settings(max_examples=40, deadline=None, derandomize=True)
-QUESTION = "Is {x} even?"
-
-
 KEY = "sk-very-secret"
 
 
@@ -46,9 +43,7 @@ class ModelServer(Served):
             ``silent`` (of tokens) or ``fence``.
     """
 
-    def __init__(
-        self, decide: Callable[[str], Any], misbehave: Callable[[list[str], int], str] = lambda *_: ""
-    ) -> None:
+    def __init__(self, decide, misbehave: Callable[[list[str], int], str] = lambda *_: "") -> None:
         self._decide = decide
         self._misbehave = misbehave
         self.asked: Counter[str] = Counter()  # that were answered well
@@ -106,8 +101,8 @@ def even(question: str) -> bool:
     return int(question.split()[1]) % 2 == 0
 
 
-def asking(server, **how):
-    return millrace.models.filter(QUESTION, model="m", base_url=server.url, api_key="${MODEL_KEY}", **how)
+def asking(at, **how):
+    return millrace.models.filter("Is {x} even?", model="m", base_url=at.url, api_key="${MODEL_KEY}", **how)
 
 
 def looking(server, schema, **how):

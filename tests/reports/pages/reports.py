@@ -10,14 +10,7 @@ from functools import cache
 import numpy as np
 import pyarrow as pa
 
-from millrace.engine.figures import (
-    CellFigures,
-    Change,
-    ModuleFigures,
-    ModuleTrace,
-    OrderTrace,
-    Shift,
-)
+from millrace.engine.figures import CellFigures, Change, ModuleFigures, ModuleTrace, OrderTrace, Shift
 from millrace.engine.runs.eddy_run import EddyRun
 from millrace.limits.progress import LookupProgress
 from millrace.options import Options

@@ -37,15 +37,8 @@ def test_a_damaged_change_is_none(tmp_path, left, turn):
     folder = Folder(tmp_path)
     folder.add(query("third"), told)
     assert [each.name for each in folder.list()] == ["first", "third"]
-    texts = pa.record_batch(
-        {
-            "value": [
-                path.read_text()
-                for path in sorted(folder.changes.iterdir())[::turn]
-                if left or path.stat().st_size
-            ]
-        }
-    )
+    paths = [path for path in sorted(folder.changes.iterdir())[::turn] if left or path.stat().st_size]
+    texts = pa.record_batch({"value": [path.read_text() for path in paths]})
     announced = [row for rows in Announce((7,))(iter([texts])) for row in rows.column("block").to_pylist()]
     changes = [Change.from_json(json.loads(block)) for block in announced]
     registry = Registry()
@@ -76,8 +69,7 @@ steps = st.lists(
 def test_who_reads_late_sees_the_same_queries(tmp_path_factory, given_steps):
     """Numbers are never given twice, and files do not grow with the changes that have been."""
     path = tmp_path_factory.mktemp("hub")
-    merged, folders._MERGED = folders._MERGED, 3
-    try:
+    with patch.object(folders, "_MERGED", 3):
         everyone = [Folder(path) for _ in range(3)]
         everyone[0].begin(JOIN)
         stand, made, batch, numbers = {}, {}, 0, []
@@ -106,5 +98,3 @@ def test_who_reads_late_sees_the_same_queries(tmp_path_factory, given_steps):
             assert running == {number for number in stand if number in made}
         recent = sum(made.get(number, batch + 1) >= batch - 2 for number in numbers)
         assert len(list(everyone[0].changes.iterdir())) <= recent + 3 + len(given_steps)
-    finally:
-        folders._MERGED = merged

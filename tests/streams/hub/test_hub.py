@@ -124,9 +124,8 @@ def test_a_name_that_comes_again_has_its_own_function(streaming, tmp_path):
 
 def test_functions_that_threads_add_at_once_do_not_mix(streaming, tmp_path, monkeypatch):
     """Each query has its own, also where both want the same number."""
-    hub = millrace.Session(streaming, Feed(streaming, tmp_path, ("orders", "payments")).tables()).hub(
-        TWO, tmp_path / "hub"
-    )
+    tables = Feed(streaming, tmp_path, ("orders", "payments")).tables()
+    hub = millrace.Session(streaming, tables).hub(TWO, tmp_path / "hub")
     both, write = threading.Barrier(2), folder._write
 
     def meet(*given):
@@ -259,9 +258,7 @@ def test_what_a_hub_cannot_give_is_refused(streaming, tmp_path):
         hub.remove("p")
     with pytest.raises(StateError, match=r"is of another join"):
         millrace.Session(streaming, tables).hub(ON, tmp_path / "hub")
-    names = streaming.range(3).withColumnRenamed("id", "k")
+    wider = millrace.Session(streaming, {**tables, "n": streaming.range(3).withColumnRenamed("id", "k")})
     with pytest.raises(InputError, match=r"share a join of streams, and n is none"):
-        millrace.Session(streaming, {**tables, "n": names}).hub(
-            f"{ON} JOIN n ON n.k = o.k", tmp_path / "other"
-        )
+        wider.hub(f"{ON} JOIN n ON n.k = o.k", tmp_path / "other")
     assert pq.read_table(sink).schema.names == ["k"], "who reads it finds the columns before there are rows"
