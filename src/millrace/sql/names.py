@@ -13,7 +13,7 @@ rely on it leaves its SELECT to Spark. Where the columns of a relation cannot be
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -28,9 +28,6 @@ from millrace.sql.syntax.scopes import FromClause, FromItem, Place, Relation, Sc
 
 if TYPE_CHECKING:
     from millrace.sql.context import PlanContext  # which has the names of its query
-
-Columns = Callable[[Relation], tuple[str, ...]]
-"""Returns the names of a relation's columns in order."""
 
 
 @dataclass(frozen=True)
@@ -61,10 +58,14 @@ class Unclear(Exception):
 
 @dataclass(frozen=True)
 class Output:
-    """The columns of a FROM clause: what ``*`` shows, and what is only found with a qualifier, in order."""
+    """The columns of a FROM clause: what ``*`` shows, and what is only found with a qualifier, in order.
+
+    ``keys`` are the pairs of columns that USING or NATURAL of the last item compares.
+    """
 
     shown: tuple[Attribute, ...] = ()
     hidden: tuple[Attribute, ...] = ()
+    keys: tuple[tuple[Attribute, Attribute], ...] = ()
 
     @cached_property
     def _named(self) -> tuple[dict[str, list[Attribute]], dict[str, list[Attribute]]]:
@@ -104,63 +105,26 @@ def _answers(attribute: Attribute, qualifier: tuple[str, ...]) -> bool:
     return answer
 
 
-@dataclass(frozen=True)
-class Joined:
-    """What an item makes of the columns on its left, and which of both sides USING or NATURAL compares."""
-
-    output: Output
-    keys: tuple[tuple[Attribute, Attribute], ...] = ()
-
-
-def output_of(clause: FromClause, columns: Columns, end: int | None = None) -> Output:
-    """Return the columns of the first ``end`` items and LATERAL VIEWs of a clause, or of all."""
-    steps = joined(clause, columns, end)
-    output = steps[-1].output if steps else Output()
-    views = clause.views if end is None else clause.views[: max(0, end - len(clause.items))]
-    for view in views:
-        output = _both(output, _own(view, columns))
-    return output
-
-
-def _output_on(clause: FromClause, columns: Columns, place: int) -> Output:
-    """Return what the condition of an item sees: both sides, also where one is not shown above."""
-    return _both(output_of(clause, columns, place), _own(clause.items[place].content, columns))
-
-
-def joined(clause: FromClause, columns: Columns, end: int | None = None) -> list[Joined]:
-    """Return what each of so many items makes of those left of it."""
-    steps: list[Joined] = []
-    for item in clause.items[:end]:
-        own = _own(item.content, columns)
-        steps.append(_join(steps[-1].output, own, item) if steps else Joined(own))
-    return steps
-
-
-def _own(content: Relation | FromClause, columns: Columns) -> Output:
-    if isinstance(content, FromClause):
-        return output_of(content, columns)
-    return Output(tuple(Attribute(name, ((content, n),)) for n, name in enumerate(columns(content))))
-
-
 def _both(left: Output, right: Output) -> Output:
     return Output(left.shown + right.shown, left.hidden + right.hidden)
 
 
-def _join(left: Output, right: Output, item: FromItem) -> Joined:
+def _join(left: Output, right: Output, item: FromItem) -> Output:
+    """Return what an item makes of the columns on its left."""
     names = _common(left, right) if item.natural else list(item.using)
     if not names:
-        return Joined(left if item.semi else _both(left, right))
+        return _both(left, Output() if item.semi else right)
     a, b = [_first(left, name) for name in names], [_first(right, name) for name in names]
     pairs = tuple(zip(a, b, strict=True))
     rest, other = _without(left, a), _without(right, b)
     if item.semi:
-        return Joined(Output((*a, *rest), left.hidden), pairs)
+        return Output((*a, *rest), left.hidden, pairs)
     shown, behind = a, b
     if item.kind == "right":
         shown, behind = b, a
     elif item.kind == "full":
         shown, behind = [Attribute(x.name, (*x.sources, *y.sources)) for x, y in pairs], [*a, *b]
-    return Joined(Output((*shown, *rest, *other), (*behind, *left.hidden, *right.hidden)), pairs)
+    return Output((*shown, *rest, *other), (*behind, *left.hidden, *right.hidden), pairs)
 
 
 def _common(left: Output, right: Output) -> list[str]:
@@ -220,7 +184,7 @@ class Names:
                 relation.current = context.catalog.place_of(relation.node)  # type: ignore[arg-type]
         self._fields: dict[int, tuple[Field, ...] | Unsupported] = {}
         self._resolved: dict[int, Resolved | None] = {}
-        self._outputs: dict[tuple[int, bool, int], Output] = {}
+        self._outputs: dict[tuple[int, int | None, bool], Output] = {}
 
     # Columns of relations
 
@@ -277,13 +241,36 @@ class Names:
             if scope.why:
                 raise Unsupported(scope.why)
             return Output()
-        return self._output(scope.clause, len(scope.clause.items) + len(scope.clause.views))
+        return self._output(scope.clause)
 
-    def _output(self, clause: FromClause, end: int, *, on: bool = False) -> Output:
-        key = (id(clause), on, end)
+    def _output(self, clause: FromClause, end: int | None = None, *, on: bool = False) -> Output:
+        """Return the columns of the first ``end`` items and LATERAL VIEWs of a clause, or of all.
+
+        With ``on``, of the next item too: its condition sees both sides, also where one is not shown above.
+        """
+        key = (id(clause), end, on)
         if key not in self._outputs:
-            self._outputs[key] = (_output_on if on else output_of)(clause, self.columns, end)
+            output = Output()
+            for place, item in enumerate(clause.items[:end]):
+                own = self._own(item.content)
+                output = _join(output, own, item) if place else own
+            more: list[Relation | FromClause] = [*clause.views]
+            if end is not None:
+                more = [clause.items[end].content] if on else more[: max(0, end - len(clause.items))]
+            for content in more:
+                output = _both(output, self._own(content))
+            self._outputs[key] = output
         return self._outputs[key]
+
+    def keys_of(self, item: FromItem) -> tuple[tuple[Attribute, Attribute], ...]:
+        """Return the pairs of columns that USING or NATURAL of an item compares."""
+        return self._output(item.clause, item.place + 1).keys if item.merges else ()
+
+    def _own(self, content: Relation | FromClause) -> Output:
+        if isinstance(content, FromClause):
+            return self._output(content)
+        names = enumerate(self.columns(content))
+        return Output(tuple(Attribute(name, ((content, n),)) for n, name in names))
 
     # Names
 

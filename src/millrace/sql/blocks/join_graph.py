@@ -23,15 +23,12 @@ from millrace.spark.block import FrameInput, ParquetInput
 from millrace.sql.blocks.conditions import SplitConjuncts
 from millrace.sql.context import PlanContext, short
 from millrace.sql.expr.types import AliasedField, Field, comparison_type
-from millrace.sql.names import Attribute, joined
+from millrace.sql.names import Attribute
 from millrace.sql.plan import scanned, show_scanned
 from millrace.sql.session.tables import Lookup, Table
 from millrace.sql.syntax.edits import Edit
 from millrace.sql.syntax.parse import Unsupported, name_span
-from millrace.sql.syntax.scopes import FromClause, JoinStep, Relation, Scope, definitions
-
-UsingKeys = list[tuple[Attribute, Attribute]]
-"""The pairs of columns that USING or NATURAL compares."""
+from millrace.sql.syntax.scopes import FromClause, FromItem, Relation, Scope, definitions
 
 
 @dataclass(frozen=True)
@@ -260,10 +257,9 @@ class JoinGraph:
     inputs: dict[str, JoinInput] = field(default_factory=dict)
     outer: dict[str, JoinInput] = field(default_factory=dict)
     conditions: SplitConjuncts = field(default_factory=SplitConjuncts)
-    _keys: dict[FromClause, list[UsingKeys]] = field(default_factory=dict, init=False, repr=False)
 
     @property
-    def steps(self) -> list[JoinStep]:
+    def steps(self) -> list[FromItem]:
         """The items that can be moved by themselves."""
         return self.source.steps
 
@@ -334,28 +330,11 @@ class JoinGraph:
 
     # USING and NATURAL
 
-    def inner_keys(self) -> UsingKeys:
-        """Return what USING and NATURAL compare where inner joins may move."""
-        movable = {id(step.clause): step.clause for step in self.steps if step.movable}
-        return [
-            pair
-            for clause in (self.source, *(c for c in movable.values() if c is not self.source))
-            for place, pairs in enumerate(self._keys_of(clause))
-            if clause.items[place].kind == "inner" and place < clause.movable
-            for pair in pairs
-        ]
-
-    def keys_of(self, step: JoinStep) -> UsingKeys:
-        """Return what USING or NATURAL of one step compares."""
-        return self._keys_of(step.clause)[step.place]
-
-    def _keys_of(self, clause: FromClause) -> list[UsingKeys]:
-        if not any(item.merges for item in clause.items):
-            return [[] for _ in clause.items]
-        if clause not in self._keys:
-            steps = joined(clause, self.context.names.columns)
-            self._keys[clause] = [list(step.keys) for step in steps]
-        return self._keys[clause]
+    def inner_keys(self) -> list[tuple[Attribute, Attribute]]:
+        """Return the pairs of columns that USING and NATURAL compare where inner joins may move."""
+        clauses = dict.fromkeys((self.source, *(step.clause for step in self.steps if step.movable)))
+        items = [item for clause in clauses for item in clause.items if item.movable]
+        return [pair for item in items for pair in self.context.names.keys_of(item)]
 
     def equality(self, left: AliasedField | None, right: AliasedField | None) -> Equality | None:
         """Return an equality of two columns as an edge of the graph, None where Spark has to compare."""

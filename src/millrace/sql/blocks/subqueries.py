@@ -58,7 +58,7 @@ from millrace.sql.syntax.parse import (
     unwrap,
     where_conjuncts,
 )
-from millrace.sql.syntax.scopes import JoinStep, Relation, Scope, definitions, with_prefix
+from millrace.sql.syntax.scopes import FromItem, Relation, Scope, definitions, with_prefix
 
 _Scan = tuple[RelationSpec, Input]
 """A relation, and where its rows come from."""
@@ -135,7 +135,7 @@ def take_left_joins(graph: JoinGraph, group: Collection[str]) -> OuterJoins:
             taken.append(finder.left_join(step, number))
         except Unsupported as error:
             name = "" if step.relation is None else f" {step.relation.alias}"
-            context.reasons.append(f"{step.item.keyword}{name}: {error}")
+            context.reasons.append(f"{step.keyword}{name}: {error}")
         else:
             conditions.steps.add(number)
             conditions.used += map(Conjunct, step.conditions)
@@ -175,14 +175,14 @@ def take_semi_joins(graph: JoinGraph, group: Collection[str]) -> list[SemiJoins]
         except Unsupported as error:
             context.reasons.append(f"{conjunct.shown(context.shown)}: {error}")
     for number, step in enumerate(graph.steps):
-        if not step.item.semi or number in conditions.steps or not finder.is_read_by(step):
+        if not step.semi or number in conditions.steps or not finder.is_read_by(step):
             continue
         try:
             semi_joins.append(finder.join(step))
             conditions.steps.add(number)
         except Unsupported as error:
             name = "" if step.relation is None else f" {step.relation.alias}"
-            context.reasons.append(f"{step.item.keyword}{name}: {error}")
+            context.reasons.append(f"{step.keyword}{name}: {error}")
     conditions.used += [semi_join.conjunct for semi_join in semi_joins]
     return semi_joins
 
@@ -201,7 +201,7 @@ def why_joined_as_sets(graph: JoinGraph, group: Iterable[str]) -> str | None:
 def relations_beside(graph: JoinGraph) -> Iterator[exp.Expr]:
     """Yield the relations of SEMI, ANTI and LEFT joins, and the queries of EXISTS and IN in conditions."""
     for step in graph.steps:
-        if step.relation is not None and (step.item.semi or step.is_left):
+        if step.relation is not None and (step.semi or step.is_left):
             yield step.relation.node
     for term in graph.source.inner_terms if graph.source.whole else ():
         yield from _queries(term)
@@ -246,14 +246,14 @@ class _Finder:
             self._check_searchable()
         return SemiJoins(predicate, scans, conjunct)
 
-    def join(self, step: JoinStep) -> SemiJoins:
+    def join(self, step: FromItem) -> SemiJoins:
         """Return what a SEMI or ANTI join asks."""
         inner, keys = self._joined(step)
         conjunct = Conjunct(step.conditions[0] if step.conditions else None)
-        exists, scan = self._exists(inner, keys, negated=step.item.keyword == "LEFT ANTI JOIN")
+        exists, scan = self._exists(inner, keys, negated=step.keyword == "LEFT ANTI JOIN")
         return SemiJoins(exists, [scan], conjunct)
 
-    def left_join(self, step: JoinStep, number: int) -> OuterJoin:
+    def left_join(self, step: FromItem, number: int) -> OuterJoin:
         """Return the LEFT join of the step of some number; those behind it may read its relation."""
         self._check_searchable()
         inner, keys = self._joined(step, number)
@@ -265,10 +265,10 @@ class _Finder:
         self._group.add(inner.alias)
         return OuterJoin(join, inner.input, inner)
 
-    def _joined(self, step: JoinStep, number: int = 0) -> tuple[_Relation, list[Compare]]:
+    def _joined(self, step: FromItem, number: int = 0) -> tuple[_Relation, list[Compare]]:
         """Return what a step joins, and the keys of its USING."""
         relation = step.relation
-        if relation is None or step.item.natural:
+        if relation is None or step.natural:
             raise Unsupported("a form that Millrace does not read")
         if (relation.alias or "").lower() in self._graph.hinted:
             raise Unsupported("a hint asks Spark to join it")
@@ -276,16 +276,16 @@ class _Finder:
         self._check_calls(relation.node, *step.conditions)
         inner = _Relation(self._context, relation, self._aliases, step.terms, number, nullable=step.is_left)
         keys = []
-        for a, b in self._graph.keys_of(step):
+        for a, b in self._context.names.keys_of(step):
             outer = self._graph.column_of(a)
             if outer is None or outer[0] not in self._group or len(b.sources) != 1:
                 raise Unsupported("USING over columns that are not the block's")
             keys.append(self._key(outer, inner.field(b.sources[0][1])))
         return inner, keys
 
-    def is_read_by(self, step: JoinStep) -> bool:
+    def is_read_by(self, step: FromItem) -> bool:
         """Tell whether a join's condition reads the block."""
-        left = [a for a, _ in self._graph.keys_of(step)]
+        left = [a for a, _ in self._context.names.keys_of(step)]
         reads = [self._graph.reads_attributes(left), *map(self._graph.reads, step.conditions)]
         return any(aliases & self._group for aliases, _ in reads)
 

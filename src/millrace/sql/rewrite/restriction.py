@@ -30,7 +30,6 @@ from millrace.sql.syntax.parse import Statement, Unsupported, compared, function
 from millrace.sql.syntax.scopes import (
     FromClause,
     FromItem,
-    JoinStep,
     Relation,
     Scope,
     base_tables,
@@ -98,7 +97,7 @@ class RelationSite:
         """Return the terms that rows of this relation have to meet to be joined, by an inner or left join."""
         if self.step.free:
             return self.clause.inner_terms
-        return self.step.terms if self.step.item.kind == "left" and self.step.relation is not None else []
+        return self.step.terms if self.step.kind == "left" and self.step.relation is not None else []
 
     def column(self, node: exp.Expr) -> str | None:
         """Return the lower-case name of this relation's column that an expression is, None if it is none."""
@@ -109,12 +108,12 @@ class RelationSite:
 
     def hints(self, wanted: Iterable[frozenset[str]]) -> Iterator[str]:
         """Yield what about this relation's place keeps its columns from being bound."""
-        steps, kind = self.clause.steps, self.step.item.kind
+        steps, kind = self.clause.steps, self.step.kind
         if self.step.relation is None:
             yield "it stands in a parenthesised join; write that as a derived table, (SELECT … FROM …)"
         if kind in ("right", "full"):
             yield f"a {kind.upper()} JOIN keeps all of its rows"
-        behind = [step.item.kind for step in steps[self.place + 1 :]]
+        behind = [step.kind for step in steps[self.place + 1 :]]
         if "full" in behind:
             yield "a FULL JOIN keeps all of its rows"
         elif self.place == 0 and behind[:1] == ["left"]:
@@ -165,7 +164,7 @@ class RelationSite:
     def filters(self) -> list[exp.Expr]:
         """Return terms that this relation's rows have to meet, whatever they are joined with."""
         terms = [term for term in self.on() if self._reads_only_this(term)]
-        if not self.step.item.semi:
+        if not self.step.semi:
             # A WHERE that a null does not meet drops the rows that an outer join makes up.
             terms += [term for term in self.clause.where if term not in terms and self.fixed(term)]
         return terms
@@ -228,7 +227,7 @@ class KeyFinder:
 
     def _before(self, site: RelationSite, wanted: KeyColumns) -> list[Keys] | None:
         """Before a left (or inner) join: the whole left side, but for lookups that nobody needs."""
-        item = site.step.item
+        item = site.step
         if not site.place or not (item.kind == "left" or site.step.free):
             return None
         terms = site.on() + ([] if item.semi else site.clause.filters)
@@ -241,9 +240,9 @@ class KeyFinder:
     def _behind(self, site: RelationSite, wanted: KeyColumns) -> list[Keys] | None:
         """Behind a RIGHT join, on the side of which every row stays."""
         steps = site.clause.steps
-        behind = next((n for n, step in enumerate(steps) if step.item.kind in ("right", "full")), 0)
-        join = steps[behind].item.join
-        if join is None or site.place >= behind or join.side.upper() != "RIGHT" or site.step.item.semi:
+        behind = next((n for n, step in enumerate(steps) if step.kind in ("right", "full")), 0)
+        join = steps[behind].join
+        if join is None or site.place >= behind or join.side.upper() != "RIGHT" or site.step.semi:
             return None
         picked = self._pick_in(site, steps[behind].terms, wanted, {behind})
         return [Keys(tuple(picked), (join.this,))] if picked else None
@@ -316,9 +315,9 @@ class KeyFinder:
         ties = [reads for term, reads in terms if isinstance(unwrap(term), exp.EQ) and not reads & asked]
         while more := {place for reads in ties if reads & places for place in reads - places}:
             places |= more
-        if len(places) > 1 and any(steps[p].item.merges for p in places):
+        if len(places) > 1 and any(steps[p].merges for p in places):
             raise Unsupported("relations joined by USING or NATURAL give the values")
-        nodes = [steps[p].item.relations()[0].node for p in sorted(places)]
+        nodes = [steps[p].relations()[0].node for p in sorted(places)]
         return Keys(tuple(picked), tuple(nodes), tuple(term for term, reads in terms if reads <= places))
 
     def _prefix(self, site: RelationSite, picked: Sequence[exp.Expr]) -> Keys:
@@ -355,7 +354,7 @@ class KeyFinder:
         read = {r for node in picked for r in self._names.relations_read(node) or ()}
         return Keys(tuple(picked), tuple(r.node for r in clause.relations() if r in read))
 
-    def _is_asked(self, step: JoinStep) -> bool:
+    def _is_asked(self, step: FromItem) -> bool:
         lookup = None if step.relation is None else self._context.lookup(step.relation)
         return lookup is not None and lookup.needs_keys
 

@@ -36,7 +36,7 @@ from millrace.sql.plan import BlockPlan, Direct
 from millrace.sql.session.functions import restored
 from millrace.sql.syntax.edits import Edit, Part, Span, quote
 from millrace.sql.syntax.parse import Unsupported, name_span, unwrap
-from millrace.sql.syntax.scopes import JoinStep, Relation, Scope, with_prefix
+from millrace.sql.syntax.scopes import FromItem, Relation, Scope, with_prefix
 
 COUNT = "__count"
 """The column of a block that only counts."""
@@ -317,18 +317,17 @@ class Rewriting:
                 counted = self._select.expressions[0].unalias()
                 self._edits.append(Edit(*span(counted), (f"coalesce(sum({COUNT}), 0)",)))
 
-    def _step(self, step: JoinStep, *, first: bool) -> list[Part]:
+    def _step(self, step: FromItem, *, first: bool) -> list[Part]:
         """Return a relation that stays, with the conditions that stay with it."""
-        item = step.item
         if first:
-            return [item.item]
+            return [step.item]
         if step.movable:
-            return [" CROSS JOIN ", item.item]
+            return [" CROSS JOIN ", step.item]
         statement = self._context.statement
         terms: list[list[Part]] = [["(", statement.span(on), ")"] for on in step.conditions]
-        terms += [[self._pair(pair)] for pair in self._graph.keys_of(step)]
-        keyword = "CROSS JOIN" if item.keyword == "JOIN" and not terms else item.keyword
-        parts: list[Part] = [f" {keyword} ", item.item]
+        terms += [[self._pair(pair)] for pair in self._context.names.keys_of(step)]
+        keyword = "CROSS JOIN" if step.keyword == "JOIN" and not terms else step.keyword
+        parts: list[Part] = [f" {keyword} ", step.item]
         for number, term in enumerate(terms):
             parts += [" AND " if number else " ON ", *term]
         return parts
@@ -439,7 +438,7 @@ class OuterReferences:
             yield from conjunct.pair or ()
         for number, step in enumerate(self._graph.steps):
             if not step.movable and number not in self._conditions.steps:
-                for pair in self._graph.keys_of(step):
+                for pair in self._context.names.keys_of(step):
                     yield from pair
 
     def references(self) -> Iterator[Reference]:

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from typing import Literal, TypeGuard
 
 from sqlglot import exp
@@ -69,6 +68,7 @@ class FromItem:
 
     Attributes:
         on: Its condition; it sees the columns of its own content and of all that is left of it in its clause.
+        clause: The clause or group that it is in.
     """
 
     content: Relation | FromClause
@@ -81,6 +81,7 @@ class FromItem:
     natural: bool = False
     semi: bool = False  # a semi or anti join, whose right side is not visible above
     join: exp.Join | None = None  # its syntax tree, None for the first
+    clause: FromClause = field(init=False)
 
     @property
     def merges(self) -> bool:
@@ -90,30 +91,39 @@ class FromItem:
     def relations(self) -> list[Relation]:
         return [self.content] if isinstance(self.content, Relation) else list(self.content.relations())
 
+    @property
+    def place(self) -> int:
+        """Its number in its clause or group."""
+        return self.clause.items.index(self)
 
-@dataclass(frozen=True, eq=False)
-class JoinStep:
-    """An item of a clause, or of a group of inner joins inside it, that can be moved by itself.
+    @property
+    def movable(self) -> bool:
+        """Whether it is joined by an inner join before any RIGHT or FULL join: a block may take it."""
+        return self.kind == "inner" and self.place < self.clause.movable
 
-    Attributes:
-        movable: Whether it is joined by an inner join before any RIGHT or FULL join, so that a block may take
-            it.
-    """
+    @property
+    def steps(self) -> list[FromItem]:
+        """What can be moved by itself: a movable group of inner joins as its own items, else the whole."""
+        if isinstance(self.content, FromClause) and self.content.is_inner and self.movable:
+            return self.content.steps
+        return [self]
 
-    item: FromItem
-    clause: FromClause  # the clause or group that the item is in
-    place: int  # the item's number there
-    movable: bool
-    conditions: tuple[exp.Expr, ...]  # what it is joined on; a group's condition stands with its last member
+    @property
+    def conditions(self) -> tuple[exp.Expr, ...]:
+        """What it is joined on; the condition of a group that is moved by parts stands with the last."""
+        own, group = () if self.on is None else (self.on,), self.clause.group
+        if group is None or group.steps == [group] or self is not self.clause.items[-1]:
+            return own
+        return (*own, *group.conditions)
 
     @property
     def relation(self) -> Relation | None:
         """The relation, None for a group that stays as it is."""
-        return self.item.content if isinstance(self.item.content, Relation) else None
+        return self.content if isinstance(self.content, Relation) else None
 
     @property
     def is_left(self) -> bool:
-        return self.item.kind == "left" and not self.item.semi
+        return self.kind == "left" and not self.semi
 
     @property
     def free(self) -> bool:
@@ -140,6 +150,13 @@ class FromClause:
     end: int = 0  # where the last LATERAL VIEW ends
     mixed: bool = False
     where: list[exp.Expr] = field(default_factory=list)  # the terms of the SELECT's WHERE
+    group: FromItem | None = field(default=None, init=False)  # the item that a group is
+
+    def __post_init__(self) -> None:
+        for item in self.items:
+            item.clause = self
+            if isinstance(item.content, FromClause):
+                item.content.group = item
 
     @property
     def movable(self) -> int:
@@ -174,26 +191,14 @@ class FromClause:
             if isinstance(item.content, FromClause):
                 yield from item.content.clauses()
 
-    @cached_property
-    def steps(self) -> list[JoinStep]:
-        """The items, a movable group of inner joins as its own items."""
-        steps: list[JoinStep] = []
-        movable = self.movable
-        for place, item in enumerate(self.items):
-            moves = item.kind == "inner" and place < movable
-            own = () if item.on is None else (item.on,)
-            if moves and isinstance(item.content, FromClause) and item.content.is_inner:
-                *inner, last = item.content.steps
-                # The group's own condition, and its USING, belong to the item that the group is.
-                whole = JoinStep(last.item, last.clause, last.place, True, (*last.conditions, *own))
-                steps += [*inner, whole]
-            else:
-                steps.append(JoinStep(item, self, place, moves, own))
-        return steps
+    @property
+    def steps(self) -> list[FromItem]:
+        """The items that can be moved by themselves, a movable group of inner joins as its own items."""
+        return [step for item in self.items for step in item.steps]
 
     def number(self, relation: Relation) -> int:
         """Return the number of the step that a relation is in, -1 if it is in none."""
-        return next((n for n, step in enumerate(self.steps) if relation in step.item.relations()), -1)
+        return next((n for n, step in enumerate(self.steps) if relation in step.relations()), -1)
 
     @property
     def filters(self) -> list[exp.Expr]:
