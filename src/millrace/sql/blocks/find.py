@@ -230,15 +230,15 @@ def _check_lone(graph: JoinGraph, *, matched: bool) -> None:
         raise Unsupported("a relation whose rows Spark joins with those of a correlated subquery")
 
 
-def _plan(graph: JoinGraph, group: list[str], outer: OuterJoins, rewriting: Rewriting) -> None:
+def _plan(graph: JoinGraph, group: list[str], left_joins: OuterJoins, rewriting: Rewriting) -> None:
     """Plan one block: where its rows come from, its join, and its place in the rewritten text."""
-    context, conditions = graph.context, graph.conditions
+    context, conditions, (outer, on_outer) = graph.context, graph.conditions, left_joins
     inputs = [graph.inputs[alias] for alias in group]
     equalities = [e for e in conditions.equalities if e.left.relation in group]
-    residuals = [p for p in conditions.residuals if relations_of(p) & set(group)] + outer.conditions
+    residuals = [p for p in conditions.residuals if relations_of(p) & set(group)] + on_outer
     semi_joins = take_semi_joins(graph, group) if graph.source.whole else []
     if len(inputs) == 1 and not inputs[0].lookup:
-        _check_lone(graph, matched=bool(semi_joins or outer.joins))
+        _check_lone(graph, matched=bool(semi_joins or outer))
     scans = [scan for semi_join in semi_joins for scan in semi_join.scans]
     sets: list[RelationSpec] = []
     if why_joined_as_sets(graph, group) is not None:
@@ -251,11 +251,11 @@ def _plan(graph: JoinGraph, group: list[str], outer: OuterJoins, rewriting: Rewr
     access = bind(inputs, sets, equalities, conditions.filters, scans=not streams)
     equalities, residuals = access.equalities, [*residuals, *access.residuals]
     ends = [ref for equality in equalities for ref in equality.ends]
-    output = rewriting.add_output([*inputs, *(each.input for each in outer.joins)], ends)
+    output = rewriting.add_output([*inputs, *(each.input for each in outer)], ends)
     times = event_times(graph, group)
     clocks = set() if times is None else {ColumnRef(*time) for time in times.columns.items()}
     read = {*ends, *clocks, *(ref for p in residuals for ref in columns_of(p))}
-    read |= {ref for each in outer.joins for ref in columns_of(each.join)}
+    read |= {ref for each in outer for ref in columns_of(each.join)}
     read |= {column.source for column in output.columns}
     roles = share_streams(graph, times, read)
     specs: list[RelationSpec] = []
@@ -271,7 +271,7 @@ def _plan(graph: JoinGraph, group: list[str], outer: OuterJoins, rewriting: Rewr
             in_cells = times is not None and join_input.alias in times.columns
             spec, rows[join_input.alias] = join_input.rows(context, columns, conditions, in_cells=in_cells)
         specs.append(spec)
-    scans += [each.rows(read) for each in outer.joins]
+    scans += [each.rows(read) for each in outer]
     rows |= {other.alias: rows[lead.alias] for lead, *others in roles for other in others}
     specs += [*sets, *(spec for spec, _ in access.constants)]
     rows |= {spec.alias: scan for spec, scan in scans}
@@ -286,7 +286,7 @@ def _plan(graph: JoinGraph, group: list[str], outer: OuterJoins, rewriting: Rewr
         output.columns,
         output.counting,
         () if sets else tuple(spec for spec, _ in scans),
-        tuple(each.join for each in outer.joins),
+        tuple(each.join for each in outer),
     )
     native = [c for c in conditions.above if context.calls.of(c.node) is None]
     above = tuple(conjunct.shown(context.shown) for conjunct in native)

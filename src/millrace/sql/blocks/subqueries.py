@@ -19,8 +19,9 @@ but not below NOT. So a NOT is moved down to the terms.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
 from pyspark.errors import PySparkException
 from pyspark.sql import types as t
@@ -60,6 +61,8 @@ from millrace.sql.syntax.parse import (
 )
 from millrace.sql.syntax.scopes import FromItem, Relation, Scope, definitions, with_prefix
 
+Taken = TypeVar("Taken")
+
 _Scan = tuple[RelationSpec, Input]
 """A relation, and where its rows come from."""
 
@@ -77,12 +80,10 @@ class SemiJoins:
     Attributes:
         predicate: One Exists, or ANDs and ORs of several and of other predicates.
         scans: The relations.
-        conjunct: The condition that this stands for.
     """
 
     predicate: Predicate
     scans: list[_Scan]
-    conjunct: Conjunct
 
     @property
     def equalities(self) -> list[Equality]:
@@ -110,12 +111,8 @@ class OuterJoin:
         return self._relation.rows({*beside(self.join), *own})
 
 
-@dataclass(frozen=True, eq=False)
-class OuterJoins:
-    """The LEFT joins of a block, as written, and the conditions of WHERE that read what they add."""
-
-    joins: list[OuterJoin]
-    conditions: list[Predicate]
+OuterJoins = tuple[list[OuterJoin], list[Predicate]]
+"""The LEFT joins of a block, as written, and the conditions of WHERE that read what they add."""
 
 
 def take_left_joins(graph: JoinGraph, group: Collection[str]) -> OuterJoins:
@@ -125,22 +122,11 @@ def take_left_joins(graph: JoinGraph, group: Collection[str]) -> OuterJoins:
     ``(a LEFT JOIN b) LEFT JOIN x``, as long as the ON of ``b`` reads nothing of ``x``.
     """
     if not graph.source.whole:
-        return OuterJoins([], [])
-    conditions, context = graph.conditions, graph.context
-    finder, taken = _Finder(graph, group), list[OuterJoin]()
-    for number, step in enumerate(graph.steps):
-        if not step.is_left or number in conditions.steps or not finder.is_read_by(step):
-            continue
-        try:
-            taken.append(finder.left_join(step, number))
-        except Unsupported as error:
-            name = "" if step.relation is None else f" {step.relation.alias}"
-            context.reasons.append(f"{step.keyword}{name}: {error}")
-        else:
-            conditions.steps.add(number)
-            conditions.used += map(Conjunct, step.conditions)
+        return [], []
+    finder = _Finder(graph, group)
+    taken = [*finder.take_joins(lambda step: step.is_left, finder.left_join)]
     seen = {*group, *(each.input.alias for each in taken)}
-    return OuterJoins(taken, [*_take_conditions(graph, seen)] if taken else [])
+    return taken, [*_take_conditions(graph, seen)] if taken else []
 
 
 def _take_conditions(graph: JoinGraph, seen: set[str]) -> Iterator[Predicate]:
@@ -170,21 +156,13 @@ def take_semi_joins(graph: JoinGraph, group: Collection[str]) -> list[SemiJoins]
         if conjunct.foreign or not conjunct.reads or not conjunct.reads <= set(group):
             continue
         try:
-            semi_joins.append(finder.condition(conjunct))
-            conditions.above.remove(conjunct)
+            semi_joins.append(finder.condition(conjunct.node))
         except Unsupported as error:
             context.reasons.append(f"{conjunct.shown(context.shown)}: {error}")
-    for number, step in enumerate(graph.steps):
-        if not step.semi or number in conditions.steps or not finder.is_read_by(step):
-            continue
-        try:
-            semi_joins.append(finder.join(step))
-            conditions.steps.add(number)
-        except Unsupported as error:
-            name = "" if step.relation is None else f" {step.relation.alias}"
-            context.reasons.append(f"{step.keyword}{name}: {error}")
-    conditions.used += [semi_join.conjunct for semi_join in semi_joins]
-    return semi_joins
+        else:
+            conditions.above.remove(conjunct)
+            conditions.used.append(conjunct)
+    return [*semi_joins, *finder.take_joins(lambda step: step.semi, finder.semi_join)]
 
 
 def why_joined_as_sets(graph: JoinGraph, group: Iterable[str]) -> str | None:
@@ -237,21 +215,36 @@ class _Finder:
         self._only_sets = why_joined_as_sets(graph, group)
         self._aliases = [*graph.inputs, *graph.outer]
 
-    def condition(self, conjunct: Conjunct) -> SemiJoins:
+    def condition(self, node: exp.Expr) -> SemiJoins:
         """Return what a condition with EXISTS and IN among its terms asks."""
-        assert conjunct.node is not None
         scans: list[_Scan] = []
-        predicate = self._predicate(conjunct.node, scans, negated=False)
+        predicate = self._predicate(node, scans, negated=False)
         if not isinstance(predicate, Exists):
             self._check_searchable()
-        return SemiJoins(predicate, scans, conjunct)
+        return SemiJoins(predicate, scans)
 
-    def join(self, step: FromItem) -> SemiJoins:
+    def take_joins(
+        self, is_wanted: Callable[[FromItem], bool], take: Callable[[FromItem, int], Taken]
+    ) -> Iterator[Taken]:
+        """Yield what is made of some joins that read the block; others stay above, with a reason."""
+        conditions = self._graph.conditions
+        for number, step in enumerate(self._graph.steps):
+            if not is_wanted(step) or number in conditions.steps or not self._is_read_by(step):
+                continue
+            try:
+                taken = take(step, number)
+            except Unsupported as error:
+                name = "" if step.relation is None else f" {step.relation.alias}"
+                self._context.reasons.append(f"{step.keyword}{name}: {error}")
+            else:
+                conditions.steps.add(number)
+                conditions.used += map(Conjunct, step.conditions)
+                yield taken
+
+    def semi_join(self, step: FromItem, number: int) -> SemiJoins:
         """Return what a SEMI or ANTI join asks."""
-        inner, keys = self._joined(step)
-        conjunct = Conjunct(step.conditions[0] if step.conditions else None)
-        exists, scan = self._exists(inner, keys, negated=step.keyword == "LEFT ANTI JOIN")
-        return SemiJoins(exists, [scan], conjunct)
+        exists, scan = self._exists(*self._joined(step, number), negated=step.keyword == "LEFT ANTI JOIN")
+        return SemiJoins(exists, [scan])
 
     def left_join(self, step: FromItem, number: int) -> OuterJoin:
         """Return the LEFT join of the step of some number; those behind it may read its relation."""
@@ -265,7 +258,7 @@ class _Finder:
         self._group.add(inner.alias)
         return OuterJoin(join, inner.input, inner)
 
-    def _joined(self, step: FromItem, number: int = 0) -> tuple[_Relation, list[Compare]]:
+    def _joined(self, step: FromItem, number: int) -> tuple[_Relation, list[Compare]]:
         """Return what a step joins, and the keys of its USING."""
         relation = step.relation
         if relation is None or step.natural:
@@ -283,7 +276,7 @@ class _Finder:
             keys.append(self._key(outer, inner.field(b.sources[0][1])))
         return inner, keys
 
-    def is_read_by(self, step: FromItem) -> bool:
+    def _is_read_by(self, step: FromItem) -> bool:
         """Tell whether a join's condition reads the block."""
         left = [a for a, _ in self._context.names.keys_of(step)]
         reads = [self._graph.reads_attributes(left), *map(self._graph.reads, step.conditions)]
