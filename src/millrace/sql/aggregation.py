@@ -257,7 +257,9 @@ class Aggregation:
         for column in select.find_all(exp.Column):
             resolved = context.names.find(column)
             is_ours = resolved is not None and resolved.scope is self._scope
-            if is_ours and _in_aggregate_below(column, select):
+            called = column.find_ancestor(exp.AggFunc, *_UNCERTAIN, exp.Query)
+            is_below = column.find_ancestor(exp.Query) is not select
+            if is_ours and is_below and not isinstance(called, exp.Query):
                 raise Unsupported("a subquery aggregates columns from outside of it")
 
     def _meaning(self, column: exp.Column) -> Meaning | None:
@@ -444,17 +446,6 @@ class Aggregation:
         return (*parts, "END")
 
 
-def _in_aggregate_below(column: exp.Column, select: exp.Select) -> bool:
-    """Tell whether a name stands in an aggregate within a subquery."""
-    node, called = column.parent, False
-    while node is not None and node is not select:
-        if isinstance(node, exp.Query):
-            return called
-        called |= isinstance(node, exp.AggFunc | exp.Anonymous | exp.Any)
-        node = node.parent
-    return False
-
-
 def _grouping_site(context: PlanContext, scope: Scope) -> GroupingSite | None:
     """Return the SELECT that groups the rows of another; Unsupported where something stands in between."""
     if groups(scope.select):
@@ -496,10 +487,8 @@ def _check_plain(context: PlanContext, select: exp.Select) -> None:
             raise Unsupported("a star between the block and the groups")
         if item.unalias().find(exp.UDTF, exp.Explode, exp.Inline) is not None:
             raise Unsupported("rows are made of rows before they are grouped")
-    for item in select.expressions:
-        for column in item.find_all(exp.Column):
-            if context.names.find(column) is None:
-                raise Unsupported("an item of a derived table reads another one")
+        if any(context.names.find(column) is None for column in item.find_all(exp.Column)):
+            raise Unsupported("an item of a derived table reads another one")
 
 
 def _total_type(kind: t.DataType) -> t.DataType | None:

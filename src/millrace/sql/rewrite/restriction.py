@@ -24,7 +24,7 @@ from millrace.spark.session import explained
 from millrace.sql.context import PlanContext, short
 from millrace.sql.expr.functions import is_constant, is_strict, unrepeatable_plan
 from millrace.sql.plan import Plan
-from millrace.sql.session.tables import Table
+from millrace.sql.session.tables import Lookup, Table
 from millrace.sql.syntax.edits import plain_quote
 from millrace.sql.syntax.parse import Statement, Unsupported, compared, function_of, unwrap, where_conjuncts
 from millrace.sql.syntax.scopes import (
@@ -297,11 +297,9 @@ class KeyFinder:
     ) -> list[tuple[exp.Expr, set[int]]]:
         """Return the terms over some steps that may be evaluated once more, for the values, with these."""
         reads = ((term, self._places(clause, term)) for term in terms)
-        return [(term, read) for term, read in reads if read and read <= steps and self._may_stay(term)]
-
-    def _may_stay(self, term: exp.Expr) -> bool:
-        called = any(function_of(part) is not None for part in term.walk())
-        return not called and _is_repeatable(self._context, term)
+        among = [(term, read) for term, read in reads if read and read <= steps]
+        plain = [(term, read) for term, read in among if not any(map(function_of, term.walk()))]
+        return [(term, read) for term, read in plain if _is_repeatable(self._context, term)]
 
     def _closure(self, clause: FromClause, picked: Sequence[exp.Expr], free: set[int]) -> Keys:
         """Return the query over the relations that the values read and those that equalities tie to them.
@@ -311,7 +309,8 @@ class KeyFinder:
         steps = clause.steps
         places = {place for node in picked for place in self._places(clause, node)}
         terms = self._filters(clause, clause.inner_terms, free)
-        asked = {place for place in free - places if self._is_asked(steps[place])}
+        lookup = self._context.lookup
+        asked = {place for place in free - places if _is_asked(map(lookup, steps[place].relations()))}
         ties = [reads for term, reads in terms if isinstance(unwrap(term), exp.EQ) and not reads & asked]
         while more := {place for reads in ties if reads & places for place in reads - places}:
             places |= more
@@ -354,16 +353,16 @@ class KeyFinder:
         read = {r for node in picked for r in self._names.relations_read(node) or ()}
         return Keys(tuple(picked), tuple(r.node for r in clause.relations() if r in read))
 
-    def _is_asked(self, step: FromItem) -> bool:
-        lookup = None if step.relation is None else self._context.lookup(step.relation)
-        return lookup is not None and lookup.needs_keys
-
     def _is_needless(self, item: FromItem) -> bool:
         """Tell whether a join whose columns nobody reads may be left out; a semi join only to ask less."""
         if item.join is None or item.kind != "left" or not isinstance(item.content, Relation):
             return False
-        lookups = map(self._context.catalog.lookup, tables_in(item.join))
-        return not item.semi or any(lookup.needs_keys for lookup in lookups if lookup is not None)
+        return not item.semi or _is_asked(map(self._context.catalog.lookup, tables_in(item.join)))
+
+
+def _is_asked(lookups: Iterable[Lookup | None]) -> bool:
+    """Tell whether some lookup table can only be asked by key."""
+    return any(lookup is not None and lookup.needs_keys for lookup in lookups)
 
 
 def _clause_of(scope: Scope) -> FromClause:
@@ -445,7 +444,10 @@ def _uses(context: PlanContext, select: exp.Select) -> Iterator[tuple[Scope, Rel
         if any(query.args.get(name) for name in ("limit", "offset", "qualify", "sample")):
             raise Unsupported("a LIMIT or QUALIFY around it counts all of its rows")
         parent = query.parent
-        if not isinstance(parent, exp.SetOperation) and not _is_bare(parent):
+        # Parentheses around a part of a UNION, or around the query of IN, are nothing of their own.
+        around = exp.SetOperation | exp.In | exp.Subquery | exp.CTE
+        is_bare = isinstance(parent, exp.Subquery) and not parent.alias and isinstance(parent.parent, around)
+        if not isinstance(parent, exp.SetOperation) and not is_bare:
             break
         query = parent  # type: ignore[assignment]  # never None here
     if isinstance(parent, exp.In) and parent.args.get("query") is query:
@@ -461,12 +463,6 @@ def _uses(context: PlanContext, select: exp.Select) -> Iterator[tuple[Scope, Rel
         yield relation
     else:
         raise Unsupported("it stands in a subquery whose whole result is read")
-
-
-def _is_bare(node: exp.Expr | None) -> bool:
-    """Tell whether it is parentheses around a part of a UNION, or around the query of IN."""
-    around = exp.SetOperation | exp.In | exp.Subquery | exp.CTE
-    return isinstance(node, exp.Subquery) and not node.alias and isinstance(node.parent, around)
 
 
 def _of_definition(context: PlanContext, cte: exp.CTE) -> Iterator[tuple[Scope, Relation]]:

@@ -325,15 +325,12 @@ class Rewriting:
             return [" CROSS JOIN ", step.item]
         statement = self._context.statement
         terms: list[list[Part]] = [["(", statement.span(on), ")"] for on in step.conditions]
-        terms += [[self._pair(pair)] for pair in self._context.names.keys_of(step)]
+        terms += [[" = ".join(map(self._text, pair))] for pair in self._context.names.keys_of(step)]
         keyword = "CROSS JOIN" if step.keyword == "JOIN" and not terms else step.keyword
         parts: list[Part] = [f" {keyword} ", step.item]
         for number, term in enumerate(terms):
             parts += [" AND " if number else " ON ", *term]
         return parts
-
-    def _pair(self, pair: tuple[Attribute, Attribute]) -> str:
-        return " = ".join(map(self._text, pair))
 
     def _where(self) -> Iterator[Part]:
         above = self._conditions.above
@@ -344,12 +341,9 @@ class Rewriting:
         yield " WHERE " if certain else " WHERE true AND "
         for number, conjunct in enumerate(above):
             yield "(" if number == 0 else " AND ("
-            if conjunct.pair is not None:
-                yield self._pair(conjunct.pair)
-            else:
-                assert conjunct.node is not None
+            if conjunct.node is not None:
                 yield self._context.statement.span(conjunct.node)
-            yield ")"
+            yield " = ".join(map(self._text, conjunct.pair or ())) + ")"
 
     def _direct(self) -> Direct | None:
         """Return how the SELECT is nothing but columns of its only block, None if it is more."""
@@ -364,12 +358,9 @@ class Rewriting:
         columns: list[Attribute] = []
         for item in select.expressions:
             attribute = self._context.names.attribute(unwrap(item.unalias()))
-            if id(item) in stars:
-                columns += stars[id(item)]
-            elif attribute is not None:
-                columns.append(attribute)
-            else:
+            if attribute is None and id(item) not in stars:
                 return None
+            columns += stars.get(id(item)) or ([] if attribute is None else [attribute])
         return Direct(output.name, tuple(self._text(column).strip("`") for column in columns))
 
 
@@ -498,11 +489,8 @@ class OuterReferences:
         if barred or len(items) != 1 or not self.is_whole(inputs):
             return False
         count = items[0].unalias()
-        if not isinstance(count, exp.Count) or count.expressions:
-            return False
-        return isinstance(count.this, exp.Star) or (
-            isinstance(count.this, exp.Literal) and count.this.name.isdigit()
-        )
+        counted = count.this if isinstance(count, exp.Count) and not count.expressions else None
+        return isinstance(counted, exp.Star) or (isinstance(counted, exp.Literal) and counted.name.isdigit())
 
 
 # Names that Spark makes up
@@ -516,13 +504,19 @@ def keep_names(context: PlanContext, names: Sequence[str]) -> None:
     """
     edits = {(e.start, e.end) for e in context.text.edits}
     bound = {(e.start, e.end) for e in context.text.bindings}
+    first: exp.Expr | None = context.statement.root  # the SELECT that names the columns of the whole query
+    while isinstance(first, exp.SetOperation | exp.Subquery):
+        first = first.this
     for scope in context.names.scopes.all:
+        # An item that is bound as a whole is so in the query as written.
         changed = [
-            (place, span) for place, span in _unnamed(context, scope) if _is_changed(span, edits, bound)
+            (place, (begin, end))
+            for place, (begin, end) in _unnamed(context, scope)
+            if any(begin <= e[0] and e[1] <= end for e in edits | (bound - {(begin, end)}))
         ]
         if not changed or not _matter(scope.select):
             continue
-        results = names if _is_first(context, scope.select) else _names_of(context, scope)
+        results = names if scope.select is first else _names_of(context, scope)
         if results is None:
             raise Unsupported(f"a column without a name in {context.where(scope)}")
         widths = [len(context.names.results_of(scope, item)) for item in scope.select.expressions]
@@ -546,11 +540,6 @@ def _unnamed(context: PlanContext, scope: Scope) -> Iterator[tuple[int, Span]]:
             yield place, context.statement.span(item)
 
 
-def _is_changed(span: Span, edits: set[Span], bound: set[Span]) -> bool:
-    """Tell whether an item has another text; one that is bound as a whole is so in the query as written."""
-    return any(span[0] <= start and end <= span[1] for start, end in edits | (bound - {span}))
-
-
 def _matter(select: exp.Select) -> bool:
     """Tell whether the names of a SELECT's result columns are seen by anybody."""
     child: exp.Expr = select
@@ -566,14 +555,6 @@ def _matter(select: exp.Select) -> bool:
             return False
         child = parent
     return True
-
-
-def _is_first(context: PlanContext, select: exp.Select) -> bool:
-    """Tell whether a SELECT names the columns of the whole query."""
-    first: exp.Expr | None = context.statement.root
-    while isinstance(first, exp.SetOperation | exp.Subquery):
-        first = first.this
-    return first is select
 
 
 def _names_of(context: PlanContext, scope: Scope) -> list[str] | None:
