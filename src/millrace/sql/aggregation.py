@@ -339,11 +339,7 @@ class Aggregation:
                 counts = self._counts(argument)
                 return None if counts is None else self._sum_counts(call, counts), values
             case "sum":
-                kind = self._kind(argument)
-                total = None if kind is None else _total_type(kind)
-                if kind is None or total is None:
-                    return None, values
-                return self._sum(call, argument, kind, total), values
+                return self._sum(call, argument), values
             case "avg":
                 return self._average(call, argument), values
         typed = self._arguments.value(argument)
@@ -383,7 +379,7 @@ class Aggregation:
                 return None
             total = t.DecimalType(kind.precision + 10, kind.scale)
             result, count = f"DECIMAL({kind.precision + 4}, {kind.scale + 4})", "DECIMAL(20, 0)"
-        summed = self._sum(call, argument, kind, total)
+        summed = self._sum(call, argument, total)
         if summed is None:
             return None
         counted = ("CAST(sum(", *counts, ")", *self._filter(call), f" AS {count})")
@@ -397,9 +393,12 @@ class Aggregation:
             return None if typed is None else typed.type
         return self._arguments.type_of_case([value for _, value in branches if value is not None])
 
-    def _sum(self, call: Aggregate, argument: exp.Expr, kind: t.DataType, total: t.DataType) -> Parts | None:
-        """Return the sum of an argument of some type, as a number of another."""
-        conditional = _branches(argument) is not None
+    def _sum(self, call: Aggregate, argument: exp.Expr, total: t.DataType | None = None) -> Parts | None:
+        """Return the sum of an argument, of a type if not of Spark's own."""
+        kind, conditional = self._kind(argument), _branches(argument) is not None
+        total = total or _total_type(kind)
+        if kind is None or total is None:
+            return None
         shown = total.simpleString()
 
         def term(node: exp.Expr) -> str | None:
@@ -491,7 +490,7 @@ def _check_plain(context: PlanContext, select: exp.Select) -> None:
             raise Unsupported("an item of a derived table reads another one")
 
 
-def _total_type(kind: t.DataType) -> t.DataType | None:
+def _total_type(kind: t.DataType | None) -> t.DataType | None:
     if isinstance(kind, t.DecimalType):
         return t.DecimalType(min(MOST_DIGITS, kind.precision + 10), kind.scale)
     if isinstance(kind, t.IntegralType):

@@ -206,11 +206,11 @@ class DerivedColumns:
         return (function.gives or family) if family and function.takes in (None, family) else None
 
     def _column_family(self, node: exp.Column, join_input: JoinInput) -> Family | None:
-        resolved = self._context.names.find(node)
-        if resolved is None or resolved.match is None or len(resolved.match.attribute.sources) != 1:
+        match = self._context.names.match(node)
+        if match is None or match.attribute.relation is None:
             return None
-        path = [part.name for part in node.parts[len(node.parts) - resolved.match.nested :]]
-        return family_of(type_within(join_input.columns[resolved.match.attribute.sources[0][1]].type, path))
+        path = [part.name for part in node.parts[len(node.parts) - match.nested :]]
+        return family_of(type_within(join_input.columns[match.attribute.sources[0][1]].type, path))
 
 
 def _arguments(node: exp.Expr, function: Function) -> Iterator[exp.Expr]:

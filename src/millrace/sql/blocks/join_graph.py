@@ -150,8 +150,7 @@ class JoinInput:
         """Return the edits that name its columns as where Spark reads it; None if it reads other ones."""
         edits = []
         for column in node.find_all(exp.Column):
-            resolved = context.names.find(column)
-            match = None if resolved is None else resolved.match
+            match = context.names.match(column)
             if match is None or match.attribute.relation is not self.relation:
                 return None
             text = scanned(match.attribute.sources[0][1])

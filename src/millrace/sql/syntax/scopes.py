@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Literal, TypeGuard
+from typing import Literal
 
 from sqlglot import exp
 
@@ -353,11 +353,6 @@ def _is_comma(statement: Statement, join: exp.Join) -> bool:
     return statement.text.startswith(",", _span(statement, join)[0])
 
 
-def _is_join_group(node: exp.Expr) -> bool:
-    """Tell whether a relation is ``(a JOIN b …)``, in any number of parentheses, without a name."""
-    return isinstance(node, exp.Subquery) and not node.alias and _is_from_item(node.this)
-
-
 def _is_from_item(node: exp.Expr) -> bool:
     """Tell whether what stands in parentheses is an item of FROM, perhaps with joins, and not a query."""
     if not isinstance(node, exp.Subquery):
@@ -369,7 +364,8 @@ def _item(statement: Statement, node: exp.Expr, join: exp.Join | None) -> FromIt
     kind, semi, keyword = ("inner", False, "JOIN") if join is None else _kind(join)
     content: Relation | FromClause
     pivots = node.args.get("pivots") or (join is not None and join.args.get("pivots"))
-    if _is_join_group(node):
+    # ``(a JOIN b …)``, in any number of parentheses, without a name.
+    if isinstance(node, exp.Subquery) and not node.alias and _is_from_item(node.this):
         if pivots or node.args.get("sample"):
             raise Unsupported("a parenthesised join with PIVOT or TABLESAMPLE")
         content = _clause(statement, node.this, list(node.this.args.get("joins") or ()))
@@ -454,12 +450,10 @@ def within(node: exp.Expr) -> Iterator[exp.Expr]:
 
 def tables_in(node: exp.Expr) -> Iterator[exp.Table]:
     """Yield the tables that a relation or query names, itself included; names in hints are none."""
-    return filter(_is_named, within(node))
-
-
-def _is_named(part: exp.Expr) -> TypeGuard[exp.Table]:
-    named = isinstance(part, exp.Table) and isinstance(part.this, exp.Identifier)
-    return named and not isinstance(part.parent, exp.JoinHint)
+    for part in within(node):
+        is_named = isinstance(part.this, exp.Identifier) and not isinstance(part.parent, exp.JoinHint)
+        if isinstance(part, exp.Table) and is_named:
+            yield part
 
 
 def in_recursion(node: exp.Expr) -> bool:
@@ -474,7 +468,16 @@ def in_recursion(node: exp.Expr) -> bool:
 
 def definitions(node: exp.Expr) -> list[exp.CTE]:
     """Return every common table expression outside a piece of the query that it reads, directly or not."""
-    return _read(node)[0]
+    needed: list[exp.CTE] = []
+    pieces = [node]
+    for piece in pieces:
+        seen = {id(part) for part in (*within(piece), *needed) if isinstance(part, exp.CTE)}
+        for cte in map(cte_of, tables_in(piece)):
+            if cte is not None and id(cte) not in seen:
+                seen.add(id(cte))
+                needed.append(cte)
+                pieces.append(cte)
+    return needed
 
 
 def is_recursive(cte: exp.CTE) -> bool:
@@ -485,25 +488,8 @@ def is_recursive(cte: exp.CTE) -> bool:
 
 def base_tables(node: exp.Expr) -> list[exp.Table]:
     """Return the base tables that a piece of the query reads, also through common table expressions."""
-    return _read(node)[1]
-
-
-def _read(node: exp.Expr) -> tuple[list[exp.CTE], list[exp.Table]]:
-    needed: list[exp.CTE] = []
-    base: list[exp.Table] = []
-    pieces = [node]
-    for piece in pieces:
-        parts = list(within(piece))
-        seen = {id(part) for part in (*parts, *needed) if isinstance(part, exp.CTE)}
-        for table in filter(_is_named, parts):
-            cte = cte_of(table)
-            if cte is None:
-                base.append(table)
-            elif id(cte) not in seen:
-                seen.add(id(cte))
-                needed.append(cte)
-                pieces.append(cte)
-    return needed, base
+    pieces = (node, *definitions(node))
+    return [table for piece in pieces for table in tables_in(piece) if cte_of(table) is None]
 
 
 def with_prefix(
