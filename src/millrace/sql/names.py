@@ -360,10 +360,16 @@ class Names:
         return [Result(None, None, False)]
 
     def _star_results(self, scope: Scope, star: exp.Expr) -> list[Result]:
-        if isinstance(star, exp.Column) and (struct := self.find_struct(star)) is not None:
-            assert struct.match is not None
-            return [Result(name, None, False) for name in self._struct_fields(struct.match, star)]
-        return [Result(a.name, a, False) for a in self.starred(scope, star)]
+        struct = self.find_struct(star) if isinstance(star, exp.Column) else None
+        if struct is None or struct.match is None:
+            return [Result(a.name, a, False) for a in self.starred(scope, star)]
+        relation, place = struct.match.attribute.sources[0]
+        parts = star.parts[:-1]
+        path = [part.name for part in parts[len(parts) - struct.match.nested :]]
+        kind = type_within(self.fields(relation)[place].type, path)
+        if not isinstance(kind, t.StructType):
+            raise Unsupported("a star over something other than a struct")
+        return [Result(name, None, False) for name in kind.names]
 
     def find_struct(self, star: exp.Column) -> Resolved | None:
         """Return the column whose fields ``st.*`` shows, None when it shows a relation's columns."""
@@ -375,15 +381,6 @@ class Names:
         except (Unsupported, Unclear):
             return None
         return None if match is None or place is None else Resolved(place.scope, match)
-
-    def _struct_fields(self, match: Match, star: exp.Column) -> list[str]:
-        relation, place = match.attribute.sources[0]
-        parts = star.parts[:-1]
-        path = [part.name for part in parts[len(parts) - match.nested :]]
-        kind = type_within(self.fields(relation)[place].type, path)
-        if not isinstance(kind, t.StructType):
-            raise Unsupported("a star over something other than a struct")
-        return list(kind.names)
 
     def starred(self, scope: Scope, star: exp.Expr) -> list[Attribute]:
         """Return what ``*`` or ``t.*`` shows of relations, without what its EXCEPT names."""

@@ -89,13 +89,13 @@ def _take(context: PlanContext, scope: Scope) -> Rewriting | None:
 
 def _add_inputs(graph: JoinGraph) -> bool:
     """Add the relations that a block may take; tell whether there are enough of them for one."""
-    context = graph.context
-    movable = [(n, step.relation) for n, step in enumerate(graph.steps) if step.movable and step.relation]
+    context, steps = graph.context, graph.source.steps
+    movable = [(n, step.relation) for n, step in enumerate(steps) if step.movable and step.relation]
     streams = any(context.is_streaming(relation.node) for _, relation in movable)
     beside = not streams and any(relations_beside(graph))
     alone = beside or any(context.lookup(relation) for _, relation in movable)
     if len(movable) < 2 and not alone:
-        if len(graph.steps) > 1:
+        if len(steps) > 1:
             raise Unsupported("no two relations joined by an inner join")
         return False
     if graph.source.mixed and context.settings.precedence:
@@ -136,7 +136,7 @@ def _split(graph: JoinGraph) -> SplitConjuncts:
 def _conjuncts(graph: JoinGraph, translator: Translator) -> list[Conjunct]:
     """Return the conjuncts of inner ONs, and of WHERE where filters may move."""
     context = graph.context
-    conditions = [on for step in graph.steps if step.movable for on in step.conditions]
+    conditions = [on for step in graph.source.steps if step.movable for on in step.conditions]
     if any(map(context.determinism.volatile, conditions)):
         raise Unsupported("a condition of a join that may differ between two calls")
     nodes = graph.source.inner_terms
@@ -174,11 +174,11 @@ def _groups(graph: JoinGraph) -> list[list[str]]:
     links at all is a cross product in Spark too, and is taken.
     """
     conditions, inputs = graph.conditions, list(graph.inputs)
-    others = set(range(len(graph.steps))) - {join_input.step for join_input in graph.inputs.values()}
+    others = set(range(len(graph.source.steps))) - {join_input.step for join_input in graph.inputs.values()}
     within = [*(e.relations for e in conditions.equalities), *map(relations_of, conditions.residuals)]
     above = [c.reads | (c.foreign & others) for c in (*conditions.above, *conditions.calls)]
     for number in others:
-        for reads, foreign in map(graph.reads, graph.steps[number].conditions):
+        for reads, foreign in map(graph.reads, graph.source.steps[number].conditions):
             above.append(reads | {number} | (foreign & others))
     parts = connected(within, inputs)
     complete = {frozenset(part) for part in connected([*within, *above], [*inputs, *others])}

@@ -8,7 +8,7 @@ t(__c0, __c1, …)``, and a condition in it names them so. No name in it can mea
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
@@ -28,7 +28,7 @@ from millrace.sql.plan import scanned, show_scanned
 from millrace.sql.session.tables import Lookup, Table
 from millrace.sql.syntax.edits import Edit
 from millrace.sql.syntax.parse import Unsupported, name_span
-from millrace.sql.syntax.scopes import FromClause, FromItem, Relation, Scope, definitions
+from millrace.sql.syntax.scopes import FromClause, Relation, Scope, definitions
 
 
 @dataclass(frozen=True)
@@ -239,12 +239,9 @@ def schema_of(alias: str, columns: Sequence[Field]) -> pa.Schema:
 
 @dataclass(eq=False)
 class JoinGraph:
-    """One FROM clause being worked on.
+    """One FROM clause being worked on, the ``source``.
 
     Attributes:
-        context: The query.
-        scope: The SELECT.
-        source: Its FROM clause.
         inputs: The relations that a block may take, by alias.
         outer: The relations of LEFT joins that a block takes, by alias.
         conditions: What links and filters them, by who evaluates it.
@@ -256,11 +253,6 @@ class JoinGraph:
     inputs: dict[str, JoinInput] = field(default_factory=dict)
     outer: dict[str, JoinInput] = field(default_factory=dict)
     conditions: SplitConjuncts = field(default_factory=SplitConjuncts)
-
-    @property
-    def steps(self) -> list[FromItem]:
-        """The items that can be moved by themselves."""
-        return self.source.steps
 
     @property
     def streams(self) -> list[str]:
@@ -282,11 +274,12 @@ class JoinGraph:
 
     def input_of(self, relation: Relation) -> JoinInput | None:
         """Return the input that a relation is."""
-        return next((i for i in self._taken() if i.relation is relation), None)
+        return next((i for i in self.taken if i.relation is relation), None)
 
-    def _taken(self) -> Iterator[JoinInput]:
-        yield from self.inputs.values()
-        yield from self.outer.values()
+    @property
+    def taken(self) -> list[JoinInput]:
+        """All of its relations that a block takes, or may."""
+        return [*self.inputs.values(), *self.outer.values()]
 
     def column_of(self, attribute: Attribute) -> AliasedField | None:
         """Return the alias and the column that an attribute is, None if it is no column of an input."""
@@ -331,7 +324,7 @@ class JoinGraph:
 
     def inner_keys(self) -> list[tuple[Attribute, Attribute]]:
         """Return the pairs of columns that USING and NATURAL compare where inner joins may move."""
-        clauses = dict.fromkeys((self.source, *(step.clause for step in self.steps if step.movable)))
+        clauses = dict.fromkeys((self.source, *(step.clause for step in self.source.steps if step.movable)))
         items = [item for clause in clauses for item in clause.items if item.movable]
         return [pair for item in items for pair in self.context.names.keys_of(item)]
 
@@ -369,7 +362,7 @@ class JoinGraph:
         """
         statement, columns = self.context.statement, self.context.names.columns
         start, end = statement.span(self.scope.select) if statement.has_span(self.scope.select) else (0, 0)
-        named = {name.lower() for i in self._taken() for name in (*i.names, *columns(i.relation))}
+        named = {name.lower() for i in self.taken for name in (*i.names, *columns(i.relation))}
         parsed = {part.meta.get("start") for part in parts if isinstance(part, exp.Identifier)}
         syntax = {part.name.lower() for part in parts if isinstance(part, exp.Var)}
         syntax |= {part.sql().lower() for part in parts if isinstance(part, exp.DataType)}

@@ -20,6 +20,7 @@ but not below NOT. So a NOT is moved down to the terms.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
@@ -94,12 +95,7 @@ class SemiJoins:
 
 @dataclass(frozen=True, eq=False)
 class OuterJoin:
-    """A LEFT join that a block evaluates.
-
-    Attributes:
-        join: The join.
-        input: The relation that it adds.
-    """
+    """A LEFT join that a block evaluates, and the relation that it adds."""
 
     join: LeftJoin
     input: JoinInput
@@ -178,7 +174,7 @@ def why_joined_as_sets(graph: JoinGraph, group: Iterable[str]) -> str | None:
 
 def relations_beside(graph: JoinGraph) -> Iterator[exp.Expr]:
     """Yield the relations of SEMI, ANTI and LEFT joins, and the queries of EXISTS and IN in conditions."""
-    for step in graph.steps:
+    for step in graph.source.steps:
         if step.relation is not None and (step.semi or step.is_left):
             yield step.relation.node
     for term in graph.source.inner_terms if graph.source.whole else ():
@@ -228,7 +224,7 @@ class _Finder:
     ) -> Iterator[Taken]:
         """Yield what is made of some joins that read the block; others stay above, with a reason."""
         conditions = self._graph.conditions
-        for number, step in enumerate(self._graph.steps):
+        for number, step in enumerate(self._graph.source.steps):
             if not is_wanted(step) or number in conditions.steps or not self._is_read_by(step):
                 continue
             try:
@@ -341,10 +337,12 @@ class _Finder:
     def _inner(self, select: exp.Select) -> _Relation | _Query:
         """Return what a SELECT reads, without its conditions that read the outer query."""
         context, terms = self._context, where_conjuncts(select)
-        try:
-            return _Relation(context, _only_relation(context, select), self._aliases, terms)
-        except Unsupported:
-            return _Query(context, select, self._aliases, terms)
+        clause = context.names.scopes.of(select).clause
+        relations = [] if clause is None or clause.views else [item.relation for item in clause.items]
+        with suppress(Unsupported):
+            if len(relations) == 1 and relations[0] is not None:
+                return _Relation(context, relations[0], self._aliases, terms)
+        return _Query(context, select, self._aliases, terms)
 
     def _exists(
         self, inner: _Relation | _Query, keys: list[Compare], *, negated: bool, null_aware: bool = False
@@ -545,19 +543,19 @@ class _Query:
 
     def rows(self, read: Collection[str]) -> _Scan:
         """Return it with these of its columns; as it stands, with all."""
-        fields, rows = self._whole or self._columns_read(read)
+        if self._whole is not None:
+            fields, rows = self._whole
+        else:
+            text, span = self._context.text, self._context.statement.span
+            columns = [(field, name) for field, name in self._columns.values() if field.name in read]
+            spans = [span(item) for item in self._query.expressions]
+            start, end = spans[0][0], spans[-1][1]
+            edits = [Edit(start, end, (", ".join(text.edited(name) for _, name in columns),))]
+            edits += [Edit(*span(term), ("true",)) for term in self.correlated]
+            edits += [edit for edit in text.edits if edit.end < start or edit.start > end]
+            fields = [field for field, _ in columns]
+            rows = self._read([field.name for field in fields], edits)
         return RelationSpec(self.alias, schema_of(self.alias, fields)), rows
-
-    def _columns_read(self, read: Collection[str]) -> tuple[list[Field], FrameInput]:
-        text, span = self._context.text, self._context.statement.span
-        columns = [(field, name) for field, name in self._columns.values() if field.name in read]
-        spans = [span(item) for item in self._query.expressions]
-        start, end = spans[0][0], spans[-1][1]
-        edits = [Edit(start, end, (", ".join(text.edited(name) for _, name in columns),))]
-        edits += [Edit(*span(term), ("true",)) for term in self.correlated]
-        edits += [edit for edit in text.edits if edit.end < start or edit.start > end]
-        fields = [field for field, _ in columns]
-        return fields, self._read([field.name for field in fields], edits)
 
     def _read(self, names: Iterable[str], edits: Iterable[Edit]) -> FrameInput:
         template = self._template(names, edits)
@@ -616,17 +614,6 @@ def _from_and_where(select: exp.Expr) -> exp.Select:
     return select
 
 
-def _only_relation(context: PlanContext, select: exp.Select) -> Relation:
-    """Return the one relation of a SELECT's FROM clause; raises Unsupported where there are more."""
-    scope = context.names.scopes.of(select)
-    if scope.clause is None:
-        raise Unsupported(scope.why or "a subquery without FROM")
-    content = scope.clause.items[0].content
-    if len(scope.clause.items) > 1 or not isinstance(content, Relation) or scope.clause.views:
-        raise Unsupported("a subquery over several relations")
-    return content
-
-
 def existence_test(select: exp.Select) -> exp.Exists | exp.In | None:
     """Return the EXISTS or IN that a SELECT is the subquery of, to which equal rows of its FROM are one.
 
@@ -636,12 +623,10 @@ def existence_test(select: exp.Select) -> exp.Exists | exp.In | None:
     while isinstance(node.parent, exp.Subquery) and node.parent.is_wrapper:
         node = node.parent
     around = node.parent
-    try:
+    with suppress(Unsupported):
         if isinstance(around, exp.Exists):
             _plain(select, shown=False)
             return around
         if isinstance(around, exp.In) and node.arg_key == "query":
             return None if aggregates(_from_and_where(select)) or is_windowed(select) else around
-    except Unsupported:
-        pass
     return None

@@ -295,7 +295,7 @@ class Rewriting:
         graph, span = self._graph, self._context.statement.span
         parts: list[Part] = ["FROM "]
         done: set[int] = set()
-        for number, step in enumerate(graph.steps):
+        for number, step in enumerate(graph.source.steps):
             if number in self._conditions.steps:
                 continue
             output = next((o for o in self._outputs if any(i.step == number for i in o.inputs)), None)
@@ -427,7 +427,7 @@ class OuterReferences:
             yield from shown
         for conjunct in self._conditions.above:
             yield from conjunct.pair or ()
-        for number, step in enumerate(self._graph.steps):
+        for number, step in enumerate(self._graph.source.steps):
             if not step.movable and number not in self._conditions.steps:
                 for pair in self._context.names.keys_of(step):
                     yield from pair
@@ -479,7 +479,7 @@ class OuterReferences:
 
     def is_whole(self, inputs: list[JoinInput]) -> bool:
         """Tell whether a block of these relations is all of the FROM clause."""
-        steps = {*range(len(self._graph.steps))} - self._conditions.steps
+        steps = {*range(len(self._graph.source.steps))} - self._conditions.steps
         return steps <= {i.step for i in inputs} and not self._graph.source.views
 
     def only_counts(self, inputs: list[JoinInput]) -> bool:
