@@ -185,11 +185,7 @@ class _Part(LogicalPlan):
 
 
 class ConnectPlan:
-    """The plan of a DataFrame of Spark Connect, as far as it can be read; see ``AnalysedPlan``.
-
-    Args:
-        df: The DataFrame.
-    """
+    """The plan of a DataFrame of Spark Connect, as far as it can be read; see ``AnalysedPlan``."""
 
     def __init__(self, df: DataFrame) -> None:
         self._df = df

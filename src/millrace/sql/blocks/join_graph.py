@@ -127,6 +127,11 @@ class JoinInput:
         """Its columns, and those that are computed."""
         return (*self.columns, *(column.field for column in self.computed))
 
+    def column_of(self, attribute: Attribute) -> AliasedField | None:
+        """Return the alias and the column that an attribute is, None if it is no column of it."""
+        owned = attribute.relation is self.relation
+        return (self.alias, self.columns[attribute.sources[0][1]]) if owned else None
+
     def texts(self, columns: Iterable[Field]) -> list[str]:
         """Return what gives columns where Spark reads the relation."""
         texts = {column.name: scanned(place) for place, column in enumerate(self.columns)}
@@ -272,10 +277,6 @@ class JoinGraph:
 
     # What names mean
 
-    def input_of(self, relation: Relation) -> JoinInput | None:
-        """Return the input that a relation is."""
-        return next((i for i in self.taken if i.relation is relation), None)
-
     @property
     def taken(self) -> list[JoinInput]:
         """All of its relations that a block takes, or may."""
@@ -283,8 +284,7 @@ class JoinGraph:
 
     def column_of(self, attribute: Attribute) -> AliasedField | None:
         """Return the alias and the column that an attribute is, None if it is no column of an input."""
-        owner = None if attribute.relation is None else self.input_of(attribute.relation)
-        return None if owner is None else (owner.alias, owner.columns[attribute.sources[0][1]])
+        return next(filter(None, (owner.column_of(attribute) for owner in self.taken)), None)
 
     def column(self, name: exp.Column) -> AliasedField | None:
         """Return the alias and the column that a name means, None if it means anything else."""
@@ -313,12 +313,10 @@ class JoinGraph:
 
     def reads_attributes(self, attributes: Iterable[Attribute]) -> tuple[frozenset[str], frozenset[int]]:
         """Return the inputs that columns are of, and the numbers of other steps."""
-        relations = [relation for attribute in attributes for relation, _ in attribute.sources]
-        owners = [(relation, self.input_of(relation)) for relation in relations]
-        return (
-            frozenset(owner.alias for _, owner in owners if owner is not None),
-            frozenset(self.source.number(relation) for relation, owner in owners if owner is None),
-        )
+        aliases = {join_input.relation: join_input.alias for join_input in self.taken}
+        relations = {relation for attribute in attributes for relation, _ in attribute.sources}
+        numbers = map(self.source.number, relations - aliases.keys())
+        return frozenset(aliases[each] for each in relations & aliases.keys()), frozenset(numbers)
 
     # USING and NATURAL
 

@@ -266,10 +266,10 @@ class _Finder:
         inner = _Relation(self._context, relation, self._aliases, step.terms, number, nullable=step.is_left)
         keys = []
         for a, b in self._context.names.keys_of(step):
-            outer = self._graph.column_of(a)
-            if outer is None or outer[0] not in self._group or len(b.sources) != 1:
+            outer, own = self._graph.column_of(a), inner.input.column_of(b)
+            if outer is None or outer[0] not in self._group or own is None:
                 raise Unsupported("USING over columns that are not the block's")
-            keys.append(self._key(outer, inner.field(b.sources[0][1])))
+            keys.append(self._key(outer, own))
         return inner, keys
 
     def _is_read_by(self, step: FromItem) -> bool:
@@ -438,7 +438,8 @@ class _Relation:
             raise Unsupported("a subquery in its condition")
         own, self.correlated = list[exp.Expr](), list[exp.Expr]()
         for term in terms:
-            (own if self._is_read_alone(term) else self.correlated).append(term)
+            sources = [source for _, match in _meant(context, term) for source, _ in match.attribute.sources]
+            (own if all(source is relation for source in sources) else self.correlated).append(term)
         translator = _translator(context, self.column, own)
         alone, none = frozenset({self.alias}), frozenset[int]()
         filters = [
@@ -451,21 +452,10 @@ class _Relation:
         for conjunct in self._filters.above:
             raise Unsupported(f"only Spark evaluates {conjunct.shown(context.shown)}")
 
-    def _is_read_alone(self, term: exp.Expr) -> bool:
-        matches = _meant(self._context, term)
-        sources = (source for _, match in matches for source, _ in match.attribute.sources)
-        return all(source is self.input.relation for source in sources)
-
     def column(self, node: exp.Column) -> AliasedField | None:
         """Return its column that a name means, None if it means anything else."""
         attribute = self._context.names.attribute(node)
-        if attribute is None or attribute.relation is not self.input.relation:
-            return None
-        return self.field(attribute.sources[0][1])
-
-    def field(self, place: int) -> AliasedField:
-        """Return a column by its place."""
-        return self.alias, self.input.columns[place]
+        return None if attribute is None else self.input.column_of(attribute)
 
     def rows(self, read: Collection[str]) -> _Scan:
         """Return it, filtered, with these of its columns."""

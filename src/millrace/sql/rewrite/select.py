@@ -90,15 +90,7 @@ class BlockOutput:
 
 
 class Rewriting:
-    """The edits of one SELECT, committed once all of its blocks are planned.
-
-    Args:
-        graph: The SELECT's FROM clause.
-        inputs: The relations that blocks take.
-
-    Attributes:
-        plans: The blocks.
-    """
+    """The edits of one SELECT, committed once all of its blocks are planned; ``inputs`` are theirs."""
 
     def __init__(self, graph: JoinGraph, inputs: list[JoinInput]) -> None:
         self.plans: list[BlockPlan] = []
@@ -129,8 +121,8 @@ class Rewriting:
         names = {
             ref: f"{output.alias}_{place}_{_ODD.sub('_', ref.column)}" for place, ref in enumerate(columns)
         }
-        if not self._streaming:
-            output.counting = not self._wanted(columns) and self._above.only_counts(inputs)
+        is_counted = not self._streaming and not self._wanted(columns)
+        output.counting = is_counted and self._above.only_counts(inputs)
         if not output.counting and not self._streaming:
             alone = len(inputs) == len(self._inputs)
             output.aggregation = self._aggregation(columns, names, output.alias, alone=alone)
