@@ -17,7 +17,7 @@ The SELECT that groups is the block's own, or the one around a derived table tha
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal as OneOf
 
@@ -84,13 +84,13 @@ def groups(select: exp.Select) -> bool:
     """Tell whether a SELECT gives out groups of rows, and not the rows."""
     if any(select.args.get(key) for key in ("group", "having", "distinct")):
         return True
-    called = (_bare(node) for node in _find_calls(select))
+    called = (_bare(node) for node in _find_calls(_clauses(select)))
     return any(isinstance(node, exp.AggFunc) or node.name.lower() in _NAMED for node in called)
 
 
 def aggregates(select: exp.Select) -> list[Aggregate]:
     """Return the aggregates that a SELECT calls; Unsupported where one may not begin in tasks."""
-    return [_read(node) for node in _find_calls(select)]
+    return [_read(node) for node in _find_calls(_clauses(select))]
 
 
 def is_windowed(select: exp.Select) -> bool:
@@ -102,25 +102,16 @@ def _clauses(select: exp.Select) -> Iterator[exp.Expr]:
     return (node for node in select.iter_expressions() if node.arg_key in _CLAUSES)
 
 
-def _find_calls(select: exp.Select) -> Iterator[exp.Expr]:
+def _find_calls(nodes: Iterable[exp.Expr]) -> Iterator[exp.Expr]:
     """Yield the calls of what is an aggregate, or may be one, outside of subqueries."""
-    for clause in _clauses(select):
-        yield from _find_in(clause)
-
-
-def _find_in(node: exp.Expr) -> Iterator[exp.Expr]:
-    if isinstance(node, exp.Query):
-        return
-    if isinstance(node, exp.Window):
-        called = _bare(node.this)
-        inside = [*called.iter_expressions(), *(n for n in node.iter_expressions() if n is not node.this)]
-    elif isinstance(node, (exp.AggFunc, *_WRAPPERS, *_UNCERTAIN)) and function_of(node) is None:
-        yield node
-        return
-    else:
-        inside = list(node.iter_expressions())
-    for child in inside:
-        yield from _find_in(child)
+    for node in nodes:
+        if isinstance(node, exp.Window):
+            yield from _find_calls(_bare(node.this).iter_expressions())
+            yield from _find_calls(part for part in node.iter_expressions() if part is not node.this)
+        elif isinstance(node, (exp.AggFunc, *_WRAPPERS, *_UNCERTAIN)) and function_of(node) is None:
+            yield node
+        elif not isinstance(node, exp.Query):
+            yield from _find_calls(node.iter_expressions())
 
 
 def _read(node: exp.Expr) -> Aggregate:

@@ -190,13 +190,12 @@ class Names:
 
     def fields(self, relation: Relation) -> tuple[Field, ...]:
         """Return a relation's columns in order, under the names that its alias gives them."""
-        fields = self._fields.get(id(relation))
-        if fields is None:
+        if id(relation) not in self._fields:
             try:
-                fields = self._named(relation)
+                self._fields[id(relation)] = self._named(relation)
             except Unsupported as error:
-                fields = error
-            self._fields[id(relation)] = fields
+                self._fields[id(relation)] = error
+        fields = self._fields[id(relation)]
         if isinstance(fields, Unsupported):
             raise fields
         return fields
