@@ -446,7 +446,7 @@ def _grouping_site(context: PlanContext, scope: Scope) -> GroupingSite | None:
     _check_plain(context, scope.select)
     reader, through = site
     clause = reader.clause
-    if clause is None or len(clause.items) != 1 or clause.views or reader.select.args.get("laterals"):
+    if clause is None or len(clause.items) != 1 or clause.views:
         raise Unsupported("a join stands between the block and the groups")
     if through.columns or not through.plain:
         raise Unsupported("the derived table gives other names to its columns")

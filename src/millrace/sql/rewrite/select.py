@@ -298,7 +298,7 @@ class Rewriting:
                 done.add(id(output))
                 parts.append(f"{'' if first else ' CROSS JOIN '}{{{output.name}}} AS {output.alias}")
         where = self._select.args.get("where")
-        end = graph.source.end
+        end = max([graph.source.span[1], *(view.item[1] for view in graph.source.views)])
         if graph.source.whole and where is None and end == graph.source.span[1]:
             parts += self._where()
         elif graph.source.whole:

@@ -75,7 +75,6 @@ class FromItem:
     kind: str  # ``"inner"``, ``"left"`` (outer, semi and anti), ``"right"`` or ``"full"``
     keyword: str  # the join as text, without NATURAL, such as ``"LEFT ANTI JOIN"``
     item: Span  # the characters of the content
-    span: Span  # the characters of the whole, join keywords and condition included
     on: exp.Expr | None = None
     using: tuple[str, ...] = ()
     natural: bool = False
@@ -147,7 +146,6 @@ class FromClause:
     items: list[FromItem]
     span: Span  # from FROM to the end of the last item
     views: list[Relation] = field(default_factory=list)
-    end: int = 0  # where the last LATERAL VIEW ends
     mixed: bool = False
     where: list[exp.Expr] = field(default_factory=list)  # the terms of the SELECT's WHERE
     group: FromItem | None = field(default=None, init=False)  # the item that a group is
@@ -331,9 +329,7 @@ def _read_from(statement: Statement, select: exp.Select) -> FromClause | None:
     first = select.expressions[0] if select.expressions else None
     if first is not None and statement.has_span(first) and statement.span(first)[0] > clause.span[0]:
         raise Unsupported("FROM written before SELECT")
-    for view in select.args.get("laterals") or ():
-        clause.views.append(_relation(statement, view, "view"))
-        clause.end = max(clause.end, _span(statement, view)[1])
+    clause.views = [_relation(statement, view, "view") for view in select.args.get("laterals") or ()]
     clause.where = where_conjuncts(select)
     return clause
 
@@ -344,9 +340,9 @@ def _span(statement: Statement, node: exp.Expr) -> Span:
 
 def _clause(statement: Statement, first: exp.Expr, joins: list[exp.Join]) -> FromClause:
     items = [_item(statement, first, None), *(_item(statement, join.this, join) for join in joins)]
-    span = (items[0].span[0], max(item.span[1] for item in items))
+    (start, end), ends = items[0].item, [_span(statement, join)[1] for join in joins]
     commas = [join for join in joins if _is_comma(statement, join)]
-    return FromClause(items, span, [], span[1], mixed=0 < len(commas) < len(joins))
+    return FromClause(items, (start, max([end, *ends])), mixed=0 < len(commas) < len(joins))
 
 
 def _is_comma(statement: Statement, join: exp.Join) -> bool:
@@ -373,8 +369,7 @@ def _item(statement: Statement, node: exp.Expr, join: exp.Join | None) -> FromIt
         if join is not None and pivots and not _is_comma(statement, join):
             raise Unsupported("PIVOT or UNPIVOT over a join")
         content = _relation(statement, node)
-    span = _span(statement, join or node)
-    item = FromItem(content, kind, keyword, _span(statement, node), span, semi=semi, join=join)
+    item = FromItem(content, kind, keyword, _span(statement, node), semi=semi, join=join)
     if join is not None:
         on = join.args.get("on")
         # The parser writes ON TRUE where the text has no condition.
