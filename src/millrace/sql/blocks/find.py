@@ -6,12 +6,12 @@ from dataclasses import replace
 
 from sqlglot import exp
 
-from millrace.engine.expressions import Call, ColumnRef, columns_of, relations_of
+from millrace.engine.expressions import Call, ColumnRef, Exists, columns_of, relations_of
 from millrace.engine.spec import JoinSpec, RelationSpec
 from millrace.spark.block import Input
 from millrace.spark.values import SparkValues
 from millrace.sql.blocks.access import bind, constants_of, lookup_rows
-from millrace.sql.blocks.conditions import Conjunct, SplitConjuncts, connected, pushable
+from millrace.sql.blocks.conditions import Conjunct, SplitConjuncts, as_equality, connected, pushable
 from millrace.sql.blocks.cost_model import why_not_worth
 from millrace.sql.blocks.derived import DerivedColumns
 from millrace.sql.blocks.event_times import check_streams, event_times, share_streams, together
@@ -239,13 +239,14 @@ def _plan(graph: JoinGraph, group: list[str], left_joins: OuterJoins, rewriting:
     semi_joins = take_semi_joins(graph, group) if graph.source.whole else []
     if len(inputs) == 1 and not inputs[0].lookup:
         _check_lone(graph, matched=bool(semi_joins or outer))
-    scans = [scan for semi_join in semi_joins for scan in semi_join.scans]
+    scans = [scan for _, asked in semi_joins for scan in asked]
     sets: list[RelationSpec] = []
-    if why_joined_as_sets(graph, group) is not None:
-        equalities += [equality for semi_join in semi_joins for equality in semi_join.equalities]
+    if why_joined_as_sets(graph, group) is not None:  # each tuple has one partner in them at most
+        keys = [key for exists, _ in semi_joins if isinstance(exists, Exists) for key in exists.keys]
+        equalities += filter(None, map(as_equality, keys))
         sets = [replace(spec, distinct=True) for spec, _ in scans]
     else:
-        residuals += [semi_join.predicate for semi_join in semi_joins]
+        residuals += [predicate for predicate, _ in semi_joins]
     # What a scan of a lookup table gives would be read again in every micro-batch.
     streams = [alias for alias in graph.streams if alias in group]
     access = bind(inputs, sets, equalities, conditions.filters, scans=not streams)

@@ -41,10 +41,10 @@ from millrace.engine.expressions import (
     and_all,
     beside,
 )
-from millrace.engine.spec import Equality, RelationSpec
+from millrace.engine.spec import RelationSpec
 from millrace.spark.block import FrameInput, Input
 from millrace.sql.aggregation import aggregates, is_windowed
-from millrace.sql.blocks.conditions import Conjunct, SplitConjuncts, as_equality, pushable
+from millrace.sql.blocks.conditions import Conjunct, SplitConjuncts, pushable
 from millrace.sql.blocks.join_graph import JoinGraph, JoinInput, schema_of
 from millrace.sql.context import PlanContext
 from millrace.sql.expr.translate import Translator, constant_operands
@@ -74,23 +74,11 @@ _CONSTANT_ITEMS = (exp.Column, exp.Star, exp.Literal, exp.Null, exp.Boolean)
 """What EXISTS may select: nothing that changes the number of rows, or raises."""
 
 
-@dataclass(frozen=True, eq=False)
-class SemiJoins:
-    """What one condition, or one SEMI or ANTI join, asks of other relations.
+SemiJoins = tuple[Predicate, list[_Scan]]
+"""What one condition, or one SEMI or ANTI join, asks of other relations, and these.
 
-    Attributes:
-        predicate: One Exists, or ANDs and ORs of several and of other predicates.
-        scans: The relations.
-    """
-
-    predicate: Predicate
-    scans: list[_Scan]
-
-    @property
-    def equalities(self) -> list[Equality]:
-        """What joins it where it is joined as a set: each tuple has one partner at most then."""
-        assert isinstance(self.predicate, Exists)
-        return [edge for key in self.predicate.keys if (edge := as_equality(key)) is not None]
+It asks one Exists, or ANDs and ORs of several and of other predicates.
+"""
 
 
 @dataclass(frozen=True, eq=False)
@@ -217,7 +205,7 @@ class _Finder:
         predicate = self._predicate(node, scans, negated=False)
         if not isinstance(predicate, Exists):
             self._check_searchable()
-        return SemiJoins(predicate, scans)
+        return predicate, scans
 
     def take_joins(
         self, is_wanted: Callable[[FromItem], bool], take: Callable[[FromItem, int], Taken]
@@ -240,7 +228,7 @@ class _Finder:
     def semi_join(self, step: FromItem, number: int) -> SemiJoins:
         """Return what a SEMI or ANTI join asks."""
         exists, scan = self._exists(*self._joined(step, number), negated=step.keyword == "LEFT ANTI JOIN")
-        return SemiJoins(exists, [scan])
+        return exists, [scan]
 
     def left_join(self, step: FromItem, number: int) -> OuterJoin:
         """Return the LEFT join of the step of some number; those behind it may read its relation."""

@@ -186,8 +186,8 @@ class Rewriting:
             Unsupported: Something cannot be rewritten.
         """
         context, graph = self._context, self._graph
-        for reference in self._above.references():
-            self._replace(reference)
+        for column, match, is_result in self._above.references():
+            self._replace(column, match, is_result=is_result)
         if not self._above.items:
             spans = [context.statement.span(item) for item in self._select.expressions]
             self._edits.append(Edit(spans[0][0], spans[-1][1], ("1",)))
@@ -229,16 +229,15 @@ class Rewriting:
             raise Unsupported(f"column {name} of a relation without a name of its own")
         return f"{quote(alias)}.{quote(name)}"
 
-    def _replace(self, reference: Reference) -> None:
-        column, match = reference.column, reference.match
+    def _replace(self, column: exp.Column, match: Match, *, is_result: bool) -> None:
         place = self._context.names.scopes.place_of(column)
         assert place is not None
         # A condition of ON may become one of WHERE, which sees more columns.
         moves = self._graph.source.merges or (place.key == "on" and place.scope is self._graph.scope)
         if not self._above.touches(match.attribute) and (match.qualifier or not moves):
             return
-        if reference.result and (self._select.args.get("distinct") or place.key == "hint"):
-            text = self._result_name(reference)
+        if is_result and (self._select.args.get("distinct") or place.key == "hint"):
+            text = self._result_name(column, match.attribute)
         else:
             text = self._text(match.attribute)
         self._edits.append(Edit(*name_span(column, match.qualifier), (text,)))
@@ -247,15 +246,14 @@ class Rewriting:
             if end is not None:
                 self._edits.append(Edit(end, end, (f" AS {quote(column.parts[match.qualifier].name)}",)))
 
-    def _result_name(self, reference: Reference) -> str:
+    def _result_name(self, column: exp.Column, attribute: Attribute) -> str:
         """Return the result column that a column is: with DISTINCT, and in hints, nothing else is known."""
-        attribute = reference.match.attribute
         results = self._context.names.results(self._graph.scope)
         place = next(n for n, r in enumerate(results) if r.attribute == attribute and r.name is not None)
         name = results[place].name or ""
         if sum((r.name or "").lower() == name.lower() for r in results) == 1:
             return quote(name)
-        if isinstance(reference.column.parent, exp.Ordered) and self._context.settings.ordinals:
+        if isinstance(column.parent, exp.Ordered) and self._context.settings.ordinals:
             return str(place + 1)
         raise Unsupported(f"DISTINCT ordered by {name}, of which there are several")
 
@@ -371,13 +369,8 @@ def _is_row(node: exp.Expr | None) -> bool:
 # What stands above the blocks
 
 
-@dataclass(frozen=True, eq=False)
-class Reference:
-    """A name above the blocks that means a column of this FROM clause, and perhaps a result column too."""
-
-    column: exp.Column
-    match: Match
-    result: bool
+Reference = tuple[exp.Column, Match, bool]
+"""A name above the blocks, the column of this FROM clause that it means, and whether it is a result too."""
 
 
 class OuterReferences:
@@ -413,8 +406,8 @@ class OuterReferences:
 
     def read(self) -> Iterator[Attribute]:
         """Yield the columns of this FROM clause that something above the blocks reads."""
-        for reference in self.references():
-            yield reference.match.attribute
+        for _, match, _ in self.references():
+            yield match.attribute
         for _, shown in self.stars:
             yield from shown
         for conjunct in self._conditions.above:
@@ -429,13 +422,13 @@ class OuterReferences:
         used = {id(part) for c in self._conditions.used if c.node is not None for part in c.node.walk()}
         used |= self.consumed | self._unread
         seen = set()
-        for reference in self._names:
-            if id(reference.column) in used:
+        for column, match, is_result in self._names:
+            if id(column) in used:
                 continue
-            start, _ = name_span(reference.column, 0)
+            start, _ = name_span(column, 0)
             if start not in seen:  # the parser may use one name in two places
                 seen.add(start)
-                yield reference
+                yield column, match, is_result
 
     @cached_property
     def _names(self) -> list[Reference]:
@@ -446,7 +439,7 @@ class OuterReferences:
                 continue
             resolved = names.find_struct(column) if is_star(column) else names.find(column)
             if resolved is not None and resolved.scope is self._graph.scope and resolved.match is not None:
-                references.append(Reference(column, resolved.match, resolved.result))
+                references.append((column, resolved.match, resolved.result))
         return references
 
     @cached_property
