@@ -115,13 +115,11 @@ def _find_calls(nodes: Iterable[exp.Expr]) -> Iterator[exp.Expr]:
 
 
 def _read(node: exp.Expr) -> Aggregate:
-    called, condition = node, None
-    if isinstance(node, exp.Filter):
-        called, condition = node.this, node.expression.this
+    called, condition = (node.this, node.expression.this) if isinstance(node, exp.Filter) else (node, None)
     kind: Kind | None = "same" if type(called) in _SAME else _KINDS.get(type(called))
     if isinstance(called, exp.Anonymous):
         kind = _NAMED.get(called.name.lower())
-    arguments = _arguments(called)
+    arguments = [*(called.expressions if isinstance(called, exp.Anonymous) else called.iter_expressions())]
     argument = arguments[0] if len(arguments) == 1 else None
     if isinstance(argument, exp.Distinct) and isinstance(called, exp.AggFunc):
         return Aggregate(node, "same")  # it takes every value once
@@ -132,13 +130,6 @@ def _read(node: exp.Expr) -> Aggregate:
     if argument is None and kind in ("sum", "avg", "count", "count true"):
         raise Unsupported(f"{_name(called)} of several arguments")
     return Aggregate(node, kind, argument, condition)
-
-
-def _arguments(node: exp.Expr) -> list[exp.Expr]:
-    if isinstance(node, exp.Anonymous):
-        return list(node.expressions)
-    first = [node.this] if isinstance(node.this, exp.Expr) else []
-    return [*first, *(part for part in node.iter_expressions() if part is not node.this)]
 
 
 def _bare(node: exp.Expr) -> exp.Expr:
@@ -167,7 +158,6 @@ class Aggregation:
 
     Args:
         graph: The FROM clause that the block is in.
-        site: The SELECT that groups.
         names: What the block calls each column of its relations.
         stem: Begins the names of partial results.
 
@@ -351,10 +341,9 @@ class Aggregation:
 
         def count(node: exp.Expr) -> str | None:
             typed = self._arguments.value(node)
-            if typed is None:
-                return None
-            is_constant = isinstance(typed.value, Literal)
-            return self._row_count() if is_constant else self._partial("count", typed.value, t.LongType())
+            if typed is None or isinstance(typed.value, Literal):
+                return typed and self._row_count()
+            return self._partial("count", typed.value, t.LongType())
 
         return self._case(argument, count)
 

@@ -181,9 +181,9 @@ class SplitConjuncts:
             fits = conjunct.reads and not conjunct.foreign and any(conjunct.reads <= b for b in blocks)
             if not fits or (waits and len(conjunct.reads) > 1) or conjunct.predicate is None:
                 self.above.append(conjunct)
-                continue
-            self.residuals.append(conjunct.predicate)
-            self.used.append(conjunct)
+            else:
+                self.residuals.append(conjunct.predicate)
+                self.used.append(conjunct)
 
 
 def as_equality(predicate: Predicate, op: Comparison = "=") -> Equality | None:

@@ -50,12 +50,10 @@ _FIXED = ("UTC", "Etc/UTC", "GMT", "Z", "+00:00")
 
 
 class DerivedColumns:
-    """The computed columns of one join graph.
+    """The computed columns of one join graph, whose inputs get them.
 
-    Args:
-        graph: Its inputs get the columns.
-        direct: Whether relations that a block would scan itself may get some that only Spark computes: Spark
-            reads them then.
+    With ``direct`` relations that a block would scan itself may get some that only Spark computes: Spark
+    reads them then.
     """
 
     def __init__(self, graph: JoinGraph, *, direct: bool) -> None:

@@ -36,7 +36,6 @@ class DerivedColumn:
     """An expression over one relation as a column of it.
 
     Attributes:
-        field: The column.
         text: The expression where Spark reads the relation.
         value: The same where tasks read it themselves; None where only Spark computes it.
         hides_errors: Whether it is null in rows in which the expression as written has no value and raises.
@@ -54,7 +53,6 @@ class JoinInput:
 
     Attributes:
         alias: Its name in the block, as the query writes it.
-        relation: The relation.
         step: Number of its step in the FROM clause.
         columns: Its columns in order, under names that are unique in the block.
         table: The base table that it is, if it is one.

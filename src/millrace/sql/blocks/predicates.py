@@ -46,7 +46,6 @@ class Calls:
     """The calls of one query.
 
     Attributes:
-        statement: The query.
         predicates: The caller's predicates by lower-case name.
         nodes: Every call, in the order of the text.
         taken: Ids of the calls that an eddy runs.

@@ -108,7 +108,6 @@ class Translator:
     """Translates expressions of one FROM clause.
 
     Attributes:
-        context: The query.
         lookup: Returns what a column is; None where tasks cannot have it. The alias of a relation whose rows
             are computed by themselves is empty.
         derived: Returns an operand that is no column as one, None where it cannot be one.
