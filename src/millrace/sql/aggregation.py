@@ -342,7 +342,7 @@ class Aggregation:
         def count(node: exp.Expr) -> str | None:
             typed = self._arguments.value(node)
             if typed is None or isinstance(typed.value, Literal):
-                return typed and self._row_count()
+                return None if typed is None else self._row_count()
             return self._partial("count", typed.value, t.LongType())
 
         return self._case(argument, count)
@@ -445,16 +445,14 @@ def _grouping_site(context: PlanContext, scope: Scope) -> GroupingSite | None:
 
 def _reader(context: PlanContext, select: exp.Select) -> tuple[Scope, Relation] | None:
     """Return the only SELECT that reads another as a derived table or common table expression."""
-    holder, scopes, kind = select.parent, context.names.scopes, "query"
-    read: exp.Expr | None = None
+    holder, readers = select.parent, list[exp.Expr]()
     if isinstance(holder, exp.Subquery) and {k for k, v in holder.args.items() if v} <= {"this", "alias"}:
-        read = holder
+        readers = [holder]
     elif isinstance(holder, exp.CTE) and holder.args.get("alias") and not holder.alias_column_names:
         assert context.statement.root is not None
         readers = [table for table in tables_in(context.statement.root) if cte_of(table) is holder]
-        read, kind = readers[0] if len(readers) == 1 else None, "cte"
-    site = None if read is None else scopes.find(read)
-    return site if site is not None and site[1].kind == kind else None
+    site = context.names.scopes.find(readers[0]) if len(readers) == 1 else None
+    return site if site is not None and site[1].kind in ("query", "cte") else None
 
 
 def _check_plain(context: PlanContext, select: exp.Select) -> None:

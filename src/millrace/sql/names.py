@@ -354,7 +354,7 @@ class Names:
         attribute = None if match is None or match.nested else match.attribute
         if isinstance(item, exp.Alias):
             return [Result(item.alias, attribute, True)]
-        if isinstance(inner, exp.Column) or (isinstance(inner, exp.Dot) and _is_path(inner)):
+        if isinstance(inner, exp.Column | exp.Dot) and is_path(inner):
             return [Result(inner.parts[-1].name, attribute, False)]
         return [Result(None, None, False)]
 
@@ -436,8 +436,8 @@ def is_star(node: exp.Expr) -> bool:
     return isinstance(node, exp.Star) or (isinstance(node, exp.Column) and isinstance(node.this, exp.Star))
 
 
-def _is_path(node: exp.Expr) -> bool:
-    """Tell whether fields are taken of a column, and of nothing else."""
+def is_path(node: exp.Expr) -> bool:
+    """Tell whether an expression is a column, or a field of one at any depth."""
     while isinstance(node, exp.Dot):
         node = node.this
     return isinstance(node, exp.Column)

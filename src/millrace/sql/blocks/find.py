@@ -118,12 +118,10 @@ def _split(graph: JoinGraph) -> SplitConjuncts:
     """Return the conditions of the clause by who evaluates them."""
     context = graph.context
     translator = Translator(context, graph.column)
-    unscanned = {alias for alias, join_input in graph.inputs.items() if join_input.lookup}
-
-    def text_of(alias: str, node: exp.Expr) -> str | None:
-        return graph.inputs[alias].condition_text(context, node)
-
-    split = SplitConjuncts.of(_conjuncts(graph, translator), translator, text_of, unscanned)
+    conjuncts = _conjuncts(graph, translator)
+    split = SplitConjuncts.of(
+        conjuncts, translator, lambda alias, node: graph.inputs[alias].condition_text(context, node)
+    )
     for pair in graph.inner_keys():
         equality = graph.equality(*map(graph.column_of, pair))
         if equality is not None:
@@ -160,9 +158,8 @@ def _conjuncts(graph: JoinGraph, translator: Translator) -> list[Conjunct]:
             computed = predicate is not None
         if predicate is None:
             predicate = context.calls.in_block(node, graph.column, context.constants.value, values)
-        result.append(
-            Conjunct(node, reads, foreign, predicate, pushable(node, context.determinism), computed)
-        )
+        is_pushable = not graph.has_lookup(reads) and pushable(node, context.determinism)
+        result.append(Conjunct(node, reads, foreign, predicate, is_pushable, computed))
     return result
 
 

@@ -31,7 +31,7 @@ from millrace.sql.blocks.join_graph import JoinGraph, JoinInput
 from millrace.sql.blocks.subqueries import existence_test
 from millrace.sql.context import PlanContext
 from millrace.sql.expr.types import Field
-from millrace.sql.names import Attribute, Match, is_star
+from millrace.sql.names import Attribute, Match, is_path, is_star
 from millrace.sql.plan import BlockPlan, Direct
 from millrace.sql.session.functions import restored
 from millrace.sql.syntax.edits import Edit, Part, Span, quote
@@ -517,11 +517,8 @@ def _unnamed(context: PlanContext, scope: Scope) -> Iterator[tuple[int, Span]]:
     """Yield the items that Spark names after their expression, with their characters."""
     for place, item in enumerate(scope.select.expressions):
         inner = unwrap(item)
-        if isinstance(item, exp.Alias | exp.Aliases) or is_star(inner):
-            continue
-        while isinstance(inner, exp.Dot):
-            inner = inner.this
-        if not isinstance(inner, exp.Column) and context.statement.has_span(item):
+        is_named = isinstance(item, exp.Alias | exp.Aliases) or is_star(inner) or is_path(inner)
+        if not is_named and context.statement.has_span(item):
             yield place, context.statement.span(item)
 
 
