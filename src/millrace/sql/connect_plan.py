@@ -41,6 +41,7 @@ from millrace.spark.plan_reader import CALL, COLUMN, TEXT, Expression, Operator,
 from millrace.spark.scan_detection import unusual
 from millrace.spark.session import SessionConf, explained, facts_of, is_cached, keep
 from millrace.sql.expr.functions import ANY_NAMES, VOLATILE_NAMES, describe_function
+from millrace.sql.expr.types import digits_of
 from millrace.sql.session.asking import Frames
 from millrace.sql.syntax.edits import Edit, EditedText, escape, plain_quote, unescape
 from millrace.sql.syntax.parse import Unsupported, name_span, parse
@@ -828,7 +829,11 @@ def _literal(given: Any) -> str:
         case "string":
             return str(get_lit_sql_str(value))
         case "decimal":
-            return _decimal(value)
+            number = Decimal(value.value)
+            if not number.is_finite() or "E" in str(number):
+                raise Unsupported
+            precision, scale = map(max, digits_of(number), (value.precision, value.scale))
+            return f"CAST({number}BD AS DECIMAL({max(precision, scale)},{scale}))"
         case "date":
             return f"DATE '{_moment(value * 86_400_000_000).date()}'"
         case "timestamp":
@@ -836,16 +841,6 @@ def _literal(given: Any) -> str:
         case "timestamp_ntz":
             return f"TIMESTAMP_NTZ '{_moment(value)}'"
     raise Unsupported
-
-
-def _decimal(given: Any) -> str:
-    value = Decimal(given.value)
-    _, digits, exponent = value.as_tuple()
-    if not value.is_finite() or not isinstance(exponent, int) or exponent > 0 or "E" in str(value):
-        raise Unsupported
-    scale = max(-exponent, given.scale)
-    precision = max(len(digits), -exponent, given.precision, scale)
-    return f"CAST({value}BD AS DECIMAL({precision},{scale}))"
 
 
 def _moment(micros: int) -> datetime:

@@ -376,9 +376,7 @@ Reference = tuple[exp.Column, Match, bool]
 class OuterReferences:
     """References outside a block that resolve to columns of its FROM clause: names and stars.
 
-    Args:
-        graph: The SELECT's FROM clause; those of its conditions that blocks evaluate are not above them.
-        taken: Ids of the relations that blocks take.
+    Conditions that blocks evaluate are not above them. ``taken`` are the ids of the relations of blocks.
 
     Attributes:
         consumed: Ids of names that the rewritten text has no more.

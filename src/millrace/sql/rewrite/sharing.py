@@ -137,20 +137,17 @@ class CteMaterialization:
     def _share(self, body: exp.Expr) -> None:
         """Let a query pass an exchange if it has a block and several readers."""
         context, (_, readers) = self._context, self._readers.get(id(body), (body, []))
-        if id(body) in self._shared or len(readers) < 2:
+        if id(body) in self._shared or len(readers) < 2 or not context.statement.has_span(body):
             return
         if not any(map(context.has_block, (body, *definitions(body)))):
             return
         self._shared.add(id(body))
-        if (
-            not context.statement.has_span(body)
-            or context.determinism.volatile(body)
-            or context.escapes(body)
-        ):
+        site = context.names.scopes.find(readers[0])
+        if site is None or site[1].columns or context.determinism.volatile(body) or context.escapes(body):
             return
-        fields, site = tuple[Field, ...](), context.names.scopes.find(readers[0])
+        fields: tuple[Field, ...] = ()
         with suppress(Unsupported):  # where they cannot be known
-            fields = () if site is None or site[1].columns else context.names.fields(site[1])
+            fields = context.names.fields(site[1])
         if not fields or not all(_is_hashed(field.type) for field in fields):
             return
         inner = [f"{context.stem}s{place}" for place in range(len(fields))]
