@@ -297,7 +297,7 @@ class ConnectPlan:
         """Let Spark read it."""
         qualifier: tuple[str, ...] | None = None
         if kind in ("read", "local_relation", "range"):
-            name = relation.read.named_table.unparsed_identifier if kind == "read" else ""
+            name = relation.read.named_table.unparsed_identifier
             qualifier = tuple(_parts(name)) if name else ()
         frame = self._frame_of(relation)
         columns = tuple(_Column(next(self._numbers), name, qualifier) for name in frame.columns)
@@ -801,11 +801,9 @@ def _frame(given: Any) -> str:
 
 
 def _boundary(given: Any, unbounded: str) -> str:
-    match given.WhichOneof("boundary"):
-        case "current_row":
-            return "CURRENT ROW"
-        case "unbounded":
-            return f"UNBOUNDED {unbounded}"
+    kind = given.WhichOneof("boundary")
+    if kind in ("current_row", "unbounded"):
+        return "CURRENT ROW" if kind == "current_row" else f"UNBOUNDED {unbounded}"
     literal = given.value.literal
     value = getattr(literal, str(literal.WhichOneof("literal_type")), None)
     if not isinstance(value, int):

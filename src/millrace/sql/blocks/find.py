@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from sqlglot import exp
 
-from millrace.engine.expressions import Call, ColumnRef, Exists, columns_of, relations_of
+from millrace.engine.expressions import Call, ColumnRef, Exists, beside, columns_of, relations_of
 from millrace.engine.spec import JoinSpec, RelationSpec
 from millrace.spark.block import Input
 from millrace.spark.values import SparkValues
@@ -249,11 +249,11 @@ def _plan(graph: JoinGraph, group: list[str], left_joins: OuterJoins, rewriting:
     access = bind(inputs, sets, equalities, conditions.filters, scans=not streams)
     equalities, residuals = access.equalities, [*residuals, *access.residuals]
     ends = [ref for equality in equalities for ref in equality.ends]
-    output = rewriting.add_output([*inputs, *(each.input for each in outer)], ends)
+    output = rewriting.add_output([*inputs, *(relation.input for _, relation in outer)], ends)
     times = event_times(graph, group)
     clocks = set() if times is None else {ColumnRef(*time) for time in times.columns.items()}
     read = {*ends, *clocks, *(ref for p in residuals for ref in columns_of(p))}
-    read |= {ref for each in outer for ref in columns_of(each.join)}
+    read |= {ref for join, _ in outer for ref in columns_of(join)}
     read |= {column.source for column in output.columns}
     roles = share_streams(graph, times, read)
     specs: list[RelationSpec] = []
@@ -269,7 +269,9 @@ def _plan(graph: JoinGraph, group: list[str], left_joins: OuterJoins, rewriting:
             in_cells = times is not None and join_input.alias in times.columns
             spec, rows[join_input.alias] = join_input.rows(context, columns, conditions, in_cells=in_cells)
         specs.append(spec)
-    scans += [each.rows(read) for each in outer]
+    for left_join, relation in outer:
+        own = {ref.column for ref in read if ref.relation == relation.alias}
+        scans.append(relation.rows({*beside(left_join), *own}))
     rows |= {other.alias: rows[lead.alias] for lead, *others in roles for other in others}
     specs += [*sets, *(spec for spec, _ in access.constants)]
     rows |= {spec.alias: scan for spec, scan in scans}
@@ -284,7 +286,7 @@ def _plan(graph: JoinGraph, group: list[str], left_joins: OuterJoins, rewriting:
         output.columns,
         output.counting,
         () if sets else tuple(spec for spec, _ in scans),
-        tuple(each.join for each in outer),
+        tuple(left_join for left_join, _ in outer),
     )
     native = [c for c in conditions.above if context.calls.of(c.node) is None]
     above = tuple(conjunct.shown(context.shown) for conjunct in native)

@@ -339,10 +339,8 @@ class JoinGraph:
         names = self.context.names
         parts = list(self.scope.select.walk())
         for column in parts:
-            if not isinstance(column, exp.Column):
-                continue
-            if column.find_ancestor(exp.Star) is not None:
-                continue  # EXCEPT: it names what the star shows
+            if not isinstance(column, exp.Column) or column.find_ancestor(exp.Star) is not None:
+                continue  # EXCEPT of a star names what it shows
             resolved = names.find(column)
             if resolved is None or resolved.scope is not self.scope:
                 continue

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TypeVar
 
 from pyspark.errors import PySparkException
@@ -31,7 +31,6 @@ from sqlglot import exp
 from millrace.engine.expressions import (
     And,
     Column,
-    ColumnRef,
     Compare,
     Exists,
     LeftJoin,
@@ -81,24 +80,6 @@ It asks one Exists, or ANDs and ORs of several and of other predicates.
 """
 
 
-@dataclass(frozen=True, eq=False)
-class OuterJoin:
-    """A LEFT join that a block evaluates, and the relation that it adds."""
-
-    join: LeftJoin
-    input: JoinInput
-    _relation: _Relation
-
-    def rows(self, read: Collection[ColumnRef]) -> _Scan:
-        """Return the relation with the columns that decide a match, and those of ``read``."""
-        own = {ref.column for ref in read if ref.relation == self.join.relation}
-        return self._relation.rows({*beside(self.join), *own})
-
-
-OuterJoins = tuple[list[OuterJoin], list[Predicate]]
-"""The LEFT joins of a block, as written, and the conditions of WHERE that read what they add."""
-
-
 def take_left_joins(graph: JoinGraph, group: Collection[str]) -> OuterJoins:
     """Take the LEFT joins that a block can evaluate; what it cannot stays above, with a reason.
 
@@ -109,7 +90,7 @@ def take_left_joins(graph: JoinGraph, group: Collection[str]) -> OuterJoins:
         return [], []
     finder = _Finder(graph, group)
     taken = [*finder.take_joins(lambda step: step.is_left, finder.left_join)]
-    seen = {*group, *(each.input.alias for each in taken)}
+    seen = {*group, *(join.relation for join, _ in taken)}
     return taken, [*_take_conditions(graph, seen)] if taken else []
 
 
@@ -230,17 +211,16 @@ class _Finder:
         exists, scan = self._exists(*self._joined(step, number), negated=step.keyword == "LEFT ANTI JOIN")
         return exists, [scan]
 
-    def left_join(self, step: FromItem, number: int) -> OuterJoin:
+    def left_join(self, step: FromItem, number: int) -> tuple[LeftJoin, _Relation]:
         """Return the LEFT join of the step of some number; those behind it may read its relation."""
         self._check_searchable()
         inner, keys = self._joined(step, number)
         split, condition = self._split(inner, keys)
-        join = LeftJoin(inner.alias, split, condition)
         inner.rows([field.name for field in inner.input.columns])  # whichever of them are read above
         self._graph.outer[inner.alias] = inner.input
         self._aliases.append(inner.alias)
         self._group.add(inner.alias)
-        return OuterJoin(join, inner.input, inner)
+        return LeftJoin(inner.alias, split, condition), inner
 
     def _joined(self, step: FromItem, number: int) -> tuple[_Relation, list[Compare]]:
         """Return what a step joins, and the keys of its USING."""
@@ -449,6 +429,10 @@ class _Relation:
         """Return it, filtered, with these of its columns."""
         columns = [field for field in self.input.columns if field.name in read]
         return self.input.rows(self._context, columns, self._filters)
+
+
+OuterJoins = tuple[list[tuple[LeftJoin, _Relation]], list[Predicate]]
+"""The LEFT joins of a block, as written, and the conditions of WHERE that read what they add."""
 
 
 class _Query:
