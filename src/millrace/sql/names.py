@@ -236,11 +236,9 @@ class Names:
         raise Unsupported("a relation whose columns have no names here")
 
     def output(self, scope: Scope) -> Output:
-        if scope.clause is None:
-            if scope.why:
-                raise Unsupported(scope.why)
-            return Output()
-        return self._output(scope.clause)
+        if scope.clause is None and scope.why:
+            raise Unsupported(scope.why)
+        return Output() if scope.clause is None else self._output(scope.clause)
 
     def _output(self, clause: FromClause, end: int | None = None, *, on: bool = False) -> Output:
         """Return the columns of the first ``end`` items and LATERAL VIEWs of a clause, or of all.
