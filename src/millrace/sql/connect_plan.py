@@ -546,7 +546,8 @@ class _Sayer:
         """Return what a message says, its name where it has one, and which column it is, if any."""
         if isinstance(given, _Column):
             return _of_column(given), given.name, given
-        kind, own = given.WhichOneof("expr_type"), None
+        kind = given.WhichOneof("expr_type")
+        own: str | None = None
         if kind == "alias":
             if len(given.alias.name) != 1:
                 raise Unsupported
