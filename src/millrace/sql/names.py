@@ -358,7 +358,7 @@ class Names:
 
     def _star_results(self, scope: Scope, star: exp.Expr) -> list[Result]:
         struct = self.find_struct(star) if isinstance(star, exp.Column) else None
-        if struct is None or struct.match is None:
+        if not isinstance(star, exp.Column) or struct is None or struct.match is None:
             return [Result(a.name, a, False) for a in self.starred(scope, star)]
         relation, place = struct.match.attribute.sources[0]
         parts = star.parts[:-1]

@@ -445,8 +445,8 @@ def _uses(context: PlanContext, select: exp.Select) -> Iterator[tuple[Scope, Rel
             raise Unsupported("a LIMIT or QUALIFY around it counts all of its rows")
         parent = query.parent
         # Parentheses around a part of a UNION, or around the query of IN, are nothing of their own.
-        around = exp.SetOperation | exp.In | exp.Subquery | exp.CTE
-        is_bare = isinstance(parent, exp.Subquery) and not parent.alias and isinstance(parent.parent, around)
+        is_part = parent and isinstance(parent.parent, exp.SetOperation | exp.In | exp.Subquery | exp.CTE)
+        is_bare = is_part and isinstance(parent, exp.Subquery) and not parent.alias
         if not isinstance(parent, exp.SetOperation) and not is_bare:
             break
         query = parent  # type: ignore[assignment]  # never None here
