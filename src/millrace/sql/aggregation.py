@@ -17,7 +17,7 @@ The SELECT that groups is the block's own, or the one around a derived table tha
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal as OneOf
 
@@ -84,13 +84,13 @@ def groups(select: exp.Select) -> bool:
     """Tell whether a SELECT gives out groups of rows, and not the rows."""
     if any(select.args.get(key) for key in ("group", "having", "distinct")):
         return True
-    called = (_bare(node) for node in _find_calls(select))
+    called = (_bare(node) for node in _find_calls(_clauses(select)))
     return any(isinstance(node, exp.AggFunc) or node.name.lower() in _NAMED for node in called)
 
 
 def aggregates(select: exp.Select) -> list[Aggregate]:
     """Return the aggregates that a SELECT calls; Unsupported where one may not begin in tasks."""
-    return [_read(node) for node in _find_calls(select)]
+    return [_read(node) for node in _find_calls(_clauses(select))]
 
 
 def is_windowed(select: exp.Select) -> bool:
@@ -102,35 +102,24 @@ def _clauses(select: exp.Select) -> Iterator[exp.Expr]:
     return (node for node in select.iter_expressions() if node.arg_key in _CLAUSES)
 
 
-def _find_calls(select: exp.Select) -> Iterator[exp.Expr]:
+def _find_calls(nodes: Iterable[exp.Expr]) -> Iterator[exp.Expr]:
     """Yield the calls of what is an aggregate, or may be one, outside of subqueries."""
-    for clause in _clauses(select):
-        yield from _find_in(clause)
-
-
-def _find_in(node: exp.Expr) -> Iterator[exp.Expr]:
-    if isinstance(node, exp.Query):
-        return
-    if isinstance(node, exp.Window):
-        called = _bare(node.this)
-        inside = [*called.iter_expressions(), *(n for n in node.iter_expressions() if n is not node.this)]
-    elif isinstance(node, (exp.AggFunc, *_WRAPPERS, *_UNCERTAIN)) and function_of(node) is None:
-        yield node
-        return
-    else:
-        inside = list(node.iter_expressions())
-    for child in inside:
-        yield from _find_in(child)
+    for node in nodes:
+        if isinstance(node, exp.Window):
+            yield from _find_calls(_bare(node.this).iter_expressions())
+            yield from _find_calls(part for part in node.iter_expressions() if part is not node.this)
+        elif isinstance(node, (exp.AggFunc, *_WRAPPERS, *_UNCERTAIN)) and function_of(node) is None:
+            yield node
+        elif not isinstance(node, exp.Query):
+            yield from _find_calls(node.iter_expressions())
 
 
 def _read(node: exp.Expr) -> Aggregate:
-    called, condition = node, None
-    if isinstance(node, exp.Filter):
-        called, condition = node.this, node.expression.this
+    called, condition = (node.this, node.expression.this) if isinstance(node, exp.Filter) else (node, None)
     kind: Kind | None = "same" if type(called) in _SAME else _KINDS.get(type(called))
     if isinstance(called, exp.Anonymous):
         kind = _NAMED.get(called.name.lower())
-    arguments = _arguments(called)
+    arguments = [*(called.expressions if isinstance(called, exp.Anonymous) else called.iter_expressions())]
     argument = arguments[0] if len(arguments) == 1 else None
     if isinstance(argument, exp.Distinct) and isinstance(called, exp.AggFunc):
         return Aggregate(node, "same")  # it takes every value once
@@ -141,13 +130,6 @@ def _read(node: exp.Expr) -> Aggregate:
     if argument is None and kind in ("sum", "avg", "count", "count true"):
         raise Unsupported(f"{_name(called)} of several arguments")
     return Aggregate(node, kind, argument, condition)
-
-
-def _arguments(node: exp.Expr) -> list[exp.Expr]:
-    if isinstance(node, exp.Anonymous):
-        return list(node.expressions)
-    first = [node.this] if isinstance(node.this, exp.Expr) else []
-    return [*first, *(part for part in node.iter_expressions() if part is not node.this)]
 
 
 def _bare(node: exp.Expr) -> exp.Expr:
@@ -176,7 +158,6 @@ class Aggregation:
 
     Args:
         graph: The FROM clause that the block is in.
-        site: The SELECT that groups.
         names: What the block calls each column of its relations.
         stem: Begins the names of partial results.
 
@@ -257,7 +238,9 @@ class Aggregation:
         for column in select.find_all(exp.Column):
             resolved = context.names.find(column)
             is_ours = resolved is not None and resolved.scope is self._scope
-            if is_ours and _in_aggregate_below(column, select):
+            called = column.find_ancestor(exp.AggFunc, *_UNCERTAIN, exp.Query)
+            is_below = column.find_ancestor(exp.Query) is not select
+            if is_ours and is_below and not isinstance(called, exp.Query):
                 raise Unsupported("a subquery aggregates columns from outside of it")
 
     def _meaning(self, column: exp.Column) -> Meaning | None:
@@ -337,11 +320,7 @@ class Aggregation:
                 counts = self._counts(argument)
                 return None if counts is None else self._sum_counts(call, counts), values
             case "sum":
-                kind = self._kind(argument)
-                total = None if kind is None else _total_type(kind)
-                if kind is None or total is None:
-                    return None, values
-                return self._sum(call, argument, kind, total), values
+                return self._sum(call, argument), values
             case "avg":
                 return self._average(call, argument), values
         typed = self._arguments.value(argument)
@@ -362,10 +341,9 @@ class Aggregation:
 
         def count(node: exp.Expr) -> str | None:
             typed = self._arguments.value(node)
-            if typed is None:
-                return None
-            is_constant = isinstance(typed.value, Literal)
-            return self._row_count() if is_constant else self._partial("count", typed.value, t.LongType())
+            if typed is None or isinstance(typed.value, Literal):
+                return None if typed is None else self._row_count()
+            return self._partial("count", typed.value, t.LongType())
 
         return self._case(argument, count)
 
@@ -381,7 +359,7 @@ class Aggregation:
                 return None
             total = t.DecimalType(kind.precision + 10, kind.scale)
             result, count = f"DECIMAL({kind.precision + 4}, {kind.scale + 4})", "DECIMAL(20, 0)"
-        summed = self._sum(call, argument, kind, total)
+        summed = self._sum(call, argument, total)
         if summed is None:
             return None
         counted = ("CAST(sum(", *counts, ")", *self._filter(call), f" AS {count})")
@@ -395,9 +373,12 @@ class Aggregation:
             return None if typed is None else typed.type
         return self._arguments.type_of_case([value for _, value in branches if value is not None])
 
-    def _sum(self, call: Aggregate, argument: exp.Expr, kind: t.DataType, total: t.DataType) -> Parts | None:
-        """Return the sum of an argument of some type, as a number of another."""
-        conditional = _branches(argument) is not None
+    def _sum(self, call: Aggregate, argument: exp.Expr, total: t.DataType | None = None) -> Parts | None:
+        """Return the sum of an argument, of a type if not of Spark's own."""
+        kind, conditional = self._kind(argument), _branches(argument) is not None
+        total = total or _total_type(kind)
+        if kind is None or total is None:
+            return None
         shown = total.simpleString()
 
         def term(node: exp.Expr) -> str | None:
@@ -444,17 +425,6 @@ class Aggregation:
         return (*parts, "END")
 
 
-def _in_aggregate_below(column: exp.Column, select: exp.Select) -> bool:
-    """Tell whether a name stands in an aggregate within a subquery."""
-    node, called = column.parent, False
-    while node is not None and node is not select:
-        if isinstance(node, exp.Query):
-            return called
-        called |= isinstance(node, exp.AggFunc | exp.Anonymous | exp.Any)
-        node = node.parent
-    return False
-
-
 def _grouping_site(context: PlanContext, scope: Scope) -> GroupingSite | None:
     """Return the SELECT that groups the rows of another; Unsupported where something stands in between."""
     if groups(scope.select):
@@ -465,7 +435,7 @@ def _grouping_site(context: PlanContext, scope: Scope) -> GroupingSite | None:
     _check_plain(context, scope.select)
     reader, through = site
     clause = reader.clause
-    if clause is None or len(clause.items) != 1 or clause.views or reader.select.args.get("laterals"):
+    if clause is None or len(clause.items) != 1 or clause.views:
         raise Unsupported("a join stands between the block and the groups")
     if through.columns or not through.plain:
         raise Unsupported("the derived table gives other names to its columns")
@@ -475,16 +445,14 @@ def _grouping_site(context: PlanContext, scope: Scope) -> GroupingSite | None:
 
 def _reader(context: PlanContext, select: exp.Select) -> tuple[Scope, Relation] | None:
     """Return the only SELECT that reads another as a derived table or common table expression."""
-    holder, scopes, kind = select.parent, context.names.scopes, "query"
-    read: exp.Expr | None = None
+    holder, readers = select.parent, list[exp.Expr]()
     if isinstance(holder, exp.Subquery) and {k for k, v in holder.args.items() if v} <= {"this", "alias"}:
-        read = holder
+        readers = [holder]
     elif isinstance(holder, exp.CTE) and holder.args.get("alias") and not holder.alias_column_names:
         assert context.statement.root is not None
         readers = [table for table in tables_in(context.statement.root) if cte_of(table) is holder]
-        read, kind = readers[0] if len(readers) == 1 else None, "cte"
-    site = None if read is None else scopes.find(read)
-    return site if site is not None and site[1].kind == kind else None
+    site = context.names.scopes.find(readers[0]) if len(readers) == 1 else None
+    return site if site is not None and site[1].kind in ("query", "cte") else None
 
 
 def _check_plain(context: PlanContext, select: exp.Select) -> None:
@@ -496,13 +464,11 @@ def _check_plain(context: PlanContext, select: exp.Select) -> None:
             raise Unsupported("a star between the block and the groups")
         if item.unalias().find(exp.UDTF, exp.Explode, exp.Inline) is not None:
             raise Unsupported("rows are made of rows before they are grouped")
-    for item in select.expressions:
-        for column in item.find_all(exp.Column):
-            if context.names.find(column) is None:
-                raise Unsupported("an item of a derived table reads another one")
+        if any(context.names.find(column) is None for column in item.find_all(exp.Column)):
+            raise Unsupported("an item of a derived table reads another one")
 
 
-def _total_type(kind: t.DataType) -> t.DataType | None:
+def _total_type(kind: t.DataType | None) -> t.DataType | None:
     if isinstance(kind, t.DecimalType):
         return t.DecimalType(min(MOST_DIGITS, kind.precision + 10), kind.scale)
     if isinstance(kind, t.IntegralType):

@@ -15,11 +15,10 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from functools import cached_property
-from itertools import count
+from itertools import chain, count
 from math import isfinite
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 from pyspark.sql.connect.dataframe import DataFrame as ConnectFrame
 from pyspark.sql.connect.plan import LogicalPlan
@@ -41,12 +40,11 @@ from millrace.errors import QueryError
 from millrace.spark.plan_reader import CALL, COLUMN, TEXT, Expression, Operator, Part, load_function
 from millrace.spark.scan_detection import unusual
 from millrace.spark.session import SessionConf, explained, facts_of, is_cached, keep
-from millrace.sql.expr.functions import ANY_NAMES, VOLATILE_NAMES
-from millrace.sql.syntax.edits import plain_quote
-from millrace.sql.syntax.parse import Statement, Unsupported, name_span, parse
-
-if TYPE_CHECKING:
-    from millrace.sql.syntax.edits import Span
+from millrace.sql.expr.functions import ANY_NAMES, VOLATILE_NAMES, describe_function
+from millrace.sql.expr.types import digits_of
+from millrace.sql.session.asking import Frames
+from millrace.sql.syntax.edits import Edit, EditedText, escape, plain_quote, unescape
+from millrace.sql.syntax.parse import Unsupported, name_span, parse
 
 _SETTINGS = {
     "spark.sql.caseSensitive": "false",
@@ -60,32 +58,30 @@ _UNSAYABLE = (exp.Query, exp.Lambda, exp.Placeholder, exp.Parameter, exp.Aliases
 _CALLED = re.compile(rf"{TEXT}|\b(\w+)\s*\(")
 _ODD = re.compile(r"--|/\*|\b[rx]['\"]|`\s*\(|\.\s*\w+\s*\(", re.IGNORECASE)
 """Comments, raw texts, and names of functions in another form."""
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_NAME_PARTS = re.compile(r"(?:`((?:[^`]|``)+)`|([^`.]+))(\.|$)")
-_OF_TWO = {
-    name: f"({{}} {word} {{}})"
-    for name, word in zip(
-        ["==", "<=>", "<", ">", "<=", ">=", "+", "-", "*", "/", "%", "&", "|", "^", "and", "or", "like"],
-        ["=", "<=>", "<", ">", "<=", ">=", "+", "-", "*", "/", "%", "&", "|", "^", "AND", "OR", "LIKE"],
-        strict=True,
-    )
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC).replace(tzinfo=None)
+_NAME_PART = r"(?:`((?:[^`]|``)+)`|([^`.]+))"
+_OPERATORS = "<=> < > <= >= + - * / % & | ^ AND OR LIKE"
+_FORMS = {
+    **{(word.lower(), 2): f"({{}} {word} {{}})" for word in _OPERATORS.split()},
+    ("==", 2): "({} = {})",
+    ("not", 1): "(NOT {})",
+    ("negative", 1): "(- {})",
+    ("isnull", 1): "({} IS NULL)",
+    ("isnotnull", 1): "({} IS NOT NULL)",
 }
-"""How functions of two arguments are said that are operators; below, of one."""
-_OF_ONE = {
-    "not": "(NOT {})",
-    "negative": "(- {})",
-    "isnull": "({} IS NULL)",
-    "isnotnull": "({} IS NOT NULL)",
+"""How functions of so many arguments are said that are operators."""
+_ORDERS = {
+    Sent.SortOrder.SORT_DIRECTION_ASCENDING: "ASC",
+    Sent.SortOrder.SORT_DIRECTION_DESCENDING: "DESC",
 }
-_JOINS = {
-    Join.JOIN_TYPE_INNER: "INNER",
-    Join.JOIN_TYPE_CROSS: "CROSS",
-    Join.JOIN_TYPE_LEFT_OUTER: "LEFT OUTER",
-    Join.JOIN_TYPE_RIGHT_OUTER: "RIGHT OUTER",
-    Join.JOIN_TYPE_FULL_OUTER: "FULL OUTER",
-    Join.JOIN_TYPE_LEFT_SEMI: "LEFT SEMI",
-    Join.JOIN_TYPE_LEFT_ANTI: "LEFT ANTI",
+_NULLS = {Sent.SortOrder.SORT_NULLS_FIRST: "NULLS FIRST", Sent.SortOrder.SORT_NULLS_LAST: "NULLS LAST"}
+_FRAMES = {
+    Sent.Window.WindowFrame.FRAME_TYPE_ROW: "ROWS",
+    Sent.Window.WindowFrame.FRAME_TYPE_RANGE: "RANGE",
 }
+_CASTS = {Sent.Cast.EVAL_MODE_UNSPECIFIED: "CAST", Sent.Cast.EVAL_MODE_TRY: "TRY_CAST"}
+_SUFFIXES = {"byte": "Y", "short": "S", "integer": "", "long": "L"}
+"""What whole numbers end in, by their types."""
 _HINTS = frozenset((
     "broadcast", "broadcastjoin", "mapjoin", "merge", "mergejoin", "shuffle_hash", "shuffle_merge",
     "shuffle_replicate_nl",
@@ -107,10 +103,6 @@ _WORDS = frozenset((
 _AGGREGATE = "org.apache.spark.sql.catalyst.expressions.aggregate."
 _kinds = dict.fromkeys(("sum", "count", "avg", "min", "max"), "AggregateExpression")
 """What functions are, by name: aggregates, or values of a row. Spark is asked for each once."""
-
-
-class _Unread(Exception):
-    """Something is Spark's to read."""
 
 
 @dataclass(frozen=True)
@@ -142,36 +134,42 @@ class _Scope:
 
     def find(self, parts: Sequence[str], plan: int | None = None) -> tuple[_Column, Sequence[str]]:
         """Return which column a name means, and the fields that it takes of that."""
-        among = [each for number, each in self.direct if number == plan]
-        among = [self.columns] if plan is None else among
-        matches = [
-            match
-            for columns in among or self.plans.get(plan or 0, ())
-            for match in self._matches(columns, parts)
-            if match[0].number in self.operator.output
-        ]
+        lower = [part.lower() for part in parts]
+        among = [self.columns]
+        if plan is not None:
+            among = [each for number, each in self.direct if number == plan] or [*self.plans.get(plan, ())]
+        matches: list[tuple[_Column, Sequence[str]]] = []
+        for columns in among:
+            qualifiers = [each.qualifier for each in columns]
+            if len(parts) > 1 and any(q is None or (len(parts) > 2 and len(q) > 1) for q in qualifiers):
+                raise Unsupported
+            named = [
+                (each, parts[2:])
+                for each in columns
+                if each.qualifier and [each.qualifier[-1].lower(), each.name.lower()] == lower[:2]
+            ]
+            matches += named or [(each, parts[1:]) for each in columns if each.name.lower() == lower[0]]
+        matches = [match for match in matches if match[0].number in self.operator.output]
         if len(matches) != 1:
-            raise _Unread
+            raise Unsupported
         return matches[0]
 
-    @staticmethod
-    def _matches(among: Sequence[_Column], parts: Sequence[str]) -> list[tuple[_Column, Sequence[str]]]:
-        lower = [part.lower() for part in parts]
-        if len(parts) > 1 and any(
-            each.qualifier is None or (len(parts) > 2 and len(each.qualifier) > 1) for each in among
-        ):
-            raise _Unread
-        found = [
-            each
-            for each in among
-            if len(parts) > 1
-            and each.qualifier
-            and [each.qualifier[-1].lower(), each.name.lower()] == lower[:2]
-        ]
-        fields = parts[2:]
-        if not found:
-            found, fields = [each for each in among if each.name.lower() == lower[0]], parts[1:]
-        return [(each, fields) for each in found]
+    def star(self, star: Any) -> Sequence[_Column]:
+        """Return the columns that a star stands for."""
+        target, plan = star.unparsed_target.removesuffix(".*").lower(), _plan_of(star)
+        among = self.columns
+        if self.hides and (plan is not None or target):
+            raise Unsupported
+        if plan is not None:
+            found = self.plans.get(plan, ())
+            among = found[0] if len(found) == 1 else ()
+        elif target:
+            if any(each.qualifier is None or "." in target for each in self.columns):
+                raise Unsupported
+            among = tuple(e for e in self.columns if e.qualifier and e.qualifier[-1].lower() == target)
+        if not among or not {each.number for each in among} <= {*self.operator.output}:
+            raise Unsupported
+        return among
 
 
 class _Part(LogicalPlan):
@@ -188,11 +186,7 @@ class _Part(LogicalPlan):
 
 
 class ConnectPlan:
-    """The plan of a DataFrame of Spark Connect, as far as it can be read; see ``AnalysedPlan``.
-
-    Args:
-        df: The DataFrame.
-    """
+    """The plan of a DataFrame of Spark Connect, as far as it can be read; see ``AnalysedPlan``."""
 
     def __init__(self, df: DataFrame) -> None:
         self._df = df
@@ -201,7 +195,7 @@ class ConnectPlan:
         self._relations: dict[int, Relation] = {}
         self._scopes: dict[int, _Scope] = {}
         self._calls: dict[int, dict[int, Any]] = {}
-        self._numbers, self._places, self._called = count(), count(), count()
+        self._numbers, self._places, self.call_numbers = count(), count(), count()
 
     @cached_property
     def has_joins(self) -> bool:
@@ -241,7 +235,15 @@ class ConnectPlan:
 
     def load_functions(self, operator: Operator) -> dict[int, UserDefinedFunction | None]:
         """Return the functions of Python that an operator calls, by the numbers of the calls."""
-        return {number: _load(call) for number, call in self._calls.get(operator.place, {}).items()}
+        return {
+            number: load_function(
+                call.python_udf.command,
+                call.function_name,
+                call.python_udf.eval_type,
+                is_deterministic=call.deterministic,
+            )
+            for number, call in self._calls.get(operator.place, {}).items()
+        }
 
     def identity(self, operator: Operator) -> int | None:
         """Return what tells a DataFrame that was read from files from others."""
@@ -283,11 +285,12 @@ class ConnectPlan:
 
     def _read_once(self, relation: Relation) -> _Scope:
         kind = str(relation.WhichOneof("rel_type"))
-        read: Callable[[Relation, Any], _Scope] | None = getattr(self, f"_read_{kind}", None)
+        given = getattr(relation, kind)
+        read: Callable[..., _Scope] | None = getattr(self, f"_read_{kind}", None)
         found = None
         if read is not None:
-            with suppress(_Unread):
-                found = read(relation, getattr(relation, kind))
+            with suppress(Unsupported, QueryError):
+                found = read(relation, given, *map(self._read, _inputs(given)))
         if found is None:
             found = self._leaf(relation, kind)
         own = relation.common.plan_id, found.columns
@@ -297,15 +300,12 @@ class ConnectPlan:
         """Let Spark read it."""
         qualifier: tuple[str, ...] | None = None
         if kind in ("read", "local_relation", "range"):
-            name = relation.read.named_table.unparsed_identifier if kind == "read" else ""
+            name = relation.read.named_table.unparsed_identifier
             qualifier = tuple(_parts(name)) if name else ()
         frame = self._frame_of(relation)
         columns = tuple(_Column(next(self._numbers), name, qualifier) for name in frame.columns)
         is_streaming = relation.read.is_streaming if _is_of_files(relation) else frame.isStreaming
-        given = getattr(relation, kind).ListFields()
-        inputs = [
-            each for descriptor, each in given if isinstance(each, Relation) and descriptor.name != "root"
-        ]
+        inputs = _inputs(getattr(relation, kind))
         below = [self._read(each) for each in inputs if _joins_or_calls(each)]
         if kind == "sample" or any(map(_is_volatile, _walk(relation, inputs))):
             below = []  # what it gives is another, in another order of rows
@@ -347,49 +347,34 @@ class ConnectPlan:
         direct = tuple(each for child in children for each in child.direct)
         return _Scope(operator, tuple(columns), plans, direct, any(child.hides for child in children))
 
-    def _names_of(self, relation: Relation, names: Sequence[str | None]) -> list[str]:
-        """Return names of columns; Spark knows those of what has none of its own."""
-        known = [name for name in names if name is not None]
-        return known if len(known) == len(names) else list(self._frame_of(relation).columns)
-
-    def _read_subquery_alias(self, relation: Relation, given: Any) -> _Scope:
-        child = self._read(given.input)
+    def _read_subquery_alias(self, relation: Relation, given: Any, child: _Scope) -> _Scope:
         columns = [replace(each, qualifier=(*given.qualifier, given.alias)) for each in child.columns]
         return self._scope(relation, "SubqueryAlias", [child], (), columns)
 
-    def _read_hint(self, relation: Relation, given: Any) -> _Scope:
+    def _read_hint(self, relation: Relation, given: Any, child: _Scope) -> _Scope:
         if given.name.lower() not in _HINTS:
-            raise _Unread
-        child = self._read(given.input)
+            raise Unsupported
         return self._scope(relation, "ResolvedHint", [child], (), child.columns)
 
-    def _read_filter(self, relation: Relation, given: Any) -> _Scope:
-        child = self._read(given.input)
+    def _read_filter(self, relation: Relation, given: Any, child: _Scope) -> _Scope:
         said = _Sayer(self, child)
         condition = said.say(given.condition)
-        if {"AggregateExpression", "WindowExpression"}.intersection(condition.classes):
-            raise _Unread
+        _refuse([condition], "AggregateExpression", "WindowExpression")
         scope = self._scope(relation, "Filter", [child], [condition], child.columns)
         self._calls[scope.operator.place] = said.calls
         return scope
 
-    def _read_project(self, relation: Relation, given: Any) -> _Scope:
-        child = self._read(given.input)
-        items: list[tuple[str | None, Sent]] = []
+    def _read_project(self, relation: Relation, given: Any, child: _Scope) -> _Scope:
+        items: list[tuple[str | None, Any]] = []
         for each in given.expressions:
-            if each.WhichOneof("expr_type") == "unresolved_star":
-                items += _starred(each.unresolved_star, child)
-            else:
-                items.append((None, each))
+            is_star = each.WhichOneof("expr_type") == "unresolved_star"
+            items += [(None, item) for item in (child.star(each.unresolved_star) if is_star else [each])]
         return self._project(relation, child, items)
 
-    def _read_with_columns(self, relation: Relation, given: Any) -> _Scope:
-        child = self._read(given.input)
-        if any(len(each.name) != 1 for each in given.aliases):
-            raise _Unread
+    def _read_with_columns(self, relation: Relation, given: Any, child: _Scope) -> _Scope:
         made = {each.name[0].lower(): each for each in given.aliases}
-        if len(made) < len(given.aliases):
-            raise _Unread
+        if len(made) < len(given.aliases) or any(len(each.name) != 1 for each in given.aliases):
+            raise Unsupported
         known = {each.name.lower() for each in child.columns}
         items: list[tuple[str | None, Any]] = []
         for column in child.columns:
@@ -400,53 +385,54 @@ class ConnectPlan:
 
     def _project(self, relation: Relation, child: _Scope, items: Sequence[tuple[str | None, Any]]) -> _Scope:
         """Return a choice of columns and expressions, by their names, None where they say it themselves."""
-        said = _Sayer(self, child)
-        found = [_Item.of(item, name, said) for name, item in items]
-        names = self._names_of(relation, [each.name for each in found])
-        columns = [self._column(each, name) for each, name in zip(found, names, strict=True)]
-        classes = {name for each in found for name in each.expression.classes}
-        if "AggregateExpression" in classes and "WindowExpression" not in classes:
-            return self._scope(relation, "Aggregate", [child], [each.expression for each in found], columns)
-        windowed = [
-            (column, each)
-            for column, each in zip(columns, found, strict=True)
-            if "WindowExpression" in each.expression.classes
-        ]
-        if not windowed:
-            return self._scope(relation, "Project", [child], [each.expression for each in found], columns)
-        expressions = [each.expression for _, each in windowed]
-        if any(not each.expression.is_deterministic or CALL in each.expression.sql for each in found):
-            raise _Unread
-        added = [column for column, _ in windowed]
-        below = self._scope(relation, "Window", [child], expressions, [*child.columns, *added])
+        expressions, columns = self._items(relation, _Sayer(self, child), items)
+        classes = {name for each in expressions for name in each.classes}
+        if "WindowExpression" not in classes:
+            kind = "Aggregate" if "AggregateExpression" in classes else "Project"
+            return self._scope(relation, kind, [child], expressions, columns)
+        _refuse(expressions, "Volatile", "PythonUDF")
+        added = {
+            column: each
+            for column, each in zip(columns, expressions, strict=True)
+            if "WindowExpression" in each.classes
+        }
+        below = self._scope(relation, "Window", [child], [*added.values()], [*child.columns, *added])
         shown = [
-            _of_column(column.number) if column in added else each.expression
-            for column, each in zip(columns, found, strict=True)
+            _of_column(column) if column in added else each
+            for column, each in zip(columns, expressions, strict=True)
         ]
         return self._scope(relation, "Project", [below], shown, columns)
 
-    def _column(self, item: _Item, name: str) -> _Column:
-        return _Column(next(self._numbers), name) if item.column is None else replace(item.column, name=name)
+    def _items(
+        self, relation: Relation, said: _Sayer, items: Iterable[tuple[str | None, Any]]
+    ) -> tuple[list[Expression], list[_Column]]:
+        """Return what a relation gives: expressions, and the columns that they are."""
+        found = [said.item(item, name) for name, item in items]
+        names = [name for _, name, _ in found if name is not None]
+        if len(names) < len(found):
+            names = list(self._frame_of(relation).columns)  # Spark knows names that none says
+        columns = [
+            _Column(next(self._numbers), name) if own is None else replace(own, name=name)
+            for (_, _, own), name in zip(found, names, strict=True)
+        ]
+        return [expression for expression, _, _ in found], columns
 
-    def _read_drop(self, relation: Relation, given: Any) -> _Scope:
-        child = self._read(given.input)
+    def _read_drop(self, relation: Relation, given: Any, child: _Scope) -> _Scope:
         dropped = {each.lower() for each in given.column_names}
         kept = [each for each in child.columns if each.name.lower() not in dropped]
         for each in given.columns:
             if each.WhichOneof("expr_type") != "unresolved_attribute":
-                raise _Unread
+                raise Unsupported
             named = each.unresolved_attribute
-            plan = named.plan_id if named.HasField("plan_id") else None
-            column, fields = child.find(_parts(named.unparsed_identifier), plan)
+            column, fields = child.find(_parts(named.unparsed_identifier), _plan_of(named))
             if fields:
-                raise _Unread
+                raise Unsupported
             kept = [other for other in kept if other.number != column.number]
         return self._choice(relation, child, kept)
 
-    def _read_with_columns_renamed(self, relation: Relation, given: Any) -> _Scope:
-        child = self._read(given.input)
+    def _read_with_columns_renamed(self, relation: Relation, given: Any, child: _Scope) -> _Scope:
         if given.rename_columns_map:
-            raise _Unread
+            raise Unsupported
         columns = child.columns
         for each in given.renames:
             columns = tuple(
@@ -455,158 +441,97 @@ class ConnectPlan:
             )
         return self._choice(relation, child, columns)
 
-    def _read_to_df(self, relation: Relation, given: Any) -> _Scope:
-        child = self._read(given.input)
+    def _read_to_df(self, relation: Relation, given: Any, child: _Scope) -> _Scope:
         if len(given.column_names) != len(child.columns):
-            raise _Unread
+            raise Unsupported
         pairs = zip(child.columns, given.column_names, strict=True)
         return self._choice(relation, child, [_Column(old.number, name) for old, name in pairs])
 
     def _choice(self, relation: Relation, child: _Scope, columns: Sequence[_Column]) -> _Scope:
         """Return some columns of a relation; one with a name of its own is another column."""
         own = {each.number: each for each in child.columns}
-        shown = [_of_column(each.number) for each in columns]
+        shown = map(_of_column, columns)
         columns = [
             each if own[each.number] == each else replace(each, number=next(self._numbers))
             for each in columns
         ]
-        return self._scope(relation, "Project", [child], shown, columns)
+        return self._scope(relation, "Project", [child], [*shown], columns)
 
-    def _read_join(self, relation: Relation, given: Any) -> _Scope:
-        kind = _JOINS.get(given.join_type)
-        if kind is None or given.HasField("join_data_type"):
-            raise _Unread
-        left, right = self._read(given.left), self._read(given.right)
+    def _read_join(self, relation: Relation, given: Any, left: _Scope, right: _Scope) -> _Scope:
+        kind = Join.JoinType.Name(given.join_type).removeprefix("JOIN_TYPE_").replace("_", " ")
+        if kind == "UNSPECIFIED" or given.HasField("join_data_type"):
+            raise Unsupported
         is_choice = kind in ("LEFT SEMI", "LEFT ANTI")
         columns = left.columns if is_choice else (*left.columns, *right.columns)
         if not given.using_columns:
             both = self._scope(relation, kind, [left, right], (), (*left.columns, *right.columns))
-            on = []
-            if given.HasField("join_condition"):
-                on = [_Sayer(self, both).say(given.join_condition)]
-            if any("AggregateExpression" in each.classes or CALL in each.sql for each in on):
-                raise _Unread
+            on = [_Sayer(self, both).say(given.join_condition)] if given.HasField("join_condition") else []
+            _refuse(on, "AggregateExpression", "PythonUDF")
             return self._scope(relation, "Join", [left, right], on, columns, kind)
         keys = [(left.find([name])[0], right.find([name])[0]) for name in given.using_columns]
-        on = [
-            _of_columns(f"({COLUMN}{one.number} = {COLUMN}{other.number})", "EqualTo") for one, other in keys
-        ]
+        on = [_of_pair("({} = {})", "EqualTo", *pair) for pair in keys]
         joined = self._scope(relation, "Join", [left, right], on, columns, kind)
-        if is_choice:
-            shown = [one for one, _ in keys]
-            shown += [each for each in columns if each not in shown]
-            return self._scope(relation, "Project", [joined], [_of_column(e.number) for e in shown], shown)
-        names = [one.name for one, _ in keys]
-        first = [other if kind == "RIGHT OUTER" else one for one, other in keys]
-        expressions = [_of_column(each.number) for each in first]
+        shown = [other if kind == "RIGHT OUTER" else one for one, other in keys]
+        expressions = [*map(_of_column, shown)]
         if kind == "FULL OUTER":
-            expressions = [
-                _of_columns(f"coalesce({COLUMN}{one.number}, {COLUMN}{other.number})", "Coalesce")
-                for one, other in keys
-            ]
-            first = [_Column(next(self._numbers), name) for name in names]
+            expressions = [_of_pair("coalesce({}, {})", "Coalesce", *pair) for pair in keys]
+            shown = [_Column(next(self._numbers), one.name) for one, _ in keys]
         dropped = {each.number for pair in keys for each in pair}
         rest = [each for each in columns if each.number not in dropped]
-        expressions += [_of_column(each.number) for each in rest]
-        scope = self._scope(relation, "Project", [joined], expressions, [*first, *rest])
-        return replace(scope, hides=True)
+        expressions += map(_of_column, rest)
+        scope = self._scope(relation, "Project", [joined], expressions, [*shown, *rest])
+        return replace(scope, hides=scope.hides or not is_choice)
 
-    def _read_aggregate(self, relation: Relation, given: Any) -> _Scope:
+    def _read_aggregate(self, relation: Relation, given: Any, child: _Scope) -> _Scope:
         if given.group_type != Aggregate.GROUP_TYPE_GROUPBY:
-            raise _Unread
-        child = self._read(given.input)
-        said = _Sayer(self, child)
-        keys = [_Item.of(each, None, said) for each in given.grouping_expressions]
-        items = [*keys, *(_Item.of(each, None, said) for each in given.aggregate_expressions)]
-        if any("WindowExpression" in each.expression.classes for each in items):
-            raise _Unread
-        names = self._names_of(relation, [each.name for each in items])
-        columns = [self._column(each, name) for each, name in zip(items, names, strict=True)]
-        expressions = [each.expression for each in (*keys, *items)]
+            raise Unsupported
+        items = [(None, each) for each in (*given.grouping_expressions, *given.aggregate_expressions)]
+        expressions, columns = self._items(relation, _Sayer(self, child), items)
+        _refuse(expressions, "WindowExpression")
+        expressions = [*expressions[: len(given.grouping_expressions)], *expressions]
         return self._scope(relation, "Aggregate", [child], expressions, columns)
 
-    def _read_deduplicate(self, relation: Relation, given: Any) -> _Scope:
+    def _read_deduplicate(self, relation: Relation, given: Any, child: _Scope) -> _Scope:
         if given.within_watermark:
-            raise _Unread
-        child = self._read(given.input)
+            raise Unsupported
         if given.all_columns_as_keys:
             return self._scope(relation, "Distinct", [child], (), child.columns)
-        keys = [_of_column(child.find([name])[0].number) for name in given.column_names]
+        keys = [_of_column(child.find([name])[0]) for name in given.column_names]
         return self._scope(relation, "Deduplicate", [child], keys, child.columns)
 
-    def _read_sort(self, relation: Relation, given: Any) -> _Scope:
-        child = self._read(given.input)
-        said = _Sayer(self, child)
-        orders = [said.order(each) for each in given.order]
-        if any({"AggregateExpression", "WindowExpression"}.intersection(each.classes) for each in orders):
-            raise _Unread
+    def _read_sort(self, relation: Relation, given: Any, child: _Scope) -> _Scope:
+        orders = [*map(_Sayer(self, child).order, given.order)]
+        _refuse(orders, "AggregateExpression", "WindowExpression")
         detail = "true" if given.is_global or not given.HasField("is_global") else "false"
         return self._scope(relation, "Sort", [child], orders, child.columns, detail)
 
-    def _read_limit(self, relation: Relation, given: Any) -> _Scope:
-        child = self._read(given.input)
-        most = Expression(str(given.limit), ("Literal",), is_deterministic=True)
+    def _read_limit(self, relation: Relation, given: Any, child: _Scope) -> _Scope:
+        most = _of(str(given.limit), (), "Literal")
         local = self._scope(relation, "LocalLimit", [child], [most], child.columns)
         return self._scope(relation, "GlobalLimit", [local], [most], child.columns)
 
-    def _read_set_op(self, relation: Relation, given: Any) -> _Scope:
+    def _read_set_op(self, relation: Relation, given: Any, left: _Scope, right: _Scope) -> _Scope:
         is_union = given.set_op_type == SetOperation.SET_OP_TYPE_UNION and given.is_all
         if not is_union or given.by_name or given.allow_missing_columns:
-            raise _Unread
-        left, right = self._read(given.left_input), self._read(given.right_input)
+            raise Unsupported
         if len(left.columns) != len(right.columns):
-            raise _Unread
+            raise Unsupported
         columns = [_Column(next(self._numbers), each.name) for each in left.columns]
         return self._scope(relation, "Union", [left, right], (), columns)
-
-    def next_call(self) -> int:
-        """Return the number of another call of a function of Python."""
-        return next(self._called)
 
     def kind_of(self, name: str) -> str:
         """Return what a function is: an aggregate, or a value of a row."""
         if name in _GENERATORS:
-            raise _Unread
+            raise Unsupported
         if name not in _kinds:
-            try:
-                rows = self._spark.sql(f"DESCRIBE FUNCTION EXTENDED `{name}`").collect()
-            except PySparkException:
-                raise _Unread from None
-            lines = [row[0] for row in rows if row[0].startswith("Class: org.apache.spark.sql.catalyst.")]
-            if not lines:
-                raise _Unread  # it is the session's own
-            is_aggregate = _AGGREGATE in lines[0]
-            if name.endswith("_agg") and not is_aggregate:
-                raise _Unread  # an aggregate that Spark keeps elsewhere
+            lines = describe_function(Frames(self._spark), name)
+            classes = [line for line in lines if line.startswith("Class: org.apache.spark.sql.catalyst.")]
+            is_aggregate = bool(classes) and _AGGREGATE in classes[0]
+            # It is the session's own, or an aggregate that Spark keeps elsewhere.
+            if not classes or (name.endswith("_agg") and not is_aggregate):
+                raise Unsupported
             _kinds[name] = "AggregateExpression" if is_aggregate else "Function"
         return _kinds[name]
-
-
-@dataclass(frozen=True)
-class _Item:
-    """What a relation gives: an expression, its name where it says one, and which column it is, if any."""
-
-    expression: Expression
-    name: str | None
-    column: _Column | None = None
-
-    @classmethod
-    def of(cls, given: Any, name: str | None, said: _Sayer) -> _Item:
-        """Return what a message, or a column, is."""
-        if isinstance(given, _Column):
-            return cls(_of_column(given.number), given.name, given)
-        if given.WhichOneof("expr_type") == "alias":
-            if len(given.alias.name) != 1:
-                raise _Unread
-            return cls(said.say(given.alias.expr), given.alias.name[0])
-        if given.WhichOneof("expr_type") == "expression_string":
-            expression, own = said.read_text(given.expression_string.expression)
-        else:
-            expression, own = said.say(given), None
-        if own is None and given.WhichOneof("expr_type") == "unresolved_attribute":
-            own = _parts(given.unresolved_attribute.unparsed_identifier)[-1]
-        column = said.column_of(expression) if name is None else None
-        return cls(expression, name or own, column)
 
 
 class _Sayer:
@@ -620,191 +545,184 @@ class _Sayer:
         self._plan, self._scope = plan, scope
         self.calls: dict[int, Any] = {}
 
+    def item(self, given: Any, name: str | None) -> tuple[Expression, str | None, _Column | None]:
+        """Return what a message says, its name where it has one, and which column it is, if any."""
+        if isinstance(given, _Column):
+            return _of_column(given), given.name, given
+        kind = given.WhichOneof("expr_type")
+        own: str | None = None
+        if kind == "alias":
+            if len(given.alias.name) != 1:
+                raise Unsupported
+            return self.say(given.alias.expr), given.alias.name[0], None
+        if kind == "expression_string":
+            expression, own = self.read_text(given.expression_string.expression)
+        else:
+            expression = self.say(given)
+        if kind == "unresolved_attribute":
+            own = _parts(given.unresolved_attribute.unparsed_identifier)[-1]
+        columns = [each for each in self._scope.columns if _of_column(each) == expression]
+        return expression, name or own, columns[-1] if columns and name is None else None
+
     def say(self, given: Any) -> Expression:
         """Return a message's expression."""
-        classes: list[str] = []
-        text = self._say(given, classes)
-        return Expression(text, tuple(classes), "Volatile" not in classes)
+        kind = str(given.WhichOneof("expr_type"))
+        say: Callable[[Any], Expression] | None = getattr(self, f"_say_{kind}", None)
+        if say is None:
+            raise Unsupported
+        return say(getattr(given, kind))
 
     def order(self, given: Any) -> Expression:
         """Return a sort order."""
-        classes = ["SortOrder"]
-        text = self._order(given, classes)
-        return Expression(text, tuple(classes), "Volatile" not in classes)
+        if given.direction not in _ORDERS or given.null_ordering not in _NULLS:
+            raise Unsupported
+        child = self.say(given.child)
+        text = f"{child.sql} {_ORDERS[given.direction]} {_NULLS[given.null_ordering]}"
+        return _of(text, [child], "SortOrder")
 
-    def column_of(self, expression: Expression) -> _Column | None:
-        """Return which column an expression is, if it is one."""
-        if expression.classes != ("AttributeReference",):
-            return None
-        numbers = {f"{COLUMN}{each.number}": each for each in self._scope.columns}
-        return numbers.get(expression.sql)
+    def _say_literal(self, given: Any) -> Expression:
+        return _of(_literal(given), (), "Literal")
 
-    def _say(self, given: Any, classes: list[str]) -> str:
-        kind = str(given.WhichOneof("expr_type"))
-        say: Callable[[Any, list[str]], str] | None = getattr(self, f"_say_{kind}", None)
-        if say is None:
-            raise _Unread
-        return say(getattr(given, kind), classes)
-
-    def _say_literal(self, given: Any, classes: list[str]) -> str:
-        classes.append("Literal")
-        return _literal(given)
-
-    def _say_unresolved_attribute(self, given: Any, classes: list[str]) -> str:
+    def _say_unresolved_attribute(self, given: Any) -> Expression:
         if given.is_metadata_column:
-            raise _Unread
-        plan = given.plan_id if given.HasField("plan_id") else None
-        return self._name(_parts(given.unparsed_identifier), plan, classes)
+            raise Unsupported
+        return self._name(_parts(given.unparsed_identifier), _plan_of(given))
 
-    def _name(self, parts: Sequence[str], plan: int | None, classes: list[str]) -> str:
+    def _name(self, parts: Sequence[str], plan: int | None = None) -> Expression:
         column, fields = self._scope.find(parts, plan)
-        classes += ["GetStructField"] * len(fields)
-        classes.append("AttributeReference")
-        return ".".join([f"{COLUMN}{column.number}", *map(plain_quote, fields)])
+        text = ".".join([f"{COLUMN}{column.number}", *map(plain_quote, fields)])
+        return _of(text, (), *["GetStructField"] * len(fields), "AttributeReference")
 
-    def _say_alias(self, given: Any, classes: list[str]) -> str:
-        return self._say(given.expr, classes)
+    def _say_alias(self, given: Any) -> Expression:
+        return self.say(given.expr)
 
-    def _say_cast(self, given: Any, classes: list[str]) -> str:
-        classes.append("Cast")
+    def _say_cast(self, given: Any) -> Expression:
         kind = given.type_str or _type_text(given.type)
-        if not re.fullmatch(r"[\w (),<>:]+", kind) or given.eval_mode not in (
-            Sent.Cast.EVAL_MODE_UNSPECIFIED,
-            Sent.Cast.EVAL_MODE_TRY,
-        ):
-            raise _Unread
-        cast = "TRY_CAST" if given.eval_mode == Sent.Cast.EVAL_MODE_TRY else "CAST"
-        return f"{cast}({self._say(given.expr, classes)} AS {kind})"
+        if given.eval_mode not in _CASTS or not re.fullmatch(r"[\w (),<>:]+", kind):
+            raise Unsupported
+        inner = self.say(given.expr)
+        return _of(f"{_CASTS[given.eval_mode]}({inner.sql} AS {kind})", [inner], "Cast")
 
-    def _say_unresolved_extract_value(self, given: Any, classes: list[str]) -> str:
-        classes.append("ExtractValue")
-        return f"{self._say(given.child, classes)}[{self._say(given.extraction, classes)}]"
+    def _say_unresolved_extract_value(self, given: Any) -> Expression:
+        child, key = self.say(given.child), self.say(given.extraction)
+        return _of(f"{child.sql}[{key.sql}]", [child, key], "ExtractValue")
 
-    def _say_unresolved_function(self, given: Any, classes: list[str]) -> str:
-        name = given.function_name.lower()
+    def _say_unresolved_function(self, given: Any) -> Expression:
+        name, is_plain = given.function_name.lower(), not given.is_distinct
         if given.is_user_defined_function or given.is_internal:
-            raise _Unread
-        plain, number = not given.is_distinct, len(given.arguments)
-        form = (_OF_TWO if number == 2 else _OF_ONE).get(name) if plain and number in (1, 2) else None
-        if form is not None:
-            classes.append("Operator")
-            return form.format(*self._all(given.arguments, classes))
-        if name == "in" and plain:
-            classes.append("Operator")
-            first, *rest = self._all(given.arguments, classes)
-            return f"({first} IN ({', '.join(rest)}))" if rest else "false"
-        if name == "when" and plain:
-            classes.append("CaseWhen")
-            parts = self._all(given.arguments, classes)
-            branches = zip(parts[::2], parts[1::2], strict=False)
+            raise Unsupported
+        if name == "count" and is_plain and _is_star(given.arguments):
+            return _of("count(1)", (), *self._classes(name))
+        arguments = [*map(self.say, given.arguments)]
+        texts = [each.sql for each in arguments]
+        if is_plain and (name, len(texts)) in _FORMS:
+            return _of(_FORMS[name, len(texts)].format(*texts), arguments, "Operator")
+        if is_plain and name == "in":
+            first, *rest = texts
+            return _of(f"({first} IN ({', '.join(rest)}))" if rest else "false", arguments, "Operator")
+        if is_plain and name == "when":
+            branches = zip(texts[::2], texts[1::2], strict=False)
             text = " ".join(f"WHEN {condition} THEN {value}" for condition, value in branches)
-            last = f" ELSE {parts[-1]}" if len(parts) % 2 else ""
-            return f"CASE {text}{last} END"
+            last = f" ELSE {texts[-1]}" if len(texts) % 2 else ""
+            return _of(f"CASE {text}{last} END", arguments, "CaseWhen")
         if not re.fullmatch(r"\w+", name):
-            raise _Unread
-        self._note(name, classes)
-        return f"{name}({'DISTINCT ' * given.is_distinct}{', '.join(self._arguments(name, given, classes))})"
+            raise Unsupported
+        text = f"{name}({'DISTINCT ' * given.is_distinct}{', '.join(texts)})"
+        return _of(text, arguments, *self._classes(name))
 
-    def _arguments(self, name: str, given: Any, classes: list[str]) -> list[str]:
-        if [each.WhichOneof("expr_type") for each in given.arguments] == ["unresolved_star"]:
-            star = given.arguments[0].unresolved_star
-            if name != "count" or given.is_distinct or star.HasField("unparsed_target"):
-                raise _Unread
-            return ["1"]
-        return self._all(given.arguments, classes)
+    def _classes(self, name: str) -> list[str]:
+        """Return what a function is."""
+        is_volatile = name in VOLATILE_NAMES | ANY_NAMES - _RANKS
+        return [*["Volatile"] * is_volatile, self._plan.kind_of(name)]
 
-    def _all(self, given: Iterable[Any], classes: list[str]) -> list[str]:
-        return [self._say(each, classes) for each in given]
-
-    def _note(self, name: str, classes: list[str]) -> None:
-        """Note what a function is."""
-        if name in VOLATILE_NAMES | ANY_NAMES - _RANKS:
-            classes.append("Volatile")
-        classes.append(self._plan.kind_of(name))
-
-    def _say_common_inline_user_defined_function(self, given: Any, classes: list[str]) -> str:
+    def _say_common_inline_user_defined_function(self, given: Any) -> Expression:
         if given.WhichOneof("function") != "python_udf" or given.is_distinct:
-            raise _Unread
-        number = self._plan.next_call()
+            raise Unsupported
+        number = next(self._plan.call_numbers)
         self.calls[number] = given
-        classes += ["PythonUDF"] if given.deterministic else ["PythonUDF", "Volatile"]
-        return f"{CALL}{number}({', '.join(self._all(given.arguments, classes))})"
+        arguments = [*map(self.say, given.arguments)]
+        text = f"{CALL}{number}({', '.join(each.sql for each in arguments)})"
+        return _of(text, arguments, "PythonUDF", *["Volatile"] * (not given.deterministic))
 
-    def _say_window(self, given: Any, classes: list[str]) -> str:
-        inner: list[str] = []
-        called = self._say(given.window_function, inner)
-        classes += ["WindowExpression", *(each for each in inner if each != "AggregateExpression")]
-        parts = []
-        if given.partition_spec:
-            parts.append(f"PARTITION BY {', '.join(self._all(given.partition_spec, classes))}")
-        if given.order_spec:
-            parts.append(f"ORDER BY {', '.join(self._order(each, classes) for each in given.order_spec)}")
+    def _say_window(self, given: Any) -> Expression:
+        called = self.say(given.window_function)
+        kept = tuple(name for name in called.classes if name != "AggregateExpression")
+        by, order = [*map(self.say, given.partition_spec)], [*map(self.order, given.order_spec)]
+        parts = [
+            f"{word} {', '.join(each.sql for each in group)}"
+            for word, group in (("PARTITION BY", by), ("ORDER BY", order))
+            if group
+        ]
         if given.HasField("frame_spec"):
             parts.append(_frame(given.frame_spec))
-        return f"{called} OVER ({' '.join(parts)})"
+        text = f"{called.sql} OVER ({' '.join(parts)})"
+        return _of(text, [replace(called, classes=kept), *by, *order], "WindowExpression")
 
-    def _order(self, given: Any, classes: list[str]) -> str:
-        orders = Sent.SortOrder
-        way = {orders.SORT_DIRECTION_ASCENDING: "ASC", orders.SORT_DIRECTION_DESCENDING: "DESC"}
-        nulls = {orders.SORT_NULLS_FIRST: "NULLS FIRST", orders.SORT_NULLS_LAST: "NULLS LAST"}
-        if given.direction not in way or given.null_ordering not in nulls:
-            raise _Unread
-        return f"{self._say(given.child, classes)} {way[given.direction]} {nulls[given.null_ordering]}"
-
-    def _say_expression_string(self, given: Any, classes: list[str]) -> str:
+    def _say_expression_string(self, given: Any) -> Expression:
         expression, _ = self.read_text(given.expression)
-        classes += expression.classes
-        return f"({expression.sql})"
+        return replace(expression, sql=f"({expression.sql})")
 
     def read_text(self, given: str) -> tuple[Expression, str | None]:
         """Return an expression that was written as SQL, and its name where it says one."""
-        statement, item = _parsed(given)
-        name = item.alias or None
-        item = item.this if isinstance(item, exp.Alias) else item
-        classes: list[str] = []
-        puts: list[tuple[int, int, str]] = []
-        for node in item.walk():
-            if isinstance(node, _UNSAYABLE) or (isinstance(node, exp.Star) and not _is_counted(node)):
-                raise _Unread
-            if isinstance(node, exp.Column):
-                found = self._name([part.name for part in node.parts], None, classes)
-                puts.append((*_span(name_span, node), found))
-        for (begin, end), word in statement.names:
-            is_put = any(first <= begin and end <= last for first, last, _ in puts)
-            is_called = re.match(r"\s*\(", statement.text[end:]) is not None
-            if not is_put and not is_called and word in {each.name.lower() for each in self._scope.columns}:
-                raise _Unread  # a column that was read as something else
-        if isinstance(item, exp.Column):
-            return Expression(puts[0][2], tuple(classes), is_deterministic=True), name or item.name
-        at, last = _span(statement.span, item)
-        for match in _CALLED.finditer(statement.text, at, last):
-            if match[1] and match[1].lower() not in _WORDS:
-                self._note(match[1].lower(), classes)
-        text = ""
-        for begin, end, put in sorted(puts):
-            text, at = text + statement.text[at:begin] + put, end
-        root = "AggregateExpression" if isinstance(item, exp.AggFunc) else "Text"
-        if not any(isinstance(node, exp.Column | exp.Func) for node in item.walk()):
-            root = "Literal"
-        return Expression(text + statement.text[at:last], (root, *classes), "Volatile" not in classes), name
-
-
-def _parsed(given: str) -> tuple[Statement, exp.Expr]:
-    """Return an expression that was written as SQL as the only one of a query."""
-    if _ODD.search(given):
-        raise _Unread
-    try:
         statement = parse(f"SELECT {given}")
-    except QueryError:
-        raise _Unread from None
-    root = statement.root
-    if not isinstance(root, exp.Select) or [key for key, value in root.args.items() if value] != [
-        "expressions"
-    ]:
-        raise _Unread
-    if len(root.expressions) != 1:
-        raise _Unread
-    return statement, root.expressions[0]
+        root = statement.root
+        if _ODD.search(given) or not isinstance(root, exp.Select) or len(root.expressions) != 1:
+            raise Unsupported
+        if [key for key, value in root.args.items() if value] != ["expressions"]:
+            raise Unsupported
+        name, item = root.expressions[0].alias or None, root.expressions[0].unalias()
+        if any(isinstance(node, _UNSAYABLE) for node in item.walk()) or not all(
+            map(_is_counted, item.find_all(exp.Star))
+        ):
+            raise Unsupported
+        named = {
+            name_span(node): self._name([part.name for part in node.parts])
+            for node in item.find_all(exp.Column)
+        }
+        columns = {each.name.lower() for each in self._scope.columns}
+        for (begin, end), word in statement.names:
+            is_read = any(first <= begin and end <= last for first, last in named)
+            if not is_read and word in columns and re.match(r"\s*\(", statement.text[end:]) is None:
+                raise Unsupported  # a column that was read as something else
+        if isinstance(item, exp.Column):
+            return named[name_span(item)], name or item.name
+        span = statement.span(item)
+        called = (match[1].lower() for match in _CALLED.finditer(statement.text, *span) if match[1])
+        classes = [each for name in called if name not in _WORDS for each in self._classes(name)]
+        edits = [Edit(*place, (escape(each.sql),)) for place, each in named.items()]
+        text = unescape(EditedText(statement.text).with_edits(span, edits))
+        root_class = "AggregateExpression" if isinstance(item, exp.AggFunc) else "Text"
+        if item.find(exp.Column, exp.Func) is None:
+            root_class = "Literal"
+        return _of(text, named.values(), root_class, *classes), name
+
+
+def _of(text: str, parts: Iterable[Expression], *own: str) -> Expression:
+    """Return an expression of others, by its own classes."""
+    classes = (*own, *chain.from_iterable(part.classes for part in parts))
+    return Expression(text, classes, "Volatile" not in classes)
+
+
+def _of_column(column: _Column) -> Expression:
+    return _of(f"{COLUMN}{column.number}", (), "AttributeReference")
+
+
+def _of_pair(form: str, root: str, *pair: _Column) -> Expression:
+    """Return an expression of two columns."""
+    parts = [*map(_of_column, pair)]
+    return _of(form.format(*(part.sql for part in parts)), parts, root)
+
+
+def _refuse(expressions: Iterable[Expression], *classes: str) -> None:
+    """Leave expressions to Spark that have something of some class."""
+    if any(not set(classes).isdisjoint(each.classes) for each in expressions):
+        raise Unsupported
+
+
+def _is_star(arguments: Sequence[Any]) -> bool:
+    """Tell whether arguments are the star of ``count(*)``."""
+    stars = [each.unresolved_star for each in arguments if each.WhichOneof("expr_type") == "unresolved_star"]
+    return len(stars) == len(arguments) == 1 and not stars[0].HasField("unparsed_target")
 
 
 def _is_counted(star: exp.Expr) -> bool:
@@ -813,58 +731,26 @@ def _is_counted(star: exp.Expr) -> bool:
     return isinstance(counts, exp.Count) and not counts.expressions and not any(star.args.values())
 
 
-def _span(find: Callable[[Any], Span], node: exp.Expr) -> Span:
-    try:
-        return find(node)
-    except Unsupported:
-        raise _Unread from None
+def _inputs(given: Any) -> list[Relation]:
+    """Return the relations that a message reads."""
+    fields = given.ListFields()
+    return [each for descriptor, each in fields if isinstance(each, Relation) and descriptor.name != "root"]
 
 
 def _is_of_files(relation: Relation) -> bool:
     return relation.WhichOneof("rel_type") == "read" and relation.read.HasField("data_source")
 
 
-def _of_columns(text: str, root: str) -> Expression:
-    """Return an expression of two columns."""
-    return Expression(text, (root, "AttributeReference", "AttributeReference"), is_deterministic=True)
-
-
-def _of_column(number: int) -> Expression:
-    return Expression(f"{COLUMN}{number}", ("AttributeReference",), is_deterministic=True)
-
-
-def _starred(star: Any, scope: _Scope) -> list[tuple[None, Any]]:
-    """Return the columns that a star stands for."""
-    if scope.hides and (star.HasField("plan_id") or star.unparsed_target):
-        raise _Unread
-    if star.HasField("plan_id"):
-        found = scope.plans.get(star.plan_id, ())
-        among = found[0] if len(found) == 1 else ()
-    elif star.unparsed_target:
-        target = star.unparsed_target.removesuffix(".*").lower()
-        if any(each.qualifier is None or "." in target for each in scope.columns):
-            raise _Unread
-        among = tuple(e for e in scope.columns if e.qualifier and e.qualifier[-1].lower() == target)
-    else:
-        among = scope.columns
-    numbers = {each.number for each in scope.columns}
-    if not among or any(each.number not in numbers for each in among):
-        raise _Unread
-    return [(None, each) for each in among]
+def _plan_of(named: Any) -> int | None:
+    """Return the number of the DataFrame by which something is named, None where it is by none."""
+    return named.plan_id if named.HasField("plan_id") else None
 
 
 def _parts(name: str) -> list[str]:
     """Return the parts of a name with dots."""
-    parts, at = [], 0
-    while at < len(name):
-        match = _NAME_PARTS.match(name, at)
-        if match is None:
-            raise _Unread
-        parts.append(match[1].replace("``", "`") if match[1] else match[2])
-        at = match.end()
-    if not parts or name.endswith("."):
-        raise _Unread
-    return parts
+    if not re.fullmatch(rf"{_NAME_PART}(?:\.{_NAME_PART})*", name):
+        raise Unsupported
+    return [quoted.replace("``", "`") or plain for quoted, plain in re.findall(_NAME_PART, name)]
 
 
 def _joins_or_calls(relation: Relation) -> bool:
@@ -918,24 +804,20 @@ def _type_text(kind: Any) -> str:
 
 
 def _frame(given: Any) -> str:
-    frames = Sent.Window.WindowFrame
-    kinds = {frames.FRAME_TYPE_ROW: "ROWS", frames.FRAME_TYPE_RANGE: "RANGE"}
-    if given.frame_type not in kinds:
-        raise _Unread
+    if given.frame_type not in _FRAMES:
+        raise Unsupported
     lower, upper = _boundary(given.lower, "PRECEDING"), _boundary(given.upper, "FOLLOWING")
-    return f"{kinds[given.frame_type]} BETWEEN {lower} AND {upper}"
+    return f"{_FRAMES[given.frame_type]} BETWEEN {lower} AND {upper}"
 
 
 def _boundary(given: Any, unbounded: str) -> str:
-    match given.WhichOneof("boundary"):
-        case "current_row":
-            return "CURRENT ROW"
-        case "unbounded":
-            return f"UNBOUNDED {unbounded}"
+    kind = given.WhichOneof("boundary")
+    if kind in ("current_row", "unbounded"):
+        return "CURRENT ROW" if kind == "current_row" else f"UNBOUNDED {unbounded}"
     literal = given.value.literal
     value = getattr(literal, str(literal.WhichOneof("literal_type")), None)
     if not isinstance(value, int):
-        raise _Unread
+        raise Unsupported
     return f"{abs(value)} {'PRECEDING' if value < 0 else 'FOLLOWING'}"
 
 
@@ -947,44 +829,30 @@ def _literal(given: Any) -> str:
             text = _type_text(value)
             return "NULL" if text == "void" else f"CAST(NULL AS {text})"
         case "boolean":
-            return "true" if value else "false"
+            return str(value).lower()
         case "byte" | "short" | "integer" | "long":
-            return f"{value}{ {'byte': 'Y', 'short': 'S', 'long': 'L'}.get(kind, '') }"
+            return f"{value}{_SUFFIXES[kind]}"
         case "float" | "double":
-            if not isfinite(value):
-                return f"CAST('{value}' AS {kind.upper()})"
-            return f"{value!r}{'F' if kind == 'float' else 'D'}"
+            return f"{value!r}{kind[0].upper()}" if isfinite(value) else f"CAST('{value}' AS {kind.upper()})"
         case "string":
             return str(get_lit_sql_str(value))
         case "decimal":
-            return _decimal(given.decimal)
+            number = Decimal(value.value)
+            if not number.is_finite() or "E" in str(number):
+                raise Unsupported
+            precision, scale = map(max, digits_of(number), (value.precision, value.scale))
+            return f"CAST({number}BD AS DECIMAL({max(precision, scale)},{scale}))"
         case "date":
             return f"DATE '{_moment(value * 86_400_000_000).date()}'"
-        case "timestamp" | "timestamp_ntz":
-            moment = _moment(value)
-            name, zone = ("TIMESTAMP_LTZ", "Z") if kind == "timestamp" else ("TIMESTAMP_NTZ", "")
-            return f"{name} '{moment.replace(tzinfo=None).isoformat(' ')}{zone}'"
-    raise _Unread
-
-
-def _decimal(given: Any) -> str:
-    value = Decimal(given.value)
-    _, digits, exponent = value.as_tuple()
-    if not value.is_finite() or not isinstance(exponent, int) or exponent > 0 or "E" in str(value):
-        raise _Unread
-    scale = max(-exponent, given.scale)
-    precision = max(len(digits), -exponent, given.precision, scale)
-    return f"CAST({value}BD AS DECIMAL({precision},{scale}))"
+        case "timestamp":
+            return f"TIMESTAMP_LTZ '{_moment(value)}Z'"
+        case "timestamp_ntz":
+            return f"TIMESTAMP_NTZ '{_moment(value)}'"
+    raise Unsupported
 
 
 def _moment(micros: int) -> datetime:
     try:
         return _EPOCH + timedelta(microseconds=micros)
     except OverflowError:
-        raise _Unread from None
-
-
-def _load(call: Any) -> UserDefinedFunction | None:
-    """Return the function behind a call."""
-    udf = call.python_udf
-    return load_function(udf.command, call.function_name, udf.eval_type, is_deterministic=call.deterministic)
+        raise Unsupported from None

@@ -13,7 +13,7 @@ rely on it leaves its SELECT to Spark. Where the columns of a relation cannot be
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -28,9 +28,6 @@ from millrace.sql.syntax.scopes import FromClause, FromItem, Place, Relation, Sc
 
 if TYPE_CHECKING:
     from millrace.sql.context import PlanContext  # which has the names of its query
-
-Columns = Callable[[Relation], tuple[str, ...]]
-"""Returns the names of a relation's columns in order."""
 
 
 @dataclass(frozen=True)
@@ -61,10 +58,14 @@ class Unclear(Exception):
 
 @dataclass(frozen=True)
 class Output:
-    """The columns of a FROM clause: what ``*`` shows, and what is only found with a qualifier, in order."""
+    """The columns of a FROM clause: what ``*`` shows, and what is only found with a qualifier, in order.
+
+    ``keys`` are the pairs of columns that USING or NATURAL of the last item compares.
+    """
 
     shown: tuple[Attribute, ...] = ()
     hidden: tuple[Attribute, ...] = ()
+    keys: tuple[tuple[Attribute, Attribute], ...] = ()
 
     @cached_property
     def _named(self) -> tuple[dict[str, list[Attribute]], dict[str, list[Attribute]]]:
@@ -104,63 +105,26 @@ def _answers(attribute: Attribute, qualifier: tuple[str, ...]) -> bool:
     return answer
 
 
-@dataclass(frozen=True)
-class Joined:
-    """What an item makes of the columns on its left, and which of both sides USING or NATURAL compares."""
-
-    output: Output
-    keys: tuple[tuple[Attribute, Attribute], ...] = ()
-
-
-def output_of(clause: FromClause, columns: Columns, end: int | None = None) -> Output:
-    """Return the columns of the first ``end`` items and LATERAL VIEWs of a clause, or of all."""
-    steps = joined(clause, columns, end)
-    output = steps[-1].output if steps else Output()
-    views = clause.views if end is None else clause.views[: max(0, end - len(clause.items))]
-    for view in views:
-        output = _both(output, _own(view, columns))
-    return output
-
-
-def _output_on(clause: FromClause, columns: Columns, place: int) -> Output:
-    """Return what the condition of an item sees: both sides, also where one is not shown above."""
-    return _both(output_of(clause, columns, place), _own(clause.items[place].content, columns))
-
-
-def joined(clause: FromClause, columns: Columns, end: int | None = None) -> list[Joined]:
-    """Return what each of so many items makes of those left of it."""
-    steps: list[Joined] = []
-    for item in clause.items[:end]:
-        own = _own(item.content, columns)
-        steps.append(_join(steps[-1].output, own, item) if steps else Joined(own))
-    return steps
-
-
-def _own(content: Relation | FromClause, columns: Columns) -> Output:
-    if isinstance(content, FromClause):
-        return output_of(content, columns)
-    return Output(tuple(Attribute(name, ((content, n),)) for n, name in enumerate(columns(content))))
-
-
 def _both(left: Output, right: Output) -> Output:
     return Output(left.shown + right.shown, left.hidden + right.hidden)
 
 
-def _join(left: Output, right: Output, item: FromItem) -> Joined:
+def _join(left: Output, right: Output, item: FromItem) -> Output:
+    """Return what an item makes of the columns on its left."""
     names = _common(left, right) if item.natural else list(item.using)
     if not names:
-        return Joined(left if item.semi else _both(left, right))
+        return _both(left, Output() if item.semi else right)
     a, b = [_first(left, name) for name in names], [_first(right, name) for name in names]
     pairs = tuple(zip(a, b, strict=True))
     rest, other = _without(left, a), _without(right, b)
     if item.semi:
-        return Joined(Output((*a, *rest), left.hidden), pairs)
+        return Output((*a, *rest), left.hidden, pairs)
     shown, behind = a, b
     if item.kind == "right":
         shown, behind = b, a
     elif item.kind == "full":
         shown, behind = [Attribute(x.name, (*x.sources, *y.sources)) for x, y in pairs], [*a, *b]
-    return Joined(Output((*shown, *rest, *other), (*behind, *left.hidden, *right.hidden)), pairs)
+    return Output((*shown, *rest, *other), (*behind, *left.hidden, *right.hidden), pairs)
 
 
 def _common(left: Output, right: Output) -> list[str]:
@@ -220,19 +184,18 @@ class Names:
                 relation.current = context.catalog.place_of(relation.node)  # type: ignore[arg-type]
         self._fields: dict[int, tuple[Field, ...] | Unsupported] = {}
         self._resolved: dict[int, Resolved | None] = {}
-        self._outputs: dict[tuple[int, bool, int], Output] = {}
+        self._outputs: dict[tuple[int, int | None, bool], Output] = {}
 
     # Columns of relations
 
     def fields(self, relation: Relation) -> tuple[Field, ...]:
         """Return a relation's columns in order, under the names that its alias gives them."""
-        fields = self._fields.get(id(relation))
-        if fields is None:
+        if id(relation) not in self._fields:
             try:
-                fields = self._named(relation)
+                self._fields[id(relation)] = self._named(relation)
             except Unsupported as error:
-                fields = error
-            self._fields[id(relation)] = fields
+                self._fields[id(relation)] = error
+        fields = self._fields[id(relation)]
         if isinstance(fields, Unsupported):
             raise fields
         return fields
@@ -273,17 +236,38 @@ class Names:
         raise Unsupported("a relation whose columns have no names here")
 
     def output(self, scope: Scope) -> Output:
-        if scope.clause is None:
-            if scope.why:
-                raise Unsupported(scope.why)
-            return Output()
-        return self._output(scope.clause, len(scope.clause.items) + len(scope.clause.views))
+        if scope.clause is None and scope.why:
+            raise Unsupported(scope.why)
+        return Output() if scope.clause is None else self._output(scope.clause)
 
-    def _output(self, clause: FromClause, end: int, *, on: bool = False) -> Output:
-        key = (id(clause), on, end)
+    def _output(self, clause: FromClause, end: int | None = None, *, on: bool = False) -> Output:
+        """Return the columns of the first ``end`` items and LATERAL VIEWs of a clause, or of all.
+
+        With ``on``, of the next item too: its condition sees both sides, also where one is not shown above.
+        """
+        key = (id(clause), end, on)
         if key not in self._outputs:
-            self._outputs[key] = (_output_on if on else output_of)(clause, self.columns, end)
+            output = Output()
+            for place, item in enumerate(clause.items[:end]):
+                own = self._own(item.content)
+                output = _join(output, own, item) if place else own
+            more: list[Relation | FromClause] = [*clause.views]
+            if end is not None:
+                more = [clause.items[end].content] if on else more[: max(0, end - len(clause.items))]
+            for content in more:
+                output = _both(output, self._own(content))
+            self._outputs[key] = output
         return self._outputs[key]
+
+    def keys_of(self, item: FromItem) -> tuple[tuple[Attribute, Attribute], ...]:
+        """Return the pairs of columns that USING or NATURAL of an item compares."""
+        return self._output(item.clause, item.place + 1).keys if item.merges else ()
+
+    def _own(self, content: Relation | FromClause) -> Output:
+        if isinstance(content, FromClause):
+            return self._output(content)
+        names = enumerate(self.columns(content))
+        return Output(tuple(Attribute(name, ((content, n),)) for n, name in names))
 
     # Names
 
@@ -368,15 +352,21 @@ class Names:
         attribute = None if match is None or match.nested else match.attribute
         if isinstance(item, exp.Alias):
             return [Result(item.alias, attribute, True)]
-        if isinstance(inner, exp.Column) or (isinstance(inner, exp.Dot) and _is_path(inner)):
+        if isinstance(inner, exp.Column | exp.Dot) and is_path(inner):
             return [Result(inner.parts[-1].name, attribute, False)]
         return [Result(None, None, False)]
 
     def _star_results(self, scope: Scope, star: exp.Expr) -> list[Result]:
-        if isinstance(star, exp.Column) and (struct := self.find_struct(star)) is not None:
-            assert struct.match is not None
-            return [Result(name, None, False) for name in self._struct_fields(struct.match, star)]
-        return [Result(a.name, a, False) for a in self.starred(scope, star)]
+        struct = self.find_struct(star) if isinstance(star, exp.Column) else None
+        if not isinstance(star, exp.Column) or struct is None or struct.match is None:
+            return [Result(a.name, a, False) for a in self.starred(scope, star)]
+        relation, place = struct.match.attribute.sources[0]
+        parts = star.parts[:-1]
+        path = [part.name for part in parts[len(parts) - struct.match.nested :]]
+        kind = type_within(self.fields(relation)[place].type, path)
+        if not isinstance(kind, t.StructType):
+            raise Unsupported("a star over something other than a struct")
+        return [Result(name, None, False) for name in kind.names]
 
     def find_struct(self, star: exp.Column) -> Resolved | None:
         """Return the column whose fields ``st.*`` shows, None when it shows a relation's columns."""
@@ -388,15 +378,6 @@ class Names:
         except (Unsupported, Unclear):
             return None
         return None if match is None or place is None else Resolved(place.scope, match)
-
-    def _struct_fields(self, match: Match, star: exp.Column) -> list[str]:
-        relation, place = match.attribute.sources[0]
-        parts = star.parts[:-1]
-        path = [part.name for part in parts[len(parts) - match.nested :]]
-        kind = type_within(self.fields(relation)[place].type, path)
-        if not isinstance(kind, t.StructType):
-            raise Unsupported("a star over something other than a struct")
-        return list(kind.names)
 
     def starred(self, scope: Scope, star: exp.Expr) -> list[Attribute]:
         """Return what ``*`` or ``t.*`` shows of relations, without what its EXCEPT names."""
@@ -453,8 +434,8 @@ def is_star(node: exp.Expr) -> bool:
     return isinstance(node, exp.Star) or (isinstance(node, exp.Column) and isinstance(node.this, exp.Star))
 
 
-def _is_path(node: exp.Expr) -> bool:
-    """Tell whether fields are taken of a column, and of nothing else."""
+def is_path(node: exp.Expr) -> bool:
+    """Tell whether an expression is a column, or a field of one at any depth."""
     while isinstance(node, exp.Dot):
         node = node.this
     return isinstance(node, exp.Column)

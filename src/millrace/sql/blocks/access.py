@@ -137,17 +137,13 @@ def _constants(
 
     ``free`` are, for each index, the columns that no other relation has values for.
     """
-    best: dict[str, list[pa.Scalar]] | None = None
-    for columns in free:
-        keys = ((column, constants_of(filters, ColumnRef(alias, column), lookup)) for column in columns)
-        values = {column: constants for column, constants in keys if constants is not None}
-        if len(values) == len(columns) and (best is None or len(values) < len(best)):
-            best = values
+    keys = [{c: constants_of(filters, ColumnRef(alias, c), lookup) for c in columns} for columns in free]
+    bound = (constants for constants in keys if None not in constants.values())
     relations = []
-    for place, (column, constants) in enumerate((best or {}).items(), number):
+    for place, (column, constants) in enumerate(min(bound, key=len, default={}).items(), number):
         kind = lookup.table.schema.field(column).type
-        rows = pa.table({"key": pa.array(constants, kind)})
-        spec = RelationSpec(f"__key{place}", rows.schema, rows=len(constants))
+        rows = pa.table({"key": pa.array(constants or (), kind)})
+        spec = RelationSpec(f"__key{place}", rows.schema, rows=rows.num_rows)
         equality = Equality(ColumnRef(spec.alias, "key"), ColumnRef(alias, column), kind)
         relations.append((spec, FrameInput(rows), equality))
     return relations

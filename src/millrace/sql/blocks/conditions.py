@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass, field
 from typing import TypeVar
 
@@ -114,14 +114,7 @@ class SplitConjuncts:
     steps: set[int] = field(default_factory=set)
 
     @classmethod
-    def of(
-        cls,
-        conditions: Iterable[Conjunct],
-        translator: Translator,
-        text_of: TextOf,
-        unscanned: Container[str] = (),
-    ) -> SplitConjuncts:
-        """Split conditions; only a block filters ``unscanned``, relations that Spark does not scan."""
+    def of(cls, conditions: Iterable[Conjunct], translator: Translator, text_of: TextOf) -> SplitConjuncts:
         split = cls()
         null_safe: list[Conjunct] = []
         for conjunct in conditions:
@@ -129,13 +122,12 @@ class SplitConjuncts:
                 split.calls.append(conjunct)
                 continue
             alias, node = conjunct.single, conjunct.node
-            scanned = conjunct.pushable and alias not in unscanned
-            if alias is not None and node is not None and (conjunct.predicate is not None or scanned):
-                text = text_of(alias, node)
-                if text is not None:
-                    split.add_filter(alias, conjunct.predicate, text)
-                    split.used.append(conjunct)
-                    continue
+            is_filter = conjunct.predicate is not None or conjunct.pushable
+            text = text_of(alias, node) if alias is not None and node is not None and is_filter else None
+            if alias is not None and text is not None:
+                split.add_filter(alias, conjunct.predicate, text)
+                split.used.append(conjunct)
+                continue
             branches = None if conjunct.computed else _Branching.of(node, translator, text_of)
             if branches is not None:
                 branches.imply(conjunct, split)
@@ -181,9 +173,9 @@ class SplitConjuncts:
             fits = conjunct.reads and not conjunct.foreign and any(conjunct.reads <= b for b in blocks)
             if not fits or (waits and len(conjunct.reads) > 1) or conjunct.predicate is None:
                 self.above.append(conjunct)
-                continue
-            self.residuals.append(conjunct.predicate)
-            self.used.append(conjunct)
+            else:
+                self.residuals.append(conjunct.predicate)
+                self.used.append(conjunct)
 
 
 def as_equality(predicate: Predicate, op: Comparison = "=") -> Equality | None:

@@ -50,12 +50,10 @@ _FIXED = ("UTC", "Etc/UTC", "GMT", "Z", "+00:00")
 
 
 class DerivedColumns:
-    """The computed columns of one join graph.
+    """The computed columns of one join graph, whose inputs get them.
 
-    Args:
-        graph: Its inputs get the columns.
-        direct: Whether relations that a block would scan itself may get some that only Spark computes: Spark
-            reads them then.
+    With ``direct`` relations that a block would scan itself may get some that only Spark computes: Spark
+    reads them then.
     """
 
     def __init__(self, graph: JoinGraph, *, direct: bool) -> None:
@@ -79,7 +77,7 @@ class DerivedColumns:
         # Without ANSI arithmetic never raises: what overflows begins again at the other end.
         tried = list(self._tried(node, relation))
         # What a task computes cannot overflow.
-        is_certain = not tried or all(_is_strict(part) for part in node.find_all(*ARITHMETIC))
+        is_certain = not tried or all(map(_leaves_unknown, node.find_all(*ARITHMETIC)))
         text = self._context.text.with_edits(statement.span(node), [*edits, *tried])
         for column in relation.computed:
             if column.text == text and (is_certain or column.value is not None):
@@ -96,18 +94,13 @@ class DerivedColumns:
             field = self._described(relation, text)
         if field is None:
             return None
-        field = replace(field, name=self._unlike(relation, f"({self._context.shown(node)})"))
+        name, taken = f"({self._context.shown(node)})", {f.name.lower() for f in relation.every}
+        while name.lower() in taken:  # letter case does not tell columns apart
+            name += "'"
+        field = replace(field, name=name)
         hides_errors = bool(tried) and self._context.settings.ansi
         relation.computed.append(DerivedColumn(field, text, value, hides_errors))
         return relation.alias, field
-
-    @staticmethod
-    def _unlike(join_input: JoinInput, shown: str) -> str:
-        """Return a name that no column has; letter case does not tell columns apart."""
-        taken = {f.name.lower() for f in join_input.every}
-        while shown.lower() in taken:
-            shown += "'"
-        return shown
 
     def _in_task(self, table: ParquetTable, node: exp.Expr) -> Typed | None:
         """Return an expression as the tasks compute it, None where only Spark does."""
@@ -129,11 +122,14 @@ class DerivedColumns:
         column = self._graph.column(time) if isinstance(time, exp.Column) else None
         if column is None or not isinstance(column[1].type, t.TimestampType | t.TimestampNTZType):
             return None
-        length = exact_length_of(self._context, interval)
-        if length is None:
+        length = length_of(self._context, interval)
+        # A time of day has no part that follows the calendar, nor have days where all have 24 hours. Four
+        # years would be as long as each other in these thirty years, and not around 2100.
+        most = 28 * _DAY if self._context.settings.time_zone in _FIXED else _DAY
+        if length is None or length[0] != length[1] or abs(length[0]) >= most:
             return None
         value = Column(ColumnRef("", column[1].name))
-        return Typed.of("timestamp_add", column[1].type, value, options=(sign * length,))
+        return Typed.of("timestamp_add", column[1].type, value, options=(sign * length[0],))
 
     def _described(self, join_input: JoinInput, text: str) -> Field | None:
         """Return the type of a computed column, as Spark gives it."""
@@ -208,11 +204,11 @@ class DerivedColumns:
         return (function.gives or family) if family and function.takes in (None, family) else None
 
     def _column_family(self, node: exp.Column, join_input: JoinInput) -> Family | None:
-        resolved = self._context.names.find(node)
-        if resolved is None or resolved.match is None or len(resolved.match.attribute.sources) != 1:
+        match = self._context.names.match(node)
+        if match is None or match.attribute.relation is None:
             return None
-        path = [part.name for part in node.parts[len(node.parts) - resolved.match.nested :]]
-        return family_of(type_within(join_input.columns[resolved.match.attribute.sources[0][1]].type, path))
+        path = [part.name for part in node.parts[len(node.parts) - match.nested :]]
+        return family_of(type_within(join_input.columns[match.attribute.sources[0][1]].type, path))
 
 
 def _arguments(node: exp.Expr, function: Function) -> Iterator[exp.Expr]:
@@ -226,7 +222,7 @@ def _arguments(node: exp.Expr, function: Function) -> Iterator[exp.Expr]:
         yield part.this if isinstance(part, exp.TsOrDsToDate) else part
 
 
-def _is_strict(node: exp.Expr) -> bool:
+def _leaves_unknown(node: exp.Expr) -> bool:
     """Tell whether a null in an expression's place leaves the condition that it is in unknown."""
     above = node.parent
     while above is not None and not isinstance(above, exp.Where | exp.Join | exp.Select):
@@ -270,14 +266,3 @@ def length_of(context: PlanContext, node: exp.Expr) -> tuple[int, int] | None:
     bounds = "array_min(lengths), array_max(lengths), exists(lengths, each -> each IS NULL)"
     row = context.frames.rows(f"SELECT {bounds} FROM (SELECT {lengths} AS lengths)")[0]
     return None if row[2] else (int(row[0]), int(row[1]))
-
-
-def exact_length_of(context: PlanContext, node: exp.Expr) -> int | None:
-    """Return how long an interval is after any time, microseconds; None if that is not always the same."""
-    length = length_of(context, node)
-    if length is None or length[0] != length[1]:
-        return None
-    # A time of day has no part that follows the calendar, nor have days where all have 24 hours. Four years
-    # would be as long as each other in these thirty years, and not around 2100.
-    most = 28 * _DAY if context.settings.time_zone in _FIXED else _DAY
-    return length[0] if abs(length[0]) < most else None

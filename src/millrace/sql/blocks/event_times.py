@@ -36,7 +36,7 @@ def check_streams(graph: JoinGraph, groups: list[list[str]]) -> None:
     if not streams:
         return
     inside = {alias for group in groups for alias in group}
-    if len(groups) > 1 or len(inside) < len(graph.steps):
+    if len(groups) > 1 or len(inside) < len(graph.source.steps):
         raise Unsupported("streams are joined by more than inner joins with equalities and ranges of time")
     if len(streams) == 1 and not graph.has_lookup(graph.inputs):
         raise Unsupported("one stream joined with tables keeps no state, so Spark joins them as they come")

@@ -6,12 +6,12 @@ from dataclasses import replace
 
 from sqlglot import exp
 
-from millrace.engine.expressions import Call, ColumnRef, columns_of, relations_of
+from millrace.engine.expressions import Call, ColumnRef, Exists, beside, columns_of, relations_of
 from millrace.engine.spec import JoinSpec, RelationSpec
 from millrace.spark.block import Input
 from millrace.spark.values import SparkValues
 from millrace.sql.blocks.access import bind, constants_of, lookup_rows
-from millrace.sql.blocks.conditions import Conjunct, SplitConjuncts, connected, pushable
+from millrace.sql.blocks.conditions import Conjunct, SplitConjuncts, as_equality, connected, pushable
 from millrace.sql.blocks.cost_model import why_not_worth
 from millrace.sql.blocks.derived import DerivedColumns
 from millrace.sql.blocks.event_times import check_streams, event_times, share_streams, together
@@ -89,13 +89,13 @@ def _take(context: PlanContext, scope: Scope) -> Rewriting | None:
 
 def _add_inputs(graph: JoinGraph) -> bool:
     """Add the relations that a block may take; tell whether there are enough of them for one."""
-    context = graph.context
-    movable = [(n, step.relation) for n, step in enumerate(graph.steps) if step.movable and step.relation]
+    context, steps = graph.context, graph.source.steps
+    movable = [(n, step.relation) for n, step in enumerate(steps) if step.movable and step.relation]
     streams = any(context.is_streaming(relation.node) for _, relation in movable)
     beside = not streams and any(relations_beside(graph))
     alone = beside or any(context.lookup(relation) for _, relation in movable)
     if len(movable) < 2 and not alone:
-        if len(graph.steps) > 1:
+        if len(steps) > 1:
             raise Unsupported("no two relations joined by an inner join")
         return False
     if graph.source.mixed and context.settings.precedence:
@@ -118,12 +118,10 @@ def _split(graph: JoinGraph) -> SplitConjuncts:
     """Return the conditions of the clause by who evaluates them."""
     context = graph.context
     translator = Translator(context, graph.column)
-    unscanned = {alias for alias, join_input in graph.inputs.items() if join_input.lookup}
-
-    def text_of(alias: str, node: exp.Expr) -> str | None:
-        return graph.inputs[alias].condition_text(context, node)
-
-    split = SplitConjuncts.of(_conjuncts(graph, translator), translator, text_of, unscanned)
+    conjuncts = _conjuncts(graph, translator)
+    split = SplitConjuncts.of(
+        conjuncts, translator, lambda alias, node: graph.inputs[alias].condition_text(context, node)
+    )
     for pair in graph.inner_keys():
         equality = graph.equality(*map(graph.column_of, pair))
         if equality is not None:
@@ -136,7 +134,7 @@ def _split(graph: JoinGraph) -> SplitConjuncts:
 def _conjuncts(graph: JoinGraph, translator: Translator) -> list[Conjunct]:
     """Return the conjuncts of inner ONs, and of WHERE where filters may move."""
     context = graph.context
-    conditions = [on for step in graph.steps if step.movable for on in step.conditions]
+    conditions = [on for step in graph.source.steps if step.movable for on in step.conditions]
     if any(map(context.determinism.volatile, conditions)):
         raise Unsupported("a condition of a join that may differ between two calls")
     nodes = graph.source.inner_terms
@@ -160,9 +158,8 @@ def _conjuncts(graph: JoinGraph, translator: Translator) -> list[Conjunct]:
             computed = predicate is not None
         if predicate is None:
             predicate = context.calls.in_block(node, graph.column, context.constants.value, values)
-        result.append(
-            Conjunct(node, reads, foreign, predicate, pushable(node, context.determinism), computed)
-        )
+        is_pushable = not graph.has_lookup(reads) and pushable(node, context.determinism)
+        result.append(Conjunct(node, reads, foreign, predicate, is_pushable, computed))
     return result
 
 
@@ -174,11 +171,11 @@ def _groups(graph: JoinGraph) -> list[list[str]]:
     links at all is a cross product in Spark too, and is taken.
     """
     conditions, inputs = graph.conditions, list(graph.inputs)
-    others = set(range(len(graph.steps))) - {join_input.step for join_input in graph.inputs.values()}
+    others = set(range(len(graph.source.steps))) - {join_input.step for join_input in graph.inputs.values()}
     within = [*(e.relations for e in conditions.equalities), *map(relations_of, conditions.residuals)]
     above = [c.reads | (c.foreign & others) for c in (*conditions.above, *conditions.calls)]
     for number in others:
-        for reads, foreign in map(graph.reads, graph.steps[number].conditions):
+        for reads, foreign in map(graph.reads, graph.source.steps[number].conditions):
             above.append(reads | {number} | (foreign & others))
     parts = connected(within, inputs)
     complete = {frozenset(part) for part in connected([*within, *above], [*inputs, *others])}
@@ -230,32 +227,33 @@ def _check_lone(graph: JoinGraph, *, matched: bool) -> None:
         raise Unsupported("a relation whose rows Spark joins with those of a correlated subquery")
 
 
-def _plan(graph: JoinGraph, group: list[str], outer: OuterJoins, rewriting: Rewriting) -> None:
+def _plan(graph: JoinGraph, group: list[str], left_joins: OuterJoins, rewriting: Rewriting) -> None:
     """Plan one block: where its rows come from, its join, and its place in the rewritten text."""
-    context, conditions = graph.context, graph.conditions
+    context, conditions, (outer, on_outer) = graph.context, graph.conditions, left_joins
     inputs = [graph.inputs[alias] for alias in group]
     equalities = [e for e in conditions.equalities if e.left.relation in group]
-    residuals = [p for p in conditions.residuals if relations_of(p) & set(group)] + outer.conditions
+    residuals = [p for p in conditions.residuals if relations_of(p) & set(group)] + on_outer
     semi_joins = take_semi_joins(graph, group) if graph.source.whole else []
     if len(inputs) == 1 and not inputs[0].lookup:
-        _check_lone(graph, matched=bool(semi_joins or outer.joins))
-    scans = [scan for semi_join in semi_joins for scan in semi_join.scans]
+        _check_lone(graph, matched=bool(semi_joins or outer))
+    scans = [scan for _, asked in semi_joins for scan in asked]
     sets: list[RelationSpec] = []
-    if why_joined_as_sets(graph, group) is not None:
-        equalities += [equality for semi_join in semi_joins for equality in semi_join.equalities]
+    if why_joined_as_sets(graph, group) is not None:  # each tuple has one partner in them at most
+        keys = [key for exists, _ in semi_joins if isinstance(exists, Exists) for key in exists.keys]
+        equalities += filter(None, map(as_equality, keys))
         sets = [replace(spec, distinct=True) for spec, _ in scans]
     else:
-        residuals += [semi_join.predicate for semi_join in semi_joins]
+        residuals += [predicate for predicate, _ in semi_joins]
     # What a scan of a lookup table gives would be read again in every micro-batch.
     streams = [alias for alias in graph.streams if alias in group]
     access = bind(inputs, sets, equalities, conditions.filters, scans=not streams)
     equalities, residuals = access.equalities, [*residuals, *access.residuals]
     ends = [ref for equality in equalities for ref in equality.ends]
-    output = rewriting.add_output([*inputs, *(each.input for each in outer.joins)], ends)
+    output = rewriting.add_output([*inputs, *(relation.input for _, relation in outer)], ends)
     times = event_times(graph, group)
     clocks = set() if times is None else {ColumnRef(*time) for time in times.columns.items()}
     read = {*ends, *clocks, *(ref for p in residuals for ref in columns_of(p))}
-    read |= {ref for each in outer.joins for ref in columns_of(each.join)}
+    read |= {ref for join, _ in outer for ref in columns_of(join)}
     read |= {column.source for column in output.columns}
     roles = share_streams(graph, times, read)
     specs: list[RelationSpec] = []
@@ -271,7 +269,10 @@ def _plan(graph: JoinGraph, group: list[str], outer: OuterJoins, rewriting: Rewr
             in_cells = times is not None and join_input.alias in times.columns
             spec, rows[join_input.alias] = join_input.rows(context, columns, conditions, in_cells=in_cells)
         specs.append(spec)
-    widening = [each.rows(read) for each in outer.joins]
+    widening = []
+    for left_join, relation in outer:
+        own = {ref.column for ref in read if ref.relation == relation.alias}
+        widening.append(relation.rows({*beside(left_join), *own}))
     rows |= {other.alias: rows[lead.alias] for lead, *others in roles for other in others}
     specs += [*sets, *(spec for spec, _ in access.constants)]
     rows |= {spec.alias: scan for spec, scan in (*scans, *widening)}
@@ -286,7 +287,7 @@ def _plan(graph: JoinGraph, group: list[str], outer: OuterJoins, rewriting: Rewr
         output.columns,
         output.counting,
         tuple(spec for spec, _ in (*(() if sets else scans), *widening)),
-        tuple(each.join for each in outer.joins),
+        tuple(left_join for left_join, _ in outer),
     )
     native = [c for c in conditions.above if context.calls.of(c.node) is None]
     above = tuple(conjunct.shown(context.shown) for conjunct in native)

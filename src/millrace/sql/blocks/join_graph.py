@@ -8,7 +8,7 @@ t(__c0, __c1, …)``, and a condition in it names them so. No name in it can mea
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
@@ -23,15 +23,12 @@ from millrace.spark.block import FrameInput, ParquetInput
 from millrace.sql.blocks.conditions import SplitConjuncts
 from millrace.sql.context import PlanContext, short
 from millrace.sql.expr.types import AliasedField, Field, comparison_type
-from millrace.sql.names import Attribute, joined
+from millrace.sql.names import Attribute
 from millrace.sql.plan import scanned, show_scanned
 from millrace.sql.session.tables import Lookup, Table
 from millrace.sql.syntax.edits import Edit
 from millrace.sql.syntax.parse import Unsupported, name_span
-from millrace.sql.syntax.scopes import FromClause, JoinStep, Relation, Scope, definitions
-
-UsingKeys = list[tuple[Attribute, Attribute]]
-"""The pairs of columns that USING or NATURAL compares."""
+from millrace.sql.syntax.scopes import FromClause, Relation, Scope, definitions
 
 
 @dataclass(frozen=True)
@@ -39,7 +36,6 @@ class DerivedColumn:
     """An expression over one relation as a column of it.
 
     Attributes:
-        field: The column.
         text: The expression where Spark reads the relation.
         value: The same where tasks read it themselves; None where only Spark computes it.
         hides_errors: Whether it is null in rows in which the expression as written has no value and raises.
@@ -57,7 +53,6 @@ class JoinInput:
 
     Attributes:
         alias: Its name in the block, as the query writes it.
-        relation: The relation.
         step: Number of its step in the FROM clause.
         columns: Its columns in order, under names that are unique in the block.
         table: The base table that it is, if it is one.
@@ -132,6 +127,11 @@ class JoinInput:
         """Its columns, and those that are computed."""
         return (*self.columns, *(column.field for column in self.computed))
 
+    def column_of(self, attribute: Attribute) -> AliasedField | None:
+        """Return the alias and the column that an attribute is, None if it is no column of it."""
+        owned = attribute.relation is self.relation
+        return (self.alias, self.columns[attribute.sources[0][1]]) if owned else None
+
     def texts(self, columns: Iterable[Field]) -> list[str]:
         """Return what gives columns where Spark reads the relation."""
         texts = {column.name: scanned(place) for place, column in enumerate(self.columns)}
@@ -155,8 +155,7 @@ class JoinInput:
         """Return the edits that name its columns as where Spark reads it; None if it reads other ones."""
         edits = []
         for column in node.find_all(exp.Column):
-            resolved = context.names.find(column)
-            match = None if resolved is None else resolved.match
+            match = context.names.match(column)
             if match is None or match.attribute.relation is not self.relation:
                 return None
             text = scanned(match.attribute.sources[0][1])
@@ -245,12 +244,9 @@ def schema_of(alias: str, columns: Sequence[Field]) -> pa.Schema:
 
 @dataclass(eq=False)
 class JoinGraph:
-    """One FROM clause being worked on.
+    """One FROM clause being worked on, the ``source``.
 
     Attributes:
-        context: The query.
-        scope: The SELECT.
-        source: Its FROM clause.
         inputs: The relations that a block may take, by alias.
         outer: The relations of LEFT joins that a block takes, by alias.
         conditions: What links and filters them, by who evaluates it.
@@ -262,12 +258,6 @@ class JoinGraph:
     inputs: dict[str, JoinInput] = field(default_factory=dict)
     outer: dict[str, JoinInput] = field(default_factory=dict)
     conditions: SplitConjuncts = field(default_factory=SplitConjuncts)
-    _keys: dict[FromClause, list[UsingKeys]] = field(default_factory=dict, init=False, repr=False)
-
-    @property
-    def steps(self) -> list[JoinStep]:
-        """The items that can be moved by themselves."""
-        return self.source.steps
 
     @property
     def streams(self) -> list[str]:
@@ -288,23 +278,19 @@ class JoinGraph:
     @property
     def asks_left(self) -> bool:
         """Whether a LEFT join is with a lookup table of which Spark has no rows."""
-        joined = (step.relation for step in self.steps if step.is_left and step.relation is not None)
+        joined = (step.relation for step in self.source.steps if step.is_left and step.relation is not None)
         return any(lookup.needs_keys for lookup in map(self.context.lookup, joined) if lookup is not None)
 
     # What names mean
 
-    def input_of(self, relation: Relation) -> JoinInput | None:
-        """Return the input that a relation is."""
-        return next((i for i in self._taken() if i.relation is relation), None)
-
-    def _taken(self) -> Iterator[JoinInput]:
-        yield from self.inputs.values()
-        yield from self.outer.values()
+    @property
+    def taken(self) -> list[JoinInput]:
+        """All of its relations that a block takes, or may."""
+        return [*self.inputs.values(), *self.outer.values()]
 
     def column_of(self, attribute: Attribute) -> AliasedField | None:
         """Return the alias and the column that an attribute is, None if it is no column of an input."""
-        owner = None if attribute.relation is None else self.input_of(attribute.relation)
-        return None if owner is None else (owner.alias, owner.columns[attribute.sources[0][1]])
+        return next(filter(None, (owner.column_of(attribute) for owner in self.taken)), None)
 
     def column(self, name: exp.Column) -> AliasedField | None:
         """Return the alias and the column that a name means, None if it means anything else."""
@@ -333,37 +319,18 @@ class JoinGraph:
 
     def reads_attributes(self, attributes: Iterable[Attribute]) -> tuple[frozenset[str], frozenset[int]]:
         """Return the inputs that columns are of, and the numbers of other steps."""
-        relations = [relation for attribute in attributes for relation, _ in attribute.sources]
-        owners = [(relation, self.input_of(relation)) for relation in relations]
-        return (
-            frozenset(owner.alias for _, owner in owners if owner is not None),
-            frozenset(self.source.number(relation) for relation, owner in owners if owner is None),
-        )
+        aliases = {join_input.relation: join_input.alias for join_input in self.taken}
+        relations = {relation for attribute in attributes for relation, _ in attribute.sources}
+        numbers = map(self.source.number, relations - aliases.keys())
+        return frozenset(aliases[each] for each in relations & aliases.keys()), frozenset(numbers)
 
     # USING and NATURAL
 
-    def inner_keys(self) -> UsingKeys:
-        """Return what USING and NATURAL compare where inner joins may move."""
-        movable = {id(step.clause): step.clause for step in self.steps if step.movable}
-        return [
-            pair
-            for clause in (self.source, *(c for c in movable.values() if c is not self.source))
-            for place, pairs in enumerate(self._keys_of(clause))
-            if clause.items[place].kind == "inner" and place < clause.movable
-            for pair in pairs
-        ]
-
-    def keys_of(self, step: JoinStep) -> UsingKeys:
-        """Return what USING or NATURAL of one step compares."""
-        return self._keys_of(step.clause)[step.place]
-
-    def _keys_of(self, clause: FromClause) -> list[UsingKeys]:
-        if not any(item.merges for item in clause.items):
-            return [[] for _ in clause.items]
-        if clause not in self._keys:
-            steps = joined(clause, self.context.names.columns)
-            self._keys[clause] = [list(step.keys) for step in steps]
-        return self._keys[clause]
+    def inner_keys(self) -> list[tuple[Attribute, Attribute]]:
+        """Return the pairs of columns that USING and NATURAL compare where inner joins may move."""
+        clauses = dict.fromkeys((self.source, *(step.clause for step in self.source.steps if step.movable)))
+        items = [item for clause in clauses for item in clause.items if item.movable]
+        return [pair for item in items for pair in self.context.names.keys_of(item)]
 
     def equality(self, left: AliasedField | None, right: AliasedField | None) -> Equality | None:
         """Return an equality of two columns as an edge of the graph, None where Spark has to compare."""
@@ -380,10 +347,8 @@ class JoinGraph:
         names = self.context.names
         parts = list(self.scope.select.walk())
         for column in parts:
-            if not isinstance(column, exp.Column):
-                continue
-            if column.find_ancestor(exp.Star) is not None:
-                continue  # EXCEPT: it names what the star shows
+            if not isinstance(column, exp.Column) or column.find_ancestor(exp.Star) is not None:
+                continue  # EXCEPT of a star names what it shows
             resolved = names.find(column)
             if resolved is None or resolved.scope is not self.scope:
                 continue
@@ -399,7 +364,7 @@ class JoinGraph:
         """
         statement, columns = self.context.statement, self.context.names.columns
         start, end = statement.span(self.scope.select) if statement.has_span(self.scope.select) else (0, 0)
-        named = {name.lower() for i in self._taken() for name in (*i.names, *columns(i.relation))}
+        named = {name.lower() for i in self.taken for name in (*i.names, *columns(i.relation))}
         parsed = {part.meta.get("start") for part in parts if isinstance(part, exp.Identifier)}
         syntax = {part.name.lower() for part in parts if isinstance(part, exp.Var)}
         syntax |= {part.sql().lower() for part in parts if isinstance(part, exp.DataType)}

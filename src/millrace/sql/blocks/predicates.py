@@ -46,7 +46,6 @@ class Calls:
     """The calls of one query.
 
     Attributes:
-        statement: The query.
         predicates: The caller's predicates by lower-case name.
         nodes: Every call, in the order of the text.
         taken: Ids of the calls that an eddy runs.
@@ -199,13 +198,8 @@ def _mergeable(context: PlanContext, scope: Scope, node: exp.Expr) -> tuple[Pred
     if call is None or not all(map(context.statement.has_span, (node, *call[1].expressions))):
         return None
     # Spark treats subqueries, and columns from around this SELECT, condition by condition.
-    barred = call[1].find(exp.Query) is not None or _reads_around(context, scope, call[1])
-    return None if barred else call
-
-
-def _reads_around(context: PlanContext, scope: Scope, node: exp.Expr) -> bool:
-    """Tell whether a call may read columns of a SELECT around its own."""
-    if context.names.scopes.place_of(scope.select) is None:
-        return False
-    names = [context.names.find(column) for column in node.find_all(exp.Column)]
-    return not all(name is not None and not name.why and name.scope is scope for name in names)
+    if context.names.scopes.place_of(scope.select) is not None:
+        names = [context.names.find(column) for column in call[1].find_all(exp.Column)]
+        if not all(name is not None and not name.why and name.scope is scope for name in names):
+            return None
+    return call if call[1].find(exp.Query) is None else None

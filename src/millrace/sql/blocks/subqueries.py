@@ -19,8 +19,10 @@ but not below NOT. So a NOT is moved down to the terms.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from typing import TypeVar
 
 from pyspark.errors import PySparkException
 from pyspark.sql import types as t
@@ -39,12 +41,12 @@ from millrace.engine.expressions import (
     and_all,
     beside,
 )
-from millrace.engine.spec import Equality, RelationSpec
+from millrace.engine.spec import RelationSpec
 from millrace.lookups.index_spec import IndexSpec
 from millrace.spark.block import FrameInput, Input
 from millrace.sql.aggregation import aggregates, is_windowed
 from millrace.sql.blocks.access import constants_of, lookup_rows, unbound
-from millrace.sql.blocks.conditions import Conjunct, SplitConjuncts, as_equality, pushable
+from millrace.sql.blocks.conditions import Conjunct, SplitConjuncts, pushable
 from millrace.sql.blocks.join_graph import JoinGraph, JoinInput, schema_of
 from millrace.sql.context import PlanContext
 from millrace.sql.expr.translate import Translator, constant_operands
@@ -60,7 +62,9 @@ from millrace.sql.syntax.parse import (
     unwrap,
     where_conjuncts,
 )
-from millrace.sql.syntax.scopes import JoinStep, Relation, Scope, definitions, with_prefix
+from millrace.sql.syntax.scopes import FromItem, Relation, Scope, definitions, with_prefix
+
+Taken = TypeVar("Taken")
 
 _Scan = tuple[RelationSpec, Input]
 """A relation, and where its rows come from."""
@@ -72,52 +76,11 @@ _CONSTANT_ITEMS = (exp.Column, exp.Star, exp.Literal, exp.Null, exp.Boolean)
 """What EXISTS may select: nothing that changes the number of rows, or raises."""
 
 
-@dataclass(frozen=True, eq=False)
-class SemiJoins:
-    """What one condition, or one SEMI or ANTI join, asks of other relations.
+SemiJoins = tuple[Predicate, list[_Scan]]
+"""What one condition, or one SEMI or ANTI join, asks of other relations, and these.
 
-    Attributes:
-        predicate: One Exists, or ANDs and ORs of several and of other predicates.
-        scans: The relations.
-        conjunct: The condition that this stands for.
-    """
-
-    predicate: Predicate
-    scans: list[_Scan]
-    conjunct: Conjunct
-
-    @property
-    def equalities(self) -> list[Equality]:
-        """What joins it where it is joined as a set: each tuple has one partner at most then."""
-        assert isinstance(self.predicate, Exists)
-        return [edge for key in self.predicate.keys if (edge := as_equality(key)) is not None]
-
-
-@dataclass(frozen=True, eq=False)
-class OuterJoin:
-    """A LEFT join that a block evaluates.
-
-    Attributes:
-        join: The join.
-        input: The relation that it adds.
-    """
-
-    join: LeftJoin
-    input: JoinInput
-    _relation: _Relation
-
-    def rows(self, read: Collection[ColumnRef]) -> _Scan:
-        """Return the relation with the columns that decide a match, and those of ``read``."""
-        own = {ref.column for ref in read if ref.relation == self.join.relation}
-        return self._relation.rows({*beside(self.join), *own})
-
-
-@dataclass(frozen=True, eq=False)
-class OuterJoins:
-    """The LEFT joins of a block, as written, and the conditions of WHERE that read what they add."""
-
-    joins: list[OuterJoin]
-    conditions: list[Predicate]
+It asks one Exists, or ANDs and ORs of several and of other predicates.
+"""
 
 
 def take_left_joins(graph: JoinGraph, group: Collection[str]) -> OuterJoins:
@@ -127,22 +90,11 @@ def take_left_joins(graph: JoinGraph, group: Collection[str]) -> OuterJoins:
     ``(a LEFT JOIN b) LEFT JOIN x``, as long as the ON of ``b`` reads nothing of ``x``.
     """
     if not graph.source.whole:
-        return OuterJoins([], [])
-    conditions, context = graph.conditions, graph.context
-    finder, taken = _Finder(graph, group), list[OuterJoin]()
-    for number, step in enumerate(graph.steps):
-        if not step.is_left or number in conditions.steps or not finder.is_read_by(step):
-            continue
-        try:
-            taken.append(finder.left_join(step, number))
-        except Unsupported as error:
-            name = "" if step.relation is None else f" {step.relation.alias}"
-            context.reasons.append(f"{step.item.keyword}{name}: {error}")
-        else:
-            conditions.steps.add(number)
-            conditions.used += map(Conjunct, step.conditions)
-    seen = {*group, *(each.input.alias for each in taken)}
-    return OuterJoins(taken, [*_take_conditions(graph, seen)] if taken else [])
+        return [], []
+    finder = _Finder(graph, group)
+    taken = [*finder.take_joins(lambda step: step.is_left, finder.left_join)]
+    seen = {*group, *(join.relation for join, _ in taken)}
+    return taken, [*_take_conditions(graph, seen)] if taken else []
 
 
 def _take_conditions(graph: JoinGraph, seen: set[str]) -> Iterator[Predicate]:
@@ -172,21 +124,13 @@ def take_semi_joins(graph: JoinGraph, group: Collection[str]) -> list[SemiJoins]
         if conjunct.foreign or not conjunct.reads or not conjunct.reads <= set(group):
             continue
         try:
-            semi_joins.append(finder.condition(conjunct))
-            conditions.above.remove(conjunct)
+            semi_joins.append(finder.condition(conjunct.node))
         except Unsupported as error:
             context.reasons.append(f"{conjunct.shown(context.shown)}: {error}")
-    for number, step in enumerate(graph.steps):
-        if not step.item.semi or number in conditions.steps or not finder.is_read_by(step):
-            continue
-        try:
-            semi_joins.append(finder.join(step))
-            conditions.steps.add(number)
-        except Unsupported as error:
-            name = "" if step.relation is None else f" {step.relation.alias}"
-            context.reasons.append(f"{step.item.keyword}{name}: {error}")
-    conditions.used += [semi_join.conjunct for semi_join in semi_joins]
-    return semi_joins
+        else:
+            conditions.above.remove(conjunct)
+            conditions.used.append(conjunct)
+    return [*semi_joins, *finder.take_joins(lambda step: step.semi, finder.semi_join)]
 
 
 def why_joined_as_sets(graph: JoinGraph, group: Iterable[str]) -> str | None:
@@ -208,8 +152,8 @@ def _why_not_searched(graph: JoinGraph) -> str | None:
 
 def relations_beside(graph: JoinGraph) -> Iterator[exp.Expr]:
     """Yield the relations of SEMI, ANTI and LEFT joins, and the queries of EXISTS and IN in conditions."""
-    for step in graph.steps:
-        if step.relation is not None and (step.item.semi or step.is_left):
+    for step in graph.source.steps:
+        if step.relation is not None and (step.semi or step.is_left):
             yield step.relation.node
     for term in graph.source.inner_terms if graph.source.whole else ():
         yield from _queries(term)
@@ -245,23 +189,38 @@ class _Finder:
         self._only_sets = why_joined_as_sets(graph, group)
         self._aliases = [*graph.inputs, *graph.outer]
 
-    def condition(self, conjunct: Conjunct) -> SemiJoins:
+    def condition(self, node: exp.Expr) -> SemiJoins:
         """Return what a condition with EXISTS and IN among its terms asks."""
-        assert conjunct.node is not None
         scans: list[_Scan] = []
-        predicate = self._predicate(conjunct.node, scans, negated=False)
+        predicate = self._predicate(node, scans, negated=False)
         if not isinstance(predicate, Exists):
             self._check_searchable()
-        return SemiJoins(predicate, scans, conjunct)
+        return predicate, scans
 
-    def join(self, step: JoinStep) -> SemiJoins:
+    def take_joins(
+        self, is_wanted: Callable[[FromItem], bool], take: Callable[[FromItem, int], Taken]
+    ) -> Iterator[Taken]:
+        """Yield what is made of some joins that read the block; others stay above, with a reason."""
+        conditions = self._graph.conditions
+        for number, step in enumerate(self._graph.source.steps):
+            if not is_wanted(step) or number in conditions.steps or not self._is_read_by(step):
+                continue
+            try:
+                taken = take(step, number)
+            except Unsupported as error:
+                name = "" if step.relation is None else f" {step.relation.alias}"
+                self._context.reasons.append(f"{step.keyword}{name}: {error}")
+            else:
+                conditions.steps.add(number)
+                conditions.used += map(Conjunct, step.conditions)
+                yield taken
+
+    def semi_join(self, step: FromItem, number: int) -> SemiJoins:
         """Return what a SEMI or ANTI join asks."""
-        inner, keys = self._joined(step)
-        conjunct = Conjunct(step.conditions[0] if step.conditions else None)
-        exists, scan = self._exists(inner, keys, negated=step.item.keyword == "LEFT ANTI JOIN")
-        return SemiJoins(exists, [scan], conjunct)
+        exists, scan = self._exists(*self._joined(step, number), negated=step.keyword == "LEFT ANTI JOIN")
+        return exists, [scan]
 
-    def left_join(self, step: JoinStep, number: int) -> OuterJoin:
+    def left_join(self, step: FromItem, number: int) -> tuple[LeftJoin, _Relation]:
         """Return the LEFT join of the step of some number; those behind it may read its relation."""
         inner, keys = self._joined(step, number)
         if inner.input.lookup is None:
@@ -276,7 +235,7 @@ class _Finder:
         self._graph.outer[inner.alias] = inner.input
         self._aliases.append(inner.alias)
         self._group.add(inner.alias)
-        return OuterJoin(join, inner.input, inner)
+        return join, inner
 
     def _is_filtered_above(self) -> bool:
         """Tell whether Spark drops tuples of the block's inner joins, by a condition without a query."""
@@ -287,10 +246,10 @@ class _Finder:
             if conjunct.node is None or conjunct.node.find(exp.Query) is None
         )
 
-    def _joined(self, step: JoinStep, number: int = 0) -> tuple[_Relation, list[Compare]]:
+    def _joined(self, step: FromItem, number: int) -> tuple[_Relation, list[Compare]]:
         """Return what a step joins, and the keys of its USING."""
         relation = step.relation
-        if relation is None or step.item.natural:
+        if relation is None or step.natural:
             raise Unsupported("a form that Millrace does not read")
         if (relation.alias or "").lower() in self._graph.hinted:
             raise Unsupported("a hint asks Spark to join it")
@@ -298,16 +257,16 @@ class _Finder:
         self._check_calls(relation.node, *step.conditions)
         inner = _Relation(self._context, relation, self._aliases, step.terms, number, nullable=step.is_left)
         keys = []
-        for a, b in self._graph.keys_of(step):
-            outer = self._graph.column_of(a)
-            if outer is None or outer[0] not in self._group or len(b.sources) != 1:
+        for a, b in self._context.names.keys_of(step):
+            outer, own = self._graph.column_of(a), inner.input.column_of(b)
+            if outer is None or outer[0] not in self._group or own is None:
                 raise Unsupported("USING over columns that are not the block's")
-            keys.append(self._key(outer, inner.field(b.sources[0][1])))
+            keys.append(self._key(outer, own))
         return inner, keys
 
-    def is_read_by(self, step: JoinStep) -> bool:
+    def _is_read_by(self, step: FromItem) -> bool:
         """Tell whether a join's condition reads the block."""
-        left = [a for a, _ in self._graph.keys_of(step)]
+        left = [a for a, _ in self._context.names.keys_of(step)]
         reads = [self._graph.reads_attributes(left), *map(self._graph.reads, step.conditions)]
         return any(aliases & self._group for aliases, _ in reads)
 
@@ -370,10 +329,12 @@ class _Finder:
     def _inner(self, select: exp.Select) -> _Relation | _Query:
         """Return what a SELECT reads, without its conditions that read the outer query."""
         context, terms = self._context, where_conjuncts(select)
-        try:
-            return _Relation(context, _only_relation(context, select), self._aliases, terms)
-        except Unsupported:
-            return _Query(context, select, self._aliases, terms)
+        clause = context.names.scopes.of(select).clause
+        relations = [] if clause is None or clause.views else [item.relation for item in clause.items]
+        with suppress(Unsupported):
+            if len(relations) == 1 and relations[0] is not None:
+                return _Relation(context, relations[0], self._aliases, terms)
+        return _Query(context, select, self._aliases, terms)
 
     def _exists(
         self, inner: _Relation | _Query, keys: list[Compare], *, negated: bool, null_aware: bool = False
@@ -471,35 +432,24 @@ class _Relation:
             raise Unsupported("a subquery in its condition")
         own, self.correlated = list[exp.Expr](), list[exp.Expr]()
         for term in terms:
-            (own if self._is_read_alone(term) else self.correlated).append(term)
+            sources = [source for _, match in _meant(context, term) for source, _ in match.attribute.sources]
+            (own if all(source is relation for source in sources) else self.correlated).append(term)
         translator = _translator(context, self.column, own)
         alone, none = frozenset({self.alias}), frozenset[int]()
-        filters = [
-            Conjunct(term, alone, none, translator.predicate(term), pushable(term, context.determinism))
-            for term in own
-        ]
-        unscanned = () if lookup is None else (self.alias,)
+        filters = []
+        for term in own:
+            is_pushable = lookup is None and pushable(term, context.determinism)
+            filters.append(Conjunct(term, alone, none, translator.predicate(term), is_pushable))
         self._filters = SplitConjuncts.of(
-            filters, translator, lambda _, node: self.input.condition_text(context, node), unscanned
+            filters, translator, lambda _, node: self.input.condition_text(context, node)
         )
         for conjunct in self._filters.above:
             raise Unsupported(f"only Spark evaluates {conjunct.shown(context.shown)}")
 
-    def _is_read_alone(self, term: exp.Expr) -> bool:
-        matches = _meant(self._context, term)
-        sources = (source for _, match in matches for source, _ in match.attribute.sources)
-        return all(source is self.input.relation for source in sources)
-
     def column(self, node: exp.Column) -> AliasedField | None:
         """Return its column that a name means, None if it means anything else."""
         attribute = self._context.names.attribute(node)
-        if attribute is None or attribute.relation is not self.input.relation:
-            return None
-        return self.field(attribute.sources[0][1])
-
-    def field(self, place: int) -> AliasedField:
-        """Return a column by its place."""
-        return self.alias, self.input.columns[place]
+        return None if attribute is None else self.input.column_of(attribute)
 
     def bind(self, keys: Sequence[Compare]) -> tuple[str, ...]:
         """Choose the index of a lookup table that keys give values to; return its bind columns.
@@ -528,6 +478,10 @@ class _Relation:
         if self._index is not None:
             return lookup_rows(self._context, self.input, columns, self._filters, (self._index,), scans=False)
         return self.input.rows(self._context, columns, self._filters)
+
+
+OuterJoins = tuple[list[tuple[LeftJoin, _Relation]], list[Predicate]]
+"""The LEFT joins of a block, as written, and the conditions of WHERE that read what they add."""
 
 
 class _Query:
@@ -600,19 +554,19 @@ class _Query:
 
     def rows(self, read: Collection[str]) -> _Scan:
         """Return it with these of its columns; as it stands, with all."""
-        fields, rows = self._whole or self._columns_read(read)
+        if self._whole is not None:
+            fields, rows = self._whole
+        else:
+            text, span = self._context.text, self._context.statement.span
+            columns = [(field, name) for field, name in self._columns.values() if field.name in read]
+            spans = [span(item) for item in self._query.expressions]
+            start, end = spans[0][0], spans[-1][1]
+            edits = [Edit(start, end, (", ".join(text.edited(name) for _, name in columns),))]
+            edits += [Edit(*span(term), ("true",)) for term in self.correlated]
+            edits += [edit for edit in text.edits if edit.end < start or edit.start > end]
+            fields = [field for field, _ in columns]
+            rows = self._read([field.name for field in fields], edits)
         return RelationSpec(self.alias, schema_of(self.alias, fields)), rows
-
-    def _columns_read(self, read: Collection[str]) -> tuple[list[Field], FrameInput]:
-        text, span = self._context.text, self._context.statement.span
-        columns = [(field, name) for field, name in self._columns.values() if field.name in read]
-        spans = [span(item) for item in self._query.expressions]
-        start, end = spans[0][0], spans[-1][1]
-        edits = [Edit(start, end, (", ".join(text.edited(name) for _, name in columns),))]
-        edits += [Edit(*span(term), ("true",)) for term in self.correlated]
-        edits += [edit for edit in text.edits if edit.end < start or edit.start > end]
-        fields = [field for field, _ in columns]
-        return fields, self._read([field.name for field in fields], edits)
 
     def _read(self, names: Iterable[str], edits: Iterable[Edit]) -> FrameInput:
         template = self._template(names, edits)
@@ -671,17 +625,6 @@ def _from_and_where(select: exp.Expr) -> exp.Select:
     return select
 
 
-def _only_relation(context: PlanContext, select: exp.Select) -> Relation:
-    """Return the one relation of a SELECT's FROM clause; raises Unsupported where there are more."""
-    scope = context.names.scopes.of(select)
-    if scope.clause is None:
-        raise Unsupported(scope.why or "a subquery without FROM")
-    content = scope.clause.items[0].content
-    if len(scope.clause.items) > 1 or not isinstance(content, Relation) or scope.clause.views:
-        raise Unsupported("a subquery over several relations")
-    return content
-
-
 def existence_test(select: exp.Select) -> exp.Exists | exp.In | None:
     """Return the EXISTS or IN that a SELECT is the subquery of, to which equal rows of its FROM are one.
 
@@ -691,12 +634,10 @@ def existence_test(select: exp.Select) -> exp.Exists | exp.In | None:
     while isinstance(node.parent, exp.Subquery) and node.parent.is_wrapper:
         node = node.parent
     around = node.parent
-    try:
+    with suppress(Unsupported):
         if isinstance(around, exp.Exists):
             _plain(select, shown=False)
             return around
         if isinstance(around, exp.In) and node.arg_key == "query":
             return None if aggregates(_from_and_where(select)) or is_windowed(select) else around
-    except Unsupported:
-        pass
     return None

@@ -265,6 +265,14 @@ _BUILTIN = "org.apache.spark.sql.catalyst."
 _builtin_names: set[str] = set()
 
 
+def describe_function(frames: Frames, name: str) -> list[str]:
+    """Return what Spark says of a function, line by line; nothing of one that it does not know."""
+    try:
+        return [str(row[0]) for row in frames.rows(f"DESCRIBE FUNCTION EXTENDED `{name}`")]
+    except PySparkException:
+        return []
+
+
 class Determinism:
     """Judges the expressions of one query; ``predicates`` are the caller's functions by lower-case name."""
 
@@ -292,10 +300,7 @@ class Determinism:
         """Tell whether a function of the session, or one that sqlglot does not know, may be volatile."""
         if name in _builtin_names:
             return False
-        try:
-            lines = [str(row[0]) for row in self._frames.rows(f"DESCRIBE FUNCTION EXTENDED `{name}`")]
-        except PySparkException:
-            lines = []
+        lines = describe_function(self._frames, name)
         if any(line.startswith("Class:") and _BUILTIN in line for line in lines):
             _builtin_names.add(name)
             return False

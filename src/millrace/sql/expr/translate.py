@@ -9,7 +9,7 @@ an expression stays with Spark.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -108,7 +108,6 @@ class Translator:
     """Translates expressions of one FROM clause.
 
     Attributes:
-        context: The query.
         lookup: Returns what a column is; None where tasks cannot have it. The alias of a relation whose rows
             are computed by themselves is empty.
         derived: Returns an operand that is no column as one, None where it cannot be one.
@@ -126,14 +125,15 @@ class Translator:
         """Return the expression as a predicate, or None when Spark has to evaluate it."""
         match unwrap(node):
             case exp.And() as both:
-                return self._connect(And, conjuncts(both))
+                return _connect(And, map(self.predicate, conjuncts(both)))
             case exp.Or() as either:
-                return self._connect(Or, disjuncts(either))
+                return _connect(Or, map(self.predicate, disjuncts(either)))
             case exp.Not(this=inner):
                 argument = self.predicate(inner)
                 return None if argument is None else Not(argument)
-            case exp.Between() as between:
-                return self._between(between)
+            case exp.Between(this=middle, args=ends) if not ends.get("symmetric"):
+                low = self._compare(">=", middle, ends["low"])
+                return _connect(And, [low, self._compare("<=", middle, ends["high"])])
             case exp.In() as test:
                 return self._in(test)
             case exp.Like() as like:
@@ -151,10 +151,6 @@ class Translator:
             case exp.Expr() as other if type(other) in _COMPARISONS:
                 return self._compare(_COMPARISONS[type(other)], other.this, other.expression)
         return None
-
-    def _connect(self, kind: type[And | Or], terms: Iterator[exp.Expr]) -> Predicate | None:
-        arguments: list[Predicate] | None = _all([self.predicate(term) for term in terms])
-        return None if arguments is None else kind(tuple(arguments))
 
     def _field(self, node: exp.Expr) -> AliasedField | None:
         meaning = self.lookup(node) if isinstance(node, exp.Column) else None
@@ -214,13 +210,6 @@ class Translator:
 
     def _typed(self, column: t.DataType, constant: Constant | None) -> tuple[t.DataType, Any] | None:
         return None if constant is None else with_constant(column, constant, ansi=self.context.settings.ansi)
-
-    def _between(self, node: exp.Between) -> Predicate | None:
-        if node.args.get("symmetric"):
-            return None
-        low = self._compare(">=", node.this, node.args["low"])
-        high = self._compare("<=", node.this, node.args["high"])
-        return None if low is None or high is None else And((low, high))
 
     def _in(self, node: exp.In) -> Predicate | None:
         operand, *_ = self._without_widening(node.this, *node.expressions)
@@ -414,6 +403,11 @@ class Translator:
         values = [Literal(None, to) if null else next(rest).value for null in is_null]
         whens = tuple(zip(conditions, values[:-1], strict=True))
         return Typed(CaseWhen(whens, values[-1], to), kind)
+
+
+def _connect(kind: type[And | Or], terms: Iterable[Predicate | None]) -> Predicate | None:
+    arguments: list[Predicate] | None = _all([*terms])
+    return None if arguments is None else kind(tuple(arguments))
 
 
 def _all(items: Sequence[Item | None]) -> list[Item] | None:

@@ -15,7 +15,7 @@ from sqlglot import exp
 from millrace.sql.context import PlanContext
 from millrace.sql.expr.functions import is_strict
 from millrace.sql.syntax.parse import conjuncts, disjuncts, unwrap
-from millrace.sql.syntax.scopes import FromClause, FromItem, JoinStep, Relation, Scope
+from millrace.sql.syntax.scopes import FromClause, FromItem
 
 _COMPARISONS = (exp.EQ, exp.NEQ, exp.LT, exp.LTE, exp.GT, exp.GTE, exp.Like, exp.ILike)
 
@@ -26,67 +26,59 @@ def simplify_outer_joins(context: PlanContext, *, has_lookups: bool) -> None:
     Keys of lookup tables are found in joins as they are written, so RIGHT joins stay beside these. What joins
     streams stays as it is too, for Spark's state of it lasts.
     """
-    scopes = [
-        each for each in context.names.scopes.all if each.clause is not None and not each.clause.is_inner
+    clauses = [
+        (scope.select, scope.clause)
+        for scope in context.names.scopes.all
+        if scope.clause is not None
+        and not scope.clause.is_inner
+        and not any(context.is_streaming(relation.node) for relation in scope.clause.relations())
     ]
-    joined = [scope for scope in scopes if not _joins_streams(context, scope)]
-    for scope in () if has_lookups else joined:
-        _mirror(scope)
-    for scope in joined:
-        _eliminate(context, scope)
+    for select, clause in () if has_lookups else clauses:
+        _mirror(select, clause)
+    for _, clause in clauses:
+        _eliminate(context, clause)
 
 
-def _joins_streams(context: PlanContext, scope: Scope) -> bool:
-    assert scope.clause is not None
-    return any(context.is_streaming(relation.node) for relation in scope.clause.relations())
-
-
-def _mirror(scope: Scope) -> None:
+def _mirror(select: exp.Select, clause: FromClause) -> None:
     """Turn ``a RIGHT JOIN b`` around, where nothing tells the order of their columns.
 
     A star does, but for one that names one relation, and so does a join by names of columns: it means the
     first on its left.
     """
-    clause = scope.clause
-    if clause is None or len(clause.items) < 2 or clause.merges:
+    if len(clause.items) < 2 or clause.merges:
         return
     first, second = clause.items[:2]
     names = [relation.qualifier[-1:] for relation in clause.relations()]
-    stars = [star for star in scope.select.find_all(exp.Star) if not isinstance(star.parent, exp.Count)]
+    stars = [star for star in select.find_all(exp.Star) if not isinstance(star.parent, exp.Count)]
     if stars and (
         len(set(names)) < len(names) or not all(isinstance(star.parent, exp.Column) for star in stars)
     ):
         return
-    if second.kind != "right" or _is_lateral(first):
+    if second.kind != "right" or (first.relation is not None and first.relation.kind == "lateral"):
         return
     first.kind, first.keyword, first.join, first.on = "left", "LEFT JOIN", second.join, second.on
     second.kind, second.keyword, second.join, second.on = "inner", "JOIN", None, None
     clause.items[:2] = second, first
 
 
-def _is_lateral(item: FromItem) -> bool:
-    return isinstance(item.content, Relation) and item.content.kind == "lateral"
-
-
-def _eliminate(context: PlanContext, scope: Scope) -> None:
+def _eliminate(context: PlanContext, clause: FromClause) -> None:
     """Make inner joins of the LEFT joins of whose relations some condition rejects nulls."""
-    clause = scope.clause
-    if clause is None or not clause.whole:
-        return
-
-    def is_rejected(step: JoinStep) -> bool:
-        relation = step.relation
-        if not step.is_left or relation is None or relation.kind not in ("table", "cte", "query"):
-            return False
-        terms = clause.inner_terms
-        return any(rejects_nulls(term, lambda name: _relation(context, name) is relation) for term in terms)
-
+    joined = [(item, item.relation) for item in clause.steps if item.is_left and clause.whole]
+    left = [(item, right) for item, right in joined if right and right.kind in ("table", "cte", "query")]
     # An inner join has conditions of its own, which may reject nulls of others.
-    while (rejected := next(filter(is_rejected, clause.steps), None)) is not None:
-        rejected.item.kind, rejected.item.keyword = "inner", "JOIN"
-        for relation in rejected.item.relations():
-            relation.is_nullable = True
-        del clause.steps
+    while rejected := [(item, right) for item, right in left if item.is_left and _drops_nulls(context, item)]:
+        for item, right in rejected:
+            item.kind, item.keyword, right.is_nullable = "inner", "JOIN", True
+
+
+def _drops_nulls(context: PlanContext, item: FromItem) -> bool:
+    """Tell whether some condition lets no row pass that a join has added of nulls."""
+
+    def reads(name: exp.Column) -> bool:
+        attribute = context.names.attribute(name)
+        return attribute is not None and attribute.relation is item.relation
+
+    return any(rejects_nulls(term, reads) for term in item.clause.inner_terms)
 
 
 def restore_outer_joins(clause: FromClause, taken: Container[int]) -> bool:
@@ -96,11 +88,9 @@ def restore_outer_joins(clause: FromClause, taken: Container[int]) -> bool:
     """
     restored = False
     for item in clause.items:
-        relation = item.content
-        if isinstance(relation, Relation) and relation.is_nullable and id(relation) not in taken:
+        relation = item.relation
+        if relation is not None and relation.is_nullable and id(relation) not in taken:
             item.kind, item.keyword, relation.is_nullable, restored = "left", "LEFT JOIN", False, True
-    if restored:
-        del clause.steps
     return restored
 
 
@@ -138,8 +128,3 @@ def _is_unknown(condition: exp.Expr, is_null: Callable[[exp.Expr], bool]) -> boo
         case exp.Column():
             return is_null(condition)
     return isinstance(condition, _COMPARISONS) and any(map(is_null, condition.iter_expressions()))
-
-
-def _relation(context: PlanContext, name: exp.Column) -> Relation | None:
-    attribute = context.names.attribute(name)
-    return None if attribute is None else attribute.relation

@@ -24,13 +24,12 @@ from millrace.spark.session import explained
 from millrace.sql.context import PlanContext, short
 from millrace.sql.expr.functions import is_constant, is_strict, unrepeatable_plan
 from millrace.sql.plan import Plan
-from millrace.sql.session.tables import Table
+from millrace.sql.session.tables import Lookup, Table
 from millrace.sql.syntax.edits import plain_quote
 from millrace.sql.syntax.parse import Statement, Unsupported, compared, function_of, unwrap, where_conjuncts
 from millrace.sql.syntax.scopes import (
     FromClause,
     FromItem,
-    JoinStep,
     Relation,
     Scope,
     base_tables,
@@ -98,7 +97,7 @@ class RelationSite:
         """Return the terms that rows of this relation have to meet to be joined, by an inner or left join."""
         if self.step.free:
             return self.clause.inner_terms
-        return self.step.terms if self.step.item.kind == "left" and self.step.relation is not None else []
+        return self.step.terms if self.step.kind == "left" and self.step.relation is not None else []
 
     def column(self, node: exp.Expr) -> str | None:
         """Return the lower-case name of this relation's column that an expression is, None if it is none."""
@@ -109,12 +108,12 @@ class RelationSite:
 
     def hints(self, wanted: Iterable[frozenset[str]]) -> Iterator[str]:
         """Yield what about this relation's place keeps its columns from being bound."""
-        steps, kind = self.clause.steps, self.step.item.kind
+        steps, kind = self.clause.steps, self.step.kind
         if self.step.relation is None:
             yield "it stands in a parenthesised join; write that as a derived table, (SELECT … FROM …)"
         if kind in ("right", "full"):
             yield f"a {kind.upper()} JOIN keeps all of its rows"
-        behind = [step.item.kind for step in steps[self.place + 1 :]]
+        behind = [step.kind for step in steps[self.place + 1 :]]
         if "full" in behind:
             yield "a FULL JOIN keeps all of its rows"
         elif self.place == 0 and behind[:1] == ["left"]:
@@ -165,7 +164,7 @@ class RelationSite:
     def filters(self) -> list[exp.Expr]:
         """Return terms that this relation's rows have to meet, whatever they are joined with."""
         terms = [term for term in self.on() if self._reads_only_this(term)]
-        if not self.step.item.semi:
+        if not self.step.semi:
             # A WHERE that a null does not meet drops the rows that an outer join makes up.
             terms += [term for term in self.clause.where if term not in terms and self.fixed(term)]
         return terms
@@ -228,7 +227,7 @@ class KeyFinder:
 
     def _before(self, site: RelationSite, wanted: KeyColumns) -> list[Keys] | None:
         """Before a left (or inner) join: the whole left side, but for lookups that nobody needs."""
-        item = site.step.item
+        item = site.step
         if not site.place or not (item.kind == "left" or site.step.free):
             return None
         terms = site.on() + ([] if item.semi else site.clause.filters)
@@ -241,9 +240,9 @@ class KeyFinder:
     def _behind(self, site: RelationSite, wanted: KeyColumns) -> list[Keys] | None:
         """Behind a RIGHT join, on the side of which every row stays."""
         steps = site.clause.steps
-        behind = next((n for n, step in enumerate(steps) if step.item.kind in ("right", "full")), 0)
-        join = steps[behind].item.join
-        if join is None or site.place >= behind or join.side.upper() != "RIGHT" or site.step.item.semi:
+        behind = next((n for n, step in enumerate(steps) if step.kind in ("right", "full")), 0)
+        join = steps[behind].join
+        if join is None or site.place >= behind or join.side.upper() != "RIGHT" or site.step.semi:
             return None
         picked = self._pick_in(site, steps[behind].terms, wanted, {behind})
         return [Keys(tuple(picked), (join.this,))] if picked else None
@@ -298,11 +297,9 @@ class KeyFinder:
     ) -> list[tuple[exp.Expr, set[int]]]:
         """Return the terms over some steps that may be evaluated once more, for the values, with these."""
         reads = ((term, self._places(clause, term)) for term in terms)
-        return [(term, read) for term, read in reads if read and read <= steps and self._may_stay(term)]
-
-    def _may_stay(self, term: exp.Expr) -> bool:
-        called = any(function_of(part) is not None for part in term.walk())
-        return not called and _is_repeatable(self._context, term)
+        among = [(term, read) for term, read in reads if read and read <= steps]
+        plain = [(term, read) for term, read in among if not any(map(function_of, term.walk()))]
+        return [(term, read) for term, read in plain if _is_repeatable(self._context, term)]
 
     def _closure(self, clause: FromClause, picked: Sequence[exp.Expr], free: set[int]) -> Keys:
         """Return the query over the relations that the values read and those that equalities tie to them.
@@ -312,13 +309,14 @@ class KeyFinder:
         steps = clause.steps
         places = {place for node in picked for place in self._places(clause, node)}
         terms = self._filters(clause, clause.inner_terms, free)
-        asked = {place for place in free - places if self._is_asked(steps[place])}
+        lookup = self._context.lookup
+        asked = {place for place in free - places if _is_asked(map(lookup, steps[place].relations()))}
         ties = [reads for term, reads in terms if isinstance(unwrap(term), exp.EQ) and not reads & asked]
         while more := {place for reads in ties if reads & places for place in reads - places}:
             places |= more
-        if len(places) > 1 and any(steps[p].item.merges for p in places):
+        if len(places) > 1 and any(steps[p].merges for p in places):
             raise Unsupported("relations joined by USING or NATURAL give the values")
-        nodes = [steps[p].item.relations()[0].node for p in sorted(places)]
+        nodes = [steps[p].relations()[0].node for p in sorted(places)]
         return Keys(tuple(picked), tuple(nodes), tuple(term for term, reads in terms if reads <= places))
 
     def _prefix(self, site: RelationSite, picked: Sequence[exp.Expr]) -> Keys:
@@ -355,16 +353,16 @@ class KeyFinder:
         read = {r for node in picked for r in self._names.relations_read(node) or ()}
         return Keys(tuple(picked), tuple(r.node for r in clause.relations() if r in read))
 
-    def _is_asked(self, step: JoinStep) -> bool:
-        lookup = None if step.relation is None else self._context.lookup(step.relation)
-        return lookup is not None and lookup.needs_keys
-
     def _is_needless(self, item: FromItem) -> bool:
         """Tell whether a join whose columns nobody reads may be left out; a semi join only to ask less."""
         if item.join is None or item.kind != "left" or not isinstance(item.content, Relation):
             return False
-        lookups = map(self._context.catalog.lookup, tables_in(item.join))
-        return not item.semi or any(lookup.needs_keys for lookup in lookups if lookup is not None)
+        return not item.semi or _is_asked(map(self._context.catalog.lookup, tables_in(item.join)))
+
+
+def _is_asked(lookups: Iterable[Lookup | None]) -> bool:
+    """Tell whether some lookup table can only be asked by key."""
+    return any(lookup is not None and lookup.needs_keys for lookup in lookups)
 
 
 def _clause_of(scope: Scope) -> FromClause:
@@ -446,7 +444,10 @@ def _uses(context: PlanContext, select: exp.Select) -> Iterator[tuple[Scope, Rel
         if any(query.args.get(name) for name in ("limit", "offset", "qualify", "sample")):
             raise Unsupported("a LIMIT or QUALIFY around it counts all of its rows")
         parent = query.parent
-        if not isinstance(parent, exp.SetOperation) and not _is_bare(parent):
+        # Parentheses around a part of a UNION, or around the query of IN, are nothing of their own.
+        is_part = parent and isinstance(parent.parent, exp.SetOperation | exp.In | exp.Subquery | exp.CTE)
+        is_bare = is_part and isinstance(parent, exp.Subquery) and not parent.alias
+        if not isinstance(parent, exp.SetOperation) and not is_bare:
             break
         query = parent  # type: ignore[assignment]  # never None here
     if isinstance(parent, exp.In) and parent.args.get("query") is query:
@@ -462,12 +463,6 @@ def _uses(context: PlanContext, select: exp.Select) -> Iterator[tuple[Scope, Rel
         yield relation
     else:
         raise Unsupported("it stands in a subquery whose whole result is read")
-
-
-def _is_bare(node: exp.Expr | None) -> bool:
-    """Tell whether it is parentheses around a part of a UNION, or around the query of IN."""
-    around = exp.SetOperation | exp.In | exp.Subquery | exp.CTE
-    return isinstance(node, exp.Subquery) and not node.alias and isinstance(node.parent, around)
 
 
 def _of_definition(context: PlanContext, cte: exp.CTE) -> Iterator[tuple[Scope, Relation]]:

@@ -31,12 +31,12 @@ from millrace.sql.blocks.join_graph import JoinGraph, JoinInput
 from millrace.sql.blocks.subqueries import existence_test
 from millrace.sql.context import PlanContext
 from millrace.sql.expr.types import Field
-from millrace.sql.names import Attribute, Match, is_star
+from millrace.sql.names import Attribute, Match, is_path, is_star
 from millrace.sql.plan import BlockPlan, Direct
 from millrace.sql.session.functions import restored
 from millrace.sql.syntax.edits import Edit, Part, Span, quote
 from millrace.sql.syntax.parse import Unsupported, name_span, unwrap
-from millrace.sql.syntax.scopes import JoinStep, Relation, Scope, with_prefix
+from millrace.sql.syntax.scopes import FromItem, Relation, Scope, with_prefix
 
 COUNT = "__count"
 """The column of a block that only counts."""
@@ -90,15 +90,7 @@ class BlockOutput:
 
 
 class Rewriting:
-    """The edits of one SELECT, committed once all of its blocks are planned.
-
-    Args:
-        graph: The SELECT's FROM clause.
-        inputs: The relations that blocks take.
-
-    Attributes:
-        plans: The blocks.
-    """
+    """The edits of one SELECT, committed once all of its blocks are planned; ``inputs`` are theirs."""
 
     def __init__(self, graph: JoinGraph, inputs: list[JoinInput]) -> None:
         self.plans: list[BlockPlan] = []
@@ -129,8 +121,8 @@ class Rewriting:
         names = {
             ref: f"{output.alias}_{place}_{_ODD.sub('_', ref.column)}" for place, ref in enumerate(columns)
         }
-        if not self._streaming:
-            output.counting = not self._wanted(columns) and self._above.only_counts(inputs)
+        is_counted = not self._streaming and not self._wanted(columns)
+        output.counting = is_counted and self._above.only_counts(inputs)
         if not output.counting and not self._streaming:
             alone = len(inputs) == len(self._inputs)
             output.aggregation = self._aggregation(columns, names, output.alias, alone=alone)
@@ -194,8 +186,8 @@ class Rewriting:
             Unsupported: Something cannot be rewritten.
         """
         context, graph = self._context, self._graph
-        for reference in self._above.references():
-            self._replace(reference)
+        for column, match, is_result in self._above.references():
+            self._replace(column, match, is_result=is_result)
         if not self._above.items:
             spans = [context.statement.span(item) for item in self._select.expressions]
             self._edits.append(Edit(spans[0][0], spans[-1][1], ("1",)))
@@ -237,16 +229,15 @@ class Rewriting:
             raise Unsupported(f"column {name} of a relation without a name of its own")
         return f"{quote(alias)}.{quote(name)}"
 
-    def _replace(self, reference: Reference) -> None:
-        column, match = reference.column, reference.match
+    def _replace(self, column: exp.Column, match: Match, *, is_result: bool) -> None:
         place = self._context.names.scopes.place_of(column)
         assert place is not None
         # A condition of ON may become one of WHERE, which sees more columns.
         moves = self._graph.source.merges or (place.key == "on" and place.scope is self._graph.scope)
         if not self._above.touches(match.attribute) and (match.qualifier or not moves):
             return
-        if reference.result and (self._select.args.get("distinct") or place.key == "hint"):
-            text = self._result_name(reference)
+        if is_result and (self._select.args.get("distinct") or place.key == "hint"):
+            text = self._result_name(column, match.attribute)
         else:
             text = self._text(match.attribute)
         self._edits.append(Edit(*name_span(column, match.qualifier), (text,)))
@@ -255,15 +246,14 @@ class Rewriting:
             if end is not None:
                 self._edits.append(Edit(end, end, (f" AS {quote(column.parts[match.qualifier].name)}",)))
 
-    def _result_name(self, reference: Reference) -> str:
+    def _result_name(self, column: exp.Column, attribute: Attribute) -> str:
         """Return the result column that a column is: with DISTINCT, and in hints, nothing else is known."""
-        attribute = reference.match.attribute
         results = self._context.names.results(self._graph.scope)
         place = next(n for n, r in enumerate(results) if r.attribute == attribute and r.name is not None)
         name = results[place].name or ""
         if sum((r.name or "").lower() == name.lower() for r in results) == 1:
             return quote(name)
-        if isinstance(reference.column.parent, exp.Ordered) and self._context.settings.ordinals:
+        if isinstance(column.parent, exp.Ordered) and self._context.settings.ordinals:
             return str(place + 1)
         raise Unsupported(f"DISTINCT ordered by {name}, of which there are several")
 
@@ -295,7 +285,7 @@ class Rewriting:
         graph, span = self._graph, self._context.statement.span
         parts: list[Part] = ["FROM "]
         done: set[int] = set()
-        for number, step in enumerate(graph.steps):
+        for number, step in enumerate(graph.source.steps):
             if number in self._conditions.steps:
                 continue
             output = next((o for o in self._outputs if any(i.step == number for i in o.inputs)), None)
@@ -306,7 +296,7 @@ class Rewriting:
                 done.add(id(output))
                 parts.append(f"{'' if first else ' CROSS JOIN '}{{{output.name}}} AS {output.alias}")
         where = self._select.args.get("where")
-        end = graph.source.end
+        end = max([graph.source.span[1], *(view.item[1] for view in graph.source.views)])
         if graph.source.whole and where is None and end == graph.source.span[1]:
             parts += self._where()
         elif graph.source.whole:
@@ -317,24 +307,20 @@ class Rewriting:
                 counted = self._select.expressions[0].unalias()
                 self._edits.append(Edit(*span(counted), (f"coalesce(sum({COUNT}), 0)",)))
 
-    def _step(self, step: JoinStep, *, first: bool) -> list[Part]:
+    def _step(self, step: FromItem, *, first: bool) -> list[Part]:
         """Return a relation that stays, with the conditions that stay with it."""
-        item = step.item
         if first:
-            return [item.item]
+            return [step.item]
         if step.movable:
-            return [" CROSS JOIN ", item.item]
+            return [" CROSS JOIN ", step.item]
         statement = self._context.statement
         terms: list[list[Part]] = [["(", statement.span(on), ")"] for on in step.conditions]
-        terms += [[self._pair(pair)] for pair in self._graph.keys_of(step)]
-        keyword = "CROSS JOIN" if item.keyword == "JOIN" and not terms else item.keyword
-        parts: list[Part] = [f" {keyword} ", item.item]
+        terms += [[" = ".join(map(self._text, pair))] for pair in self._context.names.keys_of(step)]
+        keyword = "CROSS JOIN" if step.keyword == "JOIN" and not terms else step.keyword
+        parts: list[Part] = [f" {keyword} ", step.item]
         for number, term in enumerate(terms):
             parts += [" AND " if number else " ON ", *term]
         return parts
-
-    def _pair(self, pair: tuple[Attribute, Attribute]) -> str:
-        return " = ".join(map(self._text, pair))
 
     def _where(self) -> Iterator[Part]:
         above = self._conditions.above
@@ -345,12 +331,9 @@ class Rewriting:
         yield " WHERE " if certain else " WHERE true AND "
         for number, conjunct in enumerate(above):
             yield "(" if number == 0 else " AND ("
-            if conjunct.pair is not None:
-                yield self._pair(conjunct.pair)
-            else:
-                assert conjunct.node is not None
+            if conjunct.node is not None:
                 yield self._context.statement.span(conjunct.node)
-            yield ")"
+            yield " = ".join(map(self._text, conjunct.pair or ())) + ")"
 
     def _direct(self) -> Direct | None:
         """Return how the SELECT is nothing but columns of its only block, None if it is more."""
@@ -365,12 +348,9 @@ class Rewriting:
         columns: list[Attribute] = []
         for item in select.expressions:
             attribute = self._context.names.attribute(unwrap(item.unalias()))
-            if id(item) in stars:
-                columns += stars[id(item)]
-            elif attribute is not None:
-                columns.append(attribute)
-            else:
+            if attribute is None and id(item) not in stars:
                 return None
+            columns += stars.get(id(item)) or ([] if attribute is None else [attribute])
         return Direct(output.name, tuple(self._text(column).strip("`") for column in columns))
 
 
@@ -389,21 +369,14 @@ def _is_row(node: exp.Expr | None) -> bool:
 # What stands above the blocks
 
 
-@dataclass(frozen=True, eq=False)
-class Reference:
-    """A name above the blocks that means a column of this FROM clause, and perhaps a result column too."""
-
-    column: exp.Column
-    match: Match
-    result: bool
+Reference = tuple[exp.Column, Match, bool]
+"""A name above the blocks, the column of this FROM clause that it means, and whether it is a result too."""
 
 
 class OuterReferences:
     """References outside a block that resolve to columns of its FROM clause: names and stars.
 
-    Args:
-        graph: The SELECT's FROM clause; those of its conditions that blocks evaluate are not above them.
-        taken: Ids of the relations that blocks take.
+    Conditions that blocks evaluate are not above them. ``taken`` are the ids of the relations of blocks.
 
     Attributes:
         consumed: Ids of names that the rewritten text has no more.
@@ -431,15 +404,15 @@ class OuterReferences:
 
     def read(self) -> Iterator[Attribute]:
         """Yield the columns of this FROM clause that something above the blocks reads."""
-        for reference in self.references():
-            yield reference.match.attribute
+        for _, match, _ in self.references():
+            yield match.attribute
         for _, shown in self.stars:
             yield from shown
         for conjunct in self._conditions.above:
             yield from conjunct.pair or ()
-        for number, step in enumerate(self._graph.steps):
+        for number, step in enumerate(self._graph.source.steps):
             if not step.movable and number not in self._conditions.steps:
-                for pair in self._graph.keys_of(step):
+                for pair in self._context.names.keys_of(step):
                     yield from pair
 
     def references(self) -> Iterator[Reference]:
@@ -447,13 +420,13 @@ class OuterReferences:
         used = {id(part) for c in self._conditions.used if c.node is not None for part in c.node.walk()}
         used |= self.consumed | self._unread
         seen = set()
-        for reference in self._names:
-            if id(reference.column) in used:
+        for column, match, is_result in self._names:
+            if id(column) in used:
                 continue
-            start, _ = name_span(reference.column, 0)
+            start, _ = name_span(column, 0)
             if start not in seen:  # the parser may use one name in two places
                 seen.add(start)
-                yield reference
+                yield column, match, is_result
 
     @cached_property
     def _names(self) -> list[Reference]:
@@ -464,7 +437,7 @@ class OuterReferences:
                 continue
             resolved = names.find_struct(column) if is_star(column) else names.find(column)
             if resolved is not None and resolved.scope is self._graph.scope and resolved.match is not None:
-                references.append(Reference(column, resolved.match, resolved.result))
+                references.append((column, resolved.match, resolved.result))
         return references
 
     @cached_property
@@ -489,7 +462,7 @@ class OuterReferences:
 
     def is_whole(self, inputs: list[JoinInput]) -> bool:
         """Tell whether a block of these relations is all of the FROM clause."""
-        steps = {*range(len(self._graph.steps))} - self._conditions.steps
+        steps = {*range(len(self._graph.source.steps))} - self._conditions.steps
         return steps <= {i.step for i in inputs} and not self._graph.source.views
 
     def only_counts(self, inputs: list[JoinInput]) -> bool:
@@ -499,11 +472,8 @@ class OuterReferences:
         if barred or len(items) != 1 or not self.is_whole(inputs):
             return False
         count = items[0].unalias()
-        if not isinstance(count, exp.Count) or count.expressions:
-            return False
-        return isinstance(count.this, exp.Star) or (
-            isinstance(count.this, exp.Literal) and count.this.name.isdigit()
-        )
+        counted = count.this if isinstance(count, exp.Count) and not count.expressions else None
+        return isinstance(counted, exp.Star) or (isinstance(counted, exp.Literal) and counted.name.isdigit())
 
 
 # Names that Spark makes up
@@ -517,13 +487,19 @@ def keep_names(context: PlanContext, names: Sequence[str]) -> None:
     """
     edits = {(e.start, e.end) for e in context.text.edits}
     bound = {(e.start, e.end) for e in context.text.bindings}
+    first: exp.Expr | None = context.statement.root  # the SELECT that names the columns of the whole query
+    while isinstance(first, exp.SetOperation | exp.Subquery):
+        first = first.this
     for scope in context.names.scopes.all:
+        # An item that is bound as a whole is so in the query as written.
         changed = [
-            (place, span) for place, span in _unnamed(context, scope) if _is_changed(span, edits, bound)
+            (place, (begin, end))
+            for place, (begin, end) in _unnamed(context, scope)
+            if any(begin <= e[0] and e[1] <= end for e in edits | (bound - {(begin, end)}))
         ]
         if not changed or not _matter(scope.select):
             continue
-        results = names if _is_first(context, scope.select) else _names_of(context, scope)
+        results = names if scope.select is first else _names_of(context, scope)
         if results is None:
             raise Unsupported(f"a column without a name in {context.where(scope)}")
         widths = [len(context.names.results_of(scope, item)) for item in scope.select.expressions]
@@ -539,17 +515,9 @@ def _unnamed(context: PlanContext, scope: Scope) -> Iterator[tuple[int, Span]]:
     """Yield the items that Spark names after their expression, with their characters."""
     for place, item in enumerate(scope.select.expressions):
         inner = unwrap(item)
-        if isinstance(item, exp.Alias | exp.Aliases) or is_star(inner):
-            continue
-        while isinstance(inner, exp.Dot):
-            inner = inner.this
-        if not isinstance(inner, exp.Column) and context.statement.has_span(item):
+        is_named = isinstance(item, exp.Alias | exp.Aliases) or is_star(inner) or is_path(inner)
+        if not is_named and context.statement.has_span(item):
             yield place, context.statement.span(item)
-
-
-def _is_changed(span: Span, edits: set[Span], bound: set[Span]) -> bool:
-    """Tell whether an item has another text; one that is bound as a whole is so in the query as written."""
-    return any(span[0] <= start and end <= span[1] for start, end in edits | (bound - {span}))
 
 
 def _matter(select: exp.Select) -> bool:
@@ -567,14 +535,6 @@ def _matter(select: exp.Select) -> bool:
             return False
         child = parent
     return True
-
-
-def _is_first(context: PlanContext, select: exp.Select) -> bool:
-    """Tell whether a SELECT names the columns of the whole query."""
-    first: exp.Expr | None = context.statement.root
-    while isinstance(first, exp.SetOperation | exp.Subquery):
-        first = first.this
-    return first is select
 
 
 def _names_of(context: PlanContext, scope: Scope) -> list[str] | None:

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Iterator
+from contextlib import suppress
 
 from pyspark.sql import types as t
 from sqlglot import exp
@@ -136,16 +137,17 @@ class CteMaterialization:
     def _share(self, body: exp.Expr) -> None:
         """Let a query pass an exchange if it has a block and several readers."""
         context, (_, readers) = self._context, self._readers.get(id(body), (body, []))
-        if id(body) in self._shared or len(readers) < 2 or not self._has_block(body):
+        if id(body) in self._shared or len(readers) < 2 or not context.statement.has_span(body):
+            return
+        if not any(map(context.has_block, (body, *definitions(body)))):
             return
         self._shared.add(id(body))
-        if (
-            not context.statement.has_span(body)
-            or context.determinism.volatile(body)
-            or context.escapes(body)
-        ):
+        site = context.names.scopes.find(readers[0])
+        if site is None or site[1].columns or context.determinism.volatile(body) or context.escapes(body):
             return
-        fields = self._fields(readers[0])
+        fields: tuple[Field, ...] = ()
+        with suppress(Unsupported):  # where they cannot be known
+            fields = context.names.fields(site[1])
         if not fields or not all(_is_hashed(field.type) for field in fields):
             return
         inner = [f"{context.stem}s{place}" for place in range(len(fields))]
@@ -157,20 +159,6 @@ class CteMaterialization:
         context.text.edits.append(Edit(*span, (before, context.text.edited(span), behind)))
         shown = body.parent.alias if isinstance(body.parent, exp.CTE) else context.shown(readers[0])
         context.shared.append(f"{shown}, read {len(readers)} times")
-
-    def _has_block(self, body: exp.Expr) -> bool:
-        """Tell whether a query has a block, or a definition that it reads."""
-        return any(map(self._context.has_block, (body, *definitions(body))))
-
-    def _fields(self, reader: exp.Expr) -> tuple[Field, ...]:
-        """Return the columns of a query by one of its readers; none where they cannot be known."""
-        site = self._context.names.scopes.find(reader)
-        if site is None or site[1].columns:
-            return ()
-        try:
-            return self._context.names.fields(site[1])
-        except Unsupported:
-            return ()
 
 
 def _grouped(bodies: Iterable[exp.Query], key: Callable[[exp.Query], Hashable]) -> Iterator[list[exp.Query]]:

@@ -13,8 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
-from typing import Literal, TypeGuard
+from typing import Literal
 
 from sqlglot import exp
 
@@ -69,18 +68,19 @@ class FromItem:
 
     Attributes:
         on: Its condition; it sees the columns of its own content and of all that is left of it in its clause.
+        clause: The clause or group that it is in.
     """
 
     content: Relation | FromClause
     kind: str  # ``"inner"``, ``"left"`` (outer, semi and anti), ``"right"`` or ``"full"``
     keyword: str  # the join as text, without NATURAL, such as ``"LEFT ANTI JOIN"``
     item: Span  # the characters of the content
-    span: Span  # the characters of the whole, join keywords and condition included
     on: exp.Expr | None = None
     using: tuple[str, ...] = ()
     natural: bool = False
     semi: bool = False  # a semi or anti join, whose right side is not visible above
     join: exp.Join | None = None  # its syntax tree, None for the first
+    clause: FromClause = field(init=False)
 
     @property
     def merges(self) -> bool:
@@ -90,30 +90,39 @@ class FromItem:
     def relations(self) -> list[Relation]:
         return [self.content] if isinstance(self.content, Relation) else list(self.content.relations())
 
+    @property
+    def place(self) -> int:
+        """Its number in its clause or group."""
+        return self.clause.items.index(self)
 
-@dataclass(frozen=True, eq=False)
-class JoinStep:
-    """An item of a clause, or of a group of inner joins inside it, that can be moved by itself.
+    @property
+    def movable(self) -> bool:
+        """Whether it is joined by an inner join before any RIGHT or FULL join: a block may take it."""
+        return self.kind == "inner" and self.place < self.clause.movable
 
-    Attributes:
-        movable: Whether it is joined by an inner join before any RIGHT or FULL join, so that a block may take
-            it.
-    """
+    @property
+    def steps(self) -> list[FromItem]:
+        """What can be moved by itself: a movable group of inner joins as its own items, else the whole."""
+        if isinstance(self.content, FromClause) and self.content.is_inner and self.movable:
+            return self.content.steps
+        return [self]
 
-    item: FromItem
-    clause: FromClause  # the clause or group that the item is in
-    place: int  # the item's number there
-    movable: bool
-    conditions: tuple[exp.Expr, ...]  # what it is joined on; a group's condition stands with its last member
+    @property
+    def conditions(self) -> tuple[exp.Expr, ...]:
+        """What it is joined on; the condition of a group that is moved by parts stands with the last."""
+        own, group = () if self.on is None else (self.on,), self.clause.group
+        if group is None or group.steps == [group] or self is not self.clause.items[-1]:
+            return own
+        return (*own, *group.conditions)
 
     @property
     def relation(self) -> Relation | None:
         """The relation, None for a group that stays as it is."""
-        return self.item.content if isinstance(self.item.content, Relation) else None
+        return self.content if isinstance(self.content, Relation) else None
 
     @property
     def is_left(self) -> bool:
-        return self.item.kind == "left" and not self.item.semi
+        return self.kind == "left" and not self.semi
 
     @property
     def free(self) -> bool:
@@ -137,9 +146,15 @@ class FromClause:
     items: list[FromItem]
     span: Span  # from FROM to the end of the last item
     views: list[Relation] = field(default_factory=list)
-    end: int = 0  # where the last LATERAL VIEW ends
     mixed: bool = False
     where: list[exp.Expr] = field(default_factory=list)  # the terms of the SELECT's WHERE
+    group: FromItem | None = field(default=None, init=False)  # the item that a group is
+
+    def __post_init__(self) -> None:
+        for item in self.items:
+            item.clause = self
+            if isinstance(item.content, FromClause):
+                item.content.group = item
 
     @property
     def movable(self) -> int:
@@ -174,26 +189,14 @@ class FromClause:
             if isinstance(item.content, FromClause):
                 yield from item.content.clauses()
 
-    @cached_property
-    def steps(self) -> list[JoinStep]:
-        """The items, a movable group of inner joins as its own items."""
-        steps: list[JoinStep] = []
-        movable = self.movable
-        for place, item in enumerate(self.items):
-            moves = item.kind == "inner" and place < movable
-            own = () if item.on is None else (item.on,)
-            if moves and isinstance(item.content, FromClause) and item.content.is_inner:
-                *inner, last = item.content.steps
-                # The group's own condition, and its USING, belong to the item that the group is.
-                whole = JoinStep(last.item, last.clause, last.place, True, (*last.conditions, *own))
-                steps += [*inner, whole]
-            else:
-                steps.append(JoinStep(item, self, place, moves, own))
-        return steps
+    @property
+    def steps(self) -> list[FromItem]:
+        """The items that can be moved by themselves, a movable group of inner joins as its own items."""
+        return [step for item in self.items for step in item.steps]
 
     def number(self, relation: Relation) -> int:
         """Return the number of the step that a relation is in, -1 if it is in none."""
-        return next((n for n, step in enumerate(self.steps) if relation in step.item.relations()), -1)
+        return next((n for n, step in enumerate(self.steps) if relation in step.relations()), -1)
 
     @property
     def filters(self) -> list[exp.Expr]:
@@ -326,9 +329,7 @@ def _read_from(statement: Statement, select: exp.Select) -> FromClause | None:
     first = select.expressions[0] if select.expressions else None
     if first is not None and statement.has_span(first) and statement.span(first)[0] > clause.span[0]:
         raise Unsupported("FROM written before SELECT")
-    for view in select.args.get("laterals") or ():
-        clause.views.append(_relation(statement, view, "view"))
-        clause.end = max(clause.end, _span(statement, view)[1])
+    clause.views = [_relation(statement, view, "view") for view in select.args.get("laterals") or ()]
     clause.where = where_conjuncts(select)
     return clause
 
@@ -339,18 +340,13 @@ def _span(statement: Statement, node: exp.Expr) -> Span:
 
 def _clause(statement: Statement, first: exp.Expr, joins: list[exp.Join]) -> FromClause:
     items = [_item(statement, first, None), *(_item(statement, join.this, join) for join in joins)]
-    span = (items[0].span[0], max(item.span[1] for item in items))
+    (start, end), ends = items[0].item, [_span(statement, join)[1] for join in joins]
     commas = [join for join in joins if _is_comma(statement, join)]
-    return FromClause(items, span, [], span[1], mixed=0 < len(commas) < len(joins))
+    return FromClause(items, (start, max([end, *ends])), mixed=0 < len(commas) < len(joins))
 
 
 def _is_comma(statement: Statement, join: exp.Join) -> bool:
     return statement.text.startswith(",", _span(statement, join)[0])
-
-
-def _is_join_group(node: exp.Expr) -> bool:
-    """Tell whether a relation is ``(a JOIN b …)``, in any number of parentheses, without a name."""
-    return isinstance(node, exp.Subquery) and not node.alias and _is_from_item(node.this)
 
 
 def _is_from_item(node: exp.Expr) -> bool:
@@ -364,7 +360,8 @@ def _item(statement: Statement, node: exp.Expr, join: exp.Join | None) -> FromIt
     kind, semi, keyword = ("inner", False, "JOIN") if join is None else _kind(join)
     content: Relation | FromClause
     pivots = node.args.get("pivots") or (join is not None and join.args.get("pivots"))
-    if _is_join_group(node):
+    # ``(a JOIN b …)``, in any number of parentheses, without a name.
+    if isinstance(node, exp.Subquery) and not node.alias and _is_from_item(node.this):
         if pivots or node.args.get("sample"):
             raise Unsupported("a parenthesised join with PIVOT or TABLESAMPLE")
         content = _clause(statement, node.this, list(node.this.args.get("joins") or ()))
@@ -372,8 +369,7 @@ def _item(statement: Statement, node: exp.Expr, join: exp.Join | None) -> FromIt
         if join is not None and pivots and not _is_comma(statement, join):
             raise Unsupported("PIVOT or UNPIVOT over a join")
         content = _relation(statement, node)
-    span = _span(statement, join or node)
-    item = FromItem(content, kind, keyword, _span(statement, node), span, semi=semi, join=join)
+    item = FromItem(content, kind, keyword, _span(statement, node), semi=semi, join=join)
     if join is not None:
         on = join.args.get("on")
         # The parser writes ON TRUE where the text has no condition.
@@ -449,12 +445,10 @@ def within(node: exp.Expr) -> Iterator[exp.Expr]:
 
 def tables_in(node: exp.Expr) -> Iterator[exp.Table]:
     """Yield the tables that a relation or query names, itself included; names in hints are none."""
-    return filter(_is_named, within(node))
-
-
-def _is_named(part: exp.Expr) -> TypeGuard[exp.Table]:
-    named = isinstance(part, exp.Table) and isinstance(part.this, exp.Identifier)
-    return named and not isinstance(part.parent, exp.JoinHint)
+    for part in within(node):
+        is_named = isinstance(part.this, exp.Identifier) and not isinstance(part.parent, exp.JoinHint)
+        if isinstance(part, exp.Table) and is_named:
+            yield part
 
 
 def in_recursion(node: exp.Expr) -> bool:
@@ -469,7 +463,16 @@ def in_recursion(node: exp.Expr) -> bool:
 
 def definitions(node: exp.Expr) -> list[exp.CTE]:
     """Return every common table expression outside a piece of the query that it reads, directly or not."""
-    return _read(node)[0]
+    needed: list[exp.CTE] = []
+    pieces = [node]
+    for piece in pieces:
+        seen = {id(part) for part in (*within(piece), *needed) if isinstance(part, exp.CTE)}
+        for cte in map(cte_of, tables_in(piece)):
+            if cte is not None and id(cte) not in seen:
+                seen.add(id(cte))
+                needed.append(cte)
+                pieces.append(cte)
+    return needed
 
 
 def is_recursive(cte: exp.CTE) -> bool:
@@ -480,25 +483,8 @@ def is_recursive(cte: exp.CTE) -> bool:
 
 def base_tables(node: exp.Expr) -> list[exp.Table]:
     """Return the base tables that a piece of the query reads, also through common table expressions."""
-    return _read(node)[1]
-
-
-def _read(node: exp.Expr) -> tuple[list[exp.CTE], list[exp.Table]]:
-    needed: list[exp.CTE] = []
-    base: list[exp.Table] = []
-    pieces = [node]
-    for piece in pieces:
-        parts = list(within(piece))
-        seen = {id(part) for part in (*parts, *needed) if isinstance(part, exp.CTE)}
-        for table in filter(_is_named, parts):
-            cte = cte_of(table)
-            if cte is None:
-                base.append(table)
-            elif id(cte) not in seen:
-                seen.add(id(cte))
-                needed.append(cte)
-                pieces.append(cte)
-    return needed, base
+    pieces = (node, *definitions(node))
+    return [table for piece in pieces for table in tables_in(piece) if cte_of(table) is None]
 
 
 def with_prefix(
