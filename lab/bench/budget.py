@@ -65,8 +65,18 @@ class Measured:
     written: int
 
 
-def run(algorithm: str, budget: int, folder: str | None = None, *, architecture: str = "stems") -> Measured:
+def run(
+    algorithm: str,
+    budget: int,
+    folder: str | None = None,
+    *,
+    architecture: str = "stems",
+    pool: str | None = None,
+) -> Measured:
     """Run the join in a fresh process and return what was measured.
+
+    ``pool`` is Arrow's allocator, its own one if None. That keeps memory that was freed for a while, more in
+    one run than in another; ``"system"`` keeps next to none.
 
     Raises:
         ExecutionError: The run failed.
@@ -74,9 +84,10 @@ def run(algorithm: str, budget: int, folder: str | None = None, *, architecture:
     task = json.dumps([algorithm, budget, folder, architecture])
     command = [sys.executable, "-m", "lab.bench.budget", task]
     # Arrow's threads would each keep memory of their own.
-    done = subprocess.run(
-        command, capture_output=True, text=True, check=False, env={**os.environ, "OMP_NUM_THREADS": "1"}
-    )
+    env = {**os.environ, "OMP_NUM_THREADS": "1"}
+    if pool is not None:
+        env["ARROW_DEFAULT_MEMORY_POOL"] = pool
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=env)
     if done.returncode:
         told = f"algorithm {algorithm!r} and architecture {architecture!r}"
         raise ExecutionError(f"the run with {told} failed: {done.stderr[-2000:]}")

@@ -320,7 +320,7 @@ BYTES = 48 * budget.MEGABYTE
 )
 def test_peak_memory_stays_within_the_budget(algorithm, tmp_path):
     """State of four times the budget, in a process of its own; the answer is DuckDB's."""
-    found = budget.run(algorithm, BYTES, str(tmp_path))
+    found = budget.run(algorithm, BYTES, str(tmp_path), pool="system")
     with duckdb.connect() as connection:
         for alias, schema in budget.SCHEMAS.items():
             batches = budget.source(alias, budget.sizes(BYTES))
@@ -331,4 +331,4 @@ def test_peak_memory_stays_within_the_budget(algorithm, tmp_path):
         ).fetchone()
     assert (found.rows, found.checksum) == expected
     assert found.written > BYTES
-    assert found.ratio <= 1.25, found
+    assert found.ratio <= 0.8, found
