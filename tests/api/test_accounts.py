@@ -43,7 +43,7 @@ def test_the_report_of_what_is_derived(spark, files):
     assert len(both.collect()) == 2 * rows
     assert millrace.report(both).totals.output_tuples == 2 * rows
     # What stands behind a view counts too.
-    other = millrace.sql(TEXT + " LIMIT 5", spark=spark, tables=files)
+    other = millrace.sql(TEXT + " ORDER BY a.id LIMIT 5", spark=spark, tables=files)
     other.createOrReplaceTempView("counted_by_another")
     joined = first.join(spark.table("counted_by_another"), "id")
     assert "part 2 of 2" in millrace.explain(joined)

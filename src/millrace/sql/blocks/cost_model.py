@@ -75,7 +75,7 @@ def _is_cut(select: exp.Select) -> bool:
         if groups(node) or is_windowed(node) or any(map(node.args.get, ("order", "sort", "cluster"))):
             return False
         if node.args.get("limit"):
-            return True
+            return node.find_ancestor(exp.Exists, exp.In) is None  # few rows there
         around = node.parent  # of a derived table: what reads it, if that joins it with nothing
         reader = around.parent if isinstance(around, exp.Subquery) else None
         node = reader.parent if isinstance(reader, exp.From) else None
