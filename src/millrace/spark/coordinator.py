@@ -215,8 +215,11 @@ def _why_unreached(spark: SparkSession, coordinator: AnyCoordinator) -> str:
     where = f"{coordinator.where} at {address.host}:{address.port}"
 
     def run() -> None:
-        why = try_in_task(spark, partial(_why, address.of(_SCOPE)))
-        known[place] = f"tasks do not reach {where} ({why}): {_ADVICE}" if why else ""
+        why: str | None = "its job failed"
+        try:
+            why = try_in_task(spark, partial(_why, address.of(_SCOPE)))
+        finally:
+            known[place] = f"tasks do not reach {where} ({why}): {_ADVICE}" if why else ""
 
     if place not in known:
         job = threading.Thread(target=run, name="millrace preflight", daemon=True)

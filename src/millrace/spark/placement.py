@@ -203,7 +203,7 @@ def _by_keys(
             return _in_place(sizes, stream, parallelism, "asked for")
     if all(size.is_lookup for size in sizes):
         return Placement(modes, 1, Cube(()), None, "everything is looked up")
-    plain, staying = _plain(join, [number for number, size in enumerate(sizes) if size.is_lookup])
+    plain, staying = _plain(join, bound)
     graph = QueryGraph.of(plain)
     weights = [0 if size.is_lookup else max(1, size.bytes) for size in sizes]
     fixed = [size.is_fixed for size in sizes]

@@ -4,8 +4,8 @@ Rows are numbered in the order of insertion. Rows of the same code form a chain,
 older ones; a slot leads to the newest. Every link says whether the chain goes on behind its row: a
 row ``r`` stands as ``r`` where it is the last and as ``-(r + 2)`` where another follows, so that
 the end of a chain is known without a look at it; -1 is no row. A probe can stop when its output
-buffer is full and go on later, as long as nothing is inserted in between (an insert may rebuild
-the table).
+buffer is full and go on later. Of rows that are inserted in between it finds some or none, and all of the
+others: an insert may rebuild the slots, but never changes the links of older rows.
 
 Two addressings lead to the chains. *Dense*: the codes seen span a range not much larger than their
 number, so a code's slot is its distance from the smallest and no comparison is needed; this also

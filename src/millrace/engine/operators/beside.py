@@ -52,6 +52,7 @@ class Search:
         coded: and its codes.
         asking: Positions of the tuples without a null key.
         walk: How far they have got, from when they have begun.
+        missing: Number of one that still waits for an answer, of those without a null key; -1 for none known.
     """
 
     batch: TupleBatch
@@ -60,6 +61,7 @@ class Search:
     asking: Array
     walk: Walk = field(init=False)
     has_begun: bool = False
+    missing: int = -1
 
     def known(self, key: int) -> Array:
         """Return the codes of a key for the tuples without a null key."""
@@ -284,16 +286,26 @@ class AskedRelation(BesideRelation):
 
     def is_answered(self, search: Search) -> bool:
         """Tell whether all bindings of tuples have ended."""
-        return not self._module.pending or bool(self._ended.contains(*self._bindings(search)).all())
+        if not self._module.pending:
+            return True
+        coded, values = self._bindings(search)
+        if search.missing >= 0:
+            one = slice(search.missing, search.missing + 1)
+            if not self._ended.contains([c[one] for c in coded], lambda place: values(place)[one]).all():
+                return False
+        missing = np.flatnonzero(~self._ended.contains(coded, values))
+        # Answers come in the order of questions, more or less: behind the last one there are few.
+        search.missing = int(missing[-1]) if len(missing) else -1
+        return not len(missing)
 
     @property
     def is_full(self) -> bool:
         """Whether the index should not be asked for more before it has answered some."""
         return self._module.is_full
 
-    def wait(self) -> None:
-        """Wait until the index has answered everything."""
-        while self._module.pending:
+    def wait(self, search: Search) -> None:
+        """Wait until all bindings of tuples have ended."""
+        while not self.is_answered(search):
             if not self.take_answers():
                 wait_for(self._clock, self._module, self._woken)
 

@@ -18,6 +18,9 @@ from millrace.engine.operators.beside import AskedRelation, BesideRelation, Sear
 from millrace.engine.relations import is_run
 from millrace.engine.tuples import Signature, TupleBatch
 
+_PIECE = 1024
+"""Tuples that wait for the same answers, at most, when they are set aside."""
+
 
 @dataclass(eq=False)
 class Widening:
@@ -96,6 +99,7 @@ class AskingProbe(OuterProbe):
     """Widens tuples by a relation that an index returns as it is asked.
 
     Tuples are set aside while others arrive: the more bindings are under way at once, the less is waited.
+    They go on in small pieces, so that the first results need few answers.
 
     Attributes:
         sets_aside: Whether somebody takes back what is set aside; otherwise each batch is waited for.
@@ -108,45 +112,47 @@ class AskingProbe(OuterProbe):
         super().__init__(number, relation, alias, beside)
         self.sets_aside = False
         self.unbuilt: int | None = None
-        self._aside: deque[Widening] = deque()
+        self._aside: deque[tuple[Widening, int]] = deque()
         self._bytes = 0
 
     def start(self, batch: TupleBatch) -> Widening:
         """Ask for what the tuples need."""
-        search = self.beside.prepare(batch)
-        self.beside.ask(search)
-        return Widening(batch, search, np.zeros(batch.size, np.bool_), batch.origin)
+        work = self._widening(batch)
+        self.beside.ask(work.search)
+        return work
+
+    def _widening(self, batch: TupleBatch) -> Widening:
+        return Widening(batch, self.beside.prepare(batch), np.zeros(batch.size, np.bool_), batch.origin)
 
     def step(self, work: Widening, limit: int) -> Step:
         """Return tuples widened by the next matches, or set them aside until all of these have come."""
         if not work.search.has_begun:
-            if self.sets_aside and not self.beside.is_answered(work.search):
-                self._aside.append(work)
-                self._bytes += self._held(work)
-                return Step((), 0)
-            self.beside.wait()
+            if not self.beside.is_answered(work.search):
+                if self.sets_aside and self._bytes < MOST_WAITING and not self.beside.is_full:
+                    self._set_aside(work)
+                    return Step((), 0)
+                self.beside.wait(work.search)
             self.beside.begin(work.search)
         return super().step(work, limit)
 
-    def take_back(self, *, waits: bool) -> list[Widening]:
-        """Return what was set aside and has its answers by now, as far as it came first.
-
-        With ``waits``, or where too much is set aside, all of it, when all answers have come.
-        """
-        back: list[Widening] = []
-        if not self._aside:
-            return back
-        if waits or self._bytes > MOST_WAITING or self.beside.is_full:
-            self.beside.wait()
-        elif not self.beside.take_answers():
-            return back
-        while self._aside and self.beside.is_answered(self._aside[0].search):
-            back.append(self._aside.popleft())
-            self._bytes -= self._held(back[-1])
-        return back
-
-    def _held(self, work: Widening) -> int:
-        """Return about how many bytes are held for tuples, but for those in join state."""
+    def _set_aside(self, work: Widening) -> None:
         batch = work.batch
-        own = sum(int(column.nbytes) for column in (*work.search.columns, *batch.rows.values()))
-        return own + (0 if self.unbuilt is None else batch.stores[self.unbuilt].nbytes)
+        size = sum(int(column.nbytes) for column in (*work.search.columns, *batch.rows.values()))
+        if self.unbuilt is not None:
+            size += batch.stores[self.unbuilt].nbytes
+        for low in range(0, batch.size, _PIECE):
+            is_last = low + _PIECE >= batch.size
+            self._aside.append((self._widening(batch.cut(low, low + _PIECE)), size if is_last else 0))
+        self._bytes += size
+
+    def take_back(self, *, waits: bool) -> list[Widening]:
+        """Return what was set aside first, as far as it has its answers; ``waits`` until some of it has."""
+        self.beside.take_answers()
+        if waits and self._aside:
+            self.beside.wait(self._aside[0][0].search)
+        back: list[Widening] = []
+        while self._aside and self.beside.is_answered(self._aside[0][0].search):
+            work, size = self._aside.popleft()
+            self._bytes -= size
+            back.append(work)
+        return back

@@ -197,7 +197,10 @@ class Planner:
         unread = [(node, lookup.table) for node, lookup in lookups if lookup.needs_keys]
         left = [(node, table) for node, table in unread if id(node) not in context.placed]
         if left:
-            _give_up([node for node, _ in left], context.reasons, forced)
+            nodes = [node for node, _ in left]
+            # Others may have lacked what a LEFT join that no block took gives out.
+            _give_up(filter(restriction.is_left_joined, nodes), context.reasons, forced)
+            _give_up(nodes, context.reasons, forced)
             raise refusal(context, left, context.reasons)
         sharing.before()
         context.reasons += context.calls.reasons()

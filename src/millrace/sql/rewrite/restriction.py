@@ -492,12 +492,20 @@ class Restriction:
         """Tell whether a lookup table stands where no block takes it."""
         where = self._context.names.scopes.find(node)
         try:
-            if where is None:
-                return True
-            step = RelationSite(self._context, *where).step
-            return not (step.free or (step.is_left and step.relation is not None))
+            return where is None or not (
+                self.is_left_joined(node) or RelationSite(self._context, *where).step.free
+            )
         except Unsupported:
             return False  # a block may still say why
+
+    def is_left_joined(self, node: exp.Table) -> bool:
+        """Tell whether a lookup table is what a LEFT join adds, so that a block may take it."""
+        where = self._context.names.scopes.find(node)
+        try:
+            step = None if where is None else RelationSite(self._context, *where).step
+        except Unsupported:
+            return False
+        return step is not None and step.is_left and step.relation is not None
 
     def apply(self, node: exp.Table, reasons: Sequence[str]) -> None:
         """Replace a lookup table, which no block takes for these reasons, in the query's text.

@@ -36,3 +36,9 @@ select o.id, p.price from o left join prices p on o.sku = p.sku and p.sku in ('a
 select o.id, a.price, b.name from o left join prices a on o.sku = a.sku left join cats b on a.k = b.k where a.region is null or b.name > 'o'
 
 select o.region, count(*), sum(p.price) from o left join prices p using (sku) where o.sku not in (select nxt from c where nxt is not null) group by o.region
+
+select o.id, c.name from o left join prices p on o.sku = p.sku and p.sku in ('a', 'q') left join cats c on p.k = c.k
+
+select d.id, c.name from (select o.id, q.k from o left join pairs q on o.sku = q.sku and q.region = 'EU') d join cats c on d.k = c.k
+
+select o.id, c.name from o left join either e on o.sku = e.sku left join cats c on e.k = c.k
