@@ -161,10 +161,11 @@ def _growth(run: Run, names: Sequence[str]) -> None:
                 "equal": one.unequal is None and ten.unequal is None,
             }
         )
+    smaller, larger = (max(row[name] for row in rows) for name in ("worker_mb", "larger_mb"))
     run.figures |= {
         "growth_ratio": geomean([row["growth_ratio"] for row in rows]),
         "growth_worst_ratio": max(row["growth_ratio"] for row in rows),
-        "memory_ratio": max(row["larger_mb"] for row in rows) / max(row["worker_mb"] for row in rows),
+        "memory_ratio": larger / smaller if smaller else 0.0,  # small queries may all be left to Spark
         "larger_ratio": geomean([row["larger_ratio"] for row in rows]),
         "queries_equal": sum(row["equal"] for row in rows),
     }

@@ -152,7 +152,7 @@ AWAY: dict[str, Broken] = {
     "never_extend": wrap(OuterProbe, "_widened", unextended),
     "read_unjoined": wrap(QueryGraph, "of", unordered),
     # Those that ask an index know of no match only once it has answered, with what it was asked for.
-    "extend_unanswered": swap(AskedRelation, "wait", lambda _: None),
+    "extend_unanswered": swap(AskedRelation, "wait", lambda *_: None),
     "extend_by_all": swap(beside, "agreeing", lambda rows, *_: rows),
     # Base tuples: Raman, Deshpande & Hellerstein 2003, Table 2, and what it takes for granted.
     # TimeStamp: a match goes to both of its components, not only to the later one.
