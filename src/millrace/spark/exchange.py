@@ -137,7 +137,7 @@ class BlockWriter:
         self.cut = cut
         self._partitioner = partitioner or RoundRobin()
         self._offsets = cut.cube.offsets(cut.relation)
-        self._axes = cut.cube.placed(cut.relation)
+        self._axes = cut.cube.find_axes(cut.relation)
         self._waiting: dict[int, list[pa.RecordBatch]] = {}
         self._sizes: dict[int, float] = {}
         self._out: list[tuple[int, int, pa.Buffer]] = []

@@ -80,7 +80,7 @@ class Cube:
         """Return to how many cells each tuple of the relation goes."""
         return math.prod(axis.share for axis in self.axes if axis.column(relation) is None)
 
-    def placed(self, relation: int) -> list[tuple[Axis, str, int]]:
+    def find_axes(self, relation: int) -> list[tuple[Axis, str, int]]:
         """Return the axes on which the relation's tuples have coordinates, with its columns and strides."""
         columns = [axis.column(relation) for axis in self.axes]
         axes = zip(self.axes, columns, self.strides(), strict=True)

@@ -490,22 +490,24 @@ class Restriction:
 
     def is_needed(self, node: exp.Table) -> bool:
         """Tell whether a lookup table stands where no block takes it."""
-        where = self._context.names.scopes.find(node)
         try:
-            return where is None or not (
-                self.is_left_joined(node) or RelationSite(self._context, *where).step.free
-            )
+            item = self._item(node)
         except Unsupported:
             return False  # a block may still say why
+        return item is None or not (item.free or _adds_one(item))
 
     def is_left_joined(self, node: exp.Table) -> bool:
         """Tell whether a lookup table is what a LEFT join adds, so that a block may take it."""
-        where = self._context.names.scopes.find(node)
         try:
-            step = None if where is None else RelationSite(self._context, *where).step
+            item = self._item(node)
         except Unsupported:
             return False
-        return step is not None and step.is_left and step.relation is not None
+        return item is not None and _adds_one(item)
+
+    def _item(self, node: exp.Table) -> FromItem | None:
+        """Return what a table is in its FROM clause, None where it has a form that is not looked into."""
+        where = self._context.names.scopes.find(node)
+        return None if where is None else RelationSite(self._context, *where).step
 
     def apply(self, node: exp.Table, reasons: Sequence[str]) -> None:
         """Replace a lookup table, which no block takes for these reasons, in the query's text.
@@ -589,6 +591,11 @@ class Restriction:
         context.text.rebind(node.parts[0].meta["start"], table.placeholder, placeholder)
         context.replace(node, Table(table.name, table.read, None, placeholder))
         context.placed.add(id(node))
+
+
+def _adds_one(item: FromItem) -> bool:
+    """Tell whether it is a LEFT join with a lone relation."""
+    return item.is_left and item.relation is not None
 
 
 def _no_values(table: Table, columns: Sequence[str]) -> str:
