@@ -341,9 +341,7 @@ def find_types(name: str, bindings: pa.RecordBatch, asked: Sequence[list[pa.Data
 def agreeing(rows: pa.RecordBatch, bindings: pa.RecordBatch, keys: Sequence[KeyColumn]) -> pa.RecordBatch:
     """Return the rows that were asked for: others would come again with their own binding."""
     asked = BindingSet(keys)
-    asked.add(
-        [codes(c, k.type)[0] for c, k in zip(bindings.columns, asked.keys, strict=True)], bindings.column
-    )
+    asked.add_rows(bindings)
     columns = [widen(rows.column(key.name), key.type) for key in keys]
     both = [codes(c, k.type) for c, k in zip(columns, keys, strict=True)]
     keep = asked.contains([coded for coded, _ in both], columns.__getitem__)

@@ -21,7 +21,6 @@ from millrace.engine.arrivals.paths import Lookup
 from millrace.engine.arrivals.requests import Requests
 from millrace.engine.arrivals.schedule import POLLED, STALLED, Arrival, Schedule, cut
 from millrace.engine.graph import QueryGraph
-from millrace.engine.relations import codes
 from millrace.engine.spec import JoinSpec
 from millrace.engine.state.bindings import BindingSet
 from millrace.engine.state.stem import SteM
@@ -147,9 +146,7 @@ class Arrivals:
         """Put EOT tuples into SteMs: of bindings whose tuples arrived in an earlier round."""
         arrivals: list[Arrival] = []
         for relation, eots, bindings in self._ended:
-            columns = [bindings.column(key.name) for key in eots.keys]
-            coded = [codes(c, key.type)[0] for c, key in zip(columns, eots.keys, strict=True)]
-            eots.add(coded, columns.__getitem__)
+            eots.add_rows(bindings)
             arrivals.append((relation, pa.RecordBatch.from_pylist([], self._spec.relations[relation].schema)))
         self._ended.clear()
         return arrivals

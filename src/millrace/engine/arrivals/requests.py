@@ -11,7 +11,6 @@ from millrace.engine.arrays import to_arrow
 from millrace.engine.arrivals.measured_index import Paced
 from millrace.engine.arrivals.paths import Lookup
 from millrace.engine.graph import QueryGraph
-from millrace.engine.relations import codes
 from millrace.engine.state.bindings import BindingSet, bound
 from millrace.engine.state.matching import Matching
 from millrace.engine.state.stem import SteM
@@ -61,8 +60,7 @@ class Requests:
         key = self._graph.leads[lookup.relation], tuple(f"{k.name} {k.type}" for k in lookup.keys)
         if key not in self._wanted:
             self._wanted[key] = BindingSet(lookup.keys)
-        coded = [codes(fresh.column(k.name), k.type)[0] for k in lookup.keys]
-        self._wanted[key].add(coded, lambda place: fresh.column(place))
+        self._wanted[key].add_rows(fresh)
         self._indexes[lookup.module][1].submit(fresh)
 
     def missing(self, relation: int) -> bool:

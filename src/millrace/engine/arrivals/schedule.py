@@ -8,7 +8,6 @@ n-ary symmetric hash join of section 2.3.
 
 from __future__ import annotations
 
-import math
 import threading
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -17,10 +16,9 @@ from enum import Enum
 import numpy as np
 import pyarrow as pa
 
-from millrace.engine.arrivals.access_modules import IndexAM
 from millrace.engine.relations import codes
 from millrace.engine.spec import JoinSpec
-from millrace.errors import ExecutionError, InputError
+from millrace.errors import InputError
 from millrace.limits.clock import Clock, VirtualClock
 
 
@@ -39,6 +37,9 @@ Arrival = tuple[int, pa.RecordBatch | Stalled | None]
 
 POLLED = 0.001
 """Seconds between two looks at sources that have stalled."""
+
+_LONGEST = 1.0
+"""Seconds of a pause that nothing ends, at most."""
 
 _NEVER_SEEN = int(np.iinfo(np.int64).min)
 
@@ -164,34 +165,23 @@ class Schedule:
 
 def wait(clock: Clock) -> None:
     """Let a moment pass while every source has stalled."""
-    if isinstance(clock, VirtualClock):
-        clock.advance(POLLED)
-    else:
-        threading.Event().wait(POLLED)
+    pause(clock, clock.now() + POLLED)
 
 
-def wait_for(clock: Clock, module: IndexAM, woken: threading.Event) -> None:
-    """Let time pass until an index may have something.
+def pause(clock: Clock, due: float | None, woken: threading.Event | None = None) -> None:
+    """Let time pass until a moment of the clock, but not for long at once.
 
     Args:
-        clock: What is waited by.
-        module: The index.
-        woken: What it sets when something has come; cleared.
-
-    Raises:
-        ExecutionError: Nothing will come any more.
+        clock: What is waited by. Simulated time is moved on.
+        due: The moment; None where nobody knows it, and only real time may tell.
+        woken: Ends the pause when it is set; cleared.
     """
-    due, now = module.due(), clock.now()
-    if due == math.inf:
-        raise ExecutionError(
-            f"nothing will come any more, although index {module.name!r} has not answered everything; "
-            "give its relation another source"
-        )
-    pause = POLLED if due is None else max(0.0, due - now)
-    if isinstance(clock, VirtualClock):
-        clock.advance(pause)
+    seconds = POLLED if due is None else max(0.0, due - clock.now())
+    if isinstance(clock, VirtualClock) and due is not None:
+        clock.advance(seconds)
         return
-    woken.wait(min(pause, 1.0))
+    woken = woken or threading.Event()
+    woken.wait(min(seconds, _LONGEST))
     woken.clear()
 
 

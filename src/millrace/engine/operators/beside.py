@@ -7,6 +7,7 @@ are SQL's: a null key matches nothing, and a condition that is not known is no m
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -18,7 +19,7 @@ import pyarrow.compute as pc
 
 from millrace.engine.arrays import Array, is_true, to_arrow
 from millrace.engine.arrivals.access_modules import IndexAM, Waking, agreeing, checked
-from millrace.engine.arrivals.schedule import wait_for
+from millrace.engine.arrivals.schedule import pause
 from millrace.engine.evaluation import evaluate, widen
 from millrace.engine.expressions import (
     And,
@@ -38,7 +39,7 @@ from millrace.engine.relations import BATCH_BYTES, KeyColumn, RelationStore, cod
 from millrace.engine.state.bindings import BindingSet, Values, as_compared
 from millrace.engine.state.matching import combined
 from millrace.engine.tuples import TupleBatch
-from millrace.errors import InputError
+from millrace.errors import ExecutionError, InputError
 from millrace.limits.clock import Clock
 
 
@@ -278,10 +279,9 @@ class AskedRelation(BesideRelation):
         """Take what the index has returned; tell whether it was anything."""
         answers = self._module.poll()
         for answer in answers:
-            bindings, keys = answer.bindings, self._asked.keys
-            self.take(agreeing(checked(self._module.name, self._schema, answer.rows), bindings, keys))
-            coded = [codes(bindings.column(place), key.type)[0] for place, key in enumerate(keys)]
-            self._ended.add(coded, bindings.column)
+            rows = checked(self._module.name, self._schema, answer.rows)
+            self.take(agreeing(rows, answer.bindings, self._asked.keys))
+            self._ended.add_rows(answer.bindings)
         return bool(answers)
 
     def is_answered(self, search: Search) -> bool:
@@ -304,10 +304,21 @@ class AskedRelation(BesideRelation):
         return self._module.is_full
 
     def wait(self, search: Search) -> None:
-        """Wait until all bindings of tuples have ended."""
+        """Wait until all bindings of tuples have ended.
+
+        Raises:
+            ExecutionError: Nothing will come any more.
+        """
         while not self.is_answered(search):
-            if not self.take_answers():
-                wait_for(self._clock, self._module, self._woken)
+            if self.take_answers():
+                continue
+            due = self._module.due()
+            if due == math.inf:
+                raise ExecutionError(
+                    f"nothing will come any more, although index {self._module.name!r} has not answered "
+                    "everything; give its relation another source"
+                )
+            pause(self._clock, due, self._woken)
 
     def _bindings(self, search: Search) -> tuple[list[Array], Values]:
         """Return the bindings of the tuples that look for matches."""

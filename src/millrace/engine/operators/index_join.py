@@ -9,7 +9,6 @@ is there for what it is compared with.
 from __future__ import annotations
 
 import math
-import threading
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
@@ -17,6 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from millrace.engine.arrivals.access_modules import IndexAM, agreeing, checked, find_types
+from millrace.engine.arrivals.schedule import POLLED, pause
 from millrace.engine.figures import ModuleFigures
 from millrace.engine.relations import KeyColumn, RelationStore, keyed
 from millrace.engine.spec import JoinSpec
@@ -28,12 +28,7 @@ from millrace.engine.state.stem import SteM
 from millrace.engine.trees import Edge, index_join_name
 from millrace.engine.tuples import Signature, TupleBatch
 from millrace.errors import ExecutionError
-from millrace.limits.clock import Clock, VirtualClock
-
-_POLLED = 0.001
-"""Seconds between looks at an index that cannot say when it will answer."""
-
-_LONGEST = 1.0
+from millrace.limits.clock import Clock
 
 
 @dataclass(frozen=True)
@@ -162,16 +157,12 @@ class IndexJoin(BinaryJoin):
                 f"bindings that {self.name} waits for; expected an answer to each; give the relation another "
                 "source, or use architecture='stems' if it has another one"
             )
-        return now + _POLLED if due is None else due
+        return now + POLLED if due is None else due
 
     def _fetch(self, batch: TupleBatch) -> None:
         """Return when everything that the tuples bind has been answered; the eddy stands still."""
         while (due := self.due(batch)) is not None:
-            seconds = max(0.0, due - self._clock.now())
-            if isinstance(self._clock, VirtualClock) and self._path.index.due() is not None:
-                self._clock.advance(seconds)
-            else:
-                threading.Event().wait(min(seconds, _LONGEST))
+            pause(self._clock, None if self._path.index.due() is None else due)
 
     def _unknown(self, batch: TupleBatch) -> pa.RecordBatch:
         """Return the bindings of tuples that the index was not asked for yet, each once."""

@@ -38,6 +38,12 @@ class Widening:
     matched: Array
     origin: int
 
+    @classmethod
+    def of(cls, search: Search) -> Widening:
+        """Return tuples of which no match is known yet."""
+        batch = search.batch
+        return cls(batch, search, np.zeros(batch.size, np.bool_), batch.origin)
+
 
 class OuterProbe(Probe):
     """Widens tuples by a relation beside the join.
@@ -61,7 +67,7 @@ class OuterProbe(Probe):
 
     def start(self, batch: TupleBatch) -> Widening:
         """Begin to look for matches."""
-        return Widening(batch, self.beside.search(batch), np.zeros(batch.size, np.bool_), batch.origin)
+        return Widening.of(self.beside.search(batch))
 
     def step(self, work: Widening, limit: int) -> Step:
         """Return tuples widened by the next matches; with the last ones those that have none."""
@@ -117,12 +123,9 @@ class AskingProbe(OuterProbe):
 
     def start(self, batch: TupleBatch) -> Widening:
         """Ask for what the tuples need."""
-        work = self._widening(batch)
+        work = Widening.of(self.beside.prepare(batch))
         self.beside.ask(work.search)
         return work
-
-    def _widening(self, batch: TupleBatch) -> Widening:
-        return Widening(batch, self.beside.prepare(batch), np.zeros(batch.size, np.bool_), batch.origin)
 
     def step(self, work: Widening, limit: int) -> Step:
         """Return tuples widened by the next matches, or set them aside until all of these have come."""
@@ -141,8 +144,8 @@ class AskingProbe(OuterProbe):
         if self.unbuilt is not None:
             size += batch.stores[self.unbuilt].nbytes
         for low in range(0, batch.size, _PIECE):
-            is_last = low + _PIECE >= batch.size
-            self._aside.append((self._widening(batch.cut(low, low + _PIECE)), size if is_last else 0))
+            piece = Widening.of(self.beside.prepare(batch.cut(low, low + _PIECE)))
+            self._aside.append((piece, size if low + _PIECE >= batch.size else 0))
         self._bytes += size
 
     def take_back(self, *, waits: bool) -> list[Widening]:

@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 from millrace.engine.arrays import Array, is_true, scalar, to_arrow, to_numpy
 from millrace.engine.evaluation import widen
 from millrace.engine.kernels import Multimap
-from millrace.engine.relations import KeyColumn, RelationStore
+from millrace.engine.relations import KeyColumn, RelationStore, codes
 from millrace.engine.state.matching import Classes, Matching, combined
 from millrace.engine.tuples import TupleBatch
 
@@ -122,6 +122,12 @@ class BindingSet:
         if len(fresh):
             self._rows.append(rows, [c[fresh] for c in coded])
         return rows
+
+    def add_rows(self, bindings: pa.RecordBatch) -> pa.RecordBatch:
+        """Add bindings, with a column for each key; return as :meth:`add` does."""
+        columns = [bindings.column(key.name) for key in self.keys]
+        coded = [codes(column, key.type)[0] for column, key in zip(columns, self.keys, strict=True)]
+        return self.add(coded, columns.__getitem__)
 
 
 def bound(matching: Matching, batch: TupleBatch, classes: Classes) -> tuple[list[Array], Values]:
