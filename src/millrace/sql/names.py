@@ -182,7 +182,7 @@ class Names:
         for _, relation in self.scopes.relations():
             if relation.kind == "table" and not relation.node.alias:
                 relation.current = context.catalog.place_of(relation.node)  # type: ignore[arg-type]
-        self._fields: dict[int, tuple[Field, ...] | Unsupported] = {}
+        self._fields: dict[int, tuple[Field, ...] | str] = {}  # or why they cannot be known
         self._resolved: dict[int, Resolved | None] = {}
         self._outputs: dict[tuple[int, int | None, bool], Output] = {}
 
@@ -194,10 +194,10 @@ class Names:
             try:
                 self._fields[id(relation)] = self._named(relation)
             except Unsupported as error:
-                self._fields[id(relation)] = error
+                self._fields[id(relation)] = str(error)  # it would hold the frames that hold this
         fields = self._fields[id(relation)]
-        if isinstance(fields, Unsupported):
-            raise fields
+        if isinstance(fields, str):
+            raise Unsupported(fields)
         return fields
 
     def _named(self, relation: Relation) -> tuple[Field, ...]:

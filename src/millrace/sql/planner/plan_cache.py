@@ -3,8 +3,8 @@
 What is kept is how a query runs, never a row of its result. It is used again for the same text, parameters,
 tables and options, if Spark still understands the text as it did (functions, views and settings of its
 analysis), the settings that planning asked for are the same, and the files are, with their times and sizes.
-Spark cannot compare texts with common table expressions, which it numbers. These are planned each time, and
-so are texts with constants that depend on the clock ('today'). Where only Spark could tell whether rows have
+Common table expressions, which Spark numbers, are compared in the place of their names. Texts with constants
+that depend on the clock ('today') are planned each time. Where only Spark could tell whether rows have
 changed, nothing is kept. While somebody holds a query or its DataFrame, the same text is planned again, so
 that each has figures of its own; what is derived from one that nobody holds any more shares them with the
 next, which starts without any.
