@@ -23,12 +23,11 @@ def session():
     """
     from pyspark.sql import SparkSession
 
+    from millrace.spark import daemon
     from millrace.sql.blocks import cost_model
 
     cost_model.start_seconds = lambda spark, saved: 0.0
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    root = str(Path(__file__).parents[1])  # of the daemon, for the JVM that starts it
-    os.environ["PYTHONPATH"] = os.pathsep.join([root, os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep)
     # They print every error that Spark raises, with its stack, beside raising it.
     for logger in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
         logging.getLogger(logger).setLevel(logging.CRITICAL)
@@ -40,7 +39,7 @@ def session():
         .config("spark.ui.showConsoleProgress", "false")
         .config("spark.log.level", "ERROR")
         .config("spark.sql.session.timeZone", "UTC")
-        .config("spark.python.daemon.module", "tests.daemon")
+        .config(daemon.SETTING, daemon.MODULE)
         .getOrCreate()
     )
 

@@ -7,7 +7,7 @@ from unittest.mock import Mock
 
 import pytest
 
-from millrace.spark import session
+from millrace.spark import daemon, session
 from millrace.sql.blocks import cost_model
 from millrace.sql.planner import plan_cache
 
@@ -60,17 +60,26 @@ def test_a_join_that_spark_runs_for_an_exists_is_no_saving(same, started, files)
     assert len(same(text, files, {"take_all": True}).blocks) == 2
 
 
-def test_a_limit_ends_workers(same, started, files):
-    """New ones are charged, where nothing reads all rows before the LIMIT stops."""
+JOINED = "select a.id, b.v from a join b on a.id = b.id"
+CUT = (f"{JOINED} limit 100", f"select count(*) n from (select id from ({JOINED}) q limit 100) r")
+
+
+def test_a_limit_ends_workers(same, started, files, monkeypatch):
+    """New ones of Spark's daemon are charged, where nothing reads all rows before the LIMIT stops."""
+    monkeypatch.setattr(daemon, "MODULE", "another")
     started(0.0)
-    joined = "select a.id, b.v from a join b on a.id = b.id"
-    for cut in (f"{joined} limit 100", f"select count(*) n from (select id from ({joined}) q limit 100) r"):
+    for cut in CUT:
         found = same(cut, files)
         assert not found.blocks
-        assert "LIMIT has stopped" in found.explain()
+        assert "LIMIT has stopped those" in found.explain()
         assert len(same(cut, files, {"take_all": True}).blocks) == 1
-    for read in (f"{joined} order by a.id, b.v limit 100", f"select count(*) n from ({joined}) q limit 100"):
+    for read in (f"{JOINED} order by a.id, b.v limit 100", f"select count(*) n from ({JOINED}) q limit 100"):
         assert len(same(read, files).blocks) == 1
+
+
+def test_workers_that_start_loaded_are_not_charged(same, started, files):
+    started(0.0)
+    assert all(len(same(cut, files).blocks) == 1 for cut in CUT)
 
 
 def test_rows_that_spark_has_already_do_not_count(same, started, files):

@@ -33,6 +33,7 @@ from millrace.engine.expressions import ColumnRef
 from millrace.engine.spec import Equality, JoinSpec, OutputColumn, RelationSpec
 from millrace.errors import ExecutionError, MillraceError
 from millrace.options import EXECUTOR, Options
+from millrace.spark import daemon
 from millrace.spark.block import Block, FrameInput
 from millrace.spark.coordinator import NoCoordinator, coordinator_of, host_of
 from millrace.spark.execute import execute
@@ -189,6 +190,7 @@ def examine(spark: SparkSession, options: Options | None = None) -> Iterator[Fin
     yield from _pythons(executors)
     yield from _packages(executors)
     yield _folders(executors)
+    yield _workers(spark)
     yield _sockets(executors, "loopback", "sockets on executors", "allow processes to connect to 127.0.0.1")
     if options.limits_host == EXECUTOR:
         yield _on_executor(spark, options)
@@ -352,6 +354,13 @@ def _folders(executors: list[dict[str, Any]]) -> Finding:
             "(spark.executorEnv.NUMBA_CACHE_DIR), for example of an emptyDir volume",
         )
     return Finding("folder for compiled kernels", ", ".join(sorted(folders)))
+
+
+def _workers(spark: SparkSession) -> Finding:
+    if spark.conf.get(daemon.SETTING, "") == daemon.MODULE:
+        return Finding("Python workers", "start with Millrace loaded")
+    advice = f"set {daemon.SETTING} to {daemon.MODULE} when you make the session, and they start at once"
+    return Finding("Python workers", "load Millrace when they start, about a second", advice, fatal=False)
 
 
 def _sockets(executors: list[dict[str, Any]], name: str, check: str, advice: str) -> Finding:

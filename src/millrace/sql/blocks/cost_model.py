@@ -9,6 +9,7 @@ from __future__ import annotations
 from pyspark.sql import SparkSession
 from sqlglot import exp
 
+from millrace.spark import daemon
 from millrace.spark.session import default_parallelism, start_seconds
 from millrace.sql.aggregation import groups, is_windowed
 from millrace.sql.blocks.join_graph import JoinGraph
@@ -25,7 +26,7 @@ ROWS_A_SECOND = 5_000_000
 LONG = 2.0
 """Seconds that starting Python never takes."""
 RESTART = 1.2
-"""Seconds until Spark has new workers: it ends those whose rows it does not read to the last."""
+"""Seconds until Spark's daemon has new workers: Spark ends those whose rows it does not read to the last."""
 
 _REDUCING = (exp.Group, exp.AggFunc, exp.Distinct, exp.Limit)
 
@@ -85,14 +86,15 @@ def _is_cut(select: exp.Select) -> bool:
 
 
 def _why_not(catalog: Catalog, rows: int, joins: int, *, is_cut: bool = False) -> str | None:
+    ends_workers = is_cut and catalog.settings.conf.get(daemon.SETTING, "") != daemon.MODULE
     saved = JOIN_SECONDS * joins + rows / ROWS_A_SECOND / default_parallelism(catalog.frames.spark)
-    saved -= RESTART if is_cut else 0.0
+    saved -= RESTART if ends_workers else 0.0
     if saved >= LONG or saved >= (start := start_seconds(catalog.frames.spark, saved)):
         return None
-    if is_cut:
+    if ends_workers:
         return (
             f"joining {rows:,} rows is not worth new Python workers, which Spark has to start when a LIMIT "
-            "has stopped those at work (option take_all)"
+            f"has stopped those at work (set {daemon.SETTING} to {daemon.MODULE}, or option take_all)"
         )
     catalog.unworthy_seconds = max(catalog.unworthy_seconds, saved)
     return (

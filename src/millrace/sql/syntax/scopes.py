@@ -466,16 +466,25 @@ def in_recursion(node: exp.Expr) -> bool:
 
 def definitions(node: exp.Expr) -> list[exp.CTE]:
     """Return every common table expression outside a piece of the query that it reads, directly or not."""
-    needed: list[exp.CTE] = []
-    pieces = [node]
+    return [piece for piece, _ in _read_with(node) if isinstance(piece, exp.CTE) and piece is not node]
+
+
+def _read_with(node: exp.Expr) -> Iterator[tuple[exp.Expr, list[tuple[exp.Table, exp.CTE | None]]]]:
+    """Yield a piece of the query and what it reads outside, each with the tables that it names."""
+    pieces, known = [node], set[int]()
     for piece in pieces:
-        seen = {id(part) for part in (*within(piece), *needed) if isinstance(part, exp.CTE)}
-        for cte in map(cte_of, tables_in(piece)):
-            if cte is not None and id(cte) not in seen:
-                seen.add(id(cte))
-                needed.append(cte)
+        named = [(table, cte_of(table)) for table in tables_in(piece)]
+        yield piece, named
+        for _, cte in named:
+            if cte is not None and id(cte) not in known and not _is_part(cte, piece):
+                known.add(id(cte))
                 pieces.append(cte)
-    return needed
+
+
+def _is_part(node: exp.Expr | None, whole: exp.Expr) -> bool:
+    while node is not None and node is not whole:
+        node = node.parent
+    return node is whole
 
 
 def is_recursive(cte: exp.CTE) -> bool:
@@ -486,8 +495,7 @@ def is_recursive(cte: exp.CTE) -> bool:
 
 def base_tables(node: exp.Expr) -> list[exp.Table]:
     """Return the base tables that a piece of the query reads, also through common table expressions."""
-    pieces = (node, *definitions(node))
-    return [table for piece in pieces for table in tables_in(piece) if cte_of(table) is None]
+    return [table for _, named in _read_with(node) for table, cte in named if cte is None]
 
 
 def with_prefix(
