@@ -10,6 +10,7 @@ sees which files its own plan reads, and may refuse to overwrite them. It does n
 
 from __future__ import annotations
 
+import copy
 import functools
 import re
 import threading
@@ -211,37 +212,29 @@ def _latest(spark: SparkSession) -> Enabled | None:
 
 def writer_of(df: DataFrame, plain: Any, better: Any) -> Any:
     """Return a writer whose methods are called on two, Spark's and Millrace's, till one of them writes."""
-    kind: Any = type(plain)
-    writer: Any = object.__new__(_writer_class(kind))
-    writer.__dict__.update(vars(plain))
-    writer.pipeline, writer.plain, writer.better, writer.overwrites = df, plain, better, False
+    writer = copy.copy(plain)
+    overwrites = False
+
+    def method(name: str) -> Any:
+        @functools.wraps(getattr(plain, name))
+        def called(*args: Any, **named: Any) -> Any:
+            nonlocal overwrites
+            given = [*args, *named.values()]
+            overwrites |= any(isinstance(each, str) and each.lower() == "overwrite" for each in given)
+            overwrites |= name == "insertInto" and bool(named.get("overwrite", (*args, False, False)[1]))
+            if name not in frames.ACTIONS["DataFrameWriter"]:
+                for own in (plain, better):
+                    getattr(own, name)(*args, **named)
+                return writer
+            path = named.get("path", args[0] if args else None) if name in _AT_PATHS else None
+            is_safe = not overwrites or (isinstance(path, str) and not reads(df, path))
+            return getattr(better if is_safe else plain, name)(*args, **named)
+
+        return called
+
+    names = [name for name in dir(plain) if not name.startswith("_") and callable(getattr(plain, name))]
+    vars(writer).update({name: method(name) for name in names})
     return writer
-
-
-@functools.cache
-def _writer_class(kind: type[Any]) -> type[Any]:
-    """Return the class of such writers, of classic Spark or of Spark Connect."""
-    names = [name for name in dir(kind) if not name.startswith("_") and callable(getattr(kind, name))]
-    return type(kind.__name__, (kind,), {name: _method(kind, name) for name in names})
-
-
-def _method(kind: type[Any], name: str) -> Any:
-    @functools.wraps(getattr(kind, name))
-    def method(self: Any, *args: Any, **named: Any) -> Any:
-        given = [*args, *named.values()]
-        self.overwrites |= any(isinstance(each, str) and each.lower() == "overwrite" for each in given)
-        self.overwrites |= name == "insertInto" and bool(
-            named.get("overwrite", args[1] if args[1:] else False)
-        )
-        if name not in frames.ACTIONS["DataFrameWriter"]:
-            for writer in (self.plain, self.better):
-                getattr(writer, name)(*args, **named)
-            return self
-        path = named.get("path", args[0] if args else None) if name in _AT_PATHS else None
-        is_safe = not self.overwrites or (isinstance(path, str) and not reads(self.pipeline, path))
-        return getattr(self.better if is_safe else self.plain, name)(*args, **named)
-
-    return method
 
 
 def reads(pipeline: DataFrame, path: str) -> bool:

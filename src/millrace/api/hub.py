@@ -215,12 +215,7 @@ class Hub:
 
 
 class SharedJoin:
-    """The join of streams that standing queries share; ``source`` is how it stands behind FROM.
-
-    Attributes:
-        block: The join with its inputs, all columns of them.
-        times: The event times of its streams.
-    """
+    """The join of streams that standing queries share; ``source`` is how it stands behind FROM."""
 
     def __init__(
         self, spark: SparkSession, streams: Mapping[str, DataFrame], source: str, options: Options
@@ -228,7 +223,7 @@ class SharedJoin:
         self._spark, self._streams, self._source, self._options = spark, dict(streams), source, options
         with self._planner() as planner:
             plan = _only(planner.plan(parse(f"SELECT * FROM {source}"))[0])
-            self.block = with_inputs(plan, planner.frames)
+            self.block = with_inputs(plan, planner.frames)  # all columns of its inputs
         columns = {} if plan.times is None else plan.times.columns
         tables = sorted(set(plan.join.aliases) - set(columns))
         if plan.times is None or tables:

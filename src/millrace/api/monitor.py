@@ -75,8 +75,7 @@ def failed_keys(df: DataFrame) -> pa.Table:
     ``attempts``.
 
     Raises:
-        MillraceError: Neither :func:`millrace.sql` nor :func:`millrace.join` returned it or what it is
-            derived from.
+        MillraceError: As for :func:`lookups`.
     """
     return query_of(df).failed_keys()
 

@@ -149,19 +149,14 @@ def coordinator_of(spark: SparkSession, options: Options) -> AnyCoordinator | No
     from millrace.spark.cluster_coordinator import ClusterCoordinator
 
     watch(_on_action)
-    coordinator: AnyCoordinator | None = None
-    host: str | None = None
-    why = ""
+    place = options.limits_port, options.limits_bind
     try:
-        if options.limits_host == EXECUTOR:
-            coordinator = ClusterCoordinator.started(spark, options.limits_port, options.limits_bind)
-        else:
-            host = host_of(spark, options)
+        away = ClusterCoordinator.started(spark, *place) if options.limits_host == EXECUTOR else None
+        host = "" if away else host_of(spark, options)
     except (ExecutionError, OptionError) as error:
         why = str(error)
-    if host is not None:
-        coordinator = CoordinatorProcess.started(host, options.limits_port, options.limits_bind)
-    if coordinator is not None:
+    else:
+        coordinator: AnyCoordinator = away or CoordinatorProcess.started(host, *place)
         why = _why_unreached(spark, coordinator)
         if not why:
             return coordinator

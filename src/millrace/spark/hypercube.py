@@ -161,17 +161,15 @@ def _shares(cells: int, step: int) -> Iterator[int]:
 
 @cache
 def _count(axes: int, cells: int, step: int) -> int:
-    """Return the number of vectors that :func:`_products` yields."""
+    """Return the number of vectors that :func:`_products` returns."""
     if axes == 0:
         return 1
     return sum(_count(axes - 1, cells // first, step) for first in _shares(cells, step))
 
 
-def _products(axes: int, cells: int, step: int) -> Iterator[tuple[int, ...]]:
-    """Yield every vector of ``axes`` shares whose product is at most ``cells``."""
-    if axes == 0:
-        yield ()
-        return
-    for first in _shares(cells, step):
-        for rest in _products(axes - 1, cells // first, step):
-            yield (first, *rest)
+def _products(axes: int, cells: int, step: int) -> list[tuple[int, ...]]:
+    """Return every vector of ``axes`` shares whose product is at most ``cells``."""
+    vectors: list[tuple[int, ...]] = [()]
+    for _ in range(axes):
+        vectors = [(*each, share) for each in vectors for share in _shares(cells // math.prod(each), step)]
+    return vectors

@@ -273,7 +273,7 @@ def _expression(sql: str, classes: list[str], is_deterministic: bool) -> Express
     return Expression(sql, tuple(classes), is_deterministic)
 
 
-_READER = f"""
+_READER = """
 import java.util.*;
 import com.fasterxml.jackson.databind.ObjectMapper;
 import org.apache.spark.sql.catalyst.analysis.UnresolvedFunction$;
@@ -289,132 +289,132 @@ import scala.jdk.javaapi.CollectionConverters;
 
 final ObjectMapper mapper = new ObjectMapper();
 
-public boolean joins(QueryPlan plan) {{ return plan.containsPattern(TreePattern.JOIN()); }}
+public boolean joins(QueryPlan plan) { return plan.containsPattern(TreePattern.JOIN()); }
 
-public boolean calls(QueryPlan plan) {{ return plan.containsPattern(TreePattern.PYTHON_UDF()); }}
+public boolean calls(QueryPlan plan) { return plan.containsPattern(TreePattern.PYTHON_UDF()); }
 
 // A tree from the root on, children from left to right.
-public List nodes(TreeNode root) {{
+public List nodes(TreeNode root) {
     List nodes = new ArrayList();
     nodes.add(root);
     for (Object child : list(root.children())) nodes.addAll(nodes((TreeNode) child));
     return nodes;
-}}
+}
 
-public String read(QueryPlan plan) throws Exception {{
+public String read(QueryPlan plan) throws Exception {
     List operators = new ArrayList();
-    for (Object node : nodes(plan)) {{
+    for (Object node : nodes(plan)) {
         LogicalPlan operator = (LogicalPlan) node;
         List expressions = new ArrayList(), output = new ArrayList(), names = new ArrayList();
-        for (Object each : list(operator.expressions())) {{
+        for (Object each : list(operator.expressions())) {
             Expression renamed = renamed(unnamed((Expression) each));
             List classes = new ArrayList();
             for (Object inner : nodes(renamed)) classes.add(((TreeNode) inner).nodeName());
             boolean isDeterministic = ((Expression) each).deterministic();
-            expressions.add(Arrays.asList(new Object[] {{renamed.sql(), classes, isDeterministic}}));
-        }}
-        for (Object each : list(operator.output())) {{
+            expressions.add(Arrays.asList(new Object[] {renamed.sql(), classes, isDeterministic}));
+        }
+        for (Object each : list(operator.output())) {
             output.add(((NamedExpression) each).exprId().id());
             names.add(((NamedExpression) each).name());
-        }}
+        }
         Object detail = "";
         if (node instanceof Join) detail = ((Join) node).joinType().sql();
         if (node instanceof Sort) detail = String.valueOf(((Sort) node).global());
         if (node instanceof LogicalRelation)
             detail = String.valueOf(System.identityHashCode(((LogicalRelation) node).relation()));
-        operators.add(Arrays.asList(new Object[] {{
+        operators.add(Arrays.asList(new Object[] {
             operator.nodeName(), operator.children().size(), expressions, output, names, detail,
             operator.isStreaming()
-        }}));
-    }}
+        }));
+    }
     return mapper.writeValueAsString(operators);
-}}
+}
 
 // Whether the first expressions of an operator mean so many of another's.
-public boolean same(QueryPlan operator, QueryPlan other, int first, int count) {{
+public boolean same(QueryPlan operator, QueryPlan other, int first, int count) {
     for (int n = 0; n < count; n++)
         if (!meaning(operator.expressions().apply(n)).equals(meaning(other.expressions().apply(first + n))))
             return false;
     return true;
-}}
+}
 
 // No rows with all columns of some operators.
-public LogicalPlan columns(List operators) {{
+public LogicalPlan columns(List operators) {
     Map columns = new LinkedHashMap();
     for (Object each : operators)
         for (Object column : list(((QueryPlan) each).output()))
             columns.putIfAbsent(((NamedExpression) column).exprId().id(), renamed((Expression) column));
     return LocalRelation$.MODULE$.apply(seq(new ArrayList(columns.values())));
-}}
+}
 
-public Object frame(SparkSession session, LogicalPlan plan) {{ return Dataset.ofRows(session, plan); }}
+public Object frame(SparkSession session, LogicalPlan plan) { return Dataset.ofRows(session, plan); }
 
-public Object over(LogicalPlan operator, List children) {{ return operator.withNewChildren(seq(children)); }}
+public Object over(LogicalPlan operator, List children) { return operator.withNewChildren(seq(children)); }
 
 // Rows whose columns stand for some of an operator's.
-public LogicalPlan under(LogicalPlan operator, List places, LogicalPlan rows) {{
+public LogicalPlan under(LogicalPlan operator, List places, LogicalPlan rows) {
     List columns = new ArrayList();
-    for (Object place : places) {{
+    for (Object place : places) {
         Attribute own = (Attribute) operator.output().apply(((Integer) place).intValue());
         Attribute given = (Attribute) rows.output().apply(columns.size());
         columns.add(new Alias(
             given, own.name(), own.exprId(), own.qualifier(), scala.Option.empty(), none()));
-    }}
+    }
     return new Project(seq(columns), rows);
-}}
+}
 
-public List called(QueryPlan operator) {{
+public List called(QueryPlan operator) {
     List called = new ArrayList();
     for (Object expression : list(operator.expressions()))
         for (Object node : nodes((TreeNode) expression)) if (node instanceof PythonUDF) called.add(node);
     return called;
-}}
+}
 
-public byte[] command(PythonUDF call) {{
+public byte[] command(PythonUDF call) {
     return (byte[]) call.func().command().toArray(scala.reflect.ClassTag$.MODULE$.Byte());
-}}
+}
 
 // What Spark makes the same call of, translated to no expressions of its own.
-public Object again(PythonUDF call) {{
+public Object again(PythonUDF call) {
     return new UserDefinedPythonFunction(call.name(), call.func(), call.dataType(), call.evalType(),
         call.udfDeterministic(), new ArrayList(), new ArrayList());
-}}
+}
 
-Expression unnamed(Expression each) {{ return each instanceof Alias ? ((Alias) each).child() : each; }}
+Expression unnamed(Expression each) { return each instanceof Alias ? ((Alias) each).child() : each; }
 
-Object meaning(Object each) {{
+Object meaning(Object each) {
     Expression meant = each instanceof SortOrder ? ((SortOrder) each).child() : unnamed((Expression) each);
     return meant.canonicalized();
-}}
+}
 
 // Attributes under their numbers, without the names of their relations, and calls under theirs.
 // A function that Spark has replaced keeps its arguments where nothing is renamed: it is said anew.
-Expression renamed(Expression whole) {{
-    return (Expression) whole.transform(new scala.runtime.AbstractPartialFunction() {{
-        public boolean isDefinedAt(Object node) {{ return true; }}
-        public Object applyOrElse(Object node, scala.Function1 otherwise) {{
-            if (node instanceof AttributeReference) {{
+Expression renamed(Expression whole) {
+    return (Expression) whole.transform(new scala.runtime.AbstractPartialFunction() {
+        public boolean isDefinedAt(Object node) { return true; }
+        public Object applyOrElse(Object node, scala.Function1 otherwise) {
+            if (node instanceof AttributeReference) {
                 AttributeReference column = (AttributeReference) node;
-                return column.withName("{COLUMN}" + column.exprId().id()).withQualifier(none());
-            }}
+                return column.withName(COLUMN + column.exprId().id()).withQualifier(none());
+            }
             if (node instanceof InheritAnalysisRules)
                 return UnresolvedFunction$.MODULE$.apply(
                     ((Expression) node).prettyName(), ((InheritAnalysisRules) node).parameters(), false);
             if (node instanceof PythonUDF)
                 return UnresolvedFunction$.MODULE$.apply(
-                    "{CALL}" + ((PythonUDF) node).resultId().id(), ((PythonUDF) node).children(), false);
+                    CALL + ((PythonUDF) node).resultId().id(), ((PythonUDF) node).children(), false);
             return node;
-        }}
-    }});
-}}
+        }
+    });
+}
 
-Seq none() {{ return seq(new ArrayList()); }}
+Seq none() { return seq(new ArrayList()); }
 
-List list(Seq values) {{ return CollectionConverters.asJava(values); }}
+List list(Seq values) { return CollectionConverters.asJava(values); }
 
-Seq seq(List values) {{ return CollectionConverters.asScala(values).toList(); }}
+Seq seq(List values) { return CollectionConverters.asScala(values).toList(); }
 """
-"""Java without generic types, of which Janino knows little."""
+"""Java without generic types, of which Janino knows little; what names begin with is filled in."""
 
 
 @functools.cache
@@ -422,4 +422,5 @@ def _compiled(jvm: Any) -> Any:
     compiler = jvm.org.codehaus.janino.ClassBodyEvaluator()
     compiler.setClassName(f"PlanReader{uuid.uuid4().hex}")  # by name the gateway remembers methods
     compiler.setParentClassLoader(jvm.java.lang.Thread.currentThread().getContextClassLoader())
-    return compiler.createInstance(jvm.java.io.StringReader(_READER))
+    reader = _READER.replace("COLUMN", f'"{COLUMN}"').replace("CALL", f'"{CALL}"')
+    return compiler.createInstance(jvm.java.io.StringReader(reader))
