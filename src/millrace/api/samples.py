@@ -6,7 +6,7 @@ Rows of the sample are really judged, in this process, and keys of it really ask
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -17,7 +17,7 @@ from sqlglot import exp
 
 from millrace.api.predicates import conditions_of
 from millrace.engine.expressions import Call, ColumnRef
-from millrace.engine.spec import Equality, JoinSpec, OutputColumn, RelationSpec
+from millrace.engine.spec import JoinSpec, OutputColumn, RelationSpec
 from millrace.errors import (
     BudgetError,
     ExecutionError,
@@ -39,7 +39,7 @@ from millrace.spark.block import Block, LookupInput
 from millrace.spark.execute import execute
 from millrace.spark.predicates import Applied, Predicate, check_arity
 from millrace.spark.values import spark_values
-from millrace.sql.blocks.conditions import as_equality
+from millrace.sql.blocks.conditions import as_equality, connected
 from millrace.sql.syntax.parse import function_of, parse, unwrap, where_conjuncts
 
 if TYPE_CHECKING:
@@ -374,7 +374,8 @@ def _binding(block: Block, alias: str, spec: IndexSpec) -> tuple[RelationSpec, l
     join = block.join
     mine = [key for left in join.outer if left.relation == alias for key in left.keys]
     keys = [edge for key in mine if (edge := as_equality(key)) is not None]
-    equal = [_equal_to(ColumnRef(alias, column), [*join.equalities, *keys]) for column in spec.columns]
+    groups = connected(edge.ends for edge in (*join.equalities, *keys))
+    equal = [next((g for g in groups if ColumnRef(alias, column) in g), []) for column in spec.columns]
     for relation in join.sources:
         columns = [
             next((ref.column for ref in refs if ref.relation == relation.alias), None) for refs in equal
@@ -384,17 +385,6 @@ def _binding(block: Block, alias: str, spec: IndexSpec) -> tuple[RelationSpec, l
             continue
         return relation, [column for column in columns if column is not None]
     return None
-
-
-def _equal_to(ref: ColumnRef, equalities: Iterable[Equality]) -> list[ColumnRef]:
-    """Return all columns that equalities make equal to one, nearest first."""
-    equal = [ref]
-    for reached in equal:  # it grows meanwhile
-        for equality in equalities:
-            for left, right in ((equality.left, equality.right), (equality.right, equality.left)):
-                if left == reached and right not in equal:
-                    equal.append(right)
-    return equal[1:]
 
 
 def _estimate_lookup(
