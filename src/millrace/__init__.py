@@ -20,15 +20,14 @@ if TYPE_CHECKING:
     from millrace import streams
     from millrace.api import models, monitor
     from millrace.api.enabling import enable
-    from millrace.api.estimate import estimate
     from millrace.api.optimize import optimize
     from millrace.api.predicates import filter, where  # noqa: A004
-    from millrace.api.results import explain, report, to_batches
+    from millrace.api.query import explain, report, to_batches
+    from millrace.api.samples import cascade, estimate
     from millrace.api.session import Session, join, lookup, query, sql
     from millrace.lookups.database import database
     from millrace.lookups.function import function
     from millrace.lookups.http import http
-    from millrace.spark.cascade import cascade
     from millrace.spark.predicates import predicate
 
 __version__ = "0.1.0"
@@ -59,12 +58,11 @@ __all__ = [
     "where",
 ]
 
-_MODULES = {"load_ipython_extension": "api.magic", "enable": "api.enabling", "estimate": "api.estimate"}
-_MODULES |= {"optimize": "api.optimize"}
+_MODULES = {"load_ipython_extension": "api.magic", "enable": "api.enabling", "optimize": "api.optimize"}
 _MODULES |= {name: f"lookups.{name}" for name in ("database", "function", "http")}
 _MODULES |= {"filter": "api.predicates", "where": "api.predicates"}
-_MODULES |= {"cascade": "spark.cascade", "predicate": "spark.predicates"}
-_MODULES |= dict.fromkeys(("explain", "report", "to_batches"), "api.results")
+_MODULES |= {"cascade": "api.samples", "estimate": "api.samples", "predicate": "spark.predicates"}
+_MODULES |= dict.fromkeys(("explain", "report", "to_batches"), "api.query")
 _MODULES |= dict.fromkeys(("Session", "join", "lookup", "query", "sql"), "api.session")
 _NAMESPACES = {"models": "api.models", "monitor": "api.monitor", "streams": "streams"}
 # What takes functions that are applied to columns: it has to see that from now on.

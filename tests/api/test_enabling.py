@@ -16,7 +16,7 @@ from pyspark.sql.udf import UserDefinedFunction
 
 import millrace
 import millrace.api.accessor
-from millrace.api import gain
+from millrace.api import optimize as optimizing
 from millrace.errors import MillraceWarning
 from millrace.spark import frames, patches
 from millrace.sql.blocks import cost_model
@@ -113,7 +113,7 @@ def test_aliases_of_joined_dataframes_are_sparks(spark, tmp_path):
 def test_joins_that_pay_are_taken(spark, files, monkeypatch, asked):
     """It is known what leaves the tasks: what is asked above a join."""
     monkeypatch.setattr(cost_model, "start_seconds", lambda spark, saved: 0.0)
-    monkeypatch.setattr(gain, "LEAST_GAIN_SECONDS", 0.0)
+    monkeypatch.setattr(optimizing, "LEAST_GAIN_SECONDS", 0.0)
     a, b = (spark.read.parquet(files[name]).select("id", own) for name, own in ("ak", "bv"))
     many = spark.range(5_000).withColumn("n", sf.col("id") + 1)
     even, third = asked

@@ -7,7 +7,7 @@ from pyspark.sql import DataFrame, Window, functions as sf
 
 import millrace
 from lab.bench.trips import count_trips
-from millrace.api import optimize as optimizing, query as accounts, writing
+from millrace.api import enabling, optimize as optimizing, query as accounts
 from millrace.errors import InputError
 from millrace.spark.frames import query_of
 from millrace.spark.plan_reader import AnalysedPlan
@@ -263,8 +263,10 @@ def test_a_pipeline_of_several_parts_is_explained_and_reported_as_one(spark, sho
         rows = df.count()
         df = df.select("*", sf.lit(1).alias("one"))
         assert len(df.collect()) == rows
-        monkeypatch.setattr(accounts, "planned", None)  # Spark is not asked for a plan of each part
+        planned, asked = accounts.planned, []
+        monkeypatch.setattr(accounts, "planned", lambda *given: asked.append(given) or planned(*given))
         text = str(millrace.explain(df))
+        assert len(asked) == 1  # Spark is not asked for a plan of each part
         assert "part 1 of 2" in text and "part 2 of 2" in text and "left to Spark" in text
         assert text.count("Spark's plan") == 1 and "FullOuter" in text.partition("Spark's plan")[2]
         report = millrace.report(df)
@@ -326,9 +328,9 @@ def test_what_is_read_is_not_overwritten_unseen(spark, shop, tmp_path):
         (tmp_path / "link").symlink_to(tmp_path / "o wn")
         for path in ("o wn", "./x/../o wn", "link"):
             for prefix, end in (("", ""), ("file:", "/")):
-                assert writing.reads(joined, f"{prefix}{tmp_path}/{path}{end}")
-        assert writing.reads(joined, str(tmp_path))
-        assert not writing.reads(joined, f"{tmp_path}/other")
+                assert enabling.reads(joined, f"{prefix}{tmp_path}/{path}{end}")
+        assert enabling.reads(joined, str(tmp_path))
+        assert not enabling.reads(joined, f"{tmp_path}/other")
         writer.partitionBy("kind").format("json").save(f"{tmp_path}/other")
         writer.save(f"{tmp_path}/other", mode="overwrite", format="json")
         joined.write.mode("append").json(f"{tmp_path}/more")

@@ -26,7 +26,7 @@ import pytest
 from pyspark.sql import SparkSession, functions as sf
 
 import millrace
-from millrace.api.writing import reads
+from millrace.api.enabling import reads
 from millrace.cli.doctor import examine
 from millrace.engine.expressions import Call, Column, ColumnRef
 from millrace.engine.spec import JoinSpec, OutputColumn, RelationSpec

@@ -8,6 +8,7 @@ import socket
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -175,10 +176,10 @@ def test_without_options_spark_is_asked_first(spark, server, remote, monkeypatch
     monkeypatch.setenv("AWS_REGION", options["region"])
     # Tasks inherit the environment of this process as it was when the first of them began.
     refused = "tasks have no credentials"
-    monkeypatch.setattr(session, "_why_tasks", lambda *_: refused)
+    monkeypatch.setattr(session, "try_in_task", lambda *_: refused)
     with pytest.raises(InputError, match=rf"{refused}.*no file system for s3"):
         query(JOIN, tables=remote, spark=spark)
-    monkeypatch.setattr(session, "_why_tasks", lambda *_: None)
+    monkeypatch.setattr(session, "try_in_task", lambda *_: None)
     session.facts_of(spark).unreached.clear()
     made = query(JOIN, tables=remote, spark=spark)
     plan = made.explain()
@@ -382,10 +383,11 @@ def test_files_that_spark_names_are_reached_or_not(spark, server, remote):
         _store_of(spark, [path, "s3a://other/x"], options)
     with pytest.raises(Doubtful, match="no local disk"):
         _store_of(spark, ["viewfs://x/y"], options)
-    assert session._why_tasks(spark, Remote("s3a://shop", options), path) is None
+    assert session.try_in_task(spark, partial(session._why, Remote("s3a://shop", options), path)) is None
     few = fs.AwsStandardS3RetryStrategy(max_attempts=1)
     deaf = StorageOptions(server.options | {"endpoint_override": "127.0.0.1:9", "retry_strategy": few})
-    assert "does not answer" in (session._why_tasks(spark, Remote("s3a://shop", deaf), path) or "")
+    why = session.try_in_task(spark, partial(session._why, Remote("s3a://shop", deaf), path))
+    assert "does not answer" in (why or "")
     for _ in range(2):
         with pytest.raises(Doubtful, match="does not reach s3a://shop"):
             _store_of(spark, [path], deaf)

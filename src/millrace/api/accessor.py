@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import DataFrame
 
-from millrace.api import predicates as filters, results, session
+from millrace.api import predicates as filters, query as results, session
 from millrace.options import Options
 from millrace.spark.patches import watch
 

@@ -4,24 +4,23 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from importlib import import_module
 from string import Formatter
 from typing import Any
 
-from pyspark.errors import AnalysisException
-from pyspark.sql import Column, DataFrame, SparkSession, functions as sf
+from pyspark.errors import PySparkValueError
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql.utils import get_lit_sql_str
 
 from millrace.errors import InputError, QueryError, near
 from millrace.lookups.table import LookupTable
-from millrace.spark.session import internal_query, session_of
+from millrace.spark.session import is_connect, session_of
 from millrace.sql.syntax.edits import plain_quote
 from millrace.sql.syntax.parse import PARAMETER
 
 Args = Mapping[str, Any] | list[Any]
 
 _SETTINGS = ("options", "predicates", "tables")
-_COLUMN = re.compile(r"Column<'(\w+)'>")
-_PROBE = "struct<millrace_probe: int>"  # no column of anybody's has this type
 _ITEM = re.compile(r"(.+?)(?:\.(\w+)|\[([^\]]+)\])")
 
 
@@ -84,7 +83,7 @@ class _Formatter(Formatter):
         if isinstance(value, DataFrame | LookupTable):
             return plain_quote(self._table(field_name, value)), first
         if isinstance(value, Column):
-            return plain_quote(self._column(field_name, value, args, kwargs)), first
+            return self._column(field_name, value, args, kwargs), first
         return get_lit_sql_str(value) if isinstance(value, str) else value, first
 
     def check_unused_args(
@@ -116,37 +115,15 @@ class _Formatter(Formatter):
         if match is not None and isinstance(frame, DataFrame):
             name = match[2] or match[3]
             if match[3] and name.isdigit():
-                return str(frame.columns[int(name)])
+                return plain_quote(frame.columns[int(name)])
             if name.lower() in map(str.lower, frame.columns):
-                return name
-        plain = _name_of(value, session_of(self._spark, kwargs))
-        if plain is None:
+                return plain_quote(name)
+        spark = session_of(self._spark, kwargs)
+        module = "pyspark.sql.connect.sql_formatter" if is_connect(spark) else "pyspark.sql.sql_formatter"
+        try:
+            return str(import_module(module).SQLStringFormatter(spark).format("{column}", column=value))
+        except PySparkValueError:
             raise InputError(
                 f"{{{field}}} is {value}: expected a column of a DataFrame among the values, as in "
                 "{orders.id} or {orders[id]}, or col('id'); write an expression into the text"
-            )
-        return plain
-
-
-def _name_of(column: Column, spark: SparkSession) -> str | None:
-    """Return the name of a Column that is one and nothing else, such as ``col("x")``; None for any other.
-
-    It says so itself, it is the column of this name of a DataFrame that has nothing but that, whatever its
-    type, and it is nothing where there is no column: so it is no literal and no column of some DataFrame.
-    """
-    found = _COLUMN.fullmatch(str(column))
-    if found is None:
-        return None
-    name = found[1]
-    with internal_query():
-        probe = spark.range(0).select(sf.lit(None).cast(_PROBE).alias(name))
-        try:
-            if probe.select(column).schema != probe.schema:
-                return None
-        except AnalysisException:
-            return None
-        try:
-            spark.range(0).select(sf.lit(0).alias(f"no_{name}")).select(column).schema  # noqa: B018  # Connect
-        except AnalysisException:
-            return name
-    return None
+            ) from None

@@ -3,34 +3,33 @@
 While any session is enabled, actions of DataFrames, ``write`` and ``explain`` are replaced. They read
 how their DataFrame was made (:mod:`millrace.api.optimize`), run what Millrace makes of it, and do what they
 always did where that is nothing, for other sessions, and within Millrace.
+
+What writes a pipeline's rows is Millrace's writer, but Spark's where what is read may be overwritten: Spark
+sees which files its own plan reads, and may refuse to overwrite them. It does not see what tasks read.
 """
 
 from __future__ import annotations
 
+import copy
 import functools
+import re
 import threading
 from collections.abc import Callable
+from contextlib import AbstractContextManager
+from os.path import normpath, realpath
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote
 
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, functions as sf
 
-from millrace.api.optimize import better
+from millrace.api.optimize import better, plan_of
+from millrace.api.predicates import where
 from millrace.api.session import Session
-from millrace.api.writing import writer_of
 from millrace.errors import MillraceError
 from millrace.options import Options
-from millrace.spark.filter import where
-from millrace.spark.frames import (
-    Within,
-    carried,
-    choose_by,
-    chosen_in_place,
-    left_to_spark,
-    ran_in_place,
-    why_left,
-)
+from millrace.spark import frames
 from millrace.spark.patches import ACTIONS, replace, restore
 from millrace.spark.predicates import Applied
 from millrace.spark.session import alive, internal_query, is_internal_query, session_of
@@ -43,9 +42,10 @@ if TYPE_CHECKING:
 # In the order in which they came, by the identity of their sessions, which they hold.
 _enabled: dict[int, tuple[Enabled, ...]] = {}
 _lock = threading.RLock()
+_AT_PATHS = frozenset(("save", "parquet", "json", "csv", "text", "orc"))
 
 
-class Enabled:
+class Enabled(AbstractContextManager["Enabled"]):
     """A session whose queries go through Millrace where it pays, until the context is left.
 
     A session that is enabled several times is so until all contexts are left; the latest options hold.
@@ -70,11 +70,8 @@ class Enabled:
                 _enabled.pop(id(self.spark), None)
                 restore("enable", self.spark)
             if not _enabled:
-                choose_by(None)
+                frames.choose_by(None)
                 restore("enable")
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -113,12 +110,12 @@ def enable(
     enabled = Enabled(made, Options.of(options), predicates)
     with _lock:
         replace("enable", made, "sql", functools.partial(_sql, made))
-        frames = type(made.range(0))
-        choose_by(_chosen)
+        kind = type(made.range(0))
+        frames.choose_by(_chosen)
         for name in ACTIONS:
-            replace("enable", frames, name, functools.partial(_run, name))
+            replace("enable", kind, name, functools.partial(_run, name))
         for name in ("filter", "where"):
-            replace("enable", frames, name, _filter)
+            replace("enable", kind, name, _filter)
         _enabled[id(made)] = (*_enabled.get(id(made), ()), enabled)
     return enabled
 
@@ -141,13 +138,13 @@ def _sql(spark: SparkSession, plain: Callable[..., DataFrame]) -> Callable[..., 
         except Exception as error:  # noqa: BLE001  # whatever it is, Spark may answer
             why = contain(error)
         made = plain(sqlQuery, args)
-        left_to_spark(made, why)
+        frames.left_to_spark(made, why)
         return made
 
     return sql
 
 
-_running = Within()
+_running = frames.Within()
 
 
 def _run(name: str, plain: Any, *, is_property: bool = False) -> Any:
@@ -161,7 +158,7 @@ def _run(name: str, plain: Any, *, is_property: bool = False) -> Any:
             return plain(self, *args, **named)
         _running.action = True
         try:
-            chosen = _count_in_place(self) if name == "count" else chosen_in_place(self)
+            chosen = _count_in_place(self) if name == "count" else frames.chosen_in_place(self)
             if chosen is None:
                 return plain(self, *args, **named)
             if name == "count":
@@ -177,15 +174,15 @@ def _run(name: str, plain: Any, *, is_property: bool = False) -> Any:
 
 def _count_in_place(df: DataFrame) -> Any:
     """Return what counts the rows of a pipeline in its place, without their columns."""
-    if carried(df).runs or df.isStreaming:
+    if frames.carried(df).runs or df.isStreaming:
         return None
     with internal_query():
         counted = df.agg(sf.count(sf.lit(1)))
-    chosen = chosen_in_place(counted)
+    chosen = frames.chosen_in_place(counted)
     if chosen is None:
-        left_to_spark(df, why_left(counted))
+        frames.left_to_spark(df, frames.why_left(counted))
     else:
-        ran_in_place(df, chosen)
+        frames.ran_in_place(df, chosen)
     return chosen
 
 
@@ -208,3 +205,52 @@ def _filter(plain: Callable[..., DataFrame]) -> Callable[..., DataFrame]:
 def _latest(spark: SparkSession) -> Enabled | None:
     found = None if is_internal_query() else _enabled.get(id(spark))
     return found[-1] if found else None
+
+
+# Writers
+
+
+def writer_of(df: DataFrame, plain: Any, better: Any) -> Any:
+    """Return a writer whose methods are called on two, Spark's and Millrace's, till one of them writes."""
+    writer = copy.copy(plain)
+    overwrites = False
+
+    def method(name: str) -> Any:
+        @functools.wraps(getattr(plain, name))
+        def called(*args: Any, **named: Any) -> Any:
+            nonlocal overwrites
+            given = [*args, *named.values()]
+            overwrites |= any(isinstance(each, str) and each.lower() == "overwrite" for each in given)
+            overwrites |= name == "insertInto" and bool(named.get("overwrite", (*args, False, False)[1]))
+            if name not in frames.ACTIONS["DataFrameWriter"]:
+                for own in (plain, better):
+                    getattr(own, name)(*args, **named)
+                return writer
+            path = named.get("path", args[0] if args else None) if name in _AT_PATHS else None
+            is_safe = not overwrites or (isinstance(path, str) and not reads(df, path))
+            return getattr(better if is_safe else plain, name)(*args, **named)
+
+        return called
+
+    names = [name for name in dir(plain) if not name.startswith("_") and callable(getattr(plain, name))]
+    vars(writer).update({name: method(name) for name in names})
+    return writer
+
+
+def reads(pipeline: DataFrame, path: str) -> bool:
+    """Tell whether files below a path may be among those of a pipeline."""
+    try:
+        with internal_query():
+            if plan_of(pipeline).reads_cache:
+                return True  # what was cached may come from any files
+            files = [_plain(unquote(file)) for file in pipeline.inputFiles()]
+    except Exception as error:  # noqa: BLE001  # Spark's own writer sees it, or fails in its own words
+        contain(error)
+        return True
+    folders = {f"{each}/" for each in (_plain(path), realpath(_plain(path)))}
+    return any(folder in each for file in files for each in (file, realpath(file)) for folder in folders)
+
+
+def _plain(path: str) -> str:
+    """Return a path without its store, and without steps that lead nowhere."""
+    return normpath("/" + re.sub(r"^[\w+.-]+:", "", path).lstrip("/")) if ":" in path else normpath(path)

@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, Any, Literal
@@ -116,21 +116,16 @@ class Hub:
                 "the query, and start() it"
             )
         else:
-            claimed: list[int] = []
+            # Two threads may claim the same number, and one of them gets it.
+            with self._claiming, ExitStack() as lost:
 
-            def claim(number: int) -> None:
-                for lost in claimed:
-                    del self._functions[lost]
-                claimed[:] = [number]
-                self._functions[number] = sink
+                def claim(number: int) -> None:
+                    lost.close()
+                    self._functions[number] = sink
+                    lost.callback(self._functions.pop, number)
 
-            with self._claiming:  # two threads may claim the same number, and one of them gets it
-                try:
-                    self._folder.add(query, entry, claim)
-                except BaseException:  # the number may be another query's
-                    for lost in claimed:
-                        del self._functions[lost]
-                    raise
+                self._folder.add(query, entry, claim)
+                lost.pop_all()
 
     def _files(self, name: str, path: Path, schema: pa.Schema) -> Path:
         """Return the folder of a query's files; whoever reads it finds the columns before there are rows."""
@@ -220,12 +215,7 @@ class Hub:
 
 
 class SharedJoin:
-    """The join of streams that standing queries share; ``source`` is how it stands behind FROM.
-
-    Attributes:
-        block: The join with its inputs, all columns of them.
-        times: The event times of its streams.
-    """
+    """The join of streams that standing queries share; ``source`` is how it stands behind FROM."""
 
     def __init__(
         self, spark: SparkSession, streams: Mapping[str, DataFrame], source: str, options: Options
@@ -233,7 +223,7 @@ class SharedJoin:
         self._spark, self._streams, self._source, self._options = spark, dict(streams), source, options
         with self._planner() as planner:
             plan = _only(planner.plan(parse(f"SELECT * FROM {source}"))[0])
-            self.block = with_inputs(plan, planner.frames)
+            self.block = with_inputs(plan, planner.frames)  # all columns of its inputs
         columns = {} if plan.times is None else plan.times.columns
         tables = sorted(set(plan.join.aliases) - set(columns))
         if plan.times is None or tables:

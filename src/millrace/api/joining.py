@@ -18,10 +18,10 @@ from typing import TYPE_CHECKING, Any
 from pyspark.errors import PySparkException
 from pyspark.sql import Column
 
+from millrace.api.predicates import where as filtered
 from millrace.errors import QueryError, near
 from millrace.lookups.table import LookupTable
 from millrace.options import StorageOptions
-from millrace.spark.filter import where as filtered
 from millrace.spark.path_tables import FORMATS, PathTable, open_path, suffix_of
 from millrace.spark.session import SessionConf
 from millrace.sql.syntax.edits import plain_quote
@@ -61,12 +61,10 @@ class _Relation:
     keys: list[str] = field(default_factory=list)
 
     def has(self, name: str) -> bool:
-        """Tell whether it has a column of that name."""
         return any(column.lower() == name.lower() for column in self.columns)
 
     @property
     def frame(self) -> Any:
-        """Its DataFrame; a lookup table has none."""
         if isinstance(self.table, LookupTable):
             return None
         return self.table.frame if isinstance(self.table, PathTable) else self.table
@@ -204,7 +202,6 @@ class _JoinBuilder:
     # Conditions
 
     def join(self, condition: Condition) -> None:
-        """Add a condition that joins."""
         match condition:
             case (left, right):
                 self._pair(left, right)
@@ -282,7 +279,6 @@ class _JoinBuilder:
         return f"{plain_quote(relation.alias)}.{plain_quote(name)}"
 
     def filter(self, condition: Side) -> None:
-        """Add a condition."""
         if isinstance(condition, str):
             self._where.append(condition)
             return
@@ -299,7 +295,6 @@ class _JoinBuilder:
     # The query
 
     def build(self, keyword: str, select: list[str] | None) -> JoinQuery:
-        """Return the join as a query."""
         first, *others = (plain_quote(relation.alias) for relation in self.relations)
         joined = "".join(f" {keyword} {each}{self._on_clause(n)}" for n, each in enumerate(others, 1))
         where = " AND ".join(f"({condition})" for condition in self._where)

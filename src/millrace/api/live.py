@@ -7,11 +7,10 @@ import json
 import threading
 import weakref
 import webbrowser
-from collections import OrderedDict
 from collections.abc import Callable, Mapping
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from dataclasses import asdict
-from typing import Any, Self
+from typing import Any
 
 from pyspark.sql import SparkSession
 
@@ -26,6 +25,7 @@ from millrace.reports.pages.live import Part
 from millrace.reports.run_report import RunReport
 from millrace.spark.frames import Carried, End, Planned, unwatch, watch, watch_planning
 from millrace.spark.reports import ended_tasks, live_board, set_live_board
+from millrace.spark.session import keep
 from millrace.streams.watching import StreamWatch
 
 EVERY = 1.0
@@ -34,13 +34,11 @@ EVERY = 1.0
 SCHEMA = 1
 """Of :meth:`Live.figures`; it grows when a name in it gets another meaning."""
 
-_MOST_DRAWN = 64
-
 _live: Live | None = None
 _lock = threading.Lock()
 
 
-class Live:
+class Live(AbstractContextManager["Live"]):
     """A live page; see :func:`millrace.monitor.live`. It is a context manager, which closes it at its end.
 
     Args:
@@ -61,7 +59,7 @@ class Live:
         self._board = board or Board(finished=ended_tasks)
         self._watches: weakref.WeakKeyDictionary[SparkSession, StreamWatch] = weakref.WeakKeyDictionary()
         self._attaching = threading.Lock()
-        self._drawn: OrderedDict[int, Part] = OrderedDict()
+        self._drawn: dict[int, Part] = {}
         self.closed = False
         self._server = PageServer(
             {
@@ -107,9 +105,6 @@ class Live:
             with suppress(Exception):  # its session may have been stopped
                 each.stop()
         self._watches.clear()
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
@@ -175,12 +170,7 @@ class Live:
         """Draw a query, what has ended once."""
         if view.state == "running":
             return draw(view)
-        finished = self._drawn.get(view.number)
-        if finished is None:
-            finished = self._drawn[view.number] = draw(view)
-            while len(self._drawn) > _MOST_DRAWN:
-                self._drawn.popitem(last=False)
-        return finished
+        return self._drawn.get(view.number) or keep(self._drawn, view.number, draw(view))
 
 
 def live(port: int = 0, *, open_browser: bool = False) -> Live:

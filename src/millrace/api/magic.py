@@ -47,18 +47,8 @@ def run(shell: Any, line: str, cell: str) -> Any:
     """Answer a cell.
 
     DataFrames of the notebook that the query names are its tables, unless the session has one of that name.
-
-    Args:
-        shell: IPython's; its namespace has the DataFrames, and gets the result.
-        line: The flags.
-        cell: The query.
-
-    Returns:
-        Rows as a DataFrame of pandas, an explanation, a report, or None where a variable or a view is made.
-
-    Raises:
-        InputError: A flag is unknown.
-        MillraceError: As for :func:`millrace.sql`.
+    Returned are rows as a DataFrame of pandas, an explanation, a report, or None where a variable or a view
+    is made. InputError if a flag is unknown.
     """
     flags = _parser().parse_args(shlex.split(line))
     named = {name: value for name, value in shell.user_ns.items() if not name.startswith("_")}

@@ -118,7 +118,7 @@ def filter(  # noqa: A001  # named as PySpark's
     return Predicate(spec, columns=prompt.columns)
 
 
-def lookup(
+def lookup(  # noqa: D417  # the docstring says where the other settings are told of
     prompt: str,
     *,
     schema: str | StructType,
@@ -159,27 +159,11 @@ def lookup(
     Args:
         prompt: With ``{column}`` for each bind column.
         schema: All columns: those of the prompt, which joins give values, and those to be filled.
-        model: As for :func:`filter`, and so are the settings that are not named here.
+        model: As for :func:`filter`, and so are the settings that are not named here; a batch is of keys.
         name: What plans, reports and errors call it.
-        base_url: As for :func:`filter`.
-        api_key: As for :func:`filter`.
-        batch: Keys in one request, at most.
-        max_in_flight: As for :func:`filter`.
-        per_second: As for :func:`filter`.
-        tokens_per_minute: As for :func:`filter`.
-        max_requests: As for :func:`filter`.
-        max_cost: As for :func:`filter`.
-        price_read: As for :func:`filter`.
-        price_written: As for :func:`filter`.
-        max_tokens: As for :func:`filter`.
-        structured: As for :func:`filter`.
-        body: As for :func:`filter`.
-        retries: As for :func:`filter`.
-        timeout: As for :func:`filter`.
         on_error: As for :func:`millrace.lookup`.
         cache: As for :func:`millrace.lookup`.
         ttl: As for :func:`millrace.lookup`.
-        limit_group: As for :func:`millrace.http`.
 
     Raises:
         MillraceError: The prompt and the schema do not go together, or a setting is out of range.

@@ -75,8 +75,7 @@ def failed_keys(df: DataFrame) -> pa.Table:
     ``attempts``.
 
     Raises:
-        MillraceError: Neither :func:`millrace.sql` nor :func:`millrace.join` returned it or what it is
-            derived from.
+        MillraceError: As for :func:`lookups`.
     """
     return query_of(df).failed_keys()
 
@@ -147,7 +146,6 @@ class _Line:
         self._thread.start()
 
     def end(self, _error: BaseException | None) -> None:
-        """Show nothing more."""
         self._stop()
         if self._stdout is not None and sys.stdout is cast("TextIO", self._stdout):
             sys.stdout = self._stdout.base
@@ -174,7 +172,6 @@ class _Line:
                 write("", False)
 
     def _has_bar(self) -> bool:
-        """Whether Spark shows a bar of its own."""
         if self._spark is None or is_notebook():
             return False
         return str(self._spark.conf.get("spark.ui.showConsoleProgress", "false")) == "true"
@@ -226,7 +223,6 @@ class Watch:
             self._planned += tasks
 
     def line(self) -> str:
-        """Return the line."""
         seconds = max(self._clock() - self._began, 1e-3)
         total, finished = max(self._tasks[0], self._planned), self._tasks[1]
         parts = [f"{finished:,} of {total:,} tasks"] if total else []

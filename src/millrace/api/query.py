@@ -1,32 +1,40 @@
-"""What a query became: its DataFrame, what eddies run of it, and what Spark does."""
+"""What a query became, and what any DataFrame that Millrace returned is asked for: rows, plan, figures."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from millrace.api.estimate import estimate_lookups
-from millrace.api.results import query_stream
+from millrace.api.samples import estimate_lookups
 from millrace.engine.expressions import show
 from millrace.engine.figures import CellFigures
-from millrace.errors import ExecutionError, QueryError
+from millrace.errors import ExecutionError, OptionError, QueryError, UnsupportedType
+from millrace.options import Options
 from millrace.predicates.estimate import CostPreview
 from millrace.reports.micro_batch import PREFIX
 from millrace.reports.planned import SPARKS_PLAN, BlockShape, Explanation, Planned, settings
 from millrace.reports.run_report import RunReport
+from millrace.spark import frames
 from millrace.spark.block import Block, FrameInput, LookupInput
-from millrace.spark.coordinator import Limits, Registered
-from millrace.spark.lookups import Lookups
+from millrace.spark.coordinator import Limits, Lookups, Registered
 from millrace.spark.session import Mode, planned
+from millrace.spark.streaming import refuse_endless, sender_of, stream_of
+from millrace.spark.types import arrow_schema
 from millrace.sql.plan import PlannedBlock, PlannedQuery
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
     from millrace.limits.progress import LookupProgress
+
+_ACTION = "to_batches"
+_TEXTS = ("lookup", "key", "error", "message")
+FAILED_KEYS = pa.schema([*((name, pa.string()) for name in _TEXTS), ("attempts", pa.int64())])
+"""The columns of :meth:`Query.failed_keys`."""
 
 
 class Query(PlannedQuery):
@@ -42,14 +50,7 @@ class Query(PlannedQuery):
     def explain(self, mode: Mode = "simple") -> Explanation:
         """Return every block and filter, what stays with Spark and why, and Spark's own plan.
 
-        It is text, which notebooks show in parts.
-
-        Args:
-            mode: Of Spark's plan: ``"simple"`` is the physical one, ``"extended"`` all of them, ``"cost"``
-                with Spark's estimates.
-
-        Raises:
-            OptionError: The mode is another.
+        See :func:`millrace.explain`.
         """
         return Explanation("\n".join([*self.explain_lines(), SPARKS_PLAN, planned(self.df, mode)]))
 
@@ -121,20 +122,15 @@ class Query(PlannedQuery):
         return preview
 
     def to_batches(self, batch_size: int | None = None) -> Iterator[pa.RecordBatch]:
-        """Run the query and yield its rows as they come, while the tasks still run.
-
-        Their order is that in which they come, also with an ORDER BY. Closing the iterator, or Ctrl-C,
-        cancels the job.
-
-        Args:
-            batch_size: Rows in a batch, at most; None leaves batches as they come.
-
-        Raises:
-            OptionError: ``batch_size`` is out of range.
-            UnsupportedType: A column has a type that cannot be sent.
-            Exception: What the job raised, once the rows that came before are given out.
-        """
-        return query_stream(self, batch_size)
+        """Run it and yield rows as they come, also with an ORDER BY; see :func:`millrace.to_batches`."""
+        _check(batch_size)
+        direct = self.direct
+        plans = [each for each in self.taken if direct is not None and each.block.name == direct.block]
+        if direct is None or not plans or not _same_types(self, plans[0].block, direct.columns):
+            return _frame_stream(self.df, self.options, batch_size)
+        # The block's own rows, where Spark does nothing above it.
+        batches = frames.rows_of_action(_ACTION, self.df, plans[0].run.stream())
+        return _shaped(batches, direct.columns, arrow_schema(self.df.schema), batch_size)
 
     def lookups(self) -> list[LookupProgress]:
         """Return how far the query's lookups are, at any time, also while it runs."""
@@ -151,10 +147,9 @@ class Query(PlannedQuery):
         return [*blocks, *(filter_.mask.limits for filter_ in self.filters)]
 
     def failed_keys(self) -> pa.Table:
-        """Return the keys that could not be looked up in the latest run.
+        """Return the keys that could not be looked up; see :func:`millrace.monitor.failed_keys`.
 
-        Its columns are ``lookup``, ``key`` (the bind columns as JSON), ``error`` (what kind), ``message`` and
-        ``attempts``. With ``on_error="fail"`` the first failure ends the query.
+        With ``on_error="fail"`` the first failure ends the query.
         """
         failed = [key for lookups in self._lookups for key in lookups.failed()]
         rows = [(key.name, key.key, key.kind, key.message, key.attempts) for key in failed]
@@ -220,11 +215,6 @@ class Query(PlannedQuery):
         return RunReport({}, plan, tuple(self.lookups()), budgets, calls)
 
 
-_TEXTS = ("lookup", "key", "error", "message")
-FAILED_KEYS = pa.schema([*((name, pa.string()) for name in _TEXTS), ("attempts", pa.int64())])
-"""The columns of :meth:`Query.failed_keys`."""
-
-
 def _shape(block: Block) -> BlockShape:
     join = block.join
     return BlockShape(
@@ -283,3 +273,101 @@ def _explain_lookup(alias: str, lookup: LookupInput) -> list[str]:
     if lookup.filters:
         lines.append(f"    keeps rows where {' AND '.join(map(show, lookup.filters))}")
     return lines
+
+
+# Any DataFrame
+
+
+def explain(df: DataFrame, mode: Mode = "simple") -> Explanation:
+    """Return, as text (in notebooks by parts), what Millrace does for a DataFrame, and what Spark does.
+
+    Args:
+        df: One that Millrace returned, or one derived from it.
+        mode: Of Spark's plan: ``"simple"`` is the physical one, ``"extended"`` all of them, ``"cost"`` with
+            Spark's estimates.
+
+    Raises:
+        MillraceError: Millrace has no part in it, or the mode is another.
+    """
+    handles, why = frames.handles_of(df), ""
+    if frames.own_handle(df) is None:
+        df = frames.latest_run(df)
+        why = frames.why_left(df)
+    if len(handles) == 1 and not why:
+        lines, df = handles[0].explain_lines(), handles[0].df
+    else:
+        lines = []
+        for number, handle in enumerate(handles, 1):
+            lines += [f"part {number} of {len(handles)}", *handle.explain_lines()]
+    lines += ["what stands above is left to Spark", f"  {why}"] if why else []
+    return Explanation("\n".join([*lines, SPARKS_PLAN, planned(df, mode)]))
+
+
+def report(df: DataFrame) -> RunReport:
+    """Return the figures of the latest run of a DataFrame that Millrace returned, or of one derived from it.
+
+    Raises:
+        MillraceError: Millrace has no part in it, it has not run yet, or the option ``report`` is off.
+    """
+    handles, df = frames.handles_of(df), frames.latest_run(df)
+    if len(handles) == 1:
+        return handles[0].report(df)
+    return RunReport.of_parts([handle.report(df) for handle in handles])
+
+
+def to_batches(df: DataFrame, batch_size: int | None = None) -> Iterator[pa.RecordBatch]:
+    """Run any DataFrame and yield its rows as they come, while Spark's tasks still run.
+
+    Their order is that in which they come. Closing the iterator, or Ctrl-C, cancels the job.
+
+    Args:
+        df: One that Millrace returned, or any other.
+        batch_size: Rows in a batch, at most; None leaves batches as they come.
+
+    Raises:
+        MillraceError: ``batch_size`` is out of range, or a column's type cannot be sent.
+        Exception: What the job raised, once the rows that came before are given out.
+    """
+    df = frames.running(df)
+    query = frames.own_handle(df)
+    if isinstance(query, Query):
+        return query.to_batches(batch_size)
+    _check(batch_size)
+    return _frame_stream(df, Options(), batch_size)
+
+
+def _same_types(query: PlannedQuery, block: Block, columns: Sequence[str]) -> bool:
+    try:
+        wanted = arrow_schema(query.df.schema)
+    except UnsupportedType:
+        return False
+    schema = block.join.output_schema
+    return bool(wanted.types == [schema.field(column).type for column in columns])
+
+
+def _frame_stream(frame: DataFrame, options: Options, batch_size: int | None) -> Iterator[pa.RecordBatch]:
+    if frame.isStreaming:
+        return refuse_endless()
+    schema = arrow_schema(frame.schema)
+    names = [f"c{place}" for place in range(len(schema))]
+    # Columns may share a name, or have one that Spark's Arrow functions stumble over.
+    plain = pa.schema([pa.field(name, f.type) for name, f in zip(names, schema, strict=True)])
+    batches = stream_of(frame.sparkSession, options, plain, sender_of(frame.toDF(*names), plain))
+    return _shaped(frames.rows_of_action(_ACTION, frame, batches), names, schema, batch_size)
+
+
+def _check(batch_size: int | None) -> None:
+    if batch_size is not None and (type(batch_size) is not int or batch_size < 1):
+        raise OptionError(f"batch_size is {batch_size!r}: expected a whole number above 0, or None")
+
+
+def _shaped(
+    batches: Generator[pa.RecordBatch], columns: Sequence[str], schema: pa.Schema, size: int | None
+) -> Iterator[pa.RecordBatch]:
+    """Yield columns in batches of a size; whoever closes this cancels the job, if it still runs."""
+    with closing(batches):
+        for batch in batches:
+            renamed = pa.RecordBatch.from_arrays([batch.column(name) for name in columns], schema=schema)
+            step = size or max(1, batch.num_rows)
+            for low in range(0, batch.num_rows, step):
+                yield renamed.slice(low, step)

@@ -12,16 +12,14 @@ from pyspark.errors import AnalysisException
 from pyspark.sql.types import StructType
 
 from millrace.api.arguments import Args, formatted, parameters
-from millrace.api.estimate import estimate_predicates
 from millrace.api.joining import Condition, Side, build_join
-from millrace.api.monitor import by_default
+from millrace.api.predicates import where
 from millrace.api.query import Query
+from millrace.api.samples import estimate_predicates
 from millrace.errors import InputError, MillraceError, QueryError, UnsupportedType
 from millrace.lookups.declared import lookup as declare
 from millrace.options import Options, StorageOptions
-from millrace.spark.filter import where
 from millrace.spark.frames import remember
-from millrace.spark.patches import watch
 from millrace.spark.session import alive, internal_query, session_of
 from millrace.spark.types import arrow_schema
 from millrace.sql.blocks.predicates import Calls
@@ -40,8 +38,6 @@ if TYPE_CHECKING:
     from millrace.lookups.table import LookupTable
     from millrace.spark.predicates import Predicate
     from millrace.streams.hub.delivery import Sink
-
-by_default()  # before there is a DataFrame to run
 
 
 class Session:
@@ -128,7 +124,6 @@ class Session:
         options: Options | dict[str, Any] | None = None,
     ) -> DataFrame:
         """Return the rows of a DataFrame that pass every predicate; see :func:`millrace.where`."""
-        watch()  # a session on Spark Connect may have come since
         return where(df, *predicates, policy=policy, options=self._options.updated(options))
 
     def join(

@@ -26,6 +26,7 @@ from pyspark.sql import functions as sf
 from rich.console import Console
 from rich.text import Text
 
+from millrace.api.predicates import where
 from millrace.cli.console import beside, write
 from millrace.cli.errors import message_of
 from millrace.cli.session import check_java
@@ -37,7 +38,6 @@ from millrace.spark import daemon
 from millrace.spark.block import Block, FrameInput
 from millrace.spark.coordinator import NoCoordinator, coordinator_of, host_of
 from millrace.spark.execute import execute
-from millrace.spark.filter import where
 from millrace.spark.predicates import predicate
 from millrace.spark.session import default_parallelism, is_connect
 from millrace.spark.worker import is_sparks, translated

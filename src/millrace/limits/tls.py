@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import datetime as dt
 import os
+import socket
 import ssl
 import tempfile
 from functools import cache
 from pathlib import Path
 
+from millrace.limits import codec
 from millrace.limits.registration import Address
 
 _DAYS = 3650
@@ -36,6 +38,23 @@ def client_context(certificate: str) -> ssl.SSLContext:
 def context_of(address: Address) -> ssl.SSLContext:
     """Return what accepts the server at an address."""
     return client_context(address.certificate)
+
+
+def dial(address: Address, hello: codec.Message, seconds: float) -> tuple[ssl.SSLSocket, codec.Message]:
+    """Return a connection of a thread that does nothing else meanwhile, and the server's welcome.
+
+    OSError, EOFError or ValueError if one of the steps fails, or takes longer than so many seconds.
+    """
+    plain = socket.create_connection((address.host, address.port), seconds)
+    codec.watch(plain)
+    plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    connection = context_of(address).wrap_socket(plain)  # closes the plain one where it fails
+    try:
+        codec.send(connection, {"token": address.token, **hello})
+        return connection, codec.receive(connection)
+    except BaseException:
+        connection.close()
+        raise
 
 
 @cache

@@ -45,27 +45,20 @@ class ParquetInput:
 class FrameInput:
     """Rows that Spark reads: exactly the relation's columns in order, its filters already applied.
 
-    Attributes:
-        source: In a plan the template of a query for them, under whatever names, or the rows themselves; in a
-            block that is to run their DataFrame.
-        bytes: Spark's own estimate of their size, None when it is unknown.
-        why: Why the tasks do not read their files themselves, if they have any.
-        computed: Columns of the relation that the rows lack: cells of a join of streams compute them of the
-            others.
-        where: The filters as text, for explanations.
-        filters: The filters as predicates; None where only Spark evaluates some of them.
+    ``source`` is in a plan the template of a query for them, under whatever names, or the rows themselves; in
+    a block that is to run their DataFrame. Columns that are ``computed`` the rows lack: cells of a join of
+    streams compute them of the others.
     """
 
     source: DataFrame | pa.Table | str
-    bytes: int | None = None
-    why: str = ""
+    bytes: int | None = None  # Spark's own estimate of their size, None when it is unknown
+    why: str = ""  # why the tasks do not read their files themselves, if they have any
     computed: tuple[tuple[str, Value], ...] = ()
-    where: str = ""
-    filters: tuple[Predicate, ...] | None = None
+    where: str = ""  # the filters as text, for explanations
+    filters: tuple[Predicate, ...] | None = None  # None where only Spark evaluates some of them
 
     @property
     def frame(self) -> DataFrame:
-        """The DataFrame of a block that is to run."""
         assert not isinstance(self.source, str | pa.Table), "the block has to be built before"
         return self.source
 
@@ -76,18 +69,12 @@ class LookupInput:
 
     With more than one of them the relation has all columns of the table, because equal rows from several
     are one; with a single index it has those that are needed, its bind columns among them.
-
-    Attributes:
-        indexes: Those that the block's equalities can bind.
-        scan: All rows, its filters applied; None without.
-        sources: Sources that return all rows, asynchronously.
-        filters: Applied to what ``indexes`` and ``sources`` return; they may read any column of the table.
     """
 
-    indexes: tuple[IndexSpec, ...]
-    scan: ParquetInput | FrameInput | None = None
-    sources: tuple[Source, ...] = ()
-    filters: tuple[Predicate, ...] = ()
+    indexes: tuple[IndexSpec, ...]  # those that the block's equalities can bind
+    scan: ParquetInput | FrameInput | None = None  # all rows, its filters applied
+    sources: tuple[Source, ...] = ()  # that return all rows, asynchronously
+    filters: tuple[Predicate, ...] = ()  # of what indexes and sources return, by any column of the table
 
 
 Input = ParquetInput | FrameInput | LookupInput
@@ -118,22 +105,14 @@ class Block:
 
 @dataclass(frozen=True)
 class PreparedBlock:
-    """A block that is ready to run.
+    """A block that is ready to run."""
 
-    Attributes:
-        name: Identifies it, in Spark's plans too.
-        frame: Its result: a DataFrame with the columns of ``Block.schema``.
-        plan: What will happen, as text.
-        stream: Runs it and returns its result as it comes, without Spark in between.
-        reports: Where the figures of runs of ``frame`` arrive; None where each streaming query has its own.
-        registered: The limits of its predicates, and its lookups.
-        tasks: How many tasks report figures, at most; None where Spark alone knows.
-    """
-
-    name: str
-    frame: DataFrame
-    plan: str
-    stream: Callable[[], Iterator[pa.RecordBatch]]
-    reports: Reports | None = None
-    registered: tuple[Registered, ...] = ()
-    tasks: int | None = None
+    name: str  # identifies it, in Spark's plans too
+    frame: DataFrame  # its result, with the columns of ``Block.schema``
+    plan: str  # what will happen
+    stream: Callable[[], Iterator[pa.RecordBatch]]  # its result as it comes, without Spark in between
+    reports: Reports | None = (
+        None  # figures of runs of ``frame``; None where each streaming query has its own
+    )
+    registered: tuple[Registered, ...] = ()  # the limits of its predicates, and its lookups
+    tasks: int | None = None  # how many report figures, at most; None where Spark alone knows

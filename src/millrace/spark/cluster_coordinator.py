@@ -99,7 +99,6 @@ class ClusterCoordinator(RemoteCoordinator):
         self._released.append(run)
 
     def close(self) -> None:
-        """End it."""
         self._call("close")
 
     def _call(self, method: str, *arguments: Any) -> Any:

@@ -189,7 +189,6 @@ class BlockWriter:
             yield from self._close(max(self._sizes, key=self._sizes.__getitem__))
 
     def finish(self) -> Iterator[pa.RecordBatch]:
-        """Yield what is left."""
         for cell in list(self._waiting):
             yield from self._close(cell)
         yield from self._emit()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial, reduce
@@ -21,16 +20,14 @@ from millrace.parquet.parquet import Split, splits
 from millrace.parquet.types import fixed_width
 from millrace.predicates import PredicateSpec
 from millrace.spark.block import Block, FrameInput, Input, LookupInput, ParquetInput, PreparedBlock
-from millrace.spark.coordinator import Limits, Registered
+from millrace.spark.coordinator import Limits, Lookups, Registered
 from millrace.spark.exchange import BLOCK_SCHEMA, NOTHING, Cut
-from millrace.spark.lookups import Lookups
-from millrace.spark.placement import Mode, Size, place
-from millrace.spark.reduction import Reduction, small_relations
+from millrace.spark.placement import Mode, Size, place, small_relations
 from millrace.spark.reports import FileWarmStart, Reports
 from millrace.spark.session import default_parallelism, facts_of, shuffle_partitions
 from millrace.spark.streaming import Target, refuse_endless, stream_of
-from millrace.spark.task_inputs import LEAST_ROWS, InlineTable, Scan, task_numbers, with_sources
-from millrace.spark.tasks import CutTask, EddyTask, ScanTask
+from millrace.spark.task_inputs import LEAST_ROWS, InlineTable, Scan, deal, task_numbers, with_sources
+from millrace.spark.tasks import CutTask, EddyTask, Reduction, ScanTask
 from millrace.spark.types import spark_schema
 
 # A DataFrame of unknown size is taken to be as large as the largest relation, and at least this large.
@@ -89,25 +86,9 @@ class _Source:
         return sum(split.rows * split.passing for split in self.splits)
 
     def deal(self, loads: list[int]) -> Scan:
-        """Return a scan whose splits are dealt to tasks by size; a single one reads them all.
-
-        The largest comes first, each goes to the task that has least so far. ``loads`` holds what each has to
-        read already, in bytes, and is added to.
-        """
+        """Return a scan whose splits are dealt to tasks by size; a single one reads them all."""
         assert isinstance(self.scan, ParquetInput)
-        own = self.splits
-        assert own is not None
-        parts: list[Sequence[Split]] = [own]
-        if len(loads) > 1:
-            dealt: list[list[int]] = [[] for _ in loads]
-            heap = [(load, task) for task, load in enumerate(loads)]
-            heapq.heapify(heap)
-            for place_ in sorted(range(len(own)), key=lambda n: -own[n].bytes):
-                _, task = heap[0]
-                dealt[task].append(place_)
-                loads[task] += own[place_].bytes + 1
-                heapq.heapreplace(heap, (loads[task], task))
-            parts = [[own[n] for n in sorted(part)] for part in dealt]
+        parts = deal(self.splits or (), loads)
         return Scan.of(self.relation.schema, self.scan.filters, parts, self.scan.table.computed)
 
 

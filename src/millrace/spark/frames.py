@@ -21,7 +21,7 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar, runtime_checkable
 
 from pyspark.errors import PySparkException
 
@@ -61,9 +61,8 @@ ACTIONS: dict[str, frozenset[str]] = {
 }  # fmt: skip
 """Methods that run something, of the classes of PySpark that are a DataFrame or lead to one."""
 
-_PROPERTIES = ("write", "writeStream")
-_WITH_METHODS = ("na", "stat")
-"""Properties of Spark's own DataFrame whose methods are derived from it."""
+_PROPERTIES = ("write", "writeStream", "na", "stat")
+"""Properties of Spark's own DataFrame that write it, or whose methods are derived from it."""
 _LAZY = "toLocalIterator"
 """The action that begins with the first row that is asked for."""
 _SUBCLASS, _RAN, _PARTS = "_millrace_subclass", "_millrace_ran", "_millrace_parts"
@@ -121,7 +120,7 @@ def subclass_of(kind: type[Any]) -> type[Any]:
     own: dict[str, Any] = {"__module__": kind.__module__, "__doc__": kind.__doc__, _SUBCLASS: True}
     for name in dir(kind):
         member = getattr(kind, name)
-        if name in (*_PROPERTIES, *_WITH_METHODS) and isinstance(member, property):
+        if name in _PROPERTIES and isinstance(member, property):
             own[name] = property(_method(kind, name), doc=member.__doc__)
         elif callable(member) and (not name.startswith("_") or name == "__getitem__"):
             own[name] = _method(kind, name)
@@ -151,17 +150,11 @@ def _method(kind: type[Any], name: str) -> Callable[..., Any]:
 
 
 class Carried(NamedTuple):
-    """What a DataFrame carries, and what writes it.
-
-    Attributes:
-        runs: Names of its runs.
-        quiet: Whether no line shall show its progress.
-        spark: Its session, which writers have none of that is public.
-    """
+    """What a DataFrame carries, and what writes it."""
 
     runs: frozenset[str] = frozenset()
-    quiet: bool = False
-    spark: SparkSession | None = None
+    quiet: bool = False  # whether no line shall show its progress
+    spark: SparkSession | None = None  # its session, which writers have none of that is public
 
 
 End = Callable[[BaseException | None], None]
@@ -250,12 +243,10 @@ class Handle(Protocol):
     """A DataFrame's own account."""
 
     @property
-    def df(self) -> DataFrame:
-        """The DataFrame."""
+    def df(self) -> DataFrame: ...
 
     @property
-    def options(self) -> Options:
-        """Settings of its runs."""
+    def options(self) -> Options: ...
 
     @property
     def tasks(self) -> Mapping[str, int]:
@@ -271,17 +262,13 @@ class Handle(Protocol):
         """Return what is known at any time, without figures: the plan, lookups, budgets."""
 
 
+@runtime_checkable
 class QueryHandle(Handle, Protocol):
     """The account of a query's DataFrame."""
 
-    def to_batches(self, batch_size: int | None = None) -> Iterator[pa.RecordBatch]:
-        """Run it and yield its rows as they come."""
+    def lookups(self) -> list[LookupProgress]: ...
 
-    def lookups(self) -> list[LookupProgress]:
-        """Return how far its lookups are."""
-
-    def failed_keys(self) -> pa.Table:
-        """Return the keys that could not be looked up."""
+    def failed_keys(self) -> pa.Table: ...
 
 
 Planned = tuple["weakref.ref[Any]", str, Mapping[str, str]]
@@ -353,11 +340,7 @@ def carry_parts(frame: DataFrame, why: str, *parts: DataFrame) -> DataFrame:
 
 
 def handles_of(frame: DataFrame) -> list[Handle]:
-    """Return the handle of a DataFrame, or those of the ones that it is derived from, at least one.
-
-    Raises:
-        InputError: Millrace has no part in it.
-    """
+    """Return the handles of what a DataFrame is derived from, at least one; InputError if there is none."""
     own = own_handle(frame)
     if own is not None:
         return [own]
@@ -401,26 +384,19 @@ def latest() -> list[Handle]:
     return list(_latest)
 
 
-def known_query(frame: DataFrame) -> QueryHandle | None:
-    """Return the handle of the very DataFrame of a query, None for any other DataFrame."""
-    handle = own_handle(frame)
-    return handle if hasattr(handle, "failed_keys") else None  # type: ignore[return-value]
-
-
 def query_of(frame: DataFrame) -> QueryHandle:
     """Return the handle of a query's DataFrame, or of the one that a DataFrame is derived from.
 
-    Raises:
-        InputError: Neither ``millrace.sql`` nor ``millrace.join`` returned it, or it is derived from several.
+    InputError if neither ``millrace.sql`` nor ``millrace.join`` returned it, or it is derived from several.
     """
     handle, *others = handles_of(frame)
     if others:
         raise InputError(
             f"this DataFrame is derived from {1 + len(others)} that Millrace returned: ask for each of those"
         )
-    if not hasattr(handle, "failed_keys"):
+    if not isinstance(handle, QueryHandle):
         raise InputError(
             "nothing is known of lookups of this DataFrame: expected one that millrace.sql or millrace.join "
             "returned, or one derived from it"
         )
-    return handle  # type: ignore[return-value]
+    return handle

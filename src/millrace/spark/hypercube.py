@@ -29,23 +29,17 @@ _SEARCH_LIMIT = 20_000
 
 @dataclass(frozen=True)
 class Axis:
-    """One dimension of the cube.
+    """One dimension of the cube; that of a spread relation has no type, and its column is empty.
 
-    Attributes:
-        share: Number of coordinates, at least 1.
-        type: The type in which keys are compared; None on the axis of a spread relation.
-        columns: ``(relation number, column)``; one column of a relation is enough even if more of
-            its columns are in the class. The column is empty on the axis of a spread relation.
-        nulls: Whether tuples with a null key stay, at coordinate 0: those of an antijoin do.
+    One column of a relation is enough even if more of its columns are in the class.
     """
 
-    share: int
-    type: pa.DataType | None
-    columns: tuple[tuple[int, str], ...]
-    nulls: bool = False
+    share: int  # number of coordinates, at least 1
+    type: pa.DataType | None  # in which keys are compared
+    columns: tuple[tuple[int, str], ...]  # of relations, by number
+    nulls: bool = False  # whether tuples with a null key stay, at coordinate 0: those of an antijoin do
 
     def column(self, relation: int) -> str | None:
-        """Return the relation's column on this axis, or None when it has none."""
         return next((column for number, column in self.columns if number == relation), None)
 
 
@@ -57,7 +51,6 @@ class Cube:
 
     @property
     def cells(self) -> int:
-        """Number of cells."""
         return math.prod(axis.share for axis in self.axes)
 
     def strides(self) -> tuple[int, ...]:
@@ -87,7 +80,6 @@ class Cube:
         return [(axis, column, stride) for axis, column, stride in axes if column is not None]
 
     def show(self, aliases: Sequence[str]) -> str:
-        """Return the axes as text, for plans."""
         if not self.axes:
             return "1 cell"
         parts = []
@@ -169,17 +161,15 @@ def _shares(cells: int, step: int) -> Iterator[int]:
 
 @cache
 def _count(axes: int, cells: int, step: int) -> int:
-    """Return the number of vectors that :func:`_products` yields."""
+    """Return the number of vectors that :func:`_products` returns."""
     if axes == 0:
         return 1
     return sum(_count(axes - 1, cells // first, step) for first in _shares(cells, step))
 
 
-def _products(axes: int, cells: int, step: int) -> Iterator[tuple[int, ...]]:
-    """Yield every vector of ``axes`` shares whose product is at most ``cells``."""
-    if axes == 0:
-        yield ()
-        return
-    for first in _shares(cells, step):
-        for rest in _products(axes - 1, cells // first, step):
-            yield (first, *rest)
+def _products(axes: int, cells: int, step: int) -> list[tuple[int, ...]]:
+    """Return every vector of ``axes`` shares whose product is at most ``cells``."""
+    vectors: list[tuple[int, ...]] = [()]
+    for _ in range(axes):
+        vectors = [(*each, share) for each in vectors for share in _shares(cells // math.prod(each), step)]
+    return vectors

@@ -49,16 +49,13 @@ class Slot:
 class Mask:
     """A filter that is ready for use.
 
-    Attributes:
-        function: An ``arrow_udf``: takes the argument columns, returns a boolean column without nulls,
-            or, on Spark Connect where figures are wanted, a struct of ``keep`` and ``report``.
-        reports: Where its figures arrive.
-        plan: What it does, as text.
+    ``function`` is an ``arrow_udf``: it takes the argument columns and returns booleans without nulls, or, on
+    Spark Connect where figures are wanted, a struct of ``keep`` and ``report``.
     """
 
     function: Any
     reports: Reports
-    plan: str
+    plan: str  # what it does
     limits: Limits
 
     @classmethod
@@ -107,7 +104,6 @@ class MaskTask:
     sink: Sink = field(repr=False)
 
     def __call__(self, batches: Iterator[Any]) -> Iterator[pa.Array]:
-        """Yield, for every batch of argument columns, which rows stay."""
         # Spark passes a single column bare.
         arrivals = ([*arrays] if isinstance(arrays, tuple) else [arrays] for arrays in batches)
         first = next(arrivals, None)
@@ -133,7 +129,6 @@ class MaskTask:
             self.sink.add(name, eddy.figures(number).to_json())
 
     def plan(self) -> str:
-        """Return what it does, as text."""
         policy = self.options.policy or default_policy(joins=False, predicates=True)
         lines = [f"filter by an eddy in each task, policy {policy}"]
         for number, slot in enumerate(self.slots, 1):

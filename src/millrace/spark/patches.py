@@ -16,7 +16,7 @@ import os
 import sys
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
 
@@ -40,7 +40,7 @@ REPLACED = {
         *(("DataFrame", name) for name in ACTIONS),
     },
 }
-"""The methods by who replaces them, as class and name.
+"""The methods by who replaces them, as class and name; none has two owners.
 
 ``where`` stands for ``where``, ``filter``, ``predicate``, ``cascade``, ``estimate``, ``Session`` and the
 accessor: from the first time that one of these is asked for until the process ends. ``enable`` replaces
@@ -56,11 +56,11 @@ _NOTE = "_millrace_note"
 class _Patch:
     """A method of ours, and what stood in its place before: ``_NOTHING`` where it was inherited."""
 
+    owner: str
     holder: Any
     name: str
     ours: Any
     before: Any
-    owners: set[str] = field(default_factory=set)
 
     @property
     def stands(self) -> bool:
@@ -79,26 +79,21 @@ def replace(owner: str, holder: Any, name: str, make: Callable[[Callable[..., An
     with _lock:
         patch = _patches.get((id(holder), name))
         if patch is None or not patch.stands:  # another library's stands there, which ours calls
-            owners = set() if patch is None else patch.owners
             before = vars(holder).get(name, _NOTHING)
-            patch = _Patch(holder, name, make(getattr(holder, name)), before, owners)
+            patch = _Patch(owner, holder, name, make(getattr(holder, name)), before)
             setattr(holder, name, patch.ours)
             _patches[id(holder), name] = patch
-        patch.owners.add(owner)
 
 
 def restore(owner: str, holder: Any = None) -> None:
-    """Give back what nobody else wants replaced: all of an owner's, or what it has of a holder.
+    """Give back all methods that an owner has replaced, or those of a holder.
 
     Where another library has put a method of its own over ours, that one stays; ours, which it may call, then
     does what the method did.
     """
     with _lock:
         for key, patch in list(_patches.items()):
-            if owner not in patch.owners or (holder is not None and patch.holder is not holder):
-                continue
-            patch.owners.discard(owner)
-            if patch.owners:
+            if owner != patch.owner or (holder is not None and patch.holder is not holder):
                 continue
             del _patches[key]
             if patch.stands and patch.before is _NOTHING:

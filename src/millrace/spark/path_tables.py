@@ -14,7 +14,7 @@ other settings gives a DataFrame.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -25,12 +25,12 @@ from pyspark.errors import PySparkException
 
 from millrace.errors import InputError, first_line
 from millrace.options import StorageOptions
-from millrace.parquet.parquet import ParquetTable, Split, open_table, splits
+from millrace.parquet.parquet import ParquetTable, open_table, splits
 from millrace.parquet.remote import Remote
 from millrace.parquet.stores import DISKS, located
 from millrace.spark.scan_detection import LENIENT, unusual
 from millrace.spark.session import SessionConf, default_parallelism, facts_of, finds_files, why_unreached
-from millrace.spark.task_inputs import WORD, Scan, number_of, task_numbers
+from millrace.spark.task_inputs import WORD, Scan, deal, number_of, task_numbers
 from millrace.spark.types import spark_schema
 from millrace.spark.worker import is_sparks, worker_task
 
@@ -65,19 +65,14 @@ _SPARKS = {"s3": "s3a", "gcs": "gs"}
 class PathTable:
     """A table that is named by path, opened once however many need it.
 
-    Attributes:
-        path: Where it is.
-        files: Its files, None where only Spark can read them.
-        read: Returns all its rows, for what Spark runs itself.
-        why: Why only Spark can read it, for a table in an object store.
-        how: For a table in an object store, who reads it for Spark, and why. Empty for others.
+    Of a table in an object store it is known why only Spark can read it, if so, and how Spark does.
     """
 
     path: str
-    files: ParquetTable | None
-    read: Callable[[], DataFrame]
+    files: ParquetTable | None  # None where only Spark can read them
+    read: Callable[[], DataFrame]  # all rows, for what Spark runs itself
     why: str = ""
-    how: str = ""
+    how: str = ""  # who reads it for Spark, and why
 
     @cached_property
     def frame(self) -> DataFrame:
@@ -86,7 +81,6 @@ class PathTable:
 
     @property
     def columns(self) -> list[str]:
-        """The names of its columns."""
         return self.frame.columns if self.files is None else list(self.files.schema.names)
 
 
@@ -235,7 +229,6 @@ class ReadTask:
 
     @worker_task
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Yield the rows that are the task's to read."""
         number = number_of(batches)
         if number is not None:
             yield from self.scan.read(number, _BATCH_ROWS)
@@ -244,24 +237,11 @@ class ReadTask:
 def by_tasks(spark: SparkSession, table: ParquetTable) -> DataFrame:
     """Return all rows of a table, read by tasks; Spark takes them for as large as they are."""
     own = splits(table)
-    parts = _cut(own, default_parallelism(spark)) or [[]]
-    of = max(1, sum(split.bytes for split in own) // WORD // len(parts))
-    task = ReadTask(Scan.of(table.schema, (), parts))
-    return task_numbers(spark, len(parts), of).mapInArrow(task, spark_schema(table.schema))
-
-
-def _cut(own: Sequence[Split], cores: int) -> list[list[Split]]:
-    """Return splits in their order, in parts of about one size."""
-    size = min(_TASK_BYTES, sum(split.bytes for split in own) // cores)
-    parts: list[list[Split]] = []
-    taken = size + 1
-    for split in own:
-        if taken >= size or taken + split.bytes // 2 > size:
-            parts.append([])
-            taken = 0
-        parts[-1].append(split)
-        taken += split.bytes
-    return parts
+    size = sum(split.bytes for split in own)
+    tasks = max(1, min(len(own), max(default_parallelism(spark), size // _TASK_BYTES)))
+    task = ReadTask(Scan.of(table.schema, (), deal(own, [0] * tasks)))
+    numbers = task_numbers(spark, tasks, max(1, size // WORD // tasks))
+    return numbers.mapInArrow(task, spark_schema(table.schema))
 
 
 # Other formats than Parquet
@@ -292,7 +272,6 @@ def _format_of(path: str) -> str | None:
 
 
 def _in_format(spark: SparkSession, path: str, form: str) -> DataFrame:
-    """Return the rows of a path that Spark's reader of a format gives."""
     try:
         if form == "csv":
             separator = "\t" if suffix_of(path) == ".tsv" else ","

@@ -27,6 +27,9 @@ _BESIDE_FRAME_BYTES = 16 * 1024 * 1024
 _OWNING_COST = 2
 # Below this size it does not matter that a table has too few row groups to keep every core busy.
 _SMALL_BYTES = 64 * 1024 * 1024
+# A relation that every map task reads takes so much memory at most; the task sends so many times as much.
+_READ_BYTES = 16 * 1024 * 1024
+_SENT = 4
 
 
 class Mode(Enum):
@@ -43,36 +46,25 @@ class Mode(Enum):
 class Size:
     """What is known of a relation before the run.
 
-    Attributes:
-        rows: Estimated rows that are read, before filters; but a DataFrame has its filters applied.
-        bytes: Their estimated size in memory.
-        splits: Number of row groups to read; None for a DataFrame.
-        is_fixed: True if it must not be streamed or partitioned by row: it needs deduplication within one
-            cell, or it is the inner side of a semijoin, where any tuple may look for a match.
-        is_lookup: Whether it is not read at all, but looked up.
+    What is fixed must not be streamed or partitioned by row: it needs deduplication within one cell, or it is
+    the inner side of a semijoin, where any tuple may look for a match.
     """
 
-    rows: int
-    bytes: int
-    splits: int | None
+    rows: int  # that are read, before filters; but a DataFrame has its filters applied
+    bytes: int  # in memory
+    splits: int | None  # row groups to read; None for a DataFrame
     is_fixed: bool
-    is_lookup: bool = False
+    is_lookup: bool = False  # whether it is not read at all, but looked up
 
 
 @dataclass(frozen=True)
 class Placement:
-    """The decision for a block: a mode for each relation, and why.
-
-    Attributes:
-        cells: Number of eddies; None when it is the number of a DataFrame's partitions.
-        cube: Which cells a shuffled tuple goes to.
-        stream: Number of the relation to leave unbuilt, or None to let the eddy choose.
-    """
+    """The decision for a block: a mode for each relation, and why."""
 
     modes: tuple[Mode, ...]
-    cells: int | None
-    cube: Cube
-    stream: int | None
+    cells: int | None  # eddies; None when it is the number of a DataFrame's partitions
+    cube: Cube  # which cells a shuffled tuple goes to
+    stream: int | None  # number of the relation to leave unbuilt, or None to let the eddy choose
     reason: str
 
 
@@ -273,3 +265,19 @@ def _in_place(sizes: Sequence[Size], stream: int, parallelism: int, reason: str)
 
 def _megabytes(size: int) -> str:
     return f"{size / 1e6:,.0f} MB"
+
+
+def small_relations(join: JoinSpec, sizes: Sequence[Size], filtered: Sequence[bool], tasks: int) -> list[int]:
+    """Return relations that every map task should read, the smallest first; tasks filter some relations."""
+    graph = QueryGraph.of(join)
+    most = min(_READ_BYTES, sum(size.bytes for size in sizes) // (_SENT * tasks))
+    small: list[int] = []
+    for number in sorted(range(len(join.relations)), key=lambda n: sizes[n].rows):
+        size = sizes[number]
+        reached = any(number in graph.neighbours(1 << other) for other in small)
+        if size.splits is None or size.bytes > most or len(graph.roles(number)) > 1:
+            continue
+        if filtered[number] or reached:
+            small.append(number)
+            most -= size.bytes
+    return small

@@ -120,7 +120,6 @@ class Applied:
         return cls(spec, values, labels)
 
     def columns(self) -> list[Column]:
-        """Return the arguments as columns."""
         return [sf.col(argument) if isinstance(argument, str) else argument for argument in self.arguments]
 
 

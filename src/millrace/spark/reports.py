@@ -101,18 +101,12 @@ def _address_of(spark: SparkSession, run: str, options: Options) -> Address | No
 
 @dataclass(frozen=True)
 class Sink:
-    """Where a task puts its figures; travels to the tasks.
-
-    Attributes:
-        accumulator: On classic Spark; None on Connect.
-        hidden: Whether the result has the hidden column.
-        live: Where figures go while tasks work, None where nobody looks.
-    """
+    """Where a task puts its figures; travels to the tasks."""
 
     run: str
-    accumulator: Accumulator[Entries] | None
-    hidden: bool
-    live: Address | None = field(default=None, repr=False)
+    accumulator: Accumulator[Entries] | None  # on classic Spark
+    hidden: bool  # whether the result has the hidden column
+    live: Address | None = field(default=None, repr=False)  # where figures go while tasks work
 
     @property
     def active(self) -> bool:

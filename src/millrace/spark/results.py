@@ -31,13 +31,12 @@ import asyncio
 import queue
 import secrets
 import selectors
-import socket
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, suppress
+from contextlib import AbstractContextManager, ExitStack, suppress
 from io import BytesIO
-from typing import IO, ClassVar, Self
+from typing import IO, ClassVar
 
 import pyarrow as pa
 import pyarrow.types as pt
@@ -51,7 +50,7 @@ from millrace.limits.connection import CONNECT_SECONDS, lost, refused, unreachab
 from millrace.limits.registration import Address
 from millrace.limits.server import Server
 from millrace.limits.session import Session
-from millrace.limits.tls import context_of
+from millrace.limits.tls import dial
 
 IN_MEMORY = 1 << 20
 """Bytes of a partition that are kept in memory before the file is made."""
@@ -111,7 +110,6 @@ class Partition:
         self.close()
 
     def close(self) -> None:
-        """Forget what was kept."""
         self._delivered, self._sent, self._lengths = Counter(), {}, []
         with suppress(OSError):  # what could not be written is of no use any more
             self._kept.close()
@@ -125,7 +123,6 @@ class Partition:
         self._lengths.append(len(payload))
 
     def _count(self) -> None:
-        """Turn from keeping batches to counting rows."""
         assert self._only is not None
         sent: Counter[bytes] = Counter()
         self._kept.seek(0)
@@ -186,7 +183,7 @@ def _plain_type(kind: pa.DataType) -> pa.DataType:
 # The process that wants rows
 
 
-class Stream(Session):
+class Stream(Session, AbstractContextManager["Stream"]):
     """The rows of one job, in batches, in the order in which they come; made by ``ResultsServer.open``.
 
     Each client is an attempt of a task; what they say is handled in the server's loop. Iterate over it in one
@@ -220,7 +217,6 @@ class Stream(Session):
         return self._arrived - self._taken >= self._most_waiting and not self.has_ended
 
     def welcome(self) -> Message:
-        """Return what a task hears first: the schema."""
         return {"welcome": True, "attachment": self._schema.serialize().to_pybytes()}
 
     async def ready(self, client: int) -> None:
@@ -316,9 +312,6 @@ class Stream(Session):
             self._server.wake(self._has_space)
         return batch
 
-    def __enter__(self) -> Self:
-        return self
-
     def __exit__(self, *_: object) -> None:
         self.close()
 
@@ -369,7 +362,6 @@ class ResultsServer(Server):
             self._within(run)
 
     def wake(self, event: asyncio.Event) -> None:
-        """Set an event of the server's loop, from another thread."""
         with suppress(RuntimeError):  # the server has ended; nobody waits
             self._loop.call_soon_threadsafe(event.set)
 
@@ -394,7 +386,7 @@ class ResultsServer(Server):
 # Tasks
 
 
-class ResultsSink:
+class ResultsSink(AbstractContextManager["ResultsSink"]):
     """One attempt to send one partition of a stream; every sink is an attempt of its own.
 
     ``wanted`` is False if another attempt has sent all rows of this partition, so that these need not be
@@ -404,27 +396,19 @@ class ResultsSink:
 
     def __init__(self, address: Address, stream: str, partition: int, attempt: int) -> None:
         self._address = address
+        try:
+            self._connection, welcome = dial(address, {"results": stream}, CONNECT_SECONDS)
+        except (OSError, EOFError, ValueError) as error:
+            raise unreachable(address, _PURPOSE, error) from error
         with ExitStack() as on_failure:
-            try:
-                plain = socket.create_connection((address.host, address.port), CONNECT_SECONDS)
-                on_failure.enter_context(plain)
-                codec.watch(plain)
-                plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-                self._connection = on_failure.enter_context(context_of(address).wrap_socket(plain))
-                codec.send(self._connection, {"token": address.token, "results": stream})
-                welcome = codec.receive(self._connection)
-                self._connection.settimeout(None)
-            except (OSError, EOFError, ValueError) as error:
-                raise unreachable(address, _PURPOSE, error) from error
+            on_failure.enter_context(self._connection)
             if "error" in welcome:
                 raise refused(address, _PURPOSE, welcome)
+            self._connection.settimeout(None)
             self._schema = pa.ipc.read_schema(pa.py_buffer(welcome["attachment"]))
             self._send({"start": [partition, attempt]})
             self.wanted: bool = self._receive("wanted")
             on_failure.pop_all()
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.close()

@@ -128,7 +128,6 @@ def unusual(settings: SessionConf, defaults: Mapping[str, str]) -> str | None:
 
 
 def _types(schema: StructType) -> pa.Schema:
-    """Return a scan's columns in Millrace's types."""
     for field in schema.fields:
         if odd := (field.metadata or {}).keys() - _HARMLESS:
             raise Doubtful(f"column {field.name!r} has {min(odd)}")
@@ -173,7 +172,6 @@ def _parse(plan: str, schema: StructType) -> _Scan:
 
 
 def _section(plan: str, number: str) -> dict[str, str]:
-    """Return what a plan says of one of its nodes, by key."""
     start = re.search(rf"^\({number}\) .*$", plan, re.MULTILINE)
     said: dict[str, str] = {}
     for line in [] if start is None else plan[start.end() + 1 :].splitlines():

@@ -15,6 +15,7 @@ import logging
 import math
 import os
 import socket
+import statistics
 import sys
 import tempfile
 import time
@@ -47,58 +48,47 @@ T = TypeVar("T")
 MOST_KEPT = 64
 """Entries of a memo of :class:`SessionFacts`."""
 _LOGGERS = ("SQLQueryContextLogger", "DataFrameQueryContextLogger")
-# Within internal_query, the sessions' parallelism by their identities, as far as it was asked for.
-_within: ContextVar[dict[int, int] | None] = ContextVar("millrace_internal_query", default=None)
+_within: ContextVar[bool] = ContextVar("millrace_internal_query", default=False)
 _FACTS = "_millrace_facts"
 
 
 @dataclass
 class SessionFacts:
-    """What was found out about a session, once; kept as long as the session.
+    """What was found out about a session, once; kept as long as the session."""
 
-    Attributes:
-        parallelism: Of a Spark Connect server.
-        start_seconds: See :func:`start_seconds`.
-        measured: When that was, by the clock of :func:`time.perf_counter`.
-        unreached: Why stores cannot be read directly, None for those that can.
-        finds_files: Whether Spark's driver finds files of this machine, by whether they come with a scheme.
-        numbers: DataFrames of one number a partition, by how many these are, and out of how many in each.
-        frames: Over files, by path: the files' state then, the DataFrame, and who reads it in a store. Spark
-            lists files when a DataFrame is made, so it is used again only while none has changed.
-        closed_stores: Why Spark cannot open what is in a store, by the beginning of its paths.
-        coordinators: Why tasks do not reach a coordinator, by its address; empty where they do.
-        cluster_coordinators: Those on executors, by port and the address to listen on, as asked for.
-        functions: On Spark Connect, the name of each predicate that was ever used, by its identity and name:
-            Connect analyses a query anew for each action, so names have to stay.
-        plan_functions: What reads plans in the JVM.
-        relations: Relations of pipelines, the latest, by their files: those of a pipeline that is read
-            again are the same DataFrames, so that it is planned as before.
-        left: Why pipelines were left to Spark, the latest, by their texts and relations: they are not planned
-            again to no purpose.
-    """
-
-    parallelism: int | None = None
-    start_seconds: float = math.inf
-    measured: float = -math.inf
-    unreached: dict[Remote, str | None] = field(default_factory=dict)
-    finds_files: dict[bool, bool] = field(default_factory=dict)
+    parallelism: int | None = None  # see :func:`default_parallelism`
+    start_seconds: float = math.inf  # see :func:`start_seconds`
+    measured: float = -math.inf  # when that was, by the clock of :func:`time.perf_counter`
+    unreached: dict[Remote, str | None] = field(default_factory=dict)  # why stores cannot be read directly
+    finds_files: dict[bool, bool] = field(default_factory=dict)  # by whether paths come without a scheme
+    # DataFrames of one number a partition, by how many these are, and out of how many in each.
     numbers: dict[tuple[int, int], DataFrame] = field(default_factory=dict)
+    # Over files, by path: the files' state then, the DataFrame, and who reads it in a store. Spark lists
+    # files when a DataFrame is made, so it is used again only while none has changed.
     frames: dict[str, tuple[object, DataFrame, str]] = field(default_factory=dict)
+    # Why Spark cannot open what is in a store, by the beginning of its paths.
     closed_stores: dict[str, str] = field(default_factory=dict)
+    # Why tasks do not reach a coordinator, by its address; empty where they do.
     coordinators: dict[tuple[str, int], str] = field(default_factory=dict)
+    # Those on executors, by port and the address to listen on, as asked for.
     cluster_coordinators: dict[tuple[int, str | None], Any] = field(default_factory=dict)
+    # On Spark Connect, the name of each predicate that was ever used, by its identity and name: Connect
+    # analyses a query anew for each action, so names have to stay.
     functions: dict[tuple[int, str], tuple[object, str]] = field(default_factory=dict)
-    plan_functions: Any = None
+    # Relations of pipelines, the latest, by their files: those of a pipeline that is read again are the same
+    # DataFrames, so that it is planned as before.
     relations: dict[tuple[object, ...], DataFrame] = field(default_factory=dict)
+    # Why pipelines were left to Spark, the latest: they are not planned again to no purpose.
     left: dict[tuple[object, ...], str] = field(default_factory=dict)
 
 
-def keep(memo: dict[Any, T], key: Any, value: T) -> None:
-    """Keep a value as the latest of at most ``MOST_KEPT``."""
+def keep(memo: dict[Any, T], key: Any, value: T) -> T:
+    """Keep a value as the latest of at most ``MOST_KEPT``, and return it."""
     memo.pop(key, None)
     memo[key] = value
     for old in [*memo][:-MOST_KEPT]:
         memo.pop(old, None)
+    return value
 
 
 def facts_of(spark: SparkSession) -> SessionFacts:
@@ -136,26 +126,18 @@ def default_parallelism(spark: SparkSession) -> int:
     """Return Spark's default parallelism: on most clusters, the number of cores.
 
     Connect has no call for it, so a tiny job counts the partitions that Spark gives to a range;
-    once a session. Classic Spark is asked once in :func:`internal_query`.
+    once a session. Classic Spark is asked when :func:`alive` is, which each query begins with.
     """
-    if not is_connect(spark):
-        return (_within.get() or {}).get(id(spark)) or _parallelism(spark)
     facts = facts_of(spark)
-    if facts.parallelism is None:
+    if not is_connect(spark):
+        if facts.parallelism is None or not is_internal_query():
+            facts.parallelism = max(1, spark.sparkContext.defaultParallelism)
+    elif facts.parallelism is None:
         from pyspark.sql import functions as sf  # loaded by then; the command line asks for is_connect before
 
         parts = spark.range(1 << 20).select(sf.spark_partition_id().alias("part")).distinct()
         facts.parallelism = max(1, parts.count())
     return facts.parallelism
-
-
-def _parallelism(spark: SparkSession) -> int:
-    """Ask classic Spark."""
-    parallelism: int = max(1, spark.sparkContext.defaultParallelism)
-    asked = _within.get()
-    if asked is not None:
-        asked[id(spark)] = parallelism
-    return parallelism
 
 
 def alive(spark: SparkSession) -> SparkSession:
@@ -164,7 +146,7 @@ def alive(spark: SparkSession) -> SparkSession:
         if is_connect(spark):
             spark.conf.get("spark.sql.session.timeZone")
         else:
-            _parallelism(spark)  # settings outlive the rest
+            facts_of(spark).parallelism = max(1, spark.sparkContext.defaultParallelism)  # settings stay
     except Exception as error:
         raise InputError(
             f"the Spark session does not answer ({type(error).__name__}): if it was stopped, make a new one "
@@ -203,7 +185,6 @@ class SessionConf:
         return value
 
     def is_on(self, key: str, default: str = "false") -> bool:
-        """Return whether a setting is true."""
         return self.get(key, default).lower() == "true"
 
 
@@ -214,7 +195,7 @@ def shuffle_partitions(spark: SparkSession) -> int:
 
 def is_internal_query() -> bool:
     """Return whether this thread is within :func:`internal_query`."""
-    return _within.get() is not None
+    return _within.get()
 
 
 def _is_wanted(_record: logging.LogRecord) -> bool:
@@ -228,7 +209,7 @@ def internal_query() -> Iterator[None]:
 
     for name in _LOGGERS:
         PySparkLogger.getLogger(name).addFilter(_is_wanted)  # once, however often
-    before = _within.set({})
+    before = _within.set(True)
     try:
         yield
     finally:
@@ -270,7 +251,7 @@ def _median_seconds(frame: DataFrame) -> float:
                 raise
             raise ours from error
         seconds.append(time.perf_counter() - start)
-    return sorted(seconds)[_RUNS // 2]
+    return statistics.median(seconds)
 
 
 Reply = tuple[bytes | None, str | None]
@@ -323,7 +304,7 @@ def why_unreached(spark: SparkSession, store: Remote, path: str) -> str | None:
         why = _why(store, path)
         unreached[store] = f"this process does not reach {store.root}: {why}" if why else None
         if why is None and not store.options:
-            why = _why_tasks(spark, store, path)
+            why = try_in_task(spark, partial(_why, store, path))
             unreached[store] = f"tasks do not reach {store.root}: {why}" if why else None
     return unreached[store]
 
@@ -336,10 +317,6 @@ def _why(store: Remote, path: str) -> str | None:
     except (MillraceError, NoConnection) as error:
         return str(error)
     return None
-
-
-def _why_tasks(spark: SparkSession, store: Remote, path: str) -> str | None:
-    return try_in_task(spark, partial(_why, store, path))
 
 
 def finds_files(spark: SparkSession, *, schemeless: bool) -> bool:

@@ -5,6 +5,7 @@ A file of its own, so that the tasks of streams load these and not the tasks of 
 
 from __future__ import annotations
 
+import heapq
 import pickle
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -49,23 +50,35 @@ def number_of(batches: Iterator[pa.RecordBatch]) -> int | None:
     return int(numbers[0]) if numbers else None
 
 
+def deal(splits: Sequence[Split], loads: list[int]) -> list[list[Split]]:
+    """Return which splits each task reads, in their order; a task has so many bytes to read already.
+
+    The largest comes first, each goes to the task that has least so far. ``loads`` is added to.
+    """
+    dealt: list[list[int]] = [[] for _ in loads]
+    heap = [(load, task) for task, load in enumerate(loads)]
+    heapq.heapify(heap)
+    for place in sorted(range(len(splits)), key=lambda n: -splits[n].bytes):
+        _, task = heap[0]
+        dealt[task].append(place)
+        loads[task] += splits[place].bytes + 1
+        heapq.heapreplace(heap, (loads[task], task))
+    return [[splits[n] for n in sorted(part)] for part in dealt]
+
+
 @dataclass(frozen=True)
 class Scan:
     """A direct scan of one relation, its row groups dealt to tasks.
 
-    Attributes:
-        parts: The splits of each task; a single part is read whole by every task. Spark sends one function
-            to all tasks, and a table of many files has ten thousands of splits: so each part is packed by
-            itself, and a task unpacks its own only.
-        computed: Columns that are computed of those of the files.
-        sizes: Of each part, its rows and how many of them are expected to pass the filters.
+    Spark sends one function to all tasks, and a table of many files has ten thousands of splits: so each part
+    is packed by itself, and a task unpacks its own only. A single part is read whole by every task.
     """
 
     schema: pa.Schema
     filters: tuple[Predicate, ...]
-    parts: tuple[bytes, ...]
-    computed: tuple[tuple[str, Value], ...] = ()
-    sizes: tuple[tuple[int, float], ...] = ()
+    parts: tuple[bytes, ...]  # the splits of each task
+    computed: tuple[tuple[str, Value], ...] = ()  # columns that are computed of those of the files
+    sizes: tuple[tuple[int, float], ...] = ()  # of each part, its rows and how many are expected to pass
 
     @classmethod
     def of(
@@ -82,7 +95,6 @@ class Scan:
         return cls(schema, filters, packed, computed, sizes)
 
     def sized(self, relation: RelationSpec, task: int) -> RelationSpec:
-        """Return the relation with the size of what is the task's to read."""
         rows, passing = self.sizes[0] if len(self.sizes) == 1 else self.sizes[task]
         return relation.expect(passing, rows, guessed=bool(self.filters))
 
@@ -110,13 +122,11 @@ class InlineTable:
         return cls(frame.toArrow().rename_columns(schema.names).cast(schema))
 
     def sized(self, relation: RelationSpec, task: int) -> RelationSpec:
-        """Return the relation with the size of the table."""
         return replace(relation, rows=self.table.num_rows, guessed=False)
 
     def read(
         self, task: int, batch_size: int = LEAST_ROWS, keeps: Keeps | None = None
     ) -> Iterator[pa.RecordBatch]:
-        """Yield all of its rows; see :meth:`Scan.read`."""
         yield from self.table.to_batches(max_chunksize=batch_size)
 
 

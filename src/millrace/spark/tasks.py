@@ -11,27 +11,24 @@ from functools import partial
 import pyarrow as pa
 
 from millrace.engine.aggregates import AggregateSpec, PartialAggregation
+from millrace.engine.architectures.stems import stems_of
 from millrace.engine.arrivals.key_ranges import KeyRanges
+from millrace.engine.arrivals.paths import Paths
 from millrace.engine.eager import EagerAggregation
 from millrace.engine.figures import CellFigures, ModuleFigures
+from millrace.engine.graph import QueryGraph
+from millrace.engine.operator import Operator, Step
+from millrace.engine.operators.transfer import Transfers
 from millrace.engine.peak import peak_memory
 from millrace.engine.spec import JoinSpec
 from millrace.engine.spill.run_of import run_of
+from millrace.engine.state.stem import singletons
+from millrace.engine.statistics import Statistics
+from millrace.engine.tuples import TupleBatch
 from millrace.options import Options
-from millrace.spark.coordinator import Limits
-from millrace.spark.exchange import (
-    FIGURES,
-    BlockReader,
-    BlockWriter,
-    Cut,
-    HashPartitioner,
-    RoundRobin,
-    block_rows,
-    figures_block,
-)
+from millrace.spark import exchange
+from millrace.spark.coordinator import Limits, Lookups
 from millrace.spark.frames import task_name
-from millrace.spark.lookups import Lookups
-from millrace.spark.reduction import Reducer, Reduction
 from millrace.spark.reports import FileWarmStart, Sink
 from millrace.spark.streaming import Target
 from millrace.spark.task_inputs import LEAST_ROWS, InlineTable, Scan, number_of, with_sizes
@@ -43,47 +40,36 @@ from millrace.spark.worker import partition_number, worker_task
 class EddyTask:
     """Runs the eddy of one cell.
 
-    Attributes:
-        stream: Alias of the relation to leave unbuilt, or None.
-        scans: By alias, the relations that the task reads itself.
-        frame: Alias of the relation whose tuples are the task's input, or None.
-        exchanged: Aliases of relations whose blocks are its input. Without these and ``frame`` it is one row
-            that holds the cell's number.
-        warm_start: What tasks on this machine have learned, None where there are no users' predicates.
-        last: With sorted blocks, the number of the relation whose blocks come last.
-        target: Where the result goes as it comes; None gives it to Spark.
-        aggregate: How its rows are aggregated before they are handed on; None hands them on as they are.
-        eager: Which relation is aggregated before it is joined; None for none.
+    Its input is the tuples of ``frame``, or the blocks of ``exchanged`` relations; without both it is one row
+    that holds the cell's number.
     """
 
     join: JoinSpec
     options: Options
-    stream: str | None
-    scans: dict[str, Scan | InlineTable]
+    stream: str | None  # the relation to leave unbuilt
+    scans: dict[str, Scan | InlineTable]  # what the task reads itself, by alias
     frame: str | None
     exchanged: tuple[str, ...]
     limits: Limits
-    warm_start: FileWarmStart | None
-    last: int | None
+    warm_start: FileWarmStart | None  # None where there are no users' predicates
+    last: int | None  # with sorted blocks, the number of the relation whose blocks come last
     sink: Sink
     lookups: Lookups | None = None
-    target: Target | None = None
-    aggregate: AggregateSpec | None = None
-    eager: EagerAggregation | None = None
+    target: Target | None = None  # where the result goes as it comes; None gives it to Spark
+    aggregate: AggregateSpec | None = None  # of its rows, before they are handed on
+    eager: EagerAggregation | None = None  # of a relation, before it is joined
 
     @property
     def __name__(self) -> str:
-        """What Spark's plans call it."""
         return task_name(self.sink.run)
 
     @worker_task
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Yield the cell's part of the result."""
         began = time.perf_counter()
-        reader: BlockReader | None = None
+        reader: exchange.BlockReader | None = None
         if self.exchanged:
             schemas = [relation.schema for relation in self.join.sources]
-            reader = BlockReader(batches, schemas, last=self.last)
+            reader = exchange.BlockReader(batches, schemas, last=self.last)
             # The partition's number will not do: inside a UNION Spark counts on from the other branch.
             cell = reader.cell
         else:
@@ -147,9 +133,12 @@ class EddyTask:
         yield from self.sink.finish(f"cell {cell}", [figures.to_json(), *texts], schema)
 
     def _sources(
-        self, batches: Iterator[pa.RecordBatch], reader: BlockReader | None, cell: int, ranges: KeyRanges
+        self,
+        batches: Iterator[pa.RecordBatch],
+        reader: exchange.BlockReader | None,
+        cell: int,
+        ranges: KeyRanges,
     ) -> dict[str, Iterable[pa.RecordBatch]]:
-        """Return what is read here, by alias."""
         sources: dict[str, Iterable[pa.RecordBatch]] = {}
         for number, relation in enumerate(self.join.sources):
             if relation.alias in self.scans:
@@ -169,21 +158,20 @@ class ScanTask:
     The input is one row that holds the task's number. ``scans`` are by alias.
     """
 
-    scans: dict[str, tuple[Scan, Cut]]
+    scans: dict[str, tuple[Scan, exchange.Cut]]
     batch_size: int
     sink: Sink
     reduction: Reduction | None = None
 
     @worker_task
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Yield rows of blocks."""
         task = number_of(batches)
         if task is not None:
             ranges = KeyRanges()
             cuttings = []
             for alias, (scan, cut) in self.scans.items():
                 rows = scan.read(task, self.batch_size, partial(ranges.keeps, alias))
-                cuttings.append(_Cutting(alias, rows, BlockWriter(cut, RoundRobin(task))))
+                cuttings.append(_Cutting(alias, rows, exchange.BlockWriter(cut, exchange.RoundRobin(task))))
             yield from _cut(f"scan {task}", cuttings, ranges, self.reduction, self.sink)
 
 
@@ -193,16 +181,15 @@ class CutTask:
 
     alias: str
     schema: pa.Schema
-    cut: Cut
+    cut: exchange.Cut
     sink: Sink
     reduction: Reduction | None = None
 
     @worker_task
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Yield rows of blocks."""
         task = partition_number()
         rows = map(partial(normalise, schema=self.schema), batches)
-        cutting = _Cutting(self.alias, rows, BlockWriter(self.cut, HashPartitioner(task)))
+        cutting = _Cutting(self.alias, rows, exchange.BlockWriter(self.cut, exchange.HashPartitioner(task)))
         yield from _cut(f"cut {self.alias} {task}", [cutting], KeyRanges(), self.reduction, self.sink)
 
 
@@ -212,7 +199,7 @@ class _Cutting:
 
     alias: str
     source: Iterator[pa.RecordBatch]
-    writer: BlockWriter
+    writer: exchange.BlockWriter
     rows: int = 0
     calls: int = 0
     seconds: float = 0.0
@@ -259,4 +246,75 @@ def _cut(
     if sink.active:
         text = figures().to_json()
         if not sink.add(task, text):
-            yield block_rows([(0, FIGURES, figures_block(text))])
+            yield exchange.block_rows([(0, exchange.FIGURES, exchange.figures_block(text))])
+
+
+# What is not sent
+
+
+@dataclass(frozen=True)
+class Reduction:
+    """Filters on the map side of an exchange: what has no match in small relations is not sent.
+
+    Small relations that have filters, and those that filters reach through these, are read whole by every map
+    task, by number and in this order, so that filters travel along the join graph
+    (:mod:`millrace.engine.operators.transfer`) before the exchange and not behind it. Reading a few megabytes
+    again in each task costs less than sending what they would drop.
+    """
+
+    join: JoinSpec
+    scans: tuple[tuple[int, Scan], ...]
+
+    @property
+    def aliases(self) -> tuple[str, ...]:
+        return tuple(self.join.aliases[number] for number, _ in self.scans)
+
+
+class Reducer:
+    """Filters the relations that one map task sends; ``ranges`` learns what need not be read of them."""
+
+    def __init__(self, reduction: Reduction | None, ranges: KeyRanges) -> None:
+        self._statistics = Statistics()
+        self._near = 0
+        if reduction is None:
+            return
+        self._aliases = reduction.join.aliases
+        graph = QueryGraph.of(reduction.join)
+        self._stems = stems_of(reduction.join, graph, Paths.scans(graph))
+        self._transfers = Transfers(
+            graph, None, self._stems, self._aliases, self._statistics, self._visit, ranges
+        )
+        for number, scan in reduction.scans:
+            stem = self._stems[number]
+            for batch in scan.read(0):
+                matching = self._match(number, batch, built=False)
+                if matching.size:
+                    stem.build(matching, None)
+            stem.complete = True
+            self._transfers.ended(number)
+            self._near |= sum(1 << other for other in graph.neighbours(1 << number))
+
+    def reduce(self, number: int, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Return those rows of a relation that may have matches in all small relations."""
+        if not self._near >> number & 1:  # nor does a semi-joined relation meet any of them
+            return batch
+        matching = self._match(number, batch, built=True)
+        return matching.stores[number].chunk(matching.rows[number])
+
+    def figures(self) -> tuple[ModuleFigures, ...]:
+        return tuple(
+            ModuleFigures(each.name, each.action, a.tuples_in, a.tuples_out, a.calls, a.seconds)
+            for each, a in self._statistics.items()
+            if isinstance(each, Operator) and a.calls
+        )
+
+    def _match(self, number: int, batch: pa.RecordBatch, *, built: bool) -> TupleBatch:
+        tuples = singletons(self._stems[number], batch, self._aliases[number], built=built)
+        return self._transfers.reduce(number, tuples)
+
+    def _visit(self, transfer: Operator, batch: TupleBatch) -> Step:
+        """Let a filter work on a batch, and book what came of it."""
+        began = time.perf_counter()
+        step = transfer.step(transfer.start(batch), batch.size)
+        self._statistics.update(transfer, batch.size, step.tuples_out, time.perf_counter() - began)
+        return step

@@ -2,26 +2,30 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 import pyarrow as pa
-from pyarrow import types as t
 from pyspark.sql import types as st
+from pyspark.sql.pandas.types import from_arrow_type
 
 from millrace.errors import UnsupportedType
-from millrace.parquet.types import PLAIN_MICROS, UTC_MICROS, cast, counted
+from millrace.parquet.types import PLAIN_MICROS, UTC_MICROS, NotSparks, cast, counted, spark_type as read_type
 
-_PAIRS: tuple[tuple[type[st.DataType], pa.DataType], ...] = (
-    (st.BooleanType, pa.bool_()),
-    (st.ByteType, pa.int8()),
-    (st.ShortType, pa.int16()),
-    (st.IntegerType, pa.int32()),
-    (st.LongType, pa.int64()),
-    (st.FloatType, pa.float32()),
-    (st.DoubleType, pa.float64()),
-    (st.BinaryType, pa.binary()),
-    (st.DateType, pa.date32()),
-    (st.TimestampType, UTC_MICROS),
-    (st.TimestampNTZType, PLAIN_MICROS),
-)
+_SIMPLE: dict[type[st.DataType], pa.DataType] = {
+    st.BooleanType: pa.bool_(),
+    st.ByteType: pa.int8(),
+    st.ShortType: pa.int16(),
+    st.IntegerType: pa.int32(),
+    st.LongType: pa.int64(),
+    st.FloatType: pa.float32(),
+    st.DoubleType: pa.float64(),
+    st.BinaryType: pa.binary(),
+    st.DateType: pa.date32(),
+    st.TimestampType: UTC_MICROS,
+    st.TimestampNTZType: PLAIN_MICROS,
+    st.CharType: pa.string(),
+    st.VarcharType: pa.string(),
+}
 
 
 def arrow_type(kind: st.DataType) -> pa.DataType:
@@ -29,12 +33,9 @@ def arrow_type(kind: st.DataType) -> pa.DataType:
 
     UnsupportedType if that has no counterpart (intervals, variants, collated strings, …).
     """
-    for spark, arrow in _PAIRS:
-        if type(kind) is spark:
-            return arrow
+    if type(kind) in _SIMPLE:
+        return _SIMPLE[type(kind)]
     match kind:
-        case st.CharType() | st.VarcharType():
-            return pa.string()
         case st.StringType() if kind == st.StringType():
             return pa.string()
         case st.DecimalType():
@@ -53,19 +54,9 @@ def arrow_type(kind: st.DataType) -> pa.DataType:
 
 def spark_type(kind: pa.DataType) -> st.DataType:
     """Return the Spark type of one of Millrace's Arrow types; UnsupportedType if it is not one."""
-    for spark, arrow in _PAIRS:
-        if kind == arrow:
-            return spark()
-    if t.is_string(kind):
-        return st.StringType()
-    if t.is_decimal128(kind):
-        return st.DecimalType(kind.precision, kind.scale)
-    if t.is_list(kind):
-        return st.ArrayType(spark_type(kind.value_type))
-    if t.is_map(kind):
-        return st.MapType(spark_type(kind.key_type), spark_type(kind.item_type))
-    if t.is_struct(kind):
-        return st.StructType([st.StructField(f.name, spark_type(f.type)) for f in kind.fields])
+    with suppress(NotSparks):
+        if read_type(kind) == kind:
+            return from_arrow_type(kind, prefer_timestamp_ntz=True)
     raise UnsupportedType(f"Arrow type {kind} is not the form of a Spark type")
 
 

@@ -8,7 +8,6 @@ often.
 
 from __future__ import annotations
 
-import socket
 import ssl
 import threading
 import time
@@ -21,7 +20,7 @@ from typing import Self
 from millrace.engine.figures import CellFigures
 from millrace.limits import codec
 from millrace.limits.registration import Address
-from millrace.limits.tls import context_of
+from millrace.limits.tls import dial
 
 EVERY = 0.5
 """Seconds from one telling to the next, at least."""
@@ -30,7 +29,6 @@ SHARE = 0.004
 """Of a task's time that telling takes at most."""
 
 _REACH_SECONDS = 5.0
-_SEND_SECONDS = 5.0
 _END_SECONDS = 1.0
 _ATTEMPTS = 5
 _FORGET_SECONDS = 60.0
@@ -136,19 +134,8 @@ def _may_reach(address: Address) -> bool:
 
 
 def _opened(address: Address, run: str, task: str) -> ssl.SSLSocket:
-    plain = socket.create_connection((address.host, address.port), _REACH_SECONDS)
-    codec.watch(plain)
-    plain.settimeout(_SEND_SECONDS)
-    connection = context_of(address).wrap_socket(plain)  # closes the plain one where it fails
-    try:
-        codec.send(connection, {"token": address.token, "live": run, "task": task})
-        _check(codec.receive(connection))
-    except BaseException:
-        connection.close()
-        raise
-    return connection
-
-
-def _check(welcome: codec.Message) -> None:
+    connection, welcome = dial(address, {"live": run, "task": task}, _REACH_SECONDS)
     if "error" in welcome:
+        connection.close()
         raise ValueError(str(welcome["error"]))
+    return connection

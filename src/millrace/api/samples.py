@@ -1,42 +1,231 @@
-"""``millrace.estimate`` and ``Query.estimate``: what predicates and lookups will cost, from samples.
+"""``millrace.cascade``, ``millrace.estimate`` and ``Query.estimate``: what a uniform sample tells.
 
-Rows of the sample are really judged, and keys of it really asked for.
+Rows of the sample are really judged, in this process, and keys of it really asked for.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
-from typing import TYPE_CHECKING
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
-from pyspark.sql import DataFrame, functions as sf
+from pyspark.sql import Column, DataFrame, functions as sf
 from sqlglot import exp
 
+from millrace.api.predicates import conditions_of
 from millrace.engine.expressions import Call, ColumnRef
-from millrace.engine.spec import Equality, JoinSpec, OutputColumn, RelationSpec
-from millrace.errors import OptionError, PredicateError, QueryError, near
+from millrace.engine.spec import JoinSpec, OutputColumn, RelationSpec
+from millrace.errors import (
+    BudgetError,
+    ExecutionError,
+    InputError,
+    OptionError,
+    PredicateError,
+    QueryError,
+    near,
+)
+from millrace.limits.budget import cost_of
 from millrace.lookups.index_spec import IndexSpec
-from millrace.predicates.calls import KEPT, RAISED
+from millrace.predicates.callers import caller_of
+from millrace.predicates.calls import KEPT, RAISED, Outcome, Values
+from millrace.predicates.cascade import Maybe, Score, ScoreKind, Thresholds, learned
 from millrace.predicates.estimate import CostPreview, Judged, LookupEstimate, estimated
+from millrace.predicates.service import CallError, Service
+from millrace.predicates.spec import PredicateSpec
 from millrace.spark.block import Block, LookupInput
-from millrace.spark.cascade import draw_sample, judge_sample
 from millrace.spark.execute import execute
-from millrace.spark.filter import conditions_of
-from millrace.spark.predicates import Applied
+from millrace.spark.predicates import Applied, Predicate, check_arity
 from millrace.spark.values import spark_values
-from millrace.sql.blocks.conditions import as_equality
+from millrace.sql.blocks.conditions import as_equality, connected
 from millrace.sql.syntax.parse import function_of, parse, unwrap, where_conjuncts
 
 if TYPE_CHECKING:
-    from millrace.spark.predicates import Predicate
     from millrace.sql.plan import PlannedQuery
 
+_LEAST, _MOST = 10, 1_000_000
 _ELSEWHERE = (
     "predicates are estimated that stand alone in the outermost WHERE, joined by AND; {} does not: estimate "
     "the DataFrame that it filters, millrace.estimate(df, predicate('column'))"
 )
 _AFTER = ("group", "having", "order", "limit", "offset", "distinct", "qualify", "windows")
+
+
+def cascade(
+    score: Callable[..., Any],
+    costly: object,
+    *,
+    recall: float = 0.95,
+    precision: float = 0.95,
+    confidence: float = 0.95,
+    kind: ScoreKind = "row",
+) -> Cascade:
+    """Put a cheap score before a costly predicate, which then decides only where the score is not sure.
+
+    Thresholds are learned on a sample that both judge, and keep their promises with the stated confidence
+    whatever the scores are like. Rows between them get the costly predicate's own answer.
+
+    >>> cheap = millrace.cascade(length_of, is_complaint, recall=0.95)  # doctest: +SKIP
+    >>> fitted = cheap.learn(reviews, "text", sample=1000)  # doctest: +SKIP
+    >>> millrace.where(reviews, *fitted("text"))  # doctest: +SKIP
+
+    Args:
+        score: From a row's values to a number, the higher the likelier that the costly predicate keeps it. A
+            null or NaN leaves the row to the costly predicate.
+        costly: A function made by :func:`predicate` or by PySpark's ``udf``, ``pandas_udf`` or ``arrow_udf``.
+        recall: Share of the rows that the costly predicate keeps which are to be kept, at least.
+        precision: Share of the kept rows that the costly predicate keeps, at least.
+        confidence: Probability with which both hold, over the samples that might have been drawn.
+        kind: How the score is called: ``"row"``, ``"pandas"`` or ``"arrow"``, as for :func:`predicate`.
+
+    Raises:
+        MillraceError: The costly predicate is none; a share is out of range when thresholds are learned.
+    """
+    return Cascade(Score(score, kind), Predicate.of(costly), recall, precision, confidence)
+
+
+@dataclass(frozen=True)
+class Cascade:
+    """A cheap score before a costly predicate, not fitted to any data yet; see :func:`cascade`."""
+
+    score: Score
+    costly: Predicate
+    recall: float
+    precision: float
+    confidence: float
+
+    def learn(self, df: DataFrame, *columns: str, sample: int = 1000, seed: int = 0) -> FittedCascade:
+        """Let both stages judge a uniform sample of a DataFrame, and find the thresholds.
+
+        The sample is judged in this process, by so many calls of the costly predicate.
+
+        Args:
+            df: The rows to be filtered, or others like them.
+            columns: Names of the arguments.
+            sample: Rows to judge. To lose at most a share of 0.05 with a confidence of 0.95 the predicate has
+                to keep 80 rows of it, or nothing is rejected unseen.
+            seed: Of the sample.
+
+        Raises:
+            OptionError: The size of the sample is out of range.
+            ExecutionError: The costly predicate raised.
+            PredicateError: A function takes other arguments, or returns something else than it should.
+        """
+        check_arity(self.costly.spec, len(columns))
+        check_arity(PredicateSpec("score", self.score.function), len(columns))
+        arrays = draw_sample(df, [sf.col(name) for name in columns], sample, seed, "a cascade")
+        return self.fit(arrays, spark_values(df.sparkSession))
+
+    def fit(self, arrays: list[pa.Array], values: Values) -> FittedCascade:
+        """Let both stages judge a uniform sample that was drawn before: an array for each argument."""
+        outcome, _ = judge_sample(self.costly.spec, arrays, values)
+        if (outcome.truth == RAISED).any() and self.costly.spec.on_error == "fail":
+            first = next(iter(outcome.failures.values()), None)
+            said = "" if first is None else f": {first.kind}: {first.message}"
+            raise ExecutionError(
+                f"predicate {self.costly.name!r} raised for {int((outcome.truth == RAISED).sum())} of "
+                f"{len(outcome.truth)} rows of the sample{said}. Handle that in the function, or set "
+                "on_error='null'"
+            )
+        thresholds = learned(
+            self.score.of(arrays, values),
+            outcome.truth == KEPT,
+            recall=self.recall,
+            precision=self.precision,
+            confidence=self.confidence,
+        )
+        return FittedCascade(self, thresholds)
+
+
+@dataclass(frozen=True)
+class FittedCascade:
+    """A cascade with its thresholds: apply it to columns, and give both stages to ``where``.
+
+    >>> millrace.where(df, *fitted("text"))  # doctest: +SKIP
+    """
+
+    cascade: Cascade
+    thresholds: Thresholds
+
+    def __call__(self, *columns: str) -> tuple[Applied, Applied]:
+        """Return both stages applied to columns: two predicates, whose order the eddy finds."""
+        if not columns:
+            raise PredicateError("a cascade is applied to no column: write *fitted('column')")
+        score, costly, thresholds = self.cascade.score, self.cascade.costly.spec, self.thresholds
+        first = PredicateSpec(f"{costly.name}_maybe", Maybe(score, thresholds.low), score.kind)
+        second = replace(costly, sure=(score, thresholds.high))
+        return Applied.of(first, columns, {}), Applied.of(second, columns, {})
+
+
+def draw_sample(
+    df: DataFrame, columns: Sequence[Column], sample: int, seed: int, what: str
+) -> list[pa.Array]:
+    """Return columns of so many rows of a DataFrame, each set of rows as likely as any other.
+
+    All rows are read. ``what`` needs the sample, for errors.
+    """
+    if type(sample) is not int or not _LEAST <= sample <= _MOST:
+        raise OptionError(
+            f"sample of {what} is {sample!r}: expected a whole number from {_LEAST} to {_MOST:,}"
+        )
+    if df.isStreaming:
+        raise InputError(
+            f"{what} needs a sample, and a streaming DataFrame has no end: give it a DataFrame of like rows"
+        )
+    named = [column.alias(f"_{place}") for place, column in enumerate(columns)]
+    table = df.select(*named).orderBy(sf.rand(seed)).limit(sample).toArrow()
+    return [pa.concat_arrays(c.chunks) if c.num_chunks else pa.nulls(0, c.type) for c in table.columns]
+
+
+@dataclass
+class SampleCost:
+    """What a sample took: calls of an ``async`` predicate, repeated ones too, and rows of answered ones."""
+
+    seconds: float = 0.0
+    requests: int = 0
+    asked: int = 0
+    cost: float = 0.0
+
+
+def judge_sample(spec: PredicateSpec, arrays: list[pa.Array], values: Values) -> tuple[Outcome, SampleCost]:
+    """Return what a predicate says of the rows, and what that took; limits hold for it alone."""
+    cost = SampleCost()
+    caller = caller_of(_count_calls(spec, cost) if spec.kind == "async" else spec, values, None, "sample")
+    began = time.perf_counter()
+    try:
+        outcome = caller.call(arrays)
+    finally:
+        caller.close()
+    cost.seconds = time.perf_counter() - began
+    return outcome, cost
+
+
+def _count_calls(spec: PredicateSpec, total: SampleCost) -> PredicateSpec:
+    """Return a predicate whose calls are counted; its kept answers are the same."""
+    origin = spec.origin or spec.function
+    price = spec.budget[1] or (origin.cost if isinstance(origin, Service) else None)
+
+    def charge(arguments: tuple[Any, ...], answer: object) -> None:
+        request = list(zip(*arguments, strict=True)) if spec.batch else arguments
+        if price is not None:
+            with suppress(BudgetError):  # nobody can tell
+                total.cost += cost_of(price, request, answer)
+
+    async def counted(*arguments: Any) -> Any:
+        total.requests += 1
+        try:
+            answer = await spec.function(*arguments)
+        except CallError as error:
+            if error.usage is not None:
+                charge(arguments, error)
+            raise
+        charge(arguments, answer)
+        total.asked += len(arguments[0]) if spec.batch else 1
+        return answer
+
+    return replace(spec, function=counted, origin=origin)
 
 
 def estimate(
@@ -149,12 +338,8 @@ def estimate_lookups(query: PlannedQuery, sample: int, seed: int) -> CostPreview
     """Return what a query's lookups are expected to take, None where it has none.
 
     Keys are those of one relation that is read without a lookup, its own conditions applied. A sample of
-    them is really asked for, on the lookup's own terms; its cache has the answers then.
-
-    Raises:
-        OptionError: The size of the sample is out of range.
-        InputError: A relation is a streaming DataFrame.
-        MillraceError: As the query itself: a source that does not answer, a budget that is spent.
+    them is really asked for, on the lookup's own terms; its cache has the answers then. What the query itself
+    would raise is raised here: by a source that does not answer, say, or a budget that is spent.
     """
     estimates: list[LookupEstimate] = []
     unknown: list[str] = []
@@ -189,7 +374,8 @@ def _binding(block: Block, alias: str, spec: IndexSpec) -> tuple[RelationSpec, l
     join = block.join
     mine = [key for left in join.outer if left.relation == alias for key in left.keys]
     keys = [edge for key in mine if (edge := as_equality(key)) is not None]
-    equal = [_equal_to(ColumnRef(alias, column), [*join.equalities, *keys]) for column in spec.columns]
+    groups = connected(edge.ends for edge in (*join.equalities, *keys))
+    equal = [next((g for g in groups if ColumnRef(alias, column) in g), []) for column in spec.columns]
     for relation in join.sources:
         columns = [
             next((ref.column for ref in refs if ref.relation == relation.alias), None) for refs in equal
@@ -199,17 +385,6 @@ def _binding(block: Block, alias: str, spec: IndexSpec) -> tuple[RelationSpec, l
             continue
         return relation, [column for column in columns if column is not None]
     return None
-
-
-def _equal_to(ref: ColumnRef, equalities: Iterable[Equality]) -> list[ColumnRef]:
-    """Return all columns that equalities make equal to one, nearest first."""
-    equal = [ref]
-    for reached in equal:  # it grows meanwhile
-        for equality in equalities:
-            for left, right in ((equality.left, equality.right), (equality.right, equality.left)):
-                if left == reached and right not in equal:
-                    equal.append(right)
-    return equal[1:]
 
 
 def _estimate_lookup(
