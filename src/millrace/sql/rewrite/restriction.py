@@ -13,7 +13,6 @@ one. A table for which there is none is refused by name.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 
 from pyspark.errors import PySparkException
 from sqlglot import exp
@@ -22,13 +21,12 @@ from millrace.errors import InputError, first_line
 from millrace.lookups.table import LookupTable
 from millrace.spark.session import explained
 from millrace.sql.context import PlanContext, short
-from millrace.sql.expr.functions import is_constant, is_strict, unrepeatable_plan
+from millrace.sql.expr.functions import is_constant, unrepeatable_plan
 from millrace.sql.plan import Plan
-from millrace.sql.session.tables import Lookup, Table
+from millrace.sql.session.tables import Table
 from millrace.sql.syntax.edits import plain_quote
-from millrace.sql.syntax.parse import Statement, Unsupported, compared, function_of, unwrap, where_conjuncts
+from millrace.sql.syntax.parse import Unsupported, compared, function_of, unwrap, where_conjuncts
 from millrace.sql.syntax.scopes import (
-    FromClause,
     FromItem,
     Relation,
     Scope,
@@ -46,391 +44,255 @@ KEYS = "__k"
 KeyColumns = Sequence[frozenset[str]]
 """For each value that is wanted, the relation's columns (in lower case) any of which gives it."""
 
+Keys = tuple[str, Sequence[exp.Expr]]
+"""A query for values, with the columns ``__k0``, ``__k1`` and so on, and the syntax trees that it is of."""
+
 _BARRED = (exp.Query, exp.AggFunc, exp.Window, exp.Star)
 
 
-@dataclass(frozen=True)
-class Keys:
-    """A query for values.
+class RelationSite:
+    """One relation in its FROM clause, and where values for its columns come from.
 
     Attributes:
-        values: What gives each value that is wanted: an expression, or a name of USING.
-        relations: What it reads: relations, and joins as the query has them; nothing for constants.
-        where: Its conditions.
-    """
-
-    values: tuple[exp.Expr, ...]
-    relations: tuple[exp.Expr, ...]
-    where: tuple[exp.Expr, ...] = ()
-
-    @property
-    def nodes(self) -> tuple[exp.Expr, ...]:
-        """The syntax trees that its text is of."""
-        return (*self.relations, *self.where, *self.values)
-
-    def text(self, statement: Statement) -> str:
-        """Return it as SQL, with the columns ``__k0``, ``__k1`` and so on."""
-        values = [
-            plain_quote(v.name) if isinstance(v, exp.Identifier) else statement.cut(v) for v in self.values
-        ]
-        text = "SELECT DISTINCT " + ", ".join(f"{value} AS __k{place}" for place, value in enumerate(values))
-        for place, node in enumerate(self.relations):
-            begin = ", " if place else "\nFROM "
-            text += ("\n" if isinstance(node, exp.Join) else begin) + statement.cut(node)
-        terms = [f"({statement.cut(term)}\n)" for term in self.where]  # a comment may end a term
-        return text + "\n" + (f"\nWHERE {' AND '.join(terms)}" if terms else "")
-
-
-class RelationSite:
-    """One relation in its FROM clause, and what the conditions there say about it.
-
-    Unsupported where the FROM clause has a form that is not read here.
+        step: What it is in its FROM clause.
+        terms: What its rows have to meet to be joined; those that do not change no answer.
     """
 
     def __init__(self, context: PlanContext, scope: Scope, relation: Relation) -> None:
-        self.context, self.scope, self.relation = context, scope, relation
-        self.clause = _clause_of(scope)
-        self.place = self.clause.number(relation)
-        self.step = self.clause.steps[self.place]
+        assert scope.clause is not None
+        self._context, self._scope, self._relation, self._clause = context, scope, relation, scope.clause
+        steps = self._clause.steps
+        self._place = self._clause.number(relation)
+        self.step = step = steps[self._place]
+        self.terms: list[exp.Expr] = []
+        if step.free:
+            self.terms += self._clause.inner_terms
+        elif step.kind == "left" and step.relation is not None:
+            self.terms += step.terms
+        # A RIGHT join keeps what stands before it only where its condition is met, and all rows of its own.
+        ends = [place for place, each in enumerate(steps) if each.kind in ("right", "full")]
+        self._behind = {place for place in ends[:1] if place > self._place and steps[place].kind == "right"}
+        self.terms += [term for place in self._behind for term in steps[place].terms]
 
-    def on(self) -> list[exp.Expr]:
-        """Return the terms that rows of this relation have to meet to be joined, by an inner or left join."""
-        if self.step.free:
-            return self.clause.inner_terms
-        return self.step.terms if self.step.kind == "left" and self.step.relation is not None else []
-
-    def column(self, node: exp.Expr) -> str | None:
+    def _column(self, node: exp.Expr) -> str | None:
         """Return the lower-case name of this relation's column that an expression is, None if it is none."""
-        attribute = self.context.names.attribute(unwrap(node))
-        if attribute is None or attribute.relation is not self.relation:
+        attribute = self._context.names.attribute(unwrap(node))
+        if attribute is None or attribute.relation is not self._relation:
             return None
         return attribute.name.lower()
 
-    def hints(self, wanted: Iterable[frozenset[str]]) -> Iterator[str]:
-        """Yield what about this relation's place keeps its columns from being bound."""
-        steps, kind = self.clause.steps, self.step.kind
-        if self.step.relation is None:
-            yield "it stands in a parenthesised join; write that as a derived table, (SELECT … FROM …)"
-        if kind in ("right", "full"):
-            yield f"a {kind.upper()} JOIN keeps all of its rows"
-        behind = [step.kind for step in steps[self.place + 1 :]]
-        if "full" in behind:
-            yield "a FULL JOIN keeps all of its rows"
-        elif self.place == 0 and behind[:1] == ["left"]:
-            yield "a LEFT, SEMI or ANTI JOIN keeps all rows of its left side"
-        names = frozenset().union(*wanted)
-        for term in [*(term for step in steps for term in step.terms), *self.clause.where]:
-            inner = unwrap(term)
-            if not isinstance(inner, exp.EQ | exp.NullSafeEQ) or not self.context.statement.has_span(term):
-                continue
-            shown, sides = self.context.shown(term), (inner.this, inner.expression)
-            if isinstance(inner, exp.NullSafeEQ):
-                if names & set(map(self.column, sides)):
-                    yield f"{shown} also asks for null, which no source can be asked for"
-                continue
-            for side in sides:
-                if self.column(side) is None and names & set(map(self.column, side.find_all(exp.Column))):
-                    yield f"{shown} compares an expression of the column, not the column itself"
-
-    def partners(self, term: exp.Expr) -> Iterator[tuple[str, exp.Expr]]:
-        """Yield a column of this relation with the expression that a term says it is equal to.
-
-        Only expressions are meant whose values can be got without this relation, by running them again.
-        """
-        for name, other in self._sides(term):
-            read = self.context.names.relations_read(other)
-            if read is not None and self.relation not in read and _is_repeatable(self.context, other):
-                yield name, other
-
-    def _sides(self, term: exp.Expr) -> Iterator[tuple[str, exp.Expr]]:
+    def _equal(self, term: exp.Expr) -> Iterator[tuple[str, exp.Expr]]:
+        """Yield a column of this relation with what a term says it is equal to."""
         inner = unwrap(term)
         if isinstance(inner, exp.EQ):
             for own, other in ((inner.this, inner.expression), (inner.expression, inner.this)):
-                if (name := self.column(own)) is not None:
+                if (name := self._column(own)) is not None:
                     yield name, other
 
-    def fixed(self, term: exp.Expr) -> set[str]:
+    def _fixed(self, term: exp.Expr) -> set[str]:
         """Return the columns of this relation that a term limits to values that need no other relation."""
         inner = unwrap(term)
         if not isinstance(inner, exp.In):
-            return {name for name, other in self._sides(term) if is_constant(other)}
-        query, keys = inner.args.get("query"), [self.column(key) for key in compared(inner)]
+            return {name for name, other in self._equal(term) if is_constant(other)}
+        query, keys = inner.args.get("query"), [self._column(key) for key in compared(inner)]
         if query is None:
             is_fixed = len(keys) == 1 and bool(inner.expressions) and all(map(is_constant, inner.expressions))
         else:
-            is_fixed = not self.context.determinism.unrepeatable(query) and not self.context.escapes(query)
+            is_fixed = not self._context.determinism.unrepeatable(query) and not self._context.escapes(query)
         return {key for key in keys if key is not None} if is_fixed and None not in keys else set()
 
-    def filters(self) -> list[exp.Expr]:
-        """Return terms that this relation's rows have to meet, whatever they are joined with."""
-        terms = [term for term in self.on() if self._reads_only_this(term)]
-        if not self.step.semi:
-            # A WHERE that a null does not meet drops the rows that an outer join makes up.
-            terms += [term for term in self.clause.where if term not in terms and self.fixed(term)]
-        return terms
+    def filters(self) -> dict[exp.Expr, set[str]]:
+        """Return the terms that limit columns of this relation by themselves, with these columns."""
+        # A WHERE that a null does not meet drops the rows that an outer join makes up.
+        fixed = {term: self._fixed(term) for term in (*self.terms, *self._clause.where)}
+        return {term: names for term, names in fixed.items() if names}
 
-    def _reads_only_this(self, term: exp.Expr) -> bool:
-        if self.fixed(term):
-            return True
-        read = self.context.names.relations_read(term)
-        reads_only_this = set(read or ()) == {self.relation} and term.find(exp.Anonymous) is None
-        return reads_only_this and _is_repeatable(self.context, term)
-
-
-class KeyFinder:
-    """Finds the values for relations of one query."""
-
-    def __init__(self, context: PlanContext) -> None:
-        self._context = context
-        self._names = context.names
-        self._under_way: list[Relation] = []
-
-    def find(self, scope: Scope, relation: Relation, wanted: KeyColumns) -> list[Keys]:
+    def find(self, wanted: KeyColumns) -> list[Keys]:
         """Return queries whose values together are all that matter; none where no row is ever read.
 
         Raises:
             Unsupported: There is no such query; the message says why.
         """
-        if relation in self._under_way:
-            raise Unsupported("it is bound by itself")
-        self._under_way.append(relation)
-        try:
-            site = RelationSite(self._context, scope, relation)
-            if any(other.alias == KEYS for other in site.clause.relations()):
-                raise Unsupported("")  # it has been tried: the values do not compare with the column
-            reasons = list(site.hints(wanted))
-            for way in (self._among, self._before, self._behind, self._around, self._outside):
-                try:
-                    if (queries := way(site, wanted)) is not None:
-                        self._check_repeatable(queries)
-                        return queries
-                except Unsupported as error:
-                    reasons.append(str(error))
-            raise Unsupported("; ".join(dict.fromkeys(filter(None, reasons))))
-        finally:
-            self._under_way.pop()
+        if _is_tried(self._scope):
+            raise Unsupported("")
+        reasons = [*self._hints(wanted)]
+        for find in (self._find_joined, self._find_outside):
+            try:
+                return find(wanted)
+            except Unsupported as error:
+                reasons.append(str(error))
+        raise Unsupported("; ".join(dict.fromkeys(filter(None, reasons))))
 
-    def _check_repeatable(self, queries: Iterable[Keys]) -> None:
-        for node in {id(node): node for keys in queries for node in keys.nodes}.values():
-            for part in (node, *definitions(node)):
-                why = self._context.determinism.unrepeatable(part)
-                if why is not None:
-                    raise Unsupported(f"what gives its values may give others when it runs again ({why})")
+    def _hints(self, wanted: KeyColumns) -> Iterator[str]:
+        """Yield what about this relation's place keeps its columns from being bound."""
+        steps, kind = self._clause.steps, self.step.kind
+        if self.step.relation is None:
+            yield "it stands in a parenthesised join; write that as a derived table, (SELECT … FROM …)"
+        if kind in ("right", "full"):
+            yield f"a {kind.upper()} JOIN keeps all of its rows"
+        behind = [step.kind for step in steps[self._place + 1 :]]
+        if "full" in behind:
+            yield "a FULL JOIN keeps all of its rows"
+        elif self._place == 0 and behind[:1] == ["left"]:
+            yield "a LEFT, SEMI or ANTI JOIN keeps all rows of its left side"
+        names = frozenset().union(*wanted)
+        for term in [*(term for step in steps for term in step.terms), *self._clause.where]:
+            columns = names & set(map(self._column, term.find_all(exp.Column)))
+            columns -= {name for name, _ in self._equal(term)}
+            if columns and isinstance(unwrap(term), exp.NullSafeEQ):
+                yield f"{self._context.shown(term)} also asks for null, which no source can be asked for"
+            elif columns and isinstance(unwrap(term), exp.EQ):
+                shown = self._context.shown(term)
+                yield f"{shown} compares an expression of the column, not the column itself"
 
-    # Ways to values; each returns None, or raises Unsupported with a reason, where it leads to none
+    def _is_repeatable(self, node: exp.Expr) -> bool:
+        """Tell whether an expression may be evaluated once more, apart from the query, to the same value."""
+        context = self._context
+        if any(isinstance(part, _BARRED) for part in node.walk()) or not context.statement.has_span(node):
+            return False
+        return context.determinism.unrepeatable(node) is None
 
-    def _among(self, site: RelationSite, wanted: KeyColumns) -> list[Keys] | None:
-        """Among relations that inner joins join: those that the values read, and what they join."""
-        free = _free(site.clause)
-        picked = self._pick_in(site, site.on(), wanted, free) if site.step.free else None
-        return [self._closure(site.clause, picked, free - {site.place})] if picked else None
+    def _find_joined(self, wanted: KeyColumns) -> list[Keys]:
+        """Return the query for values in its FROM clause, or in that of the SELECT around, if one has all."""
+        step, around = self.step, self._scope.select.find_ancestor(exp.Select)
+        scopes = [self._scope, *([self._context.names.scopes.of(around)] if around else [])]
+        pairs = [pair for term in self.terms for pair in self._equal(term) if self._is_repeatable(pair[1])]
+        pairs.sort(key=lambda pair: pair[1].find(exp.Column) is not None)  # constants before others
+        if step.free or (step.kind == "left" and step.relation):
+            pairs += ((name.lower(), exp.to_identifier(name)) for name in step.using)
+        for scope in scopes:
+            readable = set().union(*self._reach(scope))
+            fitting = [(name, value) for name, value in pairs if self._places(scope, value) <= readable]
+            picked = [next((value for name, value in fitting if name in names), None) for names in wanted]
+            if None not in picked:
+                return [self._query(scope, [value for value in picked if value])]
+        raise Unsupported("")
 
-    def _before(self, site: RelationSite, wanted: KeyColumns) -> list[Keys] | None:
-        """Before a left (or inner) join: the whole left side, but for lookups that nobody needs."""
-        item = site.step
-        if not site.place or not (item.kind == "left" or site.step.free):
-            return None
-        terms = site.on() + ([] if item.semi else site.clause.filters)
-        picked = self._pick_in(site, terms, wanted, set(range(site.place)))
-        if picked is None:
-            using: dict[str, exp.Expr] = {name.lower(): exp.to_identifier(name) for name in item.using}
-            picked = [using[min(names & set(using))] for names in wanted if names & set(using)]
-        return [self._prefix(site, picked)] if len(picked) == len(wanted) else None
-
-    def _behind(self, site: RelationSite, wanted: KeyColumns) -> list[Keys] | None:
-        """Behind a RIGHT join, on the side of which every row stays."""
-        steps = site.clause.steps
-        behind = next((n for n, step in enumerate(steps) if step.kind in ("right", "full")), 0)
-        join = steps[behind].join
-        if join is None or site.place >= behind or join.side.upper() != "RIGHT" or site.step.semi:
-            return None
-        picked = self._pick_in(site, steps[behind].terms, wanted, {behind})
-        return [Keys(tuple(picked), (join.this,))] if picked else None
-
-    def _around(self, site: RelationSite, wanted: KeyColumns) -> list[Keys] | None:
-        """Around a subquery: the relations of a SELECT that it refers to."""
-        around: set[Scope] = set()
-
-        def is_outer(node: exp.Expr) -> bool:
-            scopes = {f.scope for f in map(self._names.find, node.find_all(exp.Column)) if f}
-            if len(scopes) != 1 or site.scope in scopes or not around <= scopes:
-                return False
-            around.update(scopes)
-            return True
-
-        picked = _pick(site, site.on(), wanted, is_outer)
-        return [self._of_scope(around.pop(), picked, site.scope.select)] if picked else None
-
-    def _outside(self, site: RelationSite, wanted: KeyColumns) -> list[Keys] | None:
-        """Outside of a derived table, common table expression or IN: where its result is joined."""
-        select = site.scope.select
+    def _find_outside(self, wanted: KeyColumns) -> list[Keys]:
+        """Return those where the result of its SELECT is joined: a derived table, a definition, or IN."""
+        select = self._scope.select
         if select.find_ancestor(exp.Select, exp.With) is None:
-            return None
-        places = [_shown_places(site, names) for names in wanted]
+            raise Unsupported("")
+        places = [self._shown_places(names) for names in wanted]
         queries: list[Keys] = []
         for scope, use in _uses(self._context, select):
             if isinstance(use, Relation):
-                names = [name.lower() for name in self._names.columns(use)]
-                queries += self.find(scope, use, [frozenset(names[p] for p in columns) for columns in places])
+                shown = [name.lower() for name in self._context.names.columns(use)]
+                columns = [frozenset(shown[place] for place in several) for several in places]
+                queries += RelationSite(self._context, scope, use).find(columns)
                 continue
             values = [compared(use)[first] for first, *_ in places]
-            if not all(_is_repeatable(self._context, node) for node in values):
+            if not all(map(self._is_repeatable, values)):
                 raise Unsupported("IN compares it with something that may differ between two calls")
-            queries.append(self._of_scope(scope, values, select))
+            queries.append(self._query(scope, values))
         return queries
 
-    # Queries
-
-    def _pick_in(
-        self, site: RelationSite, terms: Iterable[exp.Expr], wanted: KeyColumns, steps: set[int]
-    ) -> list[exp.Expr] | None:
-        """Return an expression for each value, constant or over some steps of the FROM clause."""
-        return _pick(site, terms, wanted, lambda node: self._places(site.clause, node) <= steps)
-
-    def _places(self, clause: FromClause, node: exp.Expr) -> set[int]:
+    def _places(self, scope: Scope, node: exp.Expr) -> set[int]:
         """Return the steps of a FROM clause that an expression reads, and -1 if it may read anything else."""
-        read = self._names.relations_read(node)
-        return {-1} if read is None else {clause.number(relation) for relation in read}
+        if isinstance(node, exp.Identifier):  # of USING: all that is left of the relation
+            return {*range(self._place)} if scope is self._scope else {-1}
+        read = self._context.names.relations_read(node)
+        return {-1} if read is None or scope.clause is None else {*map(scope.clause.number, read)}
 
-    def _filters(
-        self, clause: FromClause, terms: Iterable[exp.Expr], steps: set[int]
-    ) -> list[tuple[exp.Expr, set[int]]]:
-        """Return the terms over some steps that may be evaluated once more, for the values, with these."""
-        reads = ((term, self._places(clause, term)) for term in terms)
-        among = [(term, read) for term, read in reads if read and read <= steps]
-        plain = [(term, read) for term, read in among if not any(map(function_of, term.walk()))]
-        return [(term, read) for term, read in plain if _is_repeatable(self._context, term)]
+    def _reach(self, scope: Scope) -> tuple[set[int], set[int]]:
+        """Return the steps of a FROM clause that can be read alone, and those that can as they are joined."""
+        steps, is_own = scope.clause.steps if scope.clause else [], scope is self._scope
+        before = {*range(self._place if is_own else len(steps))}
+        if any(steps[place].kind in ("right", "full") for place in before):
+            return set(), before  # it adds nulls to what is before it
+        alone = {place for place, step in enumerate(steps) if step.free}
+        return (alone | self._behind) - {self._place} if is_own else alone, before
 
-    def _closure(self, clause: FromClause, picked: Sequence[exp.Expr], free: set[int]) -> Keys:
-        """Return the query over the relations that the values read and those that equalities tie to them.
+    def _query(self, scope: Scope, values: Sequence[exp.Expr]) -> Keys:
+        """Return the query for values over a FROM clause: its own, or that of a SELECT around.
 
-        ``free`` are the steps whose relations may be tied.
+        It reads what they read alone, with what equalities tie to that, so that they are fewer; where outer
+        joins add nulls to it, the clause as it is written.
         """
-        steps = clause.steps
-        places = {place for node in picked for place in self._places(clause, node)}
-        terms = self._filters(clause, clause.inner_terms, free)
-        lookup = self._context.lookup
-        asked = {place for place in free - places if _is_asked(map(lookup, steps[place].relations()))}
-        ties = [reads for term, reads in terms if isinstance(unwrap(term), exp.EQ) and not reads & asked]
-        while more := {place for reads in ties if reads & places for place in reads - places}:
-            places |= more
-        if len(places) > 1 and any(steps[p].merges for p in places):
-            raise Unsupported("relations joined by USING or NATURAL give the values")
-        nodes = [steps[p].relations()[0].node for p in sorted(places)]
-        return Keys(tuple(picked), tuple(nodes), tuple(term for term, reads in terms if reads <= places))
-
-    def _prefix(self, site: RelationSite, picked: Sequence[exp.Expr]) -> Keys:
-        """Return the query over what stands before a relation in its FROM clause."""
-        clause = site.clause
-        if site.step.clause is not clause:
-            raise Unsupported("it stands in a parenthesised join")
-        where = ([] if site.step.free else site.on()) + clause.filters
-        where = [term for term, _ in self._filters(clause, where, set(range(site.place)))]
-        needed = {r for node in (*picked, *where) for r in self._names.relations_read(node) or ()}
-        joins: list[exp.Expr] = []
-        for item in reversed(clause.items[: site.step.place]):
-            if item.content not in needed and not clause.merges and self._is_needless(item):
-                continue
-            joins.insert(0, item.join or site.scope.select.args["from_"].this)
-            needed |= set() if item.on is None else set(self._names.relations_read(item.on) or ())
-        return Keys(tuple(picked), tuple(joins), tuple(where))
-
-    def _of_scope(self, scope: Scope, picked: Sequence[exp.Expr], inner: exp.Expr) -> Keys:
-        """Return the query over relations of a SELECT around a subquery."""
-        node = inner.parent
-        while node is not None and node is not scope.select:
+        context, clause, is_own = self._context, scope.clause, scope is self._scope
+        node = self._scope.select.parent
+        while not is_own and node is not None and node is not scope.select:
             if isinstance(node, exp.From | exp.Join):
                 raise Unsupported("it depends on the FROM clause that it stands in")
             node = node.parent
-        clause = _clause_of(scope)
-        places = {place for node in picked for place in self._places(clause, node)}
-        if -1 in places:
-            raise Unsupported("a subquery that depends on more than the SELECT around it")
-        if places <= (free := _free(clause)):
-            return self._closure(clause, picked, free)
-        if not all(is_strict(each) and each.find(exp.Div, exp.Mod) is None for each in picked):
-            raise Unsupported("an expression over an outer join gives the values")
-        read = {r for node in picked for r in self._names.relations_read(node) or ()}
-        return Keys(tuple(picked), tuple(r.node for r in clause.relations() if r in read))
+        places = {place for value in values for place in self._places(scope, value)}
+        alone, before = self._reach(scope)
+        is_alone = places <= alone
+        if clause is None or not (is_alone or places <= before):
+            raise Unsupported("its values come from more than what one FROM clause has before it")
+        terms = [*(clause.inner_terms if alone else ()), *(self.step.terms if is_own else ())]
+        terms = list(dict.fromkeys(term for term in terms if self._is_repeatable(term)))
+        reads = [
+            (self._places(scope, term), term) for term in terms if not any(map(function_of, term.walk()))
+        ]
+        reads = [(read, term) for read, term in reads if read and read <= (alone if is_alone else before)]
+        nodes: list[exp.Expr]
+        if is_alone:
+            steps = {place: clause.steps[place] for place in alone}
+            tables = {place: context.table(step.relation) for place, step in steps.items() if step.relation}
+            asked = {place for place, table in tables.items() if table and table.needs_keys} - places
+            ties = [read for read, term in reads if isinstance(unwrap(term), exp.EQ) and not read & asked]
+            while more := {place for read in ties if read & places for place in read - places}:
+                places |= more
+            if len(places) > 1 and any(steps[place].merges for place in places):
+                raise Unsupported("relations joined by USING or NATURAL give the values")
+            joined = [steps[place] for place in sorted(places)]
+            nodes = [step.join.this if step.join else step.relations()[0].node for step in joined]
+        elif is_own and self.step.clause is not clause:
+            raise Unsupported("it stands in a parenthesised join")
+        else:
+            places = before
+            items = clause.items[: self.step.place] if is_own else clause.items
+            nodes = [item.join or scope.select.args["from_"].this for item in items]
+        cut, where = context.statement.cut, [term for read, term in reads if read <= places]
+        texts = [plain_quote(v.name) if isinstance(v, exp.Identifier) else cut(v) for v in values]
+        text = "SELECT DISTINCT " + ", ".join(f"{value} AS __k{place}" for place, value in enumerate(texts))
+        text += "\nFROM " + (", " if is_alone else "\n").join(map(cut, nodes)) if nodes else ""
+        text += _where(context, where)
+        nodes += [*where, *values]
+        for part in (part for node in nodes for part in (node, *definitions(node))):
+            if why := context.determinism.unrepeatable(part):
+                raise Unsupported(f"what gives its values may give others when it runs again ({why})")
+        return text, nodes
 
-    def _is_needless(self, item: FromItem) -> bool:
-        """Tell whether a join whose columns nobody reads may be left out; a semi join only to ask less."""
-        if item.join is None or item.kind != "left" or not isinstance(item.content, Relation):
-            return False
-        return not item.semi or _is_asked(map(self._context.catalog.lookup, tables_in(item.join)))
+    def _shown_places(self, names: frozenset[str]) -> list[int]:
+        """Return the places in its SELECT's result of columns of this relation.
 
-
-def _is_asked(lookups: Iterable[Lookup | None]) -> bool:
-    """Tell whether some lookup table can only be asked by key."""
-    return any(lookup is not None and lookup.needs_keys for lookup in lookups)
-
-
-def _clause_of(scope: Scope) -> FromClause:
-    """Return a SELECT's FROM clause; Unsupported where it has a form that is not read here."""
-    if scope.clause is None or scope.clause.views:
-        raise Unsupported(scope.why or "a FROM clause in a form that Millrace does not read")
-    return scope.clause
-
-
-def _is_repeatable(context: PlanContext, node: exp.Expr) -> bool:
-    """Tell whether an expression can be evaluated once more, apart from the query, with the same value."""
-    barred = any(isinstance(part, _BARRED) for part in node.walk())
-    return not barred and context.statement.has_span(node) and not context.determinism.unrepeatable(node)
-
-
-def _free(clause: FromClause) -> set[int]:
-    """Return the steps that are lone relations joined by inner joins."""
-    return {place for place, step in enumerate(clause.steps) if step.free}
-
-
-def _pick(
-    site: RelationSite, terms: Iterable[exp.Expr], wanted: KeyColumns, fits: Callable[[exp.Expr], bool]
-) -> list[exp.Expr] | None:
-    """Return an expression for each value, of those that terms say it is equal to; constants before others.
-
-    None where one has none that fits.
-    """
-    pairs = [pair for term in terms for pair in site.partners(term)]
-    pairs.sort(key=lambda pair: pair[1].find(exp.Column) is not None)
-    picked = []
-    for names in wanted:
-        best = next((node for name, node in pairs if name in names and fits(node)), None)
-        if best is None:
-            return None
-        picked.append(best)
-    return picked
-
-
-# Where the result columns of a SELECT inside another are joined
-
-
-def _shown_places(site: RelationSite, names: frozenset[str]) -> list[int]:
-    """Return the places in a SELECT's result of a relation's columns.
-
-    Unsupported where it shows none, or rows with other values in them change what it shows of the rest.
-    """
-    select = site.scope.select
-    group, distinct = select.args.get("group"), select.args.get("distinct")
-    own = [part for part in select.walk() if part.find_ancestor(exp.Select) is select]
-    if any(isinstance(part, exp.Window) for part in own):
-        raise Unsupported("a window function around it reads all of its rows")
-    if group is None and any(isinstance(part, exp.AggFunc) for part in own):
-        raise Unsupported("an aggregate around it reads all of its rows")
-    if distinct is not None and distinct.args.get("on"):
-        raise Unsupported("DISTINCT ON around it reads all of its rows")
-    if group is not None:
-        if any(group.args.get(name) for name in ("rollup", "cube", "grouping_sets", "totals", "all")):
-            raise Unsupported("GROUP BY with ROLLUP, CUBE or GROUPING SETS reads all of its rows")
-        if not names & {site.column(key) for key in group.expressions}:
+        Unsupported where there are none, or rows with other values in them change what it shows of the rest.
+        """
+        select = self._scope.select
+        group = select.args.get("group")
+        own = [part for part in select.walk() if part.find_ancestor(exp.Select) is select]
+        if any(isinstance(part, exp.Window) for part in own):
+            raise Unsupported("a window function around it reads all of its rows")
+        if group is None:
+            is_whole = any(isinstance(part, exp.AggFunc) for part in own)
+        else:
+            kinds = {kind for kind, value in group.args.items() if value}  # such as ROLLUP
+            is_whole = kinds != {"expressions"} or not names & set(map(self._column, group.expressions))
+        if is_whole:
             raise Unsupported("an aggregate around it reads all of its rows")
-    places = [
-        place
-        for place, result in enumerate(site.context.names.results(site.scope))
-        if (shown := result.attribute) and shown.relation is site.relation and shown.name.lower() in names
-    ]
-    if not places:
-        raise Unsupported("the query around it does not show the column that it is asked by")
-    return places
+        places = [
+            place
+            for place, result in enumerate(self._context.names.results(self._scope))
+            if (shown := result.attribute)
+            and shown.relation is self._relation
+            and shown.name.lower() in names
+        ]
+        if not places:
+            raise Unsupported("the query around it does not show the column that it is asked by")
+        return places
+
+
+def _is_tried(scope: Scope) -> bool:
+    """Tell whether a FROM clause has the values for a table, which do not compare with its columns then."""
+    return scope.clause is not None and any(each.alias == KEYS for each in scope.clause.relations())
+
+
+def _where(context: PlanContext, terms: Iterable[exp.Expr]) -> str:
+    """Return WHERE for terms of the query, nothing for none."""
+    texts = [f"({context.statement.cut(term)}\n)" for term in terms]  # a comment may end a term
+    return f"\nWHERE {' AND '.join(texts)}" if texts else ""
 
 
 def _uses(context: PlanContext, select: exp.Select) -> Iterator[tuple[Scope, Relation | exp.In]]:
@@ -443,14 +305,14 @@ def _uses(context: PlanContext, select: exp.Select) -> Iterator[tuple[Scope, Rel
     while True:
         if any(query.args.get(name) for name in ("limit", "offset", "qualify", "sample")):
             raise Unsupported("a LIMIT or QUALIFY around it counts all of its rows")
-        parent = query.parent
+        parent, relation = query.parent, scopes.find(query)
         # Parentheses around a part of a UNION, or around the query of IN, are nothing of their own.
-        is_part = parent and isinstance(parent.parent, exp.SetOperation | exp.In | exp.Subquery | exp.CTE)
-        is_bare = is_part and isinstance(parent, exp.Subquery) and not parent.alias
-        if not isinstance(parent, exp.SetOperation) and not is_bare:
+        if relation is not None or not isinstance(parent, exp.SetOperation | exp.Subquery):
             break
-        query = parent  # type: ignore[assignment]  # never None here
-    if isinstance(parent, exp.In) and parent.args.get("query") is query:
+        query = parent
+    if relation is not None:
+        yield relation
+    elif isinstance(parent, exp.In) and parent.args.get("query") is query:
         around = parent.find_ancestor(exp.Select)
         if around is None or not any(unwrap(term) is parent for term in where_conjuncts(around)):
             raise Unsupported(
@@ -458,24 +320,17 @@ def _uses(context: PlanContext, select: exp.Select) -> Iterator[tuple[Scope, Rel
             )
         yield scopes.of(around), parent
     elif isinstance(parent, exp.CTE):
-        yield from _of_definition(context, parent)
-    elif (relation := scopes.find(parent)) is not None:
-        yield relation
+        uses = [(scope, relation) for scope, relation in scopes.relations() if relation.cte is parent]
+        nodes, root = {id(relation.node) for _, relation in uses}, select.root()
+        if is_recursive(parent) or any(
+            cte_of(node) is parent and id(node) not in nodes for node in tables_in(root)
+        ):
+            raise Unsupported(
+                f"the common table expression {parent.alias} is read in a form that is not looked into"
+            )
+        yield from uses
     else:
         raise Unsupported("it stands in a subquery whose whole result is read")
-
-
-def _of_definition(context: PlanContext, cte: exp.CTE) -> Iterator[tuple[Scope, Relation]]:
-    root = context.statement.root
-    if root is None or is_recursive(cte):
-        raise Unsupported("a recursive common table expression")
-    uses = [(scope, relation) for scope, relation in context.names.scopes.relations() if relation.cte is cte]
-    nodes = {id(relation.node) for _, relation in uses}
-    if any(cte_of(node) is cte and id(node) not in nodes for node in tables_in(root)):
-        raise Unsupported(
-            f"the common table expression {cte.alias} is read in a form that is not looked into"
-        )
-    yield from uses
 
 
 class Restriction:
@@ -490,21 +345,15 @@ class Restriction:
 
     def is_needed(self, node: exp.Table) -> bool:
         """Tell whether a lookup table stands where no block takes it."""
-        try:
-            item = self._item(node)
-        except Unsupported:
-            return False  # a block may still say why
-        return item is None or not (item.free or _adds_one(item))
+        step = self._step(node)
+        return step is None or not (step.free or self.is_left_joined(node))
 
     def is_left_joined(self, node: exp.Table) -> bool:
         """Tell whether a lookup table is what a LEFT join adds, so that a block may take it."""
-        try:
-            item = self._item(node)
-        except Unsupported:
-            return False
-        return item is not None and _adds_one(item)
+        step = self._step(node)
+        return step is not None and step.is_left and step.relation is not None
 
-    def _item(self, node: exp.Table) -> FromItem | None:
+    def _step(self, node: exp.Table) -> FromItem | None:
         """Return what a table is in its FROM clause, None where it has a form that is not looked into."""
         where = self._context.names.scopes.find(node)
         return None if where is None else RelationSite(self._context, *where).step
@@ -518,19 +367,17 @@ class Restriction:
         assert table.lookup is not None
         why = list(reasons)
         where = self._context.names.scopes.find(node)
-        if where is None or where[1].columns:
+        if where is not None and _is_tried(where[0]):
+            raise _Incomparable
+        if where is None or where[1].columns or not where[1].plain:
             why.append("it has a form that is not looked into, such as a list of column names or TABLESAMPLE")
-        elif node.args.get("sample"):
-            why.append("TABLESAMPLE")
         else:
             for columns in table.lookup.table.bind:
                 try:
                     plan = self._rows(*where, table, columns)
                 except Unsupported as error:
                     why.append(str(error))
-                except Refusal as refused:
-                    if refused.place != KEYS:
-                        raise
+                except _Incomparable:
                     why.append(f"values for {', '.join(columns)} compare only after a cast of the column")
                 except PySparkException as error:
                     why.append(first_line(error))
@@ -545,25 +392,23 @@ class Restriction:
         assert isinstance(node, exp.Table)
         site = RelationSite(context, scope, relation)
         filters = site.filters()
-        fixed = {name for term in filters for name in site.fixed(term)}
+        fixed = frozenset().union(*filters.values())
         free = [column for column in columns if column.lower() not in fixed]
-        wanted = [frozenset({column.lower()}) for column in free]
-        keys = KeyFinder(context).find(scope, relation, wanted) if free else []
-        pieces = [piece for query in keys for piece in query.nodes]
+        keys = site.find([frozenset({column.lower()}) for column in free]) if free else []
+        if free and not keys:
+            if table.stand_in is None:
+                raise Unsupported("nothing reads it")
+            return self._rows_of(f"SELECT * FROM {table.stand_in}", context.next_block())
+        pieces = [node for _, nodes in keys for node in nodes]
         self._check_tables(pieces)
         alias = plain_quote(node.alias or node.name)
         text = with_prefix(statement, [*filters, *pieces], lambda span: statement.text[slice(*span)])
-        text += f"SELECT {alias}.* FROM "
-        if free:
-            values = "\nUNION\n".join(query.text(statement) for query in keys) or _no_values(table, free)
-            text += f"(\n{values}\n) AS {KEYS} INNER JOIN "
-        text += f"{'.'.join(plain_quote(part.name) for part in node.parts)} AS {alias}"
-        if free:
+        text += f"SELECT {alias}.* FROM {'.'.join(plain_quote(part.name) for part in node.parts)} AS {alias}"
+        if keys:
+            values = "\nUNION\n".join(query for query, _ in keys)
             ties = [f"{KEYS}.__k{place} = {alias}.{plain_quote(column)}" for place, column in enumerate(free)]
-            text += f" ON {' AND '.join(ties)}"
-        if filters:
-            text += " WHERE " + " AND ".join(f"({statement.cut(term)}\n)" for term in filters)
-        return self._rows_of(text, context.next_block())
+            text += f" INNER JOIN (\n{values}\n) AS {KEYS} ON {' AND '.join(ties)}"
+        return self._rows_of(text + _where(context, filters), context.next_block())
 
     def _check_tables(self, nodes: Iterable[exp.Expr]) -> None:
         """Refuse tables that are read twice and may differ, as far as Spark's plan shows it."""
@@ -593,28 +438,13 @@ class Restriction:
         context.placed.add(id(node))
 
 
-def _adds_one(item: FromItem) -> bool:
-    """Tell whether it is a LEFT join with a lone relation."""
-    return item.is_left and item.relation is not None
-
-
-def _no_values(table: Table, columns: Sequence[str]) -> str:
-    """Return a query for no values of columns, for a table that nobody reads."""
-    kinds = {field.name.lower(): field.type.simpleString() for field in table.fields}
-    nulls = [f"CAST(NULL AS {kinds[c.lower()]}) AS __k{place}" for place, c in enumerate(columns)]
-    return f"SELECT {', '.join(nulls)} WHERE false"
-
-
-class Refusal(InputError):
-    """A lookup table stands where nothing gives the values to ask it with."""
-
-    place = ""
-    """The name of the first relation of its FROM clause, in lower case."""
+class _Incomparable(InputError):
+    """The values that were found for a lookup table do not compare with its columns as they are."""
 
 
 def refusal(
     context: PlanContext, left: Sequence[tuple[exp.Table, LookupTable]], reasons: Sequence[str]
-) -> Refusal:
+) -> InputError:
     """Return the error for lookup tables that nothing binds, in their places."""
     text = "; ".join(
         f"lookup table {table.name!r} cannot be asked in {_place(context, node)!r}: nothing there gives "
@@ -625,15 +455,11 @@ def refusal(
     text += f" ({why})" if why else ""
     node, table = left[0]
     first = f"{node.alias or node.name}.{table.bind[0][0]}"
-    error = Refusal(
+    return InputError(
         f"{text}. What would work: an equality with what another relation has (… = {first}, of a type that "
         f"compares without a cast of {first}), as a condition of its own in ON or WHERE; constants "
         f"({first} = …, {first} IN (…)); {first} IN (SELECT …); or a scan for the lookup table"
     )
-    select = node.find_ancestor(exp.Select)
-    start = None if select is None else select.args.get("from_")
-    error.place = "" if start is None else start.this.alias_or_name.lower()
-    return error
 
 
 def _place(context: PlanContext, node: exp.Table) -> str:

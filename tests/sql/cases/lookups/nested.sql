@@ -25,3 +25,9 @@ select o.id, d.s from o left join (select sku as s from prices union all select 
 select * from prices where sku = 'a' union all select * from prices p where p.sku in ('b') and p.price > 0
 
 with q as ((select sku, price from prices)) select o.id, q.price from o left join q on q.sku = o.sku
+
+select o.id, c.k from (select * from o where sku is not null) o full join c on o.n = c.k where exists (select 1 from prices p where p.sku = coalesce(o.sku, 'z'))
+
+select o.id, c.k from (select * from o where sku is not null) o right join c on o.n = c.k where coalesce(o.sku, 'z') in (select sku from prices)
+
+select o.id from o left join c on o.n = c.k where exists (select 1 from prices p where p.sku = coalesce(c.nxt, 'z'))
