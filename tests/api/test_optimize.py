@@ -317,8 +317,11 @@ def test_what_is_cached_is_not_what_it_was_made_of(shop):
     some.unpersist()
 
 
-def test_what_is_read_is_not_overwritten_unseen(spark, shop, tmp_path):
-    """Spark's own plan decides then, and nothing else is: tables, and folders of which files are read."""
+LEFT = "left to Spark: what is written may replace what it reads"
+
+
+def test_what_is_read_is_not_overwritten_unseen(spark, shop, tmp_path, caplog):
+    """Spark's own plan decides then; what is written beside the files is Millrace's."""
     s, i, *_ = shop.values()
     s.limit(50).write.parquet(f"{tmp_path}/o wn")
     own = spark.read.parquet(f"{tmp_path}/o wn")
@@ -334,8 +337,36 @@ def test_what_is_read_is_not_overwritten_unseen(spark, shop, tmp_path):
         writer.partitionBy("kind").format("json").save(f"{tmp_path}/other")
         writer.save(f"{tmp_path}/other", mode="overwrite", format="json")
         joined.write.mode("append").json(f"{tmp_path}/more")
-    for name in ("other", "more"):
-        assert spark.read.json(f"{tmp_path}/{name}").count() == joined.count()
+        for _ in range(2):  # a new table, and one that is there
+            joined.write.mode("overwrite").saveAsTable("sold_at")
+            assert millrace.report(joined).totals.output_tuples == joined.count()
+        joined.write.insertInto("sold_at", overwrite=True)
+        joined.write.format("noop").mode("overwrite").save()
+        assert millrace.report(joined).totals.output_tuples == spark.table("sold_at").count()
+        again = spark.table("sold_at").join(i.select("item"), "item")
+        caplog.set_level("INFO", "millrace")
+        for write in (
+            lambda: again.write.insertInto("sold_at", overwrite=True),
+            lambda: again.write.mode("overwrite").saveAsTable("sold_at"),
+        ):
+            with pytest.raises(Exception, match=r"overwrite|OVERWRITE|READ_EXISTING|read"):
+                write()
+        spark.sql("DROP TABLE sold_at")
+        for name in ("other", "more"):
+            assert spark.read.json(f"{tmp_path}/{name}").count() == joined.count()
+        with pytest.raises(Exception, match="not exist"):  # of which Spark does not keep the user
+            joined.write.mode("overwrite").option("path", f"{tmp_path}/o wn").saveAsTable("sold_at")
+    assert [record.getMessage() for record in caplog.records].count(LEFT) == 2  # once a DataFrame
+
+
+def test_a_function_that_is_not_in_the_plan_is_named_as_the_reason(spark, shop, caplog):
+    """Spark sends what a broadcast variable holds beside the function."""
+    s, *_ = shop.values()
+    wanted = spark.sparkContext.broadcast({1, 2})
+    some = s.where(sf.udf(lambda n: n in wanted.value, "boolean")("n"))
+    caplog.set_level("INFO", "millrace")
+    assert millrace.optimize(some, FORCED) is some
+    assert "broadcast variable" in caplog.text
 
 
 def test_what_is_left_costs_few_calls_of_the_jvm(shop):

@@ -14,7 +14,7 @@ import copy
 import functools
 import re
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from os.path import normpath, realpath
 from types import TracebackType
@@ -42,7 +42,6 @@ if TYPE_CHECKING:
 # In the order in which they came, by the identity of their sessions, which they hold.
 _enabled: dict[int, tuple[Enabled, ...]] = {}
 _lock = threading.RLock()
-_AT_PATHS = frozenset(("save", "parquet", "json", "csv", "text", "orc"))
 
 
 class Enabled(AbstractContextManager["Enabled"]):
@@ -213,28 +212,55 @@ def _latest(spark: SparkSession) -> Enabled | None:
 def writer_of(df: DataFrame, plain: Any, better: Any) -> Any:
     """Return a writer whose methods are called on two, Spark's and Millrace's, till one of them writes."""
     writer = copy.copy(plain)
-    overwrites = False
+    overwrites, folder = False, None
 
     def method(name: str) -> Any:
         @functools.wraps(getattr(plain, name))
         def called(*args: Any, **named: Any) -> Any:
-            nonlocal overwrites
+            nonlocal overwrites, folder
             given = [*args, *named.values()]
             overwrites |= any(isinstance(each, str) and each.lower() == "overwrite" for each in given)
             overwrites |= name == "insertInto" and bool(named.get("overwrite", (*args, False, False)[1]))
+            if name == "option" and "path" in (words := [str(each).lower() for each in given]):
+                folder = given[1 - words.index("path")]
             if name not in frames.ACTIONS["DataFrameWriter"]:
+                folder = named.get("path", folder)
                 for own in (plain, better):
                     getattr(own, name)(*args, **named)
                 return writer
-            path = named.get("path", args[0] if args else None) if name in _AT_PATHS else None
-            is_safe = not overwrites or (isinstance(path, str) and not reads(df, path))
-            return getattr(better if is_safe else plain, name)(*args, **named)
+            if overwrites and _replaces_input(df, name, args, named, folder):
+                frames.left_to_spark(df, "what is written may replace what it reads")
+                return getattr(plain, name)(*args, **named)
+            return getattr(better, name)(*args, **named)
 
         return called
 
     names = [name for name in dir(plain) if not name.startswith("_") and callable(getattr(plain, name))]
     vars(writer).update({name: method(name) for name in names})
     return writer
+
+
+def _replaces_input(
+    df: DataFrame, name: str, args: Sequence[Any], named: Mapping[str, Any], folder: str | None
+) -> bool:
+    """Tell whether an action of a writer may replace files that a pipeline reads.
+
+    What has no path, such as ``noop`` and JDBC, keeps its rows elsewhere. ``folder`` is the option ``path``.
+    """
+    if name == "jdbc":
+        return False
+    target = next((named[key] for key in ("path", "name", "tableName") if key in named), (*args, folder)[0])
+    if name not in ("saveAsTable", "insertInto"):
+        return target is not None and reads(df, target)
+    try:
+        with internal_query():
+            if not df.sparkSession.catalog.tableExists(target):
+                return folder is not None and reads(df, folder)
+            described = df.sparkSession.sql(f"DESCRIBE TABLE EXTENDED {target}").collect()
+    except PySparkException:
+        return True  # Spark's own writer fails in its own words
+    places = [row["data_type"] for row in described if row["col_name"] == "Location"]
+    return not places or any(reads(df, place) for place in (*places, folder) if place is not None)
 
 
 def reads(pipeline: DataFrame, path: str) -> bool:

@@ -13,6 +13,7 @@ Python cost more than Spark's own join. A pipeline is planned when it runs, so i
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from math import prod
@@ -30,7 +31,7 @@ from millrace.spark.block import FrameInput, ParquetInput
 from millrace.spark.frames import carry_parts, left_to_spark
 from millrace.spark.plan_reader import AnalysedPlan, Operator, Part
 from millrace.spark.predicates import Predicate
-from millrace.spark.session import default_parallelism, facts_of, internal_query, is_connect, keep
+from millrace.spark.session import LASTING, default_parallelism, facts_of, internal_query, is_connect, keep
 from millrace.sql.blocks.cost_model import ROWS_A_SECOND
 from millrace.sql.from_plan import Reading, is_repeatable, read, relation_names, with_calls, with_columns_for
 from millrace.sql.session.errors import contain
@@ -143,13 +144,19 @@ class _Pipeline:
         plan, unsayable = self._plan, set[int]()
         if root.is_streaming:
             unsayable = {each.place for each in root.walk() if each.kind not in _STREAMED}
+        why = "its joins and functions of Python stand below what SQL cannot say"
         while True:
             reading = read(root, root.names, unsayable)
             for relation in () if root.is_streaming else reading.relations.values():
                 self._take_below(relation, reading.said)
             if not reading.joins and not reading.calls:
-                return "its joins and functions of Python stand below what SQL cannot say"
+                return why
             predicates, barred = _predicates_of(plan, reading)
+            if barred:
+                why = (
+                    "a function of Python that it calls is no predicate, or is not in Spark's plan of it, as "
+                    "one that reads a broadcast variable: give it to millrace.where"
+                )
             try:
                 query = None if barred else self._query(reading, predicates)
             except (MillraceError, PySparkException):
@@ -212,7 +219,8 @@ class _Pipeline:
         names = {number: predicate.name for number, predicate in predicates.items()}
         text = with_calls(reading.text, names)
         known = facts_of(spark).left
-        key = (text, *map(id, frames.values()), repr(options))
+        # The machine may have been busy when Python's start was measured.
+        key = (text, *map(id, frames.values()), repr(options), time.monotonic() // LASTING)
         if key in known:
             return known[key]
         query = Session(spark, frames, list(predicates.values()), options).query(text)

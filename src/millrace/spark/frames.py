@@ -320,6 +320,7 @@ def watch_planning(watcher: Callable[[Planned], None] | None) -> None:
 
 def left_to_spark(frame: Any, why: str) -> None:
     """Note why Millrace has no part in a DataFrame of an enabled session; the log says it."""
+    vars(frame).pop(_RAN, None)
     if vars(frame).get(_LEFT) != why:
         setattr(frame, _LEFT, why)
         _log.info("left to Spark: %s", why)

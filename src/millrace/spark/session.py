@@ -40,7 +40,7 @@ _RUNS = 3
 """Runs of each job in :func:`start_seconds`, which takes the median: the first may start workers."""
 _DOUBT = 4.0
 """How many times too long a measurement may be, of a machine that was busy."""
-_LASTING = 60.0
+LASTING = 60.0
 """Seconds for which queries are left to Spark by one measurement of :func:`start_seconds`."""
 
 T = TypeVar("T")
@@ -226,7 +226,7 @@ def start_seconds(spark: SparkSession, saved: float) -> float:
     facts = facts_of(spark)
     is_new = facts.measured == -math.inf
     is_doubtful = facts.start_seconds / _DOUBT < saved < facts.start_seconds
-    if is_new or (is_doubtful and time.perf_counter() - facts.measured > _LASTING):
+    if is_new or (is_doubtful and time.perf_counter() - facts.measured > LASTING):
         row = spark.range(1)
         plain = _median_seconds(row.selectExpr("id + 1 AS id"))
         staged = _median_seconds(row.mapInArrow(_same, "id long"))
