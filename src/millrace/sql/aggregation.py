@@ -57,6 +57,7 @@ _SAME = (
     exp.AnyValue, exp.ApproxDistinct, exp.ArgMax, exp.ArgMin, exp.BitwiseAndAgg, exp.BitwiseOrAgg,
     exp.Grouping, exp.GroupingId,
 )  # fmt: skip
+_COUNTS = ("count", "count rows", "count true")
 _NAMED: dict[str, Kind] = {"mean": "avg", "every": "min", "some": "max"}
 # A function that sqlglot does not know, and ``any(…)``, which it takes for that of ``= ANY (…)``.
 _UNCERTAIN = (exp.Anonymous, exp.Any)
@@ -213,6 +214,16 @@ class Aggregation:
     def reads(self) -> set[str]:
         values = (partial.value for partial in self._partials.values())
         return {ref.column for value in values if value is not None for ref in columns_of(value)}
+
+    @property
+    def only_count(self) -> str | None:
+        """The number of rows, by its name in the text, if that is all that the tasks aggregate.
+
+        They give it out for no rows too, which would be a group, or a row to a call that stays as it is.
+        """
+        select = self._scope.select
+        counts = not select.args.get("group") and all(call.kind in _COUNTS for call in aggregates(select))
+        return self._row_count() if counts and [*self._partials] == [("count", None)] else None
 
     def check_keys(self, keys: Mapping[ColumnRef, Field]) -> None:
         """Raise Unsupported for columns by which tasks do not group, or where nothing is left of a row."""

@@ -139,10 +139,10 @@ def _common(left: Output, right: Output) -> list[str]:
 
 
 def _first(side: Output, name: str) -> Attribute:
-    for attribute in side.shown:
-        if attribute.name.lower() == name.lower():
-            return attribute
-    raise Unsupported(f"USING({name}) over a column that is not there")
+    named = _by_name(side.shown).get(name.lower())
+    if not named:
+        raise Unsupported(f"USING({name}) over a column that is not there")
+    return named[0]
 
 
 def _without(side: Output, keys: Sequence[Attribute]) -> list[Attribute]:
@@ -248,9 +248,8 @@ class Names:
         key = (id(clause), end, on)
         if key not in self._outputs:
             output = Output()
-            for place, item in enumerate(clause.items[:end]):
-                own = self._own(item.content)
-                output = _join(output, own, item) if place else own
+            for item in clause.items[:end]:
+                output = _join(output, self._own(item.content), item)
             more: list[Relation | FromClause] = [*clause.views]
             if end is not None:
                 more = [clause.items[end].content] if on else more[: max(0, end - len(clause.items))]
@@ -321,13 +320,10 @@ class Names:
             hits = [r for r in self.results(scope) if _is_named(r, parts)]
             if hits:
                 return _by_result(scope, place.key, match, hits, len(parts), column)
-        if unclear:
-            return Resolved(scope, None, unclear)
-        if match is not None:
-            return Resolved(scope, match)
-        if place.key in ("expressions", "group"):
-            return any(item.alias.lower() == parts[0] for item in scope.select.expressions if item.alias)
-        return False
+        if unclear or match is not None:
+            return Resolved(scope, match, unclear)
+        aliases = scope.select.expressions if place.key in ("expressions", "group") else ()
+        return any(item.alias.lower() == parts[0] for item in aliases if item.alias)
 
     def _look_in(self, place: Place) -> Output:
         if place.key in ("on", "lateral") and place.clause is not None:
@@ -357,43 +353,38 @@ class Names:
         return [Result(None, None, False)]
 
     def _star_results(self, scope: Scope, star: exp.Expr) -> list[Result]:
-        struct = self.find_struct(star) if isinstance(star, exp.Column) else None
-        if not isinstance(star, exp.Column) or struct is None or struct.match is None:
-            return [Result(a.name, a, False) for a in self.starred(scope, star)]
+        struct = self.find_struct(star)
+        if struct is None or struct.match is None:
+            return [Result(a.name, a, False) for a in self._starred(scope, star)]
         relation, place = struct.match.attribute.sources[0]
-        parts = star.parts[:-1]
-        path = [part.name for part in parts[len(parts) - struct.match.nested :]]
-        kind = type_within(self.fields(relation)[place].type, path)
+        path = _qualifier(star)
+        kind = type_within(self.fields(relation)[place].type, path[len(path) - struct.match.nested :])
         if not isinstance(kind, t.StructType):
             raise Unsupported("a star over something other than a struct")
         return [Result(name, None, False) for name in kind.names]
 
-    def find_struct(self, star: exp.Column) -> Resolved | None:
-        """Return the column whose fields ``st.*`` shows, None when it shows a relation's columns."""
-        place = self.scopes.place_of(star)
-        parts = tuple(part.name.lower() for part in star.parts[:-1])
+    def find_struct(self, star: exp.Expr) -> Resolved | None:
+        """Return the column whose fields ``st.*`` shows, None when a star shows relations' columns."""
+        place, parts = self.scopes.place_of(star), _qualifier(star)
         try:
-            output = Output() if place is None else self._look_in(place)
+            output = Output() if place is None or not parts else self._look_in(place)
             match = None if output.star(parts) else output.find(parts)
         except (Unsupported, Unclear):
             return None
         return None if match is None or place is None else Resolved(place.scope, match)
 
-    def starred(self, scope: Scope, star: exp.Expr) -> list[Attribute]:
+    def _starred(self, scope: Scope, star: exp.Expr) -> list[Attribute]:
         """Return what ``*`` or ``t.*`` shows of relations, without what its EXCEPT names."""
-        output = self.output(scope)
+        output, parts = self.output(scope), _qualifier(star)
         mark = star.this if isinstance(star, exp.Column) else star
         try:
-            if isinstance(star, exp.Column):
-                shown = output.star(tuple(part.name.lower() for part in star.parts[:-1]))
-                if not shown:
-                    raise Unsupported("a star over something other than a relation")
-            else:
-                shown = list(output.shown)
+            shown = output.star(parts) if parts else list(output.shown)
+            if parts and not shown:
+                raise Unsupported("a star over something other than a relation")
             dropped = []
             for name in mark.args.get("except_") or ():
-                parts = tuple(part.name.lower() for part in getattr(name, "parts", [name]))
-                match = Output(tuple(shown)).find(parts)
+                named = tuple(part.name.lower() for part in getattr(name, "parts", [name]))
+                match = Output(tuple(shown)).find(named)
                 if match is None or match.nested:
                     raise Unsupported("a star with EXCEPT of a field")
                 dropped.append(match.attribute)
@@ -402,6 +393,11 @@ class Names:
         if any(value for name, value in mark.args.items() if name != "except_"):
             raise Unsupported("a star with REPLACE or RENAME")
         return [attribute for attribute in shown if attribute not in dropped]
+
+
+def _qualifier(star: exp.Expr) -> tuple[str, ...]:
+    """Return what stands before a star, in lower case."""
+    return tuple(part.name.lower() for part in star.parts[:-1]) if isinstance(star, exp.Column) else ()
 
 
 def _is_named(result: Result, parts: tuple[str, ...]) -> bool:

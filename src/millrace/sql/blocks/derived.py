@@ -14,7 +14,7 @@ Constant intervals have no one length: days and months differ, by calendar and c
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from pyspark.errors import PySparkException
 from pyspark.sql import types as t
@@ -115,21 +115,16 @@ class DerivedColumns:
 
     def _later(self, node: exp.Expr) -> Typed | None:
         """Return a time a constant time later or earlier; null, which joins nothing, if there is none."""
-        parts = shifted(node)
-        if parts is None:
-            return None
-        time, interval, sign = parts
-        column = self._graph.column(time) if isinstance(time, exp.Column) else None
-        if column is None or not isinstance(column[1].type, t.TimestampType | t.TimestampNTZType):
-            return None
-        length = length_of(self._context, interval)
+        time = shifted(self._graph, node)
         # A time of day has no part that follows the calendar, nor have days where all have 24 hours. Four
         # years would be as long as each other in these thirty years, and not around 2100.
         most = 28 * _DAY if self._context.settings.time_zone in _FIXED else _DAY
-        if length is None or length[0] != length[1] or abs(length[0]) >= most:
+        # Between two intervals there may be no time.
+        is_plain = len([*node.find_all(exp.Interval)]) == 1
+        if time is None or not is_plain or time.least != time.most or abs(time.most) >= most:
             return None
-        value = Column(ColumnRef("", column[1].name))
-        return Typed.of("timestamp_add", column[1].type, value, options=(sign * length[0],))
+        value = Column(ColumnRef("", time.field.name))
+        return Typed.of("timestamp_add", time.field.type, value, options=(time.most,))
 
     def _described(self, join_input: JoinInput, text: str) -> Field | None:
         """Return the type of a computed column, as Spark gives it."""
@@ -241,14 +236,34 @@ def _is_count(node: exp.Expr) -> bool:
     )
 
 
-def shifted(node: exp.Expr) -> tuple[exp.Expr, exp.Expr, int] | None:
-    """Return what a sum or a difference adds an interval to, the interval, and 1 or -1; None for all else."""
+@dataclass(frozen=True)
+class Shifted:
+    """A column of times, and what is added to it: at least, and at most, microseconds."""
+
+    alias: str
+    field: Field
+    least: int = 0
+    most: int = 0
+
+
+def shifted(graph: JoinGraph, node: exp.Expr) -> Shifted | None:
+    """Return a column to or from which constant intervals are added or taken; None for anything else."""
+    node = unwrap(node)
+    if isinstance(node, exp.Column):
+        column = graph.column(node)
+        is_time = column is not None and isinstance(column[1].type, t.TimestampType | t.TimestampNTZType)
+        return Shifted(*column) if column is not None and is_time else None
     if not isinstance(node, exp.Add | exp.Sub):
         return None
     time, interval = unwrap(node.this), unwrap(node.expression)
     if isinstance(time, exp.Interval) and isinstance(node, exp.Add):
         time, interval = interval, time
-    return time, interval, 1 if isinstance(node, exp.Add) else -1
+    base = shifted(graph, time)
+    length = length_of(graph.context, interval) if base is not None else None
+    if base is None or length is None:
+        return None
+    least, most = length if isinstance(node, exp.Add) else (-length[1], -length[0])
+    return replace(base, least=base.least + least, most=base.most + most)
 
 
 def length_of(context: PlanContext, node: exp.Expr) -> tuple[int, int] | None:

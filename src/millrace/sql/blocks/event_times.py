@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 
 from pyspark.sql import types as t
 from sqlglot import exp
@@ -11,23 +10,13 @@ from sqlglot import exp
 from millrace.engine.expressions import And, ColumnRef, Predicate, relations_of
 from millrace.errors import InputError
 from millrace.sql.blocks.conditions import connected
-from millrace.sql.blocks.derived import length_of, shifted
+from millrace.sql.blocks.derived import Shifted, shifted
 from millrace.sql.blocks.join_graph import JoinGraph, JoinInput
-from millrace.sql.expr.types import AliasedField
 from millrace.sql.syntax.parse import Unsupported, unwrap
 from millrace.streams.retention import EventTimes, TimeBound, retention
 
 WATERMARK = "spark.watermarkDelayMs"
 """Spark's note that a column has a watermark."""
-
-
-@dataclass(frozen=True)
-class _Shifted:
-    """The event time of a stream, and what is added to it: at least, and at most, microseconds."""
-
-    alias: str
-    least: int = 0
-    most: int = 0
 
 
 def check_streams(graph: JoinGraph, groups: list[list[str]]) -> None:
@@ -112,47 +101,26 @@ def _time_of(graph: JoinGraph, alias: str) -> str:
 
 def _bounds(graph: JoinGraph, columns: dict[str, str]) -> Iterator[TimeBound]:
     """Yield what the conditions of a FROM clause and its WHERE say of differences between event times."""
+    for low, high in _ordered(graph):
+        if low is None or high is None or low.alias == high.alias:
+            continue
+        if all(columns.get(side.alias) == side.field.name for side in (low, high)):
+            yield TimeBound(high.alias, low.alias, high.most - low.least)
+
+
+def _ordered(graph: JoinGraph) -> Iterator[tuple[Shifted | None, Shifted | None]]:
+    """Yield pairs of operands of which the first one is at most the second; None for one that is no time."""
     for node in map(unwrap, graph.source.inner_terms):
         match node:
-            case exp.Between():
-                middle = _shifted(graph, columns, node.this)
-                low, high = (_shifted(graph, columns, node.args[name]) for name in ("low", "high"))
-                yield from _at_most(low, middle)
-                yield from _at_most(middle, high)
+            case exp.Between(this=middle, args=ends):
+                yield shifted(graph, ends["low"]), shifted(graph, middle)
+                yield shifted(graph, middle), shifted(graph, ends["high"])
             case exp.EQ() | exp.LT() | exp.LTE() | exp.GT() | exp.GTE():
-                left, right = (_shifted(graph, columns, side) for side in (node.this, node.expression))
+                left, right = shifted(graph, node.this), shifted(graph, node.expression)
                 if isinstance(node, exp.EQ | exp.LT | exp.LTE):
-                    yield from _at_most(left, right)
+                    yield left, right
                 if isinstance(node, exp.EQ | exp.GT | exp.GTE):
-                    yield from _at_most(right, left)
+                    yield right, left
     for pair in graph.inner_keys():
-        a, b = (_event_time(columns, graph.column_of(attribute)) for attribute in pair)
-        yield from (*_at_most(a, b), *_at_most(b, a))
-
-
-def _at_most(left: _Shifted | None, right: _Shifted | None) -> Iterator[TimeBound]:
-    """Yield what ``left <= right`` says."""
-    if left is not None and right is not None and left.alias != right.alias:
-        yield TimeBound(right.alias, left.alias, right.most - left.least)
-
-
-def _event_time(columns: dict[str, str], column: AliasedField | None) -> _Shifted | None:
-    """Return a column that is the event time of a stream; None for any other."""
-    return _Shifted(column[0]) if column is not None and columns.get(column[0]) == column[1].name else None
-
-
-def _shifted(graph: JoinGraph, columns: dict[str, str], node: exp.Expr) -> _Shifted | None:
-    """Return an operand as a shifted event time; None if it is anything else."""
-    node = unwrap(node)
-    if isinstance(node, exp.Column):
-        return _event_time(columns, graph.column(node))
-    parts = shifted(node)
-    if parts is None:
-        return None
-    time, interval, sign = parts
-    base = _shifted(graph, columns, time)
-    length = length_of(graph.context, interval) if base is not None else None
-    if base is None or length is None:
-        return None
-    least, most = sorted(sign * micros for micros in length)
-    return _Shifted(base.alias, base.least + least, base.most + most)
+        a, b = (None if column is None else Shifted(*column) for column in map(graph.column_of, pair))
+        yield from ((a, b), (b, a))

@@ -285,7 +285,7 @@ def _plan(graph: JoinGraph, group: list[str], left_joins: OuterJoins, rewriting:
         tuple(dict.fromkeys(equalities)),
         (*(others if times is None else together(others)), *calls),
         output.columns,
-        output.counting,
+        output.counted is not None,
         tuple(spec for spec, _ in (*(() if sets else scans), *widening)),
         tuple(left_join for left_join, _ in outer),
     )

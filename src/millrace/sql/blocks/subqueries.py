@@ -504,7 +504,7 @@ class _Query:
         while self.alias in aliases:
             self.alias += "_"
         self.correlated: list[exp.Expr] = []
-        self._columns: dict[tuple[int, int], tuple[Field, Span]] = {}
+        self._columns: dict[tuple[Relation, int], tuple[Field, Span]] = {}
         self._whole: tuple[list[Field], FrameInput] | None = None
         if terms is not None:
             self._cut(query, terms)
@@ -526,19 +526,16 @@ class _Query:
     def column(self, node: exp.Column) -> AliasedField | None:
         """Return its column that a name means, None if it means anything else."""
         names = self._context.names
-        resolved = names.find(node)
-        if resolved is None or resolved.why or resolved.match is None or resolved.match.nested:
+        attribute, resolved = names.attribute(node), names.find(node)
+        is_own = resolved is not None and resolved.scope.select is self._query
+        if not is_own or attribute is None or attribute.relation is None:
             return None
-        sources = resolved.match.attribute.sources
-        if resolved.scope.select is not self._query or len(sources) != 1:
-            return None
-        relation, place = sources[0]
-        key = (id(relation), place)
-        if key not in self._columns:
+        relation, place = source = attribute.sources[0]
+        if source not in self._columns:
             # An outer join may add nulls to what a relation has.
             field = replace(names.fields(relation)[place], name=f"c{len(self._columns)}", nullable=True)
-            self._columns[key] = field, name_span(node)
-        return self.alias, self._columns[key][0]
+            self._columns[source] = field, name_span(node)
+        return self.alias, self._columns[source][0]
 
     def _cut(self, select: exp.Expr, terms: Sequence[exp.Expr]) -> None:
         """Find the conditions that read the outer query; refuse one that reads it somewhere else."""

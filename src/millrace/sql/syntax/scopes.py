@@ -173,12 +173,12 @@ class FromClause:
     @property
     def merges(self) -> bool:
         """Whether USING or NATURAL makes one column of two, at any level."""
-        return any(item.merges for clause in self.clauses() for item in clause.items)
+        return any(item.merges for item in self.every())
 
     @property
     def is_inner(self) -> bool:
         """Whether there are only inner joins in it, at any level."""
-        return all(item.kind == "inner" for clause in self.clauses() for item in clause.items)
+        return all(item.kind == "inner" for item in self.every())
 
     def relations(self) -> Iterator[Relation]:
         """Yield all relations, those of groups and LATERAL VIEWs included."""
@@ -186,11 +186,12 @@ class FromClause:
             yield from item.relations()
         yield from self.views
 
-    def clauses(self) -> Iterator[FromClause]:
-        yield self
+    def every(self) -> Iterator[FromItem]:
+        """Yield its items, and those of its groups."""
         for item in self.items:
+            yield item
             if isinstance(item.content, FromClause):
-                yield from item.content.clauses()
+                yield from item.content.every()
 
     @property
     def steps(self) -> list[FromItem]:
@@ -244,8 +245,8 @@ class Scopes:
         self._by_select = {id(scope.select): scope for scope in self.all}
         self._places: dict[int, Place] = {}  # by the ids of conditions of ON, and of LATERALs
         for scope in self.all:
-            for clause in scope.clause.clauses() if scope.clause else ():
-                self._note(scope, clause)
+            if scope.clause is not None:
+                self._note(scope, scope.clause)
 
     def of(self, select: exp.Expr) -> Scope:
         return self._by_select[id(select)]
@@ -261,11 +262,11 @@ class Scopes:
         return next((pair for pair in self.relations() if pair[1].node is node), None)
 
     def _note(self, scope: Scope, clause: FromClause) -> None:
-        for number, item in enumerate(clause.items):
+        for item in clause.every():
             if item.on is not None:
-                self._places[id(item.on)] = Place(scope, "on", clause, number)
-            if isinstance(item.content, Relation) and item.content.kind == "lateral":
-                self._places[id(item.content.node)] = Place(scope, "lateral", clause, number)
+                self._places[id(item.on)] = Place(scope, "on", item.clause, item.place)
+            if item.relation is not None and item.relation.kind == "lateral":
+                self._places[id(item.relation.node)] = Place(scope, "lateral", item.clause, item.place)
         for number, view in enumerate(clause.views, len(clause.items)):
             self._places[id(view.node)] = Place(scope, "lateral", clause, number)
 
@@ -277,15 +278,13 @@ class Scopes:
         """
         child, apart, inside = node, False, ""
         while (parent := child.parent) is not None:
+            if (place := self._places.get(id(child))) is not None:
+                return replace(place, key=inside or place.key)
             if isinstance(parent, exp.Pivot):
                 inside = "pivot"
             elif isinstance(child, exp.Lateral):
-                if id(child) in self._places:
-                    return replace(self._places[id(child)], key=inside or "lateral")
                 inside = "lateral"
             elif isinstance(parent, exp.Join) and child.arg_key == "on":
-                if id(child) in self._places and not inside:
-                    return self._places[id(child)]
                 inside = inside or "on"
             elif isinstance(parent, exp.From | exp.Join | exp.With):
                 apart = True
@@ -425,14 +424,10 @@ def cte_of(node: exp.Table) -> exp.CTE | None:
 def _visible(node: exp.Expr) -> Iterator[exp.CTE]:
     """Yield the common table expressions that a table's name may mean in a place, nearest first."""
     child: exp.Expr = node
-    inside: exp.CTE | None = None
     while (parent := child.parent) is not None:
-        if isinstance(child, exp.CTE):
-            inside = child
         if isinstance(parent, exp.With):
-            recursive = bool(parent.args.get("recursive"))
-            place = next(i for i, cte in enumerate(parent.expressions) if cte is inside)
-            yield from reversed(parent.expressions[: place + recursive])
+            place = child.index or 0
+            yield from reversed(parent.expressions[: place + bool(parent.args.get("recursive"))])
         elif isinstance(parent, exp.Query) and not isinstance(child, exp.With):
             yield from reversed(parent.ctes)
         child = parent
@@ -457,11 +452,7 @@ def tables_in(node: exp.Expr) -> Iterator[exp.Table]:
 def in_recursion(node: exp.Expr) -> bool:
     """Tell whether a query stands in a common table expression that reads itself, and so runs many times."""
     cte = node.find_ancestor(exp.CTE)
-    while cte is not None:
-        if any(cte_of(table) is cte for table in tables_in(cte)):
-            return True
-        cte = cte.find_ancestor(exp.CTE)
-    return False
+    return cte is not None and (any(cte_of(table) is cte for table in tables_in(cte)) or in_recursion(cte))
 
 
 def definitions(node: exp.Expr) -> list[exp.CTE]:

@@ -130,3 +130,15 @@ select distinct 4 from a join b on a.id = b.id
 -- a b
 select window.start, b.id, count(*) from a join b on a.id = b.id
 group by window(timestamp_seconds(a.id), '3 seconds'), b.id
+
+-- a b
+select count(*) + 1, count(1), 'x' from a join b on a.id = b.id where a.k > 1000 having count(*) = 0
+
+-- a b+
+select count(*), count(distinct 1), max(2) from a join b on a.id = b.id where a.k > 1000
+
+-- a b+
+select 'x', count(*) from a join b on a.id = b.id where a.k > 1000 group by 'x'
+
+-- a b
+select count(*), count_if(true) from a join b on a.id = b.id lateral view explode(array(1, 2)) t as e
