@@ -317,7 +317,7 @@ def test_what_is_cached_is_not_what_it_was_made_of(shop):
     some.unpersist()
 
 
-LEFT = "left to Spark: what is written may replace what it reads"
+OVERWRITES = "left to Spark: what is written may replace what it reads"
 
 
 def test_what_is_read_is_not_overwritten_unseen(spark, shop, tmp_path, caplog):
@@ -356,7 +356,7 @@ def test_what_is_read_is_not_overwritten_unseen(spark, shop, tmp_path, caplog):
             assert spark.read.json(f"{tmp_path}/{name}").count() == joined.count()
         with pytest.raises(Exception, match="not exist"):  # of which Spark does not keep the user
             joined.write.mode("overwrite").option("path", f"{tmp_path}/o wn").saveAsTable("sold_at")
-    assert [record.getMessage() for record in caplog.records].count(LEFT) == 2  # once a DataFrame
+    assert [record.getMessage() for record in caplog.records].count(OVERWRITES) == 2  # once a DataFrame
 
 
 def test_a_function_that_is_not_in_the_plan_is_named_as_the_reason(spark, shop, caplog):
