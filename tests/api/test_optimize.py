@@ -352,11 +352,14 @@ def test_what_is_read_is_not_overwritten_unseen(spark, shop, tmp_path, caplog):
             with pytest.raises(Exception, match=r"overwrite|OVERWRITE|READ_EXISTING|read"):
                 write()
         spark.sql("DROP TABLE sold_at")
+        joined.write.partitionBy("kind").saveAsTable("sold_by")
+        joined.write.insertInto("sold_by", overwrite=True)  # whose parts may lie anywhere
+        spark.sql("DROP TABLE sold_by")
+        assert [record.getMessage() for record in caplog.records].count(OVERWRITES) == 2  # one a DataFrame
         for name in ("other", "more"):
             assert spark.read.json(f"{tmp_path}/{name}").count() == joined.count()
         with pytest.raises(Exception, match="not exist"):  # of which Spark does not keep the user
             joined.write.mode("overwrite").option("path", f"{tmp_path}/o wn").saveAsTable("sold_at")
-    assert [record.getMessage() for record in caplog.records].count(OVERWRITES) == 2  # once a DataFrame
 
 
 def test_a_function_that_is_not_in_the_plan_is_named_as_the_reason(spark, shop, caplog):

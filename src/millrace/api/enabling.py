@@ -223,8 +223,8 @@ def writer_of(df: DataFrame, plain: Any, better: Any) -> Any:
             overwrites |= name == "insertInto" and bool(named.get("overwrite", (*args, False, False)[1]))
             if name == "option" and "path" in (words := [str(each).lower() for each in given]):
                 folder = given[1 - words.index("path")]
+            folder = next((value for key, value in named.items() if key.lower() == "path" and value), folder)
             if name not in frames.ACTIONS["DataFrameWriter"]:
-                folder = named.get("path", folder)
                 for own in (plain, better):
                     getattr(own, name)(*args, **named)
                 return writer
@@ -245,26 +245,30 @@ def _replaces_input(
 ) -> bool:
     """Tell whether an action of a writer may replace files that a pipeline reads.
 
-    What has no path, such as ``noop`` and JDBC, keeps its rows elsewhere. ``folder`` is the option ``path``.
+    What has no path, such as ``noop`` and JDBC, is no file. ``folder`` is the option or argument ``path``.
     """
-    if name == "jdbc":
-        return False
-    target = next((named[key] for key in ("path", "name", "tableName") if key in named), (*args, folder)[0])
-    if name not in ("saveAsTable", "insertInto"):
-        return target is not None and reads(df, target)
-    try:
-        with internal_query():
-            if not df.sparkSession.catalog.tableExists(target):
-                return folder is not None and reads(df, folder)
-            described = df.sparkSession.sql(f"DESCRIBE TABLE EXTENDED {target}").collect()
-    except PySparkException:
-        return True  # Spark's own writer fails in its own words
-    places = [row["data_type"] for row in described if row["col_name"] == "Location"]
-    return not places or any(reads(df, place) for place in (*places, folder) if place is not None)
+    target = args[0] if args else named.get("name", named.get("tableName"))
+    places = [folder]
+    if name in ("saveAsTable", "insertInto"):
+        try:
+            with internal_query():
+                if df.sparkSession.catalog.tableExists(target):
+                    rows = df.sparkSession.sql(f"DESCRIBE TABLE EXTENDED {target}").collect()
+                    described = {row["col_name"]: row["data_type"] for row in rows}
+                    if "Location" not in described or "# Partition Information" in described:
+                        return True  # partitions may lie anywhere
+                    places.append(described["Location"])
+        except PySparkException:
+            return True  # Spark's own writer fails in its own words
+    elif name != "jdbc":
+        places = [target or folder]
+    return any(reads(df, place) for place in places if place is not None)
 
 
-def reads(pipeline: DataFrame, path: str) -> bool:
-    """Tell whether files below a path may be among those of a pipeline."""
+def reads(pipeline: DataFrame, path: Any) -> bool:
+    """Tell whether files at or below a path may be among those of a pipeline."""
+    if not isinstance(path, str):
+        return True  # Spark refuses it in its own words
     try:
         with internal_query():
             if plan_of(pipeline).reads_cache:
@@ -274,7 +278,8 @@ def reads(pipeline: DataFrame, path: str) -> bool:
         contain(error)
         return True
     folders = {f"{each}/" for each in (_plain(path), realpath(_plain(path)))}
-    return any(folder in each for file in files for each in (file, realpath(file)) for folder in folders)
+    files = [f"{each}/" for file in files for each in (file, realpath(file))]
+    return any(folder in file for file in files for folder in folders)
 
 
 def _plain(path: str) -> str:

@@ -11,6 +11,7 @@ import os
 import socket
 import ssl
 import tempfile
+from contextlib import ExitStack
 from functools import cache
 from pathlib import Path
 
@@ -45,16 +46,15 @@ def dial(address: Address, hello: codec.Message, seconds: float) -> tuple[ssl.SS
 
     OSError, EOFError or ValueError if one of the steps fails, or takes longer than so many seconds.
     """
-    plain = socket.create_connection((address.host, address.port), seconds)
-    codec.watch(plain)
-    plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    connection = context_of(address).wrap_socket(plain)  # closes the plain one where it fails
-    try:
+    with ExitStack() as opened:
+        plain = opened.enter_context(socket.create_connection((address.host, address.port), seconds))
+        codec.watch(plain)
+        plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        connection = opened.enter_context(context_of(address).wrap_socket(plain))
         codec.send(connection, {"token": address.token, **hello})
-        return connection, codec.receive(connection)
-    except BaseException:
-        connection.close()
-        raise
+        welcome = codec.receive(connection)
+        opened.pop_all()
+    return connection, welcome
 
 
 @cache

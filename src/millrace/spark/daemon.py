@@ -8,8 +8,11 @@ executors start Python: installed there, or in an environment of ``spark.archive
 
 from __future__ import annotations
 
+import os
 import pkgutil
+import sys
 import traceback
+from contextlib import redirect_stdout
 from importlib import import_module
 
 SETTING, MODULE = "spark.python.daemon.module", "millrace.spark.daemon"
@@ -25,6 +28,8 @@ def load() -> None:
 
     for name in _LOADED:
         import_module(name)
+    # Else all workers drew the same numbers: their generator is made when numpy is first imported.
+    os.register_at_fork(after_in_child=import_module("numpy.random").seed)
     for found in pkgutil.iter_modules(kernels.__path__, f"{kernels.__name__}."):
         for kernel in vars(import_module(found.name)).values():
             if isinstance(kernel, Kernel):
@@ -35,7 +40,8 @@ if __name__ == "__main__":
     from pyspark.daemon import manager
 
     try:
-        load()
+        with redirect_stdout(sys.stderr):  # Spark reads a port from the other
+            load()
     except Exception:  # noqa: BLE001  # workers of this daemon then load it themselves, and say what is wrong
         traceback.print_exc()
     manager()

@@ -219,7 +219,8 @@ class Aggregation:
     def only_count(self) -> str | None:
         """The number of rows, by its name in the text, if that is all that the tasks aggregate.
 
-        They give it out for no rows too, which would be a group, or a row to a call that stays as it is.
+        They give it out for no rows too, which would be a group, or a row to a call that stays as it is, and
+        to what the block meets above it.
         """
         select = self._scope.select
         counts = not select.args.get("group") and all(call.kind in _COUNTS for call in aggregates(select))

@@ -217,34 +217,37 @@ class RelationSite:
             node = node.parent
         places = {place for value in values for place in self._places(scope, value)}
         alone, before = self._reach(scope)
-        is_alone = places <= alone
-        if clause is None or not (is_alone or places <= before):
+        if clause is None or not (places <= alone or places <= before):
             raise Unsupported("its values come from more than what one FROM clause has before it")
         terms = [*(clause.inner_terms if alone else ()), *(self.step.terms if is_own else ())]
         terms = list(dict.fromkeys(term for term in terms if self._is_repeatable(term)))
         reads = [
             (self._places(scope, term), term) for term in terms if not any(map(function_of, term.walk()))
         ]
-        reads = [(read, term) for read, term in reads if read and read <= (alone if is_alone else before)]
+        ties = [r for r, term in reads if r <= alone and isinstance(unwrap(term), exp.EQ)]
+        tied, asked = set(places), {each for each in alone - places if self._is_lookup(clause.steps[each])}
+        while more := {place for r in ties if r & tied and not r & asked for place in r - tied}:
+            tied |= more
+        # A name of USING means a column of all that is before it.
+        is_merged = any(isinstance(value, exp.Identifier) for value in values)
+        is_merged |= len(tied) > 1 and tied <= alone and any(clause.steps[place].merges for place in tied)
+        is_alone = places <= alone and not is_merged
+        if not is_alone and not places <= before:
+            raise Unsupported("relations joined by USING or NATURAL give the values")
         nodes: list[exp.Expr]
         if is_alone:
-            steps = {place: clause.steps[place] for place in alone}
-            tables = {place: context.table(step.relation) for place, step in steps.items() if step.relation}
-            asked = {place for place, table in tables.items() if table and table.needs_keys} - places
-            ties = [read for read, term in reads if isinstance(unwrap(term), exp.EQ) and not read & asked]
-            while more := {place for read in ties if read & places for place in read - places}:
-                places |= more
-            if len(places) > 1 and any(steps[place].merges for place in places):
-                raise Unsupported("relations joined by USING or NATURAL give the values")
-            joined = [steps[place] for place in sorted(places)]
+            places = tied
+            joined = [clause.steps[place] for place in sorted(places)]
             nodes = [step.join.this if step.join else step.relations()[0].node for step in joined]
         elif is_own and self.step.clause is not clause:
             raise Unsupported("it stands in a parenthesised join")
         else:
             places = before
             items = clause.items[: self.step.place] if is_own else clause.items
+            # Without what only rejects rows, for which another lookup would be asked, there are more keys.
+            items = [each for each in items if not (each.semi and self._is_lookup(each))]
             nodes = [item.join or scope.select.args["from_"].this for item in items]
-        cut, where = context.statement.cut, [term for read, term in reads if read <= places]
+        cut, where = context.statement.cut, [term for read, term in reads if read and read <= places]
         texts = [plain_quote(v.name) if isinstance(v, exp.Identifier) else cut(v) for v in values]
         text = "SELECT DISTINCT " + ", ".join(f"{value} AS __k{place}" for place, value in enumerate(texts))
         text += "\nFROM " + (", " if is_alone else "\n").join(map(cut, nodes)) if nodes else ""
@@ -254,6 +257,11 @@ class RelationSite:
             if why := context.determinism.unrepeatable(part):
                 raise Unsupported(f"what gives its values may give others when it runs again ({why})")
         return text, nodes
+
+    def _is_lookup(self, item: FromItem) -> bool:
+        """Tell whether an item of a FROM clause is a lookup table without rows for Spark."""
+        table = None if item.relation is None else self._context.table(item.relation)
+        return table is not None and table.needs_keys
 
     def _shown_places(self, names: frozenset[str]) -> list[int]:
         """Return the places in its SELECT's result of columns of this relation.

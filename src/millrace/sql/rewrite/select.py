@@ -113,7 +113,8 @@ class Rewriting:
         names = {ref: texts[ref] for ref in self._wanted(fields)}
         reads = aggregation.reads if aggregation is not None else set[str]()
         hidden = {ref: text for ref, text in texts.items() if ref not in names and text in reads}
-        counted = aggregation.only_count if aggregation is not None and not names else None
+        is_counted = aggregation is not None and not names and self._is_all(inputs)
+        counted = aggregation.only_count if aggregation is not None and is_counted else None
         if not names and not hidden and counted is None:
             fitting = [ref for ref in preferred if ref in fields]
             fitting += [ref for ref, column in fields.items() if column.arrow is not None]
@@ -387,16 +388,20 @@ class Rewriting:
         terms += [[f"({' = '.join(map(self._text, pair))})"] for pair in pairs]
         return [part for number, term in enumerate(terms) for part in (*([" AND "] if number else []), *term)]
 
+    def _is_all(self, inputs: Sequence[JoinInput]) -> bool:
+        """Tell whether a block's inputs are all of the FROM clause, with every condition."""
+        others = {*range(len(self._graph.source.steps))} - self._conditions.steps - {i.step for i in inputs}
+        return not (others or self._conditions.above or self._select.args.get("laterals"))
+
     def _direct(self) -> Direct | None:
         """Return how the SELECT is nothing but columns of its only block, None if it is more."""
         select = self._select
-        if select is not self._context.statement.root or len(self._outputs) != 1 or self._conditions.above:
+        if select is not self._context.statement.root or len(self._outputs) != 1:
             return None
         (output,) = self._outputs
-        bars = [*BARS, "limit", "offset", "with_", "laterals"]
-        others = {*range(len(self._graph.source.steps))} - self._conditions.steps
-        others -= {i.step for i in output.inputs}
-        if output.aggregate or output.counted or others or any(map(select.args.get, bars)):
+        is_all = self._is_all(output.inputs)
+        bars = [*BARS, "limit", "offset", "with_"]
+        if output.aggregate or output.counted or not is_all or any(map(select.args.get, bars)):
             return None
         shown = [result.attribute for result in self._context.names.results(self._graph.scope)]
         columns = [self._text(attribute).strip("`") for attribute in shown if attribute is not None]

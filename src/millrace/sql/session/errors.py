@@ -47,7 +47,10 @@ _CLOSE = 0.7
 
 
 class Analysis(NamedTuple):
-    """What Spark made of a query as written, queries without rows in the place of the caller's tables."""
+    """What Spark made of a query, with queries without rows in the place of the caller's tables.
+
+    Definitions are in the place of their names.
+    """
 
     template: str
     frame: DataFrame

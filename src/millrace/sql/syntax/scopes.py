@@ -507,7 +507,7 @@ def with_prefix(
 def inline_definitions(statement: Statement, text: EditedText) -> str | None:
     """Return the query's template with each common table expression in the place of its names.
 
-    None where that would be long, or a definition stands where no query in parentheses can.
+    None where that would be long, and of definitions that read themselves or are sampled.
     """
     assert statement.root is not None
     edits = [Edit(*statement.span(each, "a WITH clause"), ()) for each in statement.root.find_all(exp.With)]

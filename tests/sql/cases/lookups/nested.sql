@@ -31,3 +31,9 @@ select o.id, c.k from (select * from o where sku is not null) o full join c on o
 select o.id, c.k from (select * from o where sku is not null) o right join c on o.n = c.k where coalesce(o.sku, 'z') in (select sku from prices)
 
 select o.id from o left join c on o.n = c.k where exists (select 1 from prices p where p.sku = coalesce(c.nxt, 'z'))
+
+select id from o join (select id, n + 1 m from o where id < 6) l using (id) left semi join prices p using (sku)
+
+select id from o join (select id, region r from o where id < 6) l using (id) left semi join pairs p on p.sku = o.sku and p.region = l.r
+
+select o.id from o left semi join prices p using (sku) join limited b on b.n = o.n

@@ -140,5 +140,8 @@ select count(*), count(distinct 1), max(2) from a join b on a.id = b.id where a.
 -- a b+
 select 'x', count(*) from a join b on a.id = b.id where a.k > 1000 group by 'x'
 
--- a b
+-- a b+
 select count(*), count_if(true) from a join b on a.id = b.id lateral view explode(array(1, 2)) t as e
+
+-- a b+
+select count_if(1 / z > 0) from a join b on a.id = b.id and a.k > 1000 lateral view explode(array(0)) t as z

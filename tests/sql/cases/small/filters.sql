@@ -94,9 +94,6 @@ select a.id from a, b where (a.k = b.k and a.id = 1) or (a.k = b.k and b.id = 2)
 -- a b
 select a.id from a, b where (a.k = b.k and a.id = 1) or (a.k = b.k and a.id > 3 and b.id < 9)
 
--- none
-select a.id from a, b where (a.k = b.k and a.s = 'x') or (a.id = b.id and upper(a.s) = 'Y')
-
 -- a b
 select a.id from a, b where (a.k = b.k and upper(a.s) = 'X') or (a.k = b.k and b.id = 2)
 
