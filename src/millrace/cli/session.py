@@ -61,12 +61,8 @@ def session(
         check_java()
     from pyspark.sql import SparkSession
 
-    from millrace.spark import daemon
-
     builder = SparkSession.builder.appName(name)
     builder = builder.remote(remote) if remote else builder.master(master)
-    if master.startswith("local") and not remote:  # where Millrace is installed, for this runs there
-        builder = builder.config(daemon.SETTING, daemon.MODULE)
     server_is_elsewhere = bool(remote and remote.startswith("sc://"))
     # A server that runs already has its own settings; only those that the user names are sent.
     for key, value in ({} if server_is_elsewhere else DEFAULTS).items():
