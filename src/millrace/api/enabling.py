@@ -163,7 +163,7 @@ def _run(name: str, plain: Any, *, is_property: bool = False) -> Any:
             if name == "count":
                 return int(chosen.collect()[0][0])
             if name == "write":
-                return writer_of(self, plain(self), chosen.write)
+                return choose_writer(self, plain(self), chosen.write)
             return getattr(chosen, name) if is_property else getattr(chosen, name)(*args, **named)
         finally:
             _running.action = False
@@ -209,14 +209,14 @@ def _latest(spark: SparkSession) -> Enabled | None:
 # Writers
 
 
-def writer_of(df: DataFrame, plain: Any, better: Any) -> Any:
+def choose_writer(df: DataFrame, plain: Any, ours: Any) -> Any:
     """Return a writer whose methods are called on two, Spark's and Millrace's, till one of them writes."""
     writer = copy.copy(plain)
     overwrites, folder = False, None
 
     def method(name: str) -> Any:
         @functools.wraps(getattr(plain, name))
-        def called(*args: Any, **named: Any) -> Any:
+        def call(*args: Any, **named: Any) -> Any:
             nonlocal overwrites, folder
             given = [*args, *named.values()]
             overwrites |= any(isinstance(each, str) and each.lower() == "overwrite" for each in given)
@@ -225,15 +225,15 @@ def writer_of(df: DataFrame, plain: Any, better: Any) -> Any:
                 folder = given[1 - words.index("path")]
             folder = next((value for key, value in named.items() if key.lower() == "path" and value), folder)
             if name not in frames.ACTIONS["DataFrameWriter"]:
-                for own in (plain, better):
+                for own in (plain, ours):
                     getattr(own, name)(*args, **named)
                 return writer
             if overwrites and _replaces_input(df, name, args, named, folder):
                 frames.left_to_spark(df, "what is written may replace what it reads")
                 return getattr(plain, name)(*args, **named)
-            return getattr(better, name)(*args, **named)
+            return getattr(ours, name)(*args, **named)
 
-        return called
+        return call
 
     names = [name for name in dir(plain) if not name.startswith("_") and callable(getattr(plain, name))]
     vars(writer).update({name: method(name) for name in names})

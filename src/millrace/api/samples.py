@@ -213,7 +213,7 @@ def _count_calls(spec: PredicateSpec, total: SampleCost) -> PredicateSpec:
             with suppress(BudgetError):  # nobody can tell
                 total.cost += cost_of(price, request, answer)
 
-    async def counted(*arguments: Any) -> Any:
+    async def call(*arguments: Any) -> Any:
         total.requests += 1
         try:
             answer = await spec.function(*arguments)
@@ -225,7 +225,7 @@ def _count_calls(spec: PredicateSpec, total: SampleCost) -> PredicateSpec:
         total.asked += len(arguments[0]) if spec.batch else 1
         return answer
 
-    return replace(spec, function=counted, origin=origin)
+    return replace(spec, function=call, origin=origin)
 
 
 def estimate(

@@ -111,8 +111,7 @@ class PreparedBlock:
     frame: DataFrame  # its result, with the columns of ``Block.schema``
     plan: str  # what will happen
     stream: Callable[[], Iterator[pa.RecordBatch]]  # its result as it comes, without Spark in between
-    reports: Reports | None = (
-        None  # figures of runs of ``frame``; None where each streaming query has its own
-    )
+    # Figures of runs of ``frame``; None where each streaming query has its own.
+    reports: Reports | None = None
     registered: tuple[Registered, ...] = ()  # the limits of its predicates, and its lookups
     tasks: int | None = None  # how many report figures, at most; None where Spark alone knows

@@ -115,7 +115,7 @@ class DerivedColumns:
 
     def _later(self, node: exp.Expr) -> Typed | None:
         """Return a time a constant time later or earlier; null, which joins nothing, if there is none."""
-        time = shifted(self._graph, node)
+        time = find_shifted(self._graph, node)
         # A time of day has no part that follows the calendar, nor have days where all have 24 hours. Four
         # years would be as long as each other in these thirty years, and not around 2100.
         most = 28 * _DAY if self._context.settings.time_zone in _FIXED else _DAY
@@ -246,7 +246,7 @@ class Shifted:
     most: int = 0
 
 
-def shifted(graph: JoinGraph, node: exp.Expr) -> Shifted | None:
+def find_shifted(graph: JoinGraph, node: exp.Expr) -> Shifted | None:
     """Return a column to or from which constant intervals are added or taken; None for anything else."""
     node = unwrap(node)
     if isinstance(node, exp.Column):
@@ -258,7 +258,7 @@ def shifted(graph: JoinGraph, node: exp.Expr) -> Shifted | None:
     time, interval = unwrap(node.this), unwrap(node.expression)
     if isinstance(time, exp.Interval) and isinstance(node, exp.Add):
         time, interval = interval, time
-    base = shifted(graph, time)
+    base = find_shifted(graph, time)
     length = length_of(graph.context, interval) if base is not None else None
     if base is None or length is None:
         return None

@@ -10,7 +10,7 @@ from sqlglot import exp
 from millrace.engine.expressions import And, ColumnRef, Predicate, relations_of
 from millrace.errors import InputError
 from millrace.sql.blocks.conditions import connected
-from millrace.sql.blocks.derived import Shifted, shifted
+from millrace.sql.blocks.derived import Shifted, find_shifted
 from millrace.sql.blocks.join_graph import JoinGraph, JoinInput
 from millrace.sql.syntax.parse import Unsupported, unwrap
 from millrace.streams.retention import EventTimes, TimeBound, retention
@@ -113,10 +113,10 @@ def _ordered(graph: JoinGraph) -> Iterator[tuple[Shifted | None, Shifted | None]
     for node in map(unwrap, graph.source.inner_terms):
         match node:
             case exp.Between(this=middle, args=ends):
-                yield shifted(graph, ends["low"]), shifted(graph, middle)
-                yield shifted(graph, middle), shifted(graph, ends["high"])
+                yield find_shifted(graph, ends["low"]), find_shifted(graph, middle)
+                yield find_shifted(graph, middle), find_shifted(graph, ends["high"])
             case exp.EQ() | exp.LT() | exp.LTE() | exp.GT() | exp.GTE():
-                left, right = shifted(graph, node.this), shifted(graph, node.expression)
+                left, right = find_shifted(graph, node.this), find_shifted(graph, node.expression)
                 if isinstance(node, exp.EQ | exp.LT | exp.LTE):
                     yield left, right
                 if isinstance(node, exp.EQ | exp.GT | exp.GTE):

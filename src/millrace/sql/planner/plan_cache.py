@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import datetime as dt
 from collections import OrderedDict
-from collections.abc import Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from decimal import Decimal
@@ -126,16 +126,17 @@ def find(key: Hashable | None, catalog: Catalog) -> CachedPlan | None:
 
 
 def keep(
-    key: Hashable | None, prepared: PlannedQuery, catalog: Catalog, analysis: Analysis | None
+    key: Hashable | None, prepared: PlannedQuery, catalog: Catalog, analyse: Callable[[], Analysis | None]
 ) -> CachedPlan | None:
     """Keep a query and return it, None if it cannot be told when something that it rests on changes.
 
-    ``analysis`` is what Spark made of the text; None where it cannot be compared later.
+    ``analyse`` returns what Spark made of the text, which may have to be asked; None where it cannot be
+    compared later.
     """
-    if key is None or analysis is None or prepared.filters:
+    if key is None or prepared.filters:
         return None
     states = tuple((table, catalog.state_of(table, now=False)) for table in catalog.used)
-    if any(state is None for _, state in states):
+    if any(state is None for _, state in states) or (analysis := analyse()) is None:
         return None
     spark, settings = catalog.frames.spark, catalog.settings
     settings.conf.get("spark.sql.shuffle.partitions", "200")  # what blocks are cut into depends on it

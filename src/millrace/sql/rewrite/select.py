@@ -113,8 +113,7 @@ class Rewriting:
         names = {ref: texts[ref] for ref in self._wanted(fields)}
         reads = aggregation.reads if aggregation is not None else set[str]()
         hidden = {ref: text for ref, text in texts.items() if ref not in names and text in reads}
-        is_counted = aggregation is not None and not names and self._is_all(inputs)
-        counted = aggregation.only_count if aggregation is not None and is_counted else None
+        counted = aggregation.only_count if aggregation and not names and self._is_all(inputs) else None
         if not names and not hidden and counted is None:
             fitting = [ref for ref in preferred if ref in fields]
             fitting += [ref for ref, column in fields.items() if column.arrow is not None]
@@ -391,7 +390,7 @@ class Rewriting:
     def _is_all(self, inputs: Sequence[JoinInput]) -> bool:
         """Tell whether a block's inputs are all of the FROM clause, with every condition."""
         others = {*range(len(self._graph.source.steps))} - self._conditions.steps - {i.step for i in inputs}
-        return not (others or self._conditions.above or self._select.args.get("laterals"))
+        return not (others or self._conditions.above or self._graph.source.views)
 
     def _direct(self) -> Direct | None:
         """Return how the SELECT is nothing but columns of its only block, None if it is more."""
