@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from millrace.engine.arrivals.schedule import Source
-from millrace.engine.expressions import ColumnRef, Predicate
+from millrace.engine.access.schedule import Source
+from millrace.engine.eddy.run_of import run_of
 from millrace.engine.figures import CellFigures
-from millrace.engine.runs.run_of import run_of
-from millrace.engine.spec import Equality, JoinSpec, OutputColumn, RelationSpec
+from millrace.engine.plan.expressions import ColumnRef, Predicate
+from millrace.engine.plan.spec import Equality, JoinSpec, OutputColumn, RelationSpec
 from millrace.options import Options
 
 

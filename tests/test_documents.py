@@ -217,8 +217,8 @@ def test_what_a_page_names_is_there(path):
 @pytest.mark.broken_rule
 def test_what_is_gone_is_seen():
     """The rules above refuse what they are about."""
-    text = "`engine/router/eddy.py`, `lab/`, `engine/eddy.py`, `front/`, [a](gone.md), [b](README.md#gone)"
-    eddy = "src/millrace/engine/router/eddy.py"
+    text = "`engine/eddy/eddy.py`, `lab/`, `engine/eddy.py`, `front/`, [a](gone.md), [b](README.md#gone)"
+    eddy = "src/millrace/engine/eddy/eddy.py"
     text += f" [`Eddy`]({eddy}) [`Eddy.gone`]({eddy}) [c]({eddy}#L99999) [d]({eddy}#Gone)"
     missing = ["engine/eddy.py", "front/", "gone.md", "README.md#gone", f"Eddy.gone of {eddy}"]
     assert lost(ROOT / "x.md", text) == [*missing, f"{eddy}#L99999", f"Gone of {eddy}#Gone"]

@@ -46,7 +46,7 @@ class Import(NamedTuple):
 
 
 def room_of(path: Path) -> str:
-    """``engine/router/eddy.py`` is in the room ``engine``, ``errors.py`` is a room by itself."""
+    """``engine/eddy/eddy.py`` is in the room ``engine``, ``errors.py`` is a room by itself."""
     return path.relative_to(ROOT).parts[0].removesuffix(".py")
 
 
@@ -122,11 +122,11 @@ def test_pyspark_stays_at_the_top():
 @pytest.mark.parametrize(
     ("place", "name", "breaks"),
     [
-        ("engine/router/eddy.py:1", "millrace.spark.execute", points_up),
+        ("engine/eddy/eddy.py:1", "millrace.spark.execute", points_up),
         ("reports/page.py:1", "millrace.parquet.files", points_up),
-        ("engine/router/eddy.py:1", ".front", points_up),
+        ("engine/eddy/eddy.py:1", ".front", points_up),
         ("engine/kernels/hashing.py:1", "millrace.errors", leaves_kernels),
-        ("engine/router/eddy.py:1", "pyspark.sql", has_pyspark),
+        ("engine/eddy/eddy.py:1", "pyspark.sql", has_pyspark),
     ],
 )
 def test_what_breaks_the_house_is_seen(place, name, breaks):

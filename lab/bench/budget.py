@@ -27,9 +27,9 @@ import psutil
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from millrace.engine.expressions import ColumnRef
 from millrace.engine.peak import peak_memory
-from millrace.engine.spec import Equality, JoinSpec, OutputColumn, RelationSpec
+from millrace.engine.plan.expressions import ColumnRef
+from millrace.engine.plan.spec import Equality, JoinSpec, OutputColumn, RelationSpec
 from millrace.engine.spill.spilling import SpillingEddy
 from millrace.errors import ExecutionError
 from millrace.options import Options

@@ -27,10 +27,10 @@ import pyarrow.parquet as pq
 
 from lab.bench.harness import Bench, Ran, Run, Target, spread
 from lab.joins import block, duckdb_counts
-from millrace.engine.expressions import Column, ColumnRef, Compare, Literal
 from millrace.engine.kernels import Multimap
 from millrace.engine.peak import peak_memory
-from millrace.engine.spec import JoinSpec
+from millrace.engine.plan.expressions import Column, ColumnRef, Compare, Literal
+from millrace.engine.plan.spec import JoinSpec
 from millrace.errors import ExecutionError
 from millrace.options import Options
 
@@ -217,7 +217,7 @@ _WORKER = """
 import pickle, sys, time
 import pyarrow, pyspark.worker
 began = time.perf_counter()
-from millrace.engine.runs.run_of import run_of
+from millrace.engine.eddy.run_of import run_of
 spec, sources, options = pickle.loads(sys.stdin.buffer.read())
 found = next(run_of(spec, {alias: iter([batch]) for alias, batch in sources.items()}, options).run())
 print(found.num_rows, time.perf_counter() - began)

@@ -15,12 +15,12 @@ import pyarrow as pa
 
 from lab.bench.harness import Run, spread, timed
 from lab.joins import block
-from millrace.engine.graph import QueryGraph
-from millrace.engine.migration.placement import places_of, settle
-from millrace.engine.state.stairs import Stairs
-from millrace.engine.state.stem import SteM, singletons
-from millrace.engine.trees import spanning_tree
-from millrace.engine.tuples import TupleBatch
+from millrace.engine.plan.graph import QueryGraph
+from millrace.engine.plan.trees import spanning_tree
+from millrace.engine.stairs.invariants import Stairs
+from millrace.engine.stairs.migration import places_of, settle
+from millrace.engine.stems.stem import SteM, singletons
+from millrace.engine.tuples.batch import TupleBatch
 from millrace.errors import ExecutionError
 
 ROWS = 1_000_000

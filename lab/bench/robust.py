@@ -22,7 +22,7 @@ import pyarrow as pa
 
 from lab.bench.harness import Bench, Ran, Run, Target, geomean
 from lab.joins import block, duckdb_counts, ends, run_block, sql
-from millrace.engine.spec import JoinSpec
+from millrace.engine.plan.spec import JoinSpec
 from millrace.options import Options
 
 Columns = Mapping[str, np.ndarray]

@@ -29,11 +29,11 @@ from lab.bench.harness import Bench, Ran, Run, Target, Times
 from lab.bench.tpch_data import ensure
 from lab.joins import DRIFT, block, drift, duckdb_counts, ends, run_block, sql
 from millrace.cli.demo import cache_folder
-from millrace.engine.architectures.choice import architecture_of
-from millrace.engine.arrivals.schedule import Schedule
+from millrace.engine.access.schedule import Schedule
 from millrace.engine.figures import CellFigures
-from millrace.engine.migration import default_migration
-from millrace.engine.spec import JoinSpec
+from millrace.engine.plan.spec import JoinSpec
+from millrace.engine.stairs import default_migration
+from millrace.engine.stairs.choice import architecture_of
 from millrace.options import ALGORITHMS, ARCHITECTURES, MIGRATIONS, Options
 
 BEST, AGAIN, WORST = "static best", "static best again", "static worst"

@@ -31,7 +31,7 @@ from lab.figures.engine import (
 from lab.figures.figure import Curve, Outcome, Panel, Parameter, Settings, figure
 from lab.figures.work import COST, Arriving, Query, Stream, Work, panels
 from lab.joins import block, rows_of
-from millrace.engine.expressions import Call, Column, ColumnRef
+from millrace.engine.plan.expressions import Call, Column, ColumnRef
 from millrace.engine.policies import POLICIES, Policy, WindowedLottery
 from millrace.limits.clock import VirtualClock
 from millrace.options import Options

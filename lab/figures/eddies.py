@@ -34,12 +34,12 @@ from lab.figures.engine import (
 )
 from lab.figures.figure import Curve, Outcome, Panel, Parameter, Settings, figure
 from lab.joins import block
-from millrace.engine.arrivals.access_methods import Access
-from millrace.engine.arrivals.access_modules import Index, IndexAM, Scan
-from millrace.engine.arrivals.schedule import Source
+from millrace.engine.access.access_methods import Access
+from millrace.engine.access.modules import Index, IndexAM, Scan
+from millrace.engine.access.schedule import Source
+from millrace.engine.eddy.back_pressure import ROUTE, Backpressure
+from millrace.engine.plan.spec import JoinSpec
 from millrace.engine.policies import Fixed, Lottery, Naive, Policy, WindowedLottery
-from millrace.engine.router.back_pressure import ROUTE, Backpressure
-from millrace.engine.spec import JoinSpec
 from millrace.limits.clock import VirtualClock
 from millrace.options import Options
 

@@ -1,6 +1,6 @@
 """The production engine on a virtual clock: selections, indexes and costs of declared time, a run.
 
-Nothing here routes or joins. A run is an :class:`~millrace.engine.runs.eddy_run.EddyRun` or a static plan
+Nothing here routes or joins. A run is an :class:`~millrace.engine.eddy.eddy_run.EddyRun` or a static plan
 on a clock that only declared work moves, so that its times are exact, repeatable, and the same on every
 machine.
 """
@@ -19,15 +19,15 @@ import pyarrow as pa
 
 from lab.figures.figure import Curve, Parameter
 from lab.joins import block, rows_of
-from millrace.engine.arrivals.access_modules import Answer, Index
-from millrace.engine.arrivals.schedule import Source
-from millrace.engine.expressions import Call, Column, ColumnRef
+from millrace.engine.access.modules import Answer, Index
+from millrace.engine.access.schedule import Source
+from millrace.engine.eddy.eddy_run import EddyRun
 from millrace.engine.figures import CellFigures
-from millrace.engine.graph import QueryGraph
-from millrace.engine.runs.eddy_run import EddyRun
-from millrace.engine.runs.static import StaticPlan
-from millrace.engine.spec import JoinSpec
-from millrace.engine.trees import edges_of
+from millrace.engine.plan.expressions import Call, Column, ColumnRef
+from millrace.engine.plan.graph import QueryGraph
+from millrace.engine.plan.spec import JoinSpec
+from millrace.engine.plan.trees import edges_of
+from millrace.engine.static_plan import StaticPlan
 from millrace.errors import ExecutionError
 from millrace.limits.clock import Clock, VirtualClock
 from millrace.options import Options
@@ -37,7 +37,7 @@ MICRO = 1e-6
 Array = np.ndarray[Any, Any]
 
 Place = tuple[str, int]
-"""What an operator does, and its target (:attr:`millrace.engine.operator.Operator.place`)."""
+"""What an operator does, and its target (:attr:`millrace.engine.eddy.operator.Operator.place`)."""
 
 Cost = float | Callable[[], float]
 """Seconds per tuple, the same all the time or asked for whenever there is work."""

@@ -27,10 +27,10 @@ import pyarrow.compute as pc
 from lab.figures.engine import MICRO, all_batches, key
 from lab.figures.figure import Outcome, Panel, Parameter, Settings, figure
 from lab.joins import block, run_block
-from millrace.engine.arrivals.access_methods import Access
-from millrace.engine.arrivals.access_modules import Index
-from millrace.engine.expressions import Call, Column, ColumnRef, Compare, Literal, Predicate
-from millrace.engine.spec import JoinSpec
+from millrace.engine.access.access_methods import Access
+from millrace.engine.access.modules import Index
+from millrace.engine.plan.expressions import Call, Column, ColumnRef, Compare, Literal, Predicate
+from millrace.engine.plan.spec import JoinSpec
 from millrace.errors import ExecutionError
 from millrace.limits.clock import WallClock
 from millrace.options import Options

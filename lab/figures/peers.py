@@ -19,11 +19,11 @@ from lab.bench.robust import CASES, Case, cases
 from lab.figures import engine
 from lab.figures.engine import all_batches, key
 from lab.figures.figure import Outcome, Panel, Parameter, Settings, figure
-from millrace.engine.operator import Probe
+from millrace.engine.eddy.back_pressure import Backpressure
+from millrace.engine.eddy.operator import Probe
+from millrace.engine.eddy.statistics import Account
 from millrace.engine.policies import POLICIES, Candidate, Policy, Shares
-from millrace.engine.router.back_pressure import Backpressure
-from millrace.engine.statistics import Account
-from millrace.engine.tuples import Signature
+from millrace.engine.tuples.batch import Signature
 from millrace.errors import ExecutionError
 from millrace.limits.clock import VirtualClock
 from millrace.options import Options

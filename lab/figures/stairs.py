@@ -21,12 +21,12 @@ from lab.figures.engine import SCALE, Array, all_batches, batches, chain, key, s
 from lab.figures.figure import Curve, Outcome, Panel, Parameter, Settings, figure
 from lab.figures.work import COST, Arriving, Plan, Prices, Query, Stream, Work, drawn, panels
 from lab.joins import DRIFT, block, drift, rows_of
-from millrace.engine.arrivals.access_modules import Scan
+from millrace.engine.access.modules import Scan
+from millrace.engine.eddy.operator import Build, Join
 from millrace.engine.figures import CellFigures
-from millrace.engine.operator import Build, Join
 from millrace.engine.policies import Candidate, Policy
 from millrace.engine.policies.base import Shares
-from millrace.engine.tuples import Signature
+from millrace.engine.tuples.batch import Signature
 from millrace.limits.clock import VirtualClock
 from millrace.options import Options, Order
 

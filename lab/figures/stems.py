@@ -17,12 +17,12 @@ import pyarrow as pa
 from lab.figures.engine import Array, Ran, RemoteIndex, Started, batches, run
 from lab.figures.figure import Curve, Outcome, Panel, Parameter, Settings, figure
 from lab.joins import block
-from millrace.engine.arrivals.access_modules import IndexAM, Scan, ScanAM
-from millrace.engine.expressions import And, Column, ColumnRef, Compare, Literal, Predicate
-from millrace.engine.runs.eddy_run import EddyRun
-from millrace.engine.runs.output import Output
-from millrace.engine.runs.preference import Wanted
-from millrace.engine.spec import JoinSpec
+from millrace.engine.access.modules import IndexAM, Scan, ScanAM
+from millrace.engine.eddy.eddy_run import EddyRun
+from millrace.engine.eddy.output import Output
+from millrace.engine.eddy.preference import Wanted
+from millrace.engine.plan.expressions import And, Column, ColumnRef, Compare, Literal, Predicate
+from millrace.engine.plan.spec import JoinSpec
 from millrace.engine.spill.spilling import SpillingEddy
 from millrace.errors import ExecutionError
 from millrace.limits.clock import VirtualClock

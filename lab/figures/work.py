@@ -18,15 +18,15 @@ import pyarrow as pa
 from lab.figures import engine
 from lab.figures.engine import MICRO, Array
 from lab.figures.figure import Panel
-from millrace.engine.architectures.choice import policy_of
-from millrace.engine.arrivals.schedule import STALLED, Schedule, Source, Stalled
+from millrace.engine.access.schedule import STALLED, Schedule, Source, Stalled
 from millrace.engine.figures import CellFigures, StateFigures
-from millrace.engine.graph import QueryGraph
+from millrace.engine.plan.graph import QueryGraph
+from millrace.engine.plan.spec import JoinSpec
+from millrace.engine.plan.trees import JoinTree, spanning_tree
 from millrace.engine.policies import POLICIES, Candidate, Policy
 from millrace.engine.policies.base import Shares
-from millrace.engine.spec import JoinSpec
-from millrace.engine.trees import JoinTree, spanning_tree
-from millrace.engine.tuples import Signature
+from millrace.engine.stairs.choice import policy_of
+from millrace.engine.tuples.batch import Signature
 from millrace.errors import ExecutionError
 from millrace.limits.clock import VirtualClock
 from millrace.options import Options, Order

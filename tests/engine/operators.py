@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from millrace.engine import operator as real
-from millrace.engine.operator import Operator, Step
+from millrace.engine.eddy import operator as real
+from millrace.engine.eddy.operator import Operator, Step
 
 
 class _Named:

@@ -14,10 +14,10 @@ import pytest
 from hypothesis import Phase, event, given, settings, strategies as st
 
 from millrace.engine import eager
-from millrace.engine.aggregates import AggregateSpec, Partial, PartialAggregation
-from millrace.engine.evaluation import compute
-from millrace.engine.expressions import Column, ColumnRef, Function, Literal
-from millrace.engine.spec import Equality, JoinSpec, OutputColumn, RelationSpec
+from millrace.engine.aggregate import AggregateSpec, Partial, PartialAggregation
+from millrace.engine.plan.evaluation import compute
+from millrace.engine.plan.expressions import Column, ColumnRef, Function, Literal
+from millrace.engine.plan.spec import Equality, JoinSpec, OutputColumn, RelationSpec
 from millrace.engine.spill.run_of import run_of
 from millrace.options import ARCHITECTURES
 from tests.engine.eddy.access_cases import any_options

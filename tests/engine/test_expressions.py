@@ -13,9 +13,9 @@ from unittest import mock
 
 import pyarrow as pa
 
-from millrace.engine import expressions
-from millrace.engine.evaluation import compute, evaluate
-from millrace.engine.expressions import (
+from millrace.engine.plan import expressions
+from millrace.engine.plan.evaluation import compute, evaluate
+from millrace.engine.plan.expressions import (
     And,
     CaseWhen,
     Column,

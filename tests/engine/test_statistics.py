@@ -12,10 +12,11 @@ import numpy as np
 import pytest
 from hypothesis import example, given, strategies as st
 
-from millrace.engine import peak, sampling
+from millrace.engine import peak
+from millrace.engine.eddy.statistics import Account, Profile, Statistics, recall, share
 from millrace.engine.peak import begin_peak, peak_memory
-from millrace.engine.sampling import KeySample, fanout, support
-from millrace.engine.statistics import Account, Profile, Statistics, recall, share
+from millrace.engine.stairs import sampling
+from millrace.engine.stairs.sampling import KeySample, fanout, support
 from tests.engine.laws import examples, same_examples
 from tests.engine.operators import outcomes_of
 from tests.gate import sampled

@@ -10,9 +10,9 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, strategies as st
 
-from millrace.engine.graph import QueryGraph
-from millrace.engine.spec import JoinSpec
-from millrace.engine.trees import JoinTree, spanning_tree, spanning_trees
+from millrace.engine.plan.graph import QueryGraph
+from millrace.engine.plan.spec import JoinSpec
+from millrace.engine.plan.trees import JoinTree, spanning_tree, spanning_trees
 from millrace.errors import InputError
 from tests.engine.eddy.invariants import attribute_classes
 from tests.engine.eddy.oracle import block

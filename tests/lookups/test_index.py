@@ -15,7 +15,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import example, given, settings, strategies as st
 
-from millrace.engine.runs.eddy_run import EddyRun
+from millrace.engine.eddy.eddy_run import EddyRun
 from millrace.errors import ExecutionError
 from millrace.limits.client import Client
 from millrace.limits.clock import WallClock

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from millrace.engine.evaluation import widen
+from millrace.engine.plan.evaluation import widen
 from millrace.errors import UnsupportedType
 from millrace.lookups.bindings import grouped, narrowed
 from millrace.lookups.json_rows import RowReader, check_types

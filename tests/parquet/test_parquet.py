@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from millrace.engine.expressions import Compare, InList, IsNull, Like, Literal, Not, Or
+from millrace.engine.plan.expressions import Compare, InList, IsNull, Like, Literal, Not, Or
 from millrace.errors import ExecutionError, InputError
 from millrace.parquet import footers, reading
 from millrace.parquet.parquet import open_table, read_split, read_splits, splits

@@ -28,8 +28,8 @@ from pyspark.sql import SparkSession, functions as sf
 import millrace
 from millrace.api.enabling import reads
 from millrace.cli.doctor import examine
-from millrace.engine.expressions import Call, Column, ColumnRef
-from millrace.engine.spec import JoinSpec, OutputColumn, RelationSpec
+from millrace.engine.plan.expressions import Call, Column, ColumnRef
+from millrace.engine.plan.spec import JoinSpec, OutputColumn, RelationSpec
 from millrace.errors import ExecutionError, InputError
 from millrace.options import Options
 from millrace.predicates import PredicateSpec

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings, strategies as hs
 
-from millrace.engine.expressions import Column as ColumnOf, ColumnRef, Compare, Literal
+from millrace.engine.plan.expressions import Column as ColumnOf, ColumnRef, Compare, Literal
 from millrace.errors import ExecutionError
 from millrace.parquet.parquet import open_table, splits
 from millrace.spark.exchange import (

@@ -13,8 +13,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 
 import millrace
-from millrace.engine.expressions import ColumnRef
-from millrace.engine.spec import Equality, JoinSpec, OutputColumn, RelationSpec
+from millrace.engine.plan.expressions import ColumnRef
+from millrace.engine.plan.spec import Equality, JoinSpec, OutputColumn, RelationSpec
 from millrace.errors import ExecutionError
 from millrace.options import Options
 from millrace.parquet.parquet import open_table

@@ -10,9 +10,9 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings, strategies as hs
 
-from millrace.engine.expressions import Column, ColumnRef, Compare, Exists, IsNull, LeftJoin, Or
-from millrace.engine.graph import QueryGraph
-from millrace.engine.spec import Equality, JoinSpec, RelationSpec
+from millrace.engine.plan.expressions import Column, ColumnRef, Compare, Exists, IsNull, LeftJoin, Or
+from millrace.engine.plan.graph import QueryGraph
+from millrace.engine.plan.spec import Equality, JoinSpec, RelationSpec
 from millrace.options import Options
 from millrace.spark.exchange import BlockWriter, Cut
 from millrace.spark.hypercube import Cube, choose

@@ -12,8 +12,8 @@ from decimal import Decimal
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from millrace.engine.expressions import Column, ColumnRef, Compare, InList, Literal, Predicate
-from millrace.engine.spec import Equality, JoinSpec, OutputColumn, RelationSpec
+from millrace.engine.plan.expressions import Column, ColumnRef, Compare, InList, Literal, Predicate
+from millrace.engine.plan.spec import Equality, JoinSpec, OutputColumn, RelationSpec
 from millrace.options import Options
 from millrace.parquet.parquet import open_table, splits
 from millrace.spark.coordinator import Limits
@@ -27,7 +27,7 @@ NOT_LOADED = [
     *("aiohttp", "asyncio", "concurrent.futures", "cryptography", "httpx", "msgspec", "pandas", "rich"),
     *("sqlalchemy", "sqlglot", "tenacity", "typer"),
     *("millrace.api", "millrace.cli", "millrace.lookups", "millrace.streams"),
-    *("millrace.engine.spill.spilling", "millrace.engine.architectures.stairs"),
+    *("millrace.engine.spill.spilling", "millrace.engine.stairs.state"),
 ]
 
 WORKER = """

@@ -10,8 +10,8 @@ import pyarrow.parquet as pq
 import pytest
 
 import millrace
-from millrace.engine.architectures.stairs import StairState
-from millrace.engine.runs.eddy_run import EddyRun
+from millrace.engine.eddy.eddy_run import EddyRun
+from millrace.engine.stairs.state import StairState
 from millrace.options import Options
 from millrace.spark import execute as execution
 from millrace.spark.block import Block, FrameInput

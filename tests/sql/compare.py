@@ -9,7 +9,7 @@ from functools import reduce
 from pyspark.sql import DataFrame, functions as sf
 
 from millrace.api.query import Query
-from millrace.engine.expressions import exists_in
+from millrace.engine.plan.expressions import exists_in
 
 
 def bag(frame) -> Counter[str]:

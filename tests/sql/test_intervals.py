@@ -8,8 +8,8 @@ import pyarrow.parquet as pq
 import pytest
 
 import millrace
-from millrace.engine.evaluation import compute
-from millrace.engine.expressions import Column, ColumnRef, Function
+from millrace.engine.plan.evaluation import compute
+from millrace.engine.plan.expressions import Column, ColumnRef, Function
 from tests.session import changed
 from tests.sql.compare import bag
 

@@ -13,7 +13,7 @@ from pyspark.sql import types as t
 from sqlglot import parse_one
 
 import millrace
-from millrace.engine.expressions import Column, ColumnRef, Literal
+from millrace.engine.plan.expressions import Column, ColumnRef, Literal
 from millrace.spark.types import arrow_type
 from millrace.sql.expr.constants import _evaluate
 from millrace.sql.expr.functions import Typed, arithmetic

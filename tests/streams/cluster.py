@@ -13,8 +13,8 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 
-from millrace.engine.expressions import Column, ColumnRef, Compare
-from millrace.engine.spec import Equality, JoinSpec, OutputColumn, RelationSpec
+from millrace.engine.plan.expressions import Column, ColumnRef, Compare
+from millrace.engine.plan.spec import Equality, JoinSpec, OutputColumn, RelationSpec
 from millrace.options import Options
 from millrace.spark.task_inputs import InlineTable
 from millrace.streams import processor as processing, warm

@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from millrace.engine.relations import store
+from millrace.engine.tuples import store
 from millrace.errors import ExecutionError, ReadError, StateError
 from millrace.parquet.parquet import open_table, splits
 from millrace.spark.hypercube import Axis

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from millrace.engine.expressions import Predicate, columns_of
+from millrace.engine.plan.expressions import Predicate, columns_of
 from millrace.errors import InputError, near
 from millrace.options import Options
 from millrace.spark.block import FrameInput

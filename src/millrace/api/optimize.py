@@ -23,7 +23,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql.types import DataType, StructType
 
 from millrace.api.session import Session
-from millrace.engine.expressions import And, Call, Compare, InList, Predicate as Condition
+from millrace.engine.plan.expressions import And, Call, Compare, InList, Predicate as Condition
 from millrace.errors import InputError, MillraceError, PredicateError, first_line
 from millrace.options import Options
 from millrace.parquet.types import fixed_width

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from millrace.api.samples import estimate_lookups
-from millrace.engine.expressions import show
 from millrace.engine.figures import CellFigures
+from millrace.engine.plan.expressions import show
 from millrace.errors import ExecutionError, OptionError, QueryError, UnsupportedType
 from millrace.options import Options
 from millrace.predicates.estimate import CostPreview

@@ -16,8 +16,8 @@ from pyspark.sql import Column, DataFrame, functions as sf
 from sqlglot import exp
 
 from millrace.api.predicates import conditions_of
-from millrace.engine.expressions import Call, ColumnRef
-from millrace.engine.spec import JoinSpec, OutputColumn, RelationSpec
+from millrace.engine.plan.expressions import Call, ColumnRef
+from millrace.engine.plan.spec import JoinSpec, OutputColumn, RelationSpec
 from millrace.errors import (
     BudgetError,
     ExecutionError,

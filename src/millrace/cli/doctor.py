@@ -30,8 +30,8 @@ from millrace.api.predicates import where
 from millrace.cli.console import beside, write
 from millrace.cli.errors import message_of
 from millrace.cli.session import check_java
-from millrace.engine.expressions import ColumnRef
-from millrace.engine.spec import Equality, JoinSpec, OutputColumn, RelationSpec
+from millrace.engine.plan.expressions import ColumnRef
+from millrace.engine.plan.spec import Equality, JoinSpec, OutputColumn, RelationSpec
 from millrace.errors import ExecutionError, MillraceError
 from millrace.options import EXECUTOR, Options
 from millrace.spark import daemon

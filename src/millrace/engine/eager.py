@@ -22,9 +22,9 @@ from dataclasses import dataclass, replace
 import pyarrow as pa
 from pyarrow import types as t
 
-from millrace.engine.aggregates import WEIGHT_DIGITS, AggregateSpec, Partial, PartialAggregation
-from millrace.engine.expressions import Column, ColumnRef, columns_of, type_of
-from millrace.engine.spec import JoinSpec, OutputColumn, RelationSpec
+from millrace.engine.aggregate import WEIGHT_DIGITS, AggregateSpec, Partial, PartialAggregation
+from millrace.engine.plan.expressions import Column, ColumnRef, columns_of, type_of
+from millrace.engine.plan.spec import JoinSpec, OutputColumn, RelationSpec
 
 WEIGHT = "__weight"
 """The column with the number of tuples that a tuple stands for."""

@@ -13,9 +13,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from millrace.engine.evaluation import widen
-from millrace.engine.relations import KeyColumn, codes
-from millrace.engine.state.bindings import KeyedRows
+from millrace.engine.plan.evaluation import widen
+from millrace.engine.stems.bindings import KeyedRows
+from millrace.engine.tuples import KeyColumn, codes
 
 Mask = np.ndarray[Any, np.dtype[np.bool_]]
 

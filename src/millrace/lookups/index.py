@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 import pyarrow as pa
 
-from millrace.engine.arrivals.access_modules import Answer
+from millrace.engine.access.modules import Answer
 from millrace.engine.figures import ModuleFigures
 from millrace.errors import ExecutionError
 from millrace.limits.chunk import Chunk, Failure, digest
@@ -36,7 +36,7 @@ _Place = tuple[pa.RecordBatch, int]
 
 
 class LookupIndex:
-    """An index AM (:class:`millrace.engine.arrivals.access_modules.IndexAM`) that asks a source.
+    """An index AM (:class:`millrace.engine.access.modules.IndexAM`) that asks a source.
 
     Args:
         spec: The index.

@@ -11,7 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from millrace.engine.arrivals.access_modules import State
+from millrace.engine.access.modules import State
 from millrace.engine.figures import ModuleFigures
 from millrace.limits.clock import Clock
 from millrace.limits.secrets import Secrets
@@ -27,7 +27,7 @@ _LOOK = 0.5
 
 
 class LookupScan:
-    """A scan AM (:class:`millrace.engine.arrivals.access_modules.ScanAM`) that reads a source.
+    """A scan AM (:class:`millrace.engine.access.modules.ScanAM`) that reads a source.
 
     A scan that fails is begun again as long as nothing has been returned; later it is broken, and the
     relation's other access modules have to do.

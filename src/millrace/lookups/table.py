@@ -16,7 +16,7 @@ import pyarrow as pa
 from pyarrow import types as t
 
 from millrace import limits
-from millrace.engine.relations.keys import is_key_type
+from millrace.engine.tuples.keys import is_key_type
 from millrace.errors import ExecutionError, InputError, OptionError, near
 from millrace.limits.secrets import Secrets
 from millrace.lookups.index_spec import ON_ERROR, IndexSpec, OnError

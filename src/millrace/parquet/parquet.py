@@ -17,7 +17,7 @@ from pathlib import Path
 import pyarrow as pa
 from pyarrow.fs import FileType
 
-from millrace.engine.expressions import Predicate, columns_of
+from millrace.engine.plan.expressions import Predicate, columns_of
 from millrace.errors import InputError
 from millrace.options import StorageOptions
 from millrace.parquet.footers import Footer, Unreadable, footers_of

@@ -12,7 +12,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from millrace.engine.expressions import (
+from millrace.engine.plan.expressions import (
     MIRRORED,
     And,
     Column,

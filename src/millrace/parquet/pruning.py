@@ -12,7 +12,17 @@ from typing import Any
 import pyarrow as pa
 
 from millrace.engine.arrays import scalar
-from millrace.engine.expressions import MIRRORED, And, Column, Compare, InList, IsNull, Literal, Or, Predicate
+from millrace.engine.plan.expressions import (
+    MIRRORED,
+    And,
+    Column,
+    Compare,
+    InList,
+    IsNull,
+    Literal,
+    Or,
+    Predicate,
+)
 from millrace.parquet.footers import Bounds, Footer
 
 Keeps = Callable[[Callable[[Predicate], bool]], bool]

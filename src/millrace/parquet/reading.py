@@ -17,8 +17,8 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from millrace.engine.arrays import scalar
-from millrace.engine.evaluation import compute, evaluate
-from millrace.engine.expressions import ColumnRef, Predicate, Value, columns_of, type_of
+from millrace.engine.plan.evaluation import compute, evaluate
+from millrace.engine.plan.expressions import ColumnRef, Predicate, Value, columns_of, type_of
 from millrace.errors import ReadError
 from millrace.parquet.footers import Footer, footer_of
 from millrace.parquet.listing import State

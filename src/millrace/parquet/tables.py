@@ -9,7 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from millrace.engine.expressions import Value, columns_of, type_of
+from millrace.engine.plan.expressions import Value, columns_of, type_of
 from millrace.errors import InputError, near
 from millrace.parquet.footers import Footer, footers_of
 from millrace.parquet.listing import State

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from millrace.engine.aggregates import AggregateSpec
-from millrace.engine.expressions import Predicate, Value
-from millrace.engine.spec import JoinSpec
+from millrace.engine.aggregate import AggregateSpec
+from millrace.engine.plan.expressions import Predicate, Value
+from millrace.engine.plan.spec import JoinSpec
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -24,9 +24,9 @@ from pyspark import TaskContext
 from pyspark.sql import SparkSession
 
 from millrace import limits
-from millrace.engine.evaluation import evaluate
-from millrace.engine.expressions import Call, Predicate, and_all, columns_of
-from millrace.engine.spec import JoinSpec
+from millrace.engine.plan.evaluation import evaluate
+from millrace.engine.plan.expressions import Call, Predicate, and_all, columns_of
+from millrace.engine.plan.spec import JoinSpec
 from millrace.errors import ExecutionError, OptionError
 from millrace.limits.budget import Spent
 from millrace.limits.clock import WallClock

@@ -9,11 +9,11 @@ from functools import cached_property, partial, reduce
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession, functions as sf
 
-from millrace.engine.aggregates import CHUNK
-from millrace.engine.architectures.choice import architecture_of
+from millrace.engine.aggregate import CHUNK
 from millrace.engine.eager import EagerAggregation
-from millrace.engine.expressions import Call, show
-from millrace.engine.spec import JoinSpec, RelationSpec
+from millrace.engine.plan.expressions import Call, show
+from millrace.engine.plan.spec import JoinSpec, RelationSpec
+from millrace.engine.stairs.choice import architecture_of
 from millrace.errors import InputError, OptionError
 from millrace.options import Options
 from millrace.parquet.parquet import Split, splits

@@ -21,7 +21,7 @@ from functools import cache
 
 import pyarrow as pa
 
-from millrace.engine.graph import QueryGraph
+from millrace.engine.plan.graph import QueryGraph
 
 # More share vectors than this are not tried; a vector takes about 5 µs.
 _SEARCH_LIMIT = 20_000

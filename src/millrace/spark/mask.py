@@ -16,11 +16,11 @@ import pyarrow as pa
 from pyspark.sql import SparkSession, functions as sf
 
 from millrace.engine.arrays import array_of
-from millrace.engine.expressions import Call, Column, ColumnRef
+from millrace.engine.eddy.eddy_run import EddyRun
+from millrace.engine.eddy.output import Mask as KeepMask
+from millrace.engine.plan.expressions import Call, Column, ColumnRef
+from millrace.engine.plan.spec import JoinSpec, RelationSpec
 from millrace.engine.policies import default_policy
-from millrace.engine.runs.eddy_run import EddyRun
-from millrace.engine.runs.output import Mask as KeepMask
-from millrace.engine.spec import JoinSpec, RelationSpec
 from millrace.options import Options
 from millrace.predicates import PredicateSpec
 from millrace.spark.coordinator import Limits

@@ -9,9 +9,9 @@ from enum import Enum
 
 import pyarrow as pa
 
-from millrace.engine.expressions import Column, ColumnRef, exists_in
-from millrace.engine.graph import QueryGraph
-from millrace.engine.spec import Equality, JoinSpec
+from millrace.engine.plan.expressions import Column, ColumnRef, exists_in
+from millrace.engine.plan.graph import QueryGraph
+from millrace.engine.plan.spec import Equality, JoinSpec
 from millrace.options import Options
 from millrace.spark.hypercube import Axis, Cube, choose, class_axes
 

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from millrace.engine.expressions import Predicate, Value
-from millrace.engine.spec import JoinSpec, RelationSpec
+from millrace.engine.plan.expressions import Predicate, Value
+from millrace.engine.plan.spec import JoinSpec, RelationSpec
 from millrace.parquet.pruning import Keeps
 from millrace.parquet.reading import read_splits
 from millrace.parquet.tables import Split

@@ -10,21 +10,21 @@ from functools import partial
 
 import pyarrow as pa
 
-from millrace.engine.aggregates import AggregateSpec, PartialAggregation
-from millrace.engine.architectures.stems import stems_of
-from millrace.engine.arrivals.key_ranges import KeyRanges
-from millrace.engine.arrivals.paths import Paths
+from millrace.engine.access.paths import Paths
+from millrace.engine.aggregate import AggregateSpec, PartialAggregation
 from millrace.engine.eager import EagerAggregation
+from millrace.engine.eddy.key_ranges import KeyRanges
+from millrace.engine.eddy.operator import Operator, Step
+from millrace.engine.eddy.statistics import Statistics
+from millrace.engine.eddy.transfer import Transfers
 from millrace.engine.figures import CellFigures, ModuleFigures
-from millrace.engine.graph import QueryGraph
-from millrace.engine.operator import Operator, Step
-from millrace.engine.operators.transfer import Transfers
 from millrace.engine.peak import peak_memory
-from millrace.engine.spec import JoinSpec
+from millrace.engine.plan.graph import QueryGraph
+from millrace.engine.plan.spec import JoinSpec
 from millrace.engine.spill.run_of import run_of
-from millrace.engine.state.stem import singletons
-from millrace.engine.statistics import Statistics
-from millrace.engine.tuples import TupleBatch
+from millrace.engine.stems.state import stems_of
+from millrace.engine.stems.stem import singletons
+from millrace.engine.tuples.batch import TupleBatch
 from millrace.options import Options
 from millrace.spark import exchange
 from millrace.spark.coordinator import Limits, Lookups
@@ -258,7 +258,7 @@ class Reduction:
 
     Small relations that have filters, and those that filters reach through these, are read whole by every map
     task, by number and in this order, so that filters travel along the join graph
-    (:mod:`millrace.engine.operators.transfer`) before the exchange and not behind it. Reading a few megabytes
+    (:mod:`millrace.engine.eddy.transfer`) before the exchange and not behind it. Reading a few megabytes
     again in each task costs less than sending what they would drop.
     """
 

@@ -25,8 +25,8 @@ import pyarrow as pa
 from pyspark.sql import types as t
 from sqlglot import exp
 
-from millrace.engine.aggregates import AggregateSpec, How, Partial
-from millrace.engine.expressions import ColumnRef, Literal, Value, columns_of
+from millrace.engine.aggregate import AggregateSpec, How, Partial
+from millrace.engine.plan.expressions import ColumnRef, Literal, Value, columns_of
 from millrace.spark.types import arrow_type
 from millrace.sql.blocks.join_graph import JoinGraph
 from millrace.sql.context import PlanContext

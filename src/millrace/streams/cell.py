@@ -27,7 +27,7 @@ _STUCK = 1 << 12
 class Kept(Protocol):
     """Keeps tuples of streams in memory and makes results of them: what a cell needs of its eddy.
 
-    See :class:`millrace.engine.runs.continuous.ContinuousRun`.
+    See :class:`millrace.engine.eddy.continuous.ContinuousRun`.
     """
 
     def restore(self, arrived: Iterable[tuple[str, pa.RecordBatch]]) -> list[int]:

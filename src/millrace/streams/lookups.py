@@ -15,8 +15,8 @@ from typing import TypeVar, cast
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
-from millrace.engine.expressions import Call, ColumnRef, columns_of, relations_of
-from millrace.engine.spec import JoinSpec, OutputColumn, RelationSpec
+from millrace.engine.plan.expressions import Call, ColumnRef, columns_of, relations_of
+from millrace.engine.plan.spec import JoinSpec, OutputColumn, RelationSpec
 from millrace.options import Options
 from millrace.spark.block import Block, FrameInput, LookupInput, PreparedBlock
 from millrace.spark.execute import execute

@@ -18,7 +18,7 @@ from pyspark.sql import DataFrame, SparkSession, functions as sf
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 from pyspark.sql.types import StructField, StructType
 
-from millrace.engine.spec import JoinSpec
+from millrace.engine.plan.spec import JoinSpec
 from millrace.errors import MillraceWarning, OptionError, SetupError, require
 from millrace.options import Options
 from millrace.parquet.parquet import splits

@@ -11,10 +11,10 @@ from typing import Any
 
 import pyarrow as pa
 
-from millrace.engine.evaluation import compute
-from millrace.engine.expressions import Value
-from millrace.engine.runs.continuous import ContinuousRun
-from millrace.engine.spec import JoinSpec
+from millrace.engine.eddy.continuous import ContinuousRun
+from millrace.engine.plan.evaluation import compute
+from millrace.engine.plan.expressions import Value
+from millrace.engine.plan.spec import JoinSpec
 from millrace.errors import ReadError
 from millrace.options import Options
 from millrace.spark.hypercube import Axis
@@ -166,7 +166,7 @@ def _shape(kind: pa.DataType) -> list[Any]:
 
 @dataclass(frozen=True)
 class _Lessons:
-    """What was learned, for one who begins (:class:`millrace.engine.statistics.WarmStart`)."""
+    """What was learned, for one who begins (:class:`millrace.engine.eddy.statistics.WarmStart`)."""
 
     text: str | None
 

@@ -10,9 +10,9 @@ from typing import Any
 import pyarrow as pa
 from hypothesis import strategies as st
 
-from millrace.engine.arrivals.access_modules import Index, IndexAM, Scan, ScanAM
-from millrace.engine.expressions import Column
-from millrace.engine.runs.run_of import run_of
+from millrace.engine.access.modules import Index, IndexAM, Scan, ScanAM
+from millrace.engine.eddy.run_of import run_of
+from millrace.engine.plan.expressions import Column
 from millrace.limits.clock import VirtualClock
 from millrace.options import POLICY_NAMES, Options
 from tests.engine.eddy.oracle import Case, Rows, canonical, multiset

@@ -21,20 +21,20 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from hypothesis import strategies as st
 
-from millrace.engine.architectures.stairs import StairState
-from millrace.engine.arrivals.key_ranges import KeyRanges
-from millrace.engine.arrivals.schedule import STALLED, Schedule
-from millrace.engine.expressions import Column, ColumnRef, Compare, Literal, Predicate
+from millrace.engine.access.schedule import STALLED, Schedule
+from millrace.engine.eddy.back_pressure import Backpressure
+from millrace.engine.eddy.eddy_run import EddyRun
+from millrace.engine.eddy.key_ranges import KeyRanges
+from millrace.engine.eddy.output import Output
+from millrace.engine.eddy.run import Run
 from millrace.engine.operators import beside, content, exists, informative, selection, udf_selection
-from millrace.engine.relations import keys
-from millrace.engine.router.back_pressure import Backpressure
-from millrace.engine.runs.block_run import Run
-from millrace.engine.runs.eddy_run import EddyRun
-from millrace.engine.runs.output import Output
+from millrace.engine.plan.expressions import Column, ColumnRef, Compare, Literal, Predicate
 from millrace.engine.spill import memory
 from millrace.engine.spill.guard import Guard
 from millrace.engine.spill.run_of import run_of
-from millrace.engine.state import matching
+from millrace.engine.stairs.state import StairState
+from millrace.engine.stems import conditions as matching
+from millrace.engine.tuples import keys
 from millrace.errors import ExecutionError
 from millrace.limits.clock import VirtualClock
 from millrace.options import ALGORITHMS, MIGRATIONS, POLICY_NAMES, Options

@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from millrace.engine.expressions import Column, ColumnRef
-from millrace.engine.runs.block_run import Run
-from millrace.engine.runs.eddy_run import EddyRun
-from millrace.engine.runs.output import Mask
-from millrace.engine.spec import JoinSpec, RelationSpec
+from millrace.engine.eddy.eddy_run import EddyRun
+from millrace.engine.eddy.output import Mask
+from millrace.engine.eddy.run import Run
+from millrace.engine.plan.expressions import Column, ColumnRef
+from millrace.engine.plan.spec import JoinSpec, RelationSpec
 from millrace.limits.clock import VirtualClock
 from millrace.options import Options
 from tests.engine.eddy.oracle import Case, Rows, block, multiset, with_windows

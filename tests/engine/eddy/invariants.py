@@ -1,7 +1,7 @@
 """Invariants A, B and B+ of the STAIRs, by brute force over all connected spans and all base tuples.
 
-Deshpande & Hellerstein 2004, appendix A, as :mod:`millrace.engine.state.stairs` words them. Nothing that the
-join state computes is taken for granted: attribute classes come from the block's equalities, matches from
+Deshpande & Hellerstein 2004, appendix A, as :mod:`millrace.engine.stairs.invariants` words them. Nothing that
+the join state computes is taken for granted: attribute classes come from the block's equalities, matches from
 the values of columns, and what may still arrive from the sources' ends.
 """
 
@@ -15,11 +15,11 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from millrace.engine.evaluation import evaluate
-from millrace.engine.expressions import Call, Predicate, columns_of, relations_of
-from millrace.engine.spec import JoinSpec
-from millrace.engine.state.stairs import Stairs
-from millrace.engine.trees import JoinTree
+from millrace.engine.plan.evaluation import evaluate
+from millrace.engine.plan.expressions import Call, Predicate, columns_of, relations_of
+from millrace.engine.plan.spec import JoinSpec
+from millrace.engine.plan.trees import JoinTree
+from millrace.engine.stairs.invariants import Stairs
 from tests.engine.eddy.oracle import USERS, canonical
 
 Rows = tuple[int, ...]

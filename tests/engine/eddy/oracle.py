@@ -20,7 +20,7 @@ import pandas as pd
 import pyarrow as pa
 from hypothesis import strategies as st
 
-from millrace.engine.expressions import (
+from millrace.engine.plan.expressions import (
     And,
     Call,
     Column,
@@ -34,7 +34,7 @@ from millrace.engine.expressions import (
     Predicate,
     show,
 )
-from millrace.engine.spec import Equality, JoinSpec, OutputColumn, RelationSpec, Window
+from millrace.engine.plan.spec import Equality, JoinSpec, OutputColumn, RelationSpec, Window
 from millrace.predicates import PredicateSpec
 
 Rows = Counter[tuple[Any, ...]]

@@ -11,14 +11,14 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from millrace.engine.arrivals.access_modules import Answer, Index
-from millrace.engine.arrivals.hybrid import Hybrid
-from millrace.engine.arrivals.measured_index import Paced
-from millrace.engine.expressions import Call, Column, ColumnRef
-from millrace.engine.router.back_pressure import Backpressure
-from millrace.engine.runs.eddy_run import EddyRun
-from millrace.engine.spec import JoinSpec, RelationSpec
-from millrace.engine.state.stem import SteM
+from millrace.engine.access.hybrid import Hybrid
+from millrace.engine.access.measured_index import Paced
+from millrace.engine.access.modules import Answer, Index
+from millrace.engine.eddy.back_pressure import Backpressure
+from millrace.engine.eddy.eddy_run import EddyRun
+from millrace.engine.plan.expressions import Call, Column, ColumnRef
+from millrace.engine.plan.spec import JoinSpec, RelationSpec
+from millrace.engine.stems.stem import SteM
 from millrace.errors import ExecutionError, InputError
 from millrace.limits.clock import VirtualClock
 from millrace.options import Options
@@ -69,7 +69,7 @@ def test_a_full_index_holds_the_sources_back() -> None:
 
 def test_wide_rows_that_wait_hold_the_sources_back(monkeypatch: pytest.MonkeyPatch) -> None:
     """However few bindings they have: a hundred of a kilobyte for one key, of which ten may wait."""
-    monkeypatch.setattr("millrace.engine.arrivals.arrivals.MOST_WAITING", 10 * 1024)
+    monkeypatch.setattr("millrace.engine.access.arrivals.MOST_WAITING", 10 * 1024)
     clock, read = VirtualClock(), []
     rows = pa.record_batch({"k": pa.array([1], INT), "text": ["x" * 1024]})
 

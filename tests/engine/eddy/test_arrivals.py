@@ -11,14 +11,14 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from millrace.engine.arrivals.key_ranges import KeyRanges
-from millrace.engine.arrivals.schedule import STALLED, Schedule
+from millrace.engine.access.schedule import STALLED, Schedule
+from millrace.engine.eddy.eddy_run import EddyRun
+from millrace.engine.eddy.key_ranges import KeyRanges
+from millrace.engine.eddy.run_of import run_of
 from millrace.engine.figures import CellFigures
-from millrace.engine.runs.eddy_run import EddyRun
-from millrace.engine.runs.run_of import run_of
-from millrace.engine.spec import JoinSpec, RelationSpec, Window
+from millrace.engine.plan.spec import JoinSpec, RelationSpec, Window
 from millrace.engine.spill.run_of import run_of as run_within
-from millrace.engine.state.stairs import Stairs
+from millrace.engine.stairs.invariants import Stairs
 from millrace.errors import InputError
 from millrace.limits.clock import VirtualClock
 from millrace.options import ALGORITHMS, ARCHITECTURES, Options

@@ -9,10 +9,10 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from millrace.engine.expressions import Exists, Not
-from millrace.engine.operators import transfer
-from millrace.engine.runs.eddy_run import EddyRun
-from millrace.engine.spec import RelationSpec
+from millrace.engine.eddy import transfer
+from millrace.engine.eddy.eddy_run import EddyRun
+from millrace.engine.plan.expressions import Exists, Not
+from millrace.engine.plan.spec import RelationSpec
 from millrace.engine.spill.run_of import run_of as spilling_run_of
 from millrace.errors import InputError
 from millrace.options import Options

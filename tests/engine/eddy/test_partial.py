@@ -10,13 +10,13 @@ import pyarrow as pa
 import pytest
 from hypothesis import assume, event, given, strategies as st
 
-from millrace.engine.arrivals.schedule import Schedule
-from millrace.engine.expressions import ColumnRef, relations_of
-from millrace.engine.runs.eddy_run import EddyRun
-from millrace.engine.runs.partial import partial_schema
-from millrace.engine.runs.run_of import run_of
-from millrace.engine.spec import JoinSpec
-from millrace.engine.state.stair import STAIR
+from millrace.engine.access.schedule import Schedule
+from millrace.engine.eddy.eddy_run import EddyRun
+from millrace.engine.eddy.partial import partial_schema
+from millrace.engine.eddy.run_of import run_of
+from millrace.engine.plan.expressions import ColumnRef, relations_of
+from millrace.engine.plan.spec import JoinSpec
+from millrace.engine.stairs.stair import STAIR
 from millrace.errors import InputError, StateError
 from millrace.limits.clock import VirtualClock
 from millrace.options import MIGRATIONS, Options
@@ -119,7 +119,7 @@ def test_a_tuple_in_two_stairs_is_one_partial_result(monkeypatch: pytest.MonkeyP
 
     monkeypatch.setattr(STAIR, "contents", doubled)
     assert are_right()
-    monkeypatch.setattr("millrace.engine.architectures.stairs.each_once", iter)
+    monkeypatch.setattr("millrace.engine.stairs.state.each_once", iter)
     assert not are_right()
 
 

@@ -12,10 +12,10 @@ import pyarrow as pa
 import pytest
 from hypothesis import example, given, strategies as st
 
-from millrace.engine.expressions import Call, Column, ColumnRef
+from millrace.engine.eddy.back_pressure import Backpressure
+from millrace.engine.eddy.eddy_run import EddyRun
 from millrace.engine.operators.udf_selection import UdfSelection
-from millrace.engine.router.back_pressure import Backpressure
-from millrace.engine.runs.eddy_run import EddyRun
+from millrace.engine.plan.expressions import Call, Column, ColumnRef
 from millrace.errors import ExecutionError, PredicateError
 from millrace.options import POLICY_NAMES, Options
 from millrace.predicates import PredicateSpec

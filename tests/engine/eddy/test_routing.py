@@ -14,14 +14,14 @@ import pytest
 from hypothesis import given, strategies as st
 
 from lab.figures.beyond import halves
-from millrace.engine.operator import Operator
+from millrace.engine.eddy.decisions import DecisionLifetime, RoutingTable
+from millrace.engine.eddy.eddy_run import EddyRun
+from millrace.engine.eddy.operator import Operator
+from millrace.engine.eddy.statistics import Account
 from millrace.engine.operators import informative
 from millrace.engine.operators.informative import division
 from millrace.engine.policies import Candidate, Policy, Shares
-from millrace.engine.router.routing_table import DecisionLifetime, RoutingTable
-from millrace.engine.runs.eddy_run import EddyRun
-from millrace.engine.statistics import Account
-from millrace.engine.tuples import Signature, TupleBatch
+from millrace.engine.tuples.batch import Signature, TupleBatch
 from millrace.errors import RoutingError
 from millrace.options import Options
 from tests.engine.eddy.blocks import run, star

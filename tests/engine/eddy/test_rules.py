@@ -17,41 +17,41 @@ import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings, strategies as st
 
-import millrace.engine.arrivals.arrivals as access
-from millrace.engine.architectures.stems import SteMs
-from millrace.engine.arrivals.access_modules import Scan
-from millrace.engine.arrivals.arrivals import Arrivals
-from millrace.engine.arrivals.hybrid import Hybrid
-from millrace.engine.arrivals.paths import Paths
-from millrace.engine.graph import QueryGraph
-from millrace.engine.operator import Step
+import millrace.engine.access.arrivals as access
+from millrace.engine.access.arrivals import Arrivals
+from millrace.engine.access.hybrid import Hybrid
+from millrace.engine.access.modules import Scan
+from millrace.engine.access.paths import Paths
+from millrace.engine.eddy import decisions as routing
+from millrace.engine.eddy.back_pressure import QueuedBuffer
+from millrace.engine.eddy.constraints import Legality
+from millrace.engine.eddy.eddy_run import EddyRun
+from millrace.engine.eddy.operator import Step
+from millrace.engine.eddy.transfer import Transfer
 from millrace.engine.operators import beside
 from millrace.engine.operators.beside import AskedRelation
 from millrace.engine.operators.index_join import IndexJoin
 from millrace.engine.operators.outer import OuterProbe
-from millrace.engine.operators.transfer import Transfer
 from millrace.engine.operators.udf_selection import UdfSelection
-from millrace.engine.relations import RelationStore, codes
-from millrace.engine.router import routing_table as routing
-from millrace.engine.router.back_pressure import QueuedBuffer
-from millrace.engine.router.legality import Legality
-from millrace.engine.runs.eddy_run import EddyRun
-from millrace.engine.spec import JoinSpec
+from millrace.engine.plan.graph import QueryGraph
+from millrace.engine.plan.spec import JoinSpec
 from millrace.engine.spill import guard, partitions
 from millrace.engine.spill.spilling import SpillingEddy
-from millrace.engine.state import stem as admission
-from millrace.engine.state.base_tuples import BaseTuples
-from millrace.engine.state.binary_join import BinaryJoin
-from millrace.engine.state.bindings import bound
-from millrace.engine.state.duplicates import Duplicates
-from millrace.engine.state.matching import Matching
-from millrace.engine.state.ordered import OrderedIndex
-from millrace.engine.state.stair import STAIR, Segment, StairProbe
-from millrace.engine.state.stairs import Stairs
-from millrace.engine.state.stem import SteM
-from millrace.engine.state.waiting import Waiting
-from millrace.engine.state.windows import Windows
-from millrace.engine.tuples import TupleBatch
+from millrace.engine.stairs.binary_join import BinaryJoin
+from millrace.engine.stairs.invariants import Stairs
+from millrace.engine.stairs.stair import STAIR, Segment, StairProbe
+from millrace.engine.stems import stem as admission
+from millrace.engine.stems.base_tuples import BaseTuples
+from millrace.engine.stems.bindings import bound
+from millrace.engine.stems.conditions import Matching
+from millrace.engine.stems.duplicates import Duplicates
+from millrace.engine.stems.ordered import OrderedIndex
+from millrace.engine.stems.state import SteMs
+from millrace.engine.stems.stem import SteM
+from millrace.engine.stems.waiting import Waiting
+from millrace.engine.stems.windows import Windows
+from millrace.engine.tuples import RelationStore, codes
+from millrace.engine.tuples.batch import TupleBatch
 from millrace.errors import ExecutionError, MillraceError
 from millrace.options import ARCHITECTURES
 from millrace.predicates import KEPT

@@ -15,20 +15,20 @@ import pyarrow.compute as pc
 import pytest
 from hypothesis import event, given, strategies as st
 
-from millrace.engine.arrivals.schedule import Schedule
-from millrace.engine.expressions import Call, Column, ColumnRef, Compare
+from millrace.engine.access.schedule import Schedule
+from millrace.engine.eddy import buffer, trace as module
+from millrace.engine.eddy.back_pressure import Backpressure
+from millrace.engine.eddy.eddy_run import EddyRun
+from millrace.engine.eddy.output import Output
+from millrace.engine.eddy.run_of import run_of
+from millrace.engine.eddy.statistics import Statistics
+from millrace.engine.eddy.trace import Trace
 from millrace.engine.operators import selection, udf_selection
-from millrace.engine.router import buffer, trace as module
-from millrace.engine.router.back_pressure import Backpressure
-from millrace.engine.router.trace import Trace
-from millrace.engine.runs.eddy_run import EddyRun
-from millrace.engine.runs.output import Output
-from millrace.engine.runs.run_of import run_of
-from millrace.engine.spec import JoinSpec, RelationSpec
-from millrace.engine.state import stairs
-from millrace.engine.state.stair import STAIR
-from millrace.engine.statistics import Statistics
-from millrace.engine.tuples import TupleBatch, singleton
+from millrace.engine.plan.expressions import Call, Column, ColumnRef, Compare
+from millrace.engine.plan.spec import JoinSpec, RelationSpec
+from millrace.engine.stairs import invariants as stairs
+from millrace.engine.stairs.stair import STAIR
+from millrace.engine.tuples.batch import TupleBatch, singleton
 from millrace.errors import InputError
 from millrace.limits.clock import VirtualClock
 from millrace.options import ARCHITECTURES, MIGRATIONS, POLICY_NAMES, Options

@@ -8,14 +8,14 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from millrace.engine.architectures.stairs import StairState
-from millrace.engine.migration.estimate import MigrationEstimate
-from millrace.engine.migration.placement import Misplaced, places_of, settle
-from millrace.engine.migration.policies import Eager
-from millrace.engine.spec import JoinSpec
-from millrace.engine.state.stair import STAIR, Segment
-from millrace.engine.trees import JoinTree, spanning_trees
-from millrace.engine.tuples import Signature
+from millrace.engine.plan.spec import JoinSpec
+from millrace.engine.plan.trees import JoinTree, spanning_trees
+from millrace.engine.stairs.estimate import MigrationEstimate
+from millrace.engine.stairs.migration import Misplaced, places_of, settle
+from millrace.engine.stairs.policies import Eager
+from millrace.engine.stairs.stair import STAIR, Segment
+from millrace.engine.stairs.state import StairState
+from millrace.engine.tuples.batch import Signature
 from tests.engine.eddy.invariants import Invariants
 
 Moved = tuple[int, STAIR, Signature, Segment]

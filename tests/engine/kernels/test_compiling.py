@@ -83,7 +83,7 @@ def test_a_task_that_only_filters_loads_no_compiler() -> None:
     """Loading numba takes as long as filtering a million rows."""
     code = """
 import sys
-from millrace.engine.expressions import Call
+from millrace.engine.plan.expressions import Call
 from millrace.predicates import PredicateSpec
 from tests.engine.eddy.blocks import ROW, filtering, numbered
 odd = Call(PredicateSpec("odd", lambda n: n % 2 == 1, "row"), (ROW,))

@@ -11,15 +11,15 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, strategies as st
 
-from millrace.engine.migration import MIGRATION_POLICIES, counts as module
-from millrace.engine.migration.counts import counts
-from millrace.engine.migration.estimate import FOUND, MOVED
-from millrace.engine.migration.forecast import Forecast
-from millrace.engine.migration.placement import Misplaced, clashing
-from millrace.engine.runs.eddy_run import EddyRun
-from millrace.engine.state.segment import Segment
-from millrace.engine.state.stem import singletons
-from millrace.engine.tuples import Signature
+from millrace.engine.eddy.eddy_run import EddyRun
+from millrace.engine.stairs import MIGRATION_POLICIES, counts as module
+from millrace.engine.stairs.counts import counts
+from millrace.engine.stairs.estimate import FOUND, MOVED
+from millrace.engine.stairs.fanout import Forecast
+from millrace.engine.stairs.migration import Misplaced, clashing
+from millrace.engine.stairs.segment import Segment
+from millrace.engine.stems.stem import singletons
+from millrace.engine.tuples.batch import Signature
 from millrace.limits.clock import VirtualClock
 from millrace.options import MIGRATIONS, Options
 from tests.engine.eddy.blocks import rows_of

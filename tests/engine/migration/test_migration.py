@@ -9,9 +9,9 @@ from typing import NamedTuple
 import pytest
 from hypothesis import given, strategies as st
 
-from millrace.engine.migration import MIGRATION_POLICIES, Change, policies
-from millrace.engine.migration.majority import Majority
-from millrace.engine.tuples import Signature
+from millrace.engine.stairs import MIGRATION_POLICIES, Change, policies
+from millrace.engine.stairs.majority import Majority
+from millrace.engine.tuples.batch import Signature
 from millrace.options import Options
 from tests.engine.laws import examples, same_examples
 

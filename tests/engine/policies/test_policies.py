@@ -11,18 +11,18 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from millrace.engine.architectures.choice import architecture_of, policy_of
-from millrace.engine.expressions import Call, Column, ColumnRef
-from millrace.engine.operator import Operator
+from millrace.engine.eddy.decisions import DecisionLifetime, RoutingTable
+from millrace.engine.eddy.operator import Operator
+from millrace.engine.eddy.statistics import Account, Profile, Statistics
+from millrace.engine.plan.expressions import Call, Column, ColumnRef
+from millrace.engine.plan.spec import JoinSpec, Window
 from millrace.engine.policies import POLICIES, Candidate, Shares, bounded_exploration
 from millrace.engine.policies.base import EXPLORED_SHARE
 from millrace.engine.policies.bounded_exploration import TRIAL
 from millrace.engine.policies.cumulative import MARGIN
-from millrace.engine.router.routing_table import DecisionLifetime, RoutingTable
-from millrace.engine.spec import JoinSpec, Window
 from millrace.engine.spill.run_of import run_of
-from millrace.engine.statistics import Account, Profile, Statistics
-from millrace.engine.tuples import Signature, TupleBatch
+from millrace.engine.stairs.choice import architecture_of, policy_of
+from millrace.engine.tuples.batch import Signature, TupleBatch
 from millrace.options import ARCHITECTURES, Options
 from millrace.predicates import PredicateSpec
 from tests.engine.eddy.oracle import block

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, strategies as st
 
-from millrace.engine.relations import KeyColumn, RelationStore, codes, store as module
+from millrace.engine.tuples import KeyColumn, RelationStore, codes, store as module
 from millrace.errors import ExecutionError, UnsupportedType
 from tests.engine.eddy.oracle import NUMBERS, canonical, wider
 from tests.engine.laws import examples

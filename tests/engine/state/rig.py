@@ -9,14 +9,14 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from millrace.engine.architectures.stairs import StairState
-from millrace.engine.architectures.stems import stems_of
-from millrace.engine.arrivals.paths import Paths
-from millrace.engine.arrivals.schedule import Schedule
-from millrace.engine.graph import QueryGraph
-from millrace.engine.state.stair import STAIR
-from millrace.engine.state.stem import singletons
-from millrace.engine.tuples import Signature, TupleBatch
+from millrace.engine.access.paths import Paths
+from millrace.engine.access.schedule import Schedule
+from millrace.engine.plan.graph import QueryGraph
+from millrace.engine.stairs.stair import STAIR
+from millrace.engine.stairs.state import StairState
+from millrace.engine.stems.state import stems_of
+from millrace.engine.stems.stem import singletons
+from millrace.engine.tuples.batch import Signature, TupleBatch
 from millrace.limits.clock import VirtualClock
 from tests.engine.eddy.invariants import Invariants
 from tests.engine.eddy.oracle import block

@@ -13,14 +13,15 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, strategies as st
 
-from millrace.engine.architectures.stems import stems_of
-from millrace.engine.arrivals.paths import Paths
-from millrace.engine.graph import QueryGraph
+from millrace.engine.access.paths import Paths
 from millrace.engine.kernels import Multimap
-from millrace.engine.state import matching, stairs
-from millrace.engine.state.segment import Segment
-from millrace.engine.state.stem import SteM, singletons
-from millrace.engine.tuples import Signature, TupleBatch
+from millrace.engine.plan.graph import QueryGraph
+from millrace.engine.stairs import invariants as stairs
+from millrace.engine.stairs.segment import Segment
+from millrace.engine.stems import conditions as matching
+from millrace.engine.stems.state import stems_of
+from millrace.engine.stems.stem import SteM, singletons
+from millrace.engine.tuples.batch import Signature, TupleBatch
 from tests.engine.eddy.oracle import block
 from tests.engine.laws import examples
 from tests.engine.state.rig import EQUALITIES, Rig

@@ -10,8 +10,8 @@ from functools import cache
 import numpy as np
 import pyarrow as pa
 
+from millrace.engine.eddy.eddy_run import EddyRun
 from millrace.engine.figures import CellFigures, Change, ModuleFigures, ModuleTrace, OrderTrace, Shift
-from millrace.engine.runs.eddy_run import EddyRun
 from millrace.limits.progress import LookupProgress
 from millrace.options import Options
 from millrace.reports.planned import BlockShape, Planned

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from millrace.engine.expressions import Column, ColumnRef, Compare, InList, Literal, Or
+from millrace.engine.plan.expressions import Column, ColumnRef, Compare, InList, Literal, Or
 from millrace.streams import cell as streams_cell
 from millrace.streams.hub import cell as cells, eddies, lineage, registry as registries
 from millrace.streams.hub.processor import HubProcessor

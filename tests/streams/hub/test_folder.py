@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from millrace.engine.expressions import ColumnRef
+from millrace.engine.plan.expressions import ColumnRef
 from millrace.streams.hub import folder as folders
 from millrace.streams.hub.folder import Folder
 from millrace.streams.hub.plan import Announce

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from millrace.engine.expressions import Call, Column, ColumnRef, and_all
+from millrace.engine.plan.expressions import Call, Column, ColumnRef, and_all
 from millrace.errors import InputError
 from millrace.predicates import PredicateSpec
 from millrace.streams.hub.encoding import decoded, encoded

@@ -17,11 +17,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from millrace.engine.access.modules import IndexAM, Waking, agreeing, checked
+from millrace.engine.access.schedule import pause
 from millrace.engine.arrays import Array, is_true, to_arrow
-from millrace.engine.arrivals.access_modules import IndexAM, Waking, agreeing, checked
-from millrace.engine.arrivals.schedule import pause
-from millrace.engine.evaluation import evaluate, widen
-from millrace.engine.expressions import (
+from millrace.engine.figures import StateFigures
+from millrace.engine.kernels import Multimap, Walk
+from millrace.engine.operators.selection import columns_by_relation
+from millrace.engine.plan.evaluation import evaluate, widen
+from millrace.engine.plan.expressions import (
     And,
     ColumnRef,
     Exists,
@@ -32,13 +35,10 @@ from millrace.engine.expressions import (
     columns_of,
     relations_of,
 )
-from millrace.engine.figures import StateFigures
-from millrace.engine.kernels import Multimap, Walk
-from millrace.engine.operators.selection import columns_by_relation
-from millrace.engine.relations import BATCH_BYTES, KeyColumn, RelationStore, codes, keyed, slices
-from millrace.engine.state.bindings import BindingSet, Values, as_compared
-from millrace.engine.state.matching import combined
-from millrace.engine.tuples import TupleBatch
+from millrace.engine.stems.bindings import BindingSet, Values, as_compared
+from millrace.engine.stems.conditions import combined
+from millrace.engine.tuples import BATCH_BYTES, KeyColumn, RelationStore, codes, keyed, slices
+from millrace.engine.tuples.batch import TupleBatch
 from millrace.errors import ExecutionError, InputError
 from millrace.limits.clock import Clock
 

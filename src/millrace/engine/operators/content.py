@@ -14,10 +14,10 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from millrace.engine.arrays import Array
-from millrace.engine.operator import Operator, Step
+from millrace.engine.eddy.operator import Operator, Step
 from millrace.engine.operators.informative import Division, division
-from millrace.engine.state.stem import SteM
-from millrace.engine.tuples import Signature, TupleBatch
+from millrace.engine.stems.stem import SteM
+from millrace.engine.tuples.batch import Signature, TupleBatch
 
 _SAMPLE = 2048
 """Tuples whose matches are counted to find an attribute."""

@@ -18,8 +18,10 @@ import numpy as np
 import pyarrow as pa
 
 from millrace.engine.arrays import Array, is_true, to_arrow
-from millrace.engine.evaluation import evaluate
-from millrace.engine.expressions import (
+from millrace.engine.operators.beside import BesideRelation, Search, gather
+from millrace.engine.operators.selection import Verdict, columns_by_relation
+from millrace.engine.plan.evaluation import evaluate
+from millrace.engine.plan.expressions import (
     And,
     Column,
     ColumnRef,
@@ -31,10 +33,8 @@ from millrace.engine.expressions import (
     exists_in,
     show,
 )
-from millrace.engine.operators.beside import BesideRelation, Search, gather
-from millrace.engine.operators.selection import Verdict, columns_by_relation
-from millrace.engine.relations import BATCH_BYTES
-from millrace.engine.tuples import TupleBatch
+from millrace.engine.tuples import BATCH_BYTES
+from millrace.engine.tuples.batch import TupleBatch
 from millrace.limits.clock import Clock
 
 _PAIRS = 16_384

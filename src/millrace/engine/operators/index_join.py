@@ -15,18 +15,18 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from millrace.engine.arrivals.access_modules import IndexAM, agreeing, checked, find_types
-from millrace.engine.arrivals.schedule import POLLED, pause
+from millrace.engine.access.modules import IndexAM, agreeing, checked, find_types
+from millrace.engine.access.schedule import POLLED, pause
 from millrace.engine.figures import ModuleFigures
-from millrace.engine.relations import KeyColumn, RelationStore, keyed
-from millrace.engine.spec import JoinSpec
-from millrace.engine.state.binary_join import BinaryJoin
-from millrace.engine.state.bindings import BindingSet, bound
-from millrace.engine.state.matching import Classes, Matching
-from millrace.engine.state.stair import StairProbe
-from millrace.engine.state.stem import SteM
-from millrace.engine.trees import Edge, index_join_name
-from millrace.engine.tuples import Signature, TupleBatch
+from millrace.engine.plan.spec import JoinSpec
+from millrace.engine.plan.trees import Edge, index_join_name
+from millrace.engine.stairs.binary_join import BinaryJoin
+from millrace.engine.stairs.stair import StairProbe
+from millrace.engine.stems.bindings import BindingSet, bound
+from millrace.engine.stems.conditions import Classes, Matching
+from millrace.engine.stems.stem import SteM
+from millrace.engine.tuples import KeyColumn, RelationStore, keyed
+from millrace.engine.tuples.batch import Signature, TupleBatch
 from millrace.errors import ExecutionError
 from millrace.limits.clock import Clock
 

@@ -1,7 +1,7 @@
 """Left outer joins: a tuple that spans the block is widened by its matches in a relation beside the join.
 
 The join with every other relation comes first, for it decides which tuples there are; see
-:meth:`millrace.engine.graph.QueryGraph.of`. Among themselves left joins may come in any order.
+:meth:`millrace.engine.plan.graph.QueryGraph.of`. Among themselves left joins may come in any order.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from millrace.engine.access.arrivals import MOST_WAITING
 from millrace.engine.arrays import Array
-from millrace.engine.arrivals.arrivals import MOST_WAITING
-from millrace.engine.operator import Estimate, Probe, Step
+from millrace.engine.eddy.operator import Estimate, Probe, Step
 from millrace.engine.operators.beside import AskedRelation, BesideRelation, Search
-from millrace.engine.relations import is_run
-from millrace.engine.tuples import Signature, TupleBatch
+from millrace.engine.tuples import is_run
+from millrace.engine.tuples.batch import Signature, TupleBatch
 
 _PIECE = 1024
 """Tuples that wait for the same answers, at most, when they are set aside."""

@@ -9,20 +9,20 @@ from dataclasses import replace
 import numpy as np
 import pyarrow as pa
 
-from millrace.engine.arrivals.access_modules import IndexAM
-from millrace.engine.arrivals.schedule import Source, wait
-from millrace.engine.expressions import Call, Predicate, columns_of, exists_in
+from millrace.engine.access.modules import IndexAM
+from millrace.engine.access.schedule import Source, wait
+from millrace.engine.eddy.operator import Estimate, Profiling, Select, Settle, Step
+from millrace.engine.eddy.statistics import Statistics
 from millrace.engine.figures import StateFigures
-from millrace.engine.graph import QueryGraph, members
-from millrace.engine.operator import Estimate, Profiling, Select, Settle, Step
 from millrace.engine.operators.beside import AskedRelation, BesideRelation
 from millrace.engine.operators.exists import ExistsSelection
 from millrace.engine.operators.outer import AskingProbe, OuterProbe
 from millrace.engine.operators.selection import CompiledSelection, Selection, divide
 from millrace.engine.operators.udf_selection import UdfSelection
-from millrace.engine.spec import JoinSpec
-from millrace.engine.statistics import Statistics
-from millrace.engine.tuples import Signature, TupleBatch, ready_predicates
+from millrace.engine.plan.expressions import Call, Predicate, columns_of, exists_in
+from millrace.engine.plan.graph import QueryGraph, members
+from millrace.engine.plan.spec import JoinSpec
+from millrace.engine.tuples.batch import Signature, TupleBatch, ready_predicates
 from millrace.limits.clock import Clock
 from millrace.options import Options
 from millrace.predicates import REJECTED, Caller

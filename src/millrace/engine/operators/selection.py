@@ -10,10 +10,10 @@ import numpy as np
 import pyarrow as pa
 
 from millrace.engine.arrays import Array, is_true
-from millrace.engine.evaluation import evaluate
-from millrace.engine.expressions import ColumnRef, Predicate, columns_of, show
-from millrace.engine.relations import BATCH_BYTES
-from millrace.engine.tuples import TupleBatch
+from millrace.engine.plan.evaluation import evaluate
+from millrace.engine.plan.expressions import ColumnRef, Predicate, columns_of, show
+from millrace.engine.tuples import BATCH_BYTES
+from millrace.engine.tuples.batch import TupleBatch
 from millrace.limits.clock import Clock
 from millrace.predicates import RAISED, REJECTED
 

@@ -12,16 +12,16 @@ from dataclasses import replace
 
 import numpy as np
 
-from millrace.engine.arrivals.access_methods import AccessMethods
-from millrace.engine.arrivals.arrivals import Arrivals
-from millrace.engine.arrivals.paths import Paths
-from millrace.engine.graph import QueryGraph
-from millrace.engine.operator import Build, Estimate, Lookup, Probe, Step
+from millrace.engine.access.access_methods import AccessMethods
+from millrace.engine.access.arrivals import Arrivals
+from millrace.engine.access.paths import Paths
+from millrace.engine.eddy.operator import Build, Estimate, Lookup, Probe, Step
 from millrace.engine.operators.select import Selecting
-from millrace.engine.state.join_state import JoinState
-from millrace.engine.state.stem import Probe as Matches, SteM
-from millrace.engine.state.waiting import Waiting
-from millrace.engine.tuples import Signature, TupleBatch
+from millrace.engine.plan.graph import QueryGraph
+from millrace.engine.stems.join_state import JoinState
+from millrace.engine.stems.stem import Probe as Matches, SteM
+from millrace.engine.stems.waiting import Waiting
+from millrace.engine.tuples.batch import Signature, TupleBatch
 
 
 class StateBuild(Build):

@@ -18,10 +18,10 @@ import numpy as np
 import pyarrow as pa
 
 from millrace.engine.arrays import Array, scalar
-from millrace.engine.expressions import Call, Column, Operand, columns_of, show
 from millrace.engine.operators.selection import Verdict, columns_by_relation
-from millrace.engine.relations import BATCH_BYTES, RelationStore
-from millrace.engine.tuples import TupleBatch
+from millrace.engine.plan.expressions import Call, Column, Operand, columns_of, show
+from millrace.engine.tuples import BATCH_BYTES, RelationStore
+from millrace.engine.tuples.batch import TupleBatch
 from millrace.errors import ExecutionError
 from millrace.limits.clock import Clock
 from millrace.predicates import KEPT, RAISED, REJECTED, Caller, Failure

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from millrace.engine.eddy.statistics import Profile
 from millrace.engine.policies.base import Candidate
 from millrace.engine.policies.filter_order import (
     Epoch,
@@ -20,8 +21,7 @@ from millrace.engine.policies.filter_order import (
 )
 from millrace.engine.policies.greedy import Greedy, Rank
 from millrace.engine.policies.joint import Joint, Order
-from millrace.engine.statistics import Profile
-from millrace.engine.tuples import Signature
+from millrace.engine.tuples.batch import Signature
 
 _RATE = 0.02
 """Share of the time in predicates that profiling may take."""

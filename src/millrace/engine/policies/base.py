@@ -11,9 +11,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from millrace.engine.operator import Build, Operator, Profiling, Select
-from millrace.engine.statistics import Account, Profile
-from millrace.engine.tuples import Signature
+from millrace.engine.eddy.operator import Build, Operator, Profiling, Select
+from millrace.engine.eddy.statistics import Account, Profile
+from millrace.engine.tuples.batch import Signature
 
 EXPLORED_SHARE = 1 / 128
 """Share of the tuples that a learning policy sends to the candidate it knows least about."""

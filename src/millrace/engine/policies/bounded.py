@@ -28,7 +28,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from millrace.engine.operator import Operator
+from millrace.engine.eddy.operator import Operator
+from millrace.engine.eddy.statistics import Account, Profile
 from millrace.engine.policies.base import Candidate
 from millrace.engine.policies.bounded_exploration import BoundedExploration
 from millrace.engine.policies.filter_order import (
@@ -40,8 +41,7 @@ from millrace.engine.policies.filter_order import (
 )
 from millrace.engine.policies.greedy import Greedy, Rank
 from millrace.engine.policies.joint import Joint, Order
-from millrace.engine.statistics import Account, Profile
-from millrace.engine.tuples import Signature
+from millrace.engine.tuples.batch import Signature
 
 _MARGIN = 0.02
 """Share of the present cost that a change of order must save."""

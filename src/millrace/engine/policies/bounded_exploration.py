@@ -20,9 +20,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from millrace.engine.operator import Operator
+from millrace.engine.eddy.operator import Operator
 from millrace.engine.policies.base import EXPLORED_SHARE, Candidate, LearningPolicy, Shares
-from millrace.engine.tuples import Signature
+from millrace.engine.tuples.batch import Signature
 
 TRIAL = 16
 """Tuples with which something unknown is tried in one decision."""

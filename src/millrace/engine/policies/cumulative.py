@@ -3,8 +3,8 @@
 The routing policy for EddyJoins and STAIRs in Deshpande & Hellerstein 2004, section 4.1: of the joins that a
 tuple could go to, the one that leaves the fewest tuples after everything that lies behind it. Greedy,
 join by join, would put state into places that later tuples pay for. Estimates come from samples of keys
-(:mod:`millrace.engine.sampling`), so nothing is explored: a tuple sent elsewhere to learn something would
-become state there.
+(:mod:`millrace.engine.stairs.sampling`), so nothing is explored: a tuple sent elsewhere to learn something
+would become state there.
 
 It loses where selectivities of independent joins do not multiply, and where the stored part of a relation is
 small and unlike what is still to come.
@@ -18,10 +18,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from millrace.engine.operator import Build, Operator, Select
+from millrace.engine.eddy.operator import Build, Operator, Select
 from millrace.engine.policies.base import Candidate, Policy, Shares, modules_of
 from millrace.engine.policies.greedy import UNMEASURED, Greedy, Rank
-from millrace.engine.tuples import Signature
+from millrace.engine.tuples.batch import Signature
 
 MARGIN = 1.25
 """How many times more work the present join must mean before another replaces it, counting a tuple sent and

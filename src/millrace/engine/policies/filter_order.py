@@ -10,7 +10,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from millrace.engine.operator import Profiling, Select
+from millrace.engine.eddy.operator import Profiling, Select
+from millrace.engine.eddy.statistics import Account, Profile
 from millrace.engine.policies.base import (
     DECISION_GROWTH,
     DECISION_SECONDS,
@@ -21,8 +22,7 @@ from millrace.engine.policies.base import (
     modules_of,
 )
 from millrace.engine.policies.joint import Order
-from millrace.engine.statistics import Account, Profile
-from millrace.engine.tuples import Signature
+from millrace.engine.tuples.batch import Signature
 
 START = 8
 """Tuples of the first decision to profile."""

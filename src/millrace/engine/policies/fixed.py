@@ -9,9 +9,9 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator, Sequence
 
-from millrace.engine.operator import Select
+from millrace.engine.eddy.operator import Select
 from millrace.engine.policies.base import Candidate, Policy, Shares
-from millrace.engine.tuples import Signature
+from millrace.engine.tuples.batch import Signature
 from millrace.options import Order
 
 

@@ -20,7 +20,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from millrace.engine.policies.base import EXPLORED_SHARE, Candidate, LearningPolicy, Policy, Shares
-from millrace.engine.tuples import Signature
+from millrace.engine.tuples.batch import Signature
 
 UNMEASURED = 50e-9
 """Seconds per tuple assumed before a module was measured: about one probe of a cached index."""

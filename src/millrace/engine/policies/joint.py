@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import permutations
 from math import prod, sqrt
 
-from millrace.engine.statistics import Profile
+from millrace.engine.eddy.statistics import Profile
 
 _BELIEF = 4.0
 """Tuples that independence counts for where few tuples tell how it really is."""

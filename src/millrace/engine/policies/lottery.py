@@ -18,10 +18,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from millrace.engine.operator import Operator
+from millrace.engine.eddy.operator import Operator
+from millrace.engine.eddy.statistics import Account
 from millrace.engine.policies.base import Candidate, Policy, Shares, modules_of, proportional
-from millrace.engine.statistics import Account
-from millrace.engine.tuples import Signature
+from millrace.engine.tuples.batch import Signature
 
 _FASTEST = 1e-9
 """Seconds per tuple below which modules are equally fast."""

@@ -9,8 +9,8 @@ import numpy as np
 import pyarrow as pa
 
 from millrace.engine.arrays import to_arrow, to_numpy
-from millrace.engine.relations import KeyColumn, codes
 from millrace.engine.spill.folder import Stored
+from millrace.engine.tuples import KeyColumn, codes
 
 
 @dataclass(frozen=True)

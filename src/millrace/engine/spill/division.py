@@ -11,11 +11,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from millrace.engine.relations import keyed
 from millrace.engine.spill.chunks import Chunk, total
 from millrace.engine.spill.guard import Rest
 from millrace.engine.spill.partitions import Partitions, fan_out
 from millrace.engine.spill.work import Setting, Work, batches, fitting_batches
+from millrace.engine.tuples import keyed
 
 _WORTH = 0.25
 """Dividing by a class has to divide this much of the state, or rows are cut instead."""

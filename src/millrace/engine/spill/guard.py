@@ -22,11 +22,11 @@ from itertools import chain
 
 import pyarrow as pa
 
-from millrace.engine.operator import Work as InFlight
+from millrace.engine.eddy.operator import Work as InFlight
 from millrace.engine.spill.memory import Budget, Memory
-from millrace.engine.state.memory import Held, Watch, bytes_in_flight
-from millrace.engine.state.stem import SteM
-from millrace.engine.tuples import TupleBatch
+from millrace.engine.stems.memory import Held, Watch, bytes_in_flight
+from millrace.engine.stems.stem import SteM
+from millrace.engine.tuples.batch import TupleBatch
 
 
 class OverBudget(Exception):  # nothing failed, and nobody outside of this folder sees it

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from millrace.engine.relations import KeyLayout
 from millrace.engine.spill.chunks import Extent
+from millrace.engine.tuples import KeyLayout
 
 _CODE = 8
 _LINKS = 12

@@ -15,11 +15,11 @@ import pyarrow as pa
 
 from millrace.engine.arrays import Array, to_arrow
 from millrace.engine.kernels import mix
-from millrace.engine.relations import codes
 from millrace.engine.spill.chunks import Chunk, Extent, total
 from millrace.engine.spill.folder import SpillWriter
 from millrace.engine.spill.residency import Probed, to_keep
 from millrace.engine.spill.work import Setting, Work
+from millrace.engine.tuples import codes
 
 Place = tuple[int, int | None]
 """A relation's number and its partition's; None for all partitions."""

@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from millrace.engine.relations import keyed
 from millrace.engine.spill.chunks import Chunk, Extent
 from millrace.engine.spill.work import Setting, batches, fitting_batches
+from millrace.engine.tuples import keyed
 from millrace.limits.clock import Clock
 
 Ends = tuple[pa.Scalar, pa.Scalar]
@@ -27,7 +27,7 @@ class Reading:
         shared: For relations without a source, the one that they share it with.
         clock: What times are measured by.
         ended: Told of each relation that has been read to its end, and of the ends of its columns, so that
-            less is read of others (:meth:`millrace.engine.arrivals.key_ranges.KeyRanges.ended`).
+            less is read of others (:meth:`millrace.engine.eddy.key_ranges.KeyRanges.ended`).
     """
 
     def __init__(

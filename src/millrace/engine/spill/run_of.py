@@ -7,10 +7,10 @@ from typing import Unpack
 
 import pyarrow as pa
 
-from millrace.engine.runs import run_of as in_memory
-from millrace.engine.runs.block_run import Given, Run
-from millrace.engine.spec import JoinSpec
-from millrace.engine.statistics import WarmStart
+from millrace.engine.eddy import run_of as in_memory
+from millrace.engine.eddy.run import Given, Run
+from millrace.engine.eddy.statistics import WarmStart
+from millrace.engine.plan.spec import JoinSpec
 from millrace.errors import InputError
 from millrace.options import Options
 
@@ -32,7 +32,7 @@ def run_of(
         sources: Record batches by alias.
         options: The run's settings.
         warm_start: Where eddies of the same run leave what they learned.
-        given: See :class:`millrace.engine.runs.block_run.Given`; no access modules under a memory budget, and
+        given: See :class:`millrace.engine.eddy.run.Given`; no access modules under a memory budget, and
             neither a schedule nor a watch, for it has its own.
 
     Raises:

@@ -15,9 +15,9 @@ import numpy as np
 import pyarrow as pa
 
 from millrace.engine.arrays import to_arrow
-from millrace.engine.relations import codes
 from millrace.engine.spill.chunks import Chunk, KeyRange
 from millrace.engine.spill.work import Setting, Work
+from millrace.engine.tuples import codes
 
 _RUN_BYTES = 1 << 30
 """Bytes that are sorted at once, at most: texts of one Arrow array have offsets of 32 bits."""

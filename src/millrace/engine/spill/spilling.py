@@ -9,17 +9,16 @@ from typing import Any
 
 import pyarrow as pa
 
-from millrace.engine.architectures.choice import settled
+from millrace.engine.access.schedule import Schedule
 from millrace.engine.arrays import array_of
-from millrace.engine.arrivals.key_ranges import KeyRanges
-from millrace.engine.arrivals.schedule import Schedule
-from millrace.engine.expressions import Call
+from millrace.engine.eddy.key_ranges import KeyRanges
+from millrace.engine.eddy.output import Output, Sink
+from millrace.engine.eddy.run_of import run_of
+from millrace.engine.eddy.statistics import WarmStart
 from millrace.engine.figures import CellFigures
-from millrace.engine.graph import QueryGraph
-from millrace.engine.relations import BATCH_BYTES
-from millrace.engine.runs.output import Output, Sink
-from millrace.engine.runs.run_of import run_of
-from millrace.engine.spec import JoinSpec
+from millrace.engine.plan.expressions import Call
+from millrace.engine.plan.graph import QueryGraph
+from millrace.engine.plan.spec import JoinSpec
 from millrace.engine.spill.algorithms import grace, hybrid, joined, row_bytes, sort_merge, symmetric
 from millrace.engine.spill.chunks import Extent
 from millrace.engine.spill.division import remainder
@@ -29,8 +28,9 @@ from millrace.engine.spill.memory import Memory, release
 from millrace.engine.spill.reading import Reading
 from millrace.engine.spill.tally import Tally
 from millrace.engine.spill.work import Inputs, Setting, Work, evened, sliced
-from millrace.engine.statistics import WarmStart
-from millrace.engine.tuples import TupleBatch
+from millrace.engine.stairs.choice import settled
+from millrace.engine.tuples import BATCH_BYTES
+from millrace.engine.tuples.batch import TupleBatch
 from millrace.errors import OptionError
 from millrace.limits.clock import Clock, WallClock
 from millrace.options import Options
@@ -43,7 +43,7 @@ _ALGORITHMS = {"shj": symmetric, "hybrid": hybrid, "grace": grace, "sort_merge":
 class SpillingEddy:
     """Runs a block whose state may be larger than ``Options.memory_budget``, by ``Options.algorithm``.
 
-    The arguments are those of :class:`millrace.engine.runs.eddy_run.EddyRun`. Each piece of work that fits is
+    The arguments are those of :class:`millrace.engine.eddy.eddy_run.EddyRun`. Each piece of work that fits is
     joined by an eddy of its own, with the architecture and the policy of the options. Batches are made
     smaller than ``Options.batch_size`` where results of that many tuples would take too much of the budget.
 

@@ -8,12 +8,12 @@ from functools import cached_property
 
 import pyarrow as pa
 
-from millrace.engine.graph import QueryGraph
-from millrace.engine.relations import KeyLayout
-from millrace.engine.spec import JoinSpec
+from millrace.engine.plan.graph import QueryGraph
+from millrace.engine.plan.spec import JoinSpec
 from millrace.engine.spill.chunks import Chunk, Extent, measured, selected, total, without_duplicates
 from millrace.engine.spill.folder import SpillFolder, Stored
 from millrace.engine.spill.memory import Budget, Memory, footprint, state_bytes
+from millrace.engine.tuples import KeyLayout
 from millrace.errors import OptionError
 from millrace.options import Options
 

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 
 import pyarrow as pa
 
-from millrace.engine.expressions import And, Column, ColumnRef, Compare, InList, Literal, Or, Predicate
-from millrace.engine.spec import Equality, RelationSpec
+from millrace.engine.plan.expressions import And, Column, ColumnRef, Compare, InList, Literal, Or, Predicate
+from millrace.engine.plan.spec import Equality, RelationSpec
 from millrace.lookups.index_spec import IndexSpec
 from millrace.spark.block import FrameInput, LookupInput, ParquetInput
 from millrace.sql.blocks.conditions import SplitConjuncts, connected

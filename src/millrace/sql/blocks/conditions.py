@@ -8,8 +8,17 @@ from typing import TypeVar
 
 from sqlglot import exp
 
-from millrace.engine.expressions import And, Call, Column, Compare, Comparison, Or, Predicate, relations_of
-from millrace.engine.spec import Equality
+from millrace.engine.plan.expressions import (
+    And,
+    Call,
+    Column,
+    Compare,
+    Comparison,
+    Or,
+    Predicate,
+    relations_of,
+)
+from millrace.engine.plan.spec import Equality
 from millrace.sql.expr.functions import Determinism
 from millrace.sql.expr.translate import Translator
 from millrace.sql.names import Attribute

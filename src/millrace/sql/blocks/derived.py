@@ -20,7 +20,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import types as t
 from sqlglot import exp
 
-from millrace.engine.expressions import Column, ColumnRef, Literal
+from millrace.engine.plan.expressions import Column, ColumnRef, Literal
 from millrace.parquet.tables import ParquetTable
 from millrace.sql.blocks.join_graph import DerivedColumn, JoinGraph, JoinInput
 from millrace.sql.context import PlanContext

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from pyspark.sql import types as t
 from sqlglot import exp
 
-from millrace.engine.expressions import And, ColumnRef, Predicate, relations_of
+from millrace.engine.plan.expressions import And, ColumnRef, Predicate, relations_of
 from millrace.errors import InputError
 from millrace.sql.blocks.conditions import connected
 from millrace.sql.blocks.derived import Shifted, find_shifted

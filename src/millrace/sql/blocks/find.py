@@ -6,8 +6,8 @@ from dataclasses import replace
 
 from sqlglot import exp
 
-from millrace.engine.expressions import Call, ColumnRef, Exists, beside, columns_of, relations_of
-from millrace.engine.spec import JoinSpec, RelationSpec
+from millrace.engine.plan.expressions import Call, ColumnRef, Exists, beside, columns_of, relations_of
+from millrace.engine.plan.spec import JoinSpec, RelationSpec
 from millrace.spark.block import Input
 from millrace.spark.values import SparkValues
 from millrace.sql.blocks.access import bind, constants_of, lookup_rows

@@ -15,8 +15,8 @@ from functools import cached_property
 import pyarrow as pa
 from sqlglot import exp
 
-from millrace.engine.expressions import ColumnRef, Value, columns_of
-from millrace.engine.spec import Equality, RelationSpec
+from millrace.engine.plan.expressions import ColumnRef, Value, columns_of
+from millrace.engine.plan.spec import Equality, RelationSpec
 from millrace.errors import InputError
 from millrace.parquet.types import fixed_width
 from millrace.spark.block import FrameInput, ParquetInput

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql import types as t
 from sqlglot import exp
 
-from millrace.engine.expressions import Call, Column, ColumnRef, Literal, Operand
+from millrace.engine.plan.expressions import Call, Column, ColumnRef, Literal, Operand
 from millrace.errors import PredicateError
 from millrace.predicates import PredicateSpec, Values
 from millrace.spark.mask import Slot

@@ -1,9 +1,10 @@
 """Relations beside a block's join: those of EXISTS, IN, their negations, and of SEMI, ANTI and LEFT joins.
 
 Each becomes a relation with the columns that decide a match, which is searched for matches, and an
-:class:`~millrace.engine.expressions.Exists` or a :class:`~millrace.engine.expressions.LeftJoin` over them. Of
-the conditions that read both sides, equalities of two columns are its keys, and what else Millrace evaluates
-is what a match has to satisfy too. The relation of a LEFT join also has the columns that are read above. It
+:class:`~millrace.engine.plan.expressions.Exists` or a
+:class:`~millrace.engine.plan.expressions.LeftJoin` over them. Of the conditions that read both sides,
+equalities of two columns are its keys, and what else Millrace evaluates is what a match has to satisfy too.
+The relation of a LEFT join also has the columns that are read above. It
 has one of two forms:
 
 - :class:`_Relation`: one relation, with the conditions that read it alone as its filters. Files are scanned
@@ -28,7 +29,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import types as t
 from sqlglot import exp
 
-from millrace.engine.expressions import (
+from millrace.engine.plan.expressions import (
     And,
     Column,
     ColumnRef,
@@ -41,7 +42,7 @@ from millrace.engine.expressions import (
     and_all,
     beside,
 )
-from millrace.engine.spec import RelationSpec
+from millrace.engine.plan.spec import RelationSpec
 from millrace.lookups.index_spec import IndexSpec
 from millrace.spark.block import FrameInput, Input
 from millrace.sql.aggregation import aggregates, is_windowed

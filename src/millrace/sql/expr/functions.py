@@ -15,7 +15,14 @@ from pyspark.errors import PySparkException
 from pyspark.sql import types as t
 from sqlglot import exp
 
-from millrace.engine.expressions import ArithmeticOp, Function as Computed, FunctionName, Literal, Part, Value
+from millrace.engine.plan.expressions import (
+    ArithmeticOp,
+    Function as Computed,
+    FunctionName,
+    Literal,
+    Part,
+    Value,
+)
 from millrace.spark.predicates import Predicate
 from millrace.spark.types import arrow_type
 from millrace.sql.expr.types import DIGITS, DOUBLE_DIGITS, MOST_DIGITS, decimal_digits, digits_of

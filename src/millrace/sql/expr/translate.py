@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from pyspark.sql import types as t
 from sqlglot import exp
 
-from millrace.engine.expressions import (
+from millrace.engine.plan.expressions import (
     MIRRORED,
     And,
     ArithmeticOp,

@@ -22,9 +22,9 @@ from pyspark.errors import PySparkException
 from pyspark.sql import types as t
 from sqlglot import exp
 
-from millrace.engine.aggregates import AggregateSpec
-from millrace.engine.expressions import ColumnRef
-from millrace.engine.spec import OutputColumn
+from millrace.engine.aggregate import AggregateSpec
+from millrace.engine.plan.expressions import ColumnRef
+from millrace.engine.plan.spec import OutputColumn
 from millrace.sql.aggregation import BARS, Aggregation
 from millrace.sql.blocks.conditions import is_boolean
 from millrace.sql.blocks.join_graph import JoinGraph, JoinInput

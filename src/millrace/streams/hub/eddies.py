@@ -15,8 +15,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from millrace.engine.evaluation import evaluate
-from millrace.engine.expressions import ColumnRef, columns_of
+from millrace.engine.plan.evaluation import evaluate
+from millrace.engine.plan.expressions import ColumnRef, columns_of
 from millrace.streams.hub.lineage import by_slot, columns, mask, rows_by_slot, shared
 from millrace.streams.hub.query import StandingQuery
 from millrace.streams.hub.registry import Admitted, Registry, read_fields

@@ -11,7 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from millrace.engine.expressions import (
+from millrace.engine.plan.expressions import (
     And,
     Column,
     ColumnRef,

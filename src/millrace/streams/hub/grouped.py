@@ -18,8 +18,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import types as t
 
-from millrace.engine.evaluation import evaluate, widen
-from millrace.engine.expressions import Column, ColumnRef, Compare, InList, Literal, Predicate
+from millrace.engine.plan.evaluation import evaluate, widen
+from millrace.engine.plan.expressions import Column, ColumnRef, Compare, InList, Literal, Predicate
 from millrace.streams.hub.query import terms
 from millrace.streams.hub.registry import BITS
 

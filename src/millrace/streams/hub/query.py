@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 import pyarrow as pa
 
-from millrace.engine.expressions import And, ColumnRef, Predicate, columns_of, relations_of
+from millrace.engine.plan.expressions import And, ColumnRef, Predicate, columns_of, relations_of
 from millrace.streams.hub.encoding import decoded, decoded_schema, encoded, encoded_schema
 
 Since = Literal["now", "window"]

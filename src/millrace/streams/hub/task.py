@@ -7,8 +7,8 @@ from itertools import combinations
 
 import pyarrow as pa
 
-from millrace.engine.expressions import And, Column, ColumnRef, Overlap, relations_of
-from millrace.engine.spec import JoinSpec, OutputColumn
+from millrace.engine.plan.expressions import And, Column, ColumnRef, Overlap, relations_of
+from millrace.engine.plan.spec import JoinSpec, OutputColumn
 from millrace.streams.hub.lineage import columns
 from millrace.streams.hub.query import terms
 from millrace.streams.task import ContinuousJoin

@@ -1,0 +1,306 @@
+"""Back-pressure: bounded input queues in front of modules, as between the modules of a river.
+
+Avnur & Hellerstein 2000, sections 3 and 4.1. Without queues a module works as soon as tuples are sent to it.
+With them tuples wait for the module's turn, and a full queue takes no more, so that other modules get what a
+slow one cannot take: costs steer the flow without being known to anybody. An index join that waits for its
+index holds up its own queue alone.
+
+What a probe makes batch by batch goes on before the probe does. It waits for modules as well, but where they
+take no more of it they work at once: so no more than a batch for each step of a join is over the limits,
+however many matches a key has.
+
+Modules take turns by time, as threads on one processor do: next is the one that has worked least in
+proportion to the share of tuples that the policy gives it (start-time fair queueing; by tickets, that is
+lottery scheduling as of Waldspurger & Weihl 1994). One that had nothing to do is not made up for that.
+Where a virtual clock declares that routing takes time (:data:`ROUTE`), the eddy takes turns like modules.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from millrace.engine.access.schedule import POLLED
+from millrace.engine.eddy.buffer import Buffer
+from millrace.engine.eddy.operator import Operator, Profiling, Select, Work
+from millrace.engine.tuples.batch import Signature, TupleBatch
+from millrace.errors import OptionError
+from millrace.limits.clock import Clock, VirtualClock
+
+ROUTE = ("route", 0)
+"""The eddy's own work on tuples that it puts into a queue, as a clock charges for it."""
+
+_LEAST_WEIGHT = 1 / 64
+_LONGEST_SLEEP = 1.0
+
+
+@dataclass(frozen=True)
+class Backpressure:
+    """How many tuples may wait.
+
+    Attributes:
+        queue: In front of one module, from which on it takes no more; None for any number.
+        buffer: In front of modules and in the eddy, from which on no new ones are taken in. Results of joins
+            may be more.
+        by_tickets: Whether modules take turns on the processor in proportion to the shares that the policy
+            gives them; with equal turns, shares decide about tuples alone.
+
+    Raises:
+        OptionError: A number is below 1.
+    """
+
+    queue: int | None = 64
+    buffer: int = 1024
+    by_tickets: bool = True
+
+    def __post_init__(self) -> None:
+        for name, value in (("queue", self.queue), ("buffer", self.buffer)):
+            if value is not None and value < 1:
+                raise OptionError(f"back-pressure: {name} is {value}, expected at least 1 tuple")
+
+
+@dataclass
+class _Queue:
+    """Tuples in front of one module.
+
+    Attributes:
+        tickets: Tuples that the module was given less those that it returned (section 4.2).
+        worked: Seconds that the module has worked, as far as they count, by weight.
+        weight: Of the module among others.
+    """
+
+    operator: Operator
+    batches: deque[TupleBatch] = field(default_factory=deque)
+    tuples: int = 0
+    tickets: int = 0
+    worked: float = 0.0
+    weight: float = 1.0
+
+
+class QueuedBuffer(Buffer):
+    """A buffer that makes tuples wait for their modules; tuples in flight still come before new ones.
+
+    Args:
+        limits: How many may wait.
+        clock: What turns are measured by.
+        coming: Returns when more tuples may arrive.
+    """
+
+    def __init__(
+        self,
+        limits: Backpressure,
+        clock: Clock,
+        coming: Callable[[], float],
+    ) -> None:
+        super().__init__()
+        self._limits = limits
+        self._clock = clock
+        self._coming = coming
+        self._tuples = 0
+        # Probes that are not done, each with what it made last on top.
+        self._under_way: list[Work] = []
+        self._pressing = self._pressed = False
+        self._unrouted: dict[Signature, deque[TupleBatch]] = {}
+        self._refused: set[Signature] = set()
+        self._queues: dict[Operator, _Queue] = {}
+        self._served: _Queue | None = None
+        self._began = self._floor = self._routed = 0.0
+        self._asked = False
+
+    # What comes in
+
+    def push(self, batches: Iterable[TupleBatch]) -> None:
+        """Add batches; empty ones are dropped."""
+        for batch in batches:
+            if batch.size:
+                if self._under_way:
+                    self._under_way.append(batch)
+                else:
+                    self._of(batch.signature).append(batch)
+                    self._tuples += batch.size
+                if self._served is not None:
+                    self._served.tickets -= batch.size
+
+    def regrade(self, graded: Callable[[TupleBatch], Iterable[TupleBatch]]) -> None:
+        """Put what has not been routed in order again; what waits for its operator stays."""
+        unrouted = [batch for batches in self._unrouted.values() for batch in batches]
+        self._unrouted.clear()
+        self._refused.clear()
+        for batch in unrouted:
+            for piece in graded(batch) if batch.signature.built else (batch,):
+                self._of(piece.signature).append(piece)
+
+    def put_back(self, batch: TupleBatch, *, refused: bool) -> None:
+        """Take back what has not been routed, to try again, if there was no room after some has been made."""
+        if self._under_way:
+            self._under_way.append(batch)
+            self._pressed = refused
+            return
+        self._of(batch.signature).appendleft(batch)
+        self._tuples += batch.size
+        if refused:
+            self._refused.add(batch.signature)
+
+    def _of(self, signature: Signature) -> deque[TupleBatch]:
+        if signature not in self._unrouted:
+            signatures = sorted((*self._unrouted, signature), key=_urgency)
+            self._unrouted = {s: self._unrouted.get(s, deque()) for s in signatures}
+        return self._unrouted[signature]
+
+    def resume(self, operator: Operator, rest: Any, *, preferred: int) -> None:
+        """Add a probe whose output did not fit into one batch."""
+        self._under_way.append((operator, rest))
+
+    def weigh(self, shares: Sequence[tuple[Operator, float]]) -> None:
+        """Let modules among which the policy divides tuples have turns in the same proportion."""
+        if len(shares) > 1 and self._limits.by_tickets:
+            for operator, share in shares:
+                self._queue(operator).weight = max(share, _LEAST_WEIGHT)
+
+    def line_up(self, operator: Operator, batch: TupleBatch) -> bool:
+        """Make tuples wait for a module's turn; False if they need not."""
+        if not operator.queued:
+            return False
+        queue = self._queue(operator)
+        self._route(batch.size)
+        if not queue.batches:
+            queue.worked = max(queue.worked, self._floor)
+        queue.tickets += batch.size
+        if self._pressing and self._has_no_room(queue):
+            self._serve(queue)
+            return False
+        queue.batches.append(batch)
+        queue.tuples += batch.size
+        self._tuples += batch.size
+        return True
+
+    def _queue(self, operator: Operator) -> _Queue:
+        return self._queues.get(operator) or self._queues.setdefault(operator, _Queue(operator))
+
+    # What is there
+
+    def tickets(self, operator: Operator) -> int:
+        """Return how many tuples a module was given, those that wait included, and has not returned."""
+        return self._queue(operator).tickets
+
+    def is_full(self, operator: Operator) -> bool:
+        """Whether a module takes no more tuples at present; a profile takes the modules of all predicates."""
+        if self._pressing:
+            return False
+        if isinstance(operator, Profiling):
+            return any(self.is_full(each) for each in self._queues if isinstance(each, Select))
+        return self._has_no_room(self._queue(operator))
+
+    def _has_no_room(self, queue: _Queue) -> bool:
+        return self._limits.queue is not None and queue.tuples >= self._limits.queue
+
+    def works(self) -> list[Work]:
+        """Return all there is."""
+        queued = [(queue.operator, batch) for queue in self._queues.values() for batch in queue.batches]
+        unrouted = [batch for batches in self._unrouted.values() for batch in batches]
+        return [*self._under_way, *unrouted, *queued]
+
+    @property
+    def is_flying(self) -> bool:
+        """Whether tuples are in flight, those in queues included."""
+        return bool(self._tuples or self._under_way)
+
+    # What is to be done
+
+    def pop(self, *, draining: bool = False) -> Work | None:
+        """Take what may be routed, or else a batch whose turn has come at a module.
+
+        Args:
+            draining: Nothing new is to be taken in before all of it has been.
+
+        Returns:
+            None when nothing is in flight, and when there is room for tuples that may have arrived.
+        """
+        self._charge()
+        self._pressing, self._pressed = self._pressed, False
+        if self._under_way:
+            work = self._under_way.pop()
+            if not isinstance(work, TupleBatch):
+                self._serve(self._queue(work[0]))
+            return work
+        ahead = self._is_ahead()
+        for signature, batches in self._unrouted.items():
+            if batches and signature not in self._refused and not ahead:
+                self._tuples -= batches[0].size
+                return batches.popleft()
+        wanting = not draining and not ahead and self._tuples < self._limits.buffer
+        # Once a turn, for what is asked for may have nothing at present.
+        self._asked = wanting and not self._asked
+        return None if self._asked else self._turn(wanting=wanting)
+
+    def _route(self, tuples: int) -> None:
+        """Let the time pass that the eddy takes to route tuples, if it takes any, in a turn of its own."""
+        began = self._clock.now()
+        self._clock.spend(ROUTE, tuples, tuples)
+        spent = self._clock.now() - began
+        if isinstance(self._clock, VirtualClock) and spent:
+            weights = [queue.weight for queue in self._queues.values()]
+            self._floor = max(self._routed, self._floor)
+            self._routed = self._floor + spent * len(weights) / sum(weights)
+
+    def _is_ahead(self) -> bool:
+        """Whether the eddy has had more of the processor than a module that could work."""
+        return any(
+            queue.worked < self._routed and queue.operator.due(queue.batches[0]) is None
+            for queue in self._queues.values()
+            if queue.batches
+        )
+
+    def _turn(self, *, wanting: bool) -> Work | None:
+        """Return the next batch that a module can work on; let time pass if all of them wait."""
+        while queues := [queue for queue in self._queues.values() if queue.batches]:
+            soonest = math.inf
+            for queue in sorted(queues, key=lambda each: each.worked):
+                due = queue.operator.due(queue.batches[0])
+                if due is None:
+                    return queue.operator, self._begin(queue)
+                soonest = min(soonest, due)
+            now = self._clock.now()
+            arrival = max(self._coming(), now + POLLED) if wanting else math.inf
+            self._sleep(min(soonest, arrival) - now)
+            if arrival < soonest:
+                self._asked = True
+                return None
+        return None
+
+    def _begin(self, queue: _Queue) -> TupleBatch:
+        if self.is_full(queue.operator):  # there may be room now
+            self._refused.clear()
+        batch = queue.batches.popleft()
+        queue.tuples -= batch.size
+        self._tuples -= batch.size
+        self._floor = queue.worked
+        self._serve(queue)
+        return batch
+
+    def _serve(self, queue: _Queue) -> None:
+        self._charge()
+        self._served, self._began = queue, self._clock.now()
+
+    def _charge(self) -> None:
+        """Count the time since the last turn began for the module whose turn it was."""
+        if self._served is not None:
+            now = self._clock.now()
+            self._served.worked += (now - self._began) / self._served.weight
+            self._served = None
+
+    def _sleep(self, seconds: float) -> None:
+        if isinstance(self._clock, VirtualClock):
+            self._clock.advance(max(0.0, seconds))
+        else:
+            threading.Event().wait(min(max(0.0, seconds), _LONGEST_SLEEP))
+
+
+def _urgency(signature: Signature) -> tuple[bool, int, int]:
+    """Return a sort key: to be built, then preferred, then whatever has come furthest."""
+    met = signature.span.bit_count() + signature.done.bit_count()
+    return signature.built, -signature.preferred, -met

@@ -1,0 +1,140 @@
+"""What base tuples meet before they are routed: filters by relations that have been read, and division."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+import pyarrow as pa
+
+from millrace.engine.access.schedule import Schedule
+from millrace.engine.eddy.key_ranges import KeyRanges
+from millrace.engine.eddy.operator import Operator, Probe, Step
+from millrace.engine.eddy.preference import Preference
+from millrace.engine.eddy.run_statistics import RunStatistics, anywhere
+from millrace.engine.eddy.transfer import Transfers
+from millrace.engine.operators.content import Divide
+from millrace.engine.plan.graph import QueryGraph
+from millrace.engine.plan.spec import JoinSpec
+from millrace.engine.policies import Greedy, Policy
+from millrace.engine.stems.join_state import JoinState
+from millrace.engine.stems.stem import singletons
+from millrace.engine.tuples.batch import Signature, TupleBatch
+from millrace.options import Options
+
+_FEW = 1 / 8
+"""Share of a full batch below which what filters have left waits for more: an operator takes about as long
+for ten tuples as for a thousand, and decisions are made for tuples that come together."""
+
+
+class Admission:
+    """Admits base tuples to the dataflow.
+
+    Args:
+        spec: The block.
+        graph: Its query graph.
+        schedule: How its sources are read.
+        state: Its join state.
+        statistics: Where it is booked what filters do.
+        options: The run's settings.
+        policy: Routes; a fixed order leaves nothing to divide tuples for.
+        preference: Marks the tuples that the user wants results of first.
+        ranges: Told of relations that have ended.
+        visit: Lets an operator work on a batch, and counts it.
+        gathers: Whether what filters leave of the streamed relation may wait until it makes a batch. Not
+            where a run may be given up and gone on with, for what has been read has to be out then, nor where
+            the output knows batches as they arrived, nor with windows, which let go of what it would meet.
+    """
+
+    def __init__(
+        self,
+        spec: JoinSpec,
+        graph: QueryGraph,
+        schedule: Schedule,
+        state: JoinState,
+        statistics: RunStatistics,
+        options: Options,
+        policy: Policy,
+        preference: Preference,
+        ranges: KeyRanges,
+        visit: Callable[[Operator, TupleBatch], Step],
+        *,
+        gathers: bool,
+    ) -> None:
+        self._statistics, self._state = statistics, state
+        self._aliases = spec.aliases
+        self._few = int(options.batch_size * _FEW)
+        self._waiting: list[TupleBatch] = []
+        self._preference, self._visit = preference, visit
+        self._transfers: Transfers | None = None
+        # Who reads all sources side by side may ask for partial results, which dropped tuples are part of.
+        if options.transfer and not schedule.interleaved:
+            accounts = statistics.accounts
+            self._transfers = Transfers(
+                graph, schedule.unbuilt, state.stems, spec.aliases, accounts, visit, ranges
+            )
+        self._divide: Divide | None = None
+        stream = schedule.unbuilt
+        self._gathered = stream if gathers and self._transfers is not None else None
+        near = () if stream is None else graph.neighbours(1 << stream)
+        learns = options.by_content and isinstance(policy, Greedy) and state.grouped
+        if stream is not None and learns and len(near) > 1 and len(graph.roles(stream)) == 1:
+            stems = [state.stems[relation] for relation in near]
+            begin = options.batch_size + 1
+            self._divide = Divide(stream, spec.aliases[stream], stems, begin, self._told)
+
+    @property
+    def dropped(self) -> int:
+        """Tuples that met no match in a relation that had been read."""
+        return 0 if self._transfers is None else self._transfers.dropped
+
+    @property
+    def sampled(self) -> int:
+        """Probes that were made only to find an attribute to divide tuples by."""
+        return 0 if self._divide is None else self._divide.sampled
+
+    def ended(self, relation: int) -> None:
+        """Take note that all tuples of a relation have come."""
+        if self._transfers is not None:
+            self._transfers.ended(relation)
+
+    def admit(self, relation: int, found: TupleBatch) -> Iterator[TupleBatch]:
+        """Yield what is to be routed of base tuples that have arrived."""
+        if self._transfers is not None:
+            found = self._transfers.reduce(relation, found)
+            if not found.size:
+                self._statistics.end(found)
+                return
+        if relation != self._gathered or not found.stores[relation].schema.names:
+            yield from self._divided(found)
+            return
+        self._waiting.append(found)
+        if sum(each.size for each in self._waiting) >= self._few:
+            yield from self.rest()
+
+    def rest(self) -> Iterator[TupleBatch]:
+        """Yield what has been waiting for more; to be asked for when there is no more, or not at present."""
+        waiting, self._waiting = self._waiting, []
+        if len(waiting) < 2:
+            found = waiting
+        else:
+            relation = self._gathered
+            assert relation is not None
+            rows = pa.concat_batches([each.stores[relation].chunk(each.rows[relation]) for each in waiting])
+            whole = singletons(self._state.stems[relation], rows, self._aliases[relation], built=True)
+            found = [replace(whole, origin=sum(each.origin for each in waiting))]
+        for each in found:
+            yield from self._divided(each)
+
+    def _divided(self, found: TupleBatch) -> Iterator[TupleBatch]:
+        pieces = [found]
+        if self._divide is not None and self._divide.target in found.rows and self._divide.divides(found):
+            pieces = list(self._visit(self._divide, found).batches)
+        for piece in pieces:
+            yield from self._preference.split(piece) if piece.signature.built else [piece]
+
+    def _told(self, signature: Signature, relation: int, tuples: int, matches: int) -> None:
+        """Believe what a sample says of a join."""
+        for operator in self._state.joins(signature):
+            if isinstance(operator, Probe) and operator.target == relation:
+                self._statistics.accounts.update(anywhere(signature, operator), tuples, matches, 0.0)

@@ -1,0 +1,160 @@
+"""Results of a block: payload columns are gathered here, and nowhere earlier."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Protocol
+
+import numpy as np
+import pyarrow as pa
+
+from millrace.engine.arrays import array_of, to_arrow
+from millrace.engine.plan.spec import JoinSpec
+from millrace.engine.tuples import BATCH_BYTES, RelationStore
+from millrace.engine.tuples.batch import TupleBatch
+
+
+class Sink(Protocol):
+    """Takes result tuples and makes the eddy's output of them.
+
+    Attributes:
+        counted: Result tuples so far.
+    """
+
+    counted: int
+
+    def arrive(self, batch: TupleBatch) -> None:
+        """Take note of base tuples that enter the eddy."""
+
+    def add(self, batch: TupleBatch) -> Iterator[Any]:
+        """Take result tuples; yield output that is ready."""
+
+    def rest(self) -> Iterator[Any]:
+        """Yield output that is ready when no tuple is in flight."""
+
+    def idle(self) -> Iterator[Any]:
+        """Yield what there is: nothing has arrived, and the eddy is about to wait."""
+
+    def pause(self) -> Iterator[Any]:
+        """Yield what there is, be it nothing: every source that has not ended has stalled."""
+
+    def finish(self) -> Iterator[Any]:
+        """Yield what is left."""
+
+
+class Mask:
+    """Tells for every tuple of a single relation whether it is in the result, in order of arrival."""
+
+    name = "Mask"
+
+    def __init__(self) -> None:
+        self.counted = 0
+        self._kept: dict[RelationStore, np.ndarray[Any, np.dtype[np.bool_]]] = {}
+
+    def arrive(self, batch: TupleBatch) -> None:
+        """Begin a mask for the batch, which has a store of its own; tuples of several may be on their way."""
+        self._kept[batch.stores[0]] = np.zeros(batch.size, np.bool_)
+
+    def add(self, batch: TupleBatch) -> Iterator[pa.Array]:
+        """Mark result tuples."""
+        self.counted += batch.size
+        self._kept[batch.stores[0]][batch.rows[0]] = True
+        return iter(())
+
+    def rest(self) -> Iterator[pa.Array]:
+        """Yield the masks of the batches that have arrived, boolean without nulls."""
+        for kept in self._kept.values():
+            yield to_arrow(kept)
+        self._kept.clear()
+
+    def idle(self) -> Iterator[pa.Array]:
+        """Nothing: masks do not wait for each other."""
+        return iter(())
+
+    def pause(self) -> Iterator[pa.Array]:
+        """Nothing: masks do not wait for each other."""
+        return iter(())
+
+    def finish(self) -> Iterator[pa.Array]:
+        """Nothing is left."""
+        return iter(())
+
+
+class Output:
+    """Turns result tuples into record batches of about ``batch_size`` rows, fewer where rows are wide.
+
+    A block that is only counted gathers nothing: its result is one row with the count.
+
+    Args:
+        spec: The block.
+        batch_size: Rows of a record batch.
+        most: Bytes of texts and the like that are gathered at once, about.
+    """
+
+    name = "Output"
+
+    def __init__(self, spec: JoinSpec, batch_size: int, most: int = BATCH_BYTES) -> None:
+        self._spec = spec
+        self._schema = spec.output_schema
+        self._size, self._most = batch_size, most
+        self._columns: dict[int, list[tuple[int, str]]] = {}  # by relation: places in the output, and names
+        for place, o in enumerate(spec.output):
+            relation = spec.visible.index(o.source.relation)
+            self._columns.setdefault(relation, []).append((place, o.source.column))
+        self._gathered = {relation: [name for _, name in own] for relation, own in self._columns.items()}
+        self._ready: list[pa.RecordBatch] = []
+        self._rows = self._bytes = 0
+        self.counted = 0
+
+    def arrive(self, batch: TupleBatch) -> None:
+        """Nothing to note."""
+
+    def rest(self) -> Iterator[pa.RecordBatch]:
+        """Nothing: rows are gathered over several arrivals."""
+        return iter(())
+
+    def add(self, batch: TupleBatch) -> Iterator[pa.RecordBatch]:
+        """Take result tuples; yield a record batch when enough rows have come together."""
+        self.counted += batch.size
+        if self._spec.count_only or not batch.size:
+            return
+        for piece in batch.pieces(self._gathered, self._most):
+            yield from self._add(piece)
+
+    def _add(self, batch: TupleBatch) -> Iterator[pa.RecordBatch]:
+        if self._columns:
+            arrays: dict[int, pa.Array] = {}
+            for relation, columns in self._columns.items():
+                taken = batch.stores[relation].take(self._gathered[relation], batch.rows[relation])
+                arrays.update(zip((place for place, _ in columns), taken, strict=True))
+            rows = pa.RecordBatch.from_arrays([arrays[i] for i in range(len(arrays))], schema=self._schema)
+        else:  # Arrow takes the number of rows from a column that is then left out
+            rows = pa.record_batch([pa.nulls(batch.size)], ["none"]).select([])
+        self._ready.append(rows)
+        self._rows += batch.size
+        self._bytes += int(rows.nbytes)
+        if self._rows >= self._size or self._bytes >= self._most:
+            yield from self._flush()
+
+    def idle(self) -> Iterator[pa.RecordBatch]:
+        """Yield the rows that are ready."""
+        return self._flush() if self._ready else iter(())
+
+    def pause(self) -> Iterator[pa.RecordBatch]:
+        """Yield the rows that are ready, or an empty batch."""
+        if self._ready:
+            yield from self._flush()
+        else:
+            yield pa.RecordBatch.from_pylist([], self._schema)
+
+    def finish(self) -> Iterator[pa.RecordBatch]:
+        """Yield what is left, and the count of a block that is only counted."""
+        if self._spec.count_only:
+            yield pa.RecordBatch.from_arrays([array_of([self.counted], pa.int64())], schema=self._schema)
+        else:
+            yield from self._flush()
+
+    def _flush(self) -> Iterator[pa.RecordBatch]:
+        if self._ready:
+            yield self._ready[0] if len(self._ready) == 1 else pa.concat_batches(self._ready)
+            self._ready, self._rows, self._bytes = [], 0, 0

@@ -1,0 +1,105 @@
+"""Tuples whose results the user wants first, some more than others; that may change while a run goes on.
+
+Raman, Deshpande & Hellerstein 2003, sections 1.2 and 4.1. A preference changes the order of work, never its
+amount or the answer. Benefit is what the user gains; how many times more one tuple is worth than another does
+not matter for the order, only which of both is worth more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from millrace.engine.arrays import is_true
+from millrace.engine.plan.evaluation import evaluate
+from millrace.engine.plan.expressions import Call, ColumnRef, Predicate, columns_of, show
+from millrace.engine.plan.spec import JoinSpec
+from millrace.engine.tuples.batch import TupleBatch
+from millrace.errors import InputError, near
+
+Wanted = Predicate | Sequence[Predicate] | None
+"""What the user wants first: one predicate, several with the most wanted first, or nothing in particular."""
+
+
+@dataclass(frozen=True)
+class _Wish:
+    """A predicate over columns of one relation."""
+
+    relation: int
+    columns: frozenset[ColumnRef]
+    predicate: Predicate
+
+    def holds(self, batch: TupleBatch) -> np.ndarray[Any, np.dtype[np.bool_]]:
+        """Return which tuples satisfy it, those where it is null not among them."""
+        store, rows = batch.stores[self.relation], batch.rows[self.relation]
+        truth = evaluate(self.predicate, {ref: store.gather(ref.column, rows) for ref in self.columns})
+        assert isinstance(truth, pa.Array), "the predicate reads a column"
+        return is_true(truth)
+
+
+class Preference:
+    """Grades tuples by how much they are wanted: 0 for no preference, and the more the higher.
+
+    Args:
+        wanted: Predicates over columns of one relation each, which Millrace evaluates itself.
+        spec: The block.
+
+    Raises:
+        InputError: A predicate reads columns of no relation or of several, or calls a user's function.
+    """
+
+    def __init__(self, wanted: Wanted, spec: JoinSpec) -> None:
+        self._spec = spec
+        self._wishes: list[_Wish] = []
+        self.change(wanted)
+
+    def change(self, wanted: Wanted) -> None:
+        """Grade by other predicates from now on.
+
+        Raises:
+            InputError: As above; then what was wanted before still is.
+        """
+        predicates = () if wanted is None else wanted if isinstance(wanted, Sequence) else (wanted,)
+        self._wishes = [self._checked(each) for each in reversed(predicates)]
+
+    def _checked(self, predicate: Predicate) -> _Wish:
+        columns = frozenset(columns_of(predicate))
+        aliases = sorted({ref.relation for ref in columns})
+        if len(aliases) != 1 or isinstance(predicate, Call):
+            raise InputError(
+                f"tuples cannot be preferred by {show(predicate)}: expected a comparison of columns of one "
+                f"relation, got columns of {aliases or 'none'}"
+            )
+        if aliases[0] not in self._spec.aliases:
+            raise InputError(f"unknown relation {aliases[0]!r}: {near(aliases[0], self._spec.aliases)}")
+        names = self._spec.relation(aliases[0]).schema.names
+        for ref in columns:
+            if ref.column not in names:
+                raise InputError(
+                    f"relation {ref.relation!r} has no column {ref.column!r}: {near(ref.column, names)}"
+                )
+        return _Wish(self._spec.aliases.index(aliases[0]), columns, predicate)
+
+    def split(self, batch: TupleBatch) -> list[TupleBatch]:
+        """Return singletons in a batch for each grade, the most wanted last; what has a grade keeps it."""
+        return [batch] if batch.signature.preferred else self.graded(batch)
+
+    def graded(self, batch: TupleBatch) -> list[TupleBatch]:
+        """Return tuples in a batch for each grade, whatever grade they had."""
+        wishes = [(grade, wish) for grade, wish in enumerate(self._wishes, 1) if wish.relation in batch.rows]
+        if not wishes and not batch.signature.preferred:
+            return [batch]
+        grades = np.zeros(batch.size, np.int64)
+        for grade, wish in wishes:
+            grades[wish.holds(batch)] = grade
+        pieces: list[TupleBatch] = []
+        for grade in np.unique(grades).tolist():
+            rows = np.flatnonzero(grades == grade)
+            origin = len(rows) if batch.origin == batch.size else 0 if pieces else batch.origin
+            signature = batch.signature.having(preferred=grade)
+            pieces.append(batch.take(rows, origin=origin, signature=signature))
+        return pieces

@@ -1,0 +1,143 @@
+"""Transfer of filters: what one relation's filters left decides what is kept of another.
+
+When every tuple of a relation has come, its SteM knows which keys have a match. Tuples of a relation that is
+read later and is tied to it by a join class meet that before they are built: what finds nothing can be part
+of no result. What is left of the later relation filters those that come after it, so that filters travel
+along the join graph (Yang, Zhao, Yu & Koutris 2024, "Predicate transfer"; Yannakakis 1981 for trees). State
+gets smaller, and no order of joins that follows makes tuples that die later on.
+
+A transfer is a semijoin that the answer does not need. It is tried on some tuples, and dropped where it lets
+nearly all of them pass; as data may change, it is tried again after a while. A hash decides: tuples that only
+seem to match are kept, and the join drops them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from millrace.engine.eddy.key_ranges import KeyRanges
+from millrace.engine.eddy.operator import Operator, Step
+from millrace.engine.eddy.statistics import Statistics
+from millrace.engine.plan.graph import QueryGraph
+from millrace.engine.stems.stem import SteM
+from millrace.engine.tuples.batch import TupleBatch
+
+_TRIAL = 4096
+"""Tuples after which it is asked whether a transfer pays."""
+
+_REST = 64
+"""Times as many tuples as a trial took, or more, after which a transfer that did not pay is tried again."""
+
+_PASSING = 0.9
+"""Share of the tuples up to which a transfer pays. To ask for a tuple costs about what an index takes to
+enter it; one that is dropped is not entered, takes no room in a cache, and makes no tuples that die later."""
+
+
+class Transfer(Operator):
+    """Drops tuples of one relation that have no match in another, which is complete.
+
+    Args:
+        stem: Of the relation that filters.
+        alias: Its alias.
+        relation: The relation that is filtered.
+        name: Its alias.
+        statistics: Where it is booked what the filter does.
+    """
+
+    action = "transfer"
+    queued = False
+
+    def __init__(self, stem: SteM, alias: str, relation: int, name: str, statistics: Statistics) -> None:
+        super().__init__(relation, f"Filter({alias} on {name})", alias)
+        self._stem = stem
+        self._account = statistics.get(self)
+        self._began = 0
+        self._rests = 0
+
+    def pays(self, tuples: int) -> bool:
+        """Tell whether so many tuples, which have just arrived, should meet the filter."""
+        if not self._stem.complete or not self._stem.rows or not self._stem.base.scanned:
+            return False  # an index alone has told what it was asked for
+        if self._rests > 0:
+            self._rests -= tuples
+            if self._rests > 0:
+                return False
+            self._began = self._account.tuples_in
+        if self._account.tuples_in < self._began + _TRIAL or self.passing <= _PASSING:
+            return True
+        self._rests = _REST * (self._account.tuples_in - self._began)
+        return False
+
+    @property
+    def passing(self) -> float:
+        """Share of the tuples that have a match, as far as is known."""
+        return self._account.selectivity
+
+    def step(self, work: TupleBatch, limit: int) -> Step:
+        """Return the tuples that may have a match."""
+        met = self._stem.meets(work)
+        left = work if len(met) == work.size else work.take(met)
+        return Step((left,), left.size)
+
+
+class Transfers:
+    """The transfers of a block: from each relation to those that are tied to it.
+
+    A relation whose tuples several roles of a self-join share is not filtered: a tuple may be of use in one
+    role and not in another. Nor is one that is not kept and joins with one other: the join does the same.
+
+    Args:
+        graph: The block's query graph.
+        unbuilt: The relation that is not kept, None where all are.
+        stems: The SteMs, by relation.
+        aliases: The relations' aliases.
+        statistics: Where outcomes are booked.
+        visit: Lets an operator work on a batch, and books what came of it there.
+        ranges: Told of relations that have ended, so that less is read of the others.
+
+    Attributes:
+        dropped: Tuples that met no match.
+    """
+
+    def __init__(
+        self,
+        graph: QueryGraph,
+        unbuilt: int | None,
+        stems: Sequence[SteM],
+        aliases: Sequence[str],
+        statistics: Statistics,
+        visit: Callable[[Operator, TupleBatch], Step],
+        ranges: KeyRanges,
+    ) -> None:
+        self._visit = visit
+        self._ranges = ranges
+        self._graph, self._stems, self._aliases = graph, stems, aliases
+        self.dropped = 0
+        self._of: dict[int, list[Transfer]] = {}
+        for relation in range(graph.relations):
+            others = graph.neighbours(1 << relation)
+            if len(graph.roles(relation)) == 1 and (relation != unbuilt or len(others) > 1):
+                self._of[relation] = [
+                    Transfer(stems[other], aliases[other], relation, aliases[relation], statistics)
+                    for other in others
+                ]
+
+    def ended(self, relation: int) -> None:
+        """Learn from a relation of which all tuples have come; an index alone told what it was asked for."""
+        stem = self._stems[relation]
+        if stem.base.scanned and stem.rows:
+            self._ranges.ended(self._graph, relation, self._aliases, stem.store.ends)
+
+    def reduce(self, relation: int, batch: TupleBatch) -> TupleBatch:
+        """Return those of a relation's base tuples that may have matches in all relations that are complete.
+
+        The filter that drops most comes first.
+        """
+        asked = [t for t in self._of.get(relation, ()) if t.pays(batch.size)]
+        for transfer in sorted(asked, key=lambda each: each.passing):
+            if not batch.size:
+                break
+            before = batch.size
+            (batch,) = self._visit(transfer, batch).batches
+            self.dropped += before - batch.size
+        return batch

@@ -1,0 +1,180 @@
+"""The query graph: attribute classes and which relations they connect.
+
+Columns that equalities tie together form an *attribute class*; every member of a class has the
+same value in a result tuple, so an equality between any two members is implied and may be used
+whether or not the query wrote it. Classes only join equalities that compare in the same type,
+because widening to different types is not transitive.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import pyarrow as pa
+
+from millrace.engine.plan.expressions import Call, ColumnRef, relations_of
+from millrace.engine.plan.spec import JoinSpec
+
+
+@dataclass(frozen=True)
+class AttributeClass:
+    """Columns equated with each other.
+
+    Attributes:
+        type: The type in which they are compared.
+        members: ``(relation number, column)``, in the order of relations.
+    """
+
+    type: pa.DataType
+    members: tuple[tuple[int, str], ...]
+
+    def columns(self, relation: int) -> tuple[str, ...]:
+        """Return the relation's columns in this class: usually one or none."""
+        return self._columns.get(relation, ())
+
+    @cached_property
+    def _columns(self) -> dict[int, tuple[str, ...]]:
+        columns: dict[int, tuple[str, ...]] = {}
+        for number, column in self.members:
+            columns[number] = (*columns.get(number, ()), column)
+        return columns
+
+    @cached_property
+    def span(self) -> int:
+        """Bit set of the relations that have a column in this class."""
+        span = 0
+        for number, _ in self.members:
+            span |= 1 << number
+        return span
+
+
+@dataclass(frozen=True)
+class TimeWindow:
+    """The sliding window of a relation.
+
+    Attributes:
+        column: Its times,
+        type: and their type.
+        length: How far behind the largest time of a result this relation's may be.
+    """
+
+    column: str
+    type: pa.DataType
+    length: int
+
+
+@dataclass(frozen=True)
+class QueryGraph:
+    """Attribute classes and residual predicates as bit sets over relation numbers.
+
+    Attributes:
+        relations: How many there are.
+        classes: The attribute classes.
+        residual_spans: Per residual predicate, the relations that it reads; behind them, per left join,
+            those that have to be there.
+        residuals_before: Per residual predicate and left join, bit set of those that have to be done before
+            it: a predicate that is not deterministic keeps its place among the others.
+        outer: Bit set of the left joins among these numbers.
+        leads: Per relation, the one whose tuples it shares: itself, or the first of several that are the
+            same data (a self-join).
+        windows: Per relation, its sliding window; empty when no relation has one.
+    """
+
+    relations: int
+    classes: tuple[AttributeClass, ...]
+    residual_spans: tuple[int, ...]
+    residuals_before: tuple[int, ...]
+    leads: tuple[int, ...]
+    windows: tuple[TimeWindow | None, ...] = ()
+    outer: int = 0
+
+    @classmethod
+    def of(cls, spec: JoinSpec) -> QueryGraph:
+        """Build the graph of a block.
+
+        Tuples meet a left join when they span all relations and have passed what has to come before it:
+
+        * A predicate or ON that reads columns of a left-joined relation comes behind that left join, for it
+          judges the nulls that the left join makes.
+        * Anything else may come before or behind. A left join neither drops a tuple nor changes its columns,
+          so ``σ(R) ⟕ S = σ(R ⟕ S)``, and ``(R ⟕ S) ⟕ T = (R ⟕ T) ⟕ S``, where T's ON does not read S.
+        * Joins come before, although ``(R ⟕ S) ⋈ T = (R ⋈ T) ⟕ S`` too. State holds one tuple for
+          each combination of base tuples of the block, and a left join makes several of one.
+        * A predicate that is not deterministic comes behind all of them: it is called for every row.
+        * Other predicates come before a left join that asks an index: each key may cost a request.
+        """
+        number = {alias: i for i, alias in enumerate(spec.aliases)}
+        groups: list[tuple[pa.DataType, set[ColumnRef]]] = []
+        for equality in spec.equalities:
+            pair = {equality.left, equality.right}
+            touching = [g for g in groups if g[0] == equality.type and g[1] & pair]
+            groups = [g for g in groups if g not in touching]
+            groups.append((equality.type, pair.union(*(g[1] for g in touching))))
+        classes = tuple(
+            AttributeClass(kind, tuple(sorted((number[r.relation], r.column) for r in refs)))
+            for kind, refs in groups
+        )
+        widening = {o.relation: 1 << len(spec.residuals) + i for i, o in enumerate(spec.outer)}
+        everything = (1 << len(spec.relations)) - 1
+        spans = [sum(1 << number[a] for a in relations_of(p) if a in number) for p in spec.residuals]
+        spans += [everything] * len(spec.outer)
+        pinned = [isinstance(p, Call) and not p.spec.deterministic for p in spec.residuals]
+        before = [
+            sum(1 << j for j in range(i) if pinned[i] or pinned[j])
+            | sum(bit for alias, bit in widening.items() if pinned[i] or alias in relations_of(p))
+            for i, p in enumerate(spec.residuals)
+        ]
+        free = sum(1 << i for i, others in enumerate(before) if not others)
+        before += [
+            sum(widening.get(alias, 0) for alias in relations_of(o)) | (free if o.bind else 0)
+            for o in spec.outer
+        ]
+        leads = tuple(number[r.same_as or r.alias] for r in spec.relations)
+        windows = tuple(
+            None if w is None else TimeWindow(w.column, r.schema.field(w.column).type, w.length)
+            for r, w in ((r, r.window) for r in spec.relations)
+        )
+        windows = windows if any(windows) else ()
+        return cls(
+            len(spec.relations), classes, tuple(spans), tuple(before), leads, windows, sum(widening.values())
+        )
+
+    def roles(self, relation: int) -> tuple[int, ...]:
+        """Return the relations that share their tuples with this one, itself among them."""
+        return self._roles[self.leads[relation]]
+
+    @cached_property
+    def _roles(self) -> dict[int, tuple[int, ...]]:
+        roles: dict[int, tuple[int, ...]] = {}
+        for relation, lead in enumerate(self.leads):
+            roles[lead] = (*roles.get(lead, ()), relation)
+        return roles
+
+    @cached_property
+    def everything(self) -> int:
+        """The span of a result tuple."""
+        return (1 << self.relations) - 1
+
+    def bound(self, span: int, relation: int) -> tuple[int, ...]:
+        """Return the numbers of the classes that tie ``relation`` to tuples of ``span``."""
+        found = self._bound.get((span, relation))
+        if found is None:
+            bit = 1 << relation
+            found = tuple(i for i, c in enumerate(self.classes) if c.span & bit and c.span & span)
+            self._bound[span, relation] = found
+        return found
+
+    @cached_property
+    def _bound(self) -> dict[tuple[int, int], tuple[int, ...]]:
+        """What :meth:`bound` has returned: it is asked for every batch."""
+        return {}
+
+    def neighbours(self, span: int) -> tuple[int, ...]:
+        """Return the relations outside ``span`` that a class connects to it."""
+        return tuple(r for r in range(self.relations) if not span >> r & 1 and self.bound(span, r))
+
+
+def members(span: int) -> list[int]:
+    """Return the relations of a span."""
+    return [r for r in range(span.bit_length()) if span >> r & 1]

@@ -1,0 +1,261 @@
+"""Spanning trees of the query graph: which pairs of relations binary joins are made on.
+
+Join operators and STAIRs work along the edges of one spanning tree. Avnur & Hellerstein 2000, section
+3, leave the choice to a pre-optimizer; conjuncts that close a cycle are verified on the tuples that
+joins along the tree return. A tree may be exchanged for another while the query runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import combinations, islice
+
+from millrace.engine.plan.graph import QueryGraph
+from millrace.engine.plan.spec import JoinSpec
+from millrace.errors import InputError
+
+
+@dataclass(frozen=True)
+class Edge:
+    """A join of two relations.
+
+    Attributes:
+        number: Its place among all pairs of relations, the same in every tree.
+        ends: The two relations' numbers.
+        classes: Attribute classes that both have a column in; none for a cross product.
+    """
+
+    number: int
+    ends: tuple[int, int]
+    classes: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class JoinTree:
+    """A spanning tree; its edges go by their numbers.
+
+    Attributes:
+        relations: How many there are.
+        edges: One fewer.
+    """
+
+    relations: int
+    edges: tuple[Edge, ...]
+
+    @cached_property
+    def _sides(self) -> dict[int, tuple[int, int]]:
+        """Per edge, the spans that it separates: that of its first end and that of its second."""
+        return {
+            edge.number: (self._reached(edge.ends[0], edge), self._reached(edge.ends[1], edge))
+            for edge in self.edges
+        }
+
+    def _reached(self, start: int, without: Edge) -> int:
+        span, grown = 0, 1 << start
+        while span != grown:
+            span = grown
+            for edge in self.edges:
+                a, b = edge.ends
+                if edge != without and (span >> a & 1 or span >> b & 1):
+                    grown |= 1 << a | 1 << b
+        return span
+
+    @cached_property
+    def by_number(self) -> dict[int, Edge]:
+        """The edges by their numbers."""
+        return {edge.number: edge for edge in self.edges}
+
+    def border(self, span: int) -> tuple[int, ...]:
+        """Return the edges that lead out of a span."""
+        return self._borders.get(span) or self._borders.setdefault(
+            span,
+            tuple(
+                edge.number for edge in self.edges if (span >> edge.ends[0] & 1) != (span >> edge.ends[1] & 1)
+            ),
+        )
+
+    @cached_property
+    def _borders(self) -> dict[int, tuple[int, ...]]:
+        return {}
+
+    def near(self, edge: int, span: int) -> int:
+        """Return the edge's end inside a connected span that the edge leads out of."""
+        a, b = self.by_number[edge].ends
+        return a if span >> a & 1 else b
+
+    def far(self, edge: int, span: int) -> int:
+        """Return the edge's end outside the span."""
+        a, b = self.by_number[edge].ends
+        return b if span >> a & 1 else a
+
+    def beyond(self, edge: int, span: int) -> int:
+        """Return the span of everything on the other side of the edge."""
+        first, second = self._sides[edge]
+        return second if span & first else first
+
+    def reached(self, start: int, span: int) -> int:
+        """Return the part of a span that the tree holds together with one of its relations."""
+        part, grown = 0, 1 << start
+        while part != grown:
+            part = grown
+            for edge in self.edges:
+                both = 1 << edge.ends[0] | 1 << edge.ends[1]
+                if both & part and both & ~span == 0:
+                    grown |= both
+        return part
+
+    def connected(self, span: int) -> bool:
+        """Whether the tree holds a span together."""
+        inside = sum(1 for e in self.edges if span >> e.ends[0] & 1 and span >> e.ends[1] & 1)
+        return inside == span.bit_count() - 1
+
+
+def edges_of(graph: QueryGraph) -> tuple[Edge, ...]:
+    """Return every pair of relations with what joins them, cross products included."""
+    pairs = combinations(range(graph.relations), 2)
+    return tuple(Edge(i, (a, b), graph.bound(1 << a, b)) for i, (a, b) in enumerate(pairs))
+
+
+def edge_names(spec: JoinSpec, graph: QueryGraph, leaves: int = 0) -> tuple[str, ...]:
+    """Return what the joins along all pairs of relations are called, such as ``HashJoin(r.a = s.b)``.
+
+    Args:
+        spec: The block.
+        graph: Its query graph.
+        leaves: Span of relations that are asked by index alone.
+    """
+    names = []
+    for edge in edges_of(graph):
+        inner = [end for end in edge.ends if leaves >> end & 1]
+        if inner and edge.classes:
+            names.append(index_join_name(spec, graph, edge, inner[0]))
+            continue
+        sides = [side_name(spec, graph, edge, end) for end in edge.ends]
+        names.append(f"HashJoin({' = '.join(sides)})" if edge.classes else f"RippleJoin({' × '.join(sides)})")
+    return tuple(names)
+
+
+def index_join_name(spec: JoinSpec, graph: QueryGraph, edge: Edge, inner: int) -> str:
+    """Return what the join along an edge is called if one end is asked by its index alone."""
+    (outer,) = (end for end in edge.ends if end != inner)
+    return f"IndexJoin({side_name(spec, graph, edge, outer)} = {side_name(spec, graph, edge, inner)})"
+
+
+def side_name(spec: JoinSpec, graph: QueryGraph, edge: Edge, end: int) -> str:
+    """Return the columns that one end of an edge joins on, such as ``r.a``; its alias for a cross product."""
+    alias = spec.aliases[end]
+    return ", ".join(f"{alias}.{graph.classes[c].columns(end)[0]}" for c in edge.classes) or alias
+
+
+def spanning_trees(
+    graph: QueryGraph, most: int = 256, leaves: int = 0, barred: Collection[int] = ()
+) -> Iterator[JoinTree]:
+    """Yield spanning trees that use no more cross products than needed, at most ``most`` of them.
+
+    Trees come in the order of their edges' numbers, after steps that grow with a power of the number of
+    relations, however many trees there are.
+
+    Args:
+        graph: The query graph.
+        most: Trees to yield.
+        leaves: Span of relations that may only be leaves, and no neighbours of each other, tied by equality.
+        barred: Numbers of edges that may not lead to such a leaf.
+
+    Raises:
+        InputError: No tree has all of these as leaves.
+    """
+    core, outer = _legal(graph, leaves, barred)
+    linked = _groups(list(range(graph.relations)), [e for e in core if e.classes])
+    useful = [e for e in core if e.classes or linked[e.ends[0]] != linked[e.ends[1]]]
+    useful = sorted([*useful, *outer], key=lambda e: e.number)
+
+    def rank(edges: Sequence[Edge]) -> int:
+        """Return the most of the edges that one tree may have."""
+        inner = [e for e in edges if not _leaf(e, leaves)]
+        tied = len({_leaf(e, leaves) for e in edges} - {0})
+        joined = _groups(list(range(graph.relations)), [e for e in inner if e.classes])
+        products = _groups(linked, [e for e in inner if not e.classes])
+        return graph.relations - len(set(joined)) + len(set(linked)) - len(set(products)) + tied
+
+    def complete(chosen: tuple[Edge, ...], first: int) -> Iterator[tuple[Edge, ...]]:
+        """Yield the trees that have the chosen edges and else only such from place ``first`` on."""
+        if len(chosen) == graph.relations - 1:
+            yield chosen
+            return
+        for place in range(first, len(useful)):
+            if rank((*chosen, *useful[place:])) < graph.relations - 1:
+                return
+            grown = (*chosen, useful[place])
+            if rank(grown) == len(grown):
+                yield from complete(grown, place + 1)
+
+    for edges in islice(complete((), 0), most):
+        yield JoinTree(graph.relations, edges)
+
+
+def spanning_tree(
+    graph: QueryGraph, sizes: Sequence[int], leaves: int = 0, barred: Collection[int] = ()
+) -> JoinTree:
+    """Choose a tree without knowing selectivities (the pre-optimizer).
+
+    Equality edges come first, those on several attributes before those on one, small relations before
+    large ones. Cross products only link what nothing else does, through the smallest relations.
+
+    Args:
+        graph: The query graph.
+        sizes: Rows of each relation, as far as known.
+        leaves: Span of relations that may only be leaves, and no neighbours of each other, tied by equality.
+        barred: Numbers of edges that may not lead to such a leaf.
+
+    Raises:
+        InputError: No tree has all of these as leaves.
+    """
+    core, outer = _legal(graph, leaves, barred)
+
+    def price(edge: Edge) -> tuple[bool, int, int, tuple[int, int]]:
+        a, b = edge.ends
+        return not edge.classes, -len(edge.classes), sizes[a] * sizes[b], edge.ends
+
+    chosen: list[Edge] = []
+    group = list(range(graph.relations))
+    # Leaves come last: what leads to them connects nothing else.
+    for edge in (*sorted(core, key=price), *sorted(outer, key=price)):
+        a, b = (group[end] for end in edge.ends)
+        if a != b:
+            chosen.append(edge)
+            group = [a if g == b else g for g in group]
+    return JoinTree(graph.relations, tuple(chosen))
+
+
+def _legal(
+    graph: QueryGraph, leaves: int, barred: Collection[int]
+) -> tuple[tuple[Edge, ...], tuple[Edge, ...]]:
+    """Return the edges between relations that may be inner nodes, and those that may lead to leaves."""
+    everything = edges_of(graph)
+    core = tuple(e for e in everything if not _leaf(e, leaves))
+    outer = tuple(
+        e for e in everything if _leaf(e, leaves).bit_count() == 1 and e.classes and e.number not in barred
+    )
+    for relation in range(graph.relations):
+        if leaves >> relation & 1 and not any(relation in e.ends for e in outer):
+            raise InputError(
+                f"relation number {relation} can only be a leaf of a join tree, but no equalities that serve "
+                "lead to it from a relation that may be an inner node; architecture='stems' can join it"
+            )
+    return core, outer
+
+
+def _leaf(edge: Edge, leaves: int) -> int:
+    """Return the ends of an edge that may only be leaves, as a span."""
+    return (1 << edge.ends[0] | 1 << edge.ends[1]) & leaves
+
+
+def _groups(group: list[int], edges: Sequence[Edge]) -> list[int]:
+    """Return a number for each relation, the same for those that groups and edges hold together."""
+    for edge in edges:
+        a, b = (group[end] for end in edge.ends)
+        if a != b:
+            group = [a if g == b else g for g in group]
+    return group

@@ -1,0 +1,127 @@
+"""The architectures: which kind of join state an eddy works with."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from millrace.engine.access.access_methods import AccessMethods
+from millrace.engine.access.arrivals import Arrivals
+from millrace.engine.access.schedule import Schedule
+from millrace.engine.plan.expressions import Call
+from millrace.engine.plan.graph import QueryGraph
+from millrace.engine.plan.spec import JoinSpec
+from millrace.engine.policies import default_policy
+from millrace.engine.stairs.index_join import IndexJoins
+from millrace.engine.stems.join_state import JoinState
+from millrace.engine.stems.memory import Watch
+from millrace.engine.stems.state import SteMs
+from millrace.engine.stems.stem import SteM
+from millrace.limits.clock import Clock
+from millrace.options import Options
+
+
+@dataclass(frozen=True)
+class Choice:
+    """An architecture, and why it is that one.
+
+    Attributes:
+        name: One of ``ARCHITECTURES``.
+        because: In words, to stand behind a "because".
+    """
+
+    name: str
+    because: str
+
+
+def architecture_of(
+    spec: JoinSpec, options: Options, *, side_by_side: bool | None = None, looked_up: bool = False
+) -> Choice:
+    """Return the architecture that the options name, or for ``"auto"`` the one that is expected to be faster.
+
+    SteMs make intermediate tuples again for every tuple that arrives, which costs nothing where all but one
+    relation are there before it, and the more the longer relations arrive side by side. STAIRs keep those
+    tuples, and move them when routing changes.
+
+    Args:
+        spec: The block.
+        options: The run's settings.
+        side_by_side: Whether relations arrive in turn; by default what ``online`` asks for.
+        looked_up: Some relation has access methods beside a scan.
+    """
+    if options.architecture != "auto":
+        return Choice(options.architecture, "it is asked for")
+    if not (options.online if side_by_side is None else side_by_side):
+        return Choice("stems", "relations are read one after the other")
+    if len(spec.relations) < 3:
+        return Choice("stems", "a single join makes no intermediate tuples")
+    if looked_up:
+        return Choice("stems", "relations are looked up")
+    if any(r.same_as or r.window for r in spec.relations):
+        return Choice("stems", "relations share their tuples, or let go of them")
+    if spec.beside or any(isinstance(p, Call) for p in spec.residuals):
+        return Choice("stems", "more than joins decides about tuples")
+    return Choice("stairs", "relations arrive side by side")
+
+
+def settled(
+    spec: JoinSpec, options: Options, *, side_by_side: bool | None = None, looked_up: bool = False
+) -> Options:
+    """Return options that name an architecture; see :func:`architecture_of`."""
+    choice = architecture_of(spec, options, side_by_side=side_by_side, looked_up=looked_up)
+    return replace(options, architecture=choice.name)
+
+
+def state_of(
+    spec: JoinSpec,
+    graph: QueryGraph,
+    schedule: Schedule,
+    options: Options,
+    stems: Sequence[SteM],
+    methods: AccessMethods,
+    arrivals: Arrivals,
+    clock: Clock,
+    watch: Watch,
+) -> JoinState:
+    """Return the join state that the options ask for; ``watch`` is told of what moving it makes.
+
+    Raises:
+        InputError: The state is not SteMs, and a relation has access methods that compete, or it has
+            indexes alone and no join with one scanned relation binds them.
+    """
+    if options.architecture == "stems" or len(spec.relations) == 1:
+        return SteMs(spec, graph, schedule, stems, methods, arrivals)
+    # Here, for most tasks keep their state in SteMs.
+    from millrace.engine.stairs import MIGRATION_POLICIES, default_migration
+    from millrace.engine.stairs.state import StairState
+
+    index_joins = IndexJoins.of(spec, graph, methods, clock, options.architecture)
+    index_joins.check_leaves()
+    migration = None
+    # A tuple that is made again would be judged again, and a second verdict may differ.
+    if options.architecture == "stairs" and spec.is_repeatable and not index_joins.inner:
+        migration = MIGRATION_POLICIES[options.migration or default_migration()](options)
+    window = 2 * options.reoptimize_every
+    return StairState(
+        spec,
+        graph,
+        schedule,
+        stems,
+        window,
+        migration,
+        intermediate=options.intermediate or not spec.is_repeatable or bool(index_joins.inner),
+        index_joins=index_joins,
+        watch=watch,
+        clock=clock,
+    )
+
+
+def policy_of(spec: JoinSpec, options: Options) -> str:
+    """Return the name of the routing policy, the default one if none is asked for."""
+    if options.policy is not None:
+        return options.policy
+    called = any(isinstance(p, Call) for p in spec.residuals)
+    joins = len(spec.relations) > 1
+    if joins and not called and options.architecture in ("joins", "stairs"):
+        return "cumulative"
+    return default_policy(joins=joins, predicates=called)

@@ -1,0 +1,154 @@
+"""Which joins of a block are index joins, for architectures without competing access methods.
+
+Binary joins hide their access method: the relations that have indexes alone are the inner sides of index
+joins, all others are scanned. Only SteMs let a relation have several access methods that compete (Raman,
+Deshpande & Hellerstein 2003, section 2.1.3).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from millrace.engine.access.access_methods import Access, AccessMethods
+from millrace.engine.operators.index_join import IndexJoin, IndexPath
+from millrace.engine.plan.graph import QueryGraph
+from millrace.engine.plan.spec import JoinSpec
+from millrace.engine.plan.trees import Edge, edges_of
+from millrace.engine.stems.conditions import Matching
+from millrace.engine.stems.stem import SteM
+from millrace.engine.tuples import RelationStore
+from millrace.engine.tuples.batch import TupleBatch
+from millrace.errors import InputError
+from millrace.limits.clock import Clock
+
+Make = Callable[[Edge, Matching, Mapping[int, RelationStore]], IndexJoin]
+"""Returns the index join along an edge."""
+
+
+@dataclass(frozen=True)
+class IndexJoins:
+    """The relations of a block that are asked for by index joins.
+
+    Attributes:
+        spec: The block.
+        graph: Its query graph.
+        access: Its access modules.
+        clock: What index joins wait by.
+        inner: Span of the relations that have indexes alone.
+    """
+
+    spec: JoinSpec
+    graph: QueryGraph
+    access: AccessMethods
+    clock: Clock
+    inner: int
+
+    @classmethod
+    def of(
+        cls, spec: JoinSpec, graph: QueryGraph, access: AccessMethods, clock: Clock, architecture: str
+    ) -> IndexJoins:
+        """Find them.
+
+        Raises:
+            InputError: A relation has several access methods that compete.
+        """
+        paths = access.paths
+        asked = sum({1 << each.relation for each in paths.lookups})
+        for relation, alias in enumerate(spec.aliases):
+            scanned = paths.scanned >> relation & 1
+            if scanned and asked >> relation & 1:
+                has = "a scan and an index"
+            elif scanned and paths.sets >> relation & 1:
+                has = "several scans"
+            else:
+                continue
+            raise InputError(
+                f"relation {alias!r} has {has}, and architecture={architecture!r} gives each relation one "
+                "access method; leave out all others, or use architecture='stems', whose access methods "
+                "compete"
+            )
+        return cls(spec, graph, access, clock, asked & ~paths.scanned)
+
+    def path(self, relation: int, classes: Iterable[int]) -> IndexPath | None:
+        """Return how to ask for a relation by values of these classes; None if no index is bound by them."""
+        tied = set(classes)
+        for each in self.access.paths.lookups:
+            if each.relation == relation and tied.issuperset(each.classes):
+                return IndexPath(self.access.indexes[each.module][1], each.classes, each.keys)
+        return None
+
+    def path_from(self, span: int, relation: int) -> IndexPath | None:
+        """Return how to ask for a relation by values of tuples of a span; None if they bind no index."""
+        return self.path(relation, self.graph.bound(span, relation))
+
+    def check_plan(self, inputs: Sequence[int]) -> None:
+        """Raise InputError if one of two inputs, given by spans, is asked and the other binds no index."""
+        for mine, other in (inputs, inputs[::-1]):
+            relation = mine.bit_length() - 1
+            if mine != 1 << relation or not self.inner >> relation & 1:
+                continue
+            if other & ~self.inner and self.path_from(other, relation):
+                continue
+            named = [alias for i, alias in enumerate(self.spec.aliases) if other >> i & 1]
+            raise InputError(
+                f"option order joins {self.spec.aliases[relation]!r}, which has no scan, with {named}, which "
+                "cannot give values for any of its indexes; put it behind relations that can"
+            )
+
+    @property
+    def barred(self) -> frozenset[int]:
+        """Numbers of the edges to such relations that bind none of their indexes."""
+        return frozenset(
+            edge.number
+            for edge in edges_of(self.graph)
+            for end in edge.ends
+            if self.inner >> end & 1 and self.path(end, edge.classes) is None
+        )
+
+    def check_leaves(self) -> None:
+        """Raise InputError unless one join with a scanned relation binds an index of each such relation."""
+        for relation, alias in enumerate(self.spec.aliases):
+            if not self.inner >> relation & 1:
+                continue
+            scanned = [r for r in range(self.graph.relations) if not self.inner >> r & 1]
+            if not any(self.path(relation, self.graph.bound(1 << r, relation)) for r in scanned):
+                others = [self.spec.aliases[r] for r in scanned]
+                raise InputError(
+                    f"relation {alias!r} has no scan, and none of its indexes is bound by its join with one "
+                    f"relation that has a scan (here {others}), as the index joins of an eddy need it; "
+                    "architecture='stems' can ask with values of several relations, or of others without a "
+                    "scan"
+                )
+
+    def end(self, stems: Sequence[SteM]) -> None:
+        """Note that nothing comes unasked from these relations."""
+        for stem in stems:
+            stem.complete = stem.complete or bool(self.inner >> stem.number & 1)
+
+    def makers(self, stems: Sequence[SteM], built: Callable[[TupleBatch], None]) -> dict[int, Make]:
+        """Return what makes the joins that lead to these relations, in a tree in which they are leaves.
+
+        Args:
+            stems: Base tuples by relation.
+            built: Told of the relations' tuples as they come.
+        """
+
+        def make(edge: Edge, matching: Matching, stores: Mapping[int, RelationStore]) -> IndexJoin:
+            (inner,) = (end for end in edge.ends if self.inner >> end & 1)
+            path = self.path(inner, edge.classes)
+            assert path is not None, "the pre-optimizer has chosen an edge that binds an index"
+            return IndexJoin(edge, self.spec, matching, stores, stems[inner], path, self.clock, built)
+
+        return {r: make for r in range(self.graph.relations) if self.inner >> r & 1}
+
+
+def refuse_shared(spec: JoinSpec, access: Access | None, architecture: str) -> None:
+    """Raise InputError if several relations are to share what access modules return."""
+    for relation in spec.relations:
+        if relation.same_as is not None and access and access.get(relation.same_as):
+            raise InputError(
+                f"relations {relation.same_as!r} and {relation.alias!r} are the same data, given by access "
+                f"modules, and architecture={architecture!r} cannot share what these return; give it as a "
+                "source, or use architecture='stems'"
+            )

@@ -1,0 +1,215 @@
+"""Static plans: binary joins in a fixed order, without an eddy.
+
+What a conventional engine does, with the same join operators and the same state: each node of the plan
+is an iterator over the tuples that an arrival makes there (Deshpande & Hellerstein 2004, section 4, "SHJ").
+Plans may be left-deep or bushy. Every predicate is applied as soon as what it reads is there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Unpack
+
+import pyarrow as pa
+
+from millrace.engine.access.schedule import STALLED, Source
+from millrace.engine.eddy.operator import Build, Join, Operator, Step, Work
+from millrace.engine.eddy.plan import Join as JoinNode, Plan, Scan, joins_of, plan_of
+from millrace.engine.eddy.run import BlockRun, Given
+from millrace.engine.operators.index_join import IndexJoin
+from millrace.engine.plan.spec import JoinSpec
+from millrace.engine.plan.trees import edge_names
+from millrace.engine.stairs.binary_join import BinaryJoin
+from millrace.engine.stairs.index_join import IndexJoins
+from millrace.engine.stairs.stair import StairProbe
+from millrace.engine.stems.conditions import Matching
+from millrace.engine.stems.join_state import StateTotals
+from millrace.engine.stems.memory import held_by
+from millrace.engine.stems.stem import SteM
+from millrace.engine.tuples import RelationStore
+from millrace.engine.tuples.batch import TupleBatch, is_complete, is_result, ready_outer, ready_predicates
+from millrace.errors import InputError
+from millrace.options import Options
+
+
+class StaticPlan(BlockRun):
+    """Runs one block over the tuples of one task by a plan that does not change.
+
+    Args:
+        spec: The block.
+        sources: Record batches by alias, each with exactly the schema of its relation.
+        options: ``order`` gives the plan; the default joins small relations first.
+        given: See :class:`millrace.engine.eddy.run.Given`. Of access modules a relation has one scan,
+            or only indexes: then it is the inner input of an index join with what binds one of them.
+
+    Raises:
+        OptionError: ``options.order`` names what is not in the block, or something twice.
+        InputError: A relation has access methods that compete; or it is to be asked before anything binds
+            its indexes.
+    """
+
+    def __init__(
+        self,
+        spec: JoinSpec,
+        sources: Mapping[str, Source],
+        options: Options | None = None,
+        **given: Unpack[Given],
+    ) -> None:
+        options = options or Options()
+        super().__init__(spec, sources, options, "static", given)
+        spec = self._spec
+        self._asks = IndexJoins.of(spec, self._graph, self._methods, self._clock, "static")
+        self.plan = plan_of(spec, self._graph, options.order, self._asks)
+        self._asks.end(self._stems)
+        self._builds = [_Build(stem, alias) for stem, alias in zip(self._stems, spec.aliases, strict=True)]
+        stores = {stem.number: stem.store for stem in self._stems}
+        matching, names = Matching(self._graph), edge_names(spec, self._graph)
+        self._joins = {
+            node.span: _Join(self._join(node, matching, stores), names[node.edge.number])
+            for node in joins_of(self.plan)
+        }
+        self._flying: list[Work] = []
+        stairs = [s for join in self._joins.values() for s in join.binary.stairs.values()]
+        self._watch.attach(self._stems, lambda: held_by(self._stems, stairs), lambda: self._flying)
+        self._peak = 0
+
+    def _join(self, node: JoinNode, matching: Matching, stores: Mapping[int, RelationStore]) -> BinaryJoin:
+        """Return the join of a node: an index join where one input is asked by its index alone."""
+        for each in node.inputs:
+            if isinstance(each, Scan) and self._asks.inner >> each.relation & 1:
+                path = self._asks.path_from(node.span & ~each.span, each.relation)
+                assert path is not None, "plans are checked when they are made"
+                stem = self._stems[each.relation]
+                return IndexJoin(node.edge, self._spec, matching, stores, stem, path, self._clock)
+        return BinaryJoin(node.edge, self._spec, matching, stores)
+
+    def _results(self) -> Iterator[Any]:
+        for arrivals in self._arrivals.rounds(self._schedule, self._limit):
+            if all(batch is STALLED for _, batch in arrivals):
+                continue
+            for relation, batch in arrivals:
+                if batch is None:
+                    self._stems[relation].complete = True
+                elif isinstance(batch, pa.RecordBatch):
+                    for tuples in self._made(self.plan, self._base(relation, batch)):
+                        yield from self._emit(tuples)
+            yield from self._output.rest()
+            held = sum(s.tuples for join in self._joins.values() for s in join.binary.stairs.values())
+            self._peak = max(self._peak, held + sum(stem.store.held for stem in self._stems))
+            self._expire()
+
+    def partial(self, missing: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        """Raise InputError: a plan that does not change makes no partial results."""
+        raise InputError(
+            f"partial results without {list(missing)} of a static plan: its joins wait for each other in a "
+            "fixed order; architecture='stairs', 'stems' or 'joins' can make them"
+        )
+
+    def _expire(self) -> None:
+        """Evict what has expired before the watermark."""
+        for relation, below in self._watermark.due(self._watermark.value()).items():
+            for join in self._joins.values():
+                for stair in join.binary.stairs.values():
+                    stair.expire(relation, below)
+            self._stems[relation].evict(below)
+
+    def _base(self, relation: int, batch: pa.RecordBatch) -> TupleBatch:
+        tuples = self._singletons(relation, batch)
+        self._statistics.route(tuples)
+        if relation == self._schedule.unbuilt:
+            return tuples
+        (built,) = self._step(self._builds[relation], tuples.signature, tuples, fresh=True).batches
+        return built
+
+    def _made(self, node: Plan, arrived: TupleBatch) -> Iterator[TupleBatch]:
+        """Yield the tuples that base tuples, which have arrived below a node, make there."""
+        if isinstance(node, Scan):
+            yield from self._selected(arrived)
+            return
+        below = next(each for each in node.inputs if each.span & arrived.signature.span)
+        other = next(each for each in node.inputs if each is not below)
+        join = self._joins[node.span]
+        for batch in self._made(below, arrived):
+            self._statistics.route(batch)
+            join.awaited = any(other.span >> stem.number & 1 and not stem.complete for stem in self._stems)
+            for found in self._steps(join, batch):
+                yield from self._selected(found)
+
+    def _steps(self, operator: Operator, batch: TupleBatch) -> Iterator[TupleBatch]:
+        """Yield what an operator makes of a batch, each piece before the next one is made."""
+        step = self._step(operator, batch.signature, batch, fresh=True)
+        while True:
+            self._flying.append((operator, batch if step.rest is None else step.rest))
+            self._watch.look()
+            for found in step.batches:
+                if not is_result(found.signature, self._graph):
+                    self._statistics.intermediate += found.size
+                if found.size:
+                    yield found
+            self._flying.pop()
+            if step.rest is None:
+                break
+            step = self._step(operator, batch.signature, step.rest, fresh=False)
+
+    def _selected(self, batch: TupleBatch) -> Iterator[TupleBatch]:
+        """Yield what predicates that can be applied leave of a batch."""
+        waiting = [batch]
+        while waiting:
+            batch = waiting.pop()
+            ready = ready_predicates(batch.signature, self._graph)
+            if not batch.size:
+                self._statistics.end(batch)
+            elif ready:
+                select = self._selecting.selects[ready[0]]
+                waiting += self._step(select, batch.signature, batch, fresh=True).batches
+            elif outer := ready_outer(batch.signature, self._graph):
+                for widened in self._steps(self._selecting.outer[outer[0]], batch):
+                    yield from self._selected(widened)
+            elif is_complete(batch.signature, self._graph) and batch.signature.raised:
+                waiting.append(self._selecting.settle(batch))
+            else:
+                yield batch
+
+    def _held(self) -> StateTotals:
+        joins = [join.binary for join in self._joins.values()]
+        stairs = [stair.figures() for join in joins for stair in join.stairs.values()]
+        bases = [stem.figures() for stem in self._stems if stem.rows]
+        asked = tuple(join.figures() for join in joins if isinstance(join, IndexJoin))
+        return StateTotals((*bases, *stairs), self._peak, lookups=asked)
+
+
+class _Build(Build):
+    """Keeps base tuples; STAIRs hold pointers to them."""
+
+    def __init__(self, stem: SteM, alias: str) -> None:
+        super().__init__(stem.number, stem.name, alias)
+        self._stem = stem
+
+    def step(self, work: TupleBatch, limit: int) -> Step:
+        """Return the tuples, which now point into the SteM."""
+        built = self._stem.build(work, None)
+        return Step((built,), built.size)
+
+
+class _Join(Join):
+    """The join of a node of the plan.
+
+    Attributes:
+        binary: The join itself.
+        awaited: Whether more may come from the other input, so that tuples have to be kept for it.
+    """
+
+    def __init__(self, binary: BinaryJoin, name: str) -> None:
+        name = binary.name if isinstance(binary, IndexJoin) else name
+        super().__init__(binary.edge.number, name, name)
+        self.binary = binary
+        self.awaited = True
+
+    def start(self, batch: TupleBatch) -> StairProbe:
+        """Insert on one side, if that is of use, and begin to probe the other."""
+        return self.binary.route(batch, kept=self.awaited)
+
+    def step(self, work: StairProbe, limit: int) -> Step:
+        """Return the next matches."""
+        found = self.binary.matches(work, limit).walked(self.label)
+        return Step((found,), found.size, None if work.is_done else work)

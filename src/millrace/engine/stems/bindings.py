@@ -1,0 +1,153 @@
+"""Sets of bindings: which values an index was asked for, and for which it has returned everything (EOT).
+
+Raman, Deshpande & Hellerstein 2003, section 2.1.3: an EOT tuple has values in the bound fields; a probe
+tuple that agrees with it has all of its matches in the SteM. Two bindings are equal when they are equal
+under Spark's equality in the type of the join.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import cache
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from millrace.engine.arrays import Array, is_true, scalar, to_arrow, to_numpy
+from millrace.engine.kernels import Multimap
+from millrace.engine.plan.evaluation import widen
+from millrace.engine.stems.conditions import Classes, Matching, combined
+from millrace.engine.tuples import KeyColumn, RelationStore, codes
+from millrace.engine.tuples.batch import TupleBatch
+
+Values = Callable[[int], pa.Array]
+"""Returns the values of key number ``k`` for all tuples, in the key's type."""
+
+_STEP = 65_536
+
+
+class KeyedRows:
+    """Rows found by the exact values of some of their columns.
+
+    Args:
+        schema: Of the rows.
+        keys: The columns they are found by, with the types they compare in; at least one.
+    """
+
+    def __init__(self, schema: pa.Schema, keys: Sequence[KeyColumn]) -> None:
+        self.keys = tuple(keys)
+        self.store = RelationStore(schema, keys)
+        self._index = Multimap()
+
+    def append(self, rows: pa.RecordBatch, coded: Sequence[Array]) -> None:
+        """Append rows with the codes of their keys."""
+        self.store.append(rows, coded)
+        self._index.insert(combined(coded))
+
+    def matches(self, coded: Sequence[Array], values: Values) -> tuple[Array, Array]:
+        """Return positions of tuples and numbers of the rows that agree with them on every key.
+
+        Args:
+            coded: Codes of the tuples, an array of shape ``(n,)`` for each key.
+            values: Asked only for keys whose codes do not decide.
+        """
+        walk = self._index.probe(combined(coded))
+        lefts, rights = [np.empty(0, np.int32)], [np.empty(0, np.int32)]
+        while not walk.is_done:
+            left, right = self._index.matches(walk, max(_STEP, len(coded[0])))
+            keep = np.ones(len(left), np.bool_)
+            for k, key in enumerate(self.keys):
+                keep &= coded[k][left] == self.store.coded(k, right)
+                if not key.exact:
+                    theirs = pc.cast(self.store.gather(key.name, right), key.type)
+                    equal = pc.equal(values(k).take(to_arrow(left)), theirs)
+                    keep &= is_true(equal)
+            lefts.append(left[keep])
+            rights.append(right[keep])
+        return np.concatenate(lefts), np.concatenate(rights)
+
+
+class BindingSet:
+    """Different bindings of some columns.
+
+    Args:
+        keys: The columns, with the types that bindings have.
+    """
+
+    def __init__(self, keys: Sequence[KeyColumn]) -> None:
+        self.keys = tuple(keys)
+        self.schema = pa.schema([pa.field(key.name, key.type) for key in keys])
+        self._rows = KeyedRows(self.schema, keys)
+
+    @property
+    def size(self) -> int:
+        """Number of bindings in the set."""
+        return self._rows.store.rows
+
+    @property
+    def nbytes(self) -> int:
+        """Memory of the bindings in bytes."""
+        return self._rows.store.nbytes
+
+    def codes(self, first: int) -> Array:
+        """Return a code for each binding from number ``first`` on: equal ones have equal codes."""
+        return combined([self._rows.store.codes(k)[first:] for k in range(len(self.keys))])
+
+    def contains(self, coded: Sequence[Array], values: Values) -> Array:
+        """Return which tuples have a binding that is in the set, shape ``(n,)``.
+
+        Args:
+            coded: Codes of the tuples' bindings, an array of shape ``(n,)`` for each key.
+            values: Their values, asked for when codes do not decide.
+        """
+        known = np.zeros(len(coded[0]), np.bool_)
+        if self.size and len(known):
+            known[self._rows.matches(coded, values)[0]] = True
+        return known
+
+    def add(self, coded: Sequence[Array], values: Values) -> pa.RecordBatch:
+        """Add bindings; return those that were not in the set, each once, as a batch of ``schema``."""
+        exact = [
+            c if key.exact else to_numpy(values(k).dictionary_encode().indices)
+            for k, (key, c) in enumerate(zip(self.keys, coded, strict=True))
+        ]
+        _, first = np.unique(np.stack(exact, axis=1), axis=0, return_index=True)
+        first.sort()
+        known = self.contains([c[first] for c in coded], lambda k: values(k).take(to_arrow(first)))
+        fresh = first[~known]
+        rows = pa.RecordBatch.from_arrays(
+            [values(k).take(to_arrow(fresh)) for k in range(len(self.keys))], schema=self.schema
+        )
+        if len(fresh):
+            self._rows.append(rows, [c[fresh] for c in coded])
+        return rows
+
+    def add_rows(self, bindings: pa.RecordBatch) -> pa.RecordBatch:
+        """Add bindings, with a column for each key; return as :meth:`add` does."""
+        columns = [bindings.column(key.name) for key in self.keys]
+        coded = [codes(column, key.type)[0] for column, key in zip(columns, self.keys, strict=True)]
+        return self.add(coded, columns.__getitem__)
+
+
+def bound(matching: Matching, batch: TupleBatch, classes: Classes) -> tuple[list[Array], Values]:
+    """Return what tuples bind: codes of these classes, and what gives their values, in the classes' types.
+
+    Floats are given as Spark compares them: there is no -0.0 among them.
+    """
+    members = [matching.member(batch.rows, attribute) for attribute in classes]
+    coded = [batch.stores[r].coded(key, batch.rows[r]) for r, key in members]
+
+    @cache
+    def values(place: int) -> pa.Array:
+        relation, number = members[place]
+        key = matching.layouts[relation].keys[number]
+        return as_compared(batch.stores[relation].gather(key.name, batch.rows[relation]), key.type)
+
+    return coded, values
+
+
+def as_compared(column: pa.Array, kind: pa.DataType) -> pa.Array:
+    """Return values in the type that they compare in; of floats that are equal to Spark there is one."""
+    column = widen(column, kind)
+    return pc.add(column, scalar(0.0, kind)) if pa.types.is_floating(kind) else column

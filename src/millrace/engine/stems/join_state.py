@@ -1,0 +1,88 @@
+"""What the router asks of join state, whichever architecture keeps it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from millrace.engine.eddy.operator import Operator
+from millrace.engine.figures import ModuleFigures, StateFigures
+from millrace.engine.stems.memory import Held
+from millrace.engine.stems.stem import SteM
+from millrace.engine.tuples.batch import Signature, TupleBatch
+
+
+@dataclass(frozen=True)
+class StateTotals:
+    """What join state held and did over a run, as in :class:`millrace.engine.figures.CellFigures`."""
+
+    state: tuple[StateFigures, ...]
+    peak: int
+    migrated: int = 0
+    recomputed: int = 0
+    lookups: tuple[ModuleFigures, ...] = ()
+
+
+class JoinState(Protocol):
+    """Where tuples wait for those that they join with: SteMs alone, or binary joins made of STAIRs.
+
+    Attributes:
+        stems: One for each relation: the base tuples, and for the SteMs architecture the indexes too.
+        grouped: Whether all that arrives in a round may be built before any of it probes.
+    """
+
+    stems: Sequence[SteM]
+    grouped: bool
+
+    @property
+    def is_serial(self) -> bool:
+        """Whether all that what arrives leads to has to be done before more arrives."""
+
+    def build(self, relation: int, batch: TupleBatch) -> TupleBatch:
+        """Take base tuples, and return those that go on."""
+
+    def joins(self, signature: Signature) -> Sequence[Operator]:
+        """Return the joins, and lookups, that are legal for tuples of a signature."""
+
+    def on_build(self, relation: int) -> Sequence[TupleBatch]:
+        """A relation has got tuples, or has ended: return the tuples that waited for that."""
+
+    def decided(self, signature: Signature, shares: Sequence[tuple[Operator, float]]) -> None:
+        """The policy has decided."""
+
+    def expire(self, below: Mapping[int, int], watermark: int) -> None:
+        """No tuple is in flight: drop what has a component of a relation with a row number below these.
+
+        Args:
+            below: By relation, what has expired.
+            watermark: Before which it has, in the unit of the windows' times.
+        """
+
+    def precompute(self, stalled: int) -> None:
+        """No tuple is in flight, and none will be soon: do what can be done without these relations."""
+
+    def partial(self, span: int, limit: int) -> Iterator[TupleBatch]:
+        """No tuple is in flight: yield the join of what has arrived of relations that predicates connect.
+
+        Predicates that are not join predicates may or may not have been applied, as signatures say.
+        """
+
+    def at_stasis(self) -> bool:
+        """No tuple is in flight (a point of stasis): state may be moved now.
+
+        Returns:
+            Whether joins were legal that are not, or are legal that were not.
+        """
+
+    def waiting(self) -> Sequence[TupleBatch]:
+        """Return the tuples that wait for more of some relation."""
+
+    def waits(self) -> int:
+        """Return how many these are."""
+
+    def held(self) -> Held:
+        """Return how much memory it takes."""
+
+    def figures(self) -> StateTotals:
+        """Return what is held where, and what was moved."""

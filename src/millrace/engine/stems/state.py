@@ -1,0 +1,226 @@
+"""Join state as SteMs: base tuples only, so that nothing depends on where earlier tuples were sent.
+
+Raman, Deshpande & Hellerstein 2003.
+
+* A tuple goes to a relation's SteM only once, and only to relations it does not span
+  (BoundedRepetition); as long as some attribute class ties it to another relation, cross
+  products wait.
+* A SteM of a relation without a scan may only be probed by tuples that bind one of its indexes.
+* ProbeCompletion: a tuple that a SteM bounced back may go to no other SteM. If it cannot wait for a scan, it
+  leaves only after it has been sent to an index AM of that relation.
+* Where a relation has both, a tuple may ask an index AM ahead of the scan, each AM once.
+* Where one relation is left unbuilt, its tuples arrive last by definition, so each result is made
+  by a tuple of that relation; all others are done once they are built (TimeStamp).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+import numpy as np
+
+from millrace.engine.access.access_methods import AccessMethods
+from millrace.engine.access.arrivals import Arrivals
+from millrace.engine.access.paths import Paths
+from millrace.engine.access.schedule import Schedule
+from millrace.engine.eddy.operator import Operator
+from millrace.engine.operators.stems import IndexLookup, SteMProbe
+from millrace.engine.plan.graph import QueryGraph, members
+from millrace.engine.plan.spec import JoinSpec
+from millrace.engine.stems.conditions import Matching
+from millrace.engine.stems.inequalities import inequalities
+from millrace.engine.stems.join_state import StateTotals
+from millrace.engine.stems.memory import Held, held_by
+from millrace.engine.stems.stem import SteM
+from millrace.engine.stems.waiting import Waiting
+from millrace.engine.tuples.batch import Signature, TupleBatch
+
+
+def stems_of(spec: JoinSpec, graph: QueryGraph, paths: Paths) -> list[SteM]:
+    """Return the SteMs of a block, by relation; those of relations that are the same data share their tuples.
+
+    Args:
+        spec: The block.
+        graph: Its query graph.
+        paths: Where tuples of each relation come from.
+    """
+    stems: list[SteM] = []
+    matching = Matching(graph)
+    for number, relation in enumerate(spec.relations):
+        mine = [(each.classes, each.keys) for each in paths.lookups if each.relation == number]
+        stems.append(
+            SteM(
+                number,
+                relation,
+                graph,
+                stems[graph.leads[number]] if relation.same_as is not None else None,
+                inequalities(spec, number),
+                scanned=bool(paths.scanned >> number & 1),
+                as_set=bool(paths.sets >> number & 1),
+                bindings=mine,
+                matching=matching,
+            )
+        )
+    return stems
+
+
+class SteMs:
+    """The SteMs of a block.
+
+    Args:
+        spec: The block.
+        graph: Its query graph.
+        schedule: Which relation is left unbuilt.
+        stems: The SteMs, by relation.
+        methods: Where tuples of each relation come from.
+        arrivals: Where lookups are made.
+    """
+
+    grouped = True
+    is_serial = False
+
+    def __init__(
+        self,
+        spec: JoinSpec,
+        graph: QueryGraph,
+        schedule: Schedule,
+        stems: Sequence[SteM],
+        methods: AccessMethods,
+        arrivals: Arrivals,
+    ) -> None:
+        self.stems = stems
+        self._paths = methods.paths
+        self._graph = graph
+        self._unbuilt = schedule.unbuilt
+        self._windows = Matching(graph).windows
+        self._waiting = Waiting()
+        self._stamp = 0
+        self._peak = 0
+        self._probes = [
+            SteMProbe(stem, spec.aliases[stem.number], graph, self._paths, self._unbuilt, self._waiting)
+            for stem in stems
+        ]
+        self._lookups = [
+            IndexLookup(i, methods, arrivals, stems, self._unbuilt, self._waiting)
+            for i in range(len(self._paths.lookups))
+        ]
+
+    def build(self, relation: int, batch: TupleBatch) -> TupleBatch:
+        """Insert singletons; they get timestamps where all relations are built."""
+        stamp = self._stamp if self._unbuilt is None else None
+        self._stamp += batch.size * len(self.stems[relation].roles)
+        return self.stems[relation].build(batch, stamp)
+
+    def joins(self, signature: Signature) -> Sequence[Operator]:
+        """Return the SteMs that tuples may probe, and the indexes that they may ask.
+
+        None: others will find these tuples.
+        """
+        span, graph, paths = signature.span, self._graph, self._paths
+        if signature.prior is not None:
+            return self._completions(signature, signature.prior)
+        if self._unbuilt is not None and not span >> self._unbuilt & 1:
+            return ()
+        rest = [r for r in range(graph.relations) if not span >> r & 1 and paths.is_open(span, r, graph)]
+        tied = graph.neighbours(span)
+        reachable = [r for r in rest if r in tied] or rest
+        ahead = [
+            self._lookups[i]
+            for r in reachable
+            if paths.scanned >> r & 1
+            for i in paths.bound(span, r, graph)
+            if not signature.asked >> i & 1
+        ]
+        return (*(self._probes[r] for r in reachable), *ahead)
+
+    def _completions(self, signature: Signature, prior: int) -> Sequence[Operator]:
+        """Return what a prior prober may still do: ask one index, and probe again if it is not in SteMs."""
+        mine = self._paths.bound(signature.span, prior, self._graph)
+        asked = any(signature.asked >> i & 1 for i in mine)
+        found = () if asked else tuple(self._lookups[i] for i in mine)
+        cached = self._unbuilt is None or not signature.span >> self._unbuilt & 1
+        if cached or not (asked or self._paths.scanned >> prior & 1):
+            return found
+        return (self._probes[prior], *found)
+
+    def on_build(self, relation: int) -> Sequence[TupleBatch]:
+        """Return prior probers of the relation's SteM that it has more for."""
+        roles = self.stems[relation].roles
+        return [batch for role in roles for batch in self._waiting.release(role, self.stems[role])]
+
+    def decided(self, signature: Signature, shares: Sequence[tuple[Operator, float]]) -> None:
+        """Nothing: the state of SteMs does not depend on decisions."""
+
+    def precompute(self, stalled: int) -> None:
+        """Nothing: SteMs hold no intermediate tuples."""
+
+    def partial(self, span: int, limit: int) -> Iterator[TupleBatch]:
+        """Join base tuples by probing the SteMs."""
+        return joined(self.stems, self._graph, span, limit)
+
+    def expire(self, below: Mapping[int, int], watermark: int) -> None:
+        """Drop the base tuples below these row numbers, and first the tuples that refer to them."""
+        if below:
+            self._waiting.expire(self._windows, watermark)
+        for relation, row in below.items():
+            if relation == self._graph.leads[relation]:
+                self.stems[relation].evict(row)
+
+    def at_stasis(self) -> bool:
+        """Nothing to move."""
+        self._peak = max(self._peak, sum(stem.store.held for stem in self._bases()))
+        return False
+
+    def waiting(self) -> Sequence[TupleBatch]:
+        """Return the prior probers."""
+        return self._waiting.held
+
+    def waits(self) -> int:
+        """Return how many these are."""
+        return self._waiting.size
+
+    def held(self) -> Held:
+        """Return how much memory the SteMs take."""
+        return held_by(self._bases(), ())
+
+    def figures(self) -> StateTotals:
+        """Return the tuples and bytes of every SteM."""
+        return StateTotals(tuple(stem.figures() for stem in self._bases() if stem.rows), self._peak)
+
+    def _bases(self) -> list[SteM]:
+        """Return the SteMs that have tuples of their own."""
+        return [stem for stem in self.stems if stem.number == stem.roles[0]]
+
+
+def joined(stems: Sequence[SteM], graph: QueryGraph, span: int, limit: int) -> Iterator[TupleBatch]:
+    """Yield the join of the base tuples of some relations, by probing their SteMs one after the other.
+
+    Args:
+        stems: Base tuples by relation.
+        graph: The block's query graph.
+        span: The relations; join predicates connect them.
+        limit: Tuples of a batch.
+    """
+    first = min(members(span), key=lambda r: (stems[r].store.held, r))
+    stem = stems[first]
+    for low in range(stem.store.first, stem.rows, limit):
+        rows = np.arange(low, min(low + limit, stem.rows), dtype=np.int32)
+        (lead,) = {stems[r].roles[0] for r in stem.roles}
+        base = TupleBatch(Signature(1 << lead), {lead: rows}, {lead: stem.store})
+        yield from _completed(stem.in_role(base), stems, graph, span, limit)
+
+
+def _completed(
+    batch: TupleBatch, stems: Sequence[SteM], graph: QueryGraph, span: int, limit: int
+) -> Iterator[TupleBatch]:
+    """Yield what tuples join to, each piece of a probe's matches before the next one is made."""
+    if batch.signature.span == span:
+        yield batch
+        return
+    reachable = [r for r in graph.neighbours(batch.signature.span) if span >> r & 1]
+    target = stems[min(reachable, key=lambda r: (stems[r].store.held, r))]
+    probe = target.start(batch)
+    while not probe.is_done:
+        found = target.probe(probe, limit)
+        if found.size:
+            yield from _completed(found, stems, graph, span, limit)

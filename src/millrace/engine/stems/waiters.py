@@ -1,0 +1,128 @@
+"""Prior probers that wait for an index, found by what they bind.
+
+Raman, Deshpande & Hellerstein 2003, section 2.1.3: an EOT tuple says that all matches of its binding are
+there. It concerns the probers that bind the same values, and no others are looked at when it comes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+import numpy as np
+
+from millrace.engine.arrays import Array
+from millrace.engine.kernels import Multimap
+from millrace.engine.stems.bindings import BindingSet
+from millrace.engine.stems.conditions import Classes
+from millrace.engine.stems.stem import SteM
+from millrace.engine.tuples import CodeColumn
+from millrace.engine.tuples.batch import TupleBatch
+
+_STEP = 65_536
+
+
+class _Binding:
+    """The numbers of waiting tuples by what they bind of some attribute classes."""
+
+    def __init__(self, classes: Classes, eots: BindingSet) -> None:
+        self.classes = classes
+        self._eots = eots
+        self._known = eots.size
+        self._index = Multimap()
+        self._numbers = CodeColumn()
+
+    def add(self, codes: Array, first: int) -> None:
+        """Add tuples ``first``, ``first + 1``, … which bind what has these codes."""
+        self._index.insert(codes)
+        self._numbers.append(np.arange(first, first + len(codes)))
+
+    def ended(self) -> Iterator[Array]:
+        """Yield numbers of tuples that may agree with an EOT tuple that has come since the last call."""
+        if self._eots.size > self._known:
+            walk = self._index.probe(self._eots.codes(self._known))
+            self._known = self._eots.size
+            while not walk.is_done:
+                yield self._numbers.all()[self._index.matches(walk, _STEP)[1]]
+
+
+class Waiters:
+    """Prior probers of a SteM that no scan fills: each waits until all of its matches are there.
+
+    Args:
+        stem: The SteM.
+    """
+
+    def __init__(self, stem: SteM) -> None:
+        self._stem = stem
+        self._hold([])
+
+    @property
+    def size(self) -> int:
+        """How many tuples wait."""
+        return self._size - self._released
+
+    @property
+    def held(self) -> list[TupleBatch]:
+        """The tuples that wait."""
+        return [
+            batch.take(np.flatnonzero(~gone)) for batch, gone in zip(self._batches, self._gone, strict=True)
+        ]
+
+    def _hold(self, batches: Iterable[TupleBatch]) -> None:
+        """Let these tuples wait in place of those that did; the EOTs that are there concern none of them."""
+        self._batches: list[TupleBatch] = []
+        self._gone: list[Array] = []
+        self._starts: list[int] = []
+        self._size = self._released = 0
+        self._bindings = [_Binding(classes, eots) for classes, eots in self._stem.lookups]
+        for batch in batches:
+            if batch.size:
+                self._add(batch)
+
+    def release(self, more: Iterable[TupleBatch]) -> Iterator[TupleBatch]:
+        """Yield tuples that have all of their matches by now.
+
+        Args:
+            more: Tuples that wait from now on, unless they have all of their matches already.
+        """
+        if self._stem.complete:
+            yield from (*self.held, *more)
+            self._hold([])
+            return
+        found = [numbers for each in self._bindings for numbers in each.ended()]
+        if found:
+            yield from self._taken(np.unique(np.concatenate(found)))
+        if self._released > self._size - self._released:  # few still wait
+            self._hold(self.held)
+        for batch in more:
+            missing, here = self._split(batch)
+            yield batch.take(here)
+            if len(missing):
+                self._add(batch.take(missing))
+
+    def _taken(self, numbers: Array) -> Iterator[TupleBatch]:
+        """Yield those of these tuples that wait, and need not any more."""
+        owners = np.searchsorted(self._starts, numbers, side="right") - 1
+        for owner in np.unique(owners).tolist():
+            places = numbers[owners == owner] - self._starts[owner]
+            places = places[~self._gone[owner][places]]
+            batch = self._batches[owner].take(places)
+            _, here = self._split(batch)
+            self._gone[owner][places[here]] = True
+            self._released += len(here)
+            yield batch.take(here)
+
+    def _split(self, batch: TupleBatch) -> tuple[Array, Array]:
+        """Return positions of tuples that some match may be missing for, and of the others."""
+        missing = self._stem.missing(batch)
+        return missing, np.setdiff1d(np.arange(batch.size), missing, assume_unique=True)
+
+    def _add(self, batch: TupleBatch) -> None:
+        for each in self._bindings:
+            codes = self._stem.bound_codes(batch, each.classes)
+            if codes is not None:
+                each.add(codes, self._size)
+        self._batches.append(batch)
+        self._gone.append(np.zeros(batch.size, np.bool_))
+        self._starts.append(self._size)
+        self._size += batch.size

@@ -1,0 +1,339 @@
+"""The base tuples of one relation in one task, and the key codes they are joined by.
+
+Rows get numbers in the order of arrival. Payload stays in the Arrow batches it came in and is
+only gathered for output, for residual predicates and to verify hashed keys; what joins touch all
+the time, the key codes, lies in contiguous numpy arrays.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from millrace.engine.arrays import Array, is_true, to_arrow, to_numpy
+from millrace.engine.kernels import MAX_ROWS
+from millrace.engine.tuples.code_column import CodeColumn
+from millrace.engine.tuples.keys import KeyColumn, codes
+from millrace.errors import ExecutionError
+
+_MERGE_BYTES = 1 << 30  # Arrow's strings have 32-bit offsets: never merge chunks beyond this
+
+BATCH_BYTES = 1 << 26
+"""Bytes of texts and the like that are gathered at once, about: rows may be few and wide."""
+
+
+def keyed(
+    batch: pa.RecordBatch, keys: Sequence[KeyColumn], same: Sequence[tuple[int, int]] = ()
+) -> tuple[pa.RecordBatch, list[Array]]:
+    """Return the rows that can match at all, and their key codes.
+
+    A row with a null key meets no equality of an inner join, so it is dropped here, once and for
+    all; so is a row whose two columns of one attribute class differ (``same`` lists such pairs of
+    keys).
+    """
+    coded = [codes(batch.column(key.name), key.type) for key in keys]
+    mask: Array | None = None
+    for _, valid in coded:
+        if valid is not None:
+            mask = valid if mask is None else mask & valid
+    for a, b in same:
+        equal = coded[a][0] == coded[b][0]
+        if not keys[a].exact:
+            sides = (pc.cast(batch.column(keys[k].name), keys[k].type) for k in (a, b))
+            equal &= is_true(pc.equal(*sides))
+        mask = equal if mask is None else mask & equal
+    if mask is None or mask.all():
+        return batch, [c for c, _ in coded]
+    return batch.filter(to_arrow(mask)), [c[mask] for c, _ in coded]
+
+
+class RelationStore:
+    """Appended Arrow batches with row numbers, and one code array per key.
+
+    Args:
+        schema: The relation's columns.
+        keys: The columns whose codes are kept.
+        room: Rows to make room for at once; as many as are expected spare copies.
+
+    Attributes:
+        rows: Rows appended so far: the number that the next one gets.
+        first: Rows below this number have been forgotten; their numbers are never given again.
+        complete: Whether no more rows will come.
+    """
+
+    def __init__(self, schema: pa.Schema, keys: Sequence[KeyColumn], room: int = 0) -> None:
+        self.schema = schema
+        self.keys = tuple(keys)
+        self.rows = 0
+        self.first = 0
+        self.complete = False
+        self._base = 0
+        self._chunks: list[pa.RecordBatch] = []
+        self._payload = 0  # bytes of the chunks: other threads read it, so reading changes nothing
+        self._starts: list[int] = []
+        self._taken = 0
+        self._merged = 0, False  # how many chunks a merge has left, and whether it was of all rows
+        self._codes = [CodeColumn(room) for _ in keys]
+        self._widest: dict[str, tuple[int, int]] = {}  # the largest value of so many rows, in bytes
+
+    @classmethod
+    def single(cls, batch: pa.RecordBatch, keys: Sequence[KeyColumn], coded: list[Array]) -> RelationStore:
+        """Return a store that holds one batch of a relation that is streamed without being kept."""
+        store = cls(batch.schema, keys)
+        store.rows = batch.num_rows
+        store._chunks, store._starts = [batch], [0]
+        store._payload = int(batch.nbytes)
+        store._codes = [CodeColumn.of(values) for values in coded]
+        return store
+
+    @property
+    def nbytes(self) -> int:
+        """Memory of the tuples and their codes in bytes."""
+        # Room that was made and is not filled takes no memory yet.
+        return self._payload + 8 * len(self._codes) * (self.rows - self._base)
+
+    @property
+    def held(self) -> int:
+        """Number of rows that have not been forgotten."""
+        return self.rows - self.first
+
+    def append(self, batch: pa.RecordBatch, coded: Sequence[Array]) -> None:
+        """Append the batch's rows with their key codes (one array a key, in the order of ``keys``)."""
+        first, last = self.rows, self.rows + batch.num_rows
+        if last > MAX_ROWS:
+            raise ExecutionError(
+                f"one cell got more than {MAX_ROWS} rows of a relation; more cells would make each smaller"
+            )
+        for column, values in zip(self._codes, coded, strict=True):
+            column.append(values)
+        self._chunks.append(batch)
+        self._payload += int(batch.nbytes)
+        self._starts.append(first)
+        self.rows = last
+
+    def ends(self, column: str) -> tuple[pa.Scalar, pa.Scalar] | None:
+        """Return the least and the greatest value of a column; None where it has none, or no order."""
+        try:
+            found = pc.min_max(pa.chunked_array([chunk.column(column) for chunk in self._chunks]))
+        except pa.ArrowException:
+            return None
+        return (found["min"], found["max"]) if found["min"].is_valid else None
+
+    def codes(self, key: int) -> Array:
+        """Return the codes of key number ``key`` for all rows held, shape ``(held,)``, without a copy."""
+        return self._codes[key].all()[self.first - self._base :]
+
+    def coded(self, key: int, rows: Array) -> Array:
+        """Return the codes of key number ``key`` at these row numbers; of rows side by side a view."""
+        if is_run(rows):
+            low = int(rows[0]) - self._base
+            return self._codes[key].between(low, low + len(rows))
+        taken: Array = self._codes[key].all()[rows - self._base if self._base else rows]
+        return taken
+
+    def forget(self, below: int) -> None:
+        """Drop the rows below this number; the others keep their numbers.
+
+        Memory that holds more forgotten rows than others is copied together and freed, so that
+        forgetting costs O(1) a row over time.
+        """
+        self.first = max(self.first, min(below, self.rows))
+        starts = [*self._starts[1:], self.rows]
+        gone = next((i for i, end in enumerate(starts) if end > self.first), len(starts))
+        self._payload -= self._weigh(gone)
+        del self._chunks[:gone], self._starts[:gone]
+        self._merged = 0, False
+        if self._chunks and self.schema.names:
+            dead, size = self.first - self._starts[0], self._chunks[0].num_rows
+            if dead > size - dead:
+                self._payload -= self._weigh(1)
+                self._chunks[0] = self._chunks[0].take(to_arrow(np.arange(dead, size)))
+                self._starts[0] = self.first
+                self._payload += self._weigh(1)
+        if self.first - self._base > self.held:
+            for column in self._codes:
+                column.drop(self.first - self._base)
+            self._base = self.first
+
+    def hand_over(self) -> list[pa.RecordBatch]:
+        """Return the rows held, as batches; they are the caller's from now on, and nobody else's."""
+        chunks, self._chunks = self._chunks, []
+        self._payload = 0
+        if chunks:
+            chunks[0] = chunks[0].slice(self.first - self._starts[0])
+        return chunks
+
+    def chunk(self, rows: Array) -> pa.RecordBatch:
+        """Return the rows as one batch; the whole of a single-batch store without a copy."""
+        if len(self._chunks) == 1 and len(rows) == self._chunks[0].num_rows and is_run(rows):
+            return self._chunks[0]
+        if not self.schema.names:
+            return self._chunks[0].slice(0, len(rows))
+        return pa.RecordBatch.from_arrays(self.take(self.schema.names, rows), schema=self.schema)
+
+    def widths(self, columns: Sequence[str], rows: Array, most: int) -> Array | None:
+        """Return the bytes that these rows have in columns whose values differ in size, of shape ``(n,)``.
+
+        None where that cannot be more than ``most`` in all, which is seen without a look at the rows.
+        """
+        wide = [column for column in columns if not _is_fixed(self.schema.field(column).type)]
+        if not self._chunks or len(rows) * sum(map(self._most, wide)) <= most:
+            return None
+        found: Array = np.zeros(len(rows), np.int64)
+        order, parts = self._locate(rows)
+        sizes = [sum(_sizes(chunk.column(name), at, at + 1) for name in wide) for chunk, at in parts]
+        found[order] = np.concatenate(sizes)
+        return found
+
+    def _most(self, column: str) -> int:
+        """Return the size of the column's largest value, in bytes; of values forgotten too."""
+        seen, most = self._widest.get(column, (0, 0))
+        if seen < self.rows:
+            for chunk, start in zip(self._chunks, self._starts, strict=True):
+                if start + chunk.num_rows > seen:
+                    at = np.arange(max(0, seen - start), chunk.num_rows)
+                    fresh = _sizes(chunk.column(column), at, at + 1)
+                    most = max(most, int(fresh.max(initial=0)))
+            self._widest[column] = self.rows, most
+        return most
+
+    def gather(self, column: str, rows: Array) -> pa.Array:
+        """Return the column's values at these row numbers, in their order."""
+        return self.take([column], rows)[0]
+
+    def take(self, columns: Sequence[str], rows: Array) -> list[pa.Array]:
+        """Return the values of several columns at these row numbers, in their order.
+
+        Where the rows are is worked out once for all columns.
+        """
+        places = [self.schema.get_field_index(column) for column in columns]
+        if not self._chunks:
+            return [pa.nulls(0, self.schema.field(place).type) for place in places]
+        self._taken += len(rows)
+        if len(self._chunks) > 1:
+            self._merge()
+        if len(self._chunks) > 1:
+            return self._take(places, rows)
+        chunk, start = self._chunks[0], self._starts[0]
+        if is_run(rows):
+            return [chunk.column(place).slice(int(rows[0]) - start, len(rows)) for place in places]
+        indices = to_arrow(rows - start if start else rows)
+        return [chunk.column(place).take(indices) for place in places]
+
+    def _take(self, places: Sequence[int], rows: Array) -> list[pa.Array]:
+        """Return the values of columns by place, of several chunks."""
+        order, located = self._locate(rows)
+        parts = [(chunk, to_arrow(at)) for chunk, at in located]
+        inverse = np.empty(len(order), np.int64)
+        inverse[order] = np.arange(len(order))
+        back = to_arrow(inverse)
+        return [
+            pa.concat_arrays([chunk.column(place).take(indices) for chunk, indices in parts]).take(back)
+            for place in places
+        ]
+
+    def _locate(self, rows: Array) -> tuple[Array, list[tuple[pa.RecordBatch, Array]]]:
+        """Return the chunks that have these rows, with the rows' places there, and the order that this is."""
+        owner = np.searchsorted(np.asarray(self._starts), rows, side="right") - 1
+        order = np.argsort(owner, kind="stable")
+        bounds = np.searchsorted(owner[order], np.arange(len(self._chunks) + 1))
+        return order, [
+            (chunk, rows[order[low:high]] - start)
+            for chunk, start, low, high in zip(
+                self._chunks, self._starts, bounds[:-1], bounds[1:], strict=True
+            )
+            if low < high or not len(rows)
+        ]
+
+    def _merge(self) -> None:
+        """Merge chunks until each is at least twice as large as the next: O(n log n) copying in all.
+
+        When all rows have come they become one chunk, once as many have been taken: then the copy has paid.
+        """
+        whole = self.complete and self._taken >= self.held
+        if self._merged == (len(self._chunks), whole):
+            return
+        runs: list[tuple[int, int, int]] = []  # the first chunk of each, rows, bytes
+        for first, chunk in enumerate(self._chunks):
+            rows, size = chunk.num_rows, int(chunk.nbytes)
+            while runs and (whole or runs[-1][1] < 2 * rows) and runs[-1][2] + size < _MERGE_BYTES:
+                first = runs[-1][0]
+                rows, size = rows + runs[-1][1], size + runs.pop()[2]
+            runs.append((first, rows, size))
+        ends = [*(first for first, _, _ in runs[1:]), len(self._chunks)]
+        chunks: list[pa.RecordBatch] = []
+        starts: list[int] = []
+        for (first, _, _), end in zip(runs, ends, strict=True):
+            start = self._starts[first]
+            for chunk in self._joined(self._chunks[first:end]):
+                chunks.append(chunk)
+                starts.append(start)
+                start += chunk.num_rows
+        self._chunks, self._starts, self._merged = chunks, starts, (len(chunks), whole)
+        self._payload = self._weigh()
+
+    def _weigh(self, first: int | None = None) -> int:
+        """Return the bytes of the first chunks, so many or all."""
+        return sum(int(chunk.nbytes) for chunk in self._chunks[:first])
+
+    def _joined(self, chunks: list[pa.RecordBatch]) -> list[pa.RecordBatch]:
+        if len(chunks) == 1:
+            return chunks
+        return pa.Table.from_batches(chunks, self.schema).combine_chunks().to_batches() or chunks[:1]
+
+
+def slices(widths: Iterable[Array | None], rows: int, most: int) -> Iterator[slice]:
+    """Yield slices of rows that take about ``most`` bytes at most, at least a row each.
+
+    Args:
+        widths: As of :meth:`RelationStore.widths`; together they are those of the rows.
+        rows: How many there are; where there is none, the slice is empty.
+        most: Bytes.
+    """
+    known = [each for each in widths if each is not None]
+    if not known:
+        yield slice(0, rows)
+        return
+    ends = np.cumsum(sum(known))
+    low = 0
+    while low < rows:
+        room = most + (int(ends[low - 1]) if low else 0)
+        high = max(low + 1, int(np.searchsorted(ends, room, side="right")))
+        yield slice(low, high)
+        low = high
+
+
+def is_run(rows: Array) -> bool:
+    """Whether the row numbers count up one by one, so that a slice will do."""
+    if not len(rows) or rows[-1] - rows[0] + 1 != len(rows):
+        return False
+    return bool((rows[1:] - rows[:-1] == 1).all())
+
+
+def _is_fixed(kind: pa.DataType) -> bool:
+    """Whether all values of a type take as many bytes."""
+    return bool(pa.types.is_primitive(kind) or pa.types.is_decimal(kind) or pa.types.is_null(kind))
+
+
+def _sizes(column: pa.Array, low: Array, high: Array) -> Array:
+    """Return the bytes of the values between places of a column, for each pair of places.
+
+    Other values are not looked at. Where a type has no sizes of its own, each value counts as the average.
+    """
+    kind, counts = column.type, high - low
+    if not len(column):
+        return 0 * counts
+    if pa.types.is_string(kind) or pa.types.is_binary(kind):
+        ends = np.frombuffer(column.buffers()[1], np.int32)[column.offset :]
+        found: Array = ends[high].astype(np.int64) - ends[low]
+        return found
+    if pa.types.is_list(kind) or pa.types.is_map(kind):
+        ends = to_numpy(column.offsets)
+        return 4 * counts + _sizes(column.values, ends[low], ends[high])
+    if pa.types.is_struct(kind):
+        return sum((_sizes(column.field(n), low, high) for n in range(kind.num_fields)), 0 * counts)
+    average: int = -(-column.nbytes // len(column))
+    return average * counts
