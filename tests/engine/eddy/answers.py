@@ -27,7 +27,7 @@ from millrace.engine.eddy.eddy_run import EddyRun
 from millrace.engine.eddy.key_ranges import KeyRanges
 from millrace.engine.eddy.output import Output
 from millrace.engine.eddy.run import Run
-from millrace.engine.operators import beside, content, exists, informative, selection, udf_selection
+from millrace.engine.operators import beside, content, exists, selection, udf_selection
 from millrace.engine.plan.expressions import Column, ColumnRef, Compare, Literal, Predicate
 from millrace.engine.spill import memory
 from millrace.engine.spill.guard import Guard
@@ -362,8 +362,8 @@ def _patches(example: Example) -> list[Any]:
             for module in (beside, exists, matching, selection, udf_selection)
         ]
     if example.divides:
-        least = [(content, "_LEAST", 2), (content, "_AGAIN", 1), (informative, "_LEAST", 1)]
-        patches += [mock.patch.object(*each) for each in [*least, (informative, "_WORTH", 1.5)]]
+        least = [(content, "_LEAST_OF_BATCH", 2), (content, "_AGAIN", 1), (content, "_LEAST_OF_BUCKET", 1)]
+        patches += [mock.patch.object(*each) for each in [*least, (content, "_WORTH", 1.5)]]
     if example.share is not None:
         patches.append(mock.patch.object(memory, "_STATE_SHARE", example.share))
     if example.stops:

@@ -18,8 +18,8 @@ from millrace.engine.eddy.decisions import DecisionLifetime, RoutingTable
 from millrace.engine.eddy.eddy_run import EddyRun
 from millrace.engine.eddy.operator import Operator
 from millrace.engine.eddy.statistics import Account
-from millrace.engine.operators import informative
-from millrace.engine.operators.informative import division
+from millrace.engine.operators import content
+from millrace.engine.operators.content import division
 from millrace.engine.policies import Candidate, Policy, Shares
 from millrace.engine.tuples.batch import Signature, TupleBatch
 from millrace.errors import RoutingError
@@ -262,8 +262,8 @@ def test_that_orders_are_proved_on_other_tuples_is_what_keeps_noise_out(monkeypa
     """With as many buckets as tuples some order fits each of them by chance, and none fits the next ones."""
     random = np.random.default_rng(5)
     counts = random.integers(0, 3, (2000, 2))
-    monkeypatch.setattr(informative, "_LEAST", 1)
-    monkeypatch.setattr(informative, "BUCKETS", 500)
+    monkeypatch.setattr(content, "_LEAST_OF_BUCKET", 1)
+    monkeypatch.setattr(content, "BUCKETS", 500)
     noise = {"noise": pa.array(random.integers(0, 500, 2000))}
     assert division(noise, counts) is None
     told = {"told": pa.array(np.sign(counts[:, 0] - counts[:, 1]))}
