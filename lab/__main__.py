@@ -1,4 +1,4 @@
-"""``python -m lab figures|bench|soak``: the papers' figures, benchmarks, and long runs that break things."""
+"""``python -m lab figures|bench|soak|trace``: the papers' figures, benchmarks, long runs, a watched join."""
 
 from __future__ import annotations
 
@@ -81,6 +81,23 @@ def soak(
 
     if execute(name, BENCH, BENCH.run(name, scale, count or SOAKS.get(name), quick=False), None, json, debug):
         raise typer.Exit(1)
+
+
+@app.command()
+def trace(
+    policy: Annotated[str, typer.Option(help="A routing policy, such as random or lottery.")] = "random",
+    architecture: Annotated[str, typer.Option(help="stems, joins or stairs.")] = "stems",
+    online: Annotated[bool, typer.Option("--online", help="Read the tables side by side.")] = False,
+    seed: Annotated[int, typer.Option(min=0, help="Of the tables and the policy.")] = 0,
+) -> None:
+    """Watch an eddy join three tables of five tuples, step by step."""
+    from lab.trace import trace as watch
+    from millrace.options import Options
+
+    options = Options(
+        policy=policy, architecture=architecture, online=online, seed=seed, batch_size=1, reoptimize_every=1
+    )
+    watch(options, seed, print)
 
 
 @app.command()
