@@ -13,10 +13,9 @@ import pyarrow as pa
 from millrace.engine.access.paths import Paths
 from millrace.engine.aggregate import AggregateSpec, PartialAggregation
 from millrace.engine.eager import EagerAggregation
-from millrace.engine.eddy.key_ranges import KeyRanges
 from millrace.engine.eddy.operator import Operator, Step
 from millrace.engine.eddy.statistics import Statistics
-from millrace.engine.eddy.transfer import Transfers
+from millrace.engine.eddy.transfer import KeyRanges, Transfers
 from millrace.engine.figures import CellFigures, ModuleFigures
 from millrace.engine.peak import peak_memory
 from millrace.engine.plan.graph import QueryGraph

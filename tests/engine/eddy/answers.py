@@ -24,9 +24,9 @@ from hypothesis import strategies as st
 from millrace.engine.access.schedule import STALLED, Schedule
 from millrace.engine.eddy.back_pressure import Backpressure
 from millrace.engine.eddy.eddy_run import EddyRun
-from millrace.engine.eddy.key_ranges import KeyRanges
 from millrace.engine.eddy.output import Output
 from millrace.engine.eddy.run import Run
+from millrace.engine.eddy.transfer import KeyRanges
 from millrace.engine.operators import beside, content, exists, selection, udf_selection
 from millrace.engine.plan.expressions import Column, ColumnRef, Compare, Literal, Predicate
 from millrace.engine.spill import memory

@@ -19,12 +19,12 @@ from millrace.engine.eddy.constraints import Legality
 from millrace.engine.eddy.decisions import DecisionLifetime, RoutingTable
 from millrace.engine.eddy.eddy import Eddy
 from millrace.engine.eddy.ingest import Admission
-from millrace.engine.eddy.key_ranges import KeyRanges
 from millrace.engine.eddy.operator import Operator, Step
 from millrace.engine.eddy.partial import collected, passed, remaining, undisturbed
 from millrace.engine.eddy.preference import Preference, Wanted
 from millrace.engine.eddy.run import BlockRun, Given
 from millrace.engine.eddy.statistics import WarmStart, recall, share
+from millrace.engine.eddy.transfer import KeyRanges
 from millrace.engine.operators.stems import StateBuild
 from millrace.engine.plan.spec import JoinSpec
 from millrace.engine.policies import POLICIES, Policy

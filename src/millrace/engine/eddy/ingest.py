@@ -8,11 +8,10 @@ from dataclasses import replace
 import pyarrow as pa
 
 from millrace.engine.access.schedule import Schedule
-from millrace.engine.eddy.key_ranges import KeyRanges
 from millrace.engine.eddy.operator import Operator, Probe, Step
 from millrace.engine.eddy.preference import Preference
 from millrace.engine.eddy.run_statistics import RunStatistics, anywhere
-from millrace.engine.eddy.transfer import Transfers
+from millrace.engine.eddy.transfer import KeyRanges, Transfers
 from millrace.engine.operators.content import Divide
 from millrace.engine.plan.graph import QueryGraph
 from millrace.engine.plan.spec import JoinSpec

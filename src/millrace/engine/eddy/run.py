@@ -15,10 +15,10 @@ from millrace.engine.access.arrivals import Arrivals
 from millrace.engine.access.modules import IndexAM, is_index
 from millrace.engine.access.schedule import Schedule, Source
 from millrace.engine.access.watermark import Watermark
-from millrace.engine.eddy.key_ranges import KeyRanges
 from millrace.engine.eddy.operator import Operator, Step
 from millrace.engine.eddy.output import Output, Sink
 from millrace.engine.eddy.run_statistics import RunStatistics
+from millrace.engine.eddy.transfer import KeyRanges
 from millrace.engine.figures import CellFigures
 from millrace.engine.operators.select import Selecting, outer_probes_of, selections_of
 from millrace.engine.plan.expressions import Call

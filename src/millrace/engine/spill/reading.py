@@ -27,7 +27,7 @@ class Reading:
         shared: For relations without a source, the one that they share it with.
         clock: What times are measured by.
         ended: Told of each relation that has been read to its end, and of the ends of its columns, so that
-            less is read of others (:meth:`millrace.engine.eddy.key_ranges.KeyRanges.ended`).
+            less is read of others (:meth:`millrace.engine.eddy.transfer.KeyRanges.ended`).
     """
 
     def __init__(

@@ -11,10 +11,10 @@ import pyarrow as pa
 
 from millrace.engine.access.schedule import Schedule
 from millrace.engine.arrays import array_of
-from millrace.engine.eddy.key_ranges import KeyRanges
 from millrace.engine.eddy.output import Output, Sink
 from millrace.engine.eddy.run_of import run_of
 from millrace.engine.eddy.statistics import WarmStart
+from millrace.engine.eddy.transfer import KeyRanges
 from millrace.engine.figures import CellFigures
 from millrace.engine.plan.expressions import Call
 from millrace.engine.plan.graph import QueryGraph
