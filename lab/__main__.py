@@ -29,6 +29,8 @@ QUICK_SCALE = 0.1
 SOAKS = {"crashes": 50, "hub-crashes": 50, "memory": 200}
 """Long runs, with their numbers of crashes or micro-batches."""
 
+_WATCHED = ("stems", "joins", "stairs")
+
 Scale = Annotated[float, typer.Option(min=0.0001, max=1000, help="Size of the data.")]
 Json = Annotated[str | None, typer.Option(metavar="FILE", help="Write a JSON document; - for stdout.")]
 Debug = Annotated[bool, typer.Option("--debug", help="Show stack traces and Spark's log.")]
@@ -87,13 +89,15 @@ def soak(
 def trace(
     policy: Annotated[str, typer.Option(help="A routing policy, such as random or lottery.")] = "random",
     architecture: Annotated[str, typer.Option(help="stems, joins or stairs.")] = "stems",
-    online: Annotated[bool, typer.Option("--online", help="Read the tables side by side.")] = False,
+    online: Annotated[bool, typer.Option("--online/--in-turn", help="Read the tables side by side.")] = True,
     seed: Annotated[int, typer.Option(min=0, help="Of the tables and the policy.")] = 0,
 ) -> None:
     """Watch an eddy join three tables of five tuples, step by step."""
     from lab.trace import trace as watch
     from millrace.options import Options
 
+    if architecture not in _WATCHED:
+        raise OptionError(f"--architecture {architecture}: {near(architecture, _WATCHED)}")
     options = Options(
         policy=policy, architecture=architecture, online=online, seed=seed, batch_size=1, reoptimize_every=1
     )
