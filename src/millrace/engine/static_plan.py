@@ -13,7 +13,7 @@ from typing import Any, Unpack
 import pyarrow as pa
 
 from millrace.engine.access.schedule import STALLED, Source
-from millrace.engine.eddy.operator import Build, Join, Operator, Step, Work
+from millrace.engine.eddy.operator import Kind, Operator, Step, Work
 from millrace.engine.eddy.plan import Join as JoinNode, Plan, Scan, joins_of, plan_of
 from millrace.engine.eddy.run import BlockRun, Given
 from millrace.engine.operators.index_join import IndexJoin
@@ -178,8 +178,10 @@ class StaticPlan(BlockRun):
         return StateTotals((*bases, *stairs), self._peak, lookups=asked)
 
 
-class _Build(Build):
+class _Build(Operator):
     """Keeps base tuples; STAIRs hold pointers to them."""
+
+    kind = Kind.BUILD
 
     def __init__(self, stem: SteM, alias: str) -> None:
         super().__init__(stem.number, stem.name, alias)
@@ -191,13 +193,15 @@ class _Build(Build):
         return Step((built,), built.size)
 
 
-class _Join(Join):
+class _Join(Operator):
     """The join of a node of the plan.
 
     Attributes:
         binary: The join itself.
         awaited: Whether more may come from the other input, so that tuples have to be kept for it.
     """
+
+    kind = Kind.JOIN
 
     def __init__(self, binary: BinaryJoin, name: str) -> None:
         name = binary.name if isinstance(binary, IndexJoin) else name

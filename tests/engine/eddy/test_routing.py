@@ -14,13 +14,13 @@ import pytest
 from hypothesis import given, strategies as st
 
 from lab.figures.beyond import halves
-from millrace.engine.eddy.decisions import DecisionLifetime, RoutingTable
+from millrace.engine.eddy.decisions import RoutingTable
 from millrace.engine.eddy.eddy_run import EddyRun
 from millrace.engine.eddy.operator import Operator
 from millrace.engine.eddy.statistics import Account
 from millrace.engine.operators import informative
 from millrace.engine.operators.informative import division
-from millrace.engine.policies import Candidate, Policy, Shares
+from millrace.engine.policies import Candidate, Decision, Policy, Shares
 from millrace.engine.tuples.batch import Signature, TupleBatch
 from millrace.errors import RoutingError
 from millrace.options import Options
@@ -42,9 +42,9 @@ class Answering(Policy):
     def __init__(self, answer: Callable[[Sequence[Candidate]], Shares]) -> None:
         self.answer = answer
 
-    def choose(self, signature: Signature, candidates: Sequence[Candidate]) -> Shares:
+    def choose(self, signature: Signature, candidates: Sequence[Candidate]) -> Decision:
         self.asked += 1
-        return self.answer(candidates)
+        return Decision(self.answer(candidates))
 
 
 def singletons(size: int, done: int = 0) -> TupleBatch:
@@ -62,7 +62,7 @@ def route_all(routing: RoutingTable, batch: TupleBatch | None) -> list[tuple[Ope
 
 def table(policy: Policy, every: int = 1 << 60, legal: int = len(PROBES)) -> RoutingTable:
     found = [Candidate(operator, "r", Account(10), 1.0) for operator in PROBES[:legal]]
-    return RoutingTable(policy, lambda _: found, DecisionLifetime(every, None).lasting, every)
+    return RoutingTable(policy, lambda _: found, every)
 
 
 def test_an_illegal_operator_is_refused() -> None:

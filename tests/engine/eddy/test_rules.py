@@ -202,7 +202,9 @@ AWAY: dict[str, Broken] = {
     "admit_unequal": wrap(admission, "keyed", lambda keyed: lambda batch, columns, *_: keyed(batch, columns)),
     # A split gives all tuples away: what rounding leaves over goes to the last operator.
     "round_shares_down": swap(
-        routing, "_bounds", lambda entry, size: np.cumsum([int(s * size) for _, s in entry.shares]).tolist()
+        routing,
+        "_bounds",
+        lambda entry, size: np.cumsum([int(s * size) for _, s in entry.decision.shares]).tolist(),
     ),
     # A SteM without a scan may be probed by tuples that bind none of its indexes.
     "probe_unbound": swap(Paths, "is_open", lambda *_: True),

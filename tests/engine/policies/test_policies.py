@@ -11,14 +11,14 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from millrace.engine.eddy.decisions import DecisionLifetime, RoutingTable
-from millrace.engine.eddy.operator import Operator
+from millrace.engine.eddy.decisions import RoutingTable
+from millrace.engine.eddy.operator import Kind, Operator
 from millrace.engine.eddy.statistics import Account, Profile, Statistics
 from millrace.engine.plan.expressions import Call, Column, ColumnRef
 from millrace.engine.plan.spec import JoinSpec, Window
-from millrace.engine.policies import POLICIES, Candidate, Shares, bounded_exploration
+from millrace.engine.policies import POLICIES, Candidate, Shares, bounded
 from millrace.engine.policies.base import EXPLORED_SHARE
-from millrace.engine.policies.bounded_exploration import TRIAL
+from millrace.engine.policies.bounded import TRIAL
 from millrace.engine.policies.cumulative import MARGIN
 from millrace.engine.spill.run_of import run_of
 from millrace.engine.stairs.choice import architecture_of, policy_of
@@ -27,7 +27,7 @@ from millrace.options import ARCHITECTURES, Options
 from millrace.predicates import PredicateSpec
 from tests.engine.eddy.oracle import block
 from tests.engine.laws import examples, same_examples
-from tests.engine.operators import KINDS, Join, Probe, Profiling, outcomes_of
+from tests.engine.operators import KINDS, Join, Probe, outcomes_of
 
 SIGNATURE = Signature(1)
 
@@ -75,7 +75,7 @@ def situations(draw: st.DrawFn) -> list[Candidate]:
 
 def chosen(policy: str, rounds: list[list[Candidate]], **options: Any) -> list[Shares]:
     made = POLICIES[policy](Options(policy=policy, **options))
-    return [made.choose(SIGNATURE, candidates) for candidates in rounds]
+    return [made.choose(SIGNATURE, candidates).shares for candidates in rounds]
 
 
 def favourite(shares: Shares) -> int:
@@ -95,23 +95,24 @@ def test_what_every_policy_obeys(policy, rounds, seed, preferred) -> None:
     probing, again, joining = (POLICIES[policy](options) for _ in range(3))
     signature = replace(SIGNATURE, preferred=preferred)
     for candidates in rounds:
-        shares = probing.choose(signature, [renamed(c, "probe") for c in candidates])
+        decision = probing.choose(signature, [renamed(c, "probe") for c in candidates])
+        shares = decision.shares
         operators = [operator for operator, _ in shares]
         assert set(operators) <= {renamed(c, "probe").operator for c in candidates}
         assert len(set(operators)) == len(operators)
         assert sum(share for _, share in shares) == pytest.approx(1.0, abs=1e-12)
         assert all(share >= 0 for _, share in shares)
-        assert shares == again.choose(signature, [renamed(c, "probe") for c in candidates])
+        assert decision == again.choose(signature, [renamed(c, "probe") for c in candidates])
         joined = joining.choose(signature, [renamed(c, "join") for c in candidates])
-        assert [(d.target, share) for d, share in shares] == [(d.target, share) for d, share in joined]
-        assert probing.hold == joining.hold
+        assert [(d.target, share) for d, share in shares] == [(d.target, s) for d, s in joined.shares]
+        assert (decision.hold, decision.coarse) == (joined.hold, joined.coarse)
         if policy not in ("random", "a_greedy", "bounded"):
-            assert not any(isinstance(operator, Profiling) for operator in operators)
+            assert not any(operator.kind is Kind.PROFILE for operator in operators)
 
 
 def renamed(c: Candidate, name: Any) -> Candidate:
     """Return a candidate with its SteM, or its edge, as a target of that name."""
-    if not isinstance(c.operator, Probe | Join):
+    if c.operator.kind.value not in ("probe", "join"):
         return c
     return replace(c, operator=KINDS[name](c.operator.target))
 
@@ -123,8 +124,8 @@ def test_joins_that_are_known_are_explored_in_large_pieces(policy: str) -> None:
     known = [candidate(i, measured=(100_000, 50_000, 1.0)) for i in range(2)]
     for candidates, is_coarse in ((known, True), ([known[0], candidate(2)], False), (known, True)):
         for _ in range(3):
-            assert len(made.choose(SIGNATURE, candidates)) == 2
-        assert made.coarse == is_coarse
+            decision = made.choose(SIGNATURE, candidates)
+            assert len(decision.shares) == 2 and decision.coarse == is_coarse
 
 
 @pytest.mark.parametrize(
@@ -308,7 +309,7 @@ class Joins:
             best = max(shares, key=lambda pair: pair[1])[0].target
 
         made = POLICIES["bounded"](Options(policy="bounded", **options))
-        table = RoutingTable(made, candidates, DecisionLifetime(LONGEST, None).lasting, LONGEST, decided)
+        table = RoutingTable(made, candidates, LONGEST, decided)
         for _ in range(tuples // 8192):
             rest: TupleBatch | None = TupleBatch(SIGNATURE, {0: np.arange(8192)}, {})
             while rest is not None:
@@ -343,10 +344,10 @@ def test_without_the_rate_that_would_not_hold(monkeypatch: pytest.MonkeyPatch) -
     """With the usual share for exploring, whatever it loses, the budget would be exceeded."""
     case = ([0.01, 0.95], [0.01, 0.95], 0.001)
     assert overspent(*case) <= 0
-    broken = bounded_exploration.BoundedExploration
+    broken = bounded.BoundedExploration
     monkeypatch.setattr(broken, "affordable", lambda *_: 1 / 128)
     monkeypatch.setattr(broken, "_regret", 1.0, raising=False)
-    new = bounded_exploration._RegretBudget
+    new = bounded._RegretBudget
     monkeypatch.setattr(broken, "_settle", lambda self, s, _: self._budgets.setdefault(s, new()))
     assert overspent(*case) > 0
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from millrace.engine.eddy.key_ranges import KeyRanges
-from millrace.engine.eddy.operator import Operator, Step
+from millrace.engine.eddy.operator import Kind, Operator, Step
 from millrace.engine.eddy.statistics import Statistics
 from millrace.engine.plan.graph import QueryGraph
 from millrace.engine.stems.stem import SteM
@@ -44,8 +44,7 @@ class Transfer(Operator):
         statistics: Where it is booked what the filter does.
     """
 
-    action = "transfer"
-    queued = False
+    kind = Kind.TRANSFER
 
     def __init__(self, stem: SteM, alias: str, relation: int, name: str, statistics: Statistics) -> None:
         super().__init__(relation, f"Filter({alias} on {name})", alias)

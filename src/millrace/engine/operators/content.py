@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from millrace.engine.arrays import Array
-from millrace.engine.eddy.operator import Operator, Step
+from millrace.engine.eddy.operator import Kind, Operator, Step
 from millrace.engine.operators.informative import Division, division
 from millrace.engine.stems.stem import SteM
 from millrace.engine.tuples.batch import Signature, TupleBatch
@@ -47,8 +47,7 @@ class Divide(Operator):
         sampled: Tuples that probed a SteM for a sample.
     """
 
-    action = "divide"
-    queued = False
+    kind = Kind.DIVIDE
 
     def __init__(
         self,

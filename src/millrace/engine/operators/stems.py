@@ -15,7 +15,7 @@ import numpy as np
 from millrace.engine.access.access_methods import AccessMethods
 from millrace.engine.access.arrivals import Arrivals
 from millrace.engine.access.paths import Paths
-from millrace.engine.eddy.operator import Build, Estimate, Lookup, Probe, Step
+from millrace.engine.eddy.operator import Estimate, Kind, Operator, Step
 from millrace.engine.operators.select import Selecting
 from millrace.engine.plan.graph import QueryGraph
 from millrace.engine.stems.join_state import JoinState
@@ -24,7 +24,7 @@ from millrace.engine.stems.waiting import Waiting
 from millrace.engine.tuples.batch import Signature, TupleBatch
 
 
-class StateBuild(Build):
+class StateBuild(Operator):
     """Puts base tuples of a relation into join state.
 
     Args:
@@ -34,6 +34,8 @@ class StateBuild(Build):
         selecting: Predicates that the tuples may have met before.
         split: Tells tuples that the user prefers from others.
     """
+
+    kind = Kind.BUILD
 
     def __init__(
         self,
@@ -59,7 +61,7 @@ class StateBuild(Build):
         return Step((*batches, *self._state.on_build(self.target)), built.size)
 
 
-class SteMProbe(Probe):
+class SteMProbe(Operator):
     """Joins tuples with a SteM.
 
     Args:
@@ -70,6 +72,8 @@ class SteMProbe(Probe):
         unbuilt: The relation without a SteM, or None when every relation is built.
         waiting: Where tuples wait that the SteM bounces back.
     """
+
+    kind = Kind.PROBE
 
     def __init__(
         self, stem: SteM, alias: str, graph: QueryGraph, paths: Paths, unbuilt: int | None, waiting: Waiting
@@ -128,7 +132,7 @@ class SteMProbe(Probe):
         return (replace(batch, signature=signature.having(prior=self.target), seen=probe.end, origin=0),)
 
 
-class IndexLookup(Lookup):
+class IndexLookup(Operator):
     """One way to ask an index access module.
 
     Args:
@@ -139,6 +143,8 @@ class IndexLookup(Lookup):
         unbuilt: The relation without a SteM, or None when every relation is built.
         waiting: Where tuples wait for the answers.
     """
+
+    kind = Kind.LOOKUP
 
     def __init__(
         self,

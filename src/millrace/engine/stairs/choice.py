@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from millrace.engine.access.access_methods import AccessMethods
 from millrace.engine.access.arrivals import Arrivals
@@ -116,8 +117,8 @@ def state_of(
     )
 
 
-def policy_of(spec: JoinSpec, options: Options) -> str:
-    """Return the name of the routing policy, the default one if none is asked for."""
+def policy_of(spec: JoinSpec, options: Options) -> Any:
+    """Return the routing policy that is asked for, or the name of the default one."""
     if options.policy is not None:
         return options.policy
     called = any(isinstance(p, Call) for p in spec.residuals)

@@ -14,7 +14,7 @@ import numpy as np
 
 from millrace.engine.access.schedule import Schedule
 from millrace.engine.arrays import Array
-from millrace.engine.eddy.operator import Estimate, Join, Operator, Step
+from millrace.engine.eddy.operator import Estimate, Kind, Operator, Step
 from millrace.engine.operators.index_join import IndexJoin
 from millrace.engine.plan.graph import QueryGraph
 from millrace.engine.plan.spec import JoinSpec
@@ -163,7 +163,7 @@ class StairState:
     def decided(self, signature: Signature, shares: Sequence[tuple[Operator, float]]) -> None:
         """Note where most tuples of a span go from now on."""
         operator, share = max(shares, key=lambda pair: pair[1])
-        if isinstance(operator, Join) and share >= 1 / 2:
+        if operator.kind is Kind.JOIN and share >= 1 / 2:
             span = signature.span
             present = self._latest.get(span)
             place = self._majority.decide(signature, operator.target, present)
@@ -405,7 +405,7 @@ class StairState:
         return StateTotals((*bases, *stairs), self.peak, self.stairs.moved, self.stairs.recomputed, asked)
 
 
-class StairJoin(Join):
+class StairJoin(Operator):
     """The join along an edge that is, at present, one of the spanning tree's.
 
     Args:
@@ -413,6 +413,8 @@ class StairJoin(Join):
         name: What the join is called.
         state: The block's STAIRs.
     """
+
+    kind = Kind.JOIN
 
     def __init__(self, edge: int, name: str, state: StairState) -> None:
         super().__init__(edge, name, name)
