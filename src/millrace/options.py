@@ -115,8 +115,8 @@ class Research:
             of your own (:class:`millrace.engine.policies.Policy`): an object, of which each eddy gets a copy,
             a class that needs no arguments, or ``"package.module:Class"``.
         batch_size: Tuples in a batch, 1 to 1,000,000; 1 is the papers' tuple-at-a-time routing.
-        reoptimize_every: Tuples after which routing decisions are made anew; later where they are the same again
-            and again, and making them would take more than 1 % of the time.
+        reoptimize_every: Tuples after which routing decisions are made anew; later where they are the same
+            again and again, and making them would take more than 1 % of the time.
         order: For ``policy="fixed"`` and for ``architecture="static"``: aliases in the order in which to join
             them. A static plan may nest pairs, ``(("a", "b"), ("c", "d"))``, to be bushy.
         seed: Seed of every random choice.

@@ -45,7 +45,7 @@ class Legality:
         selects: By predicate.
         profile: Of all predicates that are ready.
         settle: Of all predicates that raised.
-        joins: Returns the joins that are legal for a signature.
+        joins: Returns the joins that join state allows for a signature.
         outer: By left join; their numbers follow those of the predicates.
     """
 

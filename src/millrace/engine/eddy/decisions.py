@@ -45,8 +45,8 @@ _FIRST_JOIN = 1024
 """Tuples that the first decision for a signature holds for where there are only joins."""
 
 _DECIDING, _NOTICED = 1 / 100, 131_072
-"""Share of the time that deciding may take where it says the same again and again, and for how many tuples such
-a decision is kept at most: what changes is to be noticed as soon as by default."""
+"""Share of the time that deciding may take where it says the same again and again, and for how many tuples
+such a decision is kept at most: what changes is to be noticed as soon as by default."""
 
 _ALIKE = 1 / 64
 """Shares of an operator that say the same: what is explored varies."""
@@ -55,11 +55,7 @@ _ALIKE = 1 / 64
 class Candidates:
     """Finds the legal operators of a signature, with what is known about each: all that a policy sees.
 
-    Args:
-        graph: The block's query graph.
-        legality: Knows which operators are legal.
-        statistics: What was measured.
-        tickets: Returns the tickets that an operator holds; None where operators work at once.
+    ``tickets`` returns those that an operator holds; None where operators work at once.
     """
 
     def __init__(
@@ -130,7 +126,7 @@ class RoutingTable:
 
     Args:
         policy: Decides.
-        candidates: Gives the legal operators of a signature, with what is known about them.
+        candidates: Returns those of a signature.
         longest: Tuples after which decisions are renewed, ``Options.reoptimize_every``. A decision that holds
             for so many is not cut short in the middle of a batch, unless it splits a batch of more than that.
             A shorter one that splits nothing, or coarsely, may hold for twice as many, to end with a batch.

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Hashable, Iterator, Sequence
+from operator import itemgetter
 
 from millrace.engine.eddy.operator import JOINS, MODULES, Kind, Operator
 from millrace.engine.eddy.statistics import Account, Statistics
@@ -90,7 +91,7 @@ class RunStatistics:
             self._orders[" → ".join(path)] += count
 
     def decided(self, signature: Signature, shares: Sequence[tuple[Operator, float]]) -> None:
-        """Note a decision of the policy, the largest share last."""
+        """Note a decision of the policy."""
         self._trace.decided(signature, shares, self._routed)
 
     def figures(self, cell: int, seconds: float, output: str, output_tuples: int) -> CellFigures:
@@ -200,8 +201,8 @@ class Trace:
         self._due, self._interval = 0, _INTERVAL
 
     def decided(self, signature: Signature, shares: Sequence[tuple[Operator, float]], routed: int) -> None:
-        """Note a decision, the largest share last, after so many tuples were routed."""
-        favourite = shares[-1][0]
+        """Note a decision, made after so many tuples were routed."""
+        favourite = shares[0][0] if len(shares) == 1 else max(shares, key=itemgetter(1))[0]
         if len(shares) > 1 or self._favourites.get(signature) is not favourite:
             self._note(signature, favourite, [operator for operator, _ in shares])
         if routed >= self._due:
