@@ -82,11 +82,7 @@ class Profile:
         return min(self.tuples, self._window)
 
     def add(self, passed: Mapping[int, Truths]) -> None:
-        """Add tuples that met the same predicates.
-
-        Args:
-            passed: By predicate, which of the tuples passed it; arrays of one length.
-        """
+        """Add tuples that met the same predicates; by predicate, which of them passed it."""
         size = len(next(iter(passed.values())))
         kept = min(size, self._window)
         places = self._room(max(passed) + 1, kept)
@@ -135,12 +131,9 @@ class Profile:
         self.tuples = 0
 
     def passing(self, predicate: int, given: int = 0, newest: int | None = None) -> tuple[int, int]:
-        """Return how many tuples that pass all of ``given`` met the predicate, and how many passed it.
+        """Return how many tuples that pass all of ``given``, a bit set, met the predicate and passed it.
 
-        Args:
-            predicate: Number of the predicate.
-            given: Bit set of predicates passed before.
-            newest: Look at this many of the newest tuples only.
+        Only the ``newest`` so many of them are looked at.
         """
         places = self._newest(self.held if newest is None else min(newest, self.held))
         before = [i for i in range(given.bit_length()) if given >> i & 1]

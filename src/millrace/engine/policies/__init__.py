@@ -13,16 +13,7 @@ from types import MappingProxyType
 from typing import Any, cast
 
 from millrace.engine.policies.a_greedy import AGreedy
-from millrace.engine.policies.base import (
-    DECISION_GROWTH,
-    DECISION_SECONDS,
-    FIRST_DECISION,
-    Candidate,
-    Decision,
-    LearningPolicy,
-    Policy,
-    Shares,
-)
+from millrace.engine.policies.base import Candidate, Decision, LearningPolicy, Policy, Shares
 from millrace.engine.policies.bounded import Bounded
 from millrace.engine.policies.cumulative import Cumulative
 from millrace.engine.policies.lottery import Lottery, Naive, WindowedLottery
@@ -86,9 +77,6 @@ def default_policy(*, joins: bool, predicates: bool) -> str:
 
 
 __all__ = [
-    "DECISION_GROWTH",
-    "DECISION_SECONDS",
-    "FIRST_DECISION",
     "POLICIES",
     "AGreedy",
     "Bounded",

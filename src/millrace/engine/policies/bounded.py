@@ -94,7 +94,7 @@ class _RegretBudget:
 
 
 class BoundedExploration(LearningPolicy):
-    """Decides as another policy does, and explores within a budget, where joins are among the operators.
+    """Makes a learning policy explore within a budget, where joins are among the operators.
 
     To send a tuple to ``t`` before ``b`` instead of after it costs ``c(t) (1 - s(b)) - c(b) (1 - s(t))``
     more, for costs ``c`` and selectivities ``s``: each of the two meets what the other has left (the exchange
@@ -109,27 +109,13 @@ class BoundedExploration(LearningPolicy):
       multiply them by a number that nobody expects.
 
     Args:
-        policy: Knows which candidate is the best one, and what tuples cost.
         regret: Share of the cost of the best operator that exploring may cost.
     """
 
-    def __init__(self, policy: LearningPolicy, regret: float) -> None:
+    def __init__(self, regret: float) -> None:
         super().__init__()
-        self._policy = policy
         self._regret = regret
         self._budgets: dict[Signature, _RegretBudget] = {}
-
-    def score(self, candidate: Candidate) -> float:
-        """Return what to minimise."""
-        return self._policy.score(candidate)
-
-    def price(self, candidate: Candidate) -> float:
-        """Return what a tuple costs there."""
-        return self._policy.price(candidate)
-
-    def is_known(self, candidate: Candidate) -> bool:
-        """Whether enough tuples were sent there to believe what was measured."""
-        return self._policy.is_known(candidate)
 
     def choose(self, signature: Signature, candidates: Sequence[Candidate]) -> Decision:
         """Return the best candidate, and a share for one of the others if the budget allows."""
@@ -173,6 +159,14 @@ class BoundedExploration(LearningPolicy):
                 budget.left -= max(0.0, lost)
 
 
+class _BoundedGreedy(BoundedExploration, Greedy):
+    """The fewest tuples first."""
+
+
+class _BoundedRank(BoundedExploration, Rank):
+    """The most tuples dropped per second first."""
+
+
 class Bounded(FilterOrderPolicy):
     """Chooses orders of predicates, and joins, within a regret budget.
 
@@ -182,8 +176,7 @@ class Bounded(FilterOrderPolicy):
     """
 
     def __init__(self, regret: float = 0.01) -> None:
-        joins, mixed = (BoundedExploration(each, regret) for each in (Greedy(), Rank()))
-        super().__init__(joins, mixed, partial(_Bandit, regret))
+        super().__init__(_BoundedGreedy(regret), _BoundedRank(regret), partial(_Bandit, regret))
 
 
 @dataclass
@@ -199,12 +192,8 @@ class _Watch:
     def departs(self, tuples_in: int, tuples_out: int) -> bool:
         """Whether the tuples since the last look differ from those before by more than chance.
 
-        Args:
-            tuples_in: That met the predicate so far, in all.
-            tuples_out: That passed it.
-
         Chance is what a fair coin would do, or how much such looks have differed so far: clustered
-        data differ more.
+        data differ more. Tuples are all that met the predicate, and passed it, so far.
         """
         tuples = tuples_in - self.before[0]
         passed = tuples_out - self.before[1]
@@ -227,11 +216,7 @@ class _Watch:
         return departs
 
     def restart(self, *, stale: bool) -> None:
-        """Forget the shares, but not how much they vary.
-
-        Args:
-            stale: Whether what comes with the next look may be from before.
-        """
+        """Forget the shares, not how much they vary; ``stale``: the next look may see some from before."""
         self.tuples = self.passed = 0
         self.stale = stale
 

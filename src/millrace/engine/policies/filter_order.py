@@ -152,7 +152,7 @@ class Joint:
         return {i: self.share(before) for i, before in _places(order)}
 
     def saving(self, old: Order, new: Order, costs: Mapping[int, float]) -> tuple[float, float]:
-        """Return what one order is expected to save over another, and the standard error, per tuple.
+        """Return what the new order is expected to save, and the standard error, per tuple.
 
         Both orders are priced on the same tuples. The error has a term that falls with the number
         of tuples even where all of them agreed: a handful of them says little about the rare ones
