@@ -139,8 +139,7 @@ class Buffer:
     def __init__(self, limit: int = 1) -> None:
         self._small = int(limit * _SMALL)
         self._new: list[TupleBatch] = []
-        self._flying: list[Work] = []
-        self._preferred: dict[int, list[Work]] = {}
+        self._flying: dict[int, list[Work]] = {}  # by how much the user prefers its tuples; no list is empty
         self._waiting: dict[Hashable, _Crumbs] = {}
 
     def push(self, batches: Iterable[TupleBatch]) -> None:
@@ -151,19 +150,20 @@ class Buffer:
             signature = batch.signature
             if not signature.built:
                 self._new.append(batch)
-            elif signature.preferred:
-                self._preferred.setdefault(signature.preferred, []).append(batch)
-            elif batch.size >= self._small or signature.prior is not None or batch.failures:
-                self._flying.append(batch)
+            elif self._is_large(batch) or signature.prior is not None or batch.failures:
+                self._flying.setdefault(signature.preferred, []).append(batch)
             else:
                 self._collect(batch)
 
+    def _is_large(self, batch: TupleBatch) -> bool:
+        """Whether a batch waits for no others: it is not small, or its results are to come first."""
+        return batch.size >= self._small or batch.signature.preferred > 0
+
     def is_next(self, batch: TupleBatch) -> bool:
         """Whether a batch would be popped next if it were pushed."""
-        signature = batch.signature
-        if self._new or self._preferred or not signature.built or signature.preferred:
+        if self._new or not batch.signature.built or not batch.size or not self._is_large(batch):
             return False
-        return batch.size >= max(1, self._small)
+        return batch.signature.preferred >= max(self._flying, default=0)
 
     def _collect(self, batch: TupleBatch) -> None:
         """Let a small batch wait for others like it, until all together are not small."""
@@ -175,22 +175,21 @@ class Buffer:
         crumbs.batches.append(batch)
         crumbs.size += batch.size
         if crumbs.size >= self._small:
-            self._flying.append(TupleBatch.merged(self._waiting.pop(key).batches))
+            self._flying.setdefault(0, []).append(TupleBatch.merged(self._waiting.pop(key).batches))
 
     def resume(self, operator: Operator, rest: Any, *, preferred: int) -> None:
         """Add work whose output did not fit into one batch."""
-        (self._preferred.setdefault(preferred, []) if preferred else self._flying).append((operator, rest))
+        self._flying.setdefault(preferred, []).append((operator, rest))
 
     def regrade(self, graded: Callable[[TupleBatch], Iterable[TupleBatch]]) -> None:
         """Put batches in order again, for other tuples are wanted first now; unfinished work stays."""
-        works, before = self.works(), self._preferred
-        self._new, self._flying, self._preferred, self._waiting = [], [], {}, {}
+        works, before = self.works(), self._flying
+        self._new, self._flying, self._waiting = [], {}, {}
         for work in works:
             if isinstance(work, TupleBatch):
                 self.push(graded(work) if work.signature.built else (work,))
             else:
-                grade = next((grade for grade, held in before.items() if work in held), 0)
-                self.resume(*work, preferred=grade)
+                self.resume(*work, preferred=next(grade for grade, held in before.items() if work in held))
 
     def put_back(self, batch: TupleBatch, *, refused: bool) -> None:
         """Take back what has not been routed; ``refused``: where it was to go there is no room at present."""
@@ -206,25 +205,24 @@ class Buffer:
     def works(self) -> list[Work]:
         """Return all there is."""
         small = [batch for crumbs in self._waiting.values() for batch in crumbs.batches]
-        wanted = [work for grade in sorted(self._preferred, reverse=True) for work in self._preferred[grade]]
-        return [*self._new, *wanted, *self._flying, *small]
+        flying = [work for grade in sorted(self._flying, reverse=True) for work in self._flying[grade]]
+        return [*self._new, *flying, *small]
 
     @property
     def is_flying(self) -> bool:
         """Whether tuples are in flight."""
-        return bool(self._new or self._preferred or self._flying or self._waiting)
+        return bool(self._new or self._flying or self._waiting)
 
     def pop(self, *, draining: bool = False) -> Work | None:
         """Take the next piece of work, or None when nothing is in flight."""
-        if self._preferred and not self._new:
-            grade = max(self._preferred)
-            work = self._preferred[grade].pop()
-            if not self._preferred[grade]:
-                del self._preferred[grade]
+        if self._new:
+            return self._new.pop()
+        if self._flying:
+            grade = max(self._flying)
+            work = self._flying[grade].pop()
+            if not self._flying[grade]:
+                del self._flying[grade]
             return work
-        queue = self._new or self._flying
-        if queue:
-            return queue.pop()
         if not self._waiting:
             return None
         key = min(self._waiting, key=lambda each: self._waiting[each].visited)
