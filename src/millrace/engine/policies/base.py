@@ -190,18 +190,13 @@ class LearningPolicy(Policy):
         others = [c for c in candidates if c is not best and c.selectivity <= bearable]
         if not others:
             return Decision.of(best)
-        return self.exploring(signature, best, others)
+        return self._exploring(best, others)
 
-    def exploring(self, signature: Signature, best: Candidate, others: Sequence[Candidate]) -> Decision:
+    def _exploring(self, best: Candidate, others: Sequence[Candidate]) -> Decision:
         """Return the shares of the best candidate and of those that are to be known better.
 
         Predicates show on all tuples that reach them what they are. So where there are no joins whole batches
         are enough, and the first one goes to the best candidate.
-
-        Args:
-            signature: Of the tuples.
-            best: Of least score.
-            others: At least one, each of them worth trying.
         """
         whole = all(c.operator.kind is Kind.SELECT for c in (best, *others))
         unknown = [c for c in others if not self.is_known(c)]
