@@ -44,9 +44,9 @@ is content with that."""
 _FIRST_JOIN = 1024
 """Tuples that the first decision for a signature holds for where there are only joins."""
 
-_DECIDING, _NOTICED = 1 / 100, 131_072
-"""Share of the time that deciding may take where it says the same again and again, and for how many tuples
-such a decision is kept at most: what changes is to be noticed as soon as by default."""
+_DECIDING, _LONGER, _NOTICED = 1 / 100, 4, 131_072
+"""Share of the time that deciding may take where it says the same again and again; how often such a decision
+is kept at most, and for how many tuples: what changes is to be noticed soon, and no later than by default."""
 
 _ALIKE = 1 / 64
 """Shares of an operator that say the same: what is explored varies."""
@@ -222,7 +222,7 @@ class RoutingTable:
         alone = shares[0][0] if len(shares) == 1 else None
         entry = _Entry(decision, lasts, lasts, alone, {} if before is None else before.owed)
         if self._clock is not None and before is not None and self._repeats(entry, before.decision):
-            entry.since, entry.longer = self._clock.now(), _NOTICED // self._longest - 1
+            entry.since, entry.longer = self._clock.now(), min(_LONGER, _NOTICED // self._longest - 1)
             entry.seconds = entry.since - began
         return entry
 
