@@ -15,7 +15,6 @@ from functools import cache
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from millrace.engine.access.modules import IndexAM, Waking, agreeing, checked
 from millrace.engine.access.schedule import pause
@@ -23,7 +22,7 @@ from millrace.engine.arrays import Array, is_true, to_arrow
 from millrace.engine.figures import StateFigures
 from millrace.engine.kernels import Multimap, Walk
 from millrace.engine.operators.selection import columns_by_relation
-from millrace.engine.plan.evaluation import evaluate, widen
+from millrace.engine.plan.evaluation import evaluate
 from millrace.engine.plan.expressions import (
     And,
     ColumnRef,
@@ -35,10 +34,11 @@ from millrace.engine.plan.expressions import (
     columns_of,
     relations_of,
 )
-from millrace.engine.stems.bindings import BindingSet, Values, as_compared
+from millrace.engine.stems.bindings import BindingSet, as_compared
 from millrace.engine.stems.conditions import combined
 from millrace.engine.tuples import BATCH_BYTES, KeyColumn, RelationStore, codes, keyed, slices
 from millrace.engine.tuples.batch import TupleBatch
+from millrace.engine.tuples.keys import Values, are_equal
 from millrace.errors import ExecutionError, InputError
 from millrace.limits.clock import Clock
 
@@ -187,9 +187,7 @@ class BesideRelation:
         for number, (key, column, own) in enumerate(keys):
             same &= own[left] == self.store.coded(number, right)
             if not key.exact:
-                mine = widen(column.take(to_arrow(left)), key.type)
-                equal = pc.equal(mine, widen(self.store.gather(key.name, right), key.type))
-                same &= is_true(equal)
+                same &= are_equal(key, column.take(to_arrow(left)), self.store.gather(key.name, right))
         return same
 
     def _satisfied(self, batch: TupleBatch, left: Array, right: Array) -> Array:

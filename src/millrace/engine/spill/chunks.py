@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-import numpy as np
 import pyarrow as pa
 
-from millrace.engine.arrays import to_arrow, to_numpy
+from millrace.engine.arrays import to_arrow
 from millrace.engine.spill.folder import Stored
 from millrace.engine.tuples import KeyColumn, codes
+from millrace.engine.tuples.keys import first_of_equal
 
 
 @dataclass(frozen=True)
@@ -130,11 +130,7 @@ def without_duplicates(batch: pa.RecordBatch, keys: Sequence[KeyColumn]) -> pa.R
     """Return the first of each group of equal tuples; all columns are keys (set semantics)."""
     if not keys:  # tuples without a column are all equal
         return batch.slice(0, 1)
-    exact = [
-        codes(batch.column(key.name), key.type)[0]
-        if key.exact
-        else to_numpy(batch.column(key.name).dictionary_encode().indices)
-        for key in keys
-    ]
-    _, first = np.unique(np.stack(exact, axis=1), axis=0, return_index=True)
-    return batch if len(first) == batch.num_rows else batch.take(to_arrow(np.sort(first)))
+    columns = [batch.column(key.name) for key in keys]
+    coded = [codes(column, key.type)[0] for column, key in zip(columns, keys, strict=True)]
+    first = first_of_equal(keys, coded, columns.__getitem__)
+    return batch if len(first) == batch.num_rows else batch.take(to_arrow(first))
