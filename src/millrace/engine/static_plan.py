@@ -23,8 +23,7 @@ from millrace.engine.stairs.binary_join import BinaryJoin
 from millrace.engine.stairs.index_join import IndexJoins
 from millrace.engine.stairs.stair import StairProbe
 from millrace.engine.stems.conditions import Matching
-from millrace.engine.stems.join_state import StateTotals
-from millrace.engine.stems.memory import held_by
+from millrace.engine.stems.join_state import StateTotals, held_by
 from millrace.engine.stems.stem import SteM
 from millrace.engine.tuples import RelationStore
 from millrace.engine.tuples.batch import TupleBatch, is_complete, is_result, ready_outer, ready_predicates

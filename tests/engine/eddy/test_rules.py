@@ -41,15 +41,12 @@ from millrace.engine.stairs.binary_join import BinaryJoin
 from millrace.engine.stairs.invariants import Stairs
 from millrace.engine.stairs.stair import STAIR, Segment, StairProbe
 from millrace.engine.stems import stem as admission
-from millrace.engine.stems.base_tuples import BaseTuples
 from millrace.engine.stems.bindings import bound
-from millrace.engine.stems.conditions import Matching
-from millrace.engine.stems.duplicates import Duplicates
-from millrace.engine.stems.ordered import OrderedIndex
+from millrace.engine.stems.conditions import Matching, Windows
+from millrace.engine.stems.index import OrderedIndex
 from millrace.engine.stems.state import SteMs
 from millrace.engine.stems.stem import SteM
-from millrace.engine.stems.waiting import Waiting
-from millrace.engine.stems.windows import Windows
+from millrace.engine.stems.waiting import PriorProbers
 from millrace.engine.tuples import RelationStore, codes
 from millrace.engine.tuples.batch import TupleBatch
 from millrace.errors import ExecutionError, MillraceError
@@ -175,17 +172,17 @@ AWAY: dict[str, Broken] = {
     # ProbeCompletion, second half: a prior prober may leave before it was sent to an AM.
     "leave_early": swap(SteMs, "_completions", lambda *_: ()),
     # SteM BounceBack: a tuple leaves although matches may still come.
-    "never_hold": swap(Waiting, "hold", lambda *_: None),
+    "never_hold": swap(PriorProbers, "hold", lambda *_: None),
     # A prior prober that is not in SteMs never probes again.
-    "never_release": swap(Waiting, "release", lambda *_: []),
+    "never_release": swap(PriorProbers, "release", lambda *_: []),
     # SteM BounceBack: a SteM claims to have all matches although no EOT says so.
     "never_bounce": swap(SteM, "missing", lambda *_: np.empty(0, np.int64)),
     # SteM BounceBack: a tuple that is here already is built, and bounced, again.
-    "bounce_duplicates": swap(Duplicates, "fresh", lambda _, chunk, __: np.arange(chunk.num_rows)),
+    "bounce_duplicates": swap(SteM, "_fresh", lambda _, chunk, __: np.arange(chunk.num_rows)),
     # Verification: equal hashes are taken for equal keys.
     "trust_hashes": swap(SteM, "_verified", lambda *given: np.ones(len(given[-1]), np.bool_)),
     # Set semantics: a duplicate is built like any other tuple.
-    "keep_duplicates": swap(SteM, "_fresh", lambda _, chunk, *__: np.arange(chunk.num_rows)),
+    "keep_duplicates": swap(SteM, "_fresh", lambda _, chunk, __: np.arange(chunk.num_rows)),
     # Set semantics, half of it: only duplicates within one batch are found.
     "forget_built": wrap(
         SteM,
@@ -213,14 +210,14 @@ AWAY: dict[str, Broken] = {
     # A relation is covered by another one's bindings although that one is still arriving.
     "cover_early": swap(Hybrid, "_driver", lambda self, _: 0 if self._stems[0].rows else None),
     # A shared tuple whose key is null in one role takes part in the others only.
-    "match_nulls_of_roles": swap(BaseTuples, "in_role", lambda *_: None),
+    "match_nulls_of_roles": swap(SteM, "_fits", lambda *_: None),
     # TimeStamp holds for a search by an inequality too.
     "order_forgets_stamps": wrap(
-        OrderedIndex, "probe", lambda probe: lambda self, *given: probe(self, *given[:5], None)
+        OrderedIndex, "probe", lambda probe: lambda self, *given: probe(self, *given[:-1], None)
     ),
     # A null compares with nothing.
     "order_keeps_nulls": wrap(
-        OrderedIndex, "insert", lambda insert: lambda self, values, _: insert(self, values, None)
+        OrderedIndex, "_places", lambda places: lambda self, column: (places(self, column)[0], None)
     ),
     # A relation filters others although it is not complete.
     "filter_early": swap(Transfer, "pays", lambda *_: True),
@@ -242,7 +239,7 @@ AWAY: dict[str, Broken] = {
     # Intermediate tuples point to base tuples, so they go before these do.
     "keep_dangling": swap(Stairs, "expire", lambda *_: None),
     # Prior probers go before their components are evicted.
-    "keep_waiting": swap(Waiting, "expire", lambda *_: None),
+    "keep_waiting": swap(PriorProbers, "expire", lambda *_: None),
     # Under a budget sources are read one batch at a time, for a join may stop after any.
     "follow_the_last_batch": wrap(
         SpillingEddy, "_scheduled", lambda true: lambda *a, **k: replace(true(*a, **k), weights=None)
@@ -321,9 +318,9 @@ def build_last(patch: Patch) -> None:
 
 def forget_roles(patch: Patch) -> None:
     """Tie-break: a tuple has one timestamp in all roles, so it never meets itself."""
-    stamps, older = BaseTuples.stamps, BaseTuples.older
-    patch.setattr(BaseTuples, "stamps", lambda self, rows, _: stamps(self, rows, 0))
-    patch.setattr(BaseTuples, "older", lambda self, given, _: older(self, given, 0))
+    stamped, older = SteM._stamped, SteM._older
+    patch.setattr(SteM, "_stamped", lambda self, rows: stamped(self, rows) - self._role)
+    patch.setattr(SteM, "_older", lambda self, stamps: older(self, stamps + self._role))
 
 
 def scatter(patch: Patch) -> None:

@@ -130,7 +130,7 @@ class Arrivals:
         Where a scan returns the matches too, they are submitted when that pays, if ever.
         """
         each = self._paths.lookups[lookup]
-        if self._hybrid is not None and self._stems[each.relation].base.scanned:
+        if self._hybrid is not None and self._stems[each.relation].scanned:
             self._hybrid.wait(lookup, batch)
         else:
             self._requests.ask(each, batch)
@@ -169,7 +169,7 @@ class Arrivals:
                 found.append(rows)
             # What came together is built together, and ends together.
             for lookup, batches in bindings.items():
-                eots = self._stems[relation].base.eot(lookup.keys)
+                eots = self._stems[relation].eot(lookup.keys)
                 self._ended.append((relation, eots, pa.concat_batches(batches)))
             if found:
                 arrivals += [(relation, piece) for piece in cut([pa.concat_batches(found)], size)]

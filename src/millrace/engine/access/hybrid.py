@@ -219,13 +219,13 @@ class Hybrid:
             return batch
         stem, lookup = self._stems[ask.lookup.relation], ask.lookup
         coded, values = bound(self._matching, batch, lookup.classes)
-        here = ask.asked.contains(coded, values) | stem.base.eot(lookup.keys).contains(coded, values)
+        here = ask.asked.contains(coded, values) | stem.eot(lookup.keys).contains(coded, values)
         codes = combined(coded)
-        index = stem.base.index(tuple(stem.layout.of_class[c] for c in lookup.classes))
+        index = stem.index(lookup.classes)
         if lazy and index.rows and index.unique:
             walk = index.probe(codes)
             while not walk.is_done:
-                here[index.matches(walk, max(1024, len(codes)))[0]] = True
+                here[walk.pairs(max(1024, len(codes)))[0]] = True
         open_ = np.flatnonzero(~here)
         if all(key.exact for key in lookup.keys):
             open_ = np.sort(open_[np.unique(codes[open_], return_index=True)[1]])
@@ -247,7 +247,7 @@ class Hybrid:
         return TupleBatch(Signature(1 << relation), {relation: rows}, {relation: stem.store})
 
     def _covers(self, ask: Ask, driver: int) -> bool:
-        eots = self._stems[ask.lookup.relation].base.eot(ask.lookup.keys)
+        eots = self._stems[ask.lookup.relation].eot(ask.lookup.keys)
         if eots.size < ask.drivers.get(driver, 1):
             return False
         coded, values = bound(self._matching, self._all(driver), ask.lookup.classes)

@@ -46,7 +46,7 @@ class Requests:
     def ask(self, lookup: Lookup, batch: TupleBatch) -> None:
         """Submit what tuples bind, but for what the AM was asked for, or some AM has answered."""
         coded, values = bound(self._matching, batch, lookup.classes)
-        eots = self._stems[lookup.relation].base.eot(lookup.keys)
+        eots = self._stems[lookup.relation].eot(lookup.keys)
         unknown = np.flatnonzero(~eots.contains(coded, values))
         if not len(unknown):
             return
@@ -67,7 +67,7 @@ class Requests:
         """Whether some binding of the relation that was asked for has no EOT: that of one AM is enough."""
         stem = self._stems[relation]
         return not stem.complete and any(
-            wanted.size > stem.base.eot(wanted.keys).size
+            wanted.size > stem.eot(wanted.keys).size
             for (lead, _), wanted in self._wanted.items()
             if lead == relation
         )

@@ -256,7 +256,7 @@ class EddyRun(BlockRun):
     def _is_empty(self) -> bool:
         """Whether some relation has ended without a tuple: no result can come any more."""
         return any(
-            stem.complete and not stem.rows and stem.base.scanned
+            stem.complete and not stem.rows and stem.scanned
             for stem in self._stems
             if stem.number != self._schedule.unbuilt
         )

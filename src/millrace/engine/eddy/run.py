@@ -25,8 +25,7 @@ from millrace.engine.plan.expressions import Call
 from millrace.engine.plan.graph import QueryGraph
 from millrace.engine.plan.spec import JoinSpec
 from millrace.engine.stairs.index_join import refuse_shared
-from millrace.engine.stems.join_state import StateTotals
-from millrace.engine.stems.memory import Watch
+from millrace.engine.stems.join_state import StateTotals, Watch
 from millrace.engine.stems.state import stems_of
 from millrace.engine.stems.stem import singletons
 from millrace.engine.tuples.batch import Signature, TupleBatch

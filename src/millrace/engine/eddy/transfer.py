@@ -56,7 +56,7 @@ class Transfer(Operator):
 
     def pays(self, tuples: int) -> bool:
         """Tell whether so many tuples, which have just arrived, should meet the filter."""
-        if not self._stem.complete or not self._stem.rows or not self._stem.base.scanned:
+        if not self._stem.complete or not self._stem.rows or not self._stem.scanned:
             return False  # an index alone has told what it was asked for
         if self._rests > 0:
             self._rests -= tuples
@@ -125,7 +125,7 @@ class Transfers:
     def ended(self, relation: int) -> None:
         """Learn from a relation of which all tuples have come; an index alone told what it was asked for."""
         stem = self._stems[relation]
-        if stem.base.scanned and stem.rows:
+        if stem.scanned and stem.rows:
             self._ranges.ended(self._graph, relation, self._aliases, stem.store.ends)
 
     def reduce(self, relation: int, batch: TupleBatch) -> TupleBatch:

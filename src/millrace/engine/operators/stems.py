@@ -20,7 +20,7 @@ from millrace.engine.operators.select import Selecting
 from millrace.engine.plan.graph import QueryGraph
 from millrace.engine.stems.join_state import JoinState
 from millrace.engine.stems.stem import Probe as Matches, SteM
-from millrace.engine.stems.waiting import Waiting
+from millrace.engine.stems.waiting import PriorProbers
 from millrace.engine.tuples.batch import Signature, TupleBatch
 
 
@@ -72,7 +72,13 @@ class SteMProbe(Probe):
     """
 
     def __init__(
-        self, stem: SteM, alias: str, graph: QueryGraph, paths: Paths, unbuilt: int | None, waiting: Waiting
+        self,
+        stem: SteM,
+        alias: str,
+        graph: QueryGraph,
+        paths: Paths,
+        unbuilt: int | None,
+        waiting: PriorProbers,
     ) -> None:
         super().__init__(stem.number, stem.name, alias)
         self._stem = stem
@@ -112,12 +118,12 @@ class SteMProbe(Probe):
         waits = self._unbuilt is not None and bool(signature.span >> self._unbuilt & 1)
         lookups = self._paths.bound(signature.span, self.target, self._graph)
         asks = bool(lookups) and not any(signature.asked >> i & 1 for i in lookups)
-        if waits and stem.base.scanned and not signature.preferred:
+        if waits and stem.scanned and not signature.preferred:
             asks = False
         if not waits and not asks:
             return ()
         # Where a scan returns matches too, it is asked later which of them are missing.
-        scanned = stem.base.scanned and not waits
+        scanned = stem.scanned and not waits
         missing = np.arange(probe.batch.size) if scanned else stem.missing(probe.batch)
         if not len(missing):
             return ()
@@ -147,7 +153,7 @@ class IndexLookup(Lookup):
         arrivals: Arrivals,
         stems: Sequence[SteM],
         unbuilt: int | None,
-        waiting: Waiting,
+        waiting: PriorProbers,
     ) -> None:
         name = methods.name(number)
         super().__init__(number, name, name)
@@ -173,7 +179,7 @@ class IndexLookup(Lookup):
             self._arrivals.ask(self.target, work)
         asked = replace(work, signature=signature.having(asked=signature.asked | 1 << self.target))
         streamed = self._unbuilt is not None and signature.span >> self._unbuilt & 1
-        has_more = stem.base.scanned and stem.rows > work.seen
+        has_more = stem.scanned and stem.rows > work.seen
         if signature.prior is not None and streamed and not has_more:
             self._waiting.hold(asked, stem.number, work.seen)
             return Step((), work.size)

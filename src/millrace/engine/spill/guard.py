@@ -24,7 +24,7 @@ import pyarrow as pa
 
 from millrace.engine.eddy.operator import Work as InFlight
 from millrace.engine.spill.memory import Budget, Memory
-from millrace.engine.stems.memory import Held, Watch, bytes_in_flight
+from millrace.engine.stems.join_state import Held, Watch, bytes_in_flight
 from millrace.engine.stems.stem import SteM
 from millrace.engine.tuples.batch import TupleBatch
 

@@ -13,8 +13,7 @@ from millrace.engine.plan.graph import QueryGraph
 from millrace.engine.plan.spec import JoinSpec
 from millrace.engine.policies import default_policy
 from millrace.engine.stairs.index_join import IndexJoins
-from millrace.engine.stems.join_state import JoinState
-from millrace.engine.stems.memory import Watch
+from millrace.engine.stems.join_state import JoinState, Watch
 from millrace.engine.stems.state import SteMs
 from millrace.engine.stems.stem import SteM
 from millrace.limits.clock import Clock

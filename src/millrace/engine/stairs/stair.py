@@ -24,7 +24,7 @@ from millrace.engine.figures import StateFigures
 from millrace.engine.kernels import Walk
 from millrace.engine.stairs.segment import Segment, grouped
 from millrace.engine.stems.conditions import Classes, Matching
-from millrace.engine.stems.ordered import Product
+from millrace.engine.stems.index import Product
 from millrace.engine.tuples import RelationStore
 from millrace.engine.tuples.batch import Signature, TupleBatch
 

@@ -29,8 +29,7 @@ from millrace.engine.stairs.majority import Majority
 from millrace.engine.stairs.migration import Misplaced, misplaced, move, places_of, settle
 from millrace.engine.stairs.stair import Segment, StairProbe
 from millrace.engine.stems.conditions import Matching
-from millrace.engine.stems.join_state import StateTotals
-from millrace.engine.stems.memory import Held, Watch, held_by
+from millrace.engine.stems.join_state import Held, StateTotals, Watch, held_by
 from millrace.engine.stems.state import joined
 from millrace.engine.stems.stem import SteM
 from millrace.engine.tuples.batch import Signature, TupleBatch
