@@ -19,9 +19,8 @@ from millrace.engine.eddy.run import BlockRun, Given
 from millrace.engine.operators.index_join import IndexJoin
 from millrace.engine.plan.spec import JoinSpec
 from millrace.engine.plan.trees import edge_names
-from millrace.engine.stairs.binary_join import BinaryJoin
 from millrace.engine.stairs.index_join import IndexJoins
-from millrace.engine.stairs.stair import StairProbe
+from millrace.engine.stairs.stair import BinaryJoin, StairProbe
 from millrace.engine.stems.conditions import Matching
 from millrace.engine.stems.join_state import StateTotals
 from millrace.engine.stems.memory import held_by

@@ -37,9 +37,8 @@ from millrace.engine.plan.graph import QueryGraph
 from millrace.engine.plan.spec import JoinSpec
 from millrace.engine.spill import guard, partitions
 from millrace.engine.spill.spilling import SpillingEddy
-from millrace.engine.stairs.binary_join import BinaryJoin
 from millrace.engine.stairs.invariants import Stairs
-from millrace.engine.stairs.stair import STAIR, Segment, StairProbe
+from millrace.engine.stairs.stair import STAIR, BinaryJoin, Segment, StairProbe
 from millrace.engine.stems import stem as admission
 from millrace.engine.stems.base_tuples import BaseTuples
 from millrace.engine.stems.bindings import bound

@@ -17,7 +17,7 @@ from millrace.engine.access.paths import Paths
 from millrace.engine.kernels import Multimap
 from millrace.engine.plan.graph import QueryGraph
 from millrace.engine.stairs import invariants as stairs
-from millrace.engine.stairs.segment import Segment
+from millrace.engine.stairs.stair import Segment
 from millrace.engine.stems import conditions as matching
 from millrace.engine.stems.state import stems_of
 from millrace.engine.stems.stem import SteM, singletons

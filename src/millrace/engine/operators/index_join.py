@@ -20,8 +20,7 @@ from millrace.engine.access.schedule import POLLED, pause
 from millrace.engine.figures import ModuleFigures
 from millrace.engine.plan.spec import JoinSpec
 from millrace.engine.plan.trees import Edge, index_join_name
-from millrace.engine.stairs.binary_join import BinaryJoin
-from millrace.engine.stairs.stair import StairProbe
+from millrace.engine.stairs.stair import BinaryJoin, StairProbe
 from millrace.engine.stems.bindings import BindingSet, bound
 from millrace.engine.stems.conditions import Classes, Matching
 from millrace.engine.stems.stem import SteM
@@ -100,8 +99,7 @@ class IndexJoin(BinaryJoin):
         batch: TupleBatch,
         *,
         kept: bool = True,
-        merged: bool = False,
-        apart: Collection[int] = (),
+        apart: Collection[int] | None = None,
         skip: int = 0,
         stored: TupleBatch | None = None,
     ) -> StairProbe:
@@ -109,8 +107,7 @@ class IndexJoin(BinaryJoin):
 
         Args:
             batch: Outer tuples.
-            kept: Has no effect, like ``merged`` and ``stored``: outer tuples are not inserted.
-            merged: Has no effect.
+            kept: Has no effect, like ``apart`` and ``stored``: outer tuples are not inserted.
             apart: Has no effect.
             skip: Leave out matches that would span these relations.
             stored: Has no effect.

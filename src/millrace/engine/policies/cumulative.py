@@ -3,7 +3,7 @@
 The routing policy for EddyJoins and STAIRs in Deshpande & Hellerstein 2004, section 4.1: of the joins that a
 tuple could go to, the one that leaves the fewest tuples after everything that lies behind it. Greedy,
 join by join, would put state into places that later tuples pay for. Estimates come from samples of keys
-(:mod:`millrace.engine.stairs.sampling`), so nothing is explored: a tuple sent elsewhere to learn something
+(:mod:`millrace.engine.stairs.fanout`), so nothing is explored: a tuple sent elsewhere to learn something
 would become state there.
 
 It loses where selectivities of independent joins do not multiply, and where the stored part of a relation is

@@ -23,12 +23,7 @@ from millrace.options import Options
 
 @dataclass(frozen=True)
 class Choice:
-    """An architecture, and why it is that one.
-
-    Attributes:
-        name: One of ``ARCHITECTURES``.
-        because: In words, to stand behind a "because".
-    """
+    """The name of an architecture, one of ``ARCHITECTURES``, and words to stand behind a "because"."""
 
     name: str
     because: str
@@ -97,22 +92,15 @@ def state_of(
 
     index_joins = IndexJoins.of(spec, graph, methods, clock, options.architecture)
     index_joins.check_leaves()
-    migration = None
     # A tuple that is made again would be judged again, and a second verdict may differ.
-    if options.architecture == "stairs" and spec.is_repeatable and not index_joins.inner:
+    movable = spec.is_repeatable and not index_joins.inner
+    migration = None
+    if options.architecture == "stairs" and movable:
         migration = MIGRATION_POLICIES[options.migration or default_migration()](options)
+    intermediate = options.intermediate or not movable
     window = 2 * options.reoptimize_every
     return StairState(
-        spec,
-        graph,
-        schedule,
-        stems,
-        window,
-        migration,
-        intermediate=options.intermediate or not spec.is_repeatable or bool(index_joins.inner),
-        index_joins=index_joins,
-        watch=watch,
-        clock=clock,
+        spec, graph, schedule, stems, window, clock, migration, index_joins, watch, intermediate=intermediate
     )
 
 

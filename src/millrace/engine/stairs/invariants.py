@@ -37,8 +37,7 @@ from millrace.engine.arrays import Array
 from millrace.engine.plan.graph import QueryGraph
 from millrace.engine.plan.spec import JoinSpec
 from millrace.engine.plan.trees import Edge, JoinTree, edge_names
-from millrace.engine.stairs.binary_join import BinaryJoin
-from millrace.engine.stairs.stair import STAIR, StairProbe, distinct
+from millrace.engine.stairs.stair import STAIR, BinaryJoin, Segment, StairProbe, distinct
 from millrace.engine.stems.conditions import Matching
 from millrace.engine.stems.stem import SteM
 from millrace.engine.tuples import RelationStore
@@ -56,16 +55,13 @@ MakeJoin = Callable[[Edge, Matching, Mapping[int, RelationStore]], BinaryJoin]
 _PIECE = 65_536
 
 _STEPS = 16
-"""Sections to promote one after the other, per relation, before the rest is left for later."""
+"""Segments to promote one after the other, per relation, before the rest is left for later."""
 
 
 class Stairs:
     """The joins of a spanning tree with their state.
 
     Args:
-        spec: The block.
-        graph: Its query graph.
-        tree: A spanning tree of it.
         stems: Base tuples by relation; they also know which relations have ended.
         make: Per relation that is a leaf of the tree and not scanned, what makes the join that leads there.
             What these hold is the answer to what was asked: it is not to be moved.
@@ -76,7 +72,7 @@ class Stairs:
             That breaks B+: insertions have to enforce B.
 
     Attributes:
-        stores: Base tuples by relation.
+        joins: Those of the present tree, by the numbers of their edges.
         enforcing: Whether state has been moved in a way that leaves B+ to insertions.
         enforced: Tuples that were inserted with B enforced, since it was last looked whether B+ holds again.
         moved: Stored tuples demoted or promoted so far.
@@ -95,21 +91,17 @@ class Stairs:
         *,
         intermediate: bool = True,
     ) -> None:
-        self.tree = tree
+        self.stores = {stem.number: stem.store for stem in stems}
         self.enforcing = False
-        self.enforced = 0
-        self.moved = 0
-        self.recomputed = 0
+        self.enforced = self.moved = self.recomputed = 0
         self._spec = spec
         self._graph = graph
         self._stems = stems
-        self.stores = {stem.number: stem.store for stem in stems}
-        self._matching = Matching(graph)
+        self.matching = Matching(graph)
         self._make = make or {}
         self._grown = grown or (lambda: None)
         self._places = places
         self._intermediate = intermediate
-        self.joins: dict[int, BinaryJoin] = {}
         self._grow(tree)
 
     def _grow(self, tree: JoinTree) -> None:
@@ -119,8 +111,8 @@ class Stairs:
     def _join(self, edge: Edge) -> BinaryJoin:
         for end in edge.ends:
             if end in self._make:
-                return self._make[end](edge, self._matching, self.stores)
-        return BinaryJoin(edge, self._spec, self._matching, self.stores)
+                return self._make[end](edge, self.matching, self.stores)
+        return BinaryJoin(edge, self._spec, self.matching, self.stores)
 
     def stairs(self) -> Iterator[tuple[int, STAIR]]:
         """Yield every STAIR with the number of its edge."""
@@ -128,9 +120,11 @@ class Stairs:
             for stair in join.stairs.values():
                 yield edge, stair
 
+    def segment(self, edge: int, owner: int, signature: Signature) -> Segment | None:
+        return self.joins[edge].stairs[owner].segments.get(signature)
+
     @property
     def tuples(self) -> int:
-        """Tuples held in all STAIRs."""
         return sum(stair.tuples for _, stair in self.stairs())
 
     def is_open(self, edge: int, owner: int) -> bool:
@@ -156,28 +150,31 @@ class Stairs:
 
     def route(self, edge: int, batch: TupleBatch, skip: int = 0) -> StairProbe:
         """Insert tuples into a STAIR and begin to probe its dual."""
-        span = batch.signature.span
-        kept = self.is_open(edge, self.tree.near(edge, span))
+        kept = self.is_open(edge, self.tree.near(edge, batch.signature.span))
         return self._route(edge, batch, skip, kept=kept)
 
     def _route(self, edge: int, batch: TupleBatch, skip: int, *, kept: bool) -> StairProbe:
         join, span = self.joins[edge], batch.signature.span
+        stored: TupleBatch | None = None
+        apart: frozenset[int] | None = None
         # A base tuple that has just come agrees with nothing stored.
-        intermediate = span & (span - 1) != 0
-        stored = None
-        if kept and intermediate and not self._intermediate:
-            stored = join.near(batch).demoted_to_base(batch)
-            self.enforcing = True
-        merged, apart = self.enforcing and intermediate, frozenset[int]()
-        if merged and kept and stored is None:
-            places = self._places()
-            if (span, edge) in places:
-                apart = frozenset(each for each, at in places if at == edge)
-                merged = any(
-                    one.live and one.signature.span not in apart for one in join.near(batch).segments.values()
-                )
-        self.enforced += batch.size if merged else 0
-        return join.route(batch, kept=kept, merged=merged, apart=apart, skip=skip, stored=stored)
+        if kept and span & (span - 1):
+            if not self._intermediate:
+                stored = join.near(batch).demoted_to_base(batch)
+                self.enforcing = True
+            elif self.enforcing:
+                apart = self._apart(edge, span, join.near(batch))
+                self.enforced += 0 if apart is None else batch.size
+        return join.route(batch, kept=kept, apart=apart, skip=skip, stored=stored)
+
+    def _apart(self, edge: int, span: int, near: STAIR) -> frozenset[int] | None:
+        """Return the spans of stored tuples that one of a span cannot agree with; None if those are all."""
+        places = self._places()
+        if (span, edge) not in places:
+            return frozenset()
+        apart = frozenset(each for each, at in places if at == edge)
+        held = (one.signature.span for one in near.segments.values() if one.live)
+        return None if apart.issuperset(held) else apart
 
     # State management
 
@@ -189,7 +186,7 @@ class Stairs:
         Args:
             edge: The STAIR's edge,
             owner: and its relation.
-            signature: Of the tuples; they are in one segment.
+            signature: Of the tuples' segment.
             span: Of the sub-tuples.
             positions: Which tuples of the segment; all of them by default.
 
@@ -217,7 +214,7 @@ class Stairs:
         Args:
             edge: The STAIR's edge,
             owner: and its relation.
-            signature: Of the tuples; they are in one segment.
+            signature: Of the tuples' segment.
             via: Edge of the join; it leads out of the tuples' span.
             positions: Which tuples of the segment; all of them by default.
 
@@ -241,7 +238,7 @@ class Stairs:
         stair.promoted += batch.size
         join = self.joins[via]
         near = self.tree.near(via, signature.span)
-        probe = join.route(batch, kept=self.is_open(via, near), merged=True)
+        probe = join.route(batch, kept=self.is_open(via, near), apart=())
         needed = self.is_open(edge, owner)
         while needed and not probe.is_done:
             found = join.matches(probe, _PIECE)
