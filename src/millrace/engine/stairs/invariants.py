@@ -29,18 +29,17 @@ one compared.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
 from millrace.engine.arrays import Array
 from millrace.engine.plan.graph import QueryGraph
 from millrace.engine.plan.spec import JoinSpec
-from millrace.engine.plan.trees import Edge, JoinTree, edge_names
-from millrace.engine.stairs.stair import STAIR, BinaryJoin, Segment, StairProbe, distinct
+from millrace.engine.plan.trees import JoinTree, edge_names
+from millrace.engine.stairs.stair import STAIR, BinaryJoin, MakeJoin, Segment, StairProbe, distinct
 from millrace.engine.stems.conditions import Matching
 from millrace.engine.stems.stem import SteM
-from millrace.engine.tuples import RelationStore
 from millrace.engine.tuples.batch import Signature, TupleBatch
 from millrace.errors import StateError
 
@@ -49,8 +48,6 @@ Places = frozenset[tuple[int, int]]
 
 Route = Callable[[int], int]
 """Returns the edge that tuples of a span, which leaves some relation out, are routed to."""
-
-MakeJoin = Callable[[Edge, Matching, Mapping[int, RelationStore]], BinaryJoin]
 
 _PIECE = 65_536
 
@@ -63,8 +60,8 @@ class Stairs:
 
     Args:
         stems: Base tuples by relation; they also know which relations have ended.
-        make: Per relation that is a leaf of the tree and not scanned, what makes the join that leads there.
-            What these hold is the answer to what was asked: it is not to be moved.
+        make: Makes the joins, where index joins lead to relations that are leaves of the tree. What these
+            hold is the answer to what was asked: it is not to be moved.
         grown: Called whenever moving state has made tuples. What it raises leaves no state to go on with.
         places: Returns where present routing puts tuples; nothing where that is not known.
         intermediate: Store intermediate tuples. Else an inserted tuple is demoted at once to the component of
@@ -85,7 +82,7 @@ class Stairs:
         graph: QueryGraph,
         tree: JoinTree,
         stems: Sequence[SteM],
-        make: Mapping[int, MakeJoin] | None = None,
+        make: MakeJoin | None = None,
         grown: Callable[[], None] | None = None,
         places: Callable[[], Places] = frozenset,
         *,
@@ -98,7 +95,7 @@ class Stairs:
         self._graph = graph
         self._stems = stems
         self.matching = Matching(graph)
-        self._make = make or {}
+        self._make = make or (lambda edge, *codes: BinaryJoin(edge, spec, *codes))
         self._grown = grown or (lambda: None)
         self._places = places
         self._intermediate = intermediate
@@ -106,13 +103,7 @@ class Stairs:
 
     def _grow(self, tree: JoinTree) -> None:
         self.tree = tree
-        self.joins = {edge.number: self._join(edge) for edge in tree.edges}
-
-    def _join(self, edge: Edge) -> BinaryJoin:
-        for end in edge.ends:
-            if end in self._make:
-                return self._make[end](edge, self.matching, self.stores)
-        return BinaryJoin(edge, self._spec, self.matching, self.stores)
+        self.joins = {edge.number: self._make(edge, self.matching, self.stores) for edge in tree.edges}
 
     def stairs(self) -> Iterator[tuple[int, STAIR]]:
         """Yield every STAIR with the number of its edge."""
@@ -148,12 +139,11 @@ class Stairs:
 
     # Routing
 
-    def route(self, edge: int, batch: TupleBatch, skip: int = 0) -> StairProbe:
+    def route(self, edge: int, batch: TupleBatch) -> StairProbe:
         """Insert tuples into a STAIR and begin to probe its dual."""
-        kept = self.is_open(edge, self.tree.near(edge, batch.signature.span))
-        return self._route(edge, batch, skip, kept=kept)
+        return self._route(edge, batch, kept=self.is_open(edge, self.tree.near(edge, batch.signature.span)))
 
-    def _route(self, edge: int, batch: TupleBatch, skip: int, *, kept: bool) -> StairProbe:
+    def _route(self, edge: int, batch: TupleBatch, *, kept: bool, skip: int = 0) -> StairProbe:
         join, span = self.joins[edge], batch.signature.span
         stored: TupleBatch | None = None
         apart: frozenset[int] | None = None
@@ -277,7 +267,7 @@ class Stairs:
         edge = route(batch.signature.span)
         near = self.tree.near(edge, batch.signature.span)
         kept = bool(coming & self.tree.beyond(edge, 1 << near)) or self.is_open(edge, near)
-        probe = self._route(edge, batch, self._graph.everything, kept=kept)
+        probe = self._route(edge, batch, kept=kept, skip=self._graph.everything)
         self._grown()
         while not probe.is_done:
             found = self.joins[edge].matches(probe, _PIECE)
@@ -298,16 +288,14 @@ class Stairs:
         Returns:
             Whether all of it is done.
         """
-        everything = self._graph.everything
         steps = _STEPS * self.tree.relations
         for edge, stair in self.stairs():
             far = self.tree.far(edge, 1 << stair.owner)
             if missing >> stair.owner & 1 or not missing >> far & 1:
                 continue
-            whole = self.tree.reached(stair.owner, everything & ~missing)
-            while steps and (found := self._unfinished(stair, whole)) is not None:
-                signature, via = found
-                self.promote(edge, stair.owner, signature, via)
+            whole = self.tree.reached(stair.owner, self._graph.everything & ~missing)
+            while steps and (found := self._unfinished(stair, whole)):
+                self.promote(edge, stair.owner, *found)
                 steps -= 1
         return steps > 0
 

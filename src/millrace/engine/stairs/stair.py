@@ -19,7 +19,7 @@ probe, for nobody will come to look for them: an index join, or the second phase
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -476,6 +476,10 @@ class BinaryJoin:
     def matches(self, probe: StairProbe, limit: int) -> TupleBatch:
         """Return the next concatenated matches of a probe, at most ``limit``."""
         return self.dual(self.near(probe.batch)).matches(probe, limit)
+
+
+MakeJoin = Callable[[Edge, Matching, Mapping[int, RelationStore]], BinaryJoin]
+"""Returns the join along an edge, of tuples with these codes in these stores."""
 
 
 def distinct(batch: TupleBatch) -> TupleBatch:

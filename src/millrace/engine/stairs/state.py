@@ -96,18 +96,18 @@ class StairState:
         self.stems = stems
         self.forecast = FanoutModel(spec, graph, stems, window, clock)
         self._migrating = self.forecast.apart()
-        leaves, barred, make = 0, frozenset[int](), {}
+        leaves, barred, make = 0, frozenset[int](), None
         if index_joins is not None:
             leaves, barred = index_joins.inner, index_joins.barred
             index_joins.end(stems)
-            make = index_joins.makers(stems, self.forecast.add)
+            make = index_joins.maker(stems, self.forecast.add)
         # The pre-optimizer's; it may be exchanged while the query runs.
         tree = spanning_tree(graph, [r.rows or 0 for r in spec.relations], leaves, barred)
         made = None if watch is None else partial(watch.look, at_stasis=True)
         self.stairs = Stairs(spec, graph, tree, stems, make, made, self._placed, intermediate=intermediate)
-        self.peak = 0
+        self.peak = self.worked = 0
         names = edge_names(spec, graph, leaves)
-        self._joins = [StairJoin(edge, name, self) for edge, name in enumerate(names)]
+        self._joins = [StairJoin(edge, name, self, spec.aliases) for edge, name in enumerate(names)]
         self._spec, self._graph = spec, graph
         self._unbuilt = schedule.unbuilt
         self._migration = migration
@@ -120,7 +120,6 @@ class StairState:
         self._serial, self._changed = 0, False
         self._tree_choice = TreeChoice(graph, self.forecast, window)
         self._estimator = MigrationEstimator(self.stairs, stems, self._migrating, self.edge_of)
-        self._worked = 0
         self._next_look, self._looked_at, self._idle = 0, -1, 0
         self._next_check = 0
         self._clock, self._began, self._looking = clock, clock.now(), 0.0
@@ -134,31 +133,14 @@ class StairState:
         return built
 
     def joins(self, signature: Signature) -> Sequence[Operator]:
-        """Return the joins of the spanning tree that lead out of a tuple's span."""
         return [self._joins[edge] for edge in self.stairs.tree.border(signature.span)]
 
-    def estimate(self, edge: int, span: int, *, alone: bool) -> Estimate:
-        """Return the matches that samples lead to expect, at a join and in all; ``alone``: none are asked."""
-        tree = self.stairs.tree
-        near, far = tree.near(edge, span), tree.far(edge, span)
-        name = self._spec.aliases[far]
-        if alone:
-            return Estimate(name, 1.0, 1.0)
-        return Estimate(name, self.forecast.fan(near, far), self.forecast.cumulative(tree, edge, span))
-
-    def start(self, edge: int, batch: TupleBatch) -> StairProbe:
-        """Insert into a STAIR and begin to probe its dual (Dual Routing)."""
+    def route(self, edge: int, batch: TupleBatch) -> StairProbe:
         if self._unbuilt is not None and batch.signature.span == 1 << self._unbuilt:
             self.forecast.add(batch)
-        self._worked += 2 * batch.size  # it is inserted, and it probes
+        self.worked += 2 * batch.size  # it is inserted, and it probes
         self._dominant.count(batch.signature, batch.size)
         return self.stairs.route(edge, batch)
-
-    def matches(self, edge: int, probe: StairProbe, limit: int) -> TupleBatch:
-        """Return the next matches."""
-        found = self.stairs.joins[edge].matches(probe, limit)
-        self._worked += found.size
-        return found.walked(self._spec.aliases[self.stairs.tree.far(edge, probe.batch.signature.span)])
 
     def on_build(self, relation: int) -> Sequence[TupleBatch]:
         """When a relation has ended, let go of what only it would have looked for; nothing waits."""
@@ -207,9 +189,13 @@ class StairState:
         """
         return self.stairs.enforcing
 
+    @property
+    def _moves(self) -> bool:
+        return self._migration is not None and self._intermediate
+
     def precompute(self, stalled: int) -> None:
         """Promote what waits for stalled relations (query scrambling), if state may be moved at all."""
-        if self._migration is not None and self._intermediate:
+        if self._moves:
             self.stairs.precompute(stalled)
             self._note_peak()
 
@@ -220,35 +206,29 @@ class StairState:
         are joined for the occasion.
         """
         missing = self._graph.everything & ~span
-        moves = self._migration is not None and self._intermediate
-        tree = self._connecting(span) if moves else None
-        if not missing or tree is None or not self._are_waited_for(tree, span):
-            return joined(self.stems, self._graph, span, limit)
-        if tree != self.stairs.tree:
+        tree = self._connecting(span) if missing and self._moves else None
+        if tree is not None and tree != self.stairs.tree:
             self.switch(tree)
-        if not self.stairs.precompute(missing):
+        if tree is None or not self.stairs.precompute(missing):
             return joined(self.stems, self._graph, span, limit)
         self._note_peak()
-        return self._facing(span)
-
-    def _are_waited_for(self, tree: JoinTree, span: int) -> bool:
-        """Whether something may still arrive beyond every edge out of a span, so that STAIRs hold state."""
-        open_ = sum(1 << stem.number for stem in self.stems if not stem.complete)
-        return all(tree.beyond(e, 1 << tree.near(e, span)) & open_ for e in tree.border(span))
-
-    def _connecting(self, span: int) -> JoinTree | None:
-        """Return a spanning tree that holds a span together and may be taken, the present one if it does."""
-        if self.stairs.tree.connected(span):
-            return self.stairs.tree
-        if self._migration is None or not self._migration.follows:
-            return None
-        return next((tree for tree in spanning_trees(self._graph) if tree.connected(span)), None)
-
-    def _facing(self, span: int) -> Iterator[TupleBatch]:
-        """Yield the tuples of a span, each once, from the STAIRs at its border."""
-        tree = self.stairs.tree
         facing = [self.stairs.joins[edge].stairs[tree.near(edge, span)] for edge in tree.border(span)]
         return each_once([b for stair in facing for b in stair.contents() if b.signature.span == span])
+
+    def _connecting(self, span: int) -> JoinTree | None:
+        """Return a spanning tree that holds a span together and may be taken, the present one if it does.
+
+        None too where nothing arrives any more beyond some edge out of the span: STAIRs there hold nothing.
+        """
+        tree: JoinTree | None = self.stairs.tree
+        if not self.stairs.tree.connected(span):
+            follows = self._migration is not None and self._migration.follows
+            trees = spanning_trees(self._graph) if follows else iter(())
+            tree = next((tree for tree in trees if tree.connected(span)), None)
+        coming = sum(1 << stem.number for stem in self.stems if not stem.complete)
+        if tree and all(tree.beyond(e, 1 << tree.near(e, span)) & coming for e in tree.border(span)):
+            return tree
+        return None
 
     def expire(self, below: Mapping[int, int], watermark: int) -> None:
         """Drop what has expired from STAIRs, then from SteMs."""
@@ -390,7 +370,7 @@ class StairState:
             remaining=sum(self.forecast.remaining(s.number) for s, _ in coming),
             decision=self._serial,
             guessed=any(relation.guessed or relation.rows is None for _, relation in coming),
-            worked=self._worked,
+            worked=self.worked,
             spent=FOUND * self.stairs.recomputed
             + sum(MOVED * stair.promoted + REPLACED * stair.demoted for _, stair in self.stairs.stairs()),
         )
@@ -410,11 +390,9 @@ class StairState:
         return 0
 
     def held(self) -> Held:
-        """Return how much memory SteMs and STAIRs take."""
         return held_by(self.stems, (stair for _, stair in self.stairs.stairs()))
 
     def figures(self) -> StateTotals:
-        """Return the tuples and bytes of every SteM and STAIR."""
         self._note_peak()
         bases = [stem.figures() for stem in self.stems if stem.rows]
         stairs = [stair.figures() for _, stair in self.stairs.stairs()]
@@ -425,13 +403,18 @@ class StairState:
 class StairJoin(Join):
     """The join along an edge that is, at present, one of the spanning tree's."""
 
-    def __init__(self, edge: int, name: str, state: StairState) -> None:
+    def __init__(self, edge: int, name: str, state: StairState, aliases: Sequence[str]) -> None:
         super().__init__(edge, name, name)
         self._state = state
+        self._aliases = aliases
 
     def estimate(self, signature: Signature, *, alone: bool) -> Estimate:
-        """Return the matches that samples lead to expect, at the join and in all."""
-        return self._state.estimate(self.target, signature.span, alone=alone)
+        """Return the matches that samples lead to expect, at the join and in all; ``alone`` asks none."""
+        edge, span, tree = self.target, signature.span, self._state.stairs.tree
+        near, far, forecast = tree.near(edge, span), tree.far(edge, span), self._state.forecast
+        if alone:
+            return Estimate(self._aliases[far], 1.0, 1.0)
+        return Estimate(self._aliases[far], forecast.fan(near, far), forecast.cumulative(tree, edge, span))
 
     def due(self, batch: TupleBatch) -> float | None:
         """Return until when an index join has to wait for its index."""
@@ -440,11 +423,14 @@ class StairJoin(Join):
 
     def start(self, batch: TupleBatch) -> StairProbe:
         """Insert into a STAIR and begin to probe its dual (Dual Routing)."""
-        return self._state.start(self.target, batch)
+        return self._state.route(self.target, batch)
 
     def step(self, work: StairProbe, limit: int) -> Step:
         """Return the next matches; what is to come will find the tuples in their STAIR."""
-        found = self._state.matches(self.target, work, limit)
+        state = self._state
+        found = state.stairs.joins[self.target].matches(work, limit)
+        state.worked += found.size
+        found = found.walked(self._aliases[state.stairs.tree.far(self.target, work.batch.signature.span)])
         return Step((found,), found.size, None if work.is_done else work)
 
 
