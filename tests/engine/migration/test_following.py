@@ -92,7 +92,7 @@ def test_few_matches_are_counted_exactly(data: st.DataObject) -> None:
     codes = data.draw(st.lists(st.sampled_from([0, 0, 0, 1, 2, 10**15]), min_size=1, max_size=60))
     gone = data.draw(st.sets(st.integers(0, len(codes) - 1), max_size=len(codes) - 1))
     asked = np.array(data.draw(st.lists(st.sampled_from([0, 0, 1, 2, 3, 10**15]), max_size=20)), np.int64)
-    segment = Segment(Signature(1), 0, indexed=True)
+    segment = Segment(Signature(1), indexed=True)
     segment.append(tuples_of(1, [{0: i} for i in range(len(codes))]), np.array(codes, np.int64))
     if gone:
         segment.remove(np.array(sorted(gone)))

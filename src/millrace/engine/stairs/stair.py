@@ -52,9 +52,8 @@ class Segment:
         room: Tuples that are expected.
     """
 
-    def __init__(self, signature: Signature, owner: int, *, indexed: bool, room: int = 0) -> None:
+    def __init__(self, signature: Signature, *, indexed: bool, room: int = 0) -> None:
         self.signature = signature
-        self.owner = owner
         self.size = 0
         self.dead = 0
         room = min(room, MOST_ROOM)
@@ -259,7 +258,7 @@ class STAIR:
         segment = self.segments.get(signature)
         if segment is None:
             room = self._room if signature.span == 1 << self.owner else 0
-            segment = Segment(signature, self.owner, indexed=bool(self.classes), room=room)
+            segment = Segment(signature, indexed=bool(self.classes), room=room)
             self.segments[signature] = segment
         segment.append(batch, self.codes(batch) if codes is None else codes)
         self.inserted += batch.size
@@ -363,7 +362,7 @@ class STAIR:
         segment.remove(positions)
         if 2 * segment.dead > segment.size:
             batch = segment.batch(self._stores)
-            fresh = Segment(segment.signature, self.owner, indexed=bool(self.classes))
+            fresh = Segment(segment.signature, indexed=bool(self.classes))
             fresh.append(batch, self.codes(batch))
             self.segments[segment.signature] = fresh
 
