@@ -95,7 +95,7 @@ class Stairs:
         self._graph = graph
         self._stems = stems
         self.matching = Matching(graph)
-        self._make = make or (lambda edge, *codes: BinaryJoin(edge, spec, *codes))
+        self._make = make or (lambda edge, matching, stores: BinaryJoin(edge, spec, matching, stores))
         self._grown = grown or (lambda: None)
         self._places = places
         self._intermediate = intermediate

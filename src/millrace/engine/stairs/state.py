@@ -42,7 +42,7 @@ from millrace.engine.stairs.migration import (
     places_of,
     settle,
 )
-from millrace.engine.stairs.stair import StairProbe
+from millrace.engine.stairs.stair import MakeJoin, StairProbe
 from millrace.engine.stems.join_state import StateTotals
 from millrace.engine.stems.memory import Held, Watch, held_by
 from millrace.engine.stems.state import joined
@@ -96,7 +96,8 @@ class StairState:
         self.stems = stems
         self.forecast = FanoutModel(spec, graph, stems, window, clock)
         self._migrating = self.forecast.apart()
-        leaves, barred, make = 0, frozenset[int](), None
+        leaves, barred = 0, frozenset[int]()
+        make: MakeJoin | None = None
         if index_joins is not None:
             leaves, barred = index_joins.inner, index_joins.barred
             index_joins.end(stems)
