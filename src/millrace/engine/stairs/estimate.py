@@ -105,7 +105,8 @@ class MigrationEstimator:
         weights = np.array([len(each) / len(part) for each, part in zip(slices, taken, strict=True)])
 
         def of_slices(of_tuples: Array) -> Array:
-            return np.bincount(slice_of, of_tuples, minlength=len(slices)) * weights
+            summed: Array = np.bincount(slice_of, of_tuples, minlength=len(slices)) * weights
+            return summed
 
         near, far = tree.near(place, span), tree.far(place, span)
         found = of_slices(self._found(place, sample))
