@@ -16,12 +16,12 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from lab.access import PacedScan
 from lab.figures import engine
 from lab.figures.engine import SCALE, Array, all_batches, batches, chain, key, share_of
 from lab.figures.figure import Curve, Outcome, Panel, Parameter, Settings, figure
 from lab.figures.work import COST, Arriving, Plan, Prices, Query, Stream, Work, drawn, panels
 from lab.joins import DRIFT, block, drift, rows_of
-from millrace.engine.access.modules import Scan
 from millrace.engine.eddy.operator import Build, Join
 from millrace.engine.figures import CellFigures
 from millrace.engine.policies import Candidate, Policy
@@ -462,7 +462,8 @@ def _around_stall(settings: Settings, architecture: str) -> tuple[int, int]:
                 noted.append(started.figures())
             yield each
 
-    scan = Scan("R", resuming(), clock, every=size / 1e6, stall=(tables["R"].num_rows // 2 // size, STALL))
+    stall = tables["R"].num_rows // 2 // size, STALL
+    scan = PacedScan("R", resuming(), clock, every=size / 1e6, stall=stall)
     started = engine.start(
         spec,
         all_batches({alias: tables[alias] for alias in "ST"}, size),

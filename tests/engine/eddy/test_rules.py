@@ -18,9 +18,8 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings, strategies as st
 
 import millrace.engine.access.arrivals as access
-from millrace.engine.access.arrivals import Arrivals
-from millrace.engine.access.hybrid import Hybrid
-from millrace.engine.access.modules import Scan
+from lab.access import PacedScan
+from millrace.engine.access.hybrid import IndexOrScan
 from millrace.engine.access.paths import Paths
 from millrace.engine.eddy import decisions as routing
 from millrace.engine.eddy.back_pressure import QueuedBuffer
@@ -209,9 +208,9 @@ AWAY: dict[str, Broken] = {
     # An index that returns more than it was asked for is believed.
     "trust_answers": swap(access, "agreeing", lambda rows, *_: rows),
     # A run ends only when every binding that was asked for has its EOT.
-    "forget_answers": swap(Arrivals, "_missing", lambda *_: False),
+    "forget_answers": swap(IndexOrScan, "missing", lambda *_: False),
     # A relation is covered by another one's bindings although that one is still arriving.
-    "cover_early": swap(Hybrid, "_driver", lambda self, _: 0 if self._stems[0].rows else None),
+    "cover_early": swap(IndexOrScan, "_driver", lambda self, _: 0 if self._stems[0].rows else None),
     # A shared tuple whose key is null in one role takes part in the others only.
     "match_nulls_of_roles": swap(BaseTuples, "in_role", lambda *_: None),
     # TimeStamp holds for a search by an inequality too.
@@ -249,7 +248,7 @@ AWAY: dict[str, Broken] = {
     ),
     # A tuple that came before the join stopped goes to files once.
     "spill_twice": wrap(
-        guard.Rest, "built", lambda built: lambda *of: (b for one in built(*of) for b in (one, one))
+        guard.Remainder, "built", lambda built: lambda *of: (b for one in built(*of) for b in (one, one))
     ),
     # Join state: Deshpande & Hellerstein 2004.
     # Dual Routing: a tuple probes without being inserted on its own side.
@@ -335,8 +334,8 @@ def scatter(patch: Patch) -> None:
 AWAY |= {each.__name__: each for each in (build_last, forget_roles, scatter)}
 
 
-@instead(Scan, "poll")
-def believe_broken_scans(poll: Any, scan: Scan) -> Any:
+@instead(PacedScan, "poll")
+def believe_broken_scans(poll: Any, scan: PacedScan) -> Any:
     """A scan that breaks off counts as the EOT of the relation."""
     batch = poll(scan)
     if scan.state == "broken":

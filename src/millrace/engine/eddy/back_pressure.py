@@ -18,24 +18,21 @@ Where a virtual clock declares that routing takes time (:data:`ROUTE`), the eddy
 from __future__ import annotations
 
 import math
-import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from millrace.engine.access.schedule import POLLED
 from millrace.engine.eddy.buffer import Buffer
 from millrace.engine.eddy.operator import Operator, Profiling, Select, Work
 from millrace.engine.tuples.batch import Signature, TupleBatch
 from millrace.errors import OptionError
-from millrace.limits.clock import Clock, VirtualClock
+from millrace.limits.clock import POLLED, Clock, VirtualClock
 
 ROUTE = ("route", 0)
 """The eddy's own work on tuples that it puts into a queue, as a clock charges for it."""
 
 _LEAST_WEIGHT = 1 / 64
-_LONGEST_SLEEP = 1.0
 
 
 @dataclass(frozen=True)
@@ -266,7 +263,7 @@ class QueuedBuffer(Buffer):
                 soonest = min(soonest, due)
             now = self._clock.now()
             arrival = max(self._coming(), now + POLLED) if wanting else math.inf
-            self._sleep(min(soonest, arrival) - now)
+            self._clock.wait(min(soonest, arrival) - now)
             if arrival < soonest:
                 self._asked = True
                 return None
@@ -292,12 +289,6 @@ class QueuedBuffer(Buffer):
             now = self._clock.now()
             self._served.worked += (now - self._began) / self._served.weight
             self._served = None
-
-    def _sleep(self, seconds: float) -> None:
-        if isinstance(self._clock, VirtualClock):
-            self._clock.advance(max(0.0, seconds))
-        else:
-            threading.Event().wait(min(max(0.0, seconds), _LONGEST_SLEEP))
 
 
 def _urgency(signature: Signature) -> tuple[bool, int, int]:

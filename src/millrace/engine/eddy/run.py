@@ -10,11 +10,10 @@ from typing import Any, Protocol, TypedDict, cast
 
 import pyarrow as pa
 
-from millrace.engine.access.access_methods import Access, AccessMethods
-from millrace.engine.access.arrivals import Arrivals
+from millrace.engine.access.arrivals import Arrivals, Watermark
 from millrace.engine.access.modules import IndexAM, is_index
+from millrace.engine.access.paths import Access, AccessMethods
 from millrace.engine.access.schedule import Schedule, Source
-from millrace.engine.access.watermark import Watermark
 from millrace.engine.eddy.key_ranges import KeyRanges
 from millrace.engine.eddy.operator import Operator, Step
 from millrace.engine.eddy.output import Output, Sink

@@ -18,7 +18,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from millrace.engine.access.modules import IndexAM, Waking, agreeing, checked
-from millrace.engine.access.schedule import pause
 from millrace.engine.arrays import Array, is_true, to_arrow
 from millrace.engine.figures import StateFigures
 from millrace.engine.kernels import Multimap, Walk
@@ -318,7 +317,7 @@ class AskedRelation(BesideRelation):
                     f"nothing will come any more, although index {self._module.name!r} has not answered "
                     "everything; give its relation another source"
                 )
-            pause(self._clock, due, self._woken)
+            self._clock.wait(None if due is None else due - self._clock.now(), self._woken)
 
     def _bindings(self, search: Search) -> tuple[list[Array], Values]:
         """Return the bindings of the tuples that look for matches."""

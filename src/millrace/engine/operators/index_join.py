@@ -16,7 +16,6 @@ import numpy as np
 import pyarrow as pa
 
 from millrace.engine.access.modules import IndexAM, agreeing, checked, find_types
-from millrace.engine.access.schedule import POLLED, pause
 from millrace.engine.figures import ModuleFigures
 from millrace.engine.plan.spec import JoinSpec
 from millrace.engine.plan.trees import Edge, index_join_name
@@ -28,7 +27,7 @@ from millrace.engine.stems.stem import SteM
 from millrace.engine.tuples import KeyColumn, RelationStore, keyed
 from millrace.engine.tuples.batch import Signature, TupleBatch
 from millrace.errors import ExecutionError
-from millrace.limits.clock import Clock
+from millrace.limits.clock import POLLED, Clock
 
 
 @dataclass(frozen=True)
@@ -162,7 +161,7 @@ class IndexJoin(BinaryJoin):
     def _fetch(self, batch: TupleBatch) -> None:
         """Return when everything that the tuples bind has been answered; the eddy stands still."""
         while (due := self.due(batch)) is not None:
-            pause(self._clock, None if self._path.index.due() is None else due)
+            self._clock.wait(None if self._path.index.due() is None else due - self._clock.now())
 
     def _unknown(self, batch: TupleBatch) -> pa.RecordBatch:
         """Return the bindings of tuples that the index was not asked for yet, each once."""

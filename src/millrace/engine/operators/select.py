@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from millrace.engine.access.modules import IndexAM
-from millrace.engine.access.schedule import Source, wait
+from millrace.engine.access.schedule import Source
 from millrace.engine.eddy.operator import Estimate, Profiling, Select, Settle, Step
 from millrace.engine.eddy.statistics import Statistics
 from millrace.engine.figures import StateFigures
@@ -23,7 +23,7 @@ from millrace.engine.plan.expressions import Call, Predicate, columns_of, exists
 from millrace.engine.plan.graph import QueryGraph, members
 from millrace.engine.plan.spec import JoinSpec
 from millrace.engine.tuples.batch import Signature, TupleBatch, ready_predicates
-from millrace.limits.clock import Clock
+from millrace.limits.clock import POLLED, Clock
 from millrace.options import Options
 from millrace.predicates import REJECTED, Caller
 from millrace.predicates.callers import caller_of
@@ -127,7 +127,7 @@ class Selecting:
         for number, relation in enumerate(spec.beside, self._graph.relations):
             for batch in () if relation.alias in asked else sources[relation.alias]:
                 if not isinstance(batch, pa.RecordBatch):
-                    wait(clock)
+                    clock.wait(POLLED)
                     continue
                 began = clock.now()
                 self._beside[relation.alias].take(batch)

@@ -12,9 +12,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from millrace.engine.access.access_methods import AccessMethods
 from millrace.engine.access.arrivals import Arrivals
-from millrace.engine.access.paths import Paths
+from millrace.engine.access.paths import AccessMethods, Paths
 from millrace.engine.eddy.operator import Build, Estimate, Lookup, Probe, Step
 from millrace.engine.operators.select import Selecting
 from millrace.engine.plan.graph import QueryGraph
@@ -158,8 +157,9 @@ class IndexLookup(Lookup):
         self._waiting = waiting
 
     def estimate(self, signature: Signature, *, alone: bool) -> Estimate:
-        """Return how little the lookup is worth beside others."""
-        return Estimate(self.label, self._methods.outlook(self.target, ahead=signature.prior is None))
+        """Return the latency of the index beside that of others."""
+        latency = self._methods.relative_latency(self.target, ahead=signature.prior is None)
+        return Estimate(self.label, latency)
 
     def step(self, work: TupleBatch, limit: int) -> Step:
         """Submit the bindings of tuples that the index was not asked for yet, and bounce the tuples back.

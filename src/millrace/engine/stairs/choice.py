@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from millrace.engine.access.access_methods import AccessMethods
 from millrace.engine.access.arrivals import Arrivals
+from millrace.engine.access.paths import AccessMethods
 from millrace.engine.access.schedule import Schedule
 from millrace.engine.plan.expressions import Call
 from millrace.engine.plan.graph import QueryGraph

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from millrace.engine.access.access_methods import Access, AccessMethods
+from millrace.engine.access.paths import Access, AccessMethods
 from millrace.engine.operators.index_join import IndexJoin, IndexPath
 from millrace.engine.plan.graph import QueryGraph
 from millrace.engine.plan.spec import JoinSpec

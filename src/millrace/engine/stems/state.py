@@ -19,9 +19,8 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
-from millrace.engine.access.access_methods import AccessMethods
 from millrace.engine.access.arrivals import Arrivals
-from millrace.engine.access.paths import Paths
+from millrace.engine.access.paths import AccessMethods, Paths
 from millrace.engine.access.schedule import Schedule
 from millrace.engine.eddy.operator import Operator
 from millrace.engine.operators.stems import IndexLookup, SteMProbe
