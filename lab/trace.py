@@ -14,10 +14,10 @@ import pyarrow as pa
 
 from lab.joins import block
 from millrace.engine.eddy.eddy_run import EddyRun
-from millrace.engine.eddy.operator import Operator, Step
+from millrace.engine.eddy.operator import Kind, Operator, Step
 from millrace.engine.plan.graph import members
 from millrace.engine.plan.spec import JoinSpec
-from millrace.engine.policies import POLICIES, Candidate, Policy, Shares
+from millrace.engine.policies import Candidate, Decision, Policy, policy_from
 from millrace.engine.tuples.batch import Signature, TupleBatch
 from millrace.options import Options
 
@@ -46,10 +46,10 @@ class _Told(Policy):
     def __init__(self, policy: Policy, describe: Callable[[Signature], str], tell: Tell) -> None:
         self._policy, self._describe, self._tell = policy, describe, tell
 
-    def choose(self, signature: Signature, candidates: Sequence[Candidate]) -> Shares:
+    def choose(self, signature: Signature, candidates: Sequence[Candidate]) -> Decision:
         """Return the other policy's choice."""
-        chosen = self.follow(self._policy, signature, candidates)
-        shares = dict(chosen)
+        chosen = self._policy.choose(signature, candidates)
+        shares = dict(chosen.shares)
         offered = ", ".join(f"{_name(c.operator)} {shares.get(c.operator, 0):.0%}" for c in candidates)
         self._tell(f"      decide for {self._describe(signature)}: {offered}")
         return chosen
@@ -69,7 +69,7 @@ class Watched(EddyRun):
         self, spec: JoinSpec, sources: dict[str, list[pa.RecordBatch]], options: Options, tell: Tell
     ) -> None:
         self._tell, self.steps = tell, 0
-        policy = _Told(POLICIES[options.policy](options), self._signature, tell)
+        policy = _Told(policy_from(options.policy, options), self._signature, tell)
         super().__init__(spec, sources, options, policy=policy)
 
     def _signature(self, signature: Signature) -> str:
@@ -92,7 +92,7 @@ class Watched(EddyRun):
         step = super()._step(operator, signature, work, fresh=fresh)
         back = [self._tuples(batch) for batch in step.batches if batch.size]
         self._tell(f"      push {'; '.join(back)}" if back else "      nothing comes back")
-        if operator.action in ("build", "join"):
+        if operator.kind in (Kind.BUILD, Kind.JOIN):
             self._tell(f"      kept: {self._kept()}")
         return step
 
@@ -120,6 +120,6 @@ def trace(options: Options, seed: int, tell: Tell) -> int:
     tell(f"{' AND '.join(EQUALITIES)}; policy {options.policy}, architecture {options.architecture}")
     sources = {alias: table.to_batches(max_chunksize=1) for alias, table in made.items()}
     run = Watched(block(made, *EQUALITIES, all_columns=True), sources, options, tell)
-    rows = sum(batch.num_rows for batch in run.run())
+    rows: int = sum(batch.num_rows for batch in run.run())
     tell(f"{rows} rows in {run.steps} steps")
     return rows

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from lab.access import Index, PacedScan
 from lab.figures.engine import (
     SCALE,
     Array,
@@ -34,8 +35,8 @@ from lab.figures.engine import (
 )
 from lab.figures.figure import Curve, Outcome, Panel, Parameter, Settings, figure
 from lab.joins import block
-from millrace.engine.access.access_methods import Access
-from millrace.engine.access.modules import Index, IndexAM, Scan
+from millrace.engine.access.modules import IndexAM
+from millrace.engine.access.paths import Access
 from millrace.engine.access.schedule import Source
 from millrace.engine.eddy.back_pressure import ROUTE, Backpressure
 from millrace.engine.plan.spec import JoinSpec
@@ -594,7 +595,7 @@ def run_delayed(plan: str, settings: Settings, late: str, routing: float) -> tup
             samples.append((clock.now(), read / tuples, share_of(started.figures(), "S", "R")))
 
     sources = all_batches(data, settings["batch"])
-    access: Access = {late: [Scan(late, sources.pop(late), clock, stall=(0, delay))]}
+    access: Access = {late: [PacedScan(late, sources.pop(late), clock, stall=(0, delay))]}
     ran = eddy(spec, sources, settings, clock, plan, rows=rows, access=access, reading=note)
     samples.append((clock.now(), 1.0, share_of(ran.figures, "S", "R")))
     arrived = max(read for when, read, _ in samples if when <= delay)

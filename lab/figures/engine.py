@@ -17,9 +17,10 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from lab.access import Index
 from lab.figures.figure import Curve, Parameter
 from lab.joins import block, rows_of
-from millrace.engine.access.modules import Answer, Index
+from millrace.engine.access.modules import Answer
 from millrace.engine.access.schedule import Source
 from millrace.engine.eddy.eddy_run import EddyRun
 from millrace.engine.figures import CellFigures

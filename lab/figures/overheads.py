@@ -24,11 +24,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lab.access import Index
 from lab.figures.engine import MICRO, all_batches, key
 from lab.figures.figure import Outcome, Panel, Parameter, Settings, figure
 from lab.joins import block, run_block
-from millrace.engine.access.access_methods import Access
-from millrace.engine.access.modules import Index
+from millrace.engine.access.paths import Access
 from millrace.engine.plan.expressions import Call, Column, ColumnRef, Compare, Literal, Predicate
 from millrace.engine.plan.spec import JoinSpec
 from millrace.errors import ExecutionError

@@ -20,9 +20,9 @@ from lab.figures import engine
 from lab.figures.engine import all_batches, key
 from lab.figures.figure import Outcome, Panel, Parameter, Settings, figure
 from millrace.engine.eddy.back_pressure import Backpressure
-from millrace.engine.eddy.operator import Probe
+from millrace.engine.eddy.operator import Kind
 from millrace.engine.eddy.statistics import Account
-from millrace.engine.policies import POLICIES, Candidate, Policy, Shares
+from millrace.engine.policies import POLICIES, Candidate, Decision, Policy
 from millrace.engine.tuples.batch import Signature
 from millrace.errors import ExecutionError
 from millrace.limits.clock import VirtualClock
@@ -58,9 +58,9 @@ class ByOrders(Policy):
     def learn(self, order: int, resistance: float) -> None:
         """Take note of the tuples that a chunk made, for each tuple of it."""
 
-    def choose(self, signature: Signature, candidates: Sequence[Candidate]) -> Shares:
+    def choose(self, signature: Signature, candidates: Sequence[Candidate]) -> Decision:
         """Return the present order's next join; each batch of the streamed relation is a chunk."""
-        probes = {c.operator.target: c for c in candidates if isinstance(c.operator, Probe)}
+        probes = {c.operator.target: c for c in candidates if c.operator.kind is Kind.PROBE}
         if signature.span == 1 << self.orders[0][0] and probes:
             self._accounts.update((target, each.account) for target, each in probes.items())
             begun, made = sum(account.tuples_in for account in self._accounts.values()), self._made()
@@ -70,7 +70,7 @@ class ByOrders(Policy):
                 self.learn(self._order, cost / new)
             self._before, self._order = (begun, made), self.pick()
         ordered = [probes[target] for target in self.orders[self._order] if target in probes]
-        return (((ordered or candidates)[0].operator, 1.0),)
+        return Decision.of((ordered or candidates)[0])
 
 
 class InitOnce(ByOrders):

@@ -16,16 +16,15 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from lab.access import PacedScan
 from lab.figures import engine
 from lab.figures.engine import SCALE, Array, all_batches, batches, chain, key, share_of
 from lab.figures.figure import Curve, Outcome, Panel, Parameter, Settings, figure
 from lab.figures.work import COST, Arriving, Plan, Prices, Query, Stream, Work, drawn, panels
 from lab.joins import DRIFT, block, drift, rows_of
-from millrace.engine.access.modules import Scan
-from millrace.engine.eddy.operator import Build, Join
+from millrace.engine.eddy.operator import Kind
 from millrace.engine.figures import CellFigures
-from millrace.engine.policies import Candidate, Policy
-from millrace.engine.policies.base import Shares
+from millrace.engine.policies import Candidate, Decision, Policy
 from millrace.engine.tuples.batch import Signature
 from millrace.limits.clock import VirtualClock
 from millrace.options import Options, Order
@@ -283,15 +282,14 @@ class DomainSizes(Policy):
                     first = np.unique(values, return_index=True)[1]
                     self._new[number, edge.number] = np.sort(places[first])
 
-    def choose(self, signature: Signature, candidates: Sequence[Candidate]) -> Shares:
-        best = min(candidates, key=lambda each: self._score(each, signature.span))
-        return ((best.operator, 1.0),)
+    def choose(self, signature: Signature, candidates: Sequence[Candidate]) -> Decision:
+        return Decision.of(min(candidates, key=lambda each: self._score(each, signature.span)))
 
     def _score(self, candidate: Candidate, span: int) -> tuple[float, int]:
         operator = candidate.operator
-        if isinstance(operator, Build):
+        if operator.kind is Kind.BUILD:
             return -1.0, 0
-        if isinstance(operator, Join):
+        if operator.kind is Kind.JOIN:
             return self._cumulative(operator.target, span), operator.target
         leading = (e for e in self._tree.border(span) if self._tree.far(e, span) == operator.target)
         return self._fan(next(leading), span), operator.target
@@ -462,7 +460,8 @@ def _around_stall(settings: Settings, architecture: str) -> tuple[int, int]:
                 noted.append(started.figures())
             yield each
 
-    scan = Scan("R", resuming(), clock, every=size / 1e6, stall=(tables["R"].num_rows // 2 // size, STALL))
+    stall = tables["R"].num_rows // 2 // size, STALL
+    scan = PacedScan("R", resuming(), clock, every=size / 1e6, stall=stall)
     started = engine.start(
         spec,
         all_batches({alias: tables[alias] for alias in "ST"}, size),

@@ -14,10 +14,11 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from lab.access import PacedScan
 from lab.figures.engine import Array, Ran, RemoteIndex, Started, batches, run
 from lab.figures.figure import Curve, Outcome, Panel, Parameter, Settings, figure
 from lab.joins import block
-from millrace.engine.access.modules import IndexAM, Scan, ScanAM
+from millrace.engine.access.modules import IndexAM, ScanAM
 from millrace.engine.eddy.eddy_run import EddyRun
 from millrace.engine.eddy.output import Output
 from millrace.engine.eddy.preference import Wanted
@@ -39,7 +40,7 @@ Way = Callable[[VirtualClock], ScanAM | IndexAM]
 
 def scan(alias: str, table: pa.Table, rate: float, **more: Any) -> Way:
     """Return a scan of so many tuples a second, one at a time."""
-    return lambda clock: Scan(alias, batches(table, 1), clock, every=1 / rate, **more)
+    return lambda clock: PacedScan(alias, batches(table, 1), clock, every=1 / rate, **more)
 
 
 def index(column: str, table: pa.Table, lookup: float) -> Way:

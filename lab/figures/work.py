@@ -23,8 +23,7 @@ from millrace.engine.figures import CellFigures, StateFigures
 from millrace.engine.plan.graph import QueryGraph
 from millrace.engine.plan.spec import JoinSpec
 from millrace.engine.plan.trees import JoinTree, spanning_tree
-from millrace.engine.policies import POLICIES, Candidate, Policy
-from millrace.engine.policies.base import Shares
+from millrace.engine.policies import POLICIES, Candidate, Decision, Policy
 from millrace.engine.stairs.choice import policy_of
 from millrace.engine.tuples.batch import Signature
 from millrace.errors import ExecutionError
@@ -208,7 +207,7 @@ class Opening(Policy):
     policy: Policy
     held: Callable[[], bool]
 
-    def choose(self, signature: Signature, candidates: Sequence[Candidate]) -> Shares:
+    def choose(self, signature: Signature, candidates: Sequence[Candidate]) -> Decision:
         """Return the plan's next join while it is held: an edge for binary joins, a relation for SteMs."""
         span = signature.span
         if span in self.plan.edges and self.held():

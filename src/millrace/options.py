@@ -111,9 +111,12 @@ class Research:
             ``ALGORITHMS``.
         policy: Routing policy, one of ``POLICY_NAMES``; None takes what measures best: ``"bounded"`` for
             predicates alone, ``"rank"`` where they come together with joins, and for joins alone
-            ``"greedy"``, or ``"cumulative"`` where their state is that of ``"joins"`` or ``"stairs"``.
+            ``"greedy"``, or ``"cumulative"`` where their state is that of ``"joins"`` or ``"stairs"``. Or one
+            of your own (:class:`millrace.engine.policies.Policy`): an object, of which each eddy gets a copy,
+            a class that needs no arguments, or ``"package.module:Class"``.
         batch_size: Tuples in a batch, 1 to 1,000,000; 1 is the papers' tuple-at-a-time routing.
-        reoptimize_every: Tuples after which routing decisions are made anew.
+        reoptimize_every: Tuples after which routing decisions are made anew; later where they are the same
+            again and again, and making them would take more than 1 % of the time.
         order: For ``policy="fixed"`` and for ``architecture="static"``: aliases in the order in which to join
             them. A static plan may nest pairs, ``(("a", "b"), ("c", "d"))``, to be bushy.
         seed: Seed of every random choice.
@@ -135,7 +138,7 @@ class Research:
     migration: str | None = None
     intermediate: bool = True
     algorithm: str = "hybrid"
-    policy: str | None = None
+    policy: Any = None
     batch_size: int = 65_536
     reoptimize_every: int = 131_072
     order: Order = ()
@@ -204,8 +207,14 @@ class Options(Research):
     storage_options: Mapping[str, Any] = field(default_factory=StorageOptions)
 
     def __post_init__(self) -> None:
-        if self.policy is not None:
-            self._one_of("policy", POLICY_NAMES)
+        if isinstance(self.policy, str):
+            if ":" not in self.policy:
+                self._one_of("policy", POLICY_NAMES)
+        elif self.policy is not None and not callable(getattr(self.policy, "choose", None)):
+            raise OptionError(
+                f"option policy is {self.policy!r}: expected a name, such as 'greedy'; an object or a class "
+                "with choose(signature, candidates) -> Decision; or 'package.module:Class'"
+            )
         self._one_of("architecture", ("auto", *ARCHITECTURES))
         if self.migration is not None:
             self._one_of("migration", MIGRATIONS)

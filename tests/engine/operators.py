@@ -7,32 +7,27 @@ from typing import Any
 
 import numpy as np
 
-from millrace.engine.eddy import operator as real
-from millrace.engine.eddy.operator import Operator, Step
+from millrace.engine.eddy.operator import Kind, Operator, Step
 
 
-class _Named:
+class _Named(Operator):
     """Equal to any other of the kind with the same target."""
 
     def __init__(self, target: int) -> None:
-        self.target = target
-        self.name = self.label = f"{self.action} {target}"  # type: ignore[attr-defined]
+        super().__init__(target, *[f"{self.action} {target}"] * 2)
 
     def __eq__(self, other: object) -> bool:
-        return type(other) is type(self) and other.target == self.target  # type: ignore[attr-defined]
+        return isinstance(other, Operator) and other.place == self.place
 
     def __hash__(self) -> int:
-        return hash((type(self), self.target))
+        return hash(self.place)
 
     def step(self, work: Any, limit: int) -> Step:
         raise AssertionError(f"nothing is to be sent to {self}")
 
 
-KINDS: dict[str, type[Operator]] = {
-    kind.action: type(kind.__name__, (_Named, kind), {})
-    for kind in (real.Build, real.Probe, real.Join, real.Lookup, real.Select, real.Profiling, real.Settle)
-}
-Build, Probe, Join, Lookup, Select, Profiling, Settle = KINDS.values()
+KINDS = {kind.value: type(kind.name, (_Named,), {"kind": kind}) for kind in Kind}
+Build, Probe, Join = KINDS["build"], KINDS["probe"], KINDS["join"]
 
 
 def outcomes_of(evaluated: int, passed: Sequence[int]) -> dict[int, np.ndarray]:

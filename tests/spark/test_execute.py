@@ -15,6 +15,7 @@ from hypothesis import HealthCheck, given, settings
 import millrace
 from millrace.engine.plan.expressions import ColumnRef
 from millrace.engine.plan.spec import Equality, JoinSpec, OutputColumn, RelationSpec
+from millrace.engine.policies import Decision
 from millrace.errors import ExecutionError
 from millrace.options import Options
 from millrace.parquet.parquet import open_table
@@ -189,10 +190,17 @@ def test_spark_sends_no_large_result_to_all_executors(spark, tmp_path, placement
         assert joined.where("b IS NOT NULL").count() == rows
 
 
+class Last:
+    """A policy of a user's own: what is legal last."""
+
+    def choose(self, signature, candidates):
+        return Decision.of(candidates[-1])
+
+
 SETTINGS = (
     Options(placement="hypercube", cells=1),
     Options(placement="hypercube", cells=4, batch_size=3, policy="random"),
-    Options(placement="auto", cells=2, batch_size=2),
+    Options(placement="auto", cells=2, batch_size=2, policy=Last()),
     Options(architecture="stems", placement="hypercube", cells=4, online=True, policy="rank", batch_size=1),
     Options(architecture="joins", placement="hypercube", cells=1, online=True, policy="random"),
     Options(architecture="stairs", cells=3, online=True, migration="eager", batch_size=2, reoptimize_every=2),

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, fields, replace
 from typing import Any, Self, TypeVar
 
 Kind = TypeVar("Kind")
@@ -29,6 +30,18 @@ class Sums:
         more = vars(other)
         added = {n: v + more[n] if isinstance(v, int | float) else v for n, v in vars(self).items()}
         return type(self)(**added)
+
+
+Added = TypeVar("Added", bound=Sums)
+
+
+def summed(figures: Iterable[Added]) -> tuple[Added, ...]:
+    """Return the figures of each kind added up, in the order of their first."""
+    sums: dict[tuple[Any, ...], Added] = {}
+    for one in figures:
+        known = sums.get(one.kind)
+        sums[one.kind] = one if known is None else known + one
+    return tuple(sums.values())
 
 
 @dataclass(frozen=True)
@@ -214,6 +227,28 @@ class CellFigures:
     budget_peak_ratio: float = 0.0
     joins: tuple[JoinFigures, ...] = ()
     readings: tuple[ModuleTrace, ...] = ()
+
+    def __add__(self, other: CellFigures) -> CellFigures:
+        """Return what two runs of one cell did, one after the other; the larger state tells what was held.
+
+        Where orders changed within the second run says nothing in tuples of both.
+        """
+        orders = Counter(dict(self.orders))
+        orders.update(dict(other.orders))
+        numbers = {n: v + vars(other)[n] for n, v in vars(self).items() if isinstance(v, int | float)}
+        for name in ("peak_bytes", "peak_state", "budget_peak_ratio"):
+            numbers[name] = max(vars(self)[name], vars(other)[name])
+        added: dict[str, Any] = {
+            **numbers,
+            "cell": self.cell,
+            "modules": summed((*self.modules, *other.modules)),
+            "joins": summed((*self.joins, *other.joins)),
+            "orders": tuple(orders.most_common()),
+            "state": max(self.state, other.state, key=lambda state: sum(each.nbytes for each in state)),
+            "traces": self.traces or other.traces,
+            "readings": self.readings or other.readings,
+        }
+        return replace(self, **added)
 
     def to_json(self) -> str:
         """Return the figures as one JSON line."""

@@ -15,18 +15,16 @@ from typing import Any, Unpack
 import pyarrow as pa
 
 from millrace.engine.access.schedule import STALLED, Source
-from millrace.engine.eddy.operator import Build, Join, Operator, Step, Work
+from millrace.engine.eddy.operator import Kind, Operator, Step, Work
 from millrace.engine.eddy.run import BlockRun, Given
 from millrace.engine.operators.index_join import IndexJoin
 from millrace.engine.plan.graph import QueryGraph
 from millrace.engine.plan.spec import JoinSpec
 from millrace.engine.plan.trees import Edge, edge_names, edges_of, spanning_tree
-from millrace.engine.stairs.binary_join import BinaryJoin
 from millrace.engine.stairs.index_join import IndexJoins
-from millrace.engine.stairs.stair import StairProbe
+from millrace.engine.stairs.stair import BinaryJoin, StairProbe
 from millrace.engine.stems.conditions import Matching
-from millrace.engine.stems.join_state import StateTotals
-from millrace.engine.stems.memory import held_by
+from millrace.engine.stems.join_state import StateTotals, held_by
 from millrace.engine.stems.stem import SteM
 from millrace.engine.tuples import RelationStore
 from millrace.engine.tuples.batch import TupleBatch, is_complete, is_result, ready_outer, ready_predicates
@@ -180,8 +178,10 @@ class StaticPlan(BlockRun):
         return StateTotals((*bases, *stairs), self._peak, lookups=asked)
 
 
-class _Build(Build):
+class _Build(Operator):
     """Keeps base tuples; STAIRs hold pointers to them."""
+
+    kind = Kind.BUILD
 
     def __init__(self, stem: SteM, alias: str) -> None:
         super().__init__(stem.number, stem.name, alias)
@@ -193,13 +193,15 @@ class _Build(Build):
         return Step((built,), built.size)
 
 
-class _Join(Join):
+class _Join(Operator):
     """The join of a node of the plan.
 
     Attributes:
         binary: The join itself.
         awaited: Whether more may come from the other input, so that tuples have to be kept for it.
     """
+
+    kind = Kind.JOIN
 
     def __init__(self, binary: BinaryJoin, name: str) -> None:
         name = binary.name if isinstance(binary, IndexJoin) else name

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Hashable
 from typing import Protocol
 
 Costs = Callable[[Hashable, int, int], float]
 """Returns the seconds that a module takes, from what was asked of it and its tuples in and out."""
+
+POLLED = 0.001
+"""Seconds between two looks at what has nothing at present."""
+
+_LONGEST = 1.0
+"""Seconds that real time is waited for at once, at most."""
 
 
 class Clock(Protocol):
@@ -21,6 +28,15 @@ class Clock(Protocol):
         """Let the time pass that a module's work takes by declaration; real work has taken its own."""
         ...
 
+    def wait(self, seconds: float | None, event: threading.Event | None = None) -> None:
+        """Let time pass, but real time not for long at once.
+
+        Args:
+            seconds: How much; None where nobody knows it, and only real time may tell.
+            event: Ends the wait when it is set; cleared.
+        """
+        ...
+
 
 class WallClock:
     """The machine's monotonic clock."""
@@ -31,6 +47,12 @@ class WallClock:
 
     def spend(self, work: Hashable, tuples_in: int, tuples_out: int) -> None:
         """Nothing: it is over."""
+
+    def wait(self, seconds: float | None, event: threading.Event | None = None) -> None:
+        """Sleep until the event is set, or so many seconds have passed."""
+        event = event or threading.Event()
+        event.wait(POLLED if seconds is None else min(max(0.0, seconds), _LONGEST))
+        event.clear()
 
 
 class VirtualClock:
@@ -54,6 +76,13 @@ class VirtualClock:
         if seconds < 0:
             raise ValueError(f"time cannot go back by {-seconds} s")
         self._now += seconds
+
+    def wait(self, seconds: float | None, event: threading.Event | None = None) -> None:
+        """Move the time forward; sleep in real time where nobody knows how far."""
+        if seconds is None:
+            WallClock().wait(None, event)
+        else:
+            self.advance(max(0.0, seconds))
 
     def spend(self, work: Hashable, tuples_in: int, tuples_out: int) -> None:
         """Move the time forward by what the work costs."""

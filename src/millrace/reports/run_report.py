@@ -13,7 +13,15 @@ from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from millrace.engine.figures import CellFigures, JoinFigures, ModuleFigures, StateFigures, Sums, read
+from millrace.engine.figures import (
+    CellFigures,
+    JoinFigures,
+    ModuleFigures,
+    StateFigures,
+    Sums,
+    read,
+    summed,
+)
 from millrace.errors import InputError, MissingExtra, SetupError
 from millrace.limits.budget import Spent
 from millrace.limits.progress import LookupProgress
@@ -162,12 +170,11 @@ class RunReport:
 
     def _added(self, of: Callable[[CellFigures], Iterable[S]]) -> list[tuple[str, S]]:
         """Return ``(block name, figures)`` of every kind, added up over cells."""
-        merged: dict[tuple[str, tuple[Any, ...]], S] = {}
-        for name, cell in self.cells():
-            for one in of(cell):
-                key = name, one.kind
-                merged[key] = merged[key] + one if key in merged else one
-        return [(block, figures) for (block, _), figures in merged.items()]
+        return [
+            (name, figures)
+            for name, cells in self.blocks.items()
+            for figures in summed(one for cell in cells for one in of(cell))
+        ]
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything as dictionaries, lists, strings and numbers (docs/guides/reports.md)."""

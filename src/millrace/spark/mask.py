@@ -130,7 +130,8 @@ class MaskTask:
 
     def plan(self) -> str:
         policy = self.options.policy or default_policy(joins=False, predicates=True)
-        lines = [f"filter by an eddy in each task, policy {policy}"]
+        name = policy if isinstance(policy, str) else getattr(policy, "__name__", type(policy).__name__)
+        lines = [f"filter by an eddy in each task, policy {name}"]
         for number, slot in enumerate(self.slots, 1):
             spec = slot.spec
             names = map(self._label, slot.columns)

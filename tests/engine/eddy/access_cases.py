@@ -10,7 +10,8 @@ from typing import Any
 import pyarrow as pa
 from hypothesis import strategies as st
 
-from millrace.engine.access.modules import Index, IndexAM, Scan, ScanAM
+from lab.access import Index, PacedScan
+from millrace.engine.access.modules import IndexAM, ScanAM
 from millrace.engine.eddy.run_of import run_of
 from millrace.engine.plan.expressions import Column
 from millrace.limits.clock import VirtualClock
@@ -63,11 +64,11 @@ class ScanPlan:
     stall: tuple[int, float] | None = None
     rows: int | None = None
 
-    def module(self, alias: str, table: pa.Table, clock: VirtualClock, chunk: int) -> Scan:
+    def module(self, alias: str, table: pa.Table, clock: VirtualClock, chunk: int) -> PacedScan:
         """Return the AM; with ``rows`` it breaks off after so many."""
         part = table if self.rows is None else table.slice(0, self.rows)
         batches = part.combine_chunks().to_batches(max_chunksize=chunk)
-        return Scan(alias, batches, clock, self.every, self.stall, breaks=self.rows is not None)
+        return PacedScan(alias, batches, clock, self.every, self.stall, breaks=self.rows is not None)
 
 
 @dataclass(frozen=True)

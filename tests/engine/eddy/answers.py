@@ -29,8 +29,8 @@ from millrace.engine.eddy.run import Run
 from millrace.engine.eddy.transfer import KeyRanges
 from millrace.engine.operators import beside, content, exists, selection, udf_selection
 from millrace.engine.plan.expressions import Column, ColumnRef, Compare, Literal, Predicate
-from millrace.engine.spill import memory
-from millrace.engine.spill.guard import Guard
+from millrace.engine.spill import context
+from millrace.engine.spill.guard import BudgetMonitor
 from millrace.engine.spill.run_of import run_of
 from millrace.engine.stairs.state import StairState
 from millrace.engine.stems import conditions as matching
@@ -365,14 +365,14 @@ def _patches(example: Example) -> list[Any]:
         least = [(content, "_LEAST_OF_BATCH", 2), (content, "_AGAIN", 1), (content, "_LEAST_OF_BUCKET", 1)]
         patches += [mock.patch.object(*each) for each in [*least, (content, "_WORTH", 1.5)]]
     if example.share is not None:
-        patches.append(mock.patch.object(memory, "_STATE_SHARE", example.share))
+        patches.append(mock.patch.object(context, "_STATE_SHARE", example.share))
     if example.stops:
         draw, left = np.random.default_rng(example.options.seed), iter(range(6))
 
         def too_much(*_: object) -> bool:
             return draw.random() < example.stops and next(left, None) is not None
 
-        patches.append(mock.patch.object(Guard, "_is_too_much", too_much))
+        patches.append(mock.patch.object(BudgetMonitor, "_is_too_much", too_much))
     return patches
 
 

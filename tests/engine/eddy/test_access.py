@@ -11,9 +11,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from millrace.engine.access.hybrid import Hybrid
-from millrace.engine.access.measured_index import Paced
-from millrace.engine.access.modules import Answer, Index
+from lab.access import Index
+from millrace.engine.access.hybrid import IndexOrScan
+from millrace.engine.access.modules import Answer, MeasuredIndex
 from millrace.engine.eddy.back_pressure import Backpressure
 from millrace.engine.eddy.eddy_run import EddyRun
 from millrace.engine.plan.expressions import Call, Column, ColumnRef
@@ -216,12 +216,12 @@ def test_an_index_finishes_what_a_scan_leaves(scan: dict[str, Any]) -> None:
 @pytest.mark.broken_rule
 def test_without_the_cost_decision_the_claims_fail(monkeypatch: pytest.MonkeyPatch) -> None:
     """The tests above look at it: with nothing submitted, or everything, they would see it."""
-    monkeypatch.setattr(Hybrid, "_submit_paying", lambda *_: None)
+    monkeypatch.setattr(IndexOrScan, "_submit_paying", lambda *_: None)
     never = both()
     assert not never.index.bindings
     assert never.when == pytest.approx([0.1 * (place + 1) for place in range(100)])
     monkeypatch.undo()
-    monkeypatch.setattr(Paced, "room", lambda *_: 1 << 20)
+    monkeypatch.setattr(MeasuredIndex, "room", lambda *_: 1 << 20)
     assert len(both().index.bindings) == 100
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import math
+import pickle
 from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -14,15 +15,16 @@ import pytest
 from hypothesis import given, strategies as st
 
 from lab.figures.beyond import halves
-from millrace.engine.eddy.decisions import DecisionLifetime, RoutingTable
+from millrace.engine.eddy.decisions import RoutingTable
 from millrace.engine.eddy.eddy_run import EddyRun
 from millrace.engine.eddy.operator import Operator
 from millrace.engine.eddy.statistics import Account
 from millrace.engine.operators import content
 from millrace.engine.operators.content import division
-from millrace.engine.policies import Candidate, Policy, Shares
+from millrace.engine.policies import Candidate, Decision, Policy, Shares
 from millrace.engine.tuples.batch import Signature, TupleBatch
-from millrace.errors import RoutingError
+from millrace.errors import OptionError, RoutingError
+from millrace.limits.clock import VirtualClock
 from millrace.options import Options
 from tests.engine.eddy.blocks import run, star
 from tests.engine.eddy.oracle import Case, block
@@ -39,12 +41,12 @@ class Answering(Policy):
 
     asked = 0
 
-    def __init__(self, answer: Callable[[Sequence[Candidate]], Shares]) -> None:
-        self.answer = answer
+    def __init__(self, answer: Callable[[Sequence[Candidate]], Shares], **how: bool) -> None:
+        self.answer, self.how = answer, how
 
-    def choose(self, signature: Signature, candidates: Sequence[Candidate]) -> Shares:
+    def choose(self, signature: Signature, candidates: Sequence[Candidate]) -> Decision:
         self.asked += 1
-        return self.answer(candidates)
+        return Decision(self.answer(candidates), **self.how)
 
 
 def singletons(size: int, done: int = 0) -> TupleBatch:
@@ -62,7 +64,7 @@ def route_all(routing: RoutingTable, batch: TupleBatch | None) -> list[tuple[Ope
 
 def table(policy: Policy, every: int = 1 << 60, legal: int = len(PROBES)) -> RoutingTable:
     found = [Candidate(operator, "r", Account(10), 1.0) for operator in PROBES[:legal]]
-    return RoutingTable(policy, lambda _: found, DecisionLifetime(every, None).lasting, every)
+    return RoutingTable(policy, lambda _: found, every)
 
 
 def test_an_illegal_operator_is_refused() -> None:
@@ -124,6 +126,76 @@ def test_a_single_operator_needs_no_policy() -> None:
     assert [(d, p.size) for d, p in route_all(table(policy, legal=1), singletons(3))] == [(PROBES[0], 3)]
     assert table(policy, legal=0).route(singletons(3)) == ([], None)
     assert policy.asked == 0
+
+
+def test_whole_batches_go_one_way_each() -> None:
+    """However small a share is: it waits until it makes a batch, and is exact to a batch."""
+    routing = table(Answering(lambda _: ((PROBES[0], 0.9), (PROBES[1], 0.1)), coarse=True, whole=True), 100)
+    sizes: Counter[Operator] = Counter()
+    for _ in range(200):
+        ((operator, piece),) = route_all(routing, singletons(100))
+        sizes[operator] += piece.size
+        assert abs(sizes[PROBES[1]] - 0.1 * sizes.total()) <= 100
+    assert sizes[PROBES[1]] == 2000
+
+
+def test_a_decision_that_says_the_same_again_is_kept_while_deciding_is_dear() -> None:
+    """Until no more than a hundredth of the time went into it, but not for long: changes are noticed."""
+    clock, candidates = VirtualClock(), [Candidate(operator, "r", Account(10), 1.0) for operator in PROBES]
+
+    def found(_: Signature) -> list[Candidate]:
+        clock.advance(1.0)
+        return candidates
+
+    policy = Answering(lambda c: ((c[0].operator, 1.0),))
+    routing = RoutingTable(policy, found, 1000, clock=clock)
+    for batches, asked in ((1, 1), (1, 2), (4, 2), (1, 3)):
+        for _ in range(batches):
+            routing.route(singletons(1000))
+        assert policy.asked == asked
+    clock.advance(100.0)
+    routing.route(singletons(1000))
+    assert policy.asked == 4
+
+
+class First:
+    """Takes what is legal first; a policy need not inherit anything."""
+
+    def choose(self, signature: Signature, candidates: Sequence[Candidate]) -> Decision:
+        return Decision.of(candidates[0])
+
+
+@pytest.mark.parametrize("policy", [First(), First, f"{__name__}:First"], ids=["object", "class", "name"])
+def test_a_policy_of_ones_own(policy: Any) -> None:
+    """An object, a class, or where to find it; it also goes by pickles."""
+    keys = [0, 1, 2] * 7
+    case, options = star(ARMS, dict.fromkeys(ARMS, keys)), pickle.loads(pickle.dumps(Options(policy=policy)))
+    rows, eddy = run(case, options, stream="u")
+    assert rows == case.expected()
+    assert dict(eddy.figures().orders)["u → x → y → z"] == 21
+
+
+@pytest.mark.parametrize(
+    ("policy", "error", "told"),
+    [
+        ("gready", OptionError, "greedy"),
+        (3, OptionError, r"expected a name.*choose\(signature, candidates\) -> Decision"),
+        ("nowhere:First", OptionError, "nowhere"),
+        (f"{__name__}:Last", OptionError, "Last"),
+        (f"{__name__}:Options", OptionError, "expected a method choose"),
+        (Answering, OptionError, "missing 1 required positional argument"),
+        (
+            type("Bare", (), {"choose": lambda *_: ()}),
+            RoutingError,
+            r"Bare decided \(\); expected a Decision",
+        ),
+    ],
+    ids=str,
+)
+def test_a_policy_that_is_none_is_refused(policy: Any, error: type[Exception], told: str) -> None:
+    """What is expected is told, as soon as that can be known."""
+    with pytest.raises(error, match=told):
+        run(star(ARMS, dict.fromkeys(ARMS, (0, 1))), Options(policy=policy), stream="u")
 
 
 @pytest.mark.parametrize("order", [("x", "y", "z"), ("Z", "x", "y"), ("u", "y", "z", "x"), ("z",)])

@@ -16,13 +16,13 @@ import pytest
 from hypothesis import event, given, strategies as st
 
 from millrace.engine.access.schedule import Schedule
-from millrace.engine.eddy import buffer, trace as module
+from millrace.engine.eddy import eddy as buffer, run_statistics as module
 from millrace.engine.eddy.back_pressure import Backpressure
 from millrace.engine.eddy.eddy_run import EddyRun
 from millrace.engine.eddy.output import Output
 from millrace.engine.eddy.run_of import run_of
+from millrace.engine.eddy.run_statistics import Trace
 from millrace.engine.eddy.statistics import Statistics
-from millrace.engine.eddy.trace import Trace
 from millrace.engine.operators import selection, udf_selection
 from millrace.engine.plan.expressions import Call, Column, ColumnRef, Compare
 from millrace.engine.plan.spec import JoinSpec, RelationSpec
@@ -321,7 +321,7 @@ def test_what_goes_to_and_fro_is_thinned(decisions):
     start = singleton(0)
     for number in range(decisions):
         chosen = Probe(1 + number % 2)
-        trace.decided(start, [(chosen, 1.0)])
+        trace.decided(start, [(chosen, 1.0)], 10 * number)
         for key in (chosen, (start, chosen)):
             accounts.update(key, 10, 5, 1e-6)
     (orders,) = trace.orders()

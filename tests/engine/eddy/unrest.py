@@ -68,7 +68,7 @@ class Unrest:
         moved = self._state.stairs.moved
         if self._hope == "some":  # whether B+ holds is looked at every time
             self._state.stairs.enforced += 1 << 20
-            self._state._enforcement._next = 0
+            self._state._next_check = 0
         switched = self._at_stasis()
         if self._state.stairs.moved != moved or self._hope == "some":
             self._check("its own migration")

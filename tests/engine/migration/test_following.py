@@ -12,12 +12,11 @@ import pytest
 from hypothesis import given, strategies as st
 
 from millrace.engine.eddy.eddy_run import EddyRun
-from millrace.engine.stairs import MIGRATION_POLICIES, counts as module
-from millrace.engine.stairs.counts import counts
-from millrace.engine.stairs.estimate import FOUND, MOVED
-from millrace.engine.stairs.fanout import Forecast
+from millrace.engine.stairs import MIGRATION_POLICIES
+from millrace.engine.stairs.estimate import FOUND, MATCHES, MOVED, counts
+from millrace.engine.stairs.fanout import FanoutModel
 from millrace.engine.stairs.migration import Misplaced, clashing
-from millrace.engine.stairs.segment import Segment
+from millrace.engine.stairs.stair import Segment
 from millrace.engine.stems.stem import singletons
 from millrace.engine.tuples.batch import Signature
 from millrace.limits.clock import VirtualClock
@@ -42,7 +41,7 @@ def test_only_state_that_follows_routing_changes_its_tree(migration: str) -> Non
     eddy = EddyRun(case.spec, case.batches(4), options, clock=VirtualClock())
     state = eddy._state
     first = state.stairs.tree
-    with mock.patch.object(Forecast, "work", lambda _, tree: 1e9 if tree == first else 1.0):
+    with mock.patch.object(FanoutModel, "work", lambda _, tree: 1e9 if tree == first else 1.0):
         assert rows_of(case, eddy) == case.expected()
     assert (state.stairs.tree == first) == (migration == "never")
 
@@ -93,7 +92,7 @@ def test_few_matches_are_counted_exactly(data: st.DataObject) -> None:
     codes = data.draw(st.lists(st.sampled_from([0, 0, 0, 1, 2, 10**15]), min_size=1, max_size=60))
     gone = data.draw(st.sets(st.integers(0, len(codes) - 1), max_size=len(codes) - 1))
     asked = np.array(data.draw(st.lists(st.sampled_from([0, 0, 1, 2, 3, 10**15]), max_size=20)), np.int64)
-    segment = Segment(Signature(1), 0, indexed=True)
+    segment = Segment(Signature(1), indexed=True)
     segment.append(tuples_of(1, [{0: i} for i in range(len(codes))]), np.array(codes, np.int64))
     if gone:
         segment.remove(np.array(sorted(gone)))
@@ -136,7 +135,7 @@ def test_cost_and_saving_grow_with_a_hot_key(far: str, hot: int) -> None:
     wrong = Misplaced(rig.edge("rs"), 1, signature, n, signature.span, rig.edge("st"))
     with pairs() as looked:
         slices = rig.state_of_eddy._estimator.estimate(wrong)
-    assert sum(looked) < 3 * module.MATCHES
+    assert sum(looked) < 3 * MATCHES
 
     def found(alias: str, column: str) -> int:
         held = Counter(tables[alias][column])

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from millrace.engine.stairs import MIGRATION_POLICIES, Change, policies
-from millrace.engine.stairs.majority import Majority
+from millrace.engine.stairs.migration import DominantRoute
 from millrace.engine.tuples.batch import Signature
 from millrace.options import Options
 from tests.engine.laws import examples, same_examples
@@ -140,16 +140,16 @@ class Routed:
     """A span whose tuples are routed by signature; counts how often it is said to belong elsewhere."""
 
     def __init__(self) -> None:
-        self.majority = Majority(100)
+        self.dominant = DominantRoute()
         self.place: int | None = None
         self.changes = 0
 
     def route(self, done: int, place: int, tuples: int) -> None:
         signature = Signature(0b11, done=done)
-        found = self.majority.decide(signature, place, self.place)
+        found = self.dominant.decide(signature, place, self.place)
         self.changes += self.place is not None and found != self.place
         self.place = found
-        self.majority.count(signature, tuples)
+        self.dominant.count(signature, tuples)
 
 
 @SAME

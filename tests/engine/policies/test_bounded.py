@@ -13,9 +13,8 @@ from hypothesis import given, strategies as st
 
 from millrace.engine.eddy.statistics import Account, Profile
 from millrace.engine.plan.expressions import Call
-from millrace.engine.policies import DECISION_SECONDS
-from millrace.engine.policies.filter_order import START, Meter
-from millrace.engine.policies.joint import Joint
+from millrace.engine.policies.base import DECISION_SECONDS
+from millrace.engine.policies.filter_order import START, Joint, Meter
 from millrace.errors import OptionError
 from millrace.limits.clock import VirtualClock
 from millrace.options import Options

@@ -17,7 +17,7 @@ from millrace.engine.access.paths import Paths
 from millrace.engine.kernels import Multimap
 from millrace.engine.plan.graph import QueryGraph
 from millrace.engine.stairs import invariants as stairs
-from millrace.engine.stairs.segment import Segment
+from millrace.engine.stairs.stair import Segment
 from millrace.engine.stems import conditions as matching
 from millrace.engine.stems.state import stems_of
 from millrace.engine.stems.stem import SteM, singletons
@@ -72,7 +72,7 @@ def test_agreement_is_that_of_plain_enumeration(collide: bool, data: st.DataObje
     weak = mock.patch.object(matching, "combine", lambda left, right: (left ^ right) & 1)
     with weak if collide else nullcontext():
         mine, theirs = (data.draw(st.integers(0, 15).map(lambda span: span | 2)) for _ in "12")
-        segment = Segment(Signature(theirs), 1, indexed=False)
+        segment = Segment(Signature(theirs), indexed=False)
         held: Tuples = []
         gone: set[int] = set()
         for _ in range(data.draw(st.integers(1, 3))):
@@ -100,7 +100,7 @@ def test_agreement_is_that_of_plain_enumeration(collide: bool, data: st.DataObje
 @given(st.integers(0, 2000), st.integers(0, 2000), st.booleans())
 def test_no_more_pairs_are_looked_at_than_tuples(stored: int, coming: int, agree: bool) -> None:
     """All tuples have one owner: as pairs they are as many as their product, as tuples as their sum."""
-    segment = Segment(Signature(0b011), 1, indexed=False)
+    segment = Segment(Signature(0b011), indexed=False)
     segment.append(tuples_of(0b011, [{0: i, 1: 0} for i in range(stored)]), None)
     other = 0b110 if agree else 0b011
     batch = tuples_of(other, [{0: -1 - i, 1: 0, 2: i} for i in range(coming)])

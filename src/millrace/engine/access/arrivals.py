@@ -1,47 +1,46 @@
-"""Arrivals: rounds of tuples from scans and indexes, lookups, EOTs, and waiting for them.
+"""Arrivals: rounds of tuples from scans and indexes, and what says that no more will come.
 
 Raman, Deshpande & Hellerstein 2003, sections 2.1.3, 3.2 and 3.3. Answers of an index arrive like the tuples
 of a scan: they are built into the SteM, where duplicates end, and then look for their matches. The EOT of a
 binding comes a round later, when all of its tuples have been built.
+
+The watermark of a stream join is an end too: below it no time will come any more, and what has expired may
+go. Sources of windowed relations are in order of time, which is checked. So the watermark is the smallest of
+the latest times of those that have not ended. While a relation without a window has not ended there is none:
+its tuples have no time, and may meet anything.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import partial
 
 import numpy as np
 import pyarrow as pa
 
-from millrace.engine.access.access_methods import AccessMethods
-from millrace.engine.access.hybrid import Ask, Hybrid
+from millrace.engine.access.hybrid import IndexOrScan
 from millrace.engine.access.modules import IndexAM, ScanAM, agreeing, checked, find_types
-from millrace.engine.access.paths import Lookup
-from millrace.engine.access.requests import Requests
-from millrace.engine.access.schedule import POLLED, STALLED, Arrival, Schedule, cut
+from millrace.engine.access.paths import AccessMethods, Lookup
+from millrace.engine.access.schedule import STALLED, Arrival, Schedule, sliced
 from millrace.engine.plan.graph import QueryGraph
 from millrace.engine.plan.spec import JoinSpec
 from millrace.engine.stems.bindings import BindingSet
+from millrace.engine.stems.conditions import Matching
 from millrace.engine.stems.stem import SteM
+from millrace.engine.tuples import codes
 from millrace.engine.tuples.batch import TupleBatch
-from millrace.errors import ExecutionError
-from millrace.limits.clock import Clock, VirtualClock
+from millrace.errors import ExecutionError, InputError
+from millrace.limits.clock import POLLED, Clock
 
 MOST_WAITING = 256 << 20
 """Bytes of source rows whose tuples wait for indexes, from which on no more is read."""
 
+_EXPIRED = 4
+"""Base tuples are evicted once a quarter of those held has expired: looking costs O(1) a tuple over time."""
+
 
 class Arrivals:
-    """The access methods of a block at work.
-
-    Args:
-        spec: The block.
-        graph: Its query graph.
-        methods: Its scans and indexes.
-        stems: Where tuples are built, by relation.
-        clock: What is waited by.
-    """
+    """The access methods of a block at work."""
 
     def __init__(
         self, spec: JoinSpec, graph: QueryGraph, methods: AccessMethods, stems: Sequence[SteM], clock: Clock
@@ -54,10 +53,9 @@ class Arrivals:
         self._scans = dict(methods.scans)
         self._indexes = methods.indexes
         self._paths = methods.paths
-        self._requests = Requests(graph, methods.indexes, stems)
+        self._requests = IndexOrScan(spec, graph, methods, stems, clock)
         self._reading = True
         self._ended: list[tuple[int, BindingSet, pa.RecordBatch]] = []
-        self._hybrid: Hybrid | None = None
         self._read = np.zeros((len(spec.sources), 2))  # rows and bytes, by relation
         self._waits: Callable[[], int] = int
 
@@ -86,7 +84,7 @@ class Arrivals:
         """
         scheduled = schedule.arrivals(self._methods.sources, size)
         self._reading, self._waits = True, waits
-        self._begin()
+        self._requests.begin({relation: len(scans) for relation, scans in self._scans.items()})
         while True:
             self._ask_beside_scans(busy=is_busy())
             arrivals = self._ends() + self._answers(size)
@@ -106,7 +104,7 @@ class Arrivals:
                 yield arrivals  # the eddy may give out what it has, and do what can be done meanwhile
                 if not is_busy():
                     self._ask_beside_scans(busy=False)  # a scan may just have broken off
-                    self._wait(reading=self._reading)
+                    self._wait()
             elif arrivals or self._ended or is_busy():
                 yield arrivals
             elif not self._reading:
@@ -119,8 +117,8 @@ class Arrivals:
 
     def due(self) -> float:
         """Return when something may arrive, in seconds of the clock: minus infinity for at once."""
-        modules: list[ScanAM | IndexAM] = [scan for scans in self._scans.values() for scan in scans]
-        known = [module.due() for module in (*modules, *(index for _, index in self._indexes))]
+        modules: list[ScanAM | IndexAM] = [*self._open_scans(), *(index for _, index in self._indexes)]
+        known = [module.due() for module in modules]
         at_once = self._reading or None in known
         return -math.inf if at_once else min((due for due in known if due is not None), default=math.inf)
 
@@ -129,16 +127,11 @@ class Arrivals:
 
         Where a scan returns the matches too, they are submitted when that pays, if ever.
         """
-        each = self._paths.lookups[lookup]
-        if self._hybrid is not None and self._stems[each.relation].base.scanned:
-            self._hybrid.wait(lookup, batch)
-        else:
-            self._requests.ask(each, batch)
+        self._requests.ask(lookup, batch)
 
     def regrade(self, graded: Callable[[TupleBatch], Iterable[TupleBatch]]) -> None:
         """Let other tuples ask first of those that wait for a scan or an index."""
-        if self._hybrid is not None:
-            self._hybrid.regrade(graded)
+        self._requests.regrade(graded)
 
     # What has arrived
 
@@ -169,10 +162,10 @@ class Arrivals:
                 found.append(rows)
             # What came together is built together, and ends together.
             for lookup, batches in bindings.items():
-                eots = self._stems[relation].base.eot(lookup.keys)
+                eots = self._stems[relation].eot(lookup.keys)
                 self._ended.append((relation, eots, pa.concat_batches(batches)))
             if found:
-                arrivals += [(relation, piece) for piece in cut([pa.concat_batches(found)], size)]
+                arrivals += [(relation, piece) for piece in sliced(pa.concat_batches(found), size)]
         return arrivals
 
     def _scanned(self, size: int) -> list[Arrival]:
@@ -183,13 +176,13 @@ class Arrivals:
             for place, (scan, batch) in enumerate(batches):
                 if batch is not None:
                     self._note(relation, batch, place)
-                    checked = self._checked(scan.name, relation, batch)
-                    arrivals += [(relation, piece) for piece in cut([checked], size)]
+                    rows = self._checked(scan.name, relation, batch)
+                    arrivals += [(relation, piece) for piece in sliced(rows, size)]
             if any(batch is not None for _, batch in batches):
                 continue
             if any(scan.state == "complete" for scan in scans):
                 arrivals.append(self._end(relation))
-            elif all(scan.state == "broken" for scan in scans) and not self._may_be_covered(relation):
+            elif all(scan.state == "broken" for scan in scans) and not self._has_lookup(relation):
                 names = ", ".join(scan.name for scan in scans)
                 raise ExecutionError(
                     f"relation {self._spec.aliases[relation]!r}: every scan of it ended before it had "
@@ -206,87 +199,126 @@ class Arrivals:
 
     def _ask_beside_scans(self, *, busy: bool) -> None:
         """Let indexes return what scans would, if that is sooner, and what no scan will."""
-        if self._hybrid is None:
-            return
         for relation, scans in self._scans.items():
-            gone = all(scan.state == "broken" or scan.due() == math.inf for scan in scans)
-            if gone and not busy:
-                self._hybrid.take_over(relation)
-        self._hybrid.submit()
+            if not busy and all(scan.state == "broken" or scan.due() == math.inf for scan in scans):
+                self._requests.take_over(relation)
+        self._requests.submit()
 
     def _covered(self) -> list[Arrival]:
         """Return the EOTs of relations of which indexes have returned all there is a need for."""
-        if self._hybrid is None or self._ended:
+        if self._ended:
             return []
-        return [self._end(relation) for relation in list(self._scans) if self._hybrid.is_covered(relation)]
+        return [self._end(relation) for relation in list(self._scans) if self._requests.is_covered(relation)]
 
-    def _may_be_covered(self, relation: int) -> bool:
+    def _has_lookup(self, relation: int) -> bool:
         return any(self._graph.leads[each.relation] == relation for each in self._paths.lookups)
 
     def _checked(self, name: str, relation: int, rows: pa.RecordBatch) -> pa.RecordBatch:
         return checked(name, self._spec.relations[relation].schema, rows)
-
-    # Lookups of relations that have scans too
-
-    def _begin(self) -> None:
-        """Begin to measure scans of relations with indexes: now they are asked for the first time."""
-        requests = self._requests
-        asks = {
-            i: Ask(each, self._indexes[each.module][1], requests.asked(each), partial(requests.submit, each))
-            for i, each in enumerate(self._paths.lookups)
-            if self._paths.scanned >> each.relation & 1
-        }
-        if asks:
-            leads = {self._graph.leads[ask.lookup.relation] for ask in asks.values()}
-            scans = {lead: len(self._scans.get(lead, ())) or 1 for lead in leads}
-            self._hybrid = Hybrid(self._spec, self._graph, self._stems, asks, scans, self._clock)
 
     def _note(self, relation: int, batch: object, scan: int = 0) -> None:
         if not isinstance(batch, pa.RecordBatch):
             return
         if self._indexes:
             self._read[relation] += batch.num_rows, batch.nbytes
-        if self._hybrid is not None:
-            self._hybrid.note(relation, scan, batch.num_rows)
+        self._requests.note(relation, scan, batch.num_rows)
 
     # What is still to come
-
-    def _missing(self, relation: int) -> bool:
-        """Whether an index is to answer something about the relation, or will soon be asked to."""
-        waits = self._hybrid is not None and self._hybrid.waits(relation)
-        return self._requests.missing(relation) or (waits and not self._stems[relation].complete)
 
     def _is_full(self) -> bool:
         """Whether an index has to answer before more is read; what a scan returns too holds nothing up."""
         asked = [each for each in self._indexes if not self._paths.scanned >> each[0] & 1]
-        if not any(self._missing(relation) for relation, _ in asked):
+        if not any(self._requests.missing(relation) for relation, _ in asked):
             return False
         rows, size = self._read.T
         wide = float(np.max(size / np.maximum(rows, 1)))
         if self._waits() * wide >= MOST_WAITING:
             return True
-        return any(index.is_full and self._missing(relation) for relation, index in asked)
+        return any(index.is_full and self._requests.missing(relation) for relation, index in asked)
 
     def _is_open(self) -> bool:
         """Whether something may come that the answer needs."""
-        return bool(self._scans) or any(self._missing(relation) for relation, _ in self._indexes)
+        return bool(self._scans) or any(self._requests.missing(relation) for relation, _ in self._indexes)
 
-    def _wait(self, *, reading: bool) -> None:
+    def _open_scans(self) -> list[ScanAM]:
+        return [scan for scans in self._scans.values() for scan in scans]
+
+    def _wait(self) -> None:
         """Let time pass until a module has something, or a source may have that has nothing at present."""
-        modules: list[ScanAM | IndexAM] = [scan for scans in self._scans.values() for scan in scans]
-        modules += [index for relation, index in self._indexes if self._missing(relation)]
+        modules: list[ScanAM | IndexAM] = [*self._open_scans()]
+        modules += [index for relation, index in self._indexes if self._requests.missing(relation)]
         known = [module.due() for module in modules]
         now = self._clock.now()
         soonest = min((due for due in known if due is not None), default=math.inf)
-        if soonest == math.inf and None not in known and not reading:
+        if soonest == math.inf and None not in known and not self._reading:
             waiting = ", ".join(sorted(module.name for module in modules))
             raise ExecutionError(
                 "nothing will come any more, although these access modules have not returned "
                 f"everything: {waiting}; give their relations another source"
             )
-        if isinstance(self._clock, VirtualClock) and (soonest < math.inf or reading):
-            self._clock.advance(max(0.0, min(soonest, now + POLLED if reading else math.inf) - now))
+        if self._reading or (None in known and soonest < math.inf):
+            soonest = min(soonest, now + POLLED)
+        self._clock.wait(None if soonest == math.inf else soonest - now, self._methods.woken)
+
+
+class Watermark:
+    """Checks that windowed relations arrive in order of time, and says what has expired."""
+
+    def __init__(self, spec: JoinSpec, graph: QueryGraph, stems: Sequence[SteM]) -> None:
+        self.windows = Matching(graph).windows
+        self._spec = spec
+        self._graph = graph
+        self._stems = stems
+        self._latest: dict[int, int] = {}
+        self._last: dict[int, pa.Scalar] = {}
+        self._rows = [0] * graph.relations
+
+    def arrive(self, relation: int, batch: pa.RecordBatch) -> None:
+        """Take note of the times of tuples that arrive.
+
+        Raises:
+            InputError: They are not in order of time.
+        """
+        window = self._spec.relations[relation].window
+        if window is None or not batch.num_rows:
             return
-        pause = min(soonest - now, POLLED) if reading or None in known else soonest - now
-        self._methods.woken.wait(min(max(pause, 0.0), 1.0))
-        self._methods.woken.clear()
+        column = batch.column(window.column)
+        times, valid = codes(column, column.type)
+        places = np.arange(len(times)) if valid is None else np.flatnonzero(valid)
+        first, self._rows[relation] = self._rows[relation], self._rows[relation] + len(times)
+        if not len(places):
+            return
+        ordered = times[places]
+        before = self._latest.get(relation, int(ordered[0]))
+        fallen = np.flatnonzero(ordered < np.concatenate(([before], ordered[:-1])))
+        if len(fallen):
+            place = int(fallen[0])
+            last = column[int(places[place - 1])] if place else self._last[relation]
+            raise InputError(
+                f"relation {self._spec.aliases[relation]!r} has a window, so its rows have to come in order "
+                f"of {window.column!r}, but row {first + int(places[place])} of it (the first is 0) has time "
+                f"{column[int(places[place])]} after {last}; sort the source by that column, or leave out "
+                "the window"
+            )
+        self._last[relation] = column[int(places[-1])]
+        for role in self._graph.roles(relation):
+            self._latest[role] = int(ordered[-1])
+
+    def value(self) -> int | None:
+        """Return the watermark, in the unit of the times; None while there is none."""
+        waited = [stem.number for stem in self._stems if not stem.complete]
+        if not waited or any(r not in self._latest for r in waited):
+            return None
+        return min(self._latest[r] for r in waited)
+
+    def due(self, watermark: int | None) -> dict[int, int]:
+        """Return the relations to evict from, with the number of the first row that stays in each."""
+        found: dict[int, int] = {}
+        if watermark is None:
+            return found
+        for relation in self.windows.lengths:
+            stem = self._stems[relation]
+            expired = self.windows.expired(relation, stem.store, watermark)
+            if expired and _EXPIRED * expired >= stem.store.held:
+                found[relation] = stem.store.first + expired
+        return found

@@ -23,9 +23,9 @@ from dataclasses import dataclass, field
 import numpy as np
 import pyarrow as pa
 
-from millrace.engine.access.measured_index import Paced
-from millrace.engine.access.paths import Lookup
-from millrace.engine.access.progress import Progress
+from millrace.engine.access.modules import MeasuredIndex
+from millrace.engine.access.paths import AccessMethods, Lookup
+from millrace.engine.arrays import to_arrow
 from millrace.engine.plan.graph import QueryGraph
 from millrace.engine.plan.spec import JoinSpec
 from millrace.engine.stems.bindings import BindingSet, bound
@@ -34,19 +34,90 @@ from millrace.engine.stems.stem import SteM
 from millrace.engine.tuples.batch import Signature, TupleBatch
 from millrace.limits.clock import Clock
 
+_MEMORY = 16
+"""Arrivals after which the older ones count half."""
+
+_SEEN = 1 / 10
+"""Share of a scan that is taken to have come where its size is unknown: most of it is still to come."""
+
+_LATE = 2
+"""Times the usual gap between arrivals after which a scan counts as stalled."""
+
+
+class ScanRate:
+    """How a scan comes along: at what rate, how much of it is still to come, and whether it has stalled.
+
+    Args:
+        clock: What it is measured by; the scan begins now.
+        total: Rows that the scan is expected to return, None if nobody knows.
+        guessed: Whether more may come.
+
+    Attributes:
+        rows: What has come.
+    """
+
+    def __init__(self, clock: Clock, total: int | None, *, guessed: bool = False) -> None:
+        self.rows = 0
+        self._clock = clock
+        self._total: float | None = total
+        self._guessed = guessed
+        self._last = clock.now()
+        self._arrivals = 0
+        self._recent = [0.0, 0.0, 0.0]  # arrivals, rows, seconds
+
+    def arrive(self, rows: int) -> None:
+        """Take note of a batch that came now."""
+        now = self._clock.now()
+        if self._arrivals == 1:
+            self._recent = [0.0, 0.0, 0.0]  # before the first batch a source gets ready: that is no rate
+        elif self._recent[0] >= _MEMORY:
+            self._recent = [value / 2 for value in self._recent]
+        for place, value in enumerate((1.0, rows, now - self._last)):
+            self._recent[place] += value
+        self._arrivals += 1
+        self._last = now
+        self.rows += rows
+
+    @property
+    def flow(self) -> float:
+        """Seconds until a row that has not come is expected, if it is anywhere in the rest of the scan."""
+        if not self.rows:
+            return math.inf
+        _, rows, seconds = self._recent
+        total = self._total
+        if total is None or (self._guessed and total <= self.rows):
+            total = self.rows / _SEEN
+        return max(0.0, total - self.rows) * seconds / rows / 2 if rows else 0.0
+
+    @property
+    def wait(self) -> float:
+        """The same, and as long again as the scan has been stalling: a stall has no rate."""
+        return self.flow + max(0.0, self._clock.now() - self._stalls)
+
+    def slower(self, seconds: float) -> float:
+        """Return from when on, if nothing comes, a row is expected to take longer than ``seconds``."""
+        lacking = seconds - self.flow
+        return -math.inf if lacking <= 0 else self._stalls + lacking
+
+    @property
+    def _stalls(self) -> float:
+        """When the scan begins to stall."""
+        arrivals, _, seconds = self._recent
+        return self._last + (_LATE * seconds / arrivals if arrivals else 0.0)
+
+
 _LOOKED_THROUGH = 64
 """Waiting tuples that are looked at together, at least, for some that still have something to ask."""
 
 
 @dataclass(frozen=True)
-class Ask:
-    """A lookup of a relation that has a scan too.
+class _Queues:
+    """The tuples that wait at a lookup of a relation that has a scan too.
 
     Attributes:
         lookup: Which.
         index: Its AM.
         asked: The bindings that the AM was asked for.
-        submit: Submits bindings that are new to the AM.
         urgent: Tuples whose results are wanted first: they ask in any case, the most wanted first.
         rest: Tuples of a driver, all of whose bindings have to be answered, matches or not: after what is
             urgent, they ask in any case.
@@ -56,103 +127,120 @@ class Ask:
     """
 
     lookup: Lookup
-    index: Paced
+    index: MeasuredIndex
     asked: BindingSet
-    submit: Callable[[pa.RecordBatch], None]
     urgent: deque[TupleBatch] = field(default_factory=deque)
     rest: deque[TupleBatch] = field(default_factory=deque)
     waiting: deque[TupleBatch] = field(default_factory=deque)
     drivers: dict[int, int] = field(default_factory=dict)
 
 
-class Hybrid:
-    """The tuples that wait for a scan or an index, whichever is first.
-
-    Args:
-        spec: The block.
-        graph: Its query graph.
-        stems: Its SteMs.
-        asks: The lookups of relations that have scans.
-        scans: By relation, how many scans it has; they begin now.
-        clock: What alarms are set by.
-    """
+class IndexOrScan:
+    """What indexes are asked for: at once, or where a scan returns it too, when that pays, if ever."""
 
     def __init__(
-        self,
-        spec: JoinSpec,
-        graph: QueryGraph,
-        stems: Sequence[SteM],
-        asks: Mapping[int, Ask],
-        scans: Mapping[int, int],
-        clock: Clock,
+        self, spec: JoinSpec, graph: QueryGraph, methods: AccessMethods, stems: Sequence[SteM], clock: Clock
     ) -> None:
+        self._relations = spec.relations
         self._graph = graph
+        self._indexes = methods.indexes
+        self._paths = methods.paths
         self._stems = stems
-        self._asks = asks
-        sizes = spec.relations
-        self._scans = {
-            r: [Progress(clock, sizes[r].rows, guessed=sizes[r].guessed) for _ in range(n)]
-            for r, n in scans.items()
-        }
         self._clock = clock
         self._matching = Matching(graph)
+        # Bindings by combination of types: those that an AM was asked for, and those of a relation.
+        self._asked: dict[tuple[int, tuple[str, ...]], BindingSet] = {}
+        self._wanted: dict[tuple[int, tuple[str, ...]], BindingSet] = {}
+        self._queues: dict[int, _Queues] = {}
+        self._scans: dict[int, list[ScanRate]] = {}
         self._taken_over: set[int] = set()
+
+    def begin(self, scans: Mapping[int, int]) -> None:
+        """Begin to measure scans of relations with indexes: now they are asked for the first time.
+
+        Args:
+            scans: By relation, how many scans it has; one where nothing is said.
+        """
+        for number, lookup in enumerate(self._paths.lookups):
+            if self._paths.scanned >> lookup.relation & 1:
+                index = self._indexes[lookup.module][1]
+                self._queues[number] = _Queues(lookup, index, self._asked_of(lookup))
+                lead = self._graph.leads[lookup.relation]
+                known = self._relations[lead]
+                self._scans[lead] = [
+                    ScanRate(self._clock, known.rows, guessed=known.guessed)
+                    for _ in range(scans.get(lead, 1))
+                ]
 
     def note(self, relation: int, scan: int, rows: int) -> None:
         """Take note of what a scan has returned."""
         if relation in self._scans:
             self._scans[relation][scan].arrive(rows)
 
-    def wait(self, lookup: int, batch: TupleBatch) -> None:
-        """Take tuples that a SteM bounced back."""
-        ask = self._asks[lookup]
-        grade = batch.signature.preferred
-        if not grade:
-            ask.waiting.append(batch)
+    def ask(self, number: int, batch: TupleBatch) -> None:
+        """Ask for what tuples bind, but for what the AM was asked for, or some AM has answered."""
+        if number in self._queues:
+            self._wait(self._queues[number], batch)
             return
-        before = sum(each.signature.preferred >= grade for each in ask.urgent)
-        ask.urgent.insert(before, batch)
+        lookup = self._paths.lookups[number]
+        coded, values = bound(self._matching, batch, lookup.classes)
+        eots = self._stems[lookup.relation].eot(lookup.keys)
+        unknown = np.flatnonzero(~eots.contains(coded, values))
+        if len(unknown):
+            some = [c[unknown] for c in coded]
+            asked = self._asked_of(lookup)
+            self._submit(lookup, asked.add(some, lambda k: values(k).take(to_arrow(unknown))))
+
+    def missing(self, relation: int) -> bool:
+        """Whether an index is to answer something about the relation, or will soon be asked to.
+
+        Of the EOTs of a binding, that of one AM is enough.
+        """
+        return not self._stems[relation].complete and (
+            any(queues.index.alarm < math.inf for queues in self._queues_of(relation))
+            or any(
+                wanted.size > self._stems[relation].eot(wanted.keys).size
+                for (lead, _), wanted in self._wanted.items()
+                if lead == relation
+            )
+        )
 
     def regrade(self, graded: Callable[[TupleBatch], Iterable[TupleBatch]]) -> None:
         """Put tuples in order again, for others are wanted first now; what has its match does not wait."""
-        for lookup, ask in self._asks.items():
-            held = [*ask.urgent, *ask.waiting]
-            ask.urgent.clear()
-            ask.waiting.clear()
+        for queues in self._queues.values():
+            held = [*queues.urgent, *queues.waiting]
+            queues.urgent.clear()
+            queues.waiting.clear()
             for batch in held:
-                for piece in graded(self._open(ask, self._kept(batch), lazy=True)):
-                    self.wait(lookup, piece)
-            pieces = [piece for batch in ask.rest for piece in graded(batch)]
-            ask.rest.clear()
-            ask.rest.extend(sorted(pieces, key=lambda each: -each.signature.preferred))
-
-    def waits(self, relation: int) -> bool:
-        """Whether tuples wait that may be submitted before anything else happens."""
-        return any(ask.index.alarm < math.inf for ask in self._asks_of(relation).values())
+                for piece in graded(self._open(queues, self._kept(batch), lazy=True)):
+                    self._wait(queues, piece)
+            pieces = [piece for batch in queues.rest for piece in graded(batch)]
+            queues.rest.clear()
+            queues.rest.extend(sorted(pieces, key=lambda each: -each.signature.preferred))
 
     def submit(self) -> None:
         """Submit what pays now, and set alarms for what pays later."""
-        for ask in self._asks.values():
-            ask.index.alarm = math.inf
-        for ask in self._asks.values():
-            if self._stems[ask.lookup.relation].complete:
-                ask.urgent.clear()
-                ask.rest.clear()
-                ask.waiting.clear()
+        for queues in self._queues.values():
+            queues.index.alarm = math.inf
+        for queues in self._queues.values():
+            if self._stems[queues.lookup.relation].complete:
+                queues.urgent.clear()
+                queues.rest.clear()
+                queues.waiting.clear()
                 continue
-            for queue in (ask.urgent, ask.rest):
+            for queue in (queues.urgent, queues.rest):
                 if queue:
-                    self._submit(ask, queue, ask.index.room(math.inf), lazy=False)
-            if ask.waiting:
-                self._submit_paying(ask)
+                    self._submit_first(queues, queue, queues.index.room(math.inf), lazy=False)
+            if queues.waiting:
+                self._submit_paying(queues)
 
     def take_over(self, relation: int) -> None:
         """No scan of the relation will return any more: ask for everything, once all of it is known."""
-        asks = {i: ask for i, ask in self._asks_of(relation).items() if self._driver(ask) is not None}
-        if not asks or relation in self._taken_over:
+        able = [queues for queues in self._queues_of(relation) if self._driver(queues) is not None]
+        if not able or relation in self._taken_over:
             return
         # The fastest of those that have ever answered.
-        best = min(asks.values(), key=lambda ask: (not ask.index.latency, ask.index.expected))
+        best = min(able, key=lambda queues: (not queues.index.latency, queues.index.expected))
         driver = self._driver(best)
         assert driver is not None, "it was among those that have one"
         self._taken_over.add(relation)
@@ -162,28 +250,54 @@ class Hybrid:
     def is_covered(self, relation: int) -> bool:
         """Whether an index has returned every tuple of the relation that results can have."""
         return any(
-            self._covers(ask, driver)
-            for ask in self._asks_of(relation).values()
-            if (driver := self._driver(ask)) is not None
+            self._covers(queues, driver)
+            for queues in self._queues_of(relation)
+            if (driver := self._driver(queues)) is not None
         )
 
-    def _asks_of(self, relation: int) -> dict[int, Ask]:
-        leads = self._graph.leads
-        return {i: ask for i, ask in self._asks.items() if leads[ask.lookup.relation] == relation}
+    def _asked_of(self, lookup: Lookup) -> BindingSet:
+        """Return the bindings that an index AM was asked for in one combination of types."""
+        key = lookup.module, tuple(str(k.type) for k in lookup.keys)
+        if key not in self._asked:
+            self._asked[key] = BindingSet(lookup.keys)
+        return self._asked[key]
 
-    def _submit_paying(self, ask: Ask) -> None:
+    def _submit(self, lookup: Lookup, fresh: pa.RecordBatch) -> None:
+        """Submit bindings that have just been added to those that the AM was asked for."""
+        if not fresh.num_rows:
+            return
+        key = self._graph.leads[lookup.relation], tuple(f"{k.name} {k.type}" for k in lookup.keys)
+        if key not in self._wanted:
+            self._wanted[key] = BindingSet(lookup.keys)
+        self._wanted[key].add_rows(fresh)
+        self._indexes[lookup.module][1].submit(fresh)
+
+    def _wait(self, queues: _Queues, batch: TupleBatch) -> None:
+        """Take tuples that a SteM bounced back."""
+        grade = batch.signature.preferred
+        if not grade:
+            queues.waiting.append(batch)
+            return
+        before = sum(each.signature.preferred >= grade for each in queues.urgent)
+        queues.urgent.insert(before, batch)
+
+    def _queues_of(self, relation: int) -> list[_Queues]:
+        leads = self._graph.leads
+        return [queues for queues in self._queues.values() if leads[queues.lookup.relation] == relation]
+
+    def _submit_paying(self, queues: _Queues) -> None:
         """Submit what is expected to be answered before any scan returns it."""
-        scans = self._scans[self._graph.leads[ask.lookup.relation]]
-        room = ask.index.room(min(scan.wait for scan in scans))
+        scans, index = self._scans[self._graph.leads[queues.lookup.relation]], queues.index
+        room = index.room(min(scan.wait for scan in scans))
         if not room:
             return
-        begin = max(scan.slower(ask.index.expected) for scan in scans)
+        begin = max(scan.slower(index.expected) for scan in scans)
         if self._clock.now() < begin:
-            ask.index.alarm = min(ask.index.alarm, begin)
+            index.alarm = min(index.alarm, begin)
             return
-        self._submit(ask, ask.waiting, room, lazy=True)
+        self._submit_first(queues, queues.waiting, room, lazy=True)
 
-    def _submit(self, ask: Ask, queue: deque[TupleBatch], room: int, *, lazy: bool) -> None:
+    def _submit_first(self, queues: _Queues, queue: deque[TupleBatch], room: int, *, lazy: bool) -> None:
         """Submit bindings of the first tuples in a queue that have any to ask for."""
         most = _LOOKED_THROUGH
         while queue and room > 0:
@@ -192,16 +306,14 @@ class Hybrid:
             size = min(batch.size, max(most, 2 * room))
             if size < batch.size:
                 queue.appendleft(batch.cut(size, batch.size))
-            batch = self._open(ask, self._kept(batch.cut(0, size)), lazy=lazy)
+            batch = self._open(queues, self._kept(batch.cut(0, size)), lazy=lazy)
             if batch.size > room:
                 queue.appendleft(batch.cut(room, batch.size))
                 batch = batch.cut(0, room)
             if batch.size:
-                coded, values = bound(self._matching, batch, ask.lookup.classes)
-                fresh = ask.asked.add(coded, values)
-                if fresh.num_rows:
-                    ask.submit(fresh)
-                    room -= fresh.num_rows
+                fresh = queues.asked.add(*bound(self._matching, batch, queues.lookup.classes))
+                self._submit(queues.lookup, fresh)
+                room -= fresh.num_rows
 
     def _kept(self, batch: TupleBatch) -> TupleBatch:
         """Return the tuples that no window has passed since they came."""
@@ -210,34 +322,35 @@ class Hybrid:
             alive &= rows >= batch.stores[relation].first
         return batch if alive.all() else batch.take(np.flatnonzero(alive))
 
-    def _open(self, ask: Ask, batch: TupleBatch, *, lazy: bool) -> TupleBatch:
+    def _open(self, queues: _Queues, batch: TupleBatch, *, lazy: bool) -> TupleBatch:
         """Return the tuples that still have something to ask for, each binding once.
 
         With ``lazy``, those that have found a match need none, where bindings have one match each.
         """
         if not batch.size:
             return batch
-        stem, lookup = self._stems[ask.lookup.relation], ask.lookup
+        stem, lookup = self._stems[queues.lookup.relation], queues.lookup
         coded, values = bound(self._matching, batch, lookup.classes)
-        here = ask.asked.contains(coded, values) | stem.base.eot(lookup.keys).contains(coded, values)
+        here = queues.asked.contains(coded, values) | stem.eot(lookup.keys).contains(coded, values)
         codes = combined(coded)
-        index = stem.base.index(tuple(stem.layout.of_class[c] for c in lookup.classes))
+        index = stem.index(lookup.classes)
         if lazy and index.rows and index.unique:
             walk = index.probe(codes)
             while not walk.is_done:
-                here[index.matches(walk, max(1024, len(codes)))[0]] = True
+                here[walk.pairs(max(1024, len(codes)))[0]] = True
         open_ = np.flatnonzero(~here)
         if all(key.exact for key in lookup.keys):
             open_ = np.sort(open_[np.unique(codes[open_], return_index=True)[1]])
         return batch if len(open_) == batch.size else batch.take(open_)
 
-    def _driver(self, ask: Ask) -> int | None:
+    def _driver(self, queues: _Queues) -> int | None:
         """Return a relation that has ended, one of whose tuples is in every result and binds the lookup."""
+        lookup = queues.lookup
         for relation, stem in enumerate(self._stems):
-            binds = all(attribute in stem.layout.of_class for attribute in ask.lookup.classes)
+            binds = all(attribute in stem.layout.of_class for attribute in lookup.classes)
             whole = stem.complete and stem.rows and not stem.store.first
-            alone = len(stem.roles) == 1 and len(self._stems[ask.lookup.relation].roles) == 1
-            if relation != ask.lookup.relation and binds and whole and alone:
+            alone = len(stem.roles) == 1 and len(self._stems[lookup.relation].roles) == 1
+            if relation != lookup.relation and binds and whole and alone:
                 return relation
         return None
 
@@ -246,12 +359,13 @@ class Hybrid:
         rows = np.arange(stem.rows, dtype=np.int32)
         return TupleBatch(Signature(1 << relation), {relation: rows}, {relation: stem.store})
 
-    def _covers(self, ask: Ask, driver: int) -> bool:
-        eots = self._stems[ask.lookup.relation].base.eot(ask.lookup.keys)
-        if eots.size < ask.drivers.get(driver, 1):
+    def _covers(self, queues: _Queues, driver: int) -> bool:
+        lookup = queues.lookup
+        eots = self._stems[lookup.relation].eot(lookup.keys)
+        if eots.size < queues.drivers.get(driver, 1):
             return False
-        coded, values = bound(self._matching, self._all(driver), ask.lookup.classes)
+        coded, values = bound(self._matching, self._all(driver), lookup.classes)
         here = eots.contains(coded, values)
         # At least as many answers are needed as there are different bindings without one.
-        ask.drivers[driver] = eots.size + max(1, len(np.unique(combined(coded)[~here])))
+        queues.drivers[driver] = eots.size + max(1, len(np.unique(combined(coded)[~here])))
         return bool(here.all())

@@ -4,9 +4,6 @@ Raman, Deshpande & Hellerstein 2003, section 2.1.3. An index AM has bind columns
 answers some time later with all base tuples that agree with them, and that these are all (the EOT). It never
 concatenates: that is the SteMs' part. Nothing here blocks: an AM is handed work and asked what has come, so
 one eddy drives many, and one that stalls holds up nobody.
-
-The AMs of this file work in-process, over tables and functions, with delays on a clock: in tests and
-experiments time is simulated.
 """
 
 from __future__ import annotations
@@ -14,22 +11,26 @@ from __future__ import annotations
 import math
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol, runtime_checkable
 
-import numpy as np
 import pyarrow as pa
 
 from millrace.engine.arrays import to_arrow
 from millrace.engine.plan.evaluation import widen
-from millrace.engine.stems.bindings import BindingSet, KeyedRows
-from millrace.engine.tuples import KeyColumn, codes, keyed
-from millrace.errors import ExecutionError, InputError, near
-from millrace.limits.clock import Clock
+from millrace.engine.stems.bindings import BindingSet
+from millrace.engine.tuples import KeyColumn, codes
+from millrace.errors import ExecutionError
+from millrace.limits.clock import POLLED, Clock
 
-_POLLED = 0.001
-"""Seconds between looks at a source that has nothing at present."""
+_MEMORY = 0.9
+
+_UNMEASURED = 0.001
+"""Seconds that a lookup is taken to last before the first answer."""
+
+_TRIAL = 64
+"""Bindings that an index which takes any number at once gets before its first answer."""
 
 State = Literal["open", "complete", "broken"]
 
@@ -130,38 +131,14 @@ def is_index(module: ScanAM | IndexAM) -> bool:
 
 
 class Scan:
-    """A scan AM over record batches.
+    """A scan AM over record batches; None among them where there is nothing at present."""
 
-    Args:
-        name: For reports and errors.
-        batches: What it returns; None where there is nothing at present.
-        clock: What delays are measured by.
-        every: Seconds between batches.
-        stall: ``(after, seconds)``: a pause once so many batches have been returned; infinite seconds for one
-            that never ends.
-        breaks: The source ends early: there is no EOT behind the last batch.
-    """
-
-    def __init__(
-        self,
-        name: str,
-        batches: Iterable[pa.RecordBatch | None],
-        clock: Clock,
-        every: float = 0.0,
-        stall: tuple[int, float] | None = None,
-        *,
-        breaks: bool = False,
-    ) -> None:
+    def __init__(self, name: str, batches: Iterable[pa.RecordBatch | None], clock: Clock) -> None:
         self.name = name
         self.state: State = "open"
         self._batches: Iterator[pa.RecordBatch | None] = iter(batches)
         self._clock = clock
-        self._every = every
-        self._stall = stall
-        self._breaks = breaks
-        self._returned = 0
-        self._next = clock.now() + every
-        self._pause()
+        self._next = clock.now()
 
     def poll(self) -> pa.RecordBatch | None:
         """Return the next batch, or None if there is none at the moment."""
@@ -170,14 +147,10 @@ class Scan:
         try:
             batch = next(self._batches)
         except StopIteration:
-            self.state = "broken" if self._breaks else "complete"
+            self.state = "complete"
             return None
         if batch is None:
-            self._next = self._clock.now() + _POLLED
-            return None
-        self._returned += 1
-        self._next = self._clock.now() + self._every
-        self._pause()
+            self._next = self._clock.now() + POLLED
         return batch
 
     def due(self) -> float:
@@ -188,128 +161,111 @@ class Scan:
         """Return nothing more."""
         self._batches = iter(())
 
-    def _pause(self) -> None:
-        if self._stall is not None and self._stall[0] == self._returned:
-            self._next += self._stall[1]
 
-
-Find = Callable[[pa.RecordBatch], pa.RecordBatch]
-
-
-class Index:
-    """An index AM over a table or a function.
+class MeasuredIndex:
+    """An index AM with a watch: how long its answers take, and how many it gives a second.
 
     Args:
-        name: For reports and errors.
-        columns: The bind columns.
-        source: The table; or a function that returns the tuples that agree with any of the bindings it gets.
-        clock: What delays are measured by.
-        delay: Seconds from the start of a lookup to its answer.
-        in_flight: Bindings that are looked up at the same time; None for any number.
-        capacity: Bindings pending from which on it is full.
-
-    Raises:
-        InputError: There is no bind column, or the table has no such column.
+        index: The AM.
+        clock: What it is measured by.
 
     Attributes:
-        asked: Bindings submitted so far.
-        at_once: Bindings that are looked up at the same time.
+        at_once: Bindings that it works on at the same time; None for any number.
+        latency: Seconds from a binding's submission to its answer, recent average; 0 before the first.
+        alarm: When something is to be submitted unless much changes before; infinity for nothing.
     """
 
-    def __init__(
-        self,
-        name: str,
-        columns: Sequence[str],
-        source: pa.Table | Find,
-        clock: Clock,
-        delay: float = 0.0,
-        in_flight: int | None = None,
-        capacity: int = 65_536,
-    ) -> None:
-        self.name = name
-        self.columns = tuple(columns)
-        self.asked = 0
-        if not self.columns:
-            raise InputError(f"index {name!r} has no bind column; a source without one is a scan")
-        if isinstance(source, pa.Table):
-            for column in self.columns:
-                if column not in source.column_names:
-                    raise InputError(
-                        f"index {name!r} binds column {column!r}, which its table does not have: "
-                        f"{near(column, source.column_names)}"
-                    )
-        self._find = source if callable(source) else _Finder(source)
+    def __init__(self, index: IndexAM, clock: Clock) -> None:
+        self.name = index.name
+        self.columns = index.columns
+        self.at_once = index.at_once if isinstance(index, Bounded) else None
+        self.latency = 0.0
+        self.alarm = math.inf
+        self._index = index
         self._clock = clock
-        self._delay = delay
-        self.at_once = in_flight
-        self._capacity = capacity
-        self._pending = 0
-        self._free = -math.inf
-        self._asked: deque[tuple[float, pa.RecordBatch]] = deque()
+        self._sent: deque[tuple[float, int]] = deque()
+        self._since = 0.0
+        self._least = _UNMEASURED
+        self._each = 0.0
 
     @property
     def pending(self) -> int:
         """Bindings submitted and not yet answered."""
-        return self._pending
+        return self._index.pending
 
     @property
     def is_full(self) -> bool:
         """Whether no more should be submitted before some are answered."""
-        return self._pending >= self._capacity
+        return self._index.is_full
 
     def submit(self, bindings: pa.RecordBatch) -> None:
-        """Take bindings; they are answered in their order."""
-        self.asked += bindings.num_rows
-        self._pending += bindings.num_rows
-        if self.at_once is None:
-            self._asked.append((self._clock.now() + self._delay, bindings))
-            return
-        self._free = max(self._free, self._clock.now())
-        for low in range(0, bindings.num_rows, self.at_once):
-            self._free += self._delay
-            self._asked.append((self._free, bindings.slice(low, self.at_once)))
+        """Take bindings."""
+        now = self._clock.now()
+        if not self._index.pending:
+            self._since = now
+        self._sent.append((now, bindings.num_rows))
+        self._index.submit(bindings)
 
     def poll(self) -> list[Answer]:
-        """Return the answers whose time has come."""
-        answers = []
-        while self._asked and self._asked[0][0] <= self._clock.now():
-            _, bindings = self._asked.popleft()
-            self._pending -= bindings.num_rows
-            answers.append(Answer(bindings, self._find(bindings)))
+        """Return the answers that have come since the last call."""
+        pending = self._index.pending
+        answers = self._index.poll()
+        if count := sum(answer.bindings.num_rows for answer in answers):
+            self._measure(count, pending)
         return answers
 
-    def due(self) -> float:
-        """Return when the next answer comes."""
-        return self._asked[0][0] if self._asked else math.inf
+    def due(self) -> float | None:
+        """Return when to poll again or to submit more."""
+        due = self._index.due()
+        return None if due is None else min(due, self.alarm)
 
     def close(self) -> None:
-        """Answer nothing more."""
-        self._asked.clear()
-        self._pending = 0
+        """Let go of the source."""
+        self._index.close()
+
+    @property
+    def expected(self) -> float:
+        """Seconds that one more binding is expected to take, behind those that are pending."""
+        oldest = self._clock.now() - self._sent[0][0] if self._sent else 0.0
+        return max(self._least, oldest, (self.pending + 1) * self._each)
+
+    def room(self, seconds: float) -> int:
+        """Return how many bindings to submit now: enough to keep the index busy, and no queue for long.
+
+        As many wait in the index as it works on, so that it need not wait for the eddy.
+
+        Args:
+            seconds: How long the last of them may take.
+        """
+        if self.is_full:
+            return 0
+        limit = math.inf if self.at_once is None else 2.0 * self.at_once
+        if self.at_once is None and not self.latency:
+            limit = _TRIAL
+        if self._each and seconds < math.inf:
+            limit = min(limit, max(self.pending + 1, seconds // self._each))
+        return int(max(0, min(limit, 1 << 30) - self.pending))
+
+    def _measure(self, count: int, pending: int) -> None:
+        """Book that so many of the pending bindings have been answered; as if in their order."""
+        now = self._clock.now()
+        if self.at_once is not None and pending >= self.at_once:  # it was busy: that is what it can do
+            each = (now - self._since) / count
+            self._each = _averaged(self._each, each)
+        self._since = now
+        while count and self._sent:
+            sent, bindings = self._sent.popleft()
+            took = now - sent
+            slower = took > self._least and self.latency
+            self._least = _averaged(self._least, took) if slower else took
+            self.latency = _averaged(self.latency, took)
+            if bindings > count:
+                self._sent.appendleft((sent, bindings - count))
+            count -= min(count, bindings)
 
 
-class _Finder:
-    """Finds a table's rows by bindings; it is indexed for each combination of types that it is asked in."""
-
-    def __init__(self, table: pa.Table) -> None:
-        self._table = table
-        self._rows: dict[pa.Schema, KeyedRows] = {}
-
-    def __call__(self, bindings: pa.RecordBatch) -> pa.RecordBatch:
-        rows = self._rows.get(bindings.schema)
-        if rows is None:
-            rows = self._rows[bindings.schema] = self._indexed(bindings.schema)
-        coded = [codes(bindings.column(key.name), key.type)[0] for key in rows.keys]
-        _, found = rows.matches(coded, lambda k: bindings.column(k))
-        # Bindings that are different in the types of the join have different rows.
-        return rows.store.chunk(np.sort(found))
-
-    def _indexed(self, schema: pa.Schema) -> KeyedRows:
-        keys = [KeyColumn(field.name, field.type) for field in schema]
-        rows = KeyedRows(self._table.schema, keys)
-        for batch in self._table.to_batches():
-            rows.append(*keyed(batch, keys))
-        return rows
+def _averaged(old: float, new: float) -> float:
+    return new if not old else _MEMORY * old + (1 - _MEMORY) * new
 
 
 def checked(name: str, schema: pa.Schema, rows: pa.RecordBatch) -> pa.RecordBatch:

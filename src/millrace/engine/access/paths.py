@@ -1,20 +1,30 @@
-"""Access paths: how the tuples of each relation can be got, and whether a block can be answered at all.
+"""Access paths: the scans and indexes that tuples can be got by, and whether a block can be answered at all.
 
 Raman, Deshpande & Hellerstein 2003, sections 2.1.3 and 2.2.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+import threading
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import product
+from typing import cast
 
-from millrace.engine.access.modules import IndexAM
+import pyarrow as pa
+
+from millrace.engine.access.modules import IndexAM, MeasuredIndex, Scan, ScanAM, Waking, is_index
+from millrace.engine.access.schedule import Source
 from millrace.engine.plan.graph import QueryGraph
 from millrace.engine.plan.spec import JoinSpec
 from millrace.engine.stems.conditions import Classes
 from millrace.engine.tuples import KeyColumn
 from millrace.errors import InputError, near
+from millrace.limits.clock import Clock
+
+Access = Mapping[str, Sequence[ScanAM | IndexAM]]
+"""Access modules by alias."""
 
 
 @dataclass(frozen=True)
@@ -62,13 +72,7 @@ class Paths:
         scans: Mapping[int, int],
         indexes: Sequence[tuple[int, IndexAM]],
     ) -> Paths:
-        """Lay out the paths and check that they suffice.
-
-        Args:
-            spec: The block.
-            graph: Its query graph.
-            scans: How many scan AMs there are, by relation.
-            indexes: Index AMs with the relations that they belong to.
+        """Lay out the paths of relations with so many scans and with these indexes; check that they suffice.
 
         Raises:
             InputError: A relation has no scan, and no index that joins can bind; or an index binds a column
@@ -122,17 +126,11 @@ class Paths:
 
         What is bound by relations that can be reached can be reached (Morris 1988, for NAIL!).
         """
-        reached = self.scanned
-        while True:
-            more = [
-                r
-                for r in range(graph.relations)
-                if not reached >> r & 1 and reached and self.bound(reached, r, graph)
-            ]
-            if not more:
-                break
-            for relation in more:
-                reached |= 1 << relation
+        reached, before = self.scanned, 0
+        while reached != before:
+            before = reached
+            for r in range(graph.relations):
+                reached |= bool(self.bound(before, r, graph)) << r
         lost = [r for r in range(graph.relations) if not reached >> r & 1]
         if not lost:
             return
@@ -170,3 +168,113 @@ def _lookups(spec: JoinSpec, graph: QueryGraph, relation: int, module: int, inde
         )
         for classes in product(*choices)
     ]
+
+
+class AccessMethods:
+    """The scans and indexes of a block.
+
+    Args:
+        sources: Record batches by alias: one scan each, read as fast as they come.
+        access: More access modules, by alias; they work asynchronously.
+
+    Attributes:
+        sources: What is read as fast as it comes, by relation.
+        scans: Scans that may keep the eddy waiting, by relation.
+        indexes: Indexes with the relations that they belong to; a lookup's ``module`` is a place here.
+        paths: How the tuples of each relation can be got.
+        woken: Set by access modules that have something.
+
+    Raises:
+        InputError: The access modules do not suffice to answer the block, or a relation with a window does
+            not come from one scan alone.
+    """
+
+    def __init__(
+        self,
+        spec: JoinSpec,
+        graph: QueryGraph,
+        sources: Mapping[str, Source],
+        access: Access,
+        clock: Clock,
+    ) -> None:
+        for alias in access:
+            if alias not in spec.aliases:
+                raise InputError(f"access modules of {alias!r}: {near(alias, spec.aliases)}")
+            if spec.relation(alias).same_as is not None:
+                raise InputError(
+                    f"access modules of {alias!r}: its tuples are those of "
+                    f"{spec.relation(alias).same_as!r}, so the access modules belong there"
+                )
+        self._spec = spec
+        self.scans: dict[int, list[ScanAM]] = {}
+        self.indexes: list[tuple[int, MeasuredIndex]] = []
+        self.sources: dict[int, Source] = {}
+        for relation, alias in enumerate(spec.aliases):
+            if spec.relations[relation].same_as is not None:
+                continue
+            mine = access.get(alias, ())
+            indexes = [cast(IndexAM, am) for am in mine if is_index(am)]
+            self.indexes += [(relation, MeasuredIndex(index, clock)) for index in indexes]
+            scans = [cast(ScanAM, am) for am in mine if not is_index(am)]
+            if alias in sources and scans:
+                scans.append(Scan(alias, _batches(sources[alias]), clock))
+            elif alias in sources:
+                self.sources[relation] = sources[alias]
+            if scans:
+                self.scans[relation] = scans
+        counts = {r: len(scans) for r, scans in self.scans.items()} | dict.fromkeys(self.sources, 1)
+        self.paths = Paths.of(spec, graph, counts, self.indexes)
+        self._check_windows()
+        self.woken = threading.Event()
+        for module in (am for modules in access.values() for am in modules):
+            if isinstance(module, Waking):
+                module.wake_by(self.woken)
+
+    @property
+    def is_asynchronous(self) -> bool:
+        """Whether some relation is scanned by modules that may keep the eddy waiting."""
+        return bool(self.scans)
+
+    def relative_latency(self, lookup: int, *, ahead: bool) -> float:
+        """Return the latency of a lookup's index over that of the relation's fastest one, 2 at most.
+
+        Args:
+            lookup: Its number.
+            ahead: It would be made before the relation's SteM is probed. There is no point in that:
+                the SteM bounces back what may be worth it (:mod:`millrace.engine.access.hybrid`).
+        """
+        if ahead:
+            return math.inf
+        asked = self.paths.lookups[lookup]
+        rivals = [each.module for each in self.paths.lookups if each.relation == asked.relation]
+        fastest = min(self.indexes[module][1].latency for module in rivals)
+        own = self.indexes[asked.module][1].latency
+        return 1.0 if own <= fastest else min(2.0, own / fastest if fastest else 2.0)
+
+    def name(self, lookup: int) -> str:
+        """Return what a lookup is called in reports."""
+        each = self.paths.lookups[lookup]
+        columns = ", ".join(key.name for key in each.keys)
+        return f"Index({self._spec.aliases[each.relation]}.{columns})"
+
+    def close(self) -> None:
+        """Let go of all sources."""
+        for scans in self.scans.values():
+            for scan in scans:
+                scan.close()
+        for _, index in self.indexes:
+            index.close()
+
+    def _check_windows(self) -> None:
+        for relation, spec in enumerate(self._spec.relations):
+            asked = any(each.relation == relation for each in self.paths.lookups)
+            if spec.window is not None and (asked or self.paths.sets >> relation & 1):
+                raise InputError(
+                    f"relation {spec.alias!r} has a window, so its rows have to come in order of time from "
+                    "one scan, but it has an index or several access modules; leave out these, or the window"
+                )
+
+
+def _batches(source: Source) -> Iterator[pa.RecordBatch | None]:
+    """Yield batches, and None where there is nothing at present."""
+    return (batch if isinstance(batch, pa.RecordBatch) else None for batch in source)

@@ -8,7 +8,6 @@ n-ary symmetric hash join of section 2.3.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
@@ -19,7 +18,6 @@ import pyarrow as pa
 from millrace.engine.plan.spec import JoinSpec
 from millrace.engine.tuples import codes
 from millrace.errors import InputError
-from millrace.limits.clock import Clock, VirtualClock
 
 
 class Stalled(Enum):
@@ -34,12 +32,6 @@ Source = Iterable[pa.RecordBatch | Stalled | None]
 
 Arrival = tuple[int, pa.RecordBatch | Stalled | None]
 """A relation's number with tuples of it, with None when there will be no more (EOT), or with STALLED."""
-
-POLLED = 0.001
-"""Seconds between two looks at sources that have stalled."""
-
-_LONGEST = 1.0
-"""Seconds of a pause that nothing ends, at most."""
 
 _NEVER_SEEN = int(np.iinfo(np.int64).min)
 
@@ -163,26 +155,10 @@ class Schedule:
         return int(known[-1]) if len(known) else progress
 
 
-def wait(clock: Clock) -> None:
-    """Let a moment pass while every source has stalled."""
-    pause(clock, clock.now() + POLLED)
-
-
-def pause(clock: Clock, due: float | None, woken: threading.Event | None = None) -> None:
-    """Let time pass until a moment of the clock, but not for long at once.
-
-    Args:
-        clock: What is waited by. Simulated time is moved on.
-        due: The moment; None where nobody knows it, and only real time may tell.
-        woken: Ends the pause when it is set; cleared.
-    """
-    seconds = POLLED if due is None else max(0.0, due - clock.now())
-    if isinstance(clock, VirtualClock) and due is not None:
-        clock.advance(seconds)
-        return
-    woken = woken or threading.Event()
-    woken.wait(min(seconds, _LONGEST))
-    woken.clear()
+def sliced(batch: pa.RecordBatch, rows: int) -> Iterator[pa.RecordBatch]:
+    """Yield a batch in slices of at most so many rows; nothing without a row."""
+    for low in range(0, batch.num_rows, rows):
+        yield batch.slice(low, rows)
 
 
 def cut(source: Source, size: int, *, empty: bool = False) -> Iterator[pa.RecordBatch | Stalled]:
@@ -193,6 +169,7 @@ def cut(source: Source, size: int, *, empty: bool = False) -> Iterator[pa.Record
     for batch in source:
         if batch is None or batch is STALLED:
             yield STALLED
-            continue
-        for low in range(0, max(int(empty), batch.num_rows), size):
-            yield batch.slice(low, size)
+        elif empty and not batch.num_rows:
+            yield batch
+        else:
+            yield from sliced(batch, size)

@@ -18,24 +18,24 @@ Where a virtual clock declares that routing takes time (:data:`ROUTE`), the eddy
 from __future__ import annotations
 
 import math
-import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from millrace.engine.access.schedule import POLLED
-from millrace.engine.eddy.buffer import Buffer
-from millrace.engine.eddy.operator import Operator, Profiling, Select, Work
+from millrace.engine.eddy.eddy import Buffer
+from millrace.engine.eddy.operator import MODULES, Kind, Operator, Work
 from millrace.engine.tuples.batch import Signature, TupleBatch
 from millrace.errors import OptionError
-from millrace.limits.clock import Clock, VirtualClock
+from millrace.limits.clock import POLLED, Clock, VirtualClock
 
 ROUTE = ("route", 0)
 """The eddy's own work on tuples that it puts into a queue, as a clock charges for it."""
 
+_QUEUED = (*MODULES, Kind.LOOKUP)
+"""Operators that tuples may have to wait for."""
+
 _LEAST_WEIGHT = 1 / 64
-_LONGEST_SLEEP = 1.0
 
 
 @dataclass(frozen=True)
@@ -125,6 +125,10 @@ class QueuedBuffer(Buffer):
                 if self._served is not None:
                     self._served.tickets -= batch.size
 
+    def is_next(self, batch: TupleBatch) -> bool:
+        """False: other modules have their turns."""
+        return False
+
     def regrade(self, graded: Callable[[TupleBatch], Iterable[TupleBatch]]) -> None:
         """Put what has not been routed in order again; what waits for its operator stays."""
         unrouted = [batch for batches in self._unrouted.values() for batch in batches]
@@ -163,7 +167,7 @@ class QueuedBuffer(Buffer):
 
     def line_up(self, operator: Operator, batch: TupleBatch) -> bool:
         """Make tuples wait for a module's turn; False if they need not."""
-        if not operator.queued:
+        if operator.kind not in _QUEUED:
             return False
         queue = self._queue(operator)
         self._route(batch.size)
@@ -191,8 +195,8 @@ class QueuedBuffer(Buffer):
         """Whether a module takes no more tuples at present; a profile takes the modules of all predicates."""
         if self._pressing:
             return False
-        if isinstance(operator, Profiling):
-            return any(self.is_full(each) for each in self._queues if isinstance(each, Select))
+        if operator.kind is Kind.PROFILE:
+            return any(self.is_full(each) for each in self._queues if each.kind is Kind.SELECT)
         return self._has_no_room(self._queue(operator))
 
     def _has_no_room(self, queue: _Queue) -> bool:
@@ -266,7 +270,7 @@ class QueuedBuffer(Buffer):
                 soonest = min(soonest, due)
             now = self._clock.now()
             arrival = max(self._coming(), now + POLLED) if wanting else math.inf
-            self._sleep(min(soonest, arrival) - now)
+            self._clock.wait(min(soonest, arrival) - now)
             if arrival < soonest:
                 self._asked = True
                 return None
@@ -292,12 +296,6 @@ class QueuedBuffer(Buffer):
             now = self._clock.now()
             self._served.worked += (now - self._began) / self._served.weight
             self._served = None
-
-    def _sleep(self, seconds: float) -> None:
-        if isinstance(self._clock, VirtualClock):
-            self._clock.advance(max(0.0, seconds))
-        else:
-            threading.Event().wait(min(max(0.0, seconds), _LONGEST_SLEEP))
 
 
 def _urgency(signature: Signature) -> tuple[bool, int, int]:

@@ -1,8 +1,24 @@
-"""Which operators are legal for a signature: the rules that no policy can break.
+"""Constraints on routing: which operators are legal for a signature. No policy can break them.
 
-* BuildFirst: a singleton of a relation that is built goes to its own SteM before any other; predicates
-  on it alone may come before that or after.
-* Which joins a tuple may go to, join state says (:mod:`millrace.engine.stairs`).
+Raman, Deshpande & Hellerstein 2003, Table 2 (SteMs), and Deshpande & Hellerstein 2004 (STAIRs); where each
+constraint is kept:
+
+* **BuildFirst** (SteMs, sections 3.1 and 3.5): a singleton of a relation that is built goes to its own SteM
+  before any other. :meth:`Legality._build_first`.
+* **ProbeCompletion** (SteMs, section 3.4): a prior prober goes nowhere but to what completes it.
+  :meth:`Legality._probe_completion`; what that is, join state says.
+* **BoundedRepetition** (SteMs, sections 3.1 and 3.5): spans, done bits and the lookups that were asked only
+  grow, and nothing is legal that a tuple has been through. A prior prober probes again only when there is
+  more for it. :mod:`millrace.engine.stems`.
+* **SteM BounceBack** (SteMs, sections 3.1 to 3.3): duplicates are dropped when they are built, and tuples are
+  bounced where matches may still come. :mod:`millrace.engine.operators.stems`.
+* **TimeStamp** (SteMs, section 3.1) and **LastMatchTimeStamp** (section 3.5): a tuple gets the matches that
+  came before it, and none of them again. :mod:`millrace.engine.stems.stem`.
+* **Dual Routing** (STAIRs, section 3.1): what probes a STAIR is inserted into its dual. Both are one
+  operator, a join. :mod:`millrace.engine.stairs`.
+
+Of predicates and left joins:
+
 * Tuples that several relations of a self-join share are built before anything rejects them.
 * A predicate that is not deterministic keeps its place among the predicates. Where several are
   ready at once, a tuple may meet them all in one go (a profile).
@@ -15,7 +31,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from millrace.engine.eddy.operator import Build, Operator, Profiling, Select, Settle
+from millrace.engine.eddy.operator import Operator
 from millrace.engine.plan.graph import QueryGraph
 from millrace.engine.tuples.batch import Signature, is_complete, ready_outer, ready_predicates
 
@@ -29,44 +45,55 @@ class Legality:
         selects: By predicate.
         profile: Of all predicates that are ready.
         settle: Of all predicates that raised.
-        joins: Returns the joins that are legal for a signature.
+        joins: Returns the joins that join state allows for a signature.
         outer: By left join; their numbers follow those of the predicates.
     """
 
     def __init__(
         self,
         graph: QueryGraph,
-        builds: Sequence[Build],
-        selects: Sequence[Select],
-        profile: Profiling,
-        settle: Settle,
+        builds: Sequence[Operator],
+        selects: Sequence[Operator],
+        profile: Operator,
+        settle: Operator,
         joins: Callable[[Signature], Sequence[Operator]],
         outer: Mapping[int, Operator],
     ) -> None:
-        self._graph = graph
-        self._builds = builds
-        self._selects = selects
-        self._profile = profile
-        self._settle = settle
-        self._joins = joins
-        self._outer = outer
+        self._graph, self._builds, self._selects = graph, builds, selects
+        self._profile, self._settle = profile, settle
+        self._joins, self._outer = joins, outer
 
     def of(self, signature: Signature) -> Sequence[Operator]:
         """Return every legal operator for tuples that are no results; none: they leave the dataflow."""
-        graph = self._graph
-        if not signature.built:
-            relation = signature.span.bit_length() - 1
-            shared = len(graph.roles(relation)) > 1
-            return (self._builds[relation], *(() if shared else self._ready(signature)))
-        if signature.prior is not None:
-            return self._joins(signature)
-        if is_complete(signature, graph):
-            return (self._settle,)
-        if signature.span == graph.everything:
-            outer = (self._outer[i] for i in ready_outer(signature, graph))
-            return (*self._ready(signature), *outer)
-        legal = self._joins(signature)
-        return (*self._ready(signature), *legal) if legal else ()
+        for rule in (self._build_first, self._probe_completion, self._settle_last, self._widen_last):
+            legal = rule(signature)
+            if legal is not None:
+                return legal
+        joins = self._joins(signature)
+        return (*self._ready(signature), *joins) if joins else ()
+
+    def _build_first(self, signature: Signature) -> Sequence[Operator] | None:
+        """BuildFirst: its SteM; predicates on the singleton alone may come before that or after."""
+        if signature.built:
+            return None
+        relation = signature.span.bit_length() - 1
+        shared = len(self._graph.roles(relation)) > 1
+        return (self._builds[relation], *(() if shared else self._ready(signature)))
+
+    def _probe_completion(self, signature: Signature) -> Sequence[Operator] | None:
+        """ProbeCompletion: the index lookups of the SteM that bounced the tuple back, and this SteM again."""
+        return None if signature.prior is None else self._joins(signature)
+
+    def _settle_last(self, signature: Signature) -> Sequence[Operator] | None:
+        """What raised for tuples that have met everything; without that they would be results."""
+        return (self._settle,) if is_complete(signature, self._graph) else None
+
+    def _widen_last(self, signature: Signature) -> Sequence[Operator] | None:
+        """Left joins of tuples that span all relations, and the predicates that they may still meet."""
+        if signature.span != self._graph.everything:
+            return None
+        outer = (self._outer[i] for i in ready_outer(signature, self._graph))
+        return (*self._ready(signature), *outer)
 
     def _ready(self, signature: Signature) -> tuple[Operator, ...]:
         """Return the predicates that are ready, one by one and, where there are several, together."""

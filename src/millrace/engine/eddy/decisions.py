@@ -1,4 +1,4 @@
-"""The routing table: decisions by signature, made when first needed and renewed after a while.
+"""Decisions: what may be chosen for a signature, what a policy chose, and for how many tuples that holds.
 
 Deshpande 2004, section 2.1.4: decisions are made for a signature, not for a tuple, and kept for some
 tuples. A decision may split the tuples; the split is exact over time, also when batches hold a single
@@ -7,7 +7,7 @@ tuple.
 Decisions are renewed every so many tuples. Joins cost about the same for every tuple, so there the first
 decisions, made on little knowledge, are short and each later one is four times longer. Users' predicates
 cost anything from nanoseconds to seconds: there a decision holds for a stretch of work, measured in
-seconds.
+seconds. One that said what the one before it said is kept until deciding again costs next to nothing.
 """
 
 from __future__ import annotations
@@ -15,36 +15,110 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from millrace.engine.eddy.operator import Operator
-from millrace.engine.policies import DECISION_GROWTH, DECISION_SECONDS, FIRST_DECISION, Candidate, Policy
+from millrace.engine.eddy.constraints import Legality
+from millrace.engine.eddy.operator import JOINS, Kind, Operator
+from millrace.engine.eddy.run_statistics import anywhere
+from millrace.engine.eddy.statistics import Account, Statistics
+from millrace.engine.plan.graph import QueryGraph
+from millrace.engine.policies.base import (
+    DECISION_GROWTH,
+    DECISION_SECONDS,
+    FIRST_DECISION,
+    KNOWN,
+    Candidate,
+    Decision,
+    Policy,
+)
 from millrace.engine.tuples.batch import Signature, TupleBatch
 from millrace.errors import RoutingError
+from millrace.limits.clock import Clock
 
 _FOREVER = 1 << 62
 
 _PIECE = (16, 1 / 16)
 _COARSE = (256, 1 / 4)
-"""Tuples, or share of what is routed together, that are worth a piece of their own; the second where a policy
+_WHOLE = (_FOREVER, 1.0)
+"""Tuples, or share of what is routed together, that are worth a piece of their own; the others where a policy
 is content with that."""
 
 _FIRST_JOIN = 1024
 """Tuples that the first decision for a signature holds for where there are only joins."""
 
+_DECIDING, _LONGER, _NOTICED = 1 / 100, 4, 131_072
+"""Share of the time that deciding may take where it says the same again and again; how often such a decision
+is kept at most, and for how many tuples: what changes is to be noticed soon, and no later than by default."""
 
-@dataclass
-class _Entry:
-    """A decision: shares by operator, and how many more tuples it holds for.
+_ALIKE = 1 / 64
+"""Shares of an operator that say the same: what is explored varies."""
 
-    ``owed`` is what each operator has coming to it from rounding; it outlives the decision. ``exact`` says
-    that it holds for so many tuples and for no more, ``coarse`` that small shares may come in large pieces.
+
+class Candidates:
+    """Finds the legal operators of a signature, with what is known about each: all that a policy sees.
+
+    ``tickets`` returns those that an operator holds; None where operators work at once.
     """
 
-    shares: list[tuple[Operator, float]]
+    def __init__(
+        self,
+        graph: QueryGraph,
+        legality: Legality,
+        statistics: Statistics,
+        tickets: Callable[[Operator], int] | None = None,
+    ) -> None:
+        self._graph, self._legality, self._statistics = graph, legality, statistics
+        self._tickets = tickets
+        self._kept: dict[Signature, list[Candidate]] = {}
+
+    def of(self, signature: Signature) -> list[Candidate]:
+        """Return the candidates of a signature; none means that its tuples leave the dataflow."""
+        found = self._kept.get(signature)
+        if found is None:
+            legal = self._legality.of(signature)
+            found = [self._candidate(signature, each, alone=len(legal) == 1) for each in legal]
+            if signature.span == self._graph.everything and signature.prior is None and signature.built:
+                # Predicates alone, legal whatever happens to join state; accounts and profiles are live.
+                self._kept[signature] = found
+        if self._tickets is None:
+            return found
+        return [replace(each, tickets=self._tickets(each.operator)) for each in found]
+
+    def _candidate(self, signature: Signature, operator: Operator, *, alone: bool) -> Candidate:
+        kind, statistics = operator.kind, self._statistics
+        account = statistics.get((signature, operator))
+        if kind is Kind.LOOKUP:
+            account = Account(1, account.tuples_in)  # what comes back at once is the tuple itself
+        # What has been measured often enough is no matter of guesses, which take time.
+        is_known = kind is Kind.PROBE and account.recent_in >= KNOWN
+        known = operator.estimate(signature, alone=alone or is_known)
+        return Candidate(
+            operator,
+            known.name,
+            account,
+            known.guess,
+            overall=statistics.get(operator) if kind is Kind.SELECT else None,
+            profile=statistics.profile(signature.span) if kind in (Kind.SELECT, Kind.PROFILE) else None,
+            cumulative=known.cumulative,
+            anywhere=statistics.get(anywhere(signature, operator)) if kind in JOINS else None,
+        )
+
+
+@dataclass(slots=True)
+class _Entry:
+    """A decision in force, with the smallest share first, and for how many tuples it was made.
+
+    ``left`` is for how many more it holds, ``alone`` the operator of all of them if it is one. ``owed`` is
+    what each operator has coming to it from rounding; it outlives the decision. ``longer`` says how often it
+    may be kept although it has run out; it was made at the time ``since``, and that took so many ``seconds``.
+    """
+
+    decision: Decision
     lasts: int
     left: int
+    alone: Operator | None
     owed: dict[Operator, float]
-    exact: bool
-    coarse: bool
+    since: float = 0.0
+    seconds: float = 0.0
+    longer: int = 0
 
 
 class RoutingTable:
@@ -52,32 +126,31 @@ class RoutingTable:
 
     Args:
         policy: Decides.
-        candidates: Gives the legal operators of a signature, with what is known about them.
-        lasting: Says for how many tuples of the signature a decision holds, from how many the one
-            before held for (None for the first).
-        longest: A decision that holds for so many is not cut short in the middle of a batch, unless it splits
-            a batch of more than that. A shorter one that splits nothing, or coarsely, may hold for
-            twice as many, to end with a batch.
-        decided: Told of every decision.
+        candidates: Returns those of a signature.
+        longest: Tuples after which decisions are renewed, ``Options.reoptimize_every``. A decision that holds
+            for so many is not cut short in the middle of a batch, unless it splits a batch of more than that.
+            A shorter one that splits nothing, or coarsely, may hold for twice as many, to end with a batch.
+        decided: Told of every decision, with the smallest share first.
         is_full: Whether a module takes no more tuples at present: what would be its share goes to the others
             that were chosen. Then each batch has a decision of its own. None where modules take any number.
+        busy: Returns the seconds that modules have worked so far; None without users' predicates.
+        clock: What the time that decisions take is measured by; None to renew them whatever that is.
     """
 
     def __init__(
         self,
         policy: Policy,
         candidates: Callable[[Signature], list[Candidate]],
-        lasting: Callable[[Signature, int | None], int],
         longest: int,
         decided: Callable[[Signature, list[tuple[Operator, float]]], None] = lambda *_: None,
         is_full: Callable[[Operator], bool] | None = None,
+        busy: Callable[[], float] | None = None,
+        clock: Clock | None = None,
     ) -> None:
-        self._policy = policy
-        self._candidates = candidates
-        self._lasting = lasting
+        self._policy, self._candidates, self._decided = policy, candidates, decided
         self._longest = longest
-        self._decided = decided
-        self._is_full = is_full
+        self._is_full, self._busy, self._clock = is_full, busy, clock
+        self._seen: dict[Signature, float] = {}
         self._entries: dict[Signature, _Entry] = {}
 
     def route(self, batch: TupleBatch) -> tuple[list[tuple[Operator, TupleBatch]], TupleBatch | None]:
@@ -91,22 +164,26 @@ class RoutingTable:
             RoutingError: The policy named an operator that is not legal, or shares that do not
                 sum to 1.
         """
-        entry = self._entries.get(batch.signature)
-        if entry is None or entry.left <= 0 or self._is_full is not None:
-            entry = self._entries[batch.signature] = self._decide(batch.signature, entry)
-        if not entry.shares:
-            return [], None
-        if self._is_full is not None and not (entry := self._with_room(entry)).shares:
-            return [], batch
         size = batch.size
+        entry = self._entries.get(batch.signature)
+        if entry is not None and entry.alone is not None and entry.left >= size and self._is_full is None:
+            entry.left -= size
+            return [(entry.alone, batch)], None
+        if entry is None or self._is_full is not None or (entry.left <= 0 and not self._lasts_longer(entry)):
+            entry = self._entries[batch.signature] = self._decide(batch.signature, entry)
+        if not entry.decision.shares:
+            return [], None
+        if self._is_full is not None and not (entry := self._with_room(entry)).decision.shares:
+            return [], batch
         if self._cuts(entry, size):
             size = min(size, entry.left)
         entry.left -= size
-        if len(entry.shares) == 1 and size == batch.size:
-            return [(entry.shares[0][0], batch)], None
+        shares = entry.decision.shares
+        if len(shares) == 1 and size == batch.size:
+            return [(shares[0][0], batch)], None
         pieces = []
         low = 0
-        for (operator, _), high in zip(entry.shares, _bounds(entry, size), strict=True):
+        for (operator, _), high in zip(shares, _bounds(entry, size), strict=True):
             if high > low:
                 pieces.append((operator, batch.cut(low, high)))
                 low = high
@@ -114,46 +191,89 @@ class RoutingTable:
 
     def _cuts(self, entry: _Entry, size: int) -> bool:
         """Whether a decision ends within a batch of that size rather than with it: pieces cost, too."""
+        decision = entry.decision
         if entry.lasts >= self._longest:
-            return len(entry.shares) > 1 and size > self._longest
-        split = len(entry.shares) > 1 and not entry.coarse
-        return split or entry.exact or size > 2 * entry.left
+            return len(decision.shares) > 1 and size > self._longest
+        split = len(decision.shares) > 1 and not decision.coarse
+        return split or decision.hold is not None or size > 2 * entry.left
 
     def clear(self) -> None:
         """Forget all decisions: other operators are legal now."""
         self._entries.clear()
 
     def _decide(self, signature: Signature, before: _Entry | None) -> _Entry:
+        began = 0.0 if self._clock is None else self._clock.now()
         candidates = self._candidates(signature)
-        shares: list[tuple[Operator, float]] = []
+        decision = Decision(())
         if len(candidates) == 1:
-            shares = [(candidates[0].operator, 1.0)]
+            decision = Decision.of(candidates[0])
         elif candidates:
-            shares = self._checked(signature, candidates)
+            decision = self._checked(signature, candidates)
+        shares = decision.shares
         if shares:
-            self._decided(signature, shares)
+            self._decided(signature, list(shares))
         if len(candidates) < 2:
             lasts = _FOREVER  # until other operators are legal, when all decisions are forgotten
         elif self._is_full is not None:
-            lasts = min(self._longest, self._policy.hold or self._longest)
+            lasts = min(self._longest, decision.hold or self._longest)
         else:
             lasts = self._lasting(signature, None if before is None else before.lasts)
-            lasts = min(lasts, self._policy.hold or lasts)
-        owed = {} if before is None else before.owed
-        return _Entry(shares, lasts, lasts, owed, self._policy.hold is not None, self._policy.coarse)
+            lasts = min(lasts, decision.hold or lasts)
+        alone = shares[0][0] if len(shares) == 1 else None
+        entry = _Entry(decision, lasts, lasts, alone, {} if before is None else before.owed)
+        if self._clock is not None and before is not None and self._repeats(entry, before.decision):
+            entry.since, entry.longer = self._clock.now(), min(_LONGER, _NOTICED // self._longest - 1)
+            entry.seconds = entry.since - began
+        return entry
+
+    def _repeats(self, entry: _Entry, before: Decision) -> bool:
+        """Whether nothing new was decided for as many tuples as can be, and no certain number is to go on."""
+        decision = entry.decision
+        if entry.lasts != self._longest or self._busy is not None or not before.shares:
+            return False
+        if decision.hold is not None or not (entry.alone or decision.coarse):
+            return False
+        (was, share), (now, more) = before.shares[-1], decision.shares[-1]
+        return was is now and abs(more - share) <= _ALIKE
+
+    def _lasting(self, signature: Signature, before: int | None) -> int:
+        """Return for how many tuples the decision now made holds, after one for ``before``, None at first."""
+        if self._busy is None:
+            return min(self._longest, _FIRST_JOIN if before is None else 4 * before)
+        now = self._busy()
+        spent, self._seen[signature] = now - self._seen.get(signature, now), now
+        if before is None:
+            return min(self._longest, FIRST_DECISION)
+        fitting = DECISION_SECONDS * before / spent if spent > 0 else self._longest
+        return round(max(FIRST_DECISION, min(self._longest, DECISION_GROWTH * before, fitting)))
+
+    def _lasts_longer(self, entry: _Entry) -> bool:
+        """Keep a decision that has run out if making it took long beside what was done since; tell so."""
+        if entry.longer <= 0 or self._clock is None:
+            return False
+        if _DECIDING * (self._clock.now() - entry.since) >= entry.seconds:
+            return False
+        entry.longer -= 1
+        entry.left = entry.lasts
+        return True
 
     def _with_room(self, entry: _Entry) -> _Entry:
         """Leave out modules that take no more tuples."""
         assert self._is_full is not None
-        left = [(operator, share) for operator, share in entry.shares if not self._is_full(operator)]
+        left = [pair for pair in entry.decision.shares if not self._is_full(pair[0])]
         whole = sum(share for _, share in left)
-        shares = [(operator, share / whole if whole else 1 / len(left)) for operator, share in left]
-        return replace(entry, shares=shares)
+        shares = tuple((operator, share / whole if whole else 1 / len(left)) for operator, share in left)
+        return replace(entry, decision=replace(entry.decision, shares=shares))
 
-    def _checked(self, signature: Signature, candidates: list[Candidate]) -> list[tuple[Operator, float]]:
+    def _checked(self, signature: Signature, candidates: list[Candidate]) -> Decision:
         """Ask the policy and check its answer."""
         name = type(self._policy).__name__
-        shares = list(self._policy.choose(signature, candidates))
+        decision = self._policy.choose(signature, candidates)
+        if not isinstance(decision, Decision):
+            raise RoutingError(
+                f"policy {name} decided {decision!r}; expected a Decision, such as Decision.of(candidates[0])"
+            )
+        shares = decision.shares
         legal = {c.operator for c in candidates}
         for operator, _ in shares:
             if operator not in legal:
@@ -163,9 +283,11 @@ class RoutingTable:
                 )
         whole = sum(share for _, share in shares)
         if not abs(whole - 1) <= 1e-9 or any(s < 0 for _, s in shares):  # NaN is not 1 either
-            raise RoutingError(f"policy {name} gave shares {shares} that do not sum to 1")
+            raise RoutingError(f"policy {name} gave shares {list(shares)} that do not sum to 1")
+        if len(shares) == 1:
+            return decision
         # The smallest share goes first, so that rounding never lets it take the whole of a batch.
-        return sorted(shares, key=lambda pair: pair[1])
+        return replace(decision, shares=tuple(sorted(shares, key=lambda pair: pair[1])))
 
 
 def _bounds(entry: _Entry, size: int) -> list[int]:
@@ -173,46 +295,17 @@ def _bounds(entry: _Entry, size: int) -> list[int]:
 
     A piece costs the eddy the same whatever its size, so a small share waits until it makes a piece.
     """
-    tuples, share_of_all = _COARSE if entry.coarse else _PIECE
+    decision = entry.decision
+    tuples, share_of_all = _WHOLE if decision.whole else _COARSE if decision.coarse else _PIECE
     least = min(tuples, size * share_of_all)
     bounds = []
     given = 0
-    for i, (operator, share) in enumerate(entry.shares):
+    for i, (operator, share) in enumerate(decision.shares):
         owed = entry.owed.get(operator, 0.0) + share * size
-        last = i == len(entry.shares) - 1
+        last = i == len(decision.shares) - 1
         count = size - given if last else min(size - given, max(0, round(owed)))
         count = 0 if not last and count < least else count
         entry.owed[operator] = owed - count
         given += count
         bounds.append(given)
     return bounds
-
-
-class DecisionLifetime:
-    """Says for how many tuples a decision holds.
-
-    Args:
-        longest: The most there can be, ``Options.reoptimize_every``.
-        busy: Returns the seconds that modules have worked so far; None without users' predicates.
-    """
-
-    def __init__(self, longest: int, busy: Callable[[], float] | None) -> None:
-        self._longest = longest
-        self._busy = busy
-        self._seen: dict[Signature, float] = {}
-
-    def lasting(self, signature: Signature, before: int | None) -> int:
-        """Return for how many tuples of the signature the decision now made holds.
-
-        Args:
-            signature: Whose tuples.
-            before: For how many the previous decision held, None for the first one.
-        """
-        if self._busy is None:
-            return min(self._longest, _FIRST_JOIN if before is None else 4 * before)
-        now = self._busy()
-        spent, self._seen[signature] = now - self._seen.get(signature, now), now
-        if before is None:
-            return min(self._longest, FIRST_DECISION)
-        fitting = DECISION_SECONDS * before / spent if spent > 0 else self._longest
-        return round(max(FIRST_DECISION, min(self._longest, DECISION_GROWTH * before, fitting)))

@@ -1,4 +1,4 @@
-"""The eddy: a router in the middle of the dataflow.
+"""The eddy: a router in the middle of the dataflow, and the buffer of what is in flight.
 
 Avnur & Hellerstein 2000, with the SteMs of Raman, Deshpande & Hellerstein 2003. The whole of it is
 :meth:`Eddy.results`: pop a piece of work, ask the routing table where it goes, let the operator there do a
@@ -7,15 +7,18 @@ step, and push what comes back. A tuple that spans the query and has passed ever
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from millrace.engine.eddy.buffer import Buffer
 from millrace.engine.eddy.decisions import RoutingTable
-from millrace.engine.eddy.operator import Operator, Step
+from millrace.engine.eddy.operator import Operator, Step, Work
 from millrace.engine.eddy.run_statistics import RunStatistics
 from millrace.engine.plan.graph import QueryGraph
 from millrace.engine.tuples.batch import Signature, TupleBatch, is_result
+
+_SMALL = 1 / 8
+"""Share of a full batch below which a batch waits for others."""
 
 
 class Visit(Protocol):
@@ -34,7 +37,8 @@ class Eddy:
         table: Says where they go next.
         visit: Lets an operator work.
         statistics: Where it is noted what was routed, and what ended.
-        look: Called after each piece of work: there may be more in memory than before.
+        look: Called after each piece of work: there may be more in memory than before. All that is in flight
+            is in the buffer then. None if nobody looks: then what would be popped next need not be pushed.
     """
 
     def __init__(
@@ -44,7 +48,7 @@ class Eddy:
         table: RoutingTable,
         visit: Visit,
         statistics: RunStatistics,
-        look: Callable[[], None],
+        look: Callable[[], None] | None,
     ) -> None:
         self._graph, self._buffer, self._table = graph, buffer, table
         self._visit, self._statistics, self._look = visit, statistics, look
@@ -64,39 +68,171 @@ class Eddy:
         Args:
             draining: Do what waits for its operator's turn, too (back-pressure).
         """
-        while (work := self._buffer.pop(draining=draining)) is not None:
+        work = self._buffer.pop(draining=draining)
+        while work is not None:
+            ahead: TupleBatch | None = None
             if not isinstance(work, TupleBatch):
-                self._send(*work)
+                ahead = self._send(*work)
             elif is_result(work.signature, self._graph):
                 yield work
             else:
-                self._route(work)
-            self._look()
+                ahead = self._route(work)
+            if self._look is not None:
+                self._look()
+            work = self._buffer.pop(draining=draining) if ahead is None else ahead
 
     def forget(self) -> None:
         """Forget all decisions: other operators are legal now."""
         self._table.clear()
 
-    def _route(self, batch: TupleBatch) -> None:
-        """Send a batch where the routing table says, in pieces if it is to be divided."""
+    def _route(self, batch: TupleBatch) -> TupleBatch | None:
+        """Send a batch where the routing table says, in pieces if it is divided; return what is next."""
         pieces, rest = self._table.route(batch)
         if rest is not None:
             self._buffer.put_back(rest, refused=not pieces)
+        ahead: TupleBatch | None = None
         for operator, piece in pieces:
+            if ahead is not None:
+                self._buffer.push((ahead,))
             self._statistics.route(piece)
-            if not self._buffer.line_up(operator, piece):
-                self._send(operator, piece)
+            ahead = None if self._buffer.line_up(operator, piece) else self._send(operator, piece)
+        return ahead
 
-    def _send(self, operator: Operator, work: Any) -> None:
-        """Let an operator do a step of its work, on a batch that is new to it or on what was left of one."""
+    def _send(self, operator: Operator, work: Any) -> TupleBatch | None:
+        """Let an operator do a step of its work, on a batch that is new to it or on what was left of one.
+
+        What comes back is pushed, or returned if it is what would be popped next.
+        """
         fresh = isinstance(work, TupleBatch)
         signature = work.signature if fresh else work.batch.signature
         step = self._visit(operator, signature, work, fresh=fresh)
         if step.rest is not None:
             self._buffer.resume(operator, step.rest, preferred=signature.preferred)
-        for batch in step.batches:
+        batches = step.batches
+        for batch in batches:
             if not batch.size:
                 self._statistics.end(batch)
             elif batch.signature.span != signature.span and not is_result(batch.signature, self._graph):
                 self._statistics.intermediate += batch.size
-        self._buffer.push(step.batches)
+        if self._look is None and len(batches) == 1 and self._buffer.is_next(batches[0]):
+            return batches[0]
+        self._buffer.push(batches)
+        return None
+
+
+class Buffer:
+    """Batches and unfinished work in flight: tuples in flight come before new ones.
+
+    Last in, first out: a batch is followed to its end before the next one is touched, so the buffer
+    never holds more than a few batches for each step of a join. Singletons that wait to be built come
+    first of all, so that whatever arrives together can be probed together. Tuples that the user prefers go
+    before others at every step, the most wanted first.
+
+    Small batches wait until nothing else is there. An operator takes about as long for ten tuples as for a
+    thousand, and what was divided among several operators comes together again when it has visited all of
+    them: small batches of one signature are merged, those that have visited the fewest operators first.
+
+    Args:
+        limit: Tuples of a full batch.
+    """
+
+    def __init__(self, limit: int = 1) -> None:
+        self._small = int(limit * _SMALL)
+        self._new: list[TupleBatch] = []
+        self._flying: dict[int, list[Work]] = {}  # by how much the user prefers its tuples; no list is empty
+        self._waiting: dict[Hashable, _Crumbs] = {}
+
+    def push(self, batches: Iterable[TupleBatch]) -> None:
+        """Add batches; empty ones are dropped."""
+        for batch in batches:
+            if not batch.size:
+                continue
+            signature = batch.signature
+            if not signature.built:
+                self._new.append(batch)
+            elif self._is_large(batch) or signature.prior is not None or batch.failures:
+                self._flying.setdefault(signature.preferred, []).append(batch)
+            else:
+                self._collect(batch)
+
+    def _is_large(self, batch: TupleBatch) -> bool:
+        """Whether a batch waits for no others: it is not small, or its results are to come first."""
+        return batch.size >= self._small or batch.signature.preferred > 0
+
+    def is_next(self, batch: TupleBatch) -> bool:
+        """Whether a batch would be popped next if it were pushed."""
+        if self._new or not batch.signature.built or not batch.size or not self._is_large(batch):
+            return False
+        return batch.signature.preferred >= max(self._flying, default=0)
+
+    def _collect(self, batch: TupleBatch) -> None:
+        """Let a small batch wait for others like it, until all together are not small."""
+        key = batch.signature, frozenset(map(id, batch.stores.values())), batch.stamps is None
+        crumbs = self._waiting.get(key)
+        if crumbs is None:
+            visited = batch.signature.span.bit_count() + batch.signature.done.bit_count()
+            crumbs = self._waiting[key] = _Crumbs(visited)
+        crumbs.batches.append(batch)
+        crumbs.size += batch.size
+        if crumbs.size >= self._small:
+            self._flying.setdefault(0, []).append(TupleBatch.merged(self._waiting.pop(key).batches))
+
+    def resume(self, operator: Operator, rest: Any, *, preferred: int) -> None:
+        """Add work whose output did not fit into one batch."""
+        self._flying.setdefault(preferred, []).append((operator, rest))
+
+    def regrade(self, graded: Callable[[TupleBatch], Iterable[TupleBatch]]) -> None:
+        """Put batches in order again, for other tuples are wanted first now; unfinished work stays."""
+        works, before = self.works(), self._flying
+        self._new, self._flying, self._waiting = [], {}, {}
+        for work in works:
+            if isinstance(work, TupleBatch):
+                self.push(graded(work) if work.signature.built else (work,))
+            else:
+                self.resume(*work, preferred=next(grade for grade, held in before.items() if work in held))
+
+    def put_back(self, batch: TupleBatch, *, refused: bool) -> None:
+        """Take back what has not been routed; ``refused``: where it was to go there is no room at present."""
+        self.push([batch])
+
+    def weigh(self, shares: Sequence[tuple[Operator, float]]) -> None:
+        """Take note of a decision: nothing, for modules work whenever tuples are sent to them."""
+
+    def line_up(self, operator: Operator, batch: TupleBatch) -> bool:
+        """Make tuples wait for a module's turn; False if they need not: here modules work at once."""
+        return False
+
+    def works(self) -> list[Work]:
+        """Return all there is."""
+        small = [batch for crumbs in self._waiting.values() for batch in crumbs.batches]
+        flying = [work for grade in sorted(self._flying, reverse=True) for work in self._flying[grade]]
+        return [*self._new, *flying, *small]
+
+    @property
+    def is_flying(self) -> bool:
+        """Whether tuples are in flight."""
+        return bool(self._new or self._flying or self._waiting)
+
+    def pop(self, *, draining: bool = False) -> Work | None:
+        """Take the next piece of work, or None when nothing is in flight."""
+        if self._new:
+            return self._new.pop()
+        if self._flying:
+            grade = max(self._flying)
+            work = self._flying[grade].pop()
+            if not self._flying[grade]:
+                del self._flying[grade]
+            return work
+        if not self._waiting:
+            return None
+        key = min(self._waiting, key=lambda each: self._waiting[each].visited)
+        return TupleBatch.merged(self._waiting.pop(key).batches)
+
+
+@dataclass
+class _Crumbs:
+    """Small batches of one signature, which have visited so many operators."""
+
+    visited: int
+    batches: list[TupleBatch] = field(default_factory=list)
+    size: int = 0

@@ -13,11 +13,9 @@ import pyarrow as pa
 
 from millrace.engine.access.schedule import STALLED, Arrival, Source
 from millrace.engine.eddy.back_pressure import Backpressure, QueuedBuffer
-from millrace.engine.eddy.buffer import Buffer
-from millrace.engine.eddy.candidates import Candidates
 from millrace.engine.eddy.constraints import Legality
-from millrace.engine.eddy.decisions import DecisionLifetime, RoutingTable
-from millrace.engine.eddy.eddy import Eddy
+from millrace.engine.eddy.decisions import Candidates, RoutingTable
+from millrace.engine.eddy.eddy import Buffer, Eddy
 from millrace.engine.eddy.ingest import Admission
 from millrace.engine.eddy.operator import Operator, Step
 from millrace.engine.eddy.partial import collected, passed, remaining, undisturbed
@@ -27,9 +25,9 @@ from millrace.engine.eddy.statistics import WarmStart, recall, share
 from millrace.engine.eddy.transfer import KeyRanges
 from millrace.engine.operators.stems import StateBuild
 from millrace.engine.plan.spec import JoinSpec
-from millrace.engine.policies import POLICIES, Policy
+from millrace.engine.policies import Policy, policy_from
 from millrace.engine.stairs.choice import policy_of, settled, state_of
-from millrace.engine.stems.join_state import StateTotals
+from millrace.engine.stems.join_state import StateTotals, Watch
 from millrace.engine.tuples.batch import Signature, TupleBatch
 from millrace.errors import InputError, StateError
 from millrace.options import Options
@@ -95,7 +93,7 @@ class EddyRun(BlockRun):
         self._warm_start = warm_start
         recall(warm_start, self._statistics.accounts)
         self._preference = Preference(prefer, spec)
-        policy = policy or POLICIES[policy_of(spec, options)](options)
+        policy = policy or policy_from(policy_of(spec, options), options)
         self._admission = Admission(
             spec,
             self._graph,
@@ -149,13 +147,15 @@ class EddyRun(BlockRun):
         table = RoutingTable(
             policy,
             Candidates(self._graph, legality, statistics.accounts, tickets).of,
-            DecisionLifetime(options.reoptimize_every, (lambda: statistics.busy) if called else None).lasting,
             options.reoptimize_every,
             decided,
             is_full,
+            (lambda: statistics.busy) if called else None,
+            self._clock,
         )
         self._buffer = buffer
-        return Eddy(self._graph, buffer, table, self._step, statistics, self._watch.look)
+        look = None if type(self._watch) is Watch else self._watch.look
+        return Eddy(self._graph, buffer, table, self._step, statistics, look)
 
     def _admitting(self, operator: Operator, batch: TupleBatch) -> Step:
         """Let an operator work on tuples that are not in the dataflow yet."""
@@ -256,7 +256,7 @@ class EddyRun(BlockRun):
     def _is_empty(self) -> bool:
         """Whether some relation has ended without a tuple: no result can come any more."""
         return any(
-            stem.complete and not stem.rows and stem.base.scanned
+            stem.complete and not stem.rows and stem.scanned
             for stem in self._stems
             if stem.number != self._schedule.unbuilt
         )

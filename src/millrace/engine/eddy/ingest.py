@@ -8,7 +8,7 @@ from dataclasses import replace
 import pyarrow as pa
 
 from millrace.engine.access.schedule import Schedule
-from millrace.engine.eddy.operator import Operator, Probe, Step
+from millrace.engine.eddy.operator import Kind, Operator, Step
 from millrace.engine.eddy.preference import Preference
 from millrace.engine.eddy.run_statistics import RunStatistics, anywhere
 from millrace.engine.eddy.transfer import KeyRanges, Transfers
@@ -135,5 +135,5 @@ class Admission:
     def _told(self, signature: Signature, relation: int, tuples: int, matches: int) -> None:
         """Believe what a sample says of a join."""
         for operator in self._state.joins(signature):
-            if isinstance(operator, Probe) and operator.target == relation:
+            if operator.kind is Kind.PROBE and operator.target == relation:
                 self._statistics.accounts.update(anywhere(signature, operator), tuples, matches, 0.0)

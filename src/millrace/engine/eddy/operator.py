@@ -10,9 +10,44 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
+from enum import Enum
 from typing import Any, ClassVar
 
 from millrace.engine.tuples.batch import Signature, TupleBatch
+
+
+class Kind(Enum):
+    """What an operator does to tuples; the value is what reports call it.
+
+    Attributes:
+        BUILD: Keeps base tuples of a relation, and bounces them back.
+        PROBE: Looks for matches in a relation's SteM, or in a relation beside the join.
+        JOIN: Inserts into one STAIR of a join and probes the other; the target is an edge of the spanning
+            tree.
+        LOOKUP: Asks an index access module for matches, which will arrive like other base tuples.
+        SELECT: Lets a residual predicate decide.
+        PROFILE: Lets every predicate that is ready decide about every tuple, and keeps the outcomes together.
+        SETTLE: Gives predicates that raised their last word on tuples that nothing else rejects.
+        TRANSFER: Drops tuples without a match in a relation that is complete, before they are routed.
+        DIVIDE: Divides tuples by an attribute, before they are routed.
+    """
+
+    BUILD = "build"
+    PROBE = "probe"
+    JOIN = "join"
+    LOOKUP = "lookup"
+    SELECT = "select"
+    PROFILE = "profile"
+    SETTLE = "settle"
+    TRANSFER = "transfer"
+    DIVIDE = "divide"
+
+
+JOINS = (Kind.PROBE, Kind.JOIN)
+"""Those that find matches."""
+
+MODULES = (Kind.SELECT, *JOINS)
+"""Those that a route is told by, whatever else its tuples go through."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,24 +90,26 @@ class Operator(ABC):
         label: Its place in the order of operators that a tuple visited.
 
     Attributes:
-        action: What it does, in reports.
-        queued: Whether tuples may have to wait for its turn (back-pressure).
+        kind: What it does.
+        place: What the same operator of another run has too.
+        done: Done bits that tuples get there; 0 where they get relations of their span.
         evaluated: Rows that a user's function was called for.
     """
 
-    action: ClassVar[str]
-    queued: ClassVar[bool] = True
+    kind: ClassVar[Kind]
+    done: int = 0
     evaluated: int = 0
 
     def __init__(self, target: int, name: str, label: str) -> None:
         self.target = target
         self.name = name
         self.label = label
+        self.place = (self.action, target)
 
     @property
-    def place(self) -> tuple[str, int]:
-        """What the same operator of another run has too."""
-        return self.action, self.target
+    def action(self) -> str:
+        """What it does, in reports."""
+        return self.kind.value
 
     def __repr__(self) -> str:
         """Return the same text in every task: what was learned is passed on by it."""
@@ -97,56 +134,6 @@ class Operator(ABC):
     @abstractmethod
     def step(self, work: Any, limit: int) -> Step:
         """Do a part of the work that makes about ``limit`` tuples at most."""
-
-
-class Build(Operator):
-    """Keeps base tuples of a relation, and bounces them back."""
-
-    action = "build"
-    queued = False
-
-
-class Probe(Operator):
-    """Looks for matches in a relation's SteM, or in a relation beside the join.
-
-    Attributes:
-        done: The done bit that tuples get there; 0 where they get a relation of their span.
-    """
-
-    action = "probe"
-    done: int = 0
-
-
-class Join(Operator):
-    """Inserts into one STAIR of a join and probes the other; the target is an edge of the spanning tree."""
-
-    action = "join"
-
-
-class Lookup(Operator):
-    """Asks an index access module for matches, which will arrive like other base tuples."""
-
-    action = "lookup"
-
-
-class Select(Operator):
-    """Lets a residual predicate decide."""
-
-    action = "select"
-
-
-class Profiling(Operator):
-    """Lets every predicate that is ready decide about every tuple, and keeps the outcomes together."""
-
-    action = "profile"
-    queued = False
-
-
-class Settle(Operator):
-    """Gives predicates that raised their last word on tuples that nothing else rejects."""
-
-    action = "settle"
-    queued = False
 
 
 Work = TupleBatch | tuple[Operator, Any]

@@ -10,11 +10,10 @@ from typing import Any, Protocol, TypedDict, cast
 
 import pyarrow as pa
 
-from millrace.engine.access.access_methods import Access, AccessMethods
-from millrace.engine.access.arrivals import Arrivals
+from millrace.engine.access.arrivals import Arrivals, Watermark
 from millrace.engine.access.modules import IndexAM, is_index
+from millrace.engine.access.paths import Access, AccessMethods
 from millrace.engine.access.schedule import Schedule, Source
-from millrace.engine.access.watermark import Watermark
 from millrace.engine.eddy.operator import Operator, Step
 from millrace.engine.eddy.output import Output, Sink
 from millrace.engine.eddy.run_statistics import RunStatistics
@@ -25,8 +24,7 @@ from millrace.engine.plan.expressions import Call
 from millrace.engine.plan.graph import QueryGraph
 from millrace.engine.plan.spec import JoinSpec
 from millrace.engine.stairs.index_join import refuse_shared
-from millrace.engine.stems.join_state import StateTotals
-from millrace.engine.stems.memory import Watch
+from millrace.engine.stems.join_state import StateTotals, Watch
 from millrace.engine.stems.state import stems_of
 from millrace.engine.stems.stem import singletons
 from millrace.engine.tuples.batch import Signature, TupleBatch

@@ -71,9 +71,9 @@ class Profile:
 
     def __init__(self, window: int = 512) -> None:
         self._window = window
-        # By predicate, for each place of the window: whether the tuple there met it, and passed it.
-        self._evaluated = np.zeros((0, window), np.bool_)
-        self._passed = np.zeros((0, window), np.bool_)
+        # By predicate, for each place of the window: 1 if the tuple there passed, 0 if not, -1 if it has not
+        # met it.
+        self._outcomes = np.zeros((0, window), np.int8)
         self.tuples = 0
 
     @property
@@ -82,28 +82,22 @@ class Profile:
         return min(self.tuples, self._window)
 
     def add(self, passed: Mapping[int, Truths]) -> None:
-        """Add tuples that met the same predicates.
-
-        Args:
-            passed: By predicate, which of the tuples passed it; arrays of one length.
-        """
+        """Add tuples that met the same predicates; by predicate, which of them passed it."""
         size = len(next(iter(passed.values())))
         kept = min(size, self._window)
         places = self._room(max(passed) + 1, kept)
         for predicate, truths in passed.items():
-            self._evaluated[predicate, places] = True
-            self._passed[predicate, places] = truths[size - kept :]
+            self._outcomes[predicate, places] = truths[size - kept :]
 
     def _room(self, predicates: int, tuples: int) -> np.ndarray[Any, np.dtype[np.int64]]:
         """Return the places of so many new tuples, which have met no predicate yet."""
-        missing = predicates - len(self._passed)
+        missing = predicates - len(self._outcomes)
         if missing > 0:
-            more = np.zeros((missing, self._window), np.bool_)
-            self._evaluated = np.concatenate([self._evaluated, more])
-            self._passed = np.concatenate([self._passed, more])
+            more = np.full((missing, self._window), -1, np.int8)
+            self._outcomes = np.concatenate([self._outcomes, more])
         self.tuples += tuples
         places = self._newest(tuples)
-        self._evaluated[:, places] = False
+        self._outcomes[:, places] = -1
         return places
 
     def export(self) -> list[list[int]]:
@@ -112,9 +106,7 @@ class Profile:
         For each predicate: 1 for every tuple that passed it, 0 for those it rejected, -1 for those
         that did not meet it.
         """
-        places = self._newest(self.held)
-        outcomes = np.where(self._evaluated[:, places], self._passed[:, places], np.int8(-1))
-        exported: list[list[int]] = outcomes.tolist()
+        exported: list[list[int]] = self._outcomes[:, self._newest(self.held)].tolist()
         return exported
 
     def learn(self, outcomes: list[list[int]]) -> None:
@@ -132,28 +124,24 @@ class Profile:
             )
         newest = table[:, -self._window :]
         places = self._room(len(newest), newest.shape[1])
-        self._evaluated[: len(newest), places] = newest >= 0
-        self._passed[: len(newest), places] = newest == 1
+        self._outcomes[: len(newest), places] = newest
 
     def forget(self) -> None:
         """Drop everything: the data are no longer what they were."""
         self.tuples = 0
 
     def passing(self, predicate: int, given: int = 0, newest: int | None = None) -> tuple[int, int]:
-        """Return how many tuples that pass all of ``given`` met the predicate, and how many passed it.
+        """Return how many tuples that pass all of ``given``, a bit set, met the predicate and passed it.
 
-        Args:
-            predicate: Number of the predicate.
-            given: Bit set of predicates passed before.
-            newest: Look at this many of the newest tuples only.
+        Only the ``newest`` so many of them are looked at.
         """
         places = self._newest(self.held if newest is None else min(newest, self.held))
         before = [i for i in range(given.bit_length()) if given >> i & 1]
-        if max([predicate, *before]) >= len(self._passed):
+        if max([predicate, *before]) >= len(self._outcomes):
             return 0, 0
-        met = self._evaluated[[*before, predicate]][:, places].all(axis=0)
-        met &= self._passed[before][:, places].all(axis=0)
-        return int(met.sum()), int((met & self._passed[predicate, places]).sum())
+        outcomes = self._outcomes[predicate, places]
+        outcomes = outcomes[(self._outcomes[before][:, places] == 1).all(axis=0)]
+        return int((outcomes >= 0).sum()), int((outcomes == 1).sum())
 
     def _newest(self, count: int) -> np.ndarray[Any, np.dtype[np.int64]]:
         """Return the places of so many of the newest tuples, oldest first."""

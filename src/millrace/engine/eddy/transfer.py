@@ -22,7 +22,7 @@ from collections.abc import Callable, Sequence
 
 import pyarrow as pa
 
-from millrace.engine.eddy.operator import Operator, Step
+from millrace.engine.eddy.operator import Kind, Operator, Step
 from millrace.engine.eddy.statistics import Statistics
 from millrace.engine.figures import ModuleFigures
 from millrace.engine.plan.expressions import Column, ColumnRef, Compare, Literal, Predicate
@@ -52,8 +52,7 @@ class Transfer(Operator):
         statistics: Where it is booked what the filter does.
     """
 
-    action = "transfer"
-    queued = False
+    kind = Kind.TRANSFER
 
     def __init__(self, stem: SteM, alias: str, relation: int, name: str, statistics: Statistics) -> None:
         super().__init__(relation, f"Filter({alias} on {name})", alias)
@@ -64,7 +63,7 @@ class Transfer(Operator):
 
     def pays(self, tuples: int) -> bool:
         """Tell whether so many tuples, which have just arrived, should meet the filter."""
-        if not self._stem.complete or not self._stem.rows or not self._stem.base.scanned:
+        if not self._stem.complete or not self._stem.rows or not self._stem.scanned:
             return False  # an index alone has told what it was asked for
         if self._rests > 0:
             self._rests -= tuples
@@ -133,7 +132,7 @@ class Transfers:
     def ended(self, relation: int) -> None:
         """Learn from a relation of which all tuples have come; an index alone told what it was asked for."""
         stem = self._stems[relation]
-        if stem.base.scanned and stem.rows:
+        if stem.scanned and stem.rows:
             self._ranges.ended(self._graph, relation, self._aliases, stem.store.ends)
 
     def reduce(self, relation: int, batch: TupleBatch) -> TupleBatch:

@@ -206,14 +206,16 @@ class Walk:
     """A probe under way: the chains of its tuples and how far they have been followed.
 
     Attributes:
+        table: What is probed.
         probes: Positions of the tuples whose chains go on.
         rows: The link to the row at which each of those chains stands.
         active: Number of those chains.
-        low: Only rows from this number on match.
-        high: Only rows below ``high[i]`` match tuple ``i``; empty when there is no bound.
+        low: Only rows from this place on match.
+        high: Only rows below place ``high[i]`` match tuple ``i``; empty when there is no bound.
         is_new: Whether no match has been asked for yet.
     """
 
+    table: Multimap
     probes: np.ndarray
     rows: np.ndarray
     active: int
@@ -227,6 +229,10 @@ class Walk:
     def is_done(self) -> bool:
         """Whether every match has been returned."""
         return self.active == 0
+
+    def pairs(self, limit: int) -> tuple[np.ndarray, np.ndarray]:
+        """Return the next matches, as :meth:`Multimap.matches` does."""
+        return self.table.matches(self, limit)
 
     def narrow(self, wanted: np.ndarray) -> None:
         """Follow only these chains further, where that is cheap: between two steps along all of them.
@@ -245,9 +251,11 @@ class Multimap:
 
     Args:
         capacity: Rows that are expected; without them the table doubles when it is full.
+        first: Number of the first row; probes go by numbers, which count up from it.
     """
 
-    def __init__(self, capacity: int = 0) -> None:
+    def __init__(self, capacity: int = 0, first: int = 0) -> None:
+        self.first = first
         self.rows = 0
         self.distinct = 0
         self._expected = capacity
@@ -278,7 +286,7 @@ class Multimap:
         return int(self._heads.nbytes + self._codes.nbytes) if few else 0
 
     def insert(self, codes: np.ndarray) -> None:
-        """Append rows ``self.rows, self.rows + 1, …`` with these ``int64`` codes, shape ``(n,)``.
+        """Append rows with these ``int64`` codes, shape ``(n,)``.
 
         Raises:
             OverflowError: There would be more than ``MAX_ROWS`` rows.
@@ -351,9 +359,12 @@ class Multimap:
             active = _enter_dense(codes, self._heads, self._base, probes, rows)
         else:
             active = _enter_hashed(codes, self._codes, self._heads, self._shift, probes, rows)
+        low = max(0, low - self.first)
         if high is None:
             high = _NO_ROWS if low == 0 else np.full(len(codes), MAX_ROWS, np.int32)
-        return Walk(probes, rows, active, low, high)
+        elif self.first:
+            high = high - np.int32(self.first)
+        return Walk(self, probes, rows, active, low, high)
 
     def matches(self, walk: Walk, limit: int) -> tuple[np.ndarray, np.ndarray]:
         """Return the next matches of a probe.
@@ -368,7 +379,7 @@ class Multimap:
         walk.is_new = False
         if self.unique and not len(walk.high) and walk.active <= limit:
             active, walk.active = walk.active, 0
-            return walk.probes[:active], walk.rows[:active]
+            return walk.probes[:active], self._numbered(walk.rows[:active])
         left, right = self._buffers(limit)
         count, walk.place, walk.kept, walk.active = _walk(
             self._nexts,
@@ -382,7 +393,10 @@ class Multimap:
             left,
             right,
         )
-        return left[:count].copy(), right[:count].copy()
+        return left[:count].copy(), self._numbered(right[:count].copy())
+
+    def _numbered(self, places: np.ndarray) -> np.ndarray:
+        return places + np.int32(self.first) if self.first else places
 
     def _buffers(self, size: int) -> tuple[np.ndarray, np.ndarray]:
         """Return two scratch arrays: fresh ones would fault their pages in at every probe."""

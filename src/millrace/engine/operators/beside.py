@@ -15,15 +15,13 @@ from functools import cache
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from millrace.engine.access.modules import IndexAM, Waking, agreeing, checked
-from millrace.engine.access.schedule import pause
 from millrace.engine.arrays import Array, is_true, to_arrow
 from millrace.engine.figures import StateFigures
 from millrace.engine.kernels import Multimap, Walk
 from millrace.engine.operators.selection import columns_by_relation
-from millrace.engine.plan.evaluation import evaluate, widen
+from millrace.engine.plan.evaluation import evaluate
 from millrace.engine.plan.expressions import (
     And,
     ColumnRef,
@@ -35,10 +33,11 @@ from millrace.engine.plan.expressions import (
     columns_of,
     relations_of,
 )
-from millrace.engine.stems.bindings import BindingSet, Values, as_compared
+from millrace.engine.stems.bindings import BindingSet, as_compared
 from millrace.engine.stems.conditions import combined
 from millrace.engine.tuples import BATCH_BYTES, KeyColumn, RelationStore, codes, keyed, slices
 from millrace.engine.tuples.batch import TupleBatch
+from millrace.engine.tuples.keys import Values, are_equal
 from millrace.errors import ExecutionError, InputError
 from millrace.limits.clock import Clock
 
@@ -187,9 +186,7 @@ class BesideRelation:
         for number, (key, column, own) in enumerate(keys):
             same &= own[left] == self.store.coded(number, right)
             if not key.exact:
-                mine = widen(column.take(to_arrow(left)), key.type)
-                equal = pc.equal(mine, widen(self.store.gather(key.name, right), key.type))
-                same &= is_true(equal)
+                same &= are_equal(key, column.take(to_arrow(left)), self.store.gather(key.name, right))
         return same
 
     def _satisfied(self, batch: TupleBatch, left: Array, right: Array) -> Array:
@@ -318,7 +315,7 @@ class AskedRelation(BesideRelation):
                     f"nothing will come any more, although index {self._module.name!r} has not answered "
                     "everything; give its relation another source"
                 )
-            pause(self._clock, due, self._woken)
+            self._clock.wait(None if due is None else due - self._clock.now(), self._woken)
 
     def _bindings(self, search: Search) -> tuple[list[Array], Values]:
         """Return the bindings of the tuples that look for matches."""

@@ -23,7 +23,7 @@ import pyarrow.compute as pc
 import pyarrow.types as pt
 
 from millrace.engine.arrays import Array, scalar, to_numpy
-from millrace.engine.eddy.operator import Operator, Step
+from millrace.engine.eddy.operator import Kind, Operator, Step
 from millrace.engine.stems.stem import SteM
 from millrace.engine.tuples.batch import Signature, TupleBatch
 
@@ -73,8 +73,7 @@ class Divide(Operator):
         sampled: Tuples that probed a SteM for a sample.
     """
 
-    action = "divide"
-    queued = False
+    kind = Kind.DIVIDE
 
     def __init__(
         self,

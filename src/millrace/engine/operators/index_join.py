@@ -16,19 +16,17 @@ import numpy as np
 import pyarrow as pa
 
 from millrace.engine.access.modules import IndexAM, agreeing, checked, find_types
-from millrace.engine.access.schedule import POLLED, pause
 from millrace.engine.figures import ModuleFigures
 from millrace.engine.plan.spec import JoinSpec
 from millrace.engine.plan.trees import Edge, index_join_name
-from millrace.engine.stairs.binary_join import BinaryJoin
-from millrace.engine.stairs.stair import StairProbe
+from millrace.engine.stairs.stair import BinaryJoin, StairProbe
 from millrace.engine.stems.bindings import BindingSet, bound
 from millrace.engine.stems.conditions import Classes, Matching
 from millrace.engine.stems.stem import SteM
 from millrace.engine.tuples import KeyColumn, RelationStore, keyed
 from millrace.engine.tuples.batch import Signature, TupleBatch
 from millrace.errors import ExecutionError
-from millrace.limits.clock import Clock
+from millrace.limits.clock import POLLED, Clock
 
 
 @dataclass(frozen=True)
@@ -100,8 +98,7 @@ class IndexJoin(BinaryJoin):
         batch: TupleBatch,
         *,
         kept: bool = True,
-        merged: bool = False,
-        apart: Collection[int] = (),
+        apart: Collection[int] | None = None,
         skip: int = 0,
         stored: TupleBatch | None = None,
     ) -> StairProbe:
@@ -109,8 +106,7 @@ class IndexJoin(BinaryJoin):
 
         Args:
             batch: Outer tuples.
-            kept: Has no effect, like ``merged`` and ``stored``: outer tuples are not inserted.
-            merged: Has no effect.
+            kept: Has no effect, like ``apart`` and ``stored``: outer tuples are not inserted.
             apart: Has no effect.
             skip: Leave out matches that would span these relations.
             stored: Has no effect.
@@ -162,7 +158,7 @@ class IndexJoin(BinaryJoin):
     def _fetch(self, batch: TupleBatch) -> None:
         """Return when everything that the tuples bind has been answered; the eddy stands still."""
         while (due := self.due(batch)) is not None:
-            pause(self._clock, None if self._path.index.due() is None else due)
+            self._clock.wait(None if self._path.index.due() is None else due - self._clock.now())
 
     def _unknown(self, batch: TupleBatch) -> pa.RecordBatch:
         """Return the bindings of tuples that the index was not asked for yet, each once."""

@@ -13,7 +13,7 @@ import numpy as np
 
 from millrace.engine.access.arrivals import MOST_WAITING
 from millrace.engine.arrays import Array
-from millrace.engine.eddy.operator import Estimate, Probe, Step
+from millrace.engine.eddy.operator import Estimate, Kind, Operator, Step
 from millrace.engine.operators.beside import AskedRelation, BesideRelation, Search
 from millrace.engine.tuples import is_run
 from millrace.engine.tuples.batch import Signature, TupleBatch
@@ -45,7 +45,7 @@ class Widening:
         return cls(batch, search, np.zeros(batch.size, np.bool_), batch.origin)
 
 
-class OuterProbe(Probe):
+class OuterProbe(Operator):
     """Widens tuples by a relation beside the join.
 
     Args:
@@ -54,6 +54,8 @@ class OuterProbe(Probe):
         alias: Its alias.
         beside: The relation.
     """
+
+    kind = Kind.PROBE
 
     def __init__(self, number: int, relation: int, alias: str, beside: BesideRelation) -> None:
         super().__init__(relation, beside.name, alias)

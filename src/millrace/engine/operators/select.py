@@ -10,8 +10,8 @@ import numpy as np
 import pyarrow as pa
 
 from millrace.engine.access.modules import IndexAM
-from millrace.engine.access.schedule import Source, wait
-from millrace.engine.eddy.operator import Estimate, Profiling, Select, Settle, Step
+from millrace.engine.access.schedule import Source
+from millrace.engine.eddy.operator import Estimate, Kind, Operator, Step
 from millrace.engine.eddy.statistics import Statistics
 from millrace.engine.figures import StateFigures
 from millrace.engine.operators.beside import AskedRelation, BesideRelation
@@ -23,7 +23,7 @@ from millrace.engine.plan.expressions import Call, Predicate, columns_of, exists
 from millrace.engine.plan.graph import QueryGraph, members
 from millrace.engine.plan.spec import JoinSpec
 from millrace.engine.tuples.batch import Signature, TupleBatch, ready_predicates
-from millrace.limits.clock import Clock
+from millrace.limits.clock import POLLED, Clock
 from millrace.options import Options
 from millrace.predicates import REJECTED, Caller
 from millrace.predicates.callers import caller_of
@@ -127,7 +127,7 @@ class Selecting:
         for number, relation in enumerate(spec.beside, self._graph.relations):
             for batch in () if relation.alias in asked else sources[relation.alias]:
                 if not isinstance(batch, pa.RecordBatch):
-                    wait(clock)
+                    clock.wait(POLLED)
                     continue
                 began = clock.now()
                 self._beside[relation.alias].take(batch)
@@ -197,11 +197,14 @@ class Selecting:
             probe.beside.close()
 
 
-class PredicateSelect(Select):
+class PredicateSelect(Operator):
     """Lets one predicate decide."""
+
+    kind = Kind.SELECT
 
     def __init__(self, selecting: Selecting, selection: Selection) -> None:
         super().__init__(selection.number, selection.name, selection.label)
+        self.done = 1 << selection.number
         self._selecting = selecting
         self._selection = selection
 
@@ -220,8 +223,10 @@ class PredicateSelect(Select):
         return Step(pieces, sum(piece.size for piece in pieces))
 
 
-class PredicateProfile(Profiling):
+class PredicateProfile(Operator):
     """Lets every predicate that is ready decide about every tuple."""
+
+    kind = Kind.PROFILE
 
     def __init__(self, selecting: Selecting, graph: QueryGraph) -> None:
         super().__init__(0, "Profile", "profile")
@@ -238,8 +243,10 @@ class PredicateProfile(Profiling):
         return Step(pieces, sum(piece.size for piece in pieces))
 
 
-class PredicateSettle(Settle):
+class PredicateSettle(Operator):
     """Gives predicates that raised their last word."""
+
+    kind = Kind.SETTLE
 
     def __init__(self, selecting: Selecting) -> None:
         super().__init__(0, "Settle", "settle")

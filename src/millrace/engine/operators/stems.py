@@ -12,19 +12,18 @@ from dataclasses import replace
 
 import numpy as np
 
-from millrace.engine.access.access_methods import AccessMethods
 from millrace.engine.access.arrivals import Arrivals
-from millrace.engine.access.paths import Paths
-from millrace.engine.eddy.operator import Build, Estimate, Lookup, Probe, Step
+from millrace.engine.access.paths import AccessMethods, Paths
+from millrace.engine.eddy.operator import Estimate, Kind, Operator, Step
 from millrace.engine.operators.select import Selecting
 from millrace.engine.plan.graph import QueryGraph
 from millrace.engine.stems.join_state import JoinState
 from millrace.engine.stems.stem import Probe as Matches, SteM
-from millrace.engine.stems.waiting import Waiting
+from millrace.engine.stems.waiting import PriorProbers
 from millrace.engine.tuples.batch import Signature, TupleBatch
 
 
-class StateBuild(Build):
+class StateBuild(Operator):
     """Puts base tuples of a relation into join state.
 
     Args:
@@ -34,6 +33,8 @@ class StateBuild(Build):
         selecting: Predicates that the tuples may have met before.
         split: Tells tuples that the user prefers from others.
     """
+
+    kind = Kind.BUILD
 
     def __init__(
         self,
@@ -59,7 +60,7 @@ class StateBuild(Build):
         return Step((*batches, *self._state.on_build(self.target)), built.size)
 
 
-class SteMProbe(Probe):
+class SteMProbe(Operator):
     """Joins tuples with a SteM.
 
     Args:
@@ -71,8 +72,16 @@ class SteMProbe(Probe):
         waiting: Where tuples wait that the SteM bounces back.
     """
 
+    kind = Kind.PROBE
+
     def __init__(
-        self, stem: SteM, alias: str, graph: QueryGraph, paths: Paths, unbuilt: int | None, waiting: Waiting
+        self,
+        stem: SteM,
+        alias: str,
+        graph: QueryGraph,
+        paths: Paths,
+        unbuilt: int | None,
+        waiting: PriorProbers,
     ) -> None:
         super().__init__(stem.number, stem.name, alias)
         self._stem = stem
@@ -112,12 +121,12 @@ class SteMProbe(Probe):
         waits = self._unbuilt is not None and bool(signature.span >> self._unbuilt & 1)
         lookups = self._paths.bound(signature.span, self.target, self._graph)
         asks = bool(lookups) and not any(signature.asked >> i & 1 for i in lookups)
-        if waits and stem.base.scanned and not signature.preferred:
+        if waits and stem.scanned and not signature.preferred:
             asks = False
         if not waits and not asks:
             return ()
         # Where a scan returns matches too, it is asked later which of them are missing.
-        scanned = stem.base.scanned and not waits
+        scanned = stem.scanned and not waits
         missing = np.arange(probe.batch.size) if scanned else stem.missing(probe.batch)
         if not len(missing):
             return ()
@@ -128,7 +137,7 @@ class SteMProbe(Probe):
         return (replace(batch, signature=signature.having(prior=self.target), seen=probe.end, origin=0),)
 
 
-class IndexLookup(Lookup):
+class IndexLookup(Operator):
     """One way to ask an index access module.
 
     Args:
@@ -140,6 +149,8 @@ class IndexLookup(Lookup):
         waiting: Where tuples wait for the answers.
     """
 
+    kind = Kind.LOOKUP
+
     def __init__(
         self,
         number: int,
@@ -147,7 +158,7 @@ class IndexLookup(Lookup):
         arrivals: Arrivals,
         stems: Sequence[SteM],
         unbuilt: int | None,
-        waiting: Waiting,
+        waiting: PriorProbers,
     ) -> None:
         name = methods.name(number)
         super().__init__(number, name, name)
@@ -158,8 +169,9 @@ class IndexLookup(Lookup):
         self._waiting = waiting
 
     def estimate(self, signature: Signature, *, alone: bool) -> Estimate:
-        """Return how little the lookup is worth beside others."""
-        return Estimate(self.label, self._methods.outlook(self.target, ahead=signature.prior is None))
+        """Return the latency of the index beside that of others."""
+        latency = self._methods.relative_latency(self.target, ahead=signature.prior is None)
+        return Estimate(self.label, latency)
 
     def step(self, work: TupleBatch, limit: int) -> Step:
         """Submit the bindings of tuples that the index was not asked for yet, and bounce the tuples back.
@@ -173,7 +185,7 @@ class IndexLookup(Lookup):
             self._arrivals.ask(self.target, work)
         asked = replace(work, signature=signature.having(asked=signature.asked | 1 << self.target))
         streamed = self._unbuilt is not None and signature.span >> self._unbuilt & 1
-        has_more = stem.base.scanned and stem.rows > work.seen
+        has_more = stem.scanned and stem.rows > work.seen
         if signature.prior is not None and streamed and not has_more:
             self._waiting.hold(asked, stem.number, work.seen)
             return Step((), work.size)

@@ -1,29 +1,24 @@
 """Routing policies, a file for each family.
 
-Invariant: a policy sees signatures, legal operators and what was measured, never data, and returns shares
+Invariant: a policy sees signatures, legal operators and what was measured, never data, and decides on shares
 of 1.
 """
 
 from __future__ import annotations
 
+import pkgutil
 from collections.abc import Callable, Mapping
+from copy import deepcopy
 from types import MappingProxyType
+from typing import Any, cast
 
 from millrace.engine.policies.a_greedy import AGreedy
-from millrace.engine.policies.base import (
-    DECISION_GROWTH,
-    DECISION_SECONDS,
-    FIRST_DECISION,
-    Candidate,
-    LearningPolicy,
-    Policy,
-    Shares,
-)
+from millrace.engine.policies.base import Candidate, Decision, LearningPolicy, Policy, Shares
 from millrace.engine.policies.bounded import Bounded
 from millrace.engine.policies.cumulative import Cumulative
-from millrace.engine.policies.fixed import Fixed, Random
-from millrace.engine.policies.greedy import Greedy, Interactive, Rank
 from millrace.engine.policies.lottery import Lottery, Naive, WindowedLottery
+from millrace.engine.policies.simple import Fixed, Greedy, Interactive, Random, Rank
+from millrace.errors import OptionError
 from millrace.options import Options
 
 POLICIES: Mapping[str, Callable[[Options], Policy]] = MappingProxyType(
@@ -47,6 +42,28 @@ It is read-only: tasks have a copy of their own, which a change here would not r
 """
 
 
+def policy_from(given: Any, options: Options) -> Policy:
+    """Return a policy for one eddy.
+
+    Args:
+        given: What ``Options.policy`` may be: a name, an object, a class, or ``"package.module:Class"``.
+        options: The run's settings.
+
+    Raises:
+        OptionError: There is no such class, it needs arguments, or it has no method ``choose``.
+    """
+    if isinstance(given, str) and given in POLICIES:
+        return POLICIES[given](options)
+    try:
+        kind = pkgutil.resolve_name(given) if isinstance(given, str) else given
+        made = kind() if isinstance(kind, type) else deepcopy(kind)
+    except (AttributeError, ImportError, TypeError, ValueError) as error:
+        raise OptionError(f"option policy is {given!r}, of which none can be made: {error}") from error
+    if not callable(getattr(made, "choose", None)):
+        raise OptionError(f"option policy is {given!r}: expected a method choose(signature, candidates)")
+    return cast(Policy, made)
+
+
 def default_policy(*, joins: bool, predicates: bool) -> str:
     """Return the name of the policy that measures best (docs/policies.md).
 
@@ -60,14 +77,12 @@ def default_policy(*, joins: bool, predicates: bool) -> str:
 
 
 __all__ = [
-    "DECISION_GROWTH",
-    "DECISION_SECONDS",
-    "FIRST_DECISION",
     "POLICIES",
     "AGreedy",
     "Bounded",
     "Candidate",
     "Cumulative",
+    "Decision",
     "Fixed",
     "Greedy",
     "Interactive",
@@ -80,4 +95,5 @@ __all__ = [
     "Shares",
     "WindowedLottery",
     "default_policy",
+    "policy_from",
 ]

@@ -17,10 +17,11 @@ from millrace.engine.policies.filter_order import (
     Epoch,
     FilterOrderOptimizer,
     FilterOrderPolicy,
+    Joint,
+    Order,
     profiling_cost,
 )
-from millrace.engine.policies.greedy import Greedy, Rank
-from millrace.engine.policies.joint import Joint, Order
+from millrace.engine.policies.simple import Greedy, Rank
 from millrace.engine.tuples.batch import Signature
 
 _RATE = 0.02
@@ -41,11 +42,7 @@ class AGreedy(FilterOrderPolicy):
     """
 
     def __init__(self, seed: int = 0) -> None:
-        super().__init__(Greedy(seed), Rank(seed))
-
-    def optimizer(self, top: Signature, written: Order) -> FilterOrderOptimizer:
-        """Return an optimizer that starts from the order as written."""
-        return _Greedy(top, written)
+        super().__init__(Greedy(seed), Rank(seed), _Greedy)
 
 
 class _Greedy(FilterOrderOptimizer):
@@ -61,20 +58,7 @@ class _Greedy(FilterOrderOptimizer):
     def wanted(self, profile: Profile, epoch: Epoch) -> int:
         """Mend the order, and return as many tuples as the time saved up for them allows."""
         joint = Joint(profile, self.order, newest=_WINDOW)
-        self.order = self._mended(joint)
+        self.order = joint.greedy(self.order, self.costs, _MARGIN)
         each = sum(self.costs.values()) - joint.cost(self.order, self.costs)
         self._saved += _RATE * epoch.seconds - epoch.profiled * each
         return profiling_cost(self._saved, each)
-
-    def _mended(self, joint: Joint) -> Order:
-        """Return the order with every violation of the invariant mended, from the front."""
-        mended: Order = ()
-        given = 0
-        rest = list(self.order)
-        while rest:
-            gains = [joint.gain(i, given, self.costs) for i in rest]
-            most = max(gains)
-            place = gains.index(most) if most > _MARGIN * gains[0] else 0
-            mended += (rest.pop(place),)
-            given |= 1 << mended[-1]
-        return mended

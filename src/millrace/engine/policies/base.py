@@ -1,4 +1,4 @@
-"""What every routing policy shares: the candidates it sees, its books, and how it explores.
+"""What every routing policy shares: the candidates it sees, its decision, its books, and how it explores.
 
 A policy sees a signature and, for each legal operator, what was measured there; it never sees
 data. It answers with shares of the tuples. Which operators are legal is not its business.
@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from millrace.engine.eddy.operator import Build, Operator, Profiling, Select
+from millrace.engine.eddy.operator import Kind, Operator
 from millrace.engine.eddy.statistics import Account, Profile
 from millrace.engine.tuples.batch import Signature
 
@@ -28,11 +28,11 @@ a certain number of tuples to go somewhere needs to know, for it gives shares.""
 _KEEPING = 200e-9
 """Seconds that it takes to build a tuple into a SteM and into one or two indexes of it."""
 
-_KNOWN = 128
+KNOWN = 128
 """Tuples after which a measured selectivity is believed rather than the guess from sizes."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Candidate:
     """A legal operator with what is known about it.
 
@@ -47,10 +47,10 @@ class Candidate:
             of the operator ``("select", i)``.
         cumulative: Expected tuples that come of one tuple when it has been joined with everything reachable
             through that join, estimated from samples of keys; None for what is no join.
-        anywhere: For a join, what was measured there for tuples of any signature that bind the same classes;
-            None for what is no join.
         tickets: Where modules have input queues: tuples that the module was given, whatever their signature
             and those that still wait included, less those that it returned. None where modules work at once.
+        anywhere: For a join, what was measured there for tuples of any signature that bind the same classes;
+            None for what is no join.
     """
 
     operator: Operator
@@ -80,19 +80,41 @@ class Candidate:
 
 
 def _believed(account: Account, guess: float) -> float:
-    weight = min(1.0, account.recent_in / _KNOWN)
+    weight = min(1.0, account.recent_in / KNOWN)
     return weight * account.selectivity + (1 - weight) * guess
 
 
 Shares = tuple[tuple[Operator, float], ...]
 
 
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """Where tuples of a signature go.
+
+    Attributes:
+        shares: Operators, each once, with shares of the tuples that sum to 1.
+        hold: For at most how many tuples it is to hold; None leaves that to the eddy.
+        coarse: Whether small shares may wait until they make large pieces of a batch,
+        whole: and until they make whole batches.
+    """
+
+    shares: Shares
+    hold: int | None = None
+    coarse: bool = False
+    whole: bool = False
+
+    @classmethod
+    def of(cls, candidate: Candidate) -> Decision:
+        """Return the decision to send all tuples to one operator."""
+        return cls(((candidate.operator, 1.0),))
+
+
 def modules_of(candidates: Sequence[Candidate]) -> list[Candidate]:
     """Return the candidates that are one module each, which a profile is not."""
-    return [c for c in candidates if not isinstance(c.operator, Profiling)]
+    return [c for c in candidates if c.operator.kind is not Kind.PROFILE]
 
 
-def proportional(candidates: Sequence[Candidate], weights: Sequence[float], least: float = 0.0) -> Shares:
+def proportional(candidates: Sequence[Candidate], weights: Sequence[float], least: float = 0.0) -> Decision:
     """Return shares in proportion to weights, equal ones where all weights are 0.
 
     Args:
@@ -104,41 +126,27 @@ def proportional(candidates: Sequence[Candidate], weights: Sequence[float], leas
     least = min(least, 1 / len(candidates))
     rest = 1 - least * len(candidates)
     parts = [weight / whole if whole else 1 / len(candidates) for weight in weights]
-    return tuple((c.operator, least + rest * part) for c, part in zip(candidates, parts, strict=True))
+    return Decision(tuple((c.operator, least + rest * p) for c, p in zip(candidates, parts, strict=True)))
 
 
 class Policy(ABC):
-    """Chooses where tuples of a signature go next.
-
-    Attributes:
-        hold: For at most how many tuples the choice just made is to hold; None leaves that to the eddy.
-        coarse: Whether small shares of that choice may wait until they make large pieces of a batch.
-    """
-
-    hold: int | None = None
-    coarse: bool = False
+    """Chooses where tuples of a signature go next."""
 
     @abstractmethod
-    def choose(self, signature: Signature, candidates: Sequence[Candidate]) -> Shares:
-        """Return operators with shares that sum to 1.
+    def choose(self, signature: Signature, candidates: Sequence[Candidate]) -> Decision:
+        """Return the decision; every operator in it must be a candidate's.
 
         Args:
             signature: Of the tuples to route.
-            candidates: At least one; every operator returned must be among them.
+            candidates: At least one.
         """
-
-    def follow(self, policy: Policy, signature: Signature, candidates: Sequence[Candidate]) -> Shares:
-        """Make the choice of another policy, which also says how long it holds and how it is cut."""
-        shares = policy.choose(signature, candidates)
-        self.hold, self.coarse = policy.hold, policy.coarse
-        return shares
 
 
 class LearningPolicy(Policy):
     """Sends tuples to the candidate of the least score, a small share to the least known one.
 
     A join is a candidate like any other, whether it goes by the number of a relation whose SteM is probed
-    (``"probe"``) or by that of an edge of the spanning tree (``"join"``).
+    or by that of an edge of the spanning tree.
     """
 
     def __init__(self, seed: int = 0) -> None:
@@ -154,9 +162,9 @@ class LearningPolicy(Policy):
         A join need not be tried again for each signature: of many joins there are too many.
         """
         anywhere = candidate.anywhere
-        if anywhere is not None and anywhere.tuples_in >= _KNOWN:
+        if anywhere is not None and anywhere.tuples_in >= KNOWN:
             return True
-        return candidate.account.tuples_in >= _KNOWN
+        return candidate.account.tuples_in >= KNOWN
 
     def price(self, candidate: Candidate) -> float:
         """Return what sending a tuple there costs, in the unit that the policy saves: here, a tuple sent."""
@@ -166,48 +174,47 @@ class LearningPolicy(Policy):
         """Return the share of tuples to send to another candidate than the best one."""
         return EXPLORED_SHARE
 
-    def choose(self, signature: Signature, candidates: Sequence[Candidate]) -> Shares:
+    def choose(self, signature: Signature, candidates: Sequence[Candidate]) -> Decision:
         """Return the best candidate, and the least known of the others for exploration.
 
         Candidates of which next to nothing is known get as much as the best one: decisions that
         are made on little knowledge are kept for few tuples.
         """
         candidates = modules_of(candidates)
-        # Predicates show on all tuples that reach them what they are; only joins have to be tried for that.
-        self.coarse = all(isinstance(c.operator, Select) for c in candidates)
-        building = next((c for c in candidates if isinstance(c.operator, Build)), None)
+        building = next((c for c in candidates if c.operator.kind is Kind.BUILD), None)
         if building is not None:
-            return ((self._before_building(building, candidates).operator, 1.0),)
+            return Decision.of(self._before_building(building, candidates))
         best = min(candidates, key=self.score)
         # Knowledge has a price: what is expected to multiply tuples is not tried at all.
         bearable = max(1.0, 2 * best.selectivity)
         others = [c for c in candidates if c is not best and c.selectivity <= bearable]
         if not others:
-            return ((best.operator, 1.0),)
-        return self.exploring(signature, best, others)
+            return Decision.of(best)
+        return self._exploring(best, others)
 
-    def exploring(self, signature: Signature, best: Candidate, others: Sequence[Candidate]) -> Shares:
+    def _exploring(self, best: Candidate, others: Sequence[Candidate]) -> Decision:
         """Return the shares of the best candidate and of those that are to be known better.
 
-        Args:
-            signature: Of the tuples.
-            best: Of least score.
-            others: At least one, each of them worth trying.
+        Predicates show on all tuples that reach them what they are. So where there are no joins whole batches
+        are enough, and the first one goes to the best candidate.
         """
+        whole = all(c.operator.kind is Kind.SELECT for c in (best, *others))
         unknown = [c for c in others if not self.is_known(c)]
         if unknown:
-            share = 1 / (len(unknown) + 1)
-            return ((best.operator, share), *((c.operator, share) for c in unknown))
-        self.coarse = True  # no surprise is to be met any more
+            share = 1 / (len(unknown) + 1 + whole)
+            rest = 1 - share * len(unknown)
+            shares = (best.operator, rest), *((c.operator, share) for c in unknown)
+            return Decision(shares, coarse=whole, whole=whole)
         fewest = min(c.account.tuples_in for c in others)
         tried = self._random.choice([c for c in others if c.account.tuples_in == fewest])
         share = self.explored(best, tried)
-        return ((best.operator, 1 - share), (tried.operator, share))
+        # Coarse, for no surprise is to be met any more.
+        return Decision(((best.operator, 1 - share), (tried.operator, share)), coarse=True, whole=whole)
 
     def _before_building(self, building: Candidate, candidates: Sequence[Candidate]) -> Candidate:
         """Return a predicate only if it is cheaper than keeping what it would drop.
 
         Behind the joins it meets fewer base tuples, and each of them once.
         """
-        ready = [c for c in candidates if isinstance(c.operator, Select) and c.measured.recent_in]
+        ready = [c for c in candidates if c.operator.kind is Kind.SELECT and c.measured.recent_in]
         return min((c for c in ready if c.measured.cost < _KEEPING), key=self.score, default=building)

@@ -3,7 +3,7 @@
 The routing policy for EddyJoins and STAIRs in Deshpande & Hellerstein 2004, section 4.1: of the joins that a
 tuple could go to, the one that leaves the fewest tuples after everything that lies behind it. Greedy,
 join by join, would put state into places that later tuples pay for. Estimates come from samples of keys
-(:mod:`millrace.engine.stairs.sampling`), so nothing is explored: a tuple sent elsewhere to learn something
+(:mod:`millrace.engine.stairs.fanout`), so nothing is explored: a tuple sent elsewhere to learn something
 would become state there.
 
 It loses where selectivities of independent joins do not multiply, and where the stored part of a relation is
@@ -18,9 +18,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from millrace.engine.eddy.operator import Build, Operator, Select
-from millrace.engine.policies.base import Candidate, Policy, Shares, modules_of
-from millrace.engine.policies.greedy import UNMEASURED, Greedy, Rank
+from millrace.engine.eddy.operator import Kind, Operator
+from millrace.engine.policies.base import Candidate, Decision, Policy, modules_of
+from millrace.engine.policies.simple import UNMEASURED, Greedy, Rank
 from millrace.engine.tuples.batch import Signature
 
 MARGIN = 1.25
@@ -36,18 +36,18 @@ class Cumulative(Policy):
         self._present: dict[Signature, Operator] = {}
         self._greedy, self._rank = Greedy(), Rank()
 
-    def choose(self, signature: Signature, candidates: Sequence[Candidate]) -> Shares:
+    def choose(self, signature: Signature, candidates: Sequence[Candidate]) -> Decision:
         """Return the join of the lowest cumulative selectivity, or a predicate that is cheaper before it."""
         candidates = modules_of(candidates)
-        if any(isinstance(c.operator, Build) for c in candidates):
+        if any(c.operator.kind is Kind.BUILD for c in candidates):
             return self._greedy.choose(signature, candidates)
-        selections = [c for c in candidates if isinstance(c.operator, Select)]
-        joins = [c for c in candidates if not isinstance(c.operator, Select)]
+        selections = [c for c in candidates if c.operator.kind is Kind.SELECT]
+        joins = [c for c in candidates if c.operator.kind is not Kind.SELECT]
         join = self._join(signature, joins) if joins else None
         first = [c for c in selections if join is None or _belongs_before(c, join)]
         chosen = min(first, key=self._rank.score, default=join)
         assert chosen is not None
-        return ((chosen.operator, 1.0),)
+        return Decision.of(chosen)
 
     def _join(self, signature: Signature, joins: Sequence[Candidate]) -> Candidate:
         """Return the best join; the present one unless another is better by the margin."""

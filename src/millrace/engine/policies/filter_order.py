@@ -2,27 +2,39 @@
 
 One optimizer per span: an order that all signatures of the span follow, each with the predicates it
 still has to meet. Where joins are open, alone or beside predicates, other policies decide.
+
+Joint outcomes say what orders cost, and how sure that is. An order's cost is a sum over sets of predicates:
+whoever stands behind a set is called for the tuples that pass all of it. With joint outcomes every such share
+is known for every order at once, correlations included, and two orders can be compared tuple by tuple, which
+takes out most of the noise.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import permutations
+from math import prod, sqrt
 
-from millrace.engine.eddy.operator import Profiling, Select
+from millrace.engine.eddy.operator import Kind
 from millrace.engine.eddy.statistics import Account, Profile
 from millrace.engine.policies.base import (
     DECISION_GROWTH,
     DECISION_SECONDS,
     FIRST_DECISION,
     Candidate,
+    Decision,
     Policy,
-    Shares,
     modules_of,
 )
-from millrace.engine.policies.joint import Order
 from millrace.engine.tuples.batch import Signature
+
+_BELIEF = 4.0
+"""Tuples that independence counts for where few tuples tell how it really is."""
+
+_EXHAUSTIVE = 4
+"""Up to so many predicates all orders are compared; beyond, the greedy one is taken."""
 
 START = 8
 """Tuples of the first decision to profile."""
@@ -50,6 +62,141 @@ _MOST_ORDERED = 16
 
 _FREE = 1e-9
 """Seconds per call below which predicates are equally cheap."""
+
+Order = tuple[int, ...]
+
+
+Counts = Mapping[tuple[int, int], tuple[int, int]]
+
+
+class Joint:
+    """Shares of tuples that pass sets of predicates (bit sets), with thin sets smoothed.
+
+    Args:
+        profile: Joint outcomes.
+        order: The order in use: what was observed there is worth more than what the profile says.
+        observed: By predicate and set of predicates passed before: tuples met and passed outside
+            the profile.
+        newest: How many of the newest profiled tuples to look at; all of them when None.
+        counted: Counts from earlier looks at the very same tuples, by set; counts are added to it.
+    """
+
+    def __init__(
+        self,
+        profile: Profile,
+        order: Order,
+        observed: Counts | None = None,
+        newest: int | None = None,
+        counted: dict[int, int] | None = None,
+    ) -> None:
+        self._profile = profile
+        self._newest = newest
+        self.tuples = profile.held if newest is None else min(newest, profile.held)
+        self._counts: dict[int, int] = {} if counted is None else counted
+        self._counts[0] = self.tuples
+        self._shares: dict[int, float] = {0: 1.0}
+        self._alone = {i: (self._count(1 << i) + 0.5) / (self.tuples + 1) for i in order}
+        self._strata: list[tuple[int, int, float]] = []
+        before, reaching = 0, 1.0
+        for i in order:
+            met, passed = (observed or {}).get((i, before), (0, 0))
+            met += self._count(before)
+            passed += self._count(before | 1 << i)
+            rate = (passed + _BELIEF * self._alone[i]) / (met + _BELIEF)
+            self._strata.append((before, i, reaching * (1 - rate)))
+            before, reaching = before | 1 << i, reaching * rate
+        self._whole = reaching
+
+    def _count(self, passed: int) -> int:
+        """Return the number of profiled tuples that pass all of these predicates."""
+        known = self._counts.get(passed)
+        if known is None:
+            last = passed.bit_length() - 1
+            known = self._profile.passing(last, passed & ~(1 << last), self._newest)[1]
+            self._counts[passed] = known
+        return known
+
+    def share(self, passed: int) -> float:
+        """Return the share of tuples that pass all of these predicates.
+
+        The tuples that each predicate of the order in use rejects are a stratum. How large it is was
+        observed on many tuples; how the other predicates fare in it, only the profile knows.
+        """
+        known = self._shares.get(passed)
+        if known is None:
+            known = self._whole + sum(
+                size * self._within(before, rejecting, passed)
+                for before, rejecting, size in self._strata
+                if not passed >> rejecting & 1
+            )
+            self._shares[passed] = known
+        return known
+
+    def _within(self, before: int, rejecting: int, passed: int) -> float:
+        """Return the share that passes, of the tuples that one predicate rejects and those before it pass."""
+        open_ones = passed & ~before
+        if not open_ones:
+            return 1.0
+        expected = prod(share for i, share in self._alone.items() if open_ones >> i & 1)
+        reject = 1 << rejecting
+        tuples = self._count(before) - self._count(before | reject)
+        passing = self._count(before | passed) - self._count(before | passed | reject)
+        return (passing + _BELIEF * expected) / (tuples + _BELIEF)
+
+    def cost(self, order: Order, costs: Mapping[int, float]) -> float:
+        """Return the expected seconds per tuple of an order, from seconds per call."""
+        return sum(costs[i] * calls for i, calls in self.calls(order).items())
+
+    def calls(self, order: Order) -> dict[int, float]:
+        """Return the expected calls of each predicate per tuple of an order."""
+        return {i: self.share(before) for i, before in _places(order)}
+
+    def saving(self, old: Order, new: Order, costs: Mapping[int, float]) -> tuple[float, float]:
+        """Return what the new order is expected to save, and the standard error, per tuple.
+
+        Both orders are priced on the same tuples. The error has a term that falls with the number
+        of tuples even where all of them agreed: a handful of them says little about the rare ones
+        (as in Bernstein's inequality).
+        """
+        weights: dict[int, float] = {}
+        for order, sign in ((old, 1.0), (new, -1.0)):
+            for i, before in _places(order):
+                weights[before] = weights.get(before, 0.0) + sign * costs[i]
+        terms = [(before, weight) for before, weight in weights.items() if weight]
+        mean = sum(weight * self.share(before) for before, weight in terms)
+        square = sum(a * b * self.share(one | other) for one, a in terms for other, b in terms)
+        extent = max(sum(max(0.0, sign * weight) for _, weight in terms) for sign in (1, -1))
+        tuples = max(1, self.tuples)
+        return mean, sqrt(max(0.0, square - mean * mean) / tuples) + extent / tuples / 2
+
+    def ranked(self, written: Order, costs: Mapping[int, float]) -> list[Order]:
+        """Return the orders worth a thought, cheapest first; of equal ones that nearest to ``written``."""
+        if len(written) > _EXHAUSTIVE:
+            return [self.greedy(written, costs)]
+        return sorted(permutations(written), key=lambda order: self.cost(order, costs))
+
+    def greedy(self, order: Order, costs: Mapping[int, float], margin: float = 1.0) -> Order:
+        """Return the order in which each predicate drops the most tuples per second, of those that get there.
+
+        One overtakes those that stood before it if it drops ``margin`` times more than the first of them.
+        """
+        mended: Order = ()
+        given, rest = 0, list(order)
+        while rest:
+            reaching = self.share(given)
+            gains = [(1 - self.share(given | 1 << i) / reaching) / costs[i] for i in rest]
+            most = max(gains)
+            mended += (rest.pop(gains.index(most) if most > margin * gains[0] else 0),)
+            given |= 1 << mended[-1]
+        return mended
+
+
+def _places(order: Order) -> Iterator[tuple[int, int]]:
+    """Yield each predicate with the set of those before it."""
+    before = 0
+    for i in order:
+        yield i, before
+        before |= 1 << i
 
 
 class Meter:
@@ -163,8 +310,8 @@ class FilterOrderOptimizer(ABC):
     def first(self, candidates: Sequence[Candidate]) -> Candidate:
         """Return the candidate that comes first in the order."""
         places = {predicate: place for place, predicate in enumerate(self.order)}
-        targets = [c.operator.target for c in candidates]
-        return candidates[targets.index(min(targets, key=lambda i: (places.get(i, len(places)), i)))]
+        last = len(places)
+        return min(candidates, key=lambda c: (places.get(c.operator.target, last), c.operator.target))
 
     def sampled(self, candidates: Sequence[Candidate]) -> tuple[float, int | None]:
         """Return the share of the entering tuples to profile, and for how many tuples at most it holds."""
@@ -192,7 +339,7 @@ class FilterOrderOptimizer(ABC):
             meter = self._meters.setdefault(c.operator.target, Meter(c.measured))
             seconds += meter.read()
         tuples = sum(c.account.tuples_in for c in candidates)
-        profiled = sum(c.account.tuples_in for c in candidates if isinstance(c.operator, Profiling))
+        profiled = sum(c.account.tuples_in for c in candidates if c.operator.kind is Kind.PROFILE)
         before, self._entered = self._entered, (tuples, profiled)
         return None if before is None else Epoch(tuples - before[0], profiled - before[1], seconds)
 
@@ -216,34 +363,31 @@ class FilterOrderPolicy(Policy):
     Args:
         joins: Decides between joins.
         mixed: Decides between joins and predicates, and while too many predicates are open to order them all.
+        optimizer: Makes an optimizer, which begins with the order as written.
     """
 
-    def __init__(self, joins: Policy, mixed: Policy) -> None:
+    def __init__(
+        self, joins: Policy, mixed: Policy, optimizer: Callable[[Signature, Order], FilterOrderOptimizer]
+    ) -> None:
         self._optimizers: dict[int, FilterOrderOptimizer] = {}
-        self._joins = joins
-        self._mixed = mixed
+        self._joins, self._mixed, self._optimizer = joins, mixed, optimizer
 
-    @abstractmethod
-    def optimizer(self, top: Signature, written: Order) -> FilterOrderOptimizer:
-        """Return an optimizer to begin with."""
-
-    def choose(self, signature: Signature, candidates: Sequence[Candidate]) -> Shares:
+    def choose(self, signature: Signature, candidates: Sequence[Candidate]) -> Decision:
         """Return the next predicate of the order, and a share for profiling where it is worth it."""
-        self.hold, self.coarse = None, False
-        selections = [c for c in candidates if isinstance(c.operator, Select)]
+        selections = [c for c in candidates if c.operator.kind is Kind.SELECT]
         modules = modules_of(candidates)
         if len(selections) < len(modules) or len(selections) > _MOST_ORDERED:
-            return self.follow(self._mixed if selections else self._joins, signature, candidates)
+            return (self._mixed if selections else self._joins).choose(signature, candidates)
         optimizer = self._optimizers.get(signature.span)
         if optimizer is None:
             written = tuple(sorted(c.operator.target for c in selections))
-            optimizer = self._optimizers[signature.span] = self.optimizer(signature, written)
+            optimizer = self._optimizers[signature.span] = self._optimizer(signature, written)
         optimizer.watch(signature, selections)
-        profiling = next((c.operator for c in candidates if c not in modules), None)
-        share = 0.0
+        profiling = next((c.operator for c in candidates if c.operator.kind is Kind.PROFILE), None)
+        share, hold = 0.0, None
         if profiling and signature == optimizer.top:
-            share, self.hold = optimizer.sampled(candidates)
-        next_one = optimizer.first(selections).operator
+            share, hold = optimizer.sampled(candidates)
+        first = optimizer.first(selections).operator
         if not profiling or not share:
-            return ((next_one, 1.0),)
-        return ((next_one, 1 - share), (profiling, share))
+            return Decision(((first, 1.0),), hold)
+        return Decision(((first, 1 - share), (profiling, share)), hold)

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 
 from millrace.engine.eddy.operator import Operator
 from millrace.engine.eddy.statistics import Account
-from millrace.engine.policies.base import Candidate, Policy, Shares, modules_of, proportional
+from millrace.engine.policies.base import Candidate, Decision, Policy, modules_of, proportional
 from millrace.engine.tuples.batch import Signature
 
 _FASTEST = 1e-9
@@ -30,7 +30,7 @@ _FASTEST = 1e-9
 class Naive(Policy):
     """Shares tuples in proportion to the modules' speed, or evenly where queues see to that."""
 
-    def choose(self, signature: Signature, candidates: Sequence[Candidate]) -> Shares:
+    def choose(self, signature: Signature, candidates: Sequence[Candidate]) -> Decision:
         """Return shares proportional to tuples per second; a module not yet tried counts as the fastest."""
         candidates = modules_of(candidates)
         if any(c.tickets is not None for c in candidates):
@@ -54,7 +54,7 @@ def tickets_of(candidate: Candidate, account: Account) -> int:
 class Lottery(Policy):
     """Shares tuples in proportion to all that the modules have dropped so far."""
 
-    def choose(self, signature: Signature, candidates: Sequence[Candidate]) -> Shares:
+    def choose(self, signature: Signature, candidates: Sequence[Candidate]) -> Decision:
         """Return shares proportional to tickets, none below ``LEAST_SHARE``."""
         candidates = modules_of(candidates)
         tickets = [max(0, tickets_of(c, c.measured)) for c in candidates]
@@ -79,7 +79,7 @@ class WindowedLottery(Policy):
     def __init__(self) -> None:
         self._windows: dict[Signature, _Window] = {}
 
-    def choose(self, signature: Signature, candidates: Sequence[Candidate]) -> Shares:
+    def choose(self, signature: Signature, candidates: Sequence[Candidate]) -> Decision:
         """Return shares proportional to banked tickets, none below ``LEAST_SHARE``."""
         candidates = modules_of(candidates)
         window = self._windows.setdefault(signature, _Window())

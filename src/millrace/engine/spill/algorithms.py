@@ -22,29 +22,26 @@ sort_merge everything                        everything, once, sorted           
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from typing import Any, Protocol
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from millrace.engine.spill.chunks import Chunk, Extent
-from millrace.engine.spill.division import fitting
-from millrace.engine.spill.guard import Rest
-from millrace.engine.spill.partitions import Partitions, fan_out
-from millrace.engine.spill.residency import first_of
+from millrace.engine.access.schedule import sliced
+from millrace.engine.spill.chunks import Chunk, ChunkStats, Partition, sized
+from millrace.engine.spill.context import SpillContext
+from millrace.engine.spill.guard import Remainder
+from millrace.engine.spill.partitions import Partitioner, fitting, partition_count, widest_class
 from millrace.engine.spill.runs import Runs
-from millrace.engine.spill.work import Inputs, Setting, Work, batches
+from millrace.engine.tuples import keyed
+from millrace.limits.clock import Clock
 
+Inputs = Mapping[int, Iterable[pa.RecordBatch]]
+"""Tuples of each relation, by its number, to be read once."""
 
-class Sources(Protocol):
-    """The block's sources; each is asked for once."""
-
-    def raw(self, relation: int) -> Iterator[pa.RecordBatch]:
-        """Yield the tuples of a source."""
-
-    def keyed(self, relation: int) -> Iterator[pa.RecordBatch]:
-        """Yield the tuples of a source that have no null key."""
+Ends = tuple[pa.Scalar, pa.Scalar]
 
 
 class Join(Protocol):
@@ -53,202 +50,231 @@ class Join(Protocol):
     def __call__(
         self,
         inputs: Inputs,
-        extents: Mapping[int, Extent],
+        stats: Mapping[int, ChunkStats],
         streamed: int | None,
         *,
         online: bool = False,
-        work: Work | None = None,
-    ) -> Generator[Any, None, Rest | None]:
+        partition: Partition | None = None,
+    ) -> Generator[Any, None, Remainder | None]:
         """Yield the results of a join, in smaller pieces where its state turns out to be too large.
 
         Args:
             inputs: The tuples of each relation.
-            extents: How much that is, of those relations for which it is known.
+            stats: How much that is, of those relations for which it is known.
             streamed: The relation to leave unbuilt, or None.
             online: Read and build all relations in turn.
-            work: The piece of work, if the tuples come from files.
+            partition: What the tuples are, if they come from files.
 
         Returns:
             With ``online``, what is left when the state is too large; None for nothing.
         """
 
 
-def grace(setting: Setting, sources: Sources, join: Join) -> Iterator[Any]:
-    """Partition everything on disk, then join a partition, or several small ones, at a time."""
-    partitions = Partitions(setting, widest_class(setting), partition_count(setting))
-    if _read_all(setting, sources, partitions):
-        yield from joined(setting, partitions.works(), join)
+class Sources:
+    """The block's sources, each of which is read once, in batches that are checked and counted.
 
-
-def sort_merge(setting: Setting, sources: Sources, join: Join) -> Iterator[Any]:
-    """Write sorted runs, then join range by range."""
-    runs = Runs(setting, widest_class(setting))
-    if _read_all(setting, sources, runs):
-        yield from joined(setting, runs.works(), join)
-
-
-def hybrid(setting: Setting, sources: Sources, join: Join, *, keep: bool = True) -> Iterator[Any]:
-    """Keep partitions in memory while the budget lasts; they are joined as the streamed relation comes.
-
-    Which ones, its first tuples decide (:mod:`millrace.engine.spill.residency`).
+    A relation that has the same tuples as another (a self-join) has no source of its own: the first of them
+    to be read leaves the tuples in a file for the others, which join them as tuples of their own.
 
     Args:
-        setting: The run.
+        context: Of the run.
+        sources: By relation number.
+        shared: For relations without a source, the one that they share it with.
+        clock: What times are measured by.
+        ended: Told of each relation that has been read to its end, and of the ends of its columns, so that
+            less is read of others (:meth:`millrace.engine.eddy.transfer.KeyRanges.ended`).
+    """
+
+    def __init__(
+        self,
+        context: SpillContext,
+        sources: Mapping[int, Iterator[pa.RecordBatch]],
+        shared: Mapping[int, int],
+        clock: Clock,
+        ended: Callable[[int, Sequence[str], Callable[[str], Ends | None]], None] | None = None,
+    ) -> None:
+        self._context = context
+        self._sources = sources
+        self._shared = shared
+        self._clock = clock
+        self._ended = ended
+        self._copies: dict[int, list[Chunk]] = {}
+
+    def raw(self, relation: int) -> Iterator[pa.RecordBatch]:
+        """Yield the tuples of a source in batches of ``Options.batch_size`` tuples at most."""
+        lead = self._shared.get(relation, relation)
+        if lead in self._copies:
+            return self._context.batches(relation, self._copies[lead])
+        source = self._scanned(relation, self._sources[lead])
+        return self._copied(lead, source) if lead in self._shared.values() else source
+
+    def keyed(self, relation: int) -> Iterator[pa.RecordBatch]:
+        """Yield the same without tuples that have a null key, in batches that buffers have room for."""
+        layout = self._context.layouts[relation]
+        for batch in self.raw(relation):
+            joinable, _ = keyed(batch, layout.keys, layout.same)
+            yield from sized(joinable, self._context.budget.buffer)
+
+    def read_into(self, into: Partitioner | Runs) -> bool:
+        """Read every relation; return whether all have a tuple. The streamed one is read last, if at all."""
+        for relation in self._context.order:
+            rows = 0
+            for batch in self.keyed(relation):
+                rows += batch.num_rows
+                into.add(relation, batch)
+            if not rows:
+                return False
+        into.finish()
+        return True
+
+    def _scanned(self, relation: int, source: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        context, ends = self._context, dict[str, Ends | None]()
+        keys = [] if self._ended is None else {key.name for key in context.layouts[relation].keys}
+        while True:
+            began = self._clock.now()
+            batch = next(source, None)
+            rows = 0 if batch is None else batch.num_rows
+            context.folder.tally.book("scan", relation, rows, self._clock.now() - began)
+            if batch is None:
+                if self._ended is not None:
+                    self._ended(relation, context.spec.aliases, ends.get)
+                return
+            for key in keys:
+                ends[key] = _widened(ends.get(key), batch.column(key))
+            for piece in sliced(batch, context.options.batch_size):
+                context.check(relation, piece)
+                yield piece
+
+    def _copied(self, lead: int, source: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        file, copy = self._context.new_file(lead), list[Chunk]()
+        for batch in source:
+            copy.append(Chunk(ChunkStats(batch.num_rows, int(batch.nbytes)), file.write(batch)))
+            yield batch
+        self._context.folder.finish(file)
+        self._copies[lead] = copy
+
+
+def _widened(ends: Ends | None, column: pa.Array) -> Ends | None:
+    """Return the least and the greatest value of a column and of what came before it.
+
+    None where there is none, or the type has no order.
+    """
+    before = [pa.repeat(end, 1) for end in ends or ()]
+    try:
+        found = pc.min_max(pa.chunked_array([*before, column]))
+    except pa.ArrowException:
+        return None
+    return (found["min"], found["max"]) if found["min"].is_valid else None
+
+
+def grace(context: SpillContext, sources: Sources, join: Join) -> Iterator[Any]:
+    """Partition everything on disk, then join a partition, or several small ones, at a time."""
+    partitioner = Partitioner(context, widest_class(context), partition_count(context))
+    if sources.read_into(partitioner):
+        yield from joined(context, partitioner.partitions(), join)
+
+
+def sort_merge(context: SpillContext, sources: Sources, join: Join) -> Iterator[Any]:
+    """Write sorted runs, then join range by range."""
+    runs = Runs(context, widest_class(context))
+    if sources.read_into(runs):
+        yield from joined(context, runs.partitions(), join)
+
+
+def hybrid(context: SpillContext, sources: Sources, join: Join, *, keep: bool = True) -> Iterator[Any]:
+    """Keep partitions in memory while the budget lasts; they are joined as the streamed relation comes.
+
+    Which ones, its first tuples decide (:func:`millrace.engine.spill.partitions.most_probed`).
+
+    Args:
+        context: Of the run.
         sources: The block's sources.
         join: Joins what fits.
         keep: Keep some partitions when not all fit; otherwise all go to files then.
     """
-    stream = setting.stream
-    held = Held(setting)
-    partitions: Partitions | None = None
-    for relation in setting.order:
+    stream = context.stream
+    chunks: dict[int, list[Chunk]] = {}
+    held: dict[int, ChunkStats] = {}
+    partitioner: Partitioner | None = None
+
+    def hold(relation: int, batch: pa.RecordBatch) -> bool:
+        """Keep tuples that have not been divided yet; return whether everything still fits."""
+        chunk = context.chunk(relation, batch)
+        chunks.setdefault(relation, []).append(chunk)
+        held[relation] = held.get(relation, ChunkStats()) + chunk.stats
+        context.budget.wait(chunk.stats.bytes)
+        return context.state(held, None) <= context.budget.state
+
+    def divided() -> Partitioner:
+        """Put them into partitions."""
+        made = Partitioner(context, widest_class(context), partition_count(context, held), keep=keep)
+        for relation, own in chunks.items():
+            for batch in context.drained(own):
+                made.add(relation, batch)
+        return made
+
+    for relation in context.order:
         if relation == stream:
             continue
         rows = 0
         for batch in sources.keyed(relation):
             rows += batch.num_rows
-            if partitions is not None:
-                partitions.add(relation, batch)
-            elif not held.add(relation, batch):
-                partitions = Partitions(
-                    setting, widest_class(setting), partition_count(setting, held.extents), keep=keep
-                )
-                held.move(partitions)
+            if partitioner is not None:
+                partitioner.add(relation, batch)
+            elif not hold(relation, batch):
+                partitioner = divided()
         if not rows:
             return
-    if partitions is None:
-        whole = {r: in_memory(setting, chunks) for r, chunks in held.chunks.items()}
-        if stream is not None:
-            whole[stream] = sources.raw(stream)
-        yield from join(whole, held.extents, stream)
+    if partitioner is not None:
+        yield from _probed(context, sources, join, partitioner)
         return
-    probing = None if stream is None else sources.keyed(stream)
-    if stream is not None and probing is not None:
-        sample = first_of(probing, setting.budget.buffer)
-        partitions.keep_probed(stream, sample)
-        probing = chain(_given(sample), probing)
-    work = Work(partitions.hand_over())
-    resident = {r: in_memory(setting, chunks) for r, chunks in work.inputs.items() if r != stream}
-    extents = {r: extent for r, extent in work.extents.items() if r != stream}
-    if stream is None or probing is None:
-        if partitions.has_resident:
-            yield from join(resident, extents, None)
-    else:
-        sieved = partitions.sieve(stream, probing)
-        if partitions.has_resident:
-            yield from join({**resident, stream: sieved}, extents, stream)
-        for _ in sieved:  # an eddy stops reading when no result can come any more; partitions in files go on
-            pass
-    yield from joined(setting, partitions.works(), join)
+    whole = {r: context.drained(own) for r, own in chunks.items()}
+    if stream is not None:
+        whole[stream] = sources.raw(stream)
+    yield from join(whole, held, stream)
 
 
-def joined(setting: Setting, works: list[Work], join: Join) -> Iterator[Any]:
-    """Yield the results of pieces of work, whatever their size; ``works`` is emptied."""
-    for work in fitting(setting, works):
-        inputs = {r: batches(setting, r, chunks) for r, chunks in work.inputs.items()}
-        yield from join(inputs, work.extents, work.streamed(setting), work=work)
+def _probed(context: SpillContext, sources: Sources, join: Join, partitioner: Partitioner) -> Iterator[Any]:
+    """Join partitions in memory as the streamed relation comes, and then those in files."""
+    stream = context.stream
+    probing: Iterator[pa.RecordBatch] = iter(())
+    sieved: Iterator[pa.RecordBatch] = iter(())
+    if stream is not None:
+        probing = sources.keyed(stream)
+        sample = _first_of(probing, context.budget.buffer)
+        partitioner.keep_probed(stream, sample)
+        probing = chain(context.budget.drain(sample, lambda _: 0), probing)
+    kept = Partition(partitioner.hand_over())
+    inputs = {r: context.drained(own) for r, own in kept.inputs.items() if r != stream}
+    stats = {r: each for r, each in kept.stats.items() if r != stream}
+    if stream is not None:
+        sieved = inputs[stream] = partitioner.sieve(stream, probing)
+    if partitioner.has_resident:
+        yield from join(inputs, stats, stream)
+    for _ in sieved:  # an eddy stops reading when no result can come any more; partitions in files go on
+        pass
+    yield from joined(context, partitioner.partitions(), join)
 
 
-def in_memory(setting: Setting, chunks: list[Chunk]) -> Iterator[pa.RecordBatch]:
-    """Yield the tuples of chunks in memory, each of which is let go of before it is asked for the next."""
-    chunks.reverse()
-    while chunks:
-        setting.memory.wait(-chunks[-1].extent.bytes)
-        yield chunks.pop().data
+def _first_of(batches: Iterator[pa.RecordBatch], size: int) -> list[pa.RecordBatch]:
+    """Take batches of so many bytes together, or one more, from the beginning of a source."""
+    taken, held = list[pa.RecordBatch](), 0
+    for batch in batches:
+        taken.append(batch)
+        held += int(batch.nbytes)
+        if held >= size:
+            break
+    return taken
 
 
-def widest_class(setting: Setting) -> int | None:
-    """Return the attribute class of the largest relations by estimate; None without a class."""
-    relations = setting.spec.relations
-    sizes = [(1 if r.rows is None else r.rows) * row_bytes(r.schema) for r in relations]
-    gains = {
-        attribute: sum(size for r, size in enumerate(sizes) if setting.covers(attribute, r))
-        for attribute in range(len(setting.graph.classes))
-    }
-    return max(gains, key=lambda attribute: (gains[attribute], -attribute), default=None)
+def joined(context: SpillContext, partitions: list[Partition], join: Join) -> Iterator[Any]:
+    """Yield the results of partitions, whatever their size; the list is emptied."""
+    for each in fitting(context, partitions):
+        inputs = {r: context.batches(r, chunks) for r, chunks in each.inputs.items()}
+        yield from join(inputs, each.stats, context.streamed(each), partition=each)
 
 
-def partition_count(setting: Setting, seen: Mapping[int, Extent] | None = None) -> int:
-    """Return into how many partitions to divide the block's state, of which some may have been seen."""
-    size = 0.0
-    for number, relation in enumerate(setting.spec.relations):
-        if number == setting.stream:
-            continue
-        if relation.rows is None:
-            return fan_out(setting, None)
-        known = setting.footprint(number, (seen or {}).get(number, Extent()))
-        size += max(known, 2 * relation.rows * row_bytes(relation.schema))
-    return fan_out(setting, size)
-
-
-def row_bytes(schema: pa.Schema) -> int:
-    """Return about how many bytes a tuple takes."""
-    return sum(
-        _VARIABLE if _is_variable(field.type) else max(1, field.type.bit_width // 8) for field in schema
-    )
-
-
-_VARIABLE = 32
-"""What a value of a type without a fixed width is taken to need."""
-
-
-def _is_variable(kind: pa.DataType) -> bool:
-    try:
-        return not kind.bit_width
-    except ValueError:
-        return True
-
-
-def _given(batches: list[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Yield batches, each of which is let go of before it is asked for the next."""
-    batches.reverse()
-    while batches:
-        yield batches.pop()
-
-
-class Held:
-    """Tuples in memory that have not been divided yet, while they fit.
-
-    Attributes:
-        chunks: The tuples of each relation.
-        extents: How much that is.
-    """
-
-    def __init__(self, setting: Setting) -> None:
-        self._setting = setting
-        self.chunks: dict[int, list[Chunk]] = {}
-        self.extents: dict[int, Extent] = {}
-
-    def add(self, relation: int, batch: pa.RecordBatch) -> bool:
-        """Take tuples; return whether everything still fits."""
-        chunk = self._setting.chunk(relation, batch)
-        self.chunks.setdefault(relation, []).append(chunk)
-        self.extents[relation] = self.extents.get(relation, Extent()) + chunk.extent
-        self._setting.memory.wait(chunk.extent.bytes)
-        return self._setting.state(self.extents, None) <= self._setting.budget.state
-
-    def move(self, partitions: Partitions) -> None:
-        """Put all tuples into partitions."""
-        for relation, chunks in self.chunks.items():
-            for batch in in_memory(self._setting, chunks):
-                partitions.add(relation, batch)
-        self.chunks.clear()
-
-
-def _read_all(setting: Setting, sources: Sources, into: Partitions | Runs) -> bool:
-    """Read every relation; return whether all have a tuple. The streamed one is read last, if at all."""
-    for relation in setting.order:
-        rows = 0
-        for batch in sources.keyed(relation):
-            rows += batch.num_rows
-            into.add(relation, batch)
-        if not rows:
-            return False
-    into.finish()
-    return True
-
-
-def symmetric(setting: Setting, sources: Sources, join: Join) -> Iterator[Any]:
+def symmetric(context: SpillContext, sources: Sources, join: Join) -> Iterator[Any]:
     """Join at once what comes; when the budget is spent, everything goes to files.
 
     With ``Options.online``, where no relation has set semantics or shares another's tuples, all sources
@@ -261,32 +287,30 @@ def symmetric(setting: Setting, sources: Sources, join: Join) -> Iterator[Any]:
     Otherwise only the streamed relation makes results as it comes, as in an eddy without a budget;
     that state is spilled before the first result or not at all.
     """
-    if not setting.online or any(relation.distinct for relation in setting.spec.relations):
-        yield from hybrid(setting, sources, join, keep=False)
+    if not context.online or any(relation.distinct for relation in context.spec.relations):
+        yield from hybrid(context, sources, join, keep=False)
         return
-    rest = yield from join({r: sources.keyed(r) for r in setting.order}, {}, None, online=True)
+    rest = yield from join({r: sources.keyed(r) for r in context.order}, {}, None, online=True)
     if rest is None:
         return
-    attribute, count = widest_class(setting), partition_count(setting)
-    early, late = (Partitions(setting, attribute, count) for _ in range(2))
-    for relation in setting.order:
-        for batch in rest.built(relation):
-            early.add(relation, batch)
-    early.finish()
-    for relation in setting.order:
-        for batch in rest.unread[relation]:
-            late.add(relation, batch)
-    late.finish()
+    attribute, count = widest_class(context), partition_count(context)
+    early, late = (Partitioner(context, attribute, count) for _ in range(2))
+    for into, of in ((early, rest.built), (late, rest.unread.__getitem__)):
+        for relation in context.order:
+            for batch in of(relation):
+                into.add(relation, batch)
+        into.finish()
     before, after = early.everything(), late.everything()
-    for first in setting.order:
-        works = [
-            Work(
+    for first in context.order:
+        partitions = [
+            Partition(
                 {
                     r: old[r] if r < first else new[r] if r == first else old[r] + new[r]
-                    for r in setting.order
+                    for r in context.order
                 },
                 level=1,
             )
             for old, new in zip(before, after, strict=True)
         ]
-        yield from joined(setting, early.grouped(work for work in works if work.possible), join)
+        possible = (partition for partition in partitions if partition.has_all)
+        yield from joined(context, early.grouped(possible), join)

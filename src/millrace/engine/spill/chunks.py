@@ -1,20 +1,23 @@
-"""Chunks: base tuples of one relation, in memory or as a batch of a spill file, and how large they are."""
+"""What is joined: chunks of base tuples, in memory or in spill files, and partitions of all relations."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 import numpy as np
 import pyarrow as pa
 
-from millrace.engine.arrays import to_arrow, to_numpy
-from millrace.engine.spill.folder import Stored
+from millrace.engine.access.schedule import sliced
+from millrace.engine.arrays import Array, to_arrow
+from millrace.engine.spill.folder import SpillFile, Stored
 from millrace.engine.tuples import KeyColumn, codes
+from millrace.engine.tuples.keys import first_of_equal
 
 
 @dataclass(frozen=True)
-class Extent:
+class ChunkStats:
     """How much of a relation there is.
 
     Attributes:
@@ -29,15 +32,21 @@ class Extent:
     lows: tuple[int, ...] = ()
     highs: tuple[int, ...] = ()
 
-    def __add__(self, other: Extent) -> Extent:
-        if not self.rows or not other.rows:
-            return self if self.rows else other
-        return Extent(
-            self.rows + other.rows,
-            self.bytes + other.bytes,
-            tuple(map(min, self.lows, other.lows)),
-            tuple(map(max, self.highs, other.highs)),
-        )
+    def __add__(self, other: ChunkStats) -> ChunkStats:
+        return total_of([self, other])
+
+
+def total_of(stats: Iterable[ChunkStats]) -> ChunkStats:
+    """Return how much it is together."""
+    found = [each for each in stats if each.rows]
+    if len(found) < 2:
+        return found[0] if found else ChunkStats()
+    return ChunkStats(
+        sum(each.rows for each in found),
+        sum(each.bytes for each in found),
+        tuple(map(min, zip(*(each.lows for each in found), strict=True))),
+        tuple(map(max, zip(*(each.highs for each in found), strict=True))),
+    )
 
 
 @dataclass(frozen=True)
@@ -54,87 +63,141 @@ class Chunk:
     """Tuples of one relation, none of which has a null key.
 
     Attributes:
-        extent: Their number and size; with a ``range``, of the whole chunk that they are chosen from.
+        stats: Their number and size; with a ``range``, of the whole chunk that they are chosen from.
         data: The tuples, or where they are.
         window: Only these of them, from one position up to another.
         range: Only those of a range of keys.
     """
 
-    extent: Extent
+    stats: ChunkStats
     data: pa.RecordBatch | Stored
     window: tuple[int, int] | None = None
     range: KeyRange | None = None
 
+    @classmethod
+    def of(cls, batch: pa.RecordBatch, keys: Sequence[KeyColumn], *, distinct: bool) -> Chunk:
+        """Return tuples as a chunk in memory; those of a relation with set semantics lose duplicates."""
+        if distinct:
+            batch = without_duplicates(batch, keys)
+        if not batch.num_rows:
+            return cls(ChunkStats(), batch)
+        coded = [codes_of(batch, key) for key in keys]
+        lows, highs = (tuple(int(end(c)) for c in coded) for end in (np.min, np.max))
+        return cls(ChunkStats(batch.num_rows, int(batch.nbytes), lows, highs), batch)
+
+    def stored(self, file: SpillFile) -> Chunk:
+        """Write a chunk in memory to a file."""
+        return replace(self, data=file.write(self.data))
+
     def within(self, keys: KeyRange) -> Chunk:
         """Return the chunk's tuples in a range of keys; only their codes' bounds get narrower."""
-        lows, highs = list(self.extent.lows), list(self.extent.highs)
+        lows, highs = list(self.stats.lows), list(self.stats.highs)
         lows[keys.key] = max(lows[keys.key], keys.low)
         highs[keys.key] = min(highs[keys.key], keys.high - 1)
-        return replace(self, extent=replace(self.extent, lows=tuple(lows), highs=tuple(highs)), range=keys)
+        return replace(self, stats=replace(self.stats, lows=tuple(lows), highs=tuple(highs)), range=keys)
 
-    def halves(self) -> tuple[Chunk, Chunk]:
-        """Return two chunks, of two rows or more, that together are this one."""
-        first, last = self.window or (0, self.extent.rows)
+    def pieces(self, rows: int) -> Iterator[Chunk]:
+        """Yield chunks of at most so many rows, at least one each, that together are this one."""
+        if self.stats.rows <= max(1, rows):
+            yield self
+            return
+        first, last = self.window or (0, self.stats.rows)
         middle = (first + last) // 2
+        for low, high in ((first, middle), (middle, last)):
+            size = self.stats.bytes * (high - low) // (last - first)
+            stats = replace(self.stats, rows=high - low, bytes=size)
+            yield from replace(self, stats=stats, window=(low, high)).pieces(rows)
 
-        def part(low: int, high: int) -> Chunk:
-            share = self.extent.bytes * (high - low) // (last - first)
-            return replace(
-                self, extent=replace(self.extent, rows=high - low, bytes=share), window=(low, high)
-            )
-
-        return part(first, middle), part(middle, last)
-
-
-def measured(batch: pa.RecordBatch, keys: Sequence[KeyColumn]) -> Extent:
-    """Return the extent of tuples without null keys."""
-    if not batch.num_rows:
-        return Extent()
-    coded = [codes(batch.column(key.name), key.type)[0] for key in keys]
-    return Extent(
-        batch.num_rows,
-        int(batch.nbytes),
-        tuple(int(c.min()) for c in coded),
-        tuple(int(c.max()) for c in coded),
-    )
+    def selected(self, batch: pa.RecordBatch, keys: Sequence[KeyColumn]) -> pa.RecordBatch:
+        """Return the tuples of the chunk out of the batch that it was made of."""
+        if self.window is not None:
+            low, high = self.window
+            batch = batch.slice(low, high - low)
+        if self.range is not None:
+            coded = codes_of(batch, keys[self.range.key])
+            inside = (coded >= self.range.low) & (coded < self.range.high)
+            if not inside.all():
+                batch = batch.filter(to_arrow(inside))
+        return batch
 
 
-def total(chunks: Iterable[Chunk]) -> Extent:
-    """Return the extent of all chunks together."""
-    found = [chunk.extent for chunk in chunks if chunk.extent.rows]
-    if not found:
-        return Extent()
-    return Extent(
-        sum(e.rows for e in found),
-        sum(e.bytes for e in found),
-        tuple(map(min, zip(*(e.lows for e in found), strict=True))),
-        tuple(map(max, zip(*(e.highs for e in found), strict=True))),
-    )
+def total(chunks: Iterable[Chunk]) -> ChunkStats:
+    """Return the stats of all chunks together."""
+    return total_of(chunk.stats for chunk in chunks)
 
 
-def selected(chunk: Chunk, batch: pa.RecordBatch, keys: Sequence[KeyColumn]) -> pa.RecordBatch:
-    """Return the tuples of the chunk out of the batch that it was made of."""
-    if chunk.window is not None:
-        low, high = chunk.window
-        batch = batch.slice(low, high - low)
-    if chunk.range is not None:
-        key = keys[chunk.range.key]
-        coded = codes(batch.column(key.name), key.type)[0]
-        inside = (coded >= chunk.range.low) & (coded < chunk.range.high)
-        if not inside.all():
-            batch = batch.filter(to_arrow(inside))
-    return batch
+@dataclass(frozen=True, eq=False)
+class Partition:
+    """Tuples of every relation to be joined with each other, and with nothing else.
+
+    Attributes:
+        inputs: The tuples of each relation, by its number.
+        level: How often they were divided: each level hashes keys in another way.
+        spent: Attribute classes that do not divide the tuples any further.
+        scale: How many times the expected state has to fit, since a larger one needed more than expected.
+        intermediate: Whether intermediate tuples may be stored. Without, they are made again when needed.
+    """
+
+    inputs: Mapping[int, list[Chunk]]
+    level: int = 0
+    spent: frozenset[int] = field(default_factory=frozenset)
+    scale: float = 1.0
+    intermediate: bool = True
+
+    @cached_property
+    def stats(self) -> dict[int, ChunkStats]:
+        """How much there is of each relation."""
+        return {relation: total(chunks) for relation, chunks in self.inputs.items()}
+
+    @property
+    def has_all(self) -> bool:
+        """Whether there can be a result: every relation has a tuple."""
+        return all(stats.rows for stats in self.stats.values())
+
+
+def codes_of(batch: pa.RecordBatch, key: KeyColumn) -> Array:
+    """Return the codes of a key, which is never null."""
+    return codes(batch.column(key.name), key.type)[0]
 
 
 def without_duplicates(batch: pa.RecordBatch, keys: Sequence[KeyColumn]) -> pa.RecordBatch:
     """Return the first of each group of equal tuples; all columns are keys (set semantics)."""
     if not keys:  # tuples without a column are all equal
         return batch.slice(0, 1)
-    exact = [
-        codes(batch.column(key.name), key.type)[0]
-        if key.exact
-        else to_numpy(batch.column(key.name).dictionary_encode().indices)
-        for key in keys
-    ]
-    _, first = np.unique(np.stack(exact, axis=1), axis=0, return_index=True)
-    return batch if len(first) == batch.num_rows else batch.take(to_arrow(np.sort(first)))
+    columns = [batch.column(key.name) for key in keys]
+    coded = [codes(column, key.type)[0] for column, key in zip(columns, keys, strict=True)]
+    first = first_of_equal(keys, coded, columns.__getitem__)
+    return batch if len(first) == batch.num_rows else batch.take(to_arrow(first))
+
+
+def sized(batch: pa.RecordBatch, size: int) -> Iterator[pa.RecordBatch]:
+    """Yield a batch in slices of about so many bytes; nothing without a row."""
+    parts = -(-int(batch.nbytes) // max(1, size)) or 1
+    return sliced(batch, max(1, -(-batch.num_rows // parts)))
+
+
+def evened(source: Iterable[pa.RecordBatch], rows: int) -> Iterator[pa.RecordBatch]:
+    """Yield the tuples in batches of ``rows`` or more, below three times that, but for a source with fewer.
+
+    What was cut up among partitions comes in small pieces. A store gathers from few chunks only if no
+    small one follows larger ones, so a small rest goes with the batch before it.
+    """
+    before: list[pa.RecordBatch] = []
+    parts: list[pa.RecordBatch] = []
+    count = 0
+    for part in (part for batch in source for part in sliced(batch, rows)):
+        if count + part.num_rows >= 2 * rows:
+            if before:
+                yield _whole(before)
+            before, parts, count = parts, [], 0
+        parts.append(part)
+        count += part.num_rows
+    if before and count >= rows:
+        yield _whole(before)
+        before = []
+    if before or parts:
+        yield _whole(before + parts)
+
+
+def _whole(parts: list[pa.RecordBatch]) -> pa.RecordBatch:
+    return parts[0] if len(parts) == 1 else pa.concat_batches(parts)

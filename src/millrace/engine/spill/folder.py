@@ -2,7 +2,8 @@
 
 Files are read through ordinary reads, not memory maps: mapped pages would count as memory of the
 process for as long as a tuple of theirs is in use. A file is removed when no chunk points to it any
-more, and the folder, with whatever is left, when the run ends in whatever way.
+more, and the folder, with whatever is left, when the run ends in whatever way. What goes there and comes back
+is booked.
 """
 
 from __future__ import annotations
@@ -13,17 +14,91 @@ import shutil
 import tempfile
 import time
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
 import pyarrow as pa
 
-from millrace.engine.spill.tally import Tally
+from millrace.engine.figures import CellFigures, ModuleFigures
+from millrace.engine.peak import peak_memory
 from millrace.errors import ExecutionError, OptionError
+
+
+class Tally:
+    """What one run did: written, read and joined, and the figures of all its eddies together.
+
+    Attributes:
+        aliases: The block's relations, by number.
+        files: Spill files made (for ``sort_merge`` each sorted run is one).
+        in_memory: Joins of tuples that had stayed in memory, but for a streamed relation's.
+        from_disk: Joins of tuples read back.
+        splits_by_key: Partitions that were still too large and divided by another hash of a key.
+        splits_by_rows: Partitions that no key divides, joined a part of one relation at a time.
+    """
+
+    def __init__(self, aliases: Sequence[str]) -> None:
+        self.aliases = aliases
+        self.files = self.splits_by_key = self.splits_by_rows = 0
+        self.in_memory = ModuleFigures("Partitions in memory", "join", 0, 0, 0, 0.0)
+        self.from_disk = ModuleFigures("Partitions from disk", "join", 0, 0, 0, 0.0)
+        self._flows: dict[str, dict[int, ModuleFigures]] = {"scan": {}, "write": {}, "read": {}}
+        self._eddies = CellFigures(0, 0.0)
+
+    @property
+    def written(self) -> dict[int, ModuleFigures]:
+        """What went to spill files, by relation."""
+        return self._flows["write"]
+
+    @property
+    def bytes_written(self) -> int:
+        """Bytes that went to spill files."""
+        return sum(flow.bytes for flow in self.written.values())
+
+    @property
+    def bytes_read(self) -> int:
+        """Bytes that came back from spill files; a batch read twice counts twice."""
+        return sum(flow.bytes for flow in self._flows["read"].values())
+
+    @property
+    def results(self) -> int:
+        """Result tuples so far."""
+        return self._eddies.output_tuples
+
+    def book(self, action: str, relation: int, rows: int, seconds: float, size: int = 0) -> None:
+        """Book a batch of a source, or its end, or a batch written or read back."""
+        name = f"{'Scan' if action == 'scan' else 'Spill'}({self.aliases[relation]})"
+        flow = ModuleFigures(name, action, rows, rows, 1, seconds, bytes=size)
+        known = self._flows[action].get(relation)
+        self._flows[action][relation] = flow if known is None else known + flow
+
+    def joined(self, figures: CellFigures, *, from_disk: bool) -> None:
+        """Book an eddy that has ended, but for its scans: sources are booked where they are read."""
+        tuples_in = sum(m.tuples_in for m in figures.modules if m.action == "scan")
+        join = ModuleFigures("", "join", tuples_in, figures.output_tuples, 1, figures.seconds)
+        if from_disk:
+            self.from_disk += join
+        else:
+            self.in_memory += join
+        modules = tuple(module for module in figures.modules if module.action != "scan")
+        self._eddies += replace(figures, modules=modules)
+
+    def figures(self, cell: int, seconds: float) -> CellFigures:
+        """Return everything as the figures of one cell."""
+        flows = [flow for flows in self._flows.values() for _, flow in sorted(flows.items())]
+        joins = [join for join in (self.in_memory, self.from_disk) if join.calls and self.written]
+        return replace(
+            self._eddies,
+            cell=cell,
+            seconds=seconds,
+            modules=(*flows, *joins, *self._eddies.modules),
+            peak_bytes=peak_memory(),
+            spilled_bytes=self.bytes_written,
+            returned_bytes=self.bytes_read,
+        )
 
 
 def check_folder(path: str | None) -> None:
@@ -44,13 +119,43 @@ def check_folder(path: str | None) -> None:
 
 
 class SpillFile:
-    """A finished or growing Arrow IPC file; removed when nothing refers to it any more."""
+    """An Arrow IPC file of one relation's tuples; removed when nothing refers to it any more."""
 
-    def __init__(self, path: str) -> None:
-        self.path = path
+    def __init__(self, folder: SpillFolder, relation: int, schema: pa.Schema) -> None:
+        folder.tally.files += 1
+        self.path = str(Path(folder.path) / f"{folder.tally.files}-{relation}.arrow")
+        self._folder = folder
+        self._relation = relation
+        self._batches = 0
         self._reader: Any = None
         self._source: Any = None
-        weakref.finalize(self, _remove, path).atexit = False
+        weakref.finalize(self, _remove, self.path).atexit = False
+        with folder.writing():
+            self._sink = folder.open(self.path)
+            self._writer = pa.ipc.new_file(self._sink, schema)
+
+    def write(self, batch: pa.RecordBatch) -> Stored:
+        """Append a batch; it can be read once the file is finished."""
+        began = time.perf_counter()
+        before = self._sink.tell()
+        with self._folder.writing():
+            self._writer.write_batch(batch)
+        size = self._sink.tell() - before
+        self._batches += 1
+        self._folder.tally.book("write", self._relation, batch.num_rows, time.perf_counter() - began, size)
+        return Stored(self, self._batches - 1, size)
+
+    def finish(self) -> None:
+        """Write the end."""
+        with self._folder.writing():
+            self._writer.close()
+            self._sink.close()
+        del self._writer
+
+    def abandon(self) -> None:
+        """Let go of the file without finishing it."""
+        with suppress(OSError, pa.ArrowException):
+            self._sink.close()
 
     def batch(self, number: int) -> pa.RecordBatch:
         """Return a record batch of the finished file, in memory of its own."""
@@ -75,61 +180,18 @@ class Stored:
     size: int
 
 
-class SpillWriter:
-    """Appends record batches to one spill file.
-
-    Args:
-        folder: Where the file is.
-        relation: The relation whose tuples are written.
-        schema: Their columns.
-    """
-
-    def __init__(self, folder: SpillFolder, relation: int, schema: pa.Schema) -> None:
-        self._folder = folder
-        self._relation = relation
-        self._batches = 0
-        with folder.writing():
-            self.file = SpillFile(folder.fresh(relation))
-            self._sink = folder.open(self.file.path)
-            self._writer = pa.ipc.new_file(self._sink, schema)
-
-    def write(self, batch: pa.RecordBatch) -> Stored:
-        """Append a batch; it can be read once the writer is closed."""
-        began = time.perf_counter()
-        before = self._sink.tell()
-        with self._folder.writing():
-            self._writer.write_batch(batch)
-        size = self._sink.tell() - before
-        self._batches += 1
-        self._folder.tally.wrote(self._relation, batch.num_rows, size, time.perf_counter() - began)
-        return Stored(self.file, self._batches - 1, size)
-
-    def close(self) -> None:
-        """Finish the file."""
-        with self._folder.writing():
-            self._writer.close()
-            self._sink.close()
-
-    def abandon(self) -> None:
-        """Let go of the file without finishing it."""
-        with suppress(OSError, pa.ArrowException):
-            self._sink.close()
-
-
 class SpillFolder:
     """A fresh folder for one run; use it in a ``with`` statement.
 
     Args:
         parent: Where to make it; None for the system's folder of temporary files.
         tally: Told of what is written and read.
-        aliases: The block's relations, by number: parts of the files' names.
     """
 
-    def __init__(self, parent: str | None, tally: Tally, aliases: tuple[str, ...]) -> None:
+    def __init__(self, parent: str | None, tally: Tally) -> None:
         self.tally = tally
         self._parent = parent
-        self._aliases = aliases
-        self._open: list[SpillWriter] = []
+        self._open: list[SpillFile] = []
         self.path = ""
 
     def __enter__(self) -> Self:
@@ -149,30 +211,25 @@ class SpillFolder:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        for writer in self._open:
-            writer.abandon()
+        for file in self._open:
+            file.abandon()
         self._open.clear()
         shutil.rmtree(self.path, ignore_errors=True)
-
-    def fresh(self, relation: int) -> str:
-        """Return a path for a new file of the relation."""
-        self.tally.files += 1
-        return str(Path(self.path) / f"{self.tally.files}-{relation}.arrow")
 
     def open(self, path: str) -> Any:
         """Open a new file for writing."""
         return pa.OSFile(path, "wb")
 
-    def writer(self, relation: int, schema: pa.Schema) -> SpillWriter:
+    def begin(self, relation: int, schema: pa.Schema) -> SpillFile:
         """Begin a file."""
-        writer = SpillWriter(self, relation, schema)
-        self._open.append(writer)
-        return writer
+        file = SpillFile(self, relation, schema)
+        self._open.append(file)
+        return file
 
-    def finish(self, writer: SpillWriter) -> None:
+    def finish(self, file: SpillFile) -> None:
         """Finish a file, so that it can be read."""
-        writer.close()
-        self._open.remove(writer)
+        file.finish()
+        self._open.remove(file)
 
     def read(self, relation: int, stored: Stored) -> pa.RecordBatch:
         """Return a stored batch.
@@ -184,12 +241,13 @@ class SpillFolder:
         try:
             batch = stored.file.batch(stored.number)
         except (OSError, pa.ArrowException) as error:
+            alias = self.tally.aliases[relation]
             raise ExecutionError(
-                f"tuples of {self._aliases[relation]!r}, spilled to {stored.file.path}, cannot be read back: "
+                f"tuples of {alias!r}, spilled to {stored.file.path}, cannot be read back: "
                 f"{error}. Something else removed or changed the file; keep other programs out of "
                 "the folder that spill_folder names"
             ) from error
-        self.tally.read(relation, batch.num_rows, stored.size, time.perf_counter() - began)
+        self.tally.book("read", relation, batch.num_rows, time.perf_counter() - began, stored.size)
         return batch
 
     @contextmanager

@@ -23,8 +23,8 @@ from itertools import chain
 import pyarrow as pa
 
 from millrace.engine.eddy.operator import Work as InFlight
-from millrace.engine.spill.memory import Budget, Memory
-from millrace.engine.stems.memory import Held, Watch, bytes_in_flight
+from millrace.engine.spill.context import SpillContext
+from millrace.engine.stems.join_state import Held, Watch, bytes_in_flight
 from millrace.engine.stems.stem import SteM
 from millrace.engine.tuples.batch import TupleBatch
 
@@ -33,33 +33,23 @@ class OverBudget(Exception):  # nothing failed, and nobody outside of this folde
     """The state of a join is too large, and what is left of the join is known."""
 
 
-class Rest:
-    """What a join has left.
-
-    Args:
-        memory: Told of tuples as they go.
-        built: Base tuples in its state, by relation.
-        unread: What has not been read of each relation.
-    """
+class Remainder:
+    """What a join has left: base tuples in its state, and what has not been read, by relation."""
 
     def __init__(
         self,
-        memory: Memory,
+        context: SpillContext,
         built: dict[int, list[pa.RecordBatch]],
         unread: dict[int, Iterator[pa.RecordBatch]],
     ) -> None:
-        self._memory = memory
+        self._budget = context.budget
         self._built = built
         self.unread = unread
-        memory.wait(sum(int(batch.nbytes) for batches in built.values() for batch in batches))
+        self._budget.wait(sum(int(batch.nbytes) for batches in built.values() for batch in batches))
 
     def built(self, relation: int) -> Iterator[pa.RecordBatch]:
         """Yield a relation's tuples in memory; each batch is let go of before the next is asked for."""
-        batches = self._built[relation]
-        batches.reverse()
-        while batches:
-            self._memory.wait(-int(batches[-1].nbytes))
-            yield batches.pop()
+        return self._budget.drain(self._built[relation], lambda batch: int(batch.nbytes))
 
     def all(self, relation: int) -> Iterator[pa.RecordBatch]:
         """Yield the tuples of a relation, those in memory first."""
@@ -67,31 +57,23 @@ class Rest:
         yield from self.unread[relation]
 
 
-class Guard(Watch):
-    """Watches one join.
+class BudgetMonitor(Watch):
+    """Watches one join, whose state may take ``budget.state`` bytes, beside what small indexes take anyhow.
 
     Args:
-        memory: Told what the join holds.
-        budget: The state may take ``budget.state`` bytes, beside what indexes of a few rows take anyhow.
+        context: Of the run; its budget is told what the join holds.
         stream: The relations of which results come: the one read last, or all, if they are read in turn.
-        limited: False if the join cannot be made any smaller.
-        cut: Whether the stream may end early. One with set semantics may not: its duplicates have to meet.
+        is_limited: False if the join cannot be made any smaller.
+        may_end: Whether the stream may end early. Not with set semantics: its duplicates have to meet.
     """
 
     def __init__(
-        self,
-        memory: Memory,
-        budget: Budget,
-        stream: frozenset[int],
-        *,
-        limited: bool = True,
-        cut: bool = True,
+        self, context: SpillContext, stream: frozenset[int], *, is_limited: bool, may_end: bool
     ) -> None:
-        self._memory = memory
-        self._limit = budget.state
+        self._context = context
         self._stream = stream
-        self._limited = limited
-        self._cut = cut
+        self._is_limited = is_limited
+        self._may_end = may_end
         self._has_results = False
         self._is_over = False
         self._stems: Sequence[SteM] = ()
@@ -112,8 +94,8 @@ class Guard(Watch):
         """
         assert self._state is not None
         held = self._state()
-        self._memory.join(held.nbytes + bytes_in_flight(self._in_flight(), self._stems))
-        if not self._limited or not self._is_too_much(held) or (self._has_results and not self._cut):
+        self._context.budget.join(held.nbytes + bytes_in_flight(self._in_flight(), self._stems))
+        if not self._is_limited or not self._is_too_much(held) or (self._has_results and not self._may_end):
             return
         if any(isinstance(work, TupleBatch) and not work.signature.built for work in self._in_flight()):
             return  # predicates may come before building, and what is not built would be lost
@@ -124,7 +106,7 @@ class Guard(Watch):
             stem.complete = True
 
     def _is_too_much(self, held: Held) -> bool:
-        return held.nbytes - held.least > self._limit
+        return held.nbytes - held.least > self._context.budget.state
 
     def reading(self, relation: int, source: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Yield the tuples of a source, of the stream as long as the state is not too large."""
@@ -133,7 +115,7 @@ class Guard(Watch):
             self._has_results = self._has_results or streamed
             yield batch
 
-    def rest(self, unread: dict[int, Iterator[pa.RecordBatch]]) -> Rest | None:
+    def remainder(self, unread: dict[int, Iterator[pa.RecordBatch]]) -> Remainder | None:
         """Return what is left when the join has ended, which must not go on; None for nothing.
 
         Args:
@@ -148,4 +130,4 @@ class Guard(Watch):
             r: source if (batch := first.get(r)) is None else chain([batch], source)
             for r, source in unread.items()
         }
-        return Rest(self._memory, {stem.number: stem.store.hand_over() for stem in self._stems}, later)
+        return Remainder(self._context, {stem.number: stem.store.hand_over() for stem in self._stems}, later)

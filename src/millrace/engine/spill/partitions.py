@@ -1,13 +1,19 @@
-"""Hash partitions: tuples clustered by one attribute class, in memory or in files.
+"""Hash partitions: tuples clustered by one attribute class, and how to divide what is still too large.
 
 Every result agrees on the class, so it is made in exactly one partition. Relations without a column
 in the class take part in all of them. What is added waits in a buffer until there is enough of it to
 be cut up in one go.
+
+A partition that does not fit is divided: by another hash of a key while that helps, by rows where it does
+not. Joining each part of one relation with all of every other is right however the relation is cut, so
+there is always a way: heavy keys, cross products, blocks without any key. The other relations are
+read once for each part (a block nested loop). Only a relation with set semantics may not be cut
+anyhow, for duplicates have to meet; all of its columns are keys, and equal keys stay together.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -15,11 +21,11 @@ import pyarrow as pa
 
 from millrace.engine.arrays import Array, to_arrow
 from millrace.engine.kernels import mix
-from millrace.engine.spill.chunks import Chunk, Extent, total
-from millrace.engine.spill.folder import SpillWriter
-from millrace.engine.spill.residency import Probed, to_keep
-from millrace.engine.spill.work import Setting, Work
-from millrace.engine.tuples import codes
+from millrace.engine.spill.chunks import Chunk, ChunkStats, Partition, codes_of, sized, total, total_of
+from millrace.engine.spill.context import SpillContext, largest, row_bytes
+from millrace.engine.spill.folder import SpillFile
+from millrace.engine.spill.guard import Remainder
+from millrace.engine.tuples import keyed
 
 Place = tuple[int, int | None]
 """A relation's number and its partition's; None for all partitions."""
@@ -27,16 +33,44 @@ Place = tuple[int, int | None]
 _SALT = np.int64(0x5851F42D4C957F2D)
 _LEAST, _USUAL, _MOST = 4, 16, 64
 
+_HEAVY = 0.75
+"""A partition with this much of the tuples is not divided by its own class once more."""
 
-def fan_out(setting: Setting, size: float | None) -> int:
-    """Return into how many partitions to divide state of about ``size`` bytes (None: unknown).
+_WORTH = 0.25
+"""Dividing by a class has to divide this much of the state, or rows are cut instead."""
+
+_DEEPEST = 24
+"""Levels of hashing after which nothing is hoped for from another one."""
+
+
+def widest_class(context: SpillContext) -> int | None:
+    """Return the attribute class of the largest relations by estimate; None without a class."""
+    relations = enumerate(context.spec.relations)
+    return largest(
+        context.gains({n: (1 if r.rows is None else r.rows) * row_bytes(r.schema) for n, r in relations})
+    )
+
+
+def partition_count(context: SpillContext, seen: Mapping[int, ChunkStats] | None = None) -> int:
+    """Return into how many partitions to divide the block's state, of which some may have been seen."""
+    size = 0.0
+    for number, relation in enumerate(context.spec.relations):
+        if number == context.stream:
+            continue
+        if relation.rows is None:
+            return _USUAL
+        known = context.footprint(number, (seen or {}).get(number, ChunkStats()))
+        size += max(known, 2 * relation.rows * row_bytes(relation.schema))
+    return _fan_out(context, size)
+
+
+def _fan_out(context: SpillContext, size: float) -> int:
+    """Return into how many partitions to divide state of about ``size`` bytes.
 
     A power of 2 so that a partition takes about a quarter of what fits: keys are not spread evenly, and
     small partitions are joined together.
     """
-    if size is None:
-        return _USUAL
-    wanted = max(1, int(np.ceil(4 * size / setting.budget.state)))
+    wanted = max(1, int(np.ceil(4 * size / context.budget.state)))
     return int(min(_MOST, max(_LEAST, 1 << (wanted - 1).bit_length())))
 
 
@@ -48,11 +82,44 @@ def numbered(coded: Array, level: int, count: int) -> Array:
     return (hashed >> np.uint64(64 - (count.bit_length() - 1))).astype(np.uint8)
 
 
-class Partitions:
+def most_probed(
+    resident: Collection[int],
+    hits: Sequence[int],
+    sizes: Sequence[int],
+    fits: Callable[[Collection[int]], bool],
+) -> set[int]:
+    """Return the partitions to keep in memory: those that are probed most often for their size.
+
+    Raman, Deshpande & Hellerstein 2003, sections 3.1 and 6: how much memory each part of a SteM gets is the
+    eddy's to decide. Before the streamed relation comes, nobody knows what it will look for, and the largest
+    partitions have gone to files. Its first tuples tell, and a partition that many of them look into is worth
+    more in memory than one of the same size that few do: a tuple that finds its partition in a file goes to a
+    file too. Where nine of ten streamed tuples look for keys of the largest partition, 919 of 12,000 go to
+    files instead of 11,738.
+
+    Args:
+        resident: The partitions in memory. They count twice: an exchange is written and read.
+        hits: By partition, how many of the first tuples look into it.
+        sizes: Bytes of each partition.
+        fits: Whether partitions fit into memory together.
+    """
+    worth = {
+        number: count * (2 if number in resident else 1) / max(1, sizes[number])
+        for number, count in enumerate(hits)
+        if count or number in resident
+    }
+    kept = set[int]()
+    for number in sorted(worth, key=lambda each: (-worth[each], sizes[each])):
+        if fits({*kept, number}):
+            kept.add(number)
+    return kept
+
+
+class Partitioner:
     """Partitions being filled, one relation after the other.
 
     Args:
-        setting: The run.
+        context: Of the run.
         attribute: The class that tuples are clustered by; None puts everything into one partition.
         count: Number of partitions, a power of 2, at least 2.
         level: Which hash function.
@@ -62,7 +129,7 @@ class Partitions:
 
     def __init__(
         self,
-        setting: Setting,
+        context: SpillContext,
         attribute: int | None,
         count: int,
         level: int = 0,
@@ -70,18 +137,18 @@ class Partitions:
         keep: bool = False,
         shared: Mapping[int, list[Chunk]] | None = None,
     ) -> None:
-        self._setting = setting
+        self._context = context
         self._attribute = attribute
         self._level = level
         self._count = 1 if attribute is None else count
         self._shared = dict(shared or {})
-        self._relations = [r for r in setting.order if r not in self._shared]
+        self._relations = [r for r in context.order if r not in self._shared]
         self._resident = set(range(self._count)) if keep else set[int]()
         self._handed_over = False
         # Relations without the class have all of their tuples under None.
         self._held: dict[Place, list[Chunk]] = {}
         self._stored: dict[Place, list[Chunk]] = {}
-        self._writers: dict[Place, SpillWriter] = {}
+        self._files: dict[Place, SpillFile] = {}
         self._pending: dict[Place, list[pa.RecordBatch]] = {}
         self._waiting = 0
         self._current: int | None = None
@@ -109,58 +176,51 @@ class Partitions:
         else:
             self._pending.setdefault((relation, None), []).append(batch)
         self._waiting += int(batch.nbytes)
-        self._setting.memory.wait(int(batch.nbytes))
-        if self._waiting >= self._setting.budget.buffer:
+        self._context.budget.wait(int(batch.nbytes))
+        if self._waiting >= self._context.budget.buffer:
             self._flush()
 
     def finish(self) -> None:
         """Put away what waits, and finish the files."""
         self._flush()
-        for writer in self._writers.values():
-            self._setting.folder.finish(writer)
-        self._writers.clear()
+        for file in self._files.values():
+            self._context.folder.finish(file)
+        self._files.clear()
 
     def keep_probed(self, relation: int, sample: Sequence[pa.RecordBatch]) -> None:
         """Give memory to the partitions that are worth most, once it is known what is looked for.
 
-        All other relations have been added. See :mod:`millrace.engine.spill.residency`.
-
         Args:
-            relation: The streamed one.
+            relation: The streamed one; all others have been added.
             sample: Its first tuples.
         """
         self._flush()
-        rows = sum(batch.num_rows for batch in sample)
-        if not (rows and self._resident and self._covers(relation)) or len(self._resident) == self._count:
+        context, resident = self._context, self._resident
+        if not (sample and resident and self._covers(relation)) or len(resident) == self._count:
             return
-        others = [r for r in self._relations if r != relation]
         numbers = np.concatenate([self._numbers(relation, batch) for batch in sample])
-        counts = np.bincount(numbers, minlength=self._count)
         places = {**self._stored, **self._held}
-        extents = [
+        others = [r for r in self._relations if r != relation]
+        undivided = {r: total(places.get((r, None), [])) for r in others if not self._covers(r)}
+        divided = [
             {r: total(places.get((r, number), [])) for r in others if self._covers(r)}
             for number in range(self._count)
         ]
-        undivided = {r: total(places.get((r, None), [])) for r in others if not self._covers(r)}
-        wanted = [
-            int(n) if all(extent.rows for extent in each.values()) else 0
-            for n, each in zip(counts, extents, strict=True)
-        ]
 
         def fits(numbers: Collection[int]) -> bool:
-            together = dict(undivided)
-            for number in numbers:
-                together |= {r: together.get(r, Extent()) + e for r, e in extents[number].items()}
-            return self._setting.state(together, None) <= self._setting.budget.state
+            together = {r: total_of(divided[n][r] for n in numbers) for r in divided[0]}
+            return context.state(undivided | together, None) <= context.budget.state
 
-        sizes = [sum(extent.bytes for extent in each.values()) for each in extents]
-        known = self._setting.spec.relations[relation].rows
-        expected = sum(sizes) if known is None else known * sum(b.nbytes for b in sample) / rows
-        kept = to_keep(self._resident, Probed(wanted, expected), sizes, fits)
-        for number in self._resident - kept:
+        hits = [
+            int(count) if all(stats.rows for stats in mine.values()) else 0
+            for count, mine in zip(np.bincount(numbers, minlength=self._count), divided, strict=True)
+        ]
+        sizes = [sum(stats.bytes for stats in mine.values()) for mine in divided]
+        self._resident = most_probed(resident, hits, sizes, fits)
+        for number in resident - self._resident:
             self._put_away(number)
         self.finish()
-        for number in kept - self._resident:
+        for number in self._resident - resident:
             self._fetch(number)
 
     def hand_over(self) -> dict[int, list[Chunk]]:
@@ -204,60 +264,55 @@ class Partitions:
                 yield batch.filter(to_arrow(near))
         self.finish()
 
-    def parts(self) -> list[dict[int, list[Chunk]]]:
-        """Return what each partition in files has, for partitions in which every relation has tuples."""
-        return [
-            {r: self._chunks(r, number) for r in self._relations} | self._shared
-            for number in range(self._count)
-            if number not in self._resident and self._has(number, self._relations)
-        ]
-
     def everything(self) -> list[dict[int, list[Chunk]]]:
         """Return what each partition has in files, also where some relation has no tuple."""
-        return [{r: self._chunks(r, n) for r in self._relations} for n in range(self._count)]
+        return [{r: self._chunks(r, n) for r in self._relations} | self._shared for n in range(self._count)]
 
-    def works(self, whole: Work | None = None) -> list[Work]:
-        """Return the partitions in files as pieces of work, small ones together, as many as fit.
+    def partitions(self, whole: Partition | None = None) -> list[Partition]:
+        """Return the partitions in files that may have results, small ones together, as many as fit.
 
         The partitions' own class is spent for a partition that has most of the tuples.
 
         Args:
-            whole: What they are partitions of, if that was a piece of work itself.
+            whole: What they are parts of, if that was a partition itself.
         """
-        whole = whole or Work({})
-        everything = sum(self._bytes(inputs) for inputs in self.parts())
-        works = []
-        for inputs in self.parts():
-            spent = whole.spent
-            if self._attribute is not None and self._bytes(inputs) > 0.75 * everything:
-                spent |= {self._attribute}
-            works.append(replace(whole, inputs=inputs, level=self._level + 1, spent=spent))
-        return self.grouped(works)
+        whole = whole or Partition({})
+        parts = [
+            inputs
+            for number, inputs in enumerate(self.everything())
+            if number not in self._resident and self._has(number, self._relations)
+        ]
+        sizes = [sum(total(mine).bytes for r, mine in inputs.items() if self._covers(r)) for inputs in parts]
+        heavy = _HEAVY * sum(sizes)
+        own = frozenset(attribute for attribute in [self._attribute] if attribute is not None)
+        spent = [whole.spent | own if size > heavy else whole.spent for size in sizes]
+        return self.grouped(
+            replace(whole, inputs=inputs, level=self._level + 1, spent=each)
+            for inputs, each in zip(parts, spent, strict=True)
+        )
 
-    def grouped(self, works: Iterable[Work]) -> list[Work]:
+    def grouped(self, partitions: Iterable[Partition]) -> list[Partition]:
         """Join up neighbours while they fit: fewer joins, and other relations are read less often."""
-        groups: list[Work] = []
-        for work in works:
+        groups: list[Partition] = []
+        for partition in partitions:
             if groups:
                 inputs = {
                     r: groups[-1].inputs[r] + chunks if self._covers(r) else chunks
-                    for r, chunks in work.inputs.items()
+                    for r, chunks in partition.inputs.items()
                 }
-                both = replace(work, inputs=inputs, spent=work.spent | groups[-1].spent)
-                if both.fits(self._setting):
+                both = replace(partition, inputs=inputs, spent=partition.spent | groups[-1].spent)
+                if self._context.fits(both):
                     groups[-1] = both
                     continue
-            groups.append(work)
+            groups.append(partition)
         return groups
 
     def _covers(self, relation: int) -> bool:
-        return self._setting.covers(self._attribute, relation) and relation not in self._shared
+        return self._context.covers(self._attribute, relation) and relation not in self._shared
 
     def _numbers(self, relation: int, batch: pa.RecordBatch) -> Array:
-        assert self._attribute is not None
-        layout = self._setting.layouts[relation]
-        key = layout.keys[layout.of_class[self._attribute]]
-        return numbered(codes(batch.column(key.name), key.type)[0], self._level, self._count)
+        key = self._context.key(self._attribute, relation)
+        return numbered(codes_of(batch, key), self._level, self._count)
 
     def _chunks(self, relation: int, number: int) -> list[Chunk]:
         return self._stored.get((relation, number if self._covers(relation) else None), [])
@@ -265,25 +320,22 @@ class Partitions:
     def _has(self, number: int, relations: Iterable[int]) -> bool:
         return all(self._chunks(r, number) for r in relations)
 
-    def _bytes(self, inputs: Mapping[int, list[Chunk]]) -> int:
-        return sum(total(chunks).bytes for r, chunks in inputs.items() if self._covers(r))
-
     def _flush(self) -> None:
         """Put what waits to the rest of its partition."""
-        memory, copied = self._setting.memory, self._waiting
+        budget, copied = self._context.budget, self._waiting
         self._waiting = 0
-        memory.wait(copied)
+        budget.wait(copied)
         while self._pending:
             place, slices = self._pending.popitem()
             # Slices are copied, or they would hold on to the tuples of all other partitions.
-            chunk = self._setting.chunk(place[0], pa.concat_batches(slices))
+            chunk = self._context.chunk(place[0], pa.concat_batches(slices))
             del slices
             if self._resident and not self._handed_over and (place[1] is None or place[1] in self._resident):
                 self._held.setdefault(place, []).append(chunk)
-                memory.wait(chunk.extent.bytes)
+                budget.wait(chunk.stats.bytes)
             else:
                 self._store(place, [chunk])
-        memory.wait(-2 * copied)
+        budget.wait(-2 * copied)
         # What was cut up leaves holes that Arrow's allocator would keep, beside the budget.
         pa.default_memory_pool().release_unused()
         self._evict()
@@ -293,42 +345,123 @@ class Partitions:
 
         When none is left, relations without the class go too: there is nothing to join them with.
         """
-        while self._held and self._setting.state(self._extents(), None) > self._setting.budget.state:
-            sizes = dict.fromkeys(self._resident, 0)
-            for (_, number), chunks in self._held.items():
+        while self._held:
+            stats, sizes = dict[int, ChunkStats](), dict.fromkeys(self._resident, 0)
+            for (relation, number), chunks in self._held.items():
+                mine = total(chunks)
+                stats[relation] = stats.get(relation, ChunkStats()) + mine
                 if number is not None:
-                    sizes[number] += total(chunks).bytes
-            self._put_away(max(sizes, key=lambda number: (sizes[number], -number)))
+                    sizes[number] += mine.bytes
+            if self._context.state(stats, None) <= self._context.budget.state:
+                return
+            number = largest(sizes)
+            assert number is not None, "what is held belongs to partitions in memory"
+            self._resident.remove(number)
+            self._put_away(number)
 
     def _put_away(self, number: int) -> None:
-        """Move a partition to files."""
-        self._resident.remove(number)
+        """Move a partition, which is not to be in memory any more, to files."""
         for place in list(self._held):
             if place[1] == number or not self._resident:
                 chunks = self._held.pop(place)
                 self._store(place, chunks)
-                self._setting.memory.wait(-total(chunks).bytes)
+                self._context.budget.wait(-total(chunks).bytes)
 
     def _fetch(self, number: int) -> None:
         """Read a partition back from its files."""
-        self._resident.add(number)
         for place in [place for place in self._stored if place[1] == number]:
             for chunk in self._stored.pop(place):
-                held = Chunk(chunk.extent, self._setting.read(place[0], chunk))
+                held = Chunk(chunk.stats, self._context.read(place[0], chunk))
                 self._held.setdefault(place, []).append(held)
-                self._setting.memory.wait(chunk.extent.bytes)
-
-    def _extents(self) -> dict[int, Extent]:
-        extents: dict[int, Extent] = {}
-        for (relation, _), chunks in self._held.items():
-            extents[relation] = extents.get(relation, Extent()) + total(chunks)
-        return extents
+                self._context.budget.wait(chunk.stats.bytes)
 
     def _store(self, place: Place, chunks: list[Chunk]) -> None:
-        for chunk in chunks:
-            writer = self._writers.get(place)
-            if writer is None:
-                schema = self._setting.spec.relations[place[0]].schema
-                writer = self._writers[place] = self._setting.folder.writer(place[0], schema)
-            stored = writer.write(self._setting.read(place[0], chunk))
-            self._stored.setdefault(place, []).append(Chunk(chunk.extent, stored))
+        if place not in self._files:
+            self._files[place] = self._context.new_file(place[0])
+        self._stored.setdefault(place, []).extend(chunk.stored(self._files[place]) for chunk in chunks)
+
+
+def fitting(context: SpillContext, partitions: list[Partition]) -> Iterator[Partition]:
+    """Yield partitions that fit the budget and together have the results of these; the list is emptied.
+
+    One that nothing can divide (a tuple of each relation) comes as it is.
+    """
+    stack = partitions[::-1]
+    partitions.clear()  # files go when no partition needs them
+    while stack:
+        partition = stack.pop()
+        if not partition.has_all:
+            continue
+        parts = None if context.fits(partition) else _divided(context, partition)
+        if parts is None:
+            yield partition
+        else:
+            del partition  # what has been divided needs its files no more
+            stack.extend(reversed(parts))
+
+
+def store(context: SpillContext, rest: Remainder, partition: Partition) -> Partition:
+    """Write what a join has left of a partition to files; return it as one that does not fit."""
+    inputs: dict[int, list[Chunk]] = {}
+    for relation in context.order:
+        layout, file = context.layouts[relation], context.new_file(relation)
+        inputs[relation] = [
+            context.chunk(relation, piece).stored(file)
+            for batch in rest.all(relation)
+            for piece in sized(keyed(batch, layout.keys, layout.same)[0], context.budget.buffer)
+        ]
+        context.folder.finish(file)
+    left = replace(partition, inputs=inputs)
+    scale = context.budget.state / max(1, context.expected(left))
+    return replace(left, scale=2 * max(partition.scale, scale))
+
+
+def _divided(context: SpillContext, partition: Partition) -> list[Partition] | None:
+    """Return parts of a partition that does not fit, or None if there is no way to divide it."""
+    streamed = context.streamed(partition)
+    sizes = {r: context.footprint(r, each) for r, each in partition.stats.items() if r != streamed}
+    loose = {
+        r: size
+        for r, size in sizes.items()
+        if partition.stats[r].rows > 1 and not context.spec.relations[r].distinct
+    }
+    gains = context.gains(sizes) if partition.level < _DEEPEST else {}
+    fresh = {attribute: gain for attribute, gain in gains.items() if attribute not in partition.spent}
+    best = largest(fresh)
+    if best is not None and fresh[best] >= _WORTH * sum(sizes.values()):
+        return _by_key(context, partition, best)
+    widest = largest(sizes)
+    again = [a for a, gain in gains.items() if gain and context.covers(a, widest or 0)]
+    cut = largest(loose)
+    if cut is not None and (widest in loose or not again):
+        return _by_rows(context, partition, cut, sum(sizes.values()))
+    # A relation with set semantics: as duplicates have gone, a class that was spent may divide it again.
+    return _by_key(context, partition, again[partition.level % len(again)]) if again else None
+
+
+def _by_key(context: SpillContext, partition: Partition, attribute: int) -> list[Partition]:
+    context.folder.tally.splits_by_key += 1
+    count = _fan_out(context, partition.scale * context.expected(partition))
+    shared = {r: chunks for r, chunks in partition.inputs.items() if not context.covers(attribute, r)}
+    parts = Partitioner(context, attribute, count, partition.level, shared=shared)
+    for relation, chunks in partition.inputs.items():
+        if relation not in shared:
+            for batch in context.batches(relation, chunks):
+                parts.add(relation, batch)
+    parts.finish()
+    return parts.partitions(partition)
+
+
+def _by_rows(context: SpillContext, partition: Partition, relation: int, everything: int) -> list[Partition]:
+    context.folder.tally.splits_by_rows += 1
+    own, rows = context.footprint(relation, partition.stats[relation]), partition.stats[relation].rows
+    limit = context.room(partition)
+    # What the others leave; where they leave little they will be cut themselves.
+    room = max(limit - (everything - own), limit // 4, 1) / 2
+    wanted = max(1, int(rows * min(0.5, room / own)))
+    groups: list[list[Chunk]] = [[]]
+    for piece in (piece for chunk in partition.inputs[relation] for piece in chunk.pieces(wanted)):
+        if groups[-1] and total(groups[-1]).rows + piece.stats.rows > wanted:
+            groups.append([])
+        groups[-1].append(piece)
+    return [replace(partition, inputs={**partition.inputs, relation: group}) for group in groups]

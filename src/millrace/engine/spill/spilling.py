@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import pyarrow as pa
 
-from millrace.engine.access.schedule import Schedule
+from millrace.engine.access.schedule import Schedule, cut
 from millrace.engine.arrays import array_of
 from millrace.engine.eddy.output import Output, Sink
 from millrace.engine.eddy.run_of import run_of
@@ -19,25 +20,24 @@ from millrace.engine.figures import CellFigures
 from millrace.engine.plan.expressions import Call
 from millrace.engine.plan.graph import QueryGraph
 from millrace.engine.plan.spec import JoinSpec
-from millrace.engine.spill.algorithms import grace, hybrid, joined, row_bytes, sort_merge, symmetric
-from millrace.engine.spill.chunks import Extent
-from millrace.engine.spill.division import remainder
-from millrace.engine.spill.folder import SpillFolder, check_folder
-from millrace.engine.spill.guard import Guard, OverBudget, Rest
-from millrace.engine.spill.memory import Memory, release
-from millrace.engine.spill.reading import Reading
-from millrace.engine.spill.tally import Tally
-from millrace.engine.spill.work import Inputs, Setting, Work, evened, sliced
+from millrace.engine.spill.algorithms import Inputs, Sources, grace, hybrid, joined, sort_merge, symmetric
+from millrace.engine.spill.chunks import ChunkStats, Partition, evened
+from millrace.engine.spill.context import Budget, SpillContext, row_bytes
+from millrace.engine.spill.folder import SpillFolder, Tally, check_folder
+from millrace.engine.spill.guard import BudgetMonitor, OverBudget, Remainder
+from millrace.engine.spill.partitions import store
 from millrace.engine.stairs.choice import settled
 from millrace.engine.tuples import BATCH_BYTES
-from millrace.engine.tuples.batch import TupleBatch
 from millrace.errors import OptionError
 from millrace.limits.clock import Clock, WallClock
 from millrace.options import Options
-from millrace.predicates import Caller, Outcome
+from millrace.predicates import Caller
 from millrace.predicates.callers import caller_of
 
 _ALGORITHMS = {"shj": symmetric, "hybrid": hybrid, "grace": grace, "sort_merge": sort_merge}
+
+_RELEASED = 1 << 20
+"""Joins smaller than this leave nothing behind that is worth a collection of garbage."""
 
 
 class SpillingEddy:
@@ -83,30 +83,41 @@ class SpillingEddy:
         ranges: KeyRanges | None = None,
         warm_start: WarmStart | None = None,
     ) -> None:
-        self._options = settled(spec, options or Options())
-        if self._options.memory_budget is None:
+        options = settled(spec, options or Options())
+        if options.memory_budget is None:
             raise OptionError("option memory_budget is None: spilling needs a number of bytes to stay below")
-        check_folder(self._options.spill_folder)
-        learns = ranges is not None and self._options.transfer and not self._options.online
+        check_folder(options.spill_folder)
+        learns = ranges is not None and options.transfer and not options.online
         self._ended = partial(ranges.ended, QueryGraph.of(spec)) if ranges and learns else None
         shared = {i: spec.aliases.index(r.same_as) for i, r in enumerate(spec.relations) if r.same_as}
         spec = replace(spec, relations=tuple(replace(r, same_as=None) for r in spec.relations))
-        self._spec = spec
+        self._spec, self._options = spec, options
         self._sources = {i: iter(sources[alias]) for i, alias in enumerate(spec.aliases) if i not in shared}
         self._shared = shared
-        self._schedule = Schedule.of(spec, online=False, stream=stream)
         self._clock = clock or WallClock()
         self._output = output
-        self._callers = _Callers(callers)
-        self._warm_start = warm_start or _Notes()
-        self.tally = Tally(spec.aliases)
-        self._memory = Memory()
+        self._callers: dict[int, Caller] = {}
+        self._make_caller = callers or (
+            lambda number, call: caller_of(call.spec, call.values, None, str(number))
+        )
+        self._warm_start = warm_start or _Learned()
         self._seconds = 0.0
-        stores = self._options.architecture in ("joins", "stairs") and self._options.intermediate
+        self.tally = Tally(spec.aliases)
+        schedule = Schedule.of(spec, online=False, stream=stream)
+        self._context = SpillContext(
+            spec,
+            options,
+            SpillFolder(options.spill_folder, self.tally),
+            schedule.unbuilt,
+            schedule.order,
+            options.online and not shared,
+            Budget(options.memory_budget),
+        )
+        stores = options.architecture in ("joins", "stairs") and options.intermediate
         self._can_do_without = stores and spec.is_repeatable
         # An eddy that nothing is sent to checks the block as any eddy does, before a source is read.
         settings = self._settings(1, online=False, intermediate=True)
-        run_of(spec, dict.fromkeys(spec.aliases, ()), settings, stream=stream, callers=self._callers)
+        run_of(spec, dict.fromkeys(spec.aliases, ()), settings, stream=stream, callers=self._caller)
 
     def run(self) -> Iterator[Any]:
         """Yield the block's result, in batches of ``spec.output_schema`` and in no certain order.
@@ -120,26 +131,20 @@ class SpillingEddy:
             PredicateError: A user's predicate returned what is no truth value.
         """
         began = self._clock.now()
+        context = self._context
         try:
-            with SpillFolder(self._options.spill_folder, self.tally, self._spec.aliases) as folder:
-                setting = Setting(
-                    self._spec,
-                    self._options,
-                    folder,
-                    self._schedule.unbuilt,
-                    self._schedule.order,
-                    self._options.online and not self._shared,
-                    self._memory,
-                )
-                algorithm = _ALGORITHMS[self._options.algorithm]
-                yield from algorithm(
-                    setting,
-                    Reading(setting, self._sources, self._shared, self._clock, self._ended),
-                    partial(self._join, setting),
-                )
-            yield from self._rest()
+            with context.folder:
+                sources = Sources(context, self._sources, self._shared, self._clock, self._ended)
+                yield from _ALGORITHMS[self._options.algorithm](context, sources, self._join)
+            if self._output is not None:
+                yield from self._output.finish()
+            elif self._spec.count_only:
+                count = array_of([self.tally.results], pa.int64())
+                yield pa.RecordBatch.from_arrays([count], schema=self._spec.output_schema)
         finally:
-            self._callers.close()
+            for caller in self._callers.values():
+                caller.close()
+            self._callers.clear()
             self._seconds = self._clock.now() - began
 
     def figures(self, cell: int = 0) -> CellFigures:
@@ -149,86 +154,77 @@ class SpillingEddy:
         ``"read"`` (tuples, batches, bytes), and joins: ``tuples_in`` base tuples into so many (``calls``)
         joins of ``Partitions in memory`` and ``Partitions from disk``, those that were given up among them.
         """
-        assert self._options.memory_budget is not None
-        ratio = self._memory.peak / self._options.memory_budget
+        ratio = self._context.budget.peak / self._context.budget.total
         return replace(self.tally.figures(cell, self._seconds), budget_peak_ratio=ratio)
 
     def _join(
         self,
-        setting: Setting,
         inputs: Inputs,
-        extents: Mapping[int, Extent],
+        stats: Mapping[int, ChunkStats],
         streamed: int | None,
         *,
         online: bool = False,
-        work: Work | None = None,
-    ) -> Generator[Any, None, Rest | None]:
+        partition: Partition | None = None,
+    ) -> Generator[Any, None, Remainder | None]:
         """Yield what eddies make of inputs that are expected to fit."""
-        piece = work or Work({}, level=1)
-        while rest := (
-            yield from self._run(
-                setting, inputs, extents, streamed, piece, online=online, from_disk=bool(work)
-            )
-        ):
+        of, from_disk = partition or Partition({}, level=1), partition is not None
+        while rest := (yield from self._run(inputs, stats, streamed, of, online=online, from_disk=from_disk)):
             if online:
                 return rest
-            if not (piece.intermediate and self._can_do_without):
-                left = remainder(setting, rest, piece)
-                yield from joined(setting, [left], partial(self._join, setting))
+            if not (of.intermediate and self._can_do_without):
+                yield from joined(self._context, [store(self._context, rest, of)], self._join)
                 return None
-            piece = replace(piece, intermediate=False)
-            inputs = {relation: rest.all(relation) for relation in setting.order}
+            of = replace(of, intermediate=False)
+            inputs = {relation: rest.all(relation) for relation in self._context.order}
         return None
 
     def _run(
         self,
-        setting: Setting,
         inputs: Inputs,
-        extents: Mapping[int, Extent],
+        stats: Mapping[int, ChunkStats],
         streamed: int | None,
-        piece: Work,
+        partition: Partition,
         *,
         online: bool,
         from_disk: bool,
-    ) -> Generator[Any, None, Rest | None]:
+    ) -> Generator[Any, None, Remainder | None]:
         """Yield what one eddy makes of its inputs; return what it has left when it outgrows the budget."""
-        spec = self._spec
+        context, spec = self._context, self._spec
         relations = [
-            replace(relation, rows=extents[number].rows, guessed=False) if number in extents else relation
+            replace(relation, rows=stats[number].rows, guessed=False) if number in stats else relation
             for number, relation in enumerate(spec.relations)
         ]
         width = sum(
-            extents[n].bytes / extents[n].rows if n in extents and extents[n].rows else row_bytes(r.schema)
+            stats[n].bytes / stats[n].rows if n in stats and stats[n].rows else row_bytes(r.schema)
             for n, r in enumerate(relations)
         )
-        batch = setting.budget.batch(self._options.batch_size, width, len(relations) + len(spec.residuals))
+        batch = context.budget.batch(self._options.batch_size, width, len(relations) + len(spec.residuals))
         if not online:  # which waits for no tuple
             inputs = {number: evened(source, max(1, batch // 3)) for number, source in inputs.items()}
-        unread = {number: sliced(source, batch) for number, source in inputs.items()}
+        unread: dict[int, Any] = {number: cut(source, batch) for number, source in inputs.items()}
         spec = replace(spec, relations=tuple(relations))
         schedule = self._scheduled(spec, streamed, online=online)
-        guard = Guard(
-            setting.memory,
-            setting.budget,
+        monitor = BudgetMonitor(
+            context,
             frozenset(schedule.order if online else schedule.order[-1:]),
-            limited=not from_disk or piece.fits(setting),
-            cut=online or streamed is not None,
+            is_limited=not from_disk or context.fits(partition),
+            may_end=online or streamed is not None,
         )
-        output = (
-            Output(spec, batch, min(BATCH_BYTES, setting.budget.buffer))
+        output: Any = (
+            Output(spec, batch, min(BATCH_BYTES, context.budget.buffer))
             if self._output is None
-            else _Unfinished(self._output)
+            else _Lent(self._output)
         )
         eddy = run_of(
             spec,
-            {alias: guard.reading(number, unread[number]) for number, alias in enumerate(spec.aliases)},
-            self._settings(batch, online=online, intermediate=piece.intermediate),
+            {alias: monitor.reading(number, unread[number]) for number, alias in enumerate(spec.aliases)},
+            self._settings(batch, online=online, intermediate=partition.intermediate),
             schedule=schedule,
             clock=self._clock,
             output=output,
-            callers=self._callers,
+            callers=self._caller,
             warm_start=self._warm_start,
-            watch=guard,
+            watch=monitor,
         )
         # Each eddy counts its own; the block's count comes at the end.
         counts = spec.count_only and self._output is None
@@ -240,13 +236,16 @@ class SpillingEddy:
             if not counts:
                 yield from output.finish()
         self.tally.joined(eddy.figures(), from_disk=from_disk)
-        rest = guard.rest(unread)
-        del eddy, inputs, guard
-        release(setting.memory.join(0))
+        rest = monitor.remainder(unread)
+        del eddy, inputs, monitor
+        # An eddy's parts refer to each other, so without a collection its state would stay for a while.
+        if context.budget.join(0) >= _RELEASED:
+            gc.collect()
+            pa.default_memory_pool().release_unused()
         return rest
 
     def _scheduled(self, spec: JoinSpec, streamed: int | None, *, online: bool) -> Schedule:
-        """Return the schedule of a piece of work: one batch at a time, so that it may end after any."""
+        """Return the schedule of one eddy: one batch at a time, so that it may end after any."""
         stream = None if streamed is None else spec.aliases[streamed]
         schedule = Schedule.of(spec, online=online, stream=stream)
         if online:
@@ -259,84 +258,46 @@ class SpillingEddy:
             self._options, memory_budget=None, online=online, batch_size=batch, intermediate=intermediate
         )
 
-    def _rest(self) -> Iterator[Any]:
-        if self._output is not None:
-            yield from self._output.finish()
-        elif self._spec.count_only:
-            count = array_of([self.tally.results], pa.int64())
-            yield pa.RecordBatch.from_arrays([count], schema=self._spec.output_schema)
-
-
-class _Notes:
-    """What one eddy learned, for those of later pieces of work."""
-
-    def __init__(self) -> None:
-        self._text: str | None = None
-
-    def read(self) -> str | None:
-        return self._text
-
-    def write(self, text: str) -> None:
-        self._text = text
-
-
-class _Unfinished:
-    """A sink that many eddies fill one after the other: none of them has the last word."""
-
-    def __init__(self, sink: Sink) -> None:
-        self._sink = sink
-        self.counted = 0
-
-    def arrive(self, batch: TupleBatch) -> None:
-        self._sink.arrive(batch)
-
-    def add(self, batch: Any) -> Iterator[Any]:
-        self.counted += batch.size
-        return self._sink.add(batch)
-
-    def rest(self) -> Iterator[Any]:
-        return self._sink.rest()
-
-    def idle(self) -> Iterator[Any]:
-        return self._sink.idle()
-
-    def pause(self) -> Iterator[Any]:
-        return self._sink.pause()
-
-    def finish(self) -> Iterator[Any]:
-        return iter(())
-
-
-class _Callers:
-    """Makes what calls users' predicates, once for all eddies: limits and answers are common to them."""
-
-    def __init__(self, make: Callable[[int, Call], Caller] | None) -> None:
-        self._make = make or _local_caller
-        self._made: dict[int, Caller] = {}
-
-    def __call__(self, number: int, call: Call) -> Caller:
-        if number not in self._made:
-            self._made[number] = self._make(number, call)
-        return _Lent(self._made[number])
-
-    def close(self) -> None:
-        for caller in self._made.values():
-            caller.close()
-        self._made.clear()
+    def _caller(self, number: int, call: Call) -> Caller:
+        """Return what calls a user's predicate, one for all eddies: limits and answers are common to them."""
+        if number not in self._callers:
+            self._callers[number] = self._make_caller(number, call)
+        return cast(Caller, _Lent(self._callers[number]))
 
 
 class _Lent:
-    """A caller that stays open when an eddy lets go of it."""
+    """A sink or a caller that many eddies use one after the other: none of them has the last word."""
 
-    def __init__(self, caller: Caller) -> None:
-        self._caller = caller
+    def __init__(self, shared: Any) -> None:
+        self._shared = shared
+        self._counted_before = int(getattr(shared, "counted", 0))
 
-    def call(self, columns: list[pa.Array]) -> Outcome:
-        return self._caller.call(columns)
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._shared, name)
+
+    @property
+    def counted(self) -> int:
+        """Result tuples of this eddy."""
+        return int(self._shared.counted) - self._counted_before
+
+    def finish(self) -> Iterator[Any]:
+        """Nothing: the run has the last word."""
+        return iter(())
 
     def close(self) -> None:
         """Nothing: others go on with it."""
 
 
-def _local_caller(number: int, call: Call) -> Caller:
-    return caller_of(call.spec, call.values, None, str(number))
+@dataclass
+class _Learned:
+    """What one eddy learned, for those of later partitions."""
+
+    text: str | None = None
+
+    def read(self) -> str | None:
+        """Return what there is."""
+        return self.text
+
+    def write(self, text: str) -> None:
+        """Keep it."""
+        self.text = text

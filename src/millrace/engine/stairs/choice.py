@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
-from millrace.engine.access.access_methods import AccessMethods
 from millrace.engine.access.arrivals import Arrivals
+from millrace.engine.access.paths import AccessMethods
 from millrace.engine.access.schedule import Schedule
 from millrace.engine.plan.expressions import Call
 from millrace.engine.plan.graph import QueryGraph
 from millrace.engine.plan.spec import JoinSpec
 from millrace.engine.policies import default_policy
 from millrace.engine.stairs.index_join import IndexJoins
-from millrace.engine.stems.join_state import JoinState
-from millrace.engine.stems.memory import Watch
+from millrace.engine.stems.join_state import JoinState, Watch
 from millrace.engine.stems.state import SteMs
 from millrace.engine.stems.stem import SteM
 from millrace.limits.clock import Clock
@@ -23,12 +23,7 @@ from millrace.options import Options
 
 @dataclass(frozen=True)
 class Choice:
-    """An architecture, and why it is that one.
-
-    Attributes:
-        name: One of ``ARCHITECTURES``.
-        because: In words, to stand behind a "because".
-    """
+    """The name of an architecture, one of ``ARCHITECTURES``, and words to stand behind a "because"."""
 
     name: str
     because: str
@@ -97,27 +92,20 @@ def state_of(
 
     index_joins = IndexJoins.of(spec, graph, methods, clock, options.architecture)
     index_joins.check_leaves()
-    migration = None
     # A tuple that is made again would be judged again, and a second verdict may differ.
-    if options.architecture == "stairs" and spec.is_repeatable and not index_joins.inner:
+    movable = spec.is_repeatable and not index_joins.inner
+    migration = None
+    if options.architecture == "stairs" and movable:
         migration = MIGRATION_POLICIES[options.migration or default_migration()](options)
+    intermediate = options.intermediate or not movable
     window = 2 * options.reoptimize_every
     return StairState(
-        spec,
-        graph,
-        schedule,
-        stems,
-        window,
-        migration,
-        intermediate=options.intermediate or not spec.is_repeatable or bool(index_joins.inner),
-        index_joins=index_joins,
-        watch=watch,
-        clock=clock,
+        spec, graph, schedule, stems, window, clock, migration, index_joins, watch, intermediate=intermediate
     )
 
 
-def policy_of(spec: JoinSpec, options: Options) -> str:
-    """Return the name of the routing policy, the default one if none is asked for."""
+def policy_of(spec: JoinSpec, options: Options) -> Any:
+    """Return the routing policy that is asked for, or the name of the default one."""
     if options.policy is not None:
         return options.policy
     called = any(isinstance(p, Call) for p in spec.residuals)

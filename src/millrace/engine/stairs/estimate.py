@@ -8,27 +8,31 @@ along present routing: to a STAIR come the base tuples of the relation at its ed
 tuples of relations behind that one have become by then, which may be many more.
 
 Everything is counted in operations: a tuple inserted, a tuple that probes, a match made.
+
+Matches of a hot key are as many as the tuples that probe times those that are stored, so they are counted
+rather than made: every different code is looked up once. What has more matches than are worth looking at is
+counted among some of the stored tuples, and scaled up.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
 
 from millrace.engine.arrays import Array
-from millrace.engine.stairs.counts import counts, sampled
-from millrace.engine.stairs.fanout import Forecast
+from millrace.engine.kernels import Multimap
+from millrace.engine.stairs.fanout import FanoutModel
 from millrace.engine.stairs.invariants import Route, Stairs
 from millrace.engine.stairs.migration import Misplaced
 from millrace.engine.stairs.stair import STAIR, Segment
-from millrace.engine.stems.conditions import Matching, combined
+from millrace.engine.stems.conditions import combined
 from millrace.engine.stems.stem import SteM
 from millrace.engine.tuples.batch import Signature, TupleBatch
 
-SLICES = 8
+_SLICES = 8
 _RECENT = 1024
 """Tuples that stand for those to come."""
 
@@ -37,6 +41,12 @@ _SAMPLE = 64
 
 _LEAST = 256
 """A segment of fewer tuples is one slice."""
+
+MATCHES = 65_536
+"""Matches to look at before the rest is estimated."""
+
+_STORED = 1024
+"""Tuples of a slice that stand for all of them then."""
 
 MOVED, FOUND, REPLACED = 2, 2, 1
 """Operations to promote a tuple: for itself (it is inserted, and probes; to take a segment out is a sweep),
@@ -69,52 +79,39 @@ def gain(slices: Iterable[MigrationEstimate]) -> float:
 
 
 class MigrationEstimator:
-    """Appraises misplaced tuples.
+    """Appraises misplaced tuples, by what is still to come and where it is routed at present."""
 
-    Args:
-        stairs: The state.
-        stems: Base tuples by relation.
-        matching: Codes of the block's keys.
-        forecast: What is still to come.
-        route: Where tuples of each span go at present.
-    """
-
-    def __init__(
-        self,
-        stairs: Stairs,
-        stems: Sequence[SteM],
-        matching: Matching,
-        forecast: Forecast,
-        route: Route,
-    ) -> None:
-        self._route = route
+    def __init__(self, stairs: Stairs, stems: Sequence[SteM], forecast: FanoutModel, route: Route) -> None:
         self._stairs = stairs
         self._stems = stems
-        self._matching = matching
+        self._matching = stairs.matching
         self._forecast = forecast
+        self._route = route
 
     def estimate(self, wrong: Misplaced) -> list[MigrationEstimate]:
         """Return the slices of a segment that belongs to another join, oldest first."""
-        stairs = self._stairs
+        stairs, tree, span, place = self._stairs, self._stairs.tree, wrong.signature.span, wrong.place
         stair = stairs.joins[wrong.edge].stairs[wrong.owner]
         segment = stair.segments[wrong.signature]
         positions = segment.positions()
-        slices = np.array_split(positions, 1 if len(positions) < _LEAST else SLICES)
+        slices = np.array_split(positions, 1 if len(positions) < _LEAST else _SLICES)
         # How often tuples to come on the other side would meet each slice.
-        other = stairs.tree.far(wrong.edge, wrong.signature.span)
-        coming = self._recent(other)
-        met = self._met(stair, segment, coming, slices) if coming.size else np.zeros(len(slices))
-        met *= self._visits(wrong.edge, other)
+        other = tree.far(wrong.edge, span)
+        met = self._met(stair, segment, self._recent(other), slices) * self._visits(wrong.edge, other)
         # What its tuples would find, and who would meet them, at the other join.
         taken = [sampled(each, _SAMPLE) for each in slices]
         sample = segment.batch(stairs.stores, np.concatenate(taken))
         slice_of = np.repeat(np.arange(len(slices)), [len(each) for each in taken])
         weights = np.array([len(each) / len(part) for each, part in zip(slices, taken, strict=True)])
-        found = self._found(wrong.place, sample, slice_of, len(slices)) * weights
-        near, far = (f(wrong.place, wrong.signature.span) for f in (stairs.tree.near, stairs.tree.far))
-        replaced = self._replaced(wrong.place, near, sample, slice_of, len(slices)) * weights
-        instead = self._instead(near, far, wrong.place, sample, slice_of, len(slices)) * weights
-        instead *= self._visits(wrong.place, far)
+
+        def of_slices(of_tuples: Array) -> Array:
+            summed: Array = np.bincount(slice_of, of_tuples, minlength=len(slices)) * weights
+            return summed
+
+        near, far = tree.near(place, span), tree.far(place, span)
+        found = of_slices(self._found(place, sample))
+        replaced = of_slices(self._replaced(stairs.joins[place].stairs[near], sample))
+        instead = of_slices(self._instead(near, far, place, sample)) * self._visits(place, far)
         moved = np.array([len(each) for each in slices])
         costs = MOVED * moved + FOUND * found + REPLACED * replaced
         savings = _SPARED * (met - instead)
@@ -122,6 +119,13 @@ class MigrationEstimator:
             MigrationEstimate(wrong, each, float(cost), float(saving))
             for each, cost, saving in zip(slices, costs, savings, strict=True)
         ]
+
+    def cost(self, wrong: Misplaced, positions: Array) -> float:
+        """Return the operations expected of moving tuples of a segment, even if that is a demotion."""
+        if wrong.place == wrong.edge:
+            return float(MOVED * len(positions))
+        slices = self.estimate(wrong)
+        return sum(each.cost * float(np.isin(each.positions, positions).mean()) for each in slices)
 
     def _visits(self, edge: int, relation: int) -> float:
         """Return how many tuples are still to come to an edge from the side of one of its two relations."""
@@ -148,6 +152,8 @@ class MigrationEstimator:
 
     def _met(self, stair: STAIR, segment: Segment, coming: TupleBatch, slices: Sequence[Array]) -> Array:
         """Return how many tuples of each slice of a segment a recent tuple of the other side meets."""
+        if not coming.size:
+            return np.zeros(len(slices))
         if segment.index is None:  # everybody meets everybody
             return np.array([float(len(each)) for each in slices])
         codes = self._matching.codes((coming.stores, coming.rows), stair.classes)
@@ -160,8 +166,8 @@ class MigrationEstimator:
         assert codes is not None, "the segment is indexed"
         return codes
 
-    def _found(self, place: int, sample: TupleBatch, slice_of: Array, slices: int) -> Array:
-        """Return how many matches the sampled tuples of each slice have at a join."""
+    def _found(self, place: int, sample: TupleBatch) -> Array:
+        """Return how many matches each of the sampled tuples has at a join."""
         join = self._stairs.joins[place]
         near = join.near(sample)
         dual = join.dual(near)
@@ -172,36 +178,92 @@ class MigrationEstimator:
                 found += segment.live
             else:
                 found += counts(segment.index, segment, codes, partial(self._codes_at, dual, segment))[:, 0]
-        return np.bincount(slice_of, found, minlength=slices)
+        return found
 
-    def _replaced(self, place: int, near: int, sample: TupleBatch, slice_of: Array, slices: int) -> Array:
-        """Return how many tuples at a join the sampled tuples of each slice are parts of (Invariant B)."""
+    def _replaced(self, near: STAIR, sample: TupleBatch) -> Array:
+        """Return how many tuples in a STAIR each of the sampled tuples is a part of (Invariant B)."""
         found = np.zeros(sample.size)
         span = sample.signature.span
-        for signature, segment in self._stairs.joins[place].stairs[near].segments.items():
+        for signature, segment in near.segments.items():
             if segment.live and signature.span & span == span:
                 relations, index = segment.by_shared(sample)
-                rows = segment.rows()
                 codes = _codes_of(sample.rows, relations, slice(None))
-                found += counts(index, segment, codes, partial(_codes_of, rows, relations))[:, 0]
-        return np.bincount(slice_of, found, minlength=slices)
+                codes_at = partial(_codes_of, segment.rows(), relations)
+                found += counts(index, segment, codes, codes_at)[:, 0]
+        return found
 
-    def _instead(
-        self, near: int, far: int, place: int, sample: TupleBatch, slice_of: Array, slices: int
-    ) -> Array:
-        """Return how many of the sampled tuples of each slice a tuple to come would meet at a join."""
+    def _instead(self, near: int, far: int, place: int, sample: TupleBatch) -> Array:
+        """Return how often a tuple to come would meet each of the sampled tuples at a join."""
         classes = self._stairs.tree.by_number[place].classes
         coming = self._recent(far)
-        if not coming.size:
-            return np.zeros(slices)
-        if not classes:
-            return np.bincount(slice_of, minlength=slices).astype(float)
+        if not coming.size or not classes:
+            return np.full(sample.size, float(coming.size > 0))
         known = np.sort(self._matching.codes((coming.stores, coming.rows), classes))
         codes = self._matching.codes((sample.stores, {near: sample.rows[near]}), classes)
-        found = np.searchsorted(known, codes, side="right") - np.searchsorted(known, codes)
-        return np.bincount(slice_of, found, minlength=slices) / coming.size
+        found: Array = np.searchsorted(known, codes, side="right") - np.searchsorted(known, codes)
+        return found / coming.size
 
 
 def _codes_of(rows: Mapping[int, Array], relations: Sequence[int], positions: Array | slice) -> Array:
     """Return the codes of the components together that are at some positions."""
     return combined([rows[r][positions].astype(np.int64) for r in relations])
+
+
+def counts(
+    index: Multimap,
+    segment: Segment,
+    codes: Array,
+    codes_at: Callable[[Array], Array],
+    slices: Sequence[Array] | None = None,
+) -> Array:
+    """Return how many tuples of a segment have each code, exact up to ``MATCHES`` of them.
+
+    Args:
+        index: The segment's tuples by codes.
+        segment: The segment.
+        codes: What to look for, ``int64``, shape ``(n,)``.
+        codes_at: Returns the codes of the tuples at positions in the segment.
+        slices: Positions of the segment's tuples, in ascending order; by default all in one slice.
+
+    Returns:
+        Tuples by code and slice, shape ``(n, slices)``.
+    """
+    different, place_of = np.unique(codes, return_inverse=True)
+    number = 1 if slices is None else len(slices)
+    lows = [] if slices is None else [each[0] for each in slices[1:]]
+    found = np.zeros(len(different) * number)
+    walk = index.probe(different)
+    looked = 0
+    while not walk.is_done and looked < MATCHES:
+        left, right = index.matches(walk, MATCHES)
+        looked += len(left)
+        present = segment.present(right)
+        if present is not None:
+            left, right = left[present], right[present]
+        places = left.astype(np.int64) * number + np.searchsorted(lows, right, side="right")
+        found += np.bincount(places, minlength=len(found))
+    result: Array = found.reshape(len(different), number)
+    if not walk.is_done:
+        more = np.concatenate([walk.probes[: walk.kept], walk.probes[walk.place : walk.active]])
+        for i, positions in enumerate([segment.positions()] if slices is None else slices):
+            result[more, i] = _estimated(different, positions, codes_at)[more]
+    return result[place_of]
+
+
+def _estimated(different: Array, positions: Array, codes_at: Callable[[Array], Array]) -> Array:
+    """Return about how many of the tuples at these positions have each of different codes, in order."""
+    some = sampled(positions, _STORED)
+    held = codes_at(some)
+    places = np.minimum(np.searchsorted(different, held), len(different) - 1)
+    hits = np.bincount(places[different[places] == held], minlength=len(different))
+    return hits * (len(positions) / len(some))
+
+
+def sampled(positions: Array, most: int) -> Array:
+    """Return at most so many of the positions, one at random out of each of as many even parts."""
+    if len(positions) <= most:
+        return positions
+    # At even distances, what recurs in the data at such a distance would seem to be everything or nothing.
+    bounds = np.arange(most + 1) * len(positions) // most
+    within = np.random.default_rng(len(positions)).random(most)
+    return positions[bounds[:-1] + (within * np.diff(bounds)).astype(np.int64)]

@@ -10,11 +10,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from millrace.engine.access.access_methods import Access, AccessMethods
+from millrace.engine.access.paths import Access, AccessMethods
 from millrace.engine.operators.index_join import IndexJoin, IndexPath
 from millrace.engine.plan.graph import QueryGraph
 from millrace.engine.plan.spec import JoinSpec
 from millrace.engine.plan.trees import Edge, edges_of
+from millrace.engine.stairs.stair import BinaryJoin, MakeJoin
 from millrace.engine.stems.conditions import Matching
 from millrace.engine.stems.stem import SteM
 from millrace.engine.tuples import RelationStore
@@ -22,19 +23,12 @@ from millrace.engine.tuples.batch import TupleBatch
 from millrace.errors import InputError
 from millrace.limits.clock import Clock
 
-Make = Callable[[Edge, Matching, Mapping[int, RelationStore]], IndexJoin]
-"""Returns the index join along an edge."""
-
 
 @dataclass(frozen=True)
 class IndexJoins:
     """The relations of a block that are asked for by index joins.
 
     Attributes:
-        spec: The block.
-        graph: Its query graph.
-        access: Its access modules.
-        clock: What index joins wait by.
         inner: Span of the relations that have indexes alone.
     """
 
@@ -126,21 +120,23 @@ class IndexJoins:
         for stem in stems:
             stem.complete = stem.complete or bool(self.inner >> stem.number & 1)
 
-    def makers(self, stems: Sequence[SteM], built: Callable[[TupleBatch], None]) -> dict[int, Make]:
-        """Return what makes the joins that lead to these relations, in a tree in which they are leaves.
+    def maker(self, stems: Sequence[SteM], built: Callable[[TupleBatch], None]) -> MakeJoin:
+        """Return what makes the joins of a tree in which these relations are leaves.
 
         Args:
             stems: Base tuples by relation.
-            built: Told of the relations' tuples as they come.
+            built: Told of these relations' tuples as they come.
         """
 
-        def make(edge: Edge, matching: Matching, stores: Mapping[int, RelationStore]) -> IndexJoin:
-            (inner,) = (end for end in edge.ends if self.inner >> end & 1)
-            path = self.path(inner, edge.classes)
+        def make(edge: Edge, matching: Matching, stores: Mapping[int, RelationStore]) -> BinaryJoin:
+            asked = [end for end in edge.ends if self.inner >> end & 1]
+            if not asked:
+                return BinaryJoin(edge, self.spec, matching, stores)
+            path = self.path(asked[0], edge.classes)
             assert path is not None, "the pre-optimizer has chosen an edge that binds an index"
-            return IndexJoin(edge, self.spec, matching, stores, stems[inner], path, self.clock, built)
+            return IndexJoin(edge, self.spec, matching, stores, stems[asked[0]], path, self.clock, built)
 
-        return {r: make for r in range(self.graph.relations) if self.inner >> r & 1}
+        return make
 
 
 def refuse_shared(spec: JoinSpec, access: Access | None, architecture: str) -> None:

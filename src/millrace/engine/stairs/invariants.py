@@ -29,19 +29,17 @@ one compared.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
 from millrace.engine.arrays import Array
 from millrace.engine.plan.graph import QueryGraph
 from millrace.engine.plan.spec import JoinSpec
-from millrace.engine.plan.trees import Edge, JoinTree, edge_names
-from millrace.engine.stairs.binary_join import BinaryJoin
-from millrace.engine.stairs.stair import STAIR, StairProbe, distinct
+from millrace.engine.plan.trees import JoinTree, edge_names
+from millrace.engine.stairs.stair import STAIR, BinaryJoin, MakeJoin, Segment, StairProbe, distinct
 from millrace.engine.stems.conditions import Matching
 from millrace.engine.stems.stem import SteM
-from millrace.engine.tuples import RelationStore
 from millrace.engine.tuples.batch import Signature, TupleBatch
 from millrace.errors import StateError
 
@@ -51,24 +49,19 @@ Places = frozenset[tuple[int, int]]
 Route = Callable[[int], int]
 """Returns the edge that tuples of a span, which leaves some relation out, are routed to."""
 
-MakeJoin = Callable[[Edge, Matching, Mapping[int, RelationStore]], BinaryJoin]
-
 _PIECE = 65_536
 
 _STEPS = 16
-"""Sections to promote one after the other, per relation, before the rest is left for later."""
+"""Segments to promote one after the other, per relation, before the rest is left for later."""
 
 
 class Stairs:
     """The joins of a spanning tree with their state.
 
     Args:
-        spec: The block.
-        graph: Its query graph.
-        tree: A spanning tree of it.
         stems: Base tuples by relation; they also know which relations have ended.
-        make: Per relation that is a leaf of the tree and not scanned, what makes the join that leads there.
-            What these hold is the answer to what was asked: it is not to be moved.
+        make: Makes the joins, where index joins lead to relations that are leaves of the tree. What these
+            hold is the answer to what was asked: it is not to be moved.
         grown: Called whenever moving state has made tuples. What it raises leaves no state to go on with.
         places: Returns where present routing puts tuples; nothing where that is not known.
         intermediate: Store intermediate tuples. Else an inserted tuple is demoted at once to the component of
@@ -76,7 +69,7 @@ class Stairs:
             That breaks B+: insertions have to enforce B.
 
     Attributes:
-        stores: Base tuples by relation.
+        joins: Those of the present tree, by the numbers of their edges.
         enforcing: Whether state has been moved in a way that leaves B+ to insertions.
         enforced: Tuples that were inserted with B enforced, since it was last looked whether B+ holds again.
         moved: Stored tuples demoted or promoted so far.
@@ -89,38 +82,28 @@ class Stairs:
         graph: QueryGraph,
         tree: JoinTree,
         stems: Sequence[SteM],
-        make: Mapping[int, MakeJoin] | None = None,
+        make: MakeJoin | None = None,
         grown: Callable[[], None] | None = None,
         places: Callable[[], Places] = frozenset,
         *,
         intermediate: bool = True,
     ) -> None:
-        self.tree = tree
+        self.stores = {stem.number: stem.store for stem in stems}
         self.enforcing = False
-        self.enforced = 0
-        self.moved = 0
-        self.recomputed = 0
+        self.enforced = self.moved = self.recomputed = 0
         self._spec = spec
         self._graph = graph
         self._stems = stems
-        self.stores = {stem.number: stem.store for stem in stems}
-        self._matching = Matching(graph)
-        self._make = make or {}
+        self.matching = Matching(graph)
+        self._make = make or (lambda edge, matching, stores: BinaryJoin(edge, spec, matching, stores))
         self._grown = grown or (lambda: None)
         self._places = places
         self._intermediate = intermediate
-        self.joins: dict[int, BinaryJoin] = {}
         self._grow(tree)
 
     def _grow(self, tree: JoinTree) -> None:
         self.tree = tree
-        self.joins = {edge.number: self._join(edge) for edge in tree.edges}
-
-    def _join(self, edge: Edge) -> BinaryJoin:
-        for end in edge.ends:
-            if end in self._make:
-                return self._make[end](edge, self._matching, self.stores)
-        return BinaryJoin(edge, self._spec, self._matching, self.stores)
+        self.joins = {edge.number: self._make(edge, self.matching, self.stores) for edge in tree.edges}
 
     def stairs(self) -> Iterator[tuple[int, STAIR]]:
         """Yield every STAIR with the number of its edge."""
@@ -128,9 +111,11 @@ class Stairs:
             for stair in join.stairs.values():
                 yield edge, stair
 
+    def segment(self, edge: int, owner: int, signature: Signature) -> Segment | None:
+        return self.joins[edge].stairs[owner].segments.get(signature)
+
     @property
     def tuples(self) -> int:
-        """Tuples held in all STAIRs."""
         return sum(stair.tuples for _, stair in self.stairs())
 
     def is_open(self, edge: int, owner: int) -> bool:
@@ -154,30 +139,32 @@ class Stairs:
 
     # Routing
 
-    def route(self, edge: int, batch: TupleBatch, skip: int = 0) -> StairProbe:
+    def route(self, edge: int, batch: TupleBatch) -> StairProbe:
         """Insert tuples into a STAIR and begin to probe its dual."""
-        span = batch.signature.span
-        kept = self.is_open(edge, self.tree.near(edge, span))
-        return self._route(edge, batch, skip, kept=kept)
+        return self._route(edge, batch, kept=self.is_open(edge, self.tree.near(edge, batch.signature.span)))
 
-    def _route(self, edge: int, batch: TupleBatch, skip: int, *, kept: bool) -> StairProbe:
+    def _route(self, edge: int, batch: TupleBatch, *, kept: bool, skip: int = 0) -> StairProbe:
         join, span = self.joins[edge], batch.signature.span
+        stored: TupleBatch | None = None
+        apart: frozenset[int] | None = None
         # A base tuple that has just come agrees with nothing stored.
-        intermediate = span & (span - 1) != 0
-        stored = None
-        if kept and intermediate and not self._intermediate:
-            stored = join.near(batch).demoted_to_base(batch)
-            self.enforcing = True
-        merged, apart = self.enforcing and intermediate, frozenset[int]()
-        if merged and kept and stored is None:
-            places = self._places()
-            if (span, edge) in places:
-                apart = frozenset(each for each, at in places if at == edge)
-                merged = any(
-                    one.live and one.signature.span not in apart for one in join.near(batch).segments.values()
-                )
-        self.enforced += batch.size if merged else 0
-        return join.route(batch, kept=kept, merged=merged, apart=apart, skip=skip, stored=stored)
+        if kept and span & (span - 1):
+            if not self._intermediate:
+                stored = join.near(batch).demoted_to_base(batch)
+                self.enforcing = True
+            elif self.enforcing:
+                apart = self._apart(edge, span, join.near(batch))
+                self.enforced += 0 if apart is None else batch.size
+        return join.route(batch, kept=kept, apart=apart, skip=skip, stored=stored)
+
+    def _apart(self, edge: int, span: int, near: STAIR) -> frozenset[int] | None:
+        """Return the spans of stored tuples that one of a span cannot agree with; None if those are all."""
+        places = self._places()
+        if (span, edge) not in places:
+            return frozenset()
+        apart = frozenset(each for each, at in places if at == edge)
+        held = (one.signature.span for one in near.segments.values() if one.live)
+        return None if apart.issuperset(held) else apart
 
     # State management
 
@@ -189,7 +176,7 @@ class Stairs:
         Args:
             edge: The STAIR's edge,
             owner: and its relation.
-            signature: Of the tuples; they are in one segment.
+            signature: Of the tuples' segment.
             span: Of the sub-tuples.
             positions: Which tuples of the segment; all of them by default.
 
@@ -217,7 +204,7 @@ class Stairs:
         Args:
             edge: The STAIR's edge,
             owner: and its relation.
-            signature: Of the tuples; they are in one segment.
+            signature: Of the tuples' segment.
             via: Edge of the join; it leads out of the tuples' span.
             positions: Which tuples of the segment; all of them by default.
 
@@ -241,7 +228,7 @@ class Stairs:
         stair.promoted += batch.size
         join = self.joins[via]
         near = self.tree.near(via, signature.span)
-        probe = join.route(batch, kept=self.is_open(via, near), merged=True)
+        probe = join.route(batch, kept=self.is_open(via, near), apart=())
         needed = self.is_open(edge, owner)
         while needed and not probe.is_done:
             found = join.matches(probe, _PIECE)
@@ -280,7 +267,7 @@ class Stairs:
         edge = route(batch.signature.span)
         near = self.tree.near(edge, batch.signature.span)
         kept = bool(coming & self.tree.beyond(edge, 1 << near)) or self.is_open(edge, near)
-        probe = self._route(edge, batch, self._graph.everything, kept=kept)
+        probe = self._route(edge, batch, kept=kept, skip=self._graph.everything)
         self._grown()
         while not probe.is_done:
             found = self.joins[edge].matches(probe, _PIECE)
@@ -301,16 +288,14 @@ class Stairs:
         Returns:
             Whether all of it is done.
         """
-        everything = self._graph.everything
         steps = _STEPS * self.tree.relations
         for edge, stair in self.stairs():
             far = self.tree.far(edge, 1 << stair.owner)
             if missing >> stair.owner & 1 or not missing >> far & 1:
                 continue
-            whole = self.tree.reached(stair.owner, everything & ~missing)
-            while steps and (found := self._unfinished(stair, whole)) is not None:
-                signature, via = found
-                self.promote(edge, stair.owner, signature, via)
+            whole = self.tree.reached(stair.owner, self._graph.everything & ~missing)
+            while steps and (found := self._unfinished(stair, whole)):
+                self.promote(edge, stair.owner, *found)
                 steps -= 1
         return steps > 0
 

@@ -100,7 +100,6 @@ class Eager(MigrationPolicy):
     """Moves everything, whatever it costs: it thrashes where selectivities fluctuate."""
 
     def allowance(self, change: Change) -> int:
-        """Return all of the tuples."""
         return change.tuples
 
 
@@ -110,7 +109,6 @@ class Never(MigrationPolicy):
     follows = False
 
     def allowance(self, change: Change) -> int:
-        """Return 0."""
         return 0
 
 

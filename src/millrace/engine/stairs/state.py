@@ -2,6 +2,14 @@
 
 Deshpande & Hellerstein 2004. With migration this is the STAIRs architecture; without it the joins keep
 what earlier decisions put into them (EddyJoins; Avnur & Hellerstein 2000).
+
+Whoever moves only a part of what belongs together may break B+ (:mod:`millrace.engine.stairs.invariants`),
+and until it holds again every intermediate tuple that is inserted is compared with what is stored. Once
+nothing is misplaced B+ holds by itself. But what does not pay to be moved stays misplaced for good; mostly
+it clashes with nothing.
+
+To look takes about as long as to insert all tuples, so it is done after an eighth as many insertions
+that enforced B, and after twice as many the next time.
 """
 
 from __future__ import annotations
@@ -14,46 +22,52 @@ import numpy as np
 
 from millrace.engine.access.schedule import Schedule
 from millrace.engine.arrays import Array
-from millrace.engine.eddy.operator import Estimate, Join, Operator, Step
+from millrace.engine.eddy.operator import Estimate, Kind, Operator, Step
 from millrace.engine.operators.index_join import IndexJoin
 from millrace.engine.plan.graph import QueryGraph
 from millrace.engine.plan.spec import JoinSpec
 from millrace.engine.plan.trees import JoinTree, edge_names, spanning_tree, spanning_trees
 from millrace.engine.stairs import Change, MigrationPolicy
-from millrace.engine.stairs.enforcement import Enforcement
 from millrace.engine.stairs.estimate import FOUND, MOVED, REPLACED, MigrationEstimator, gain
-from millrace.engine.stairs.fanout import Forecast, TreeChoice
+from millrace.engine.stairs.fanout import FanoutModel
 from millrace.engine.stairs.index_join import IndexJoins
 from millrace.engine.stairs.invariants import Places, Stairs
-from millrace.engine.stairs.majority import Majority
-from millrace.engine.stairs.migration import Misplaced, misplaced, move, places_of, settle
-from millrace.engine.stairs.stair import Segment, StairProbe
-from millrace.engine.stems.conditions import Matching
-from millrace.engine.stems.join_state import StateTotals
-from millrace.engine.stems.memory import Held, Watch, held_by
+from millrace.engine.stairs.migration import (
+    DominantRoute,
+    Misplaced,
+    TreeChoice,
+    clashing,
+    misplaced,
+    move,
+    places_of,
+    settle,
+)
+from millrace.engine.stairs.stair import MakeJoin, StairProbe
+from millrace.engine.stems.join_state import Held, StateTotals, Watch, held_by
 from millrace.engine.stems.state import joined
 from millrace.engine.stems.stem import SteM
 from millrace.engine.tuples.batch import Signature, TupleBatch
-from millrace.limits.clock import Clock, WallClock
+from millrace.limits.clock import Clock
 
 _STEADY = 32
-"""What was estimated is looked at again when one out of so many tuples is new."""
+"""What was estimated is looked at again when one out of so many tuples is new; twice as long after a look
+that moved nothing. In 40 random queries that saves a third of the estimates; longer waits make more work."""
 
 _LOOKING, _FREE_LOOKS = 1 / 32, 0.001
 """Share of the run's time that looking for what is worth moving may take, and seconds beyond that."""
+
+_SHARE = 8
+"""To look for clashes is worth it when an insertion for one out of so many stored tuples has enforced B."""
 
 
 class StairState:
     """The STAIRs of a block, where present routing sends tuples, and when state follows it.
 
     Args:
-        spec: The block.
-        graph: Its query graph.
         schedule: Which relation is left unbuilt.
         stems: Base tuples, by relation.
         window: Tuples that decisions look back on.
         migration: When state is moved; None for joins that keep it.
-        tree: The spanning tree to begin with; by default the pre-optimizer's.
         index_joins: Relations that are asked by index alone. Where there are some, state is not moved: what
             an index join holds are answers, and outer tuples are not in it.
         watch: Told of what moving state makes.
@@ -71,51 +85,44 @@ class StairState:
         schedule: Schedule,
         stems: Sequence[SteM],
         window: int,
+        clock: Clock,
         migration: MigrationPolicy | None = None,
-        tree: JoinTree | None = None,
         index_joins: IndexJoins | None = None,
         watch: Watch | None = None,
-        clock: Clock | None = None,
         *,
         intermediate: bool = True,
     ) -> None:
         self.stems = stems
-        sizes = [r.rows or 0 for r in spec.relations]
-        self._clock = clock or WallClock()
-        self.forecast = Forecast(spec, graph, self.stems, window, self._clock)
+        self.forecast = FanoutModel(spec, graph, stems, window, clock)
         self._migrating = self.forecast.apart()
-        leaves, barred, make = 0, frozenset[int](), {}
-        if index_joins is not None and index_joins.inner:
-            migration = None
+        leaves, barred = 0, frozenset[int]()
+        make: MakeJoin | None = None
+        if index_joins is not None:
             leaves, barred = index_joins.inner, index_joins.barred
-            index_joins.end(self.stems)
-            make = index_joins.makers(self.stems, self.forecast.add)
-        tree = tree or spanning_tree(graph, sizes, leaves, barred)
+            index_joins.end(stems)
+            make = index_joins.maker(stems, self.forecast.add)
+        # The pre-optimizer's; it may be exchanged while the query runs.
+        tree = spanning_tree(graph, [r.rows or 0 for r in spec.relations], leaves, barred)
         made = None if watch is None else partial(watch.look, at_stasis=True)
-        self.stairs = Stairs(
-            spec, graph, tree, self.stems, make, made, self._placed, intermediate=intermediate
-        )
-        self.peak = 0
+        self.stairs = Stairs(spec, graph, tree, stems, make, made, self._placed, intermediate=intermediate)
+        self.peak = self.worked = 0
         names = edge_names(spec, graph, leaves)
-        self._joins = [StairJoin(edge, name, self) for edge, name in enumerate(names)]
+        self._joins = [StairJoin(edge, name, self, spec.aliases) for edge, name in enumerate(names)]
         self._spec, self._graph = spec, graph
         self._unbuilt = schedule.unbuilt
         self._migration = migration
         self._intermediate = intermediate
-        self._latest: dict[int, int] = {}
-        self._majority = Majority(window)
-        self._serial = 0
-        self._changed = False
-        self._worked = 0
-        self._places: Places | None = None
         self._window = window
+        # Where tuples of spans are decided to go; what follows from that; how often it has changed.
+        self._latest: dict[int, int] = {}
+        self._dominant = DominantRoute()
+        self._places: Places | None = None
+        self._serial, self._changed = 0, False
         self._tree_choice = TreeChoice(graph, self.forecast, window)
-        self._next_look, self._looked_at = 0, -1
-        self._began, self._looking = self._clock.now(), 0.0
-        self._estimator = MigrationEstimator(
-            self.stairs, self.stems, Matching(graph), self._migrating, self.edge_of
-        )
-        self._enforcement = Enforcement(self.stairs, self._estimator)
+        self._estimator = MigrationEstimator(self.stairs, stems, self._migrating, self.edge_of)
+        self._next_look, self._looked_at, self._is_calm = 0, -1, False
+        self._next_check = 0
+        self._clock, self._began, self._looking = clock, clock.now(), 0.0
 
     # Routing
 
@@ -126,31 +133,14 @@ class StairState:
         return built
 
     def joins(self, signature: Signature) -> Sequence[Operator]:
-        """Return the joins of the spanning tree that lead out of a tuple's span."""
         return [self._joins[edge] for edge in self.stairs.tree.border(signature.span)]
 
-    def estimate(self, edge: int, span: int, *, alone: bool) -> Estimate:
-        """Return the matches that samples lead to expect, at a join and in all; ``alone``: none are asked."""
-        tree = self.stairs.tree
-        near, far = tree.near(edge, span), tree.far(edge, span)
-        name = self._spec.aliases[far]
-        if alone:
-            return Estimate(name, 1.0, 1.0)
-        return Estimate(name, self.forecast.fan(near, far), self.forecast.cumulative(tree, edge, span))
-
-    def start(self, edge: int, batch: TupleBatch) -> StairProbe:
-        """Insert into a STAIR and begin to probe its dual (Dual Routing)."""
+    def route(self, edge: int, batch: TupleBatch) -> StairProbe:
         if self._unbuilt is not None and batch.signature.span == 1 << self._unbuilt:
             self.forecast.add(batch)
-        self._worked += 2 * batch.size  # it is inserted, and it probes
-        self._majority.count(batch.signature, batch.size)
+        self.worked += 2 * batch.size  # it is inserted, and it probes
+        self._dominant.count(batch.signature, batch.size)
         return self.stairs.route(edge, batch)
-
-    def matches(self, edge: int, probe: StairProbe, limit: int) -> TupleBatch:
-        """Return the next matches."""
-        found = self.stairs.joins[edge].matches(probe, limit)
-        self._worked += found.size
-        return found.walked(self._spec.aliases[self.stairs.tree.far(edge, probe.batch.signature.span)])
 
     def on_build(self, relation: int) -> Sequence[TupleBatch]:
         """When a relation has ended, let go of what only it would have looked for; nothing waits."""
@@ -163,21 +153,18 @@ class StairState:
     def decided(self, signature: Signature, shares: Sequence[tuple[Operator, float]]) -> None:
         """Note where most tuples of a span go from now on."""
         operator, share = max(shares, key=lambda pair: pair[1])
-        if isinstance(operator, Join) and share >= 1 / 2:
-            span = signature.span
-            present = self._latest.get(span)
-            place = self._majority.decide(signature, operator.target, present)
+        if operator.kind is Kind.JOIN and share >= 1 / 2:
+            present = self._latest.get(signature.span)
+            place = self._dominant.decide(signature, operator.target, present)
             if place != present:
-                self._changed = self._changed or present is not None
-                self._latest[span] = place
+                self._changed |= present is not None
+                self._latest[signature.span] = place
                 self._places = None
 
     def edge_of(self, span: int) -> int:
         """Return the edge that tuples of a span are routed to at present, or would be."""
         border = self.stairs.tree.border(span)
-        latest = self._latest.get(span)
-        if latest in border:
-            assert latest is not None
+        if (latest := self._latest.get(span, -1)) in border:
             return latest
         if len(border) == 1:
             return border[0]
@@ -202,9 +189,13 @@ class StairState:
         """
         return self.stairs.enforcing
 
+    @property
+    def _moves(self) -> bool:
+        return self._migration is not None and self._intermediate
+
     def precompute(self, stalled: int) -> None:
         """Promote what waits for stalled relations (query scrambling), if state may be moved at all."""
-        if self._migration is not None and self._intermediate:
+        if self._moves:
             self.stairs.precompute(stalled)
             self._note_peak()
 
@@ -215,35 +206,29 @@ class StairState:
         are joined for the occasion.
         """
         missing = self._graph.everything & ~span
-        moves = self._migration is not None and self._intermediate
-        tree = self._connecting(span) if moves else None
-        if not missing or tree is None or not self._are_waited_for(tree, span):
-            return joined(self.stems, self._graph, span, limit)
-        if tree != self.stairs.tree:
+        tree = self._connecting(span) if missing and self._moves else None
+        if tree is not None and tree != self.stairs.tree:
             self.switch(tree)
-        if not self.stairs.precompute(missing):
+        if tree is None or not self.stairs.precompute(missing):
             return joined(self.stems, self._graph, span, limit)
         self._note_peak()
-        return self._facing(span)
-
-    def _are_waited_for(self, tree: JoinTree, span: int) -> bool:
-        """Whether something may still arrive beyond every edge out of a span, so that STAIRs hold state."""
-        open_ = sum(1 << stem.number for stem in self.stems if not stem.complete)
-        return all(tree.beyond(e, 1 << tree.near(e, span)) & open_ for e in tree.border(span))
-
-    def _connecting(self, span: int) -> JoinTree | None:
-        """Return a spanning tree that holds a span together and may be taken, the present one if it does."""
-        if self.stairs.tree.connected(span):
-            return self.stairs.tree
-        if self._migration is None or not self._migration.follows:
-            return None
-        return next((tree for tree in spanning_trees(self._graph) if tree.connected(span)), None)
-
-    def _facing(self, span: int) -> Iterator[TupleBatch]:
-        """Yield the tuples of a span, each once, from the STAIRs at its border."""
-        tree = self.stairs.tree
         facing = [self.stairs.joins[edge].stairs[tree.near(edge, span)] for edge in tree.border(span)]
         return each_once([b for stair in facing for b in stair.contents() if b.signature.span == span])
+
+    def _connecting(self, span: int) -> JoinTree | None:
+        """Return a spanning tree that holds a span together and may be taken, the present one if it does.
+
+        None too where nothing arrives any more beyond some edge out of the span: STAIRs there hold nothing.
+        """
+        tree: JoinTree | None = self.stairs.tree
+        if not self.stairs.tree.connected(span):
+            follows = self._migration is not None and self._migration.follows
+            trees = spanning_trees(self._graph) if follows else iter(())
+            tree = next((tree for tree in trees if tree.connected(span)), None)
+        coming = sum(1 << stem.number for stem in self.stems if not stem.complete)
+        if tree and all(tree.beyond(e, 1 << tree.near(e, span)) & coming for e in tree.border(span)):
+            return tree
+        return None
 
     def expire(self, below: Mapping[int, int], watermark: int) -> None:
         """Drop what has expired from STAIRs, then from SteMs."""
@@ -271,27 +256,48 @@ class StairState:
 
     def _follow(self, policy: MigrationPolicy) -> None:
         """Move misplaced tuples, all of them or those that are worth it, as far as the policy allows."""
+        stairs, arrived = self.stairs, sum(self.forecast.arrived)
+        if not stairs.enforcing:
+            stairs.enforced = self._next_check = 0
+        checks = stairs.enforcing and stairs.enforced >= max(stairs.tuples / _SHARE, self._next_check)
+        if self._looked_at != self._serial:
+            self._next_look, self._is_calm = 0, False
         if policy.weighs:
-            arrived = sum(self.forecast.arrived)
-            if arrived < self._next_look and self._looked_at == self._serial:
+            if arrived < self._next_look and not checks:
                 return
-            self._next_look = arrived + max(self._window // 4, arrived // _STEADY)
-            self._looked_at = self._serial
+            pause = max(self._window // 4, arrived // _STEADY)
+            self._next_look = arrived + (2 * pause if self._is_calm else pause)
+            self._looked_at, self._is_calm = self._serial, True
         places = self._placed()
-        wrong = list(misplaced(self.stairs, places))
+        wrong = misplaced(stairs, places)
         if not wrong:
-            self.stairs.enforcing = False
+            stairs.enforcing = False
         if not self._intermediate:
             return
-        breaking = self._enforcement.find(wrong)
-        if not policy.weighs:
-            everything = sum(one.tuples for one in wrong)
-            if not wrong:
-                return
-            most = policy.allowance(self._change(everything, 0.0, 0.0))
-            settle(self.stairs, self.edge_of, places, most)
-            return
-        self._move(breaking or self._worthy(policy, wrong))
+        breaking = self._breaking(wrong) if wrong and checks else {}
+        if policy.weighs:
+            self._move(breaking or self._worthy(policy, wrong))
+        elif wrong:
+            everything = self._change(sum(one.tuples for one in wrong), 0.0, 0.0)
+            settle(stairs, self.edge_of, places, policy.allowance(everything))
+
+    def _breaking(self, wrong: Sequence[Misplaced]) -> dict[Misplaced, Array]:
+        """Let insertions enforce B no longer if B+ holds, whatever is misplaced.
+
+        Args:
+            wrong: What is misplaced. Two tuples of which neither is do not clash.
+
+        Returns:
+            If B+ does not hold: positions of misplaced tuples that break it, as soon as to move them is
+            expected to cost no more than to enforce B has.
+        """
+        self._next_check = 2 * self.stairs.enforced
+        clashes = clashing(self.stairs)
+        if not clashes:
+            self.stairs.enforcing = False
+        found = {one: clashes[one.where] for one in wrong if one.where in clashes}
+        costs = sum(self._estimator.cost(one, positions) for one, positions in found.items())
+        return found if costs <= self.stairs.enforced else {}
 
     def _worthy(self, policy: MigrationPolicy, wrong: Sequence[Misplaced]) -> dict[Misplaced, Array]:
         """Return the slices of misplaced segments, and of settled ones, that are worth promoting.
@@ -301,36 +307,32 @@ class StairState:
         began = self._clock.now()
         if self._looking > _FREE_LOOKS + _LOOKING * (began - self._began):
             return {}
-        chosen = self._chosen(policy, wrong)
+        # A demotion alone spares nothing; those that a promotion needs come with it.
+        promoted = [one for one in wrong if one.place != one.edge]
+        estimated = [a for one in promoted for a in self._estimator.estimate(one)]
+        for places in self._undecided(promoted):
+            estimated += max([self._estimator.estimate(one) for one in places], key=gain)
+        worthy = sorted((a for a in estimated if a.saving > a.cost), key=lambda a: a.cost / a.saving)
+        most = 0
+        if worthy:
+            tuples = sum(len(a.positions) for a in worthy)
+            change = self._change(tuples, sum(a.cost for a in worthy), sum(a.saving for a in worthy))
+            most = policy.allowance(change)
+        chosen: dict[Misplaced, list[Array]] = {}
+        for one in worthy:
+            if most <= 0:
+                break
+            chosen.setdefault(one.misplaced, []).append(one.positions[-most:])
+            most -= len(one.positions)
         self._looking += self._clock.now() - began
         return {one: np.concatenate(slices) for one, slices in chosen.items()}
 
-    def _chosen(self, policy: MigrationPolicy, wrong: Sequence[Misplaced]) -> dict[Misplaced, list[Array]]:
-        # A demotion alone spares nothing; those that a promotion needs come with it.
-        wrong = [one for one in wrong if one.place != one.edge]
-        estimated = [a for one in wrong for a in self._estimator.estimate(one)]
-        for places in self._undecided(wrong):
-            estimated += max([self._estimator.estimate(one) for one in places], key=gain)
-        worthy = sorted((a for a in estimated if a.saving > a.cost), key=lambda a: a.cost / a.saving)
-        if not worthy:
-            return {}
-        tuples = sum(len(a.positions) for a in worthy)
-        change = self._change(tuples, sum(a.cost for a in worthy), sum(a.saving for a in worthy))
-        most = policy.allowance(change)
-        chosen: dict[Misplaced, list[Array]] = {}
-        for one in worthy:
-            taken = one.positions[-most:] if most < len(one.positions) else one.positions
-            if len(taken) and most > 0:
-                chosen.setdefault(one.misplaced, []).append(taken)
-            most -= len(taken)
-        return chosen
-
     def _move(self, chosen: Mapping[Misplaced, Array]) -> None:
         """Move tuples at these positions of misplaced segments."""
-        held = {one: self._segment(one) for one in chosen}
+        held = {one: self.stairs.segment(*one.where) for one in chosen}
         for one, positions in chosen.items():
             # What a move inserts may have demoted some of the next segment's tuples.
-            found = self._segment(one)
+            found = self.stairs.segment(*one.where)
             if found is None or found is not held[one]:
                 continue
             present = found.present(positions)
@@ -338,7 +340,7 @@ class StairState:
             if one.place != one.edge:
                 self._latest[one.signature.span] = one.place
             self._places = None
-            self._next_look = 0  # what they have become may be worth another move
+            self._next_look, self._is_calm = 0, False  # what they have become may be worth another move
 
     def _undecided(self, wrong: Sequence[Misplaced]) -> Iterator[list[Misplaced]]:
         """Yield the other joins of segments of spans that routing decides nothing about any more.
@@ -346,7 +348,7 @@ class StairState:
         Once its relations have ended no tuple of a span is routed; the last decision would stand for good.
         Estimates judge then: each of the joins at the border is a place for its tuples.
         """
-        known = {(one.edge, one.owner, one.signature) for one in wrong}
+        known = {one.where for one in wrong}
         for edge, stair in self.stairs.stairs():
             for signature, segment in stair.segments.items():
                 ended = all(s.complete for s in self.stems if signature.span >> s.number & 1)
@@ -357,31 +359,25 @@ class StairState:
                     one = Misplaced(edge, stair.owner, signature, segment.live, signature.span, edge)
                     yield [replace(one, place=via) for via in others]
 
-    def _segment(self, wrong: Misplaced) -> Segment | None:
-        return self.stairs.joins[wrong.edge].stairs[wrong.owner].segments.get(wrong.signature)
-
     def _change(self, tuples: int, cost: float, saving: float) -> Change:
+        coming = [(s, self._spec.relations[s.number]) for s in self.stems if not s.complete]
         return Change(
             tuples=tuples,
             cost=cost,
             saving=saving,
             arrived=sum(self.forecast.arrived),
-            remaining=sum(self.forecast.remaining(r) for r in range(len(self.stems))),
+            remaining=sum(self.forecast.remaining(s.number) for s, _ in coming),
             decision=self._serial,
-            guessed=any(self._is_guessed(s.number) for s in self.stems if not s.complete),
-            worked=self._worked,
+            guessed=any(relation.guessed or relation.rows is None for _, relation in coming),
+            worked=self.worked,
             spent=FOUND * self.stairs.recomputed
             + sum(MOVED * stair.promoted + REPLACED * stair.demoted for _, stair in self.stairs.stairs()),
         )
 
-    def _is_guessed(self, relation: int) -> bool:
-        spec = self._spec.relations[relation]
-        return spec.guessed or spec.rows is None
-
     def switch(self, tree: JoinTree) -> None:
         """Go on with another spanning tree; to be called when no tuple is in flight."""
         self._latest.clear()
-        self._majority.forget()
+        self._dominant.forget()
         self._places = None
         self._serial += 1
         self.stairs.rebuild(tree, self.edge_of)
@@ -393,11 +389,9 @@ class StairState:
         return 0
 
     def held(self) -> Held:
-        """Return how much memory SteMs and STAIRs take."""
         return held_by(self.stems, (stair for _, stair in self.stairs.stairs()))
 
     def figures(self) -> StateTotals:
-        """Return the tuples and bytes of every SteM and STAIR."""
         self._note_peak()
         bases = [stem.figures() for stem in self.stems if stem.rows]
         stairs = [stair.figures() for _, stair in self.stairs.stairs()]
@@ -405,22 +399,23 @@ class StairState:
         return StateTotals((*bases, *stairs), self.peak, self.stairs.moved, self.stairs.recomputed, asked)
 
 
-class StairJoin(Join):
-    """The join along an edge that is, at present, one of the spanning tree's.
+class StairJoin(Operator):
+    """The join along an edge that is, at present, one of the spanning tree's."""
 
-    Args:
-        edge: The edge's number.
-        name: What the join is called.
-        state: The block's STAIRs.
-    """
+    kind = Kind.JOIN
 
-    def __init__(self, edge: int, name: str, state: StairState) -> None:
+    def __init__(self, edge: int, name: str, state: StairState, aliases: Sequence[str]) -> None:
         super().__init__(edge, name, name)
         self._state = state
+        self._aliases = aliases
 
     def estimate(self, signature: Signature, *, alone: bool) -> Estimate:
-        """Return the matches that samples lead to expect, at the join and in all."""
-        return self._state.estimate(self.target, signature.span, alone=alone)
+        """Return the matches that samples lead to expect, at the join and in all; ``alone`` asks none."""
+        edge, span, tree = self.target, signature.span, self._state.stairs.tree
+        near, far, forecast = tree.near(edge, span), tree.far(edge, span), self._state.forecast
+        if alone:
+            return Estimate(self._aliases[far], 1.0, 1.0)
+        return Estimate(self._aliases[far], forecast.fan(near, far), forecast.cumulative(tree, edge, span))
 
     def due(self, batch: TupleBatch) -> float | None:
         """Return until when an index join has to wait for its index."""
@@ -429,11 +424,14 @@ class StairJoin(Join):
 
     def start(self, batch: TupleBatch) -> StairProbe:
         """Insert into a STAIR and begin to probe its dual (Dual Routing)."""
-        return self._state.start(self.target, batch)
+        return self._state.route(self.target, batch)
 
     def step(self, work: StairProbe, limit: int) -> Step:
         """Return the next matches; what is to come will find the tuples in their STAIR."""
-        found = self._state.matches(self.target, work, limit)
+        state = self._state
+        found = state.stairs.joins[self.target].matches(work, limit)
+        state.worked += found.size
+        found = found.walked(self._aliases[state.stairs.tree.far(self.target, work.batch.signature.span)])
         return Step((found,), found.size, None if work.is_done else work)
 
 

@@ -14,17 +14,29 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from millrace.engine.arrays import Array, is_true, scalar, to_arrow, to_numpy
+from millrace.engine.arrays import Array, scalar, to_arrow
 from millrace.engine.kernels import Multimap
 from millrace.engine.plan.evaluation import widen
 from millrace.engine.stems.conditions import Classes, Matching, combined
 from millrace.engine.tuples import KeyColumn, RelationStore, codes
 from millrace.engine.tuples.batch import TupleBatch
-
-Values = Callable[[int], pa.Array]
-"""Returns the values of key number ``k`` for all tuples, in the key's type."""
+from millrace.engine.tuples.keys import Values, are_equal, first_of_equal
 
 _STEP = 65_536
+
+
+def all_matches(
+    index: Multimap, coded: Array, agree: Callable[[Array, Array], Array], low: int = 0
+) -> tuple[Array, Array]:
+    """Return the pairs with equal codes that ``agree``: positions of tuples, and rows from ``low`` on."""
+    walk = index.probe(coded, low)
+    lefts, rights = [np.empty(0, np.int32)], [np.empty(0, np.int32)]
+    while not walk.is_done:
+        left, right = walk.pairs(max(_STEP, len(coded)))
+        keep = agree(left, right)
+        lefts.append(left[keep])
+        rights.append(right[keep])
+    return np.concatenate(lefts), np.concatenate(rights)
 
 
 class KeyedRows:
@@ -52,75 +64,54 @@ class KeyedRows:
             coded: Codes of the tuples, an array of shape ``(n,)`` for each key.
             values: Asked only for keys whose codes do not decide.
         """
-        walk = self._index.probe(combined(coded))
-        lefts, rights = [np.empty(0, np.int32)], [np.empty(0, np.int32)]
-        while not walk.is_done:
-            left, right = self._index.matches(walk, max(_STEP, len(coded[0])))
+
+        def agree(left: Array, right: Array) -> Array:
             keep = np.ones(len(left), np.bool_)
             for k, key in enumerate(self.keys):
                 keep &= coded[k][left] == self.store.coded(k, right)
                 if not key.exact:
-                    theirs = pc.cast(self.store.gather(key.name, right), key.type)
-                    equal = pc.equal(values(k).take(to_arrow(left)), theirs)
-                    keep &= is_true(equal)
-            lefts.append(left[keep])
-            rights.append(right[keep])
-        return np.concatenate(lefts), np.concatenate(rights)
+                    keep &= are_equal(key, values(k).take(to_arrow(left)), self.store.gather(key.name, right))
+            return keep
+
+        return all_matches(self._index, combined(coded), agree)
 
 
-class BindingSet:
-    """Different bindings of some columns.
-
-    Args:
-        keys: The columns, with the types that bindings have.
-    """
+class BindingSet(KeyedRows):
+    """Different bindings of some columns, in the types of these keys."""
 
     def __init__(self, keys: Sequence[KeyColumn]) -> None:
-        self.keys = tuple(keys)
         self.schema = pa.schema([pa.field(key.name, key.type) for key in keys])
-        self._rows = KeyedRows(self.schema, keys)
+        super().__init__(self.schema, keys)
 
     @property
     def size(self) -> int:
-        """Number of bindings in the set."""
-        return self._rows.store.rows
+        return self.store.rows
 
     @property
     def nbytes(self) -> int:
-        """Memory of the bindings in bytes."""
-        return self._rows.store.nbytes
+        return self.store.nbytes
 
     def codes(self, first: int) -> Array:
         """Return a code for each binding from number ``first`` on: equal ones have equal codes."""
-        return combined([self._rows.store.codes(k)[first:] for k in range(len(self.keys))])
+        return combined([self.store.codes(k)[first:] for k in range(len(self.keys))])
 
     def contains(self, coded: Sequence[Array], values: Values) -> Array:
-        """Return which tuples have a binding that is in the set, shape ``(n,)``.
-
-        Args:
-            coded: Codes of the tuples' bindings, an array of shape ``(n,)`` for each key.
-            values: Their values, asked for when codes do not decide.
-        """
+        """Return which tuples have a binding that is in the set, shape ``(n,)``; see :meth:`matches`."""
         known = np.zeros(len(coded[0]), np.bool_)
         if self.size and len(known):
-            known[self._rows.matches(coded, values)[0]] = True
+            known[self.matches(coded, values)[0]] = True
         return known
 
     def add(self, coded: Sequence[Array], values: Values) -> pa.RecordBatch:
         """Add bindings; return those that were not in the set, each once, as a batch of ``schema``."""
-        exact = [
-            c if key.exact else to_numpy(values(k).dictionary_encode().indices)
-            for k, (key, c) in enumerate(zip(self.keys, coded, strict=True))
-        ]
-        _, first = np.unique(np.stack(exact, axis=1), axis=0, return_index=True)
-        first.sort()
+        first = first_of_equal(self.keys, coded, values)
         known = self.contains([c[first] for c in coded], lambda k: values(k).take(to_arrow(first)))
         fresh = first[~known]
         rows = pa.RecordBatch.from_arrays(
             [values(k).take(to_arrow(fresh)) for k in range(len(self.keys))], schema=self.schema
         )
         if len(fresh):
-            self._rows.append(rows, [c[fresh] for c in coded])
+            self.append(rows, [c[fresh] for c in coded])
         return rows
 
     def add_rows(self, bindings: pa.RecordBatch) -> pa.RecordBatch:
@@ -135,16 +126,14 @@ def bound(matching: Matching, batch: TupleBatch, classes: Classes) -> tuple[list
 
     Floats are given as Spark compares them: there is no -0.0 among them.
     """
-    members = [matching.member(batch.rows, attribute) for attribute in classes]
-    coded = [batch.stores[r].coded(key, batch.rows[r]) for r, key in members]
 
     @cache
     def values(place: int) -> pa.Array:
-        relation, number = members[place]
+        relation, number = matching.member(batch.rows, classes[place])
         key = matching.layouts[relation].keys[number]
         return as_compared(batch.stores[relation].gather(key.name, batch.rows[relation]), key.type)
 
-    return coded, values
+    return matching.bound((batch.stores, batch.rows), classes), values
 
 
 def as_compared(column: pa.Array, kind: pa.DataType) -> pa.Array:

@@ -1,16 +1,29 @@
-"""What makes two tuples match: key codes by attribute class, verified where codes cannot decide."""
+"""What makes two tuples match: keys that are equal, and times that are close enough.
+
+Keys are compared by their codes, attribute class by attribute class, and verified where codes cannot decide.
+
+*Windows* slide. A result is kept if the largest time among its windowed components is at most a relation's
+length beyond that relation's own component, for every windowed relation. That says nothing of arrival, so an
+answer is the same for any routing. Any two components of a result decide for themselves, so the check is made
+as soon as two of them are in one tuple.
+
+A component *expires* at its time plus its relation's length; a tuple, when the first of its components does.
+What has expired before the *watermark*, below which no time will come any more, meets nothing to come.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import reduce
 
-import pyarrow.compute as pc
+import numpy as np
 
-from millrace.engine.arrays import Array, is_true
+from millrace.engine.arrays import Array
 from millrace.engine.kernels import combine
 from millrace.engine.plan.graph import QueryGraph
-from millrace.engine.stems.windows import Windows
 from millrace.engine.tuples import BATCH_BYTES, KeyLayout, RelationStore, slices
+from millrace.engine.tuples.batch import TupleBatch
+from millrace.engine.tuples.keys import are_equal
 
 Classes = tuple[int, ...]
 Tuples = tuple[Mapping[int, RelationStore], Mapping[int, Array]]
@@ -18,11 +31,7 @@ Tuples = tuple[Mapping[int, RelationStore], Mapping[int, Array]]
 
 
 class Matching:
-    """Key codes of tuples of one block, and the conjuncts that a hash cannot decide.
-
-    Args:
-        graph: The block's query graph.
-    """
+    """Key codes of tuples of one block, and the conjuncts that a hash cannot decide."""
 
     def __init__(self, graph: QueryGraph) -> None:
         self.graph = graph
@@ -37,14 +46,15 @@ class Matching:
                 return relation, key
         raise AssertionError("a bound class has a member in the tuple")
 
+    def bound(self, tuples: Tuples, classes: Classes) -> list[Array]:
+        """Return the codes of these classes, for each an array of shape ``(n,)``."""
+        stores, rows = tuples
+        members = [self.member(rows, attribute) for attribute in classes]
+        return [stores[relation].coded(key, rows[relation]) for relation, key in members]
+
     def codes(self, tuples: Tuples, classes: Classes) -> Array:
         """Return one ``int64`` code per tuple for all of these classes together, shape ``(n,)``."""
-        stores, rows = tuples
-        coded = []
-        for attribute in classes:
-            relation, key = self.member(rows, attribute)
-            coded.append(stores[relation].coded(key, rows[relation]))
-        return combined(coded)
+        return combined(self.bound(tuples, classes))
 
     def decides(self, relation: int, classes: Classes) -> bool:
         """Whether equal codes alone prove that tuples agree on these classes."""
@@ -59,7 +69,7 @@ class Matching:
         Args:
             one: Tuples of one side.
             other: Tuples of the other side.
-            classes: What to compare.
+            classes: What to compare, at least one.
             left: Position in ``one`` of each pair's tuple; None if they stand in the order of the pairs.
             right: The same for ``other``.
         """
@@ -78,12 +88,73 @@ class Matching:
                     other[0][b].widths([name], rows_b, BATCH_BYTES),
                 )
                 for part in slices(widths, len(equal), BATCH_BYTES):
-                    x = pc.cast(one[0][a].gather(key.name, rows_a[part]), key.type)
-                    y = pc.cast(other[0][b].gather(name, rows_b[part]), key.type)
-                    equal[part] &= is_true(pc.equal(x, y))
+                    sides = one[0][a].gather(key.name, rows_a[part]), other[0][b].gather(name, rows_b[part])
+                    equal[part] &= are_equal(key, *sides)
             keep = equal if keep is None else keep & equal
         assert keep is not None, "at least one class is to be verified"
         return keep
+
+
+class Windows:
+    """The sliding windows of a block, over times that stores keep as key codes.
+
+    Attributes:
+        span: Bit set of the relations that have a window.
+        lengths: Their windows' lengths.
+    """
+
+    def __init__(self, graph: QueryGraph, layouts: Sequence[KeyLayout]) -> None:
+        self.lengths = {r: w.length for r, w in enumerate(graph.windows) if w is not None}
+        self.span = sum(1 << r for r in self.lengths)
+        self._keys = {r: layout.time for r, layout in enumerate(layouts) if layout.time is not None}
+
+    def decide(self, one: int, other: int) -> bool:
+        """Whether tuples of two spans may be too far apart in time to meet."""
+        return bool(one & self.span and other & self.span)
+
+    def agree(self, one: Tuples, other: Tuples, left: Array, right: Array | None) -> Array:
+        """Return which pairs of tuples are close enough in time, boolean, shape of ``left``.
+
+        Args:
+            one: Tuples of one side.
+            other: Tuples of the other side.
+            left: Position in ``one`` of each pair's tuple.
+            right: The same for ``other``; None if they stand in the order of the pairs.
+        """
+        times: dict[int, Array] = {}
+        for (stores, rows), places in ((one, left), (other, right)):
+            for relation in self._windowed(rows):
+                numbers = rows[relation] if places is None else rows[relation][places]
+                times[relation] = self._times(stores, relation, numbers)
+        latest = reduce(np.maximum, times.values()).view(np.uint64)
+        keep = np.ones(len(latest), np.bool_)
+        for relation, own in times.items():
+            # The latest is never below: unsigned, the difference is right however far apart they are.
+            keep &= latest - own.view(np.uint64) <= np.uint64(self.lengths[relation])
+        return keep
+
+    def alive(self, batch: TupleBatch, watermark: int) -> Array:
+        """Return which tuples have not expired before a watermark, boolean."""
+        alive = np.ones(batch.size, np.bool_)
+        for relation in self._windowed(batch.rows):
+            times = self._times(batch.stores, relation, batch.rows[relation])
+            alive &= times >= self._oldest(relation, watermark)
+        return alive
+
+    def expired(self, relation: int, store: RelationStore, watermark: int) -> int:
+        """Return how many of the base tuples held, the oldest, have expired; they are in order of time."""
+        oldest = self._oldest(relation, watermark)
+        return int(np.searchsorted(store.codes(self._keys[relation]), oldest))
+
+    def _oldest(self, relation: int, watermark: int) -> np.int64:
+        """Return the earliest time of a component that has not expired before a watermark."""
+        return np.int64(max(watermark - self.lengths[relation], np.iinfo(np.int64).min))
+
+    def _times(self, stores: Mapping[int, RelationStore], relation: int, rows: Array) -> Array:
+        return stores[relation].coded(self._keys[relation], rows)
+
+    def _windowed(self, rows: Mapping[int, Array]) -> list[int]:
+        return [r for r in rows if r in self.lengths]
 
 
 def combined(coded: Sequence[Array]) -> Array:

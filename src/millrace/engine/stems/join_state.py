@@ -1,14 +1,14 @@
-"""What the router asks of join state, whichever architecture keeps it."""
+"""What the router asks of join state, whichever architecture keeps it, and how much memory that takes."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
-from millrace.engine.eddy.operator import Operator
+from millrace.engine.eddy.operator import Operator, Work
 from millrace.engine.figures import ModuleFigures, StateFigures
-from millrace.engine.stems.memory import Held
+from millrace.engine.stairs.stair import STAIR
 from millrace.engine.stems.stem import SteM
 from millrace.engine.tuples.batch import Signature, TupleBatch
 
@@ -22,6 +22,19 @@ class StateTotals:
     migrated: int = 0
     recomputed: int = 0
     lookups: tuple[ModuleFigures, ...] = ()
+
+
+@dataclass(frozen=True)
+class Held:
+    """What join state holds.
+
+    Attributes:
+        nbytes: Bytes of base tuples, intermediate tuples and indexes.
+        least: The part of them that indexes take however few tuples there are.
+    """
+
+    nbytes: int
+    least: int
 
 
 class JoinState(Protocol):
@@ -86,3 +99,50 @@ class JoinState(Protocol):
 
     def figures(self) -> StateTotals:
         """Return what is held where, and what was moved."""
+
+
+class Watch:
+    """Is told whenever a run may hold more than before. This one does nothing."""
+
+    def attach(
+        self, stems: Sequence[SteM], state: Callable[[], Held], in_flight: Callable[[], Iterable[Work]]
+    ) -> None:
+        """Take note of what to look at.
+
+        Args:
+            stems: Base tuples by relation.
+            state: Returns what the run's state holds.
+            in_flight: Returns its batches and probes in flight.
+        """
+
+    def look(self, *, at_stasis: bool = False) -> None:
+        """The run may hold more than before.
+
+        Args:
+            at_stasis: No tuple is in flight: state is being moved.
+        """
+
+
+def held_by(stems: Iterable[SteM], stairs: Iterable[STAIR]) -> Held:
+    """Return what SteMs and STAIRs hold."""
+    stems = list(stems)
+    segments = [segment for stair in stairs for segment in stair.segments.values()]
+    return Held(
+        sum(stem.nbytes for stem in stems) + sum(segment.nbytes for segment in segments),
+        sum(stem.least for stem in stems) + sum(segment.least for segment in segments),
+    )
+
+
+def bytes_in_flight(works: Iterable[Work], stems: Iterable[SteM]) -> int:
+    """Return the bytes of batches and probes, and of base tuples that they alone refer to."""
+    kept = {id(stem.store) for stem in stems}
+    size, streamed = 0, dict[int, int]()
+    for work in works:
+        routed: Any = work if isinstance(work, TupleBatch) else work[1]
+        batch: TupleBatch = getattr(routed, "batch", routed)
+        arrays = [*batch.rows.values(), *([] if batch.stamps is None else [batch.stamps])]
+        size += sum(array.nbytes for array in arrays)
+        if routed is not work:
+            size += 8 * batch.size  # how far the chain of each tuple has been followed
+        streamed.update({id(s): s.nbytes for s in batch.stores.values() if id(s) not in kept})
+    return size + sum(streamed.values())

@@ -19,35 +19,26 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
-from millrace.engine.access.access_methods import AccessMethods
 from millrace.engine.access.arrivals import Arrivals
-from millrace.engine.access.paths import Paths
+from millrace.engine.access.paths import AccessMethods, Paths
 from millrace.engine.access.schedule import Schedule
 from millrace.engine.eddy.operator import Operator
 from millrace.engine.operators.stems import IndexLookup, SteMProbe
 from millrace.engine.plan.graph import QueryGraph, members
 from millrace.engine.plan.spec import JoinSpec
 from millrace.engine.stems.conditions import Matching
-from millrace.engine.stems.inequalities import inequalities
-from millrace.engine.stems.join_state import StateTotals
-from millrace.engine.stems.memory import Held, held_by
+from millrace.engine.stems.index import inequalities
+from millrace.engine.stems.join_state import Held, StateTotals, held_by
 from millrace.engine.stems.stem import SteM
-from millrace.engine.stems.waiting import Waiting
+from millrace.engine.stems.waiting import PriorProbers
 from millrace.engine.tuples.batch import Signature, TupleBatch
 
 
 def stems_of(spec: JoinSpec, graph: QueryGraph, paths: Paths) -> list[SteM]:
-    """Return the SteMs of a block, by relation; those of relations that are the same data share their tuples.
-
-    Args:
-        spec: The block.
-        graph: Its query graph.
-        paths: Where tuples of each relation come from.
-    """
+    """Return the SteMs of a block, by relation; relations that are the same data share their tuples."""
     stems: list[SteM] = []
     matching = Matching(graph)
     for number, relation in enumerate(spec.relations):
-        mine = [(each.classes, each.keys) for each in paths.lookups if each.relation == number]
         stems.append(
             SteM(
                 number,
@@ -57,7 +48,7 @@ def stems_of(spec: JoinSpec, graph: QueryGraph, paths: Paths) -> list[SteM]:
                 inequalities(spec, number),
                 scanned=bool(paths.scanned >> number & 1),
                 as_set=bool(paths.sets >> number & 1),
-                bindings=mine,
+                bindings=[(each.classes, each.keys) for each in paths.lookups if each.relation == number],
                 matching=matching,
             )
         )
@@ -65,16 +56,7 @@ def stems_of(spec: JoinSpec, graph: QueryGraph, paths: Paths) -> list[SteM]:
 
 
 class SteMs:
-    """The SteMs of a block.
-
-    Args:
-        spec: The block.
-        graph: Its query graph.
-        schedule: Which relation is left unbuilt.
-        stems: The SteMs, by relation.
-        methods: Where tuples of each relation come from.
-        arrivals: Where lookups are made.
-    """
+    """The SteMs of a block: a :class:`millrace.engine.stems.join_state.JoinState`."""
 
     grouped = True
     is_serial = False
@@ -93,7 +75,7 @@ class SteMs:
         self._graph = graph
         self._unbuilt = schedule.unbuilt
         self._windows = Matching(graph).windows
-        self._waiting = Waiting()
+        self._waiting = PriorProbers()
         self._stamp = 0
         self._peak = 0
         self._probes = [
@@ -155,7 +137,6 @@ class SteMs:
         """Nothing: SteMs hold no intermediate tuples."""
 
     def partial(self, span: int, limit: int) -> Iterator[TupleBatch]:
-        """Join base tuples by probing the SteMs."""
         return joined(self.stems, self._graph, span, limit)
 
     def expire(self, below: Mapping[int, int], watermark: int) -> None:
@@ -167,24 +148,19 @@ class SteMs:
                 self.stems[relation].evict(row)
 
     def at_stasis(self) -> bool:
-        """Nothing to move."""
         self._peak = max(self._peak, sum(stem.store.held for stem in self._bases()))
         return False
 
     def waiting(self) -> Sequence[TupleBatch]:
-        """Return the prior probers."""
         return self._waiting.held
 
     def waits(self) -> int:
-        """Return how many these are."""
         return self._waiting.size
 
     def held(self) -> Held:
-        """Return how much memory the SteMs take."""
         return held_by(self._bases(), ())
 
     def figures(self) -> StateTotals:
-        """Return the tuples and bytes of every SteM."""
         return StateTotals(tuple(stem.figures() for stem in self._bases() if stem.rows), self._peak)
 
     def _bases(self) -> list[SteM]:
@@ -193,19 +169,11 @@ class SteMs:
 
 
 def joined(stems: Sequence[SteM], graph: QueryGraph, span: int, limit: int) -> Iterator[TupleBatch]:
-    """Yield the join of the base tuples of some relations, by probing their SteMs one after the other.
-
-    Args:
-        stems: Base tuples by relation.
-        graph: The block's query graph.
-        span: The relations; join predicates connect them.
-        limit: Tuples of a batch.
-    """
+    """Yield the join of the base tuples of a connected span, by probing one SteM after the other."""
     first = min(members(span), key=lambda r: (stems[r].store.held, r))
-    stem = stems[first]
+    stem, lead = stems[first], stems[first].roles[0]
     for low in range(stem.store.first, stem.rows, limit):
         rows = np.arange(low, min(low + limit, stem.rows), dtype=np.int32)
-        (lead,) = {stems[r].roles[0] for r in stem.roles}
         base = TupleBatch(Signature(1 << lead), {lead: rows}, {lead: stem.store})
         yield from _completed(stem.in_role(base), stems, graph, span, limit)
 

@@ -17,6 +17,12 @@ when that probe first comes. Conjuncts that a hash cannot decide are verified on
 equality ties a probe to the SteM, inequalities of two columns do if there are some: they are searched by
 an ordered index rather than tried on a cross product. All other predicates are selection modules, where
 their cost and selectivity are measured and their place is the policy's to choose.
+
+Relations of a block that are the same data (a self-join) are *roles* of it: each has its SteM, and all these
+SteMs share one set of tuples and indexes, so that a tuple is stored and indexed once (section 2.2).
+
+Rows are numbered in the order of building. Evicted rows are never matched again; the indexes are made anew
+when they hold more evicted rows than others.
 """
 
 from __future__ import annotations
@@ -33,17 +39,23 @@ from millrace.engine.figures import StateFigures
 from millrace.engine.kernels import Multimap, Walk
 from millrace.engine.plan.graph import QueryGraph
 from millrace.engine.plan.spec import RelationSpec
-from millrace.engine.stems.base_tuples import BaseTuples
-from millrace.engine.stems.bindings import BindingSet, bound
+from millrace.engine.stems.bindings import BindingSet, all_matches, bound
 from millrace.engine.stems.conditions import Classes, Matching, combined
-from millrace.engine.stems.inequalities import Inequality, ranges
-from millrace.engine.stems.ordered import Product, Ranges
-from millrace.engine.tuples import KeyColumn, RelationStore, keyed
+from millrace.engine.stems.index import Cursor, Inequality, OrderedIndex, Product
+from millrace.engine.tuples import CodeColumn, KeyColumn, RelationStore, codes, is_key_type, keyed
 from millrace.engine.tuples.batch import Signature, TupleBatch, singleton
-from millrace.errors import InputError
+from millrace.engine.tuples.keys import are_identical, are_tied, first_of_equal
+from millrace.errors import InputError, UnsupportedType
 
-_ANY = Signature(0)
 _SAMPLE = 1024
+
+_NULL = np.int64(0x6E756C6C)
+"""The code of nulls where whole tuples are compared."""
+
+_WHOLE = KeyColumn("", pa.int64())
+"""Stands behind a store's keys where whole tuples are compared: one code for all of a tuple's columns."""
+
+Keys = tuple[int, ...]
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,13 +72,12 @@ class Probe:
 
     batch: TupleBatch
     classes: Classes
-    walk: Walk | Product | Ranges
+    walk: Cursor
     end: int
     decided: int = 0
 
     @property
     def is_done(self) -> bool:
-        """Whether every match has been returned."""
         return self.walk.is_done
 
 
@@ -76,13 +87,23 @@ class SteM:
     Args:
         number: The relation's number in the block.
         spec: The relation.
-        graph: The block's query graph.
+        graph: Of the block.
         shared: The SteM of the relation whose tuples this one shares, in a self-join.
         inequalities: What can be searched for by an ordered index.
         scanned: Every tuple comes without being asked for.
         as_set: A tuple may come more than once, from several access modules.
         bindings: For each lookup by an index, the attribute classes that bind it, and the columns bound.
         matching: Codes of the block's keys, where several SteMs of a block share them.
+
+    Attributes:
+        roles: The relations that share the tuples, this one among them.
+        store: The tuples and their key codes.
+        eots: The bindings for which an index has returned everything, by the columns and types bound.
+        lookups: For each lookup by an index, the classes that bind it, and its bindings out of these.
+
+    Raises:
+        InputError: A set is not joined on every column.
+        UnsupportedType: Whole tuples are compared, and a column cannot be.
     """
 
     def __init__(
@@ -98,70 +119,78 @@ class SteM:
         bindings: Sequence[tuple[Classes, tuple[KeyColumn, ...]]] = (),
         matching: Matching | None = None,
     ) -> None:
+        if shared is not None:  # what it holds is never another object: these are one for all roles
+            vars(self).update(vars(shared))
         self.number = number
         self.name = f"SteM({spec.alias})"
-        self.roles: tuple[int, ...] = (number,)
-        self.base: BaseTuples
+        self.scanned = scanned
         self._matching = matching or Matching(graph)
         self.layout = self._matching.layouts[number]
         self._spec = spec
         self._graph = graph
         self._inequalities = inequalities
         self._coming: dict[Classes, tuple[int, float]] = {}
-        self._role = 0
-        if shared is not None:
-            self.base = shared.base
-            self.roles = shared.roles
-            self._role = self.roles.index(number)
-        elif spec.same_as is None and len(graph.roles(number)) > 1:
-            self.roles = graph.roles(number)
-            layouts = [self._matching.layouts[r] for r in self.roles]
-            self.base = BaseTuples(spec.alias, spec.schema, layouts, spec.rows or 0)
-            if spec.distinct:
-                self.base.as_set()
-        else:
-            self.base = BaseTuples(spec.alias, spec.schema, [self.layout], spec.rows or 0)
-        self.base.scanned = scanned
-        if as_set and shared is None:
-            self.base.as_set()
-        self.lookups: list[tuple[Classes, BindingSet]] = [
-            (classes, self.base.eot(keys)) for classes, keys in bindings
-        ]
-        alone = spec.distinct and len(self.roles) == 1
-        if alone and {k.name for k in self.layout.keys} != set(spec.schema.names):
-            raise InputError(
-                f"relation {spec.alias!r} has set semantics: every column of it must be joined on, "
-                f"got {spec.schema.names} with {[k.name for k in self.layout.keys]} joined"
-            )
-
-    @property
-    def store(self) -> RelationStore:
-        """The tuples."""
-        return self.base.store
+        if shared is None:
+            self.roles = graph.roles(number) if spec.same_as is None else (number,)
+            self._compared: tuple[KeyColumn, ...] | None = None  # what equal tuples of a set agree on
+            self._found_by: Keys = ()  # the keys of the index that finds them
+            keys = self.layout.keys
+            if spec.distinct and len(self.roles) == 1:
+                self._compared = self._joined_keys()
+                self._found_by = tuple(self.layout.of_class.values())
+            elif spec.distinct or as_set:
+                self._compared = _whole(spec)
+                if self._compared:
+                    self._found_by, keys = (len(keys),), (*keys, _WHOLE)
+            self.store = RelationStore(spec.schema, keys, spec.rows or 0)
+            self.eots: dict[tuple[tuple[str, str], ...], BindingSet] = {}
+            self._stamps = CodeColumn()  # of the rows from ``store.base`` on, if the run needs timestamps
+            self._bits = CodeColumn()  # as bit sets, the roles in which they can match, if there are several
+            self._indexes: dict[Keys, Multimap] = {}
+            self._ordered: dict[tuple[str, str], OrderedIndex] = {}
+        self._role = self.roles.index(number)
+        self.lookups = [(classes, self.eot(keys)) for classes, keys in bindings]
 
     @property
     def rows(self) -> int:
         """Number of tuples built: the row number that the next one gets."""
-        return self.base.store.rows
+        return self.store.rows
 
     @property
     def complete(self) -> bool:
         """Whether a scan has returned all there is (the EOT of the relation)."""
-        return self.base.complete
+        return self.store.complete
 
     @complete.setter
     def complete(self, complete: bool) -> None:
-        self.base.complete = complete
+        self.store.complete = complete
 
     @property
     def nbytes(self) -> int:
-        """Memory of tuples, codes and indexes in bytes."""
-        return self.base.nbytes
+        """Memory of tuples, codes, timestamps, roles, indexes and EOT tuples in bytes."""
+        size = self.store.nbytes + 8 * (self._stamps.size + self._bits.size)
+        size += sum(index.nbytes for index in self._indexes.values())
+        size += sum(ordered.nbytes for ordered in self._ordered.values())
+        return size + sum(eots.nbytes for eots in self.eots.values())
+
+    @property
+    def least(self) -> int:
+        """The part of :attr:`nbytes` that indexes take however few rows they have."""
+        return sum(index.least for index in self._indexes.values())
 
     def figures(self) -> StateFigures:
-        """Return what is held."""
         store = self.store
         return StateFigures(self.name, store.held, self.nbytes, inserted=store.rows, evicted=store.first)
+
+    def admit(self, batch: pa.RecordBatch) -> tuple[pa.RecordBatch, list[Array]]:
+        """Return the rows that can match, in some role, and their key codes."""
+        if len(self.roles) == 1:
+            return keyed(batch, self.layout.keys, self.layout.same)
+        coded = [codes(batch.column(key.name), key.type)[0] for key in self.layout.keys]
+        some = self._roles_of(batch, coded) != 0
+        if some.all():
+            return batch, coded
+        return batch.filter(to_arrow(some)), [c[some] for c in coded]
 
     def build(self, batch: TupleBatch, stamp: int | None) -> TupleBatch:
         """Insert singletons and bounce them back (BuildFirst, SteM BounceBack).
@@ -178,19 +207,33 @@ class SteM:
         rows = batch.rows[self.number]
         chunk = source.chunk(rows)
         coded = [source.coded(k, rows) for k in range(len(self.layout.keys))]
-        if self._spec.distinct and len(self.roles) == 1:
-            fresh = self._fresh(chunk, coded)
-            chunk, coded = chunk.take(to_arrow(fresh)), [c[fresh] for c in coded]
-            batch = batch.take(fresh)
+        failures = batch.failures
+        if self._compared is not None:
+            if self._found_by == (len(coded),):
+                own = [_coded(chunk.column(key.name), key) for key in self._compared]
+                coded.append(combined(own))
+            else:
+                own = [coded[k] for k in self._found_by]
+            kept = self._fresh(chunk, own)
+            if len(kept) < chunk.num_rows:
+                chunk, coded = chunk.take(to_arrow(kept)), [c[kept] for c in coded]
+                failures = batch.take(kept).failures
         first = self.rows
-        kept = self.base.append(chunk, coded, stamp)
+        self.store.append(chunk, coded)
+        for keys, index in self._indexes.items():
+            index.insert(combined([coded[k] for k in keys]))
+        for (column, _), ordered in self._ordered.items():
+            ordered.insert(chunk.column(column))
         numbers = np.arange(first, self.rows, dtype=np.int32)
-        failures = batch.failures if len(kept) == batch.size else batch.take(kept).failures
+        if len(self.roles) > 1:
+            self._bits.append(self._roles_of(chunk, coded))
+        if stamp is not None:
+            self._stamps.append(stamp + np.arange(len(numbers)) * len(self.roles))
         return TupleBatch(
             batch.signature.having(built=True),
             {self.number: numbers},
             {self.number: self.store},
-            None if stamp is None else self.base.stamps(numbers, self._role),
+            None if stamp is None else self._stamped(numbers),
             path=batch.path,
             origin=len(numbers),
             failures=failures,
@@ -201,34 +244,30 @@ class SteM:
         if len(self.roles) == 1:
             return built
         (rows,) = built.rows.values()
-        mine = self.base.in_role(rows, self._role)
+        mine = self._fits(rows)
         rows = rows if mine is None else rows[mine]
         return replace(
             built,
             signature=built.signature.having(span=1 << self.number),
             rows={self.number: rows},
             stores={self.number: self.store},
-            stamps=None if built.stamps is None else self.base.stamps(rows, self._role),
+            stamps=None if built.stamps is None else self._stamped(rows),
             path=(self._spec.alias,),
             origin=len(rows),
         )
 
     def start(self, batch: TupleBatch) -> Probe:
         """Begin to probe with tuples that do not span this relation."""
-        base = self.base
         classes = self._graph.bound(batch.signature.span, self.number)
-        high = None
-        if batch.stamps is not None:
-            high = base.older(batch.stamps, self._role)
+        high = None if batch.stamps is None else self._older(batch.stamps)
         low = max(batch.seen, self.store.first)
-        walk: Walk | Product | Ranges
+        walk: Cursor
         decided = 0
         if classes:
             codes = self._matching.codes((batch.stores, batch.rows), classes)
-            bounds = None if high is None else high - np.int32(base.offset)
-            walk = self._index(classes).probe(codes, low - base.offset, bounds)
+            walk = self.index(classes).probe(codes, low, high)
         elif searched := self._searched(batch.signature):
-            walk = ranges(base, searched, batch, low, high)
+            walk = self._ordered_by(searched[0].column, searched[0].type).probe(searched, batch, low, high)
             decided = sum(1 << each.number for each in searched)
         else:
             walk = Product(batch.size, low, self.rows, high)
@@ -237,21 +276,13 @@ class SteM:
     def probe(self, probe: Probe, limit: int) -> TupleBatch:
         """Return the next concatenated matches, at most ``limit``; ``probe.walk`` knows the rest."""
         batch, walk = probe.batch, probe.walk
-        origin = batch.origin if walk.is_new else 0
-        in_order = walk.is_new
-        if isinstance(walk, Product | Ranges):
-            left, right = walk.pairs(limit)
-            in_order = False
-        else:
-            index = self._index(probe.classes)
-            left, right = index.matches(walk, limit)
-            if self.base.offset:
-                right = right + np.int32(self.base.offset)
-            in_order = in_order and len(left) == batch.size and index.unique
-            if not self._matching.decides(self.number, probe.classes):
-                keep = self._verified(batch, probe.classes, left, right)
-                left, right = left[keep], right[keep]
-        mine = self.base.in_role(right, self._role)
+        is_new = walk.is_new
+        left, right = walk.pairs(limit)
+        in_order = is_new and isinstance(walk, Walk) and len(left) == batch.size and walk.table.unique
+        if probe.classes and not self._matching.decides(self.number, probe.classes):
+            keep = self._verified(batch, probe.classes, left, right)
+            left, right = left[keep], right[keep]
+        mine = self._fits(right)
         if mine is not None:
             left, right = left[mine], right[mine]
         old = batch.signature
@@ -268,14 +299,13 @@ class SteM:
             stamps = None if batch.stamps is None else batch.stamps[left]
             failures = {i: f[left] for i, f in batch.failures.items()}
         rows[self.number] = right
-        stores = {**batch.stores, self.number: self.store}
         return TupleBatch(
             signature,
             rows,
-            stores,
+            {**batch.stores, self.number: self.store},
             stamps,
             path=(*batch.path, self._spec.alias),
-            origin=origin,
+            origin=batch.origin if is_new else 0,
             failures=failures,
         )
 
@@ -286,7 +316,7 @@ class SteM:
             batch: Tuples that do not span this relation, and are tied to it by an attribute class.
         """
         classes = self._graph.bound(batch.signature.span, self.number)
-        walk = self._index(classes).probe(self._matching.codes((batch.stores, batch.rows), classes))
+        walk = self.index(classes).probe(self._matching.codes((batch.stores, batch.rows), classes))
         return walk.probes[: walk.active]  # a chain is a match
 
     def missing(self, batch: TupleBatch) -> Array:
@@ -295,22 +325,43 @@ class SteM:
             return np.empty(0, np.int64)
         here = np.zeros(batch.size, np.bool_)
         for classes, eots in self.lookups:
-            if eots.size and set(classes) <= set(self._graph.bound(batch.signature.span, self.number)):
+            if eots.size and self._is_bound(batch, classes):
                 here |= eots.contains(*bound(self._matching, batch, classes))
         return np.flatnonzero(~here)
 
     def bound_codes(self, batch: TupleBatch, classes: Classes) -> Array | None:
         """Return a code for what each tuple binds of these classes; None where they do not bind all."""
-        if not set(classes) <= set(self._graph.bound(batch.signature.span, self.number)):
+        if not self._is_bound(batch, classes):
             return None
         return self._matching.codes((batch.stores, batch.rows), classes)
+
+    def eot(self, keys: tuple[KeyColumn, ...]) -> BindingSet:
+        """Return the bindings of these columns for which every match is here."""
+        name = tuple((key.name, str(key.type)) for key in keys)
+        if name not in self.eots:
+            self.eots[name] = BindingSet(keys)
+        return self.eots[name]
+
+    def index(self, classes: Classes) -> Multimap:
+        """Return the index on these attribute classes together."""
+        return self._index(self._keys(classes))
 
     def evict(self, below: int) -> None:
         """Drop the tuples with row numbers below this one, whose window has passed.
 
         No probe matches them any more; their memory is freed, amortised. Row numbers keep counting.
         """
-        self.base.evict(below)
+        base = self.store.base
+        self.store.forget(below)
+        freed = self.store.base - base
+        if not freed:
+            return
+        self._stamps.drop(freed)
+        self._bits.drop(freed)
+        # The next probe that needs an index makes it, of what is still here.
+        self._indexes.clear()
+        for ordered in self._ordered.values():
+            ordered.evict(self.store.first)
 
     def expected_matches(self, signature: Signature) -> float:
         """Return a guess, before any was seen, of the matches a tuple finds here.
@@ -345,9 +396,9 @@ class SteM:
     def _distinct(self, classes: Classes) -> int:
         """Return about how many keys there are: from the index if there is one, else from a sample."""
         held = self.store.held
-        keys = tuple(self.layout.of_class[c] for c in classes)
-        if self.base.has_index(keys):
-            return max(1, self._index(classes).distinct)
+        index = self._indexes.get(self._keys(classes))
+        if index is not None:
+            return max(1, index.distinct)
         sample = self._sampled(classes)
         distinct = len(np.unique(sample))
         # Hardly a repetition in the sample says nothing of the whole: take the keys as unique.
@@ -379,61 +430,154 @@ class SteM:
         """Return codes of the keys of some tuples, in the order in which these came."""
         held = self.store.held
         sample = np.linspace(0, held - 1, min(held, _SAMPLE)).astype(np.int64)
-        return combined([self.store.codes(self.layout.of_class[c])[sample] for c in classes])
+        return combined([self.store.codes(key)[sample] for key in self._keys(classes)])
 
-    def _index(self, classes: Classes) -> Multimap:
-        return self.base.index(tuple(self.layout.of_class[c] for c in classes))
+    # Indexes
+
+    def _keys(self, classes: Classes) -> Keys:
+        return tuple(self.layout.of_class[c] for c in classes)
+
+    def _index(self, keys: Keys) -> Multimap:
+        """Return the index on these keys together, from row ``store.base`` on."""
+        index = self._indexes.get(keys)
+        if index is None:
+            rows = self.rows - self.store.base
+            index = self._indexes[keys] = Multimap(rows, self.store.base)
+            if rows:
+                index.insert(combined([self.store.kept_codes(k) for k in keys]))
+        return index
+
+    def _ordered_by(self, column: str, kind: pa.DataType) -> OrderedIndex:
+        """Return the ordered index on a column."""
+        ordered = self._ordered.get((column, str(kind)))
+        if ordered is None:
+            first = self.store.first
+            ordered = self._ordered[column, str(kind)] = OrderedIndex(kind, first)
+            if self.rows > first:
+                ordered.insert(self.store.gather(column, np.arange(first, self.rows)))
+        return ordered
 
     def _verified(self, batch: TupleBatch, classes: Classes, left: Array, right: Array) -> Array:
+        """Return which pairs agree on these classes, and not only on their codes."""
         mine = {self.number: self.store}, {self.number: right}
         return self._matching.verified((batch.stores, batch.rows), mine, classes, left, None)
 
-    def _fresh(self, chunk: pa.RecordBatch, coded: list[Array]) -> Array:
-        """Return positions of the chunk's rows that are neither held already nor repeated in it."""
-        keys = self.layout.keys
+    def _is_bound(self, batch: TupleBatch, classes: Classes) -> bool:
+        return set(classes) <= set(self._graph.bound(batch.signature.span, self.number))
+
+    # Roles and timestamps
+
+    def _stamped(self, rows: Array) -> Array:
+        """Return the timestamps of rows in this role: a tuple comes later in a later role."""
+        stamps: Array = self._stamps.all()[rows - self.store.base] + self._role
+        return stamps
+
+    def _older(self, stamps: Array) -> Array:
+        """Return for each timestamp the number of the first row that is not older in this role, ``int32``."""
+        return (np.searchsorted(self._stamps.all(), stamps - self._role) + self.store.base).astype(np.int32)
+
+    def _fits(self, rows: Array) -> Array | None:
+        """Return which rows can match in this role; None when there is but one."""
+        if len(self.roles) == 1:
+            return None
+        bits: Array = self._bits.all()[rows - self.store.base] >> self._role & 1
+        return bits.astype(np.bool_)
+
+    def _roles_of(self, chunk: pa.RecordBatch, coded: list[Array]) -> Array:
+        """Return for each row the bit set of roles whose keys are not null and agree within their classes."""
+        found = np.zeros(chunk.num_rows, np.int64)
+        for role, number in enumerate(self.roles):
+            layout = self._matching.layouts[number]
+            fits = are_tied(chunk, layout.keys, coded, layout.same)
+            timed = () if layout.time is None else (layout.time,)
+            for key in {*layout.of_class.values(), *(k for pair in layout.same for k in pair), *timed}:
+                fits &= to_numpy(chunk.column(layout.keys[key].name).is_valid())
+            found |= fits.astype(np.int64) << role
+        return found
+
+    # Set semantics
+
+    def _joined_keys(self) -> tuple[KeyColumn, ...]:
+        """Return the keys that have all columns of a set: its tuples are equal where the joins say so."""
+        spec, keys = self._spec, self.layout.keys
+        if {k.name for k in keys} != set(spec.schema.names):
+            raise InputError(
+                f"relation {spec.alias!r} has set semantics: every column of it must be joined on, "
+                f"got {spec.schema.names} with {[k.name for k in keys]} joined"
+            )
+        return tuple(keys[k] for k in self.layout.of_class.values())
+
+    def _fresh(self, chunk: pa.RecordBatch, own: list[Array]) -> Array:
+        """Return positions of the chunk's rows that are neither held already nor repeated in it.
+
+        Where a relation has several access modules, the same tuple may come from each of them; the SteM
+        removes any build tuple identical to another (section 3.2). Nulls are identical to nulls, NaN to NaN,
+        and -0.0 to 0.0.
+
+        Args:
+            chunk: Rows of the relation.
+            own: Codes of what is compared.
+        """
+        keys = self._compared
         if not keys:  # tuples without a column are all equal
             return np.arange(min(1, chunk.num_rows) if not self.rows else 0)
-        exact = [
-            c if k.exact else to_numpy(chunk.column(k.name).dictionary_encode().indices)
-            for k, c in zip(keys, coded, strict=True)
-        ]
-        _, first = np.unique(np.stack(exact, axis=1), axis=0, return_index=True)
-        first.sort()
+        columns = [chunk.column(key.name) for key in keys]
+        nulls = (to_numpy(column.is_null()) for column in columns if column.null_count)
+        first = first_of_equal(keys, own, columns.__getitem__, *nulls)
         if not self.store.held or not len(first):
             return first
-        everything = tuple(self.layout.of_class)
-        own = RelationStore.single(chunk, keys, coded)
-        candidates = TupleBatch(_ANY, {self.number: first.astype(np.int32)}, {self.number: own})
-        codes = combined([coded[self.layout.of_class[c]][first] for c in everything])
-        index = self._index(everything)
-        walk = index.probe(codes, self.store.first - self.base.offset)
+
+        decided = len(keys) == 1 and keys[0].exact and self._found_by[0] < len(self.layout.keys)
+
+        def identical(left: Array, right: Array) -> Array:
+            keep = np.ones(len(left), np.bool_)
+            if decided:
+                return keep
+            for key, column in zip(keys, columns, strict=True):
+                mine = column.take(to_arrow(first[left]))
+                keep &= are_identical(key, mine, self.store.gather(key.name, right))
+            return keep
+
+        index = self._index(self._found_by)
+        found, _ = all_matches(index, combined([c[first] for c in own]), identical, self.store.first)
         known = np.zeros(len(first), np.bool_)
-        while not walk.is_done:
-            left, right = index.matches(walk, max(1024, len(codes)))
-            right = right + np.int32(self.base.offset)
-            known[left[self._verified(candidates, everything, left, right)]] = True
+        known[found] = True
         return first[~known]
 
 
 def singletons(stem: SteM, batch: pa.RecordBatch, alias: str, *, built: bool) -> TupleBatch:
-    """Return the base tuples of a batch that can match at all.
+    """Return the base tuples of a batch of a SteM's relation that can match at all.
 
     Args:
-        stem: The relation's SteM, which knows its keys.
+        stem: It knows the keys.
         batch: What has arrived.
-        alias: The relation's alias.
+        alias: The relation's.
         built: Whether they will not be built.
     """
-    if len(stem.roles) > 1:
-        batch, coded = stem.base.coded(batch)
-    else:
-        batch, coded = keyed(batch, stem.layout.keys, stem.layout.same)
-    store = RelationStore.single(batch, stem.layout.keys, coded)
+    batch, coded = stem.admit(batch)
     rows = np.arange(batch.num_rows, dtype=np.int32)
     return TupleBatch(
         singleton(stem.number, built=built),
         {stem.number: rows},
-        {stem.number: store},
+        {stem.number: RelationStore.single(batch, stem.layout.keys, coded)},
         path=(alias,),
         origin=len(rows),
     )
+
+
+def _whole(spec: RelationSpec) -> tuple[KeyColumn, ...]:
+    """Return every column, to compare whole tuples by."""
+    for field in spec.schema:
+        if not is_key_type(field.type):
+            raise UnsupportedType(
+                f"relation {spec.alias!r} has several access modules or is a set, so its tuples are compared "
+                f"to find duplicates, but column {field.name!r} is of type {field.type}; expected a "
+                "number, string, binary, boolean, date or timestamp; leave the column out"
+            )
+    return tuple(KeyColumn(field.name, field.type) for field in spec.schema)
+
+
+def _coded(column: pa.Array, key: KeyColumn) -> Array:
+    """Return codes in which nulls have one code too."""
+    coded, valid = codes(column, key.type)
+    return coded if valid is None else np.where(valid, coded, _NULL)

@@ -4,9 +4,8 @@ Invariant: keys that Spark calls equal have equal codes; where others may have t
 verified.
 """
 
-from millrace.engine.tuples.code_column import MOST_ROOM, CodeColumn
-from millrace.engine.tuples.keys import KeyColumn, KeyLayout, codes, is_exact, is_key_type
-from millrace.engine.tuples.store import BATCH_BYTES, RelationStore, is_run, keyed, slices
+from millrace.engine.tuples.keys import KeyColumn, KeyLayout, codes, is_exact, is_key_type, keyed
+from millrace.engine.tuples.store import BATCH_BYTES, MOST_ROOM, CodeColumn, RelationStore, is_run, slices
 
 __all__ = [
     "BATCH_BYTES",

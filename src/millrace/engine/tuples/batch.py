@@ -179,10 +179,6 @@ class TupleBatch:
         """Return the batch with one more step on its path."""
         return replace(self, path=(*self.path, name))
 
-    def codes(self, relation: int, key: int) -> Array:
-        """Return the codes of that relation's key number ``key``, one for each tuple."""
-        return self.stores[relation].coded(key, self.rows[relation])
-
 
 def is_result(signature: Signature, graph: QueryGraph) -> bool:
     """Whether tuples of the signature span the query and have passed every predicate."""

@@ -3,23 +3,30 @@
 Keys compare as Spark compares them after widening to the equality's type: NaN equals NaN, -0.0
 equals 0.0, decimals by value whatever their scale. For types that fit, the code *is* the key and
 equal codes mean equal keys (:func:`is_exact`); strings, binary values and wide decimals get a
-64-bit hash, and a match must be verified.
+64-bit hash, and a match must be verified (:func:`are_equal`). Everywhere a null matches nothing; only
+duplicates of whole tuples have nulls that are identical (:func:`are_identical`).
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import reduce
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from millrace.engine.arrays import Array, to_numpy
+from millrace.engine.arrays import Array, is_true, scalar, to_arrow, to_numpy
 from millrace.engine.kernels import combine, hash_bytes
 from millrace.engine.plan.evaluation import widen
 from millrace.engine.plan.graph import QueryGraph
 from millrace.errors import UnsupportedType
 
 _NARROW_DECIMAL = 18
+
+Values = Callable[[int], pa.Array]
+"""Returns the values of key number ``k`` for all tuples, in the key's type."""
 
 
 def is_exact(kind: pa.DataType) -> bool:
@@ -105,7 +112,7 @@ def _text_codes(array: pa.Array) -> Array:
 
 
 class KeyColumn:
-    """A key of a relation: ``name`` compared in ``type``; the store numbers them."""
+    """A key of a relation: ``name`` compared in ``type``, of which equal codes decide if it is ``exact``."""
 
     def __init__(self, name: str, kind: pa.DataType) -> None:
         self.name = name
@@ -153,3 +160,78 @@ class KeyLayout:
             if time == len(keys):
                 keys.append(KeyColumn(window.column, window.type))
         return cls(tuple(keys), of_class, tuple(same), time)
+
+
+def are_equal(key: KeyColumn, one: pa.Array, other: pa.Array) -> Array:
+    """Return where values of a key whose codes do not decide are equal, shape ``(n,)``."""
+    return is_true(pc.equal(widen(one, key.type), widen(other, key.type)))
+
+
+def are_identical(key: KeyColumn, one: pa.Array, other: pa.Array) -> Array:
+    """Return where values of any key are equal or both null, shape ``(n,)``."""
+    (a, own), (b, others) = codes(one, key.type), codes(other, key.type)
+    equal: Array = a == b
+    if not key.exact:
+        equal = equal & are_equal(key, one, other)
+    if own is None and others is None:
+        return equal
+    all_ = np.ones(len(equal), np.bool_)
+    own, others = all_ if own is None else own, all_ if others is None else others
+    return np.where(own & others, equal, own == others)
+
+
+def first_of_equal(keys: Sequence[KeyColumn], coded: Sequence[Array], values: Values, *nulls: Array) -> Array:
+    """Return the positions, ascending, of the first of each group of equal tuples.
+
+    Args:
+        keys: What they are compared by, at least one.
+        coded: Codes of the keys, each of shape ``(n,)``.
+        values: Asked only for keys whose codes do not decide.
+        nulls: Which keys are null, where some are; nulls of a key have one code.
+    """
+    columns = [*nulls]
+    for number, (key, column) in enumerate(zip(keys, coded, strict=True)):
+        if not key.exact:
+            places = values(number).dictionary_encode().indices
+            column = to_numpy(pc.fill_null(places, scalar(-1, places.type)) if places.null_count else places)
+        columns.append(column)
+    order = np.lexsort(columns)
+    is_first = np.zeros(len(order), np.bool_)
+    is_first[:1] = True
+    for column in columns:
+        ordered = column[order]
+        is_first[1:] |= ordered[1:] != ordered[:-1]
+    return np.sort(order[is_first])
+
+
+def keyed(
+    batch: pa.RecordBatch, keys: Sequence[KeyColumn], same: Sequence[tuple[int, int]] = ()
+) -> tuple[pa.RecordBatch, list[Array]]:
+    """Return the rows that can match at all, and their key codes.
+
+    A row with a null key meets no equality of an inner join, so it is dropped here, once and for
+    all; so is a row whose two columns of one attribute class differ (``same`` lists such pairs of
+    keys).
+    """
+    both = [codes(batch.column(key.name), key.type) for key in keys]
+    coded = [code for code, _ in both]
+    masks = [valid for _, valid in both if valid is not None]
+    mask = reduce(np.logical_and, masks) if masks else None
+    if same:
+        tied = are_tied(batch, keys, coded, same)
+        mask = tied if mask is None else mask & tied
+    if mask is None or mask.all():
+        return batch, coded
+    return batch.filter(to_arrow(mask)), [c[mask] for c in coded]
+
+
+def are_tied(
+    batch: pa.RecordBatch, keys: Sequence[KeyColumn], coded: Sequence[Array], same: Sequence[tuple[int, int]]
+) -> Array:
+    """Return the rows in which both keys of each of these pairs are equal, shape ``(n,)``."""
+    tied = np.ones(batch.num_rows, np.bool_)
+    for a, b in same:
+        tied &= coded[a] == coded[b]
+        if not keys[a].exact:
+            tied &= are_equal(keys[a], batch.column(keys[a].name), batch.column(keys[b].name))
+    return tied

@@ -13,10 +13,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from millrace.engine.arrays import Array, is_true, to_arrow, to_numpy
+from millrace.engine.arrays import Array, to_arrow, to_numpy
 from millrace.engine.kernels import MAX_ROWS
-from millrace.engine.tuples.code_column import CodeColumn
-from millrace.engine.tuples.keys import KeyColumn, codes
+from millrace.engine.tuples.keys import KeyColumn
 from millrace.errors import ExecutionError
 
 _MERGE_BYTES = 1 << 30  # Arrow's strings have 32-bit offsets: never merge chunks beyond this
@@ -24,30 +23,69 @@ _MERGE_BYTES = 1 << 30  # Arrow's strings have 32-bit offsets: never merge chunk
 BATCH_BYTES = 1 << 26
 """Bytes of texts and the like that are gathered at once, about: rows may be few and wide."""
 
+MOST_ROOM = 1 << 24
+"""Estimates may be wrong: no room is made for more rows than this before they are there."""
 
-def keyed(
-    batch: pa.RecordBatch, keys: Sequence[KeyColumn], same: Sequence[tuple[int, int]] = ()
-) -> tuple[pa.RecordBatch, list[Array]]:
-    """Return the rows that can match at all, and their key codes.
+_PARTS = 1024
+"""Arrays that are kept as they came, at most."""
 
-    A row with a null key meets no equality of an inner join, so it is dropped here, once and for
-    all; so is a row whose two columns of one attribute class differ (``same`` lists such pairs of
-    keys).
+
+class CodeColumn:
+    """Appended ``int64`` codes; places count from the first one held.
+
+    Most codes are only looked at when their tuples arrive, side by side as they came. So arrays are kept as
+    they came, and put together when somebody asks for rows in another order.
+
+    Args:
+        room: Codes that are expected.
     """
-    coded = [codes(batch.column(key.name), key.type) for key in keys]
-    mask: Array | None = None
-    for _, valid in coded:
-        if valid is not None:
-            mask = valid if mask is None else mask & valid
-    for a, b in same:
-        equal = coded[a][0] == coded[b][0]
-        if not keys[a].exact:
-            sides = (pc.cast(batch.column(keys[k].name), keys[k].type) for k in (a, b))
-            equal &= is_true(pc.equal(*sides))
-        mask = equal if mask is None else mask & equal
-    if mask is None or mask.all():
-        return batch, [c for c, _ in coded]
-    return batch.filter(to_arrow(mask)), [c[mask] for c, _ in coded]
+
+    def __init__(self, room: int = 0) -> None:
+        self.size = 0
+        self._room = min(room, MOST_ROOM)
+        self._settled = np.empty(0, np.int64)
+        self._count = 0
+        self._parts: list[Array] = []
+
+    @classmethod
+    def of(cls, codes: Array) -> CodeColumn:
+        """Return a column of codes that are there already."""
+        column = cls()
+        column._settled, column._count, column.size = codes, len(codes), len(codes)
+        return column
+
+    def append(self, codes: Array) -> None:
+        """Add codes; they are not copied and must not change afterwards."""
+        self._parts.append(codes)
+        self.size += len(codes)
+        if len(self._parts) > _PARTS:
+            self.all()
+
+    def all(self) -> Array:
+        """Return all codes side by side, shape ``(size,)``, a view."""
+        if self._parts:
+            if self.size > len(self._settled):
+                grown = np.empty(max(self.size, 2 * len(self._settled), self._room), np.int64)
+                grown[: self._count] = self._settled[: self._count]
+                self._settled = grown
+            for codes in self._parts:
+                self._settled[self._count : self._count + len(codes)] = codes
+                self._count += len(codes)
+            self._parts.clear()
+        return self._settled[: self.size]
+
+    def between(self, low: int, high: int) -> Array:
+        """Return the codes from place ``low`` up to ``high``, a view."""
+        if self._parts:
+            start = self.size - len(self._parts[-1])
+            if low >= start:
+                return self._parts[-1][low - start : high - start]
+        return self.all()[low:high]
+
+    def drop(self, below: int) -> None:
+        """Forget the codes below a place, and their memory."""
+        self._settled = self.all()[below:].copy()
+        self._count = self.size = len(self._settled)
 
 
 class RelationStore:
@@ -61,6 +99,7 @@ class RelationStore:
     Attributes:
         rows: Rows appended so far: the number that the next one gets.
         first: Rows below this number have been forgotten; their numbers are never given again.
+        base: Rows from this number on still have codes: memory of forgotten ones is freed a share at a time.
         complete: Whether no more rows will come.
     """
 
@@ -70,7 +109,7 @@ class RelationStore:
         self.rows = 0
         self.first = 0
         self.complete = False
-        self._base = 0
+        self.base = 0
         self._chunks: list[pa.RecordBatch] = []
         self._payload = 0  # bytes of the chunks: other threads read it, so reading changes nothing
         self._starts: list[int] = []
@@ -93,7 +132,7 @@ class RelationStore:
     def nbytes(self) -> int:
         """Memory of the tuples and their codes in bytes."""
         # Room that was made and is not filled takes no memory yet.
-        return self._payload + 8 * len(self._codes) * (self.rows - self._base)
+        return self._payload + 8 * len(self._codes) * (self.rows - self.base)
 
     @property
     def held(self) -> int:
@@ -124,14 +163,18 @@ class RelationStore:
 
     def codes(self, key: int) -> Array:
         """Return the codes of key number ``key`` for all rows held, shape ``(held,)``, without a copy."""
-        return self._codes[key].all()[self.first - self._base :]
+        return self._codes[key].all()[self.first - self.base :]
+
+    def kept_codes(self, key: int) -> Array:
+        """Return the codes of key number ``key`` from row ``base`` on, shape ``(rows - base,)``, no copy."""
+        return self._codes[key].all()
 
     def coded(self, key: int, rows: Array) -> Array:
         """Return the codes of key number ``key`` at these row numbers; of rows side by side a view."""
         if is_run(rows):
-            low = int(rows[0]) - self._base
+            low = int(rows[0]) - self.base
             return self._codes[key].between(low, low + len(rows))
-        taken: Array = self._codes[key].all()[rows - self._base if self._base else rows]
+        taken: Array = self._codes[key].all()[rows - self.base if self.base else rows]
         return taken
 
     def forget(self, below: int) -> None:
@@ -153,10 +196,10 @@ class RelationStore:
                 self._chunks[0] = self._chunks[0].take(to_arrow(np.arange(dead, size)))
                 self._starts[0] = self.first
                 self._payload += self._weigh(1)
-        if self.first - self._base > self.held:
+        if self.first - self.base > self.held:
             for column in self._codes:
-                column.drop(self.first - self._base)
-            self._base = self.first
+                column.drop(self.first - self.base)
+            self.base = self.first
 
     def hand_over(self) -> list[pa.RecordBatch]:
         """Return the rows held, as batches; they are the caller's from now on, and nobody else's."""

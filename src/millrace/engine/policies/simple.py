@@ -1,4 +1,4 @@
-"""Policies that score each module by itself and take the best one.
+"""Policies that score each module by itself and take the best one; and two that learn nothing.
 
 * **Greedy**: the lowest expected matches first, to keep the number of intermediate tuples small. This is
   the routing policy for SteMs in Deshpande & Hellerstein 2004, section 4.1 ("lowest selectivity").
@@ -13,14 +13,19 @@
   takes there. Tuples of one signature are all wanted alike, so how much cancels out, and what is left is
   matches per second. Tuples that the user does not prefer have no such hurry and are routed greedily, for
   little work.
+* **Fixed**: a static order, what a conventional plan would do, and the yardstick for adaptive policies.
+* **Random**: chance makes no sense as a plan, but whatever it does the answer must be right.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import random
+from collections.abc import Iterator, Sequence
 
-from millrace.engine.policies.base import EXPLORED_SHARE, Candidate, LearningPolicy, Policy, Shares
+from millrace.engine.eddy.operator import Kind
+from millrace.engine.policies.base import EXPLORED_SHARE, Candidate, Decision, LearningPolicy, Policy
 from millrace.engine.tuples.batch import Signature
+from millrace.options import Order
 
 UNMEASURED = 50e-9
 """Seconds per tuple assumed before a module was measured: about one probe of a cached index."""
@@ -67,6 +72,14 @@ def seconds(candidate: Candidate) -> float:
     return candidate.measured.cost or UNMEASURED
 
 
+class _MostPerSecond(LearningPolicy):
+    """Routes to the operator that returns the most tuples per second."""
+
+    def score(self, candidate: Candidate) -> float:
+        """Return the expected tuples out per second, negated, for the least score wins."""
+        return -candidate.selectivity / seconds(candidate)
+
+
 class Interactive(Policy):
     """Routes preferred tuples for the most results per second, others for the least work.
 
@@ -78,15 +91,50 @@ class Interactive(Policy):
         self._preferred = _MostPerSecond(seed)
         self._others = Greedy(seed)
 
-    def choose(self, signature: Signature, candidates: Sequence[Candidate]) -> Shares:
+    def choose(self, signature: Signature, candidates: Sequence[Candidate]) -> Decision:
         """Return the operator that suits tuples like these, with a small share for exploration."""
         policy = self._preferred if signature.preferred else self._others
-        return self.follow(policy, signature, candidates)
+        return policy.choose(signature, candidates)
 
 
-class _MostPerSecond(LearningPolicy):
-    """Routes to the operator that returns the most tuples per second."""
+class Fixed(Policy):
+    """Selections first, then joins in the given order of aliases; unnamed ones follow as written.
 
-    def score(self, candidate: Candidate) -> float:
-        """Return the expected tuples out per second, negated, for the least score wins."""
-        return -candidate.selectivity / seconds(candidate)
+    Args:
+        order: Aliases; groups of them, as for static plans, count as what is in them, from the left.
+    """
+
+    def __init__(self, order: Order = ()) -> None:
+        self._place = {alias.lower(): place for place, alias in enumerate(_aliases(order))}
+
+    def choose(self, signature: Signature, candidates: Sequence[Candidate]) -> Decision:
+        """Return the candidate that comes first in the order."""
+
+        def place(candidate: Candidate) -> tuple[bool, int, int]:
+            named = self._place.get(candidate.name.lower(), len(self._place))
+            return candidate.operator.kind is not Kind.SELECT, named, candidate.operator.target
+
+        return Decision.of(min(candidates, key=place))
+
+
+def _aliases(order: Order) -> Iterator[str]:
+    for part in order:
+        if isinstance(part, str):
+            yield part
+        else:
+            yield from _aliases(part)
+
+
+class Random(Policy):
+    """Splits tuples at random among all legal operators."""
+
+    def __init__(self, seed: int = 0) -> None:
+        self._random = random.Random(seed)
+
+    def choose(self, signature: Signature, candidates: Sequence[Candidate]) -> Decision:
+        """Return random shares for a random choice of one or two candidates."""
+        chosen = self._random.sample(list(candidates), min(len(candidates), self._random.randint(1, 2)))
+        if len(chosen) == 1:
+            return Decision.of(chosen[0])
+        share = self._random.random()
+        return Decision(((chosen[0].operator, share), (chosen[1].operator, 1 - share)))

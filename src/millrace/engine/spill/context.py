@@ -1,0 +1,251 @@
+"""What everything in a run under a memory budget refers to, and how much memory a join takes.
+
+How much is told by what is known of its inputs before it begins, and measured as it runs. A SteM holds its
+tuples' Arrow buffers, a code for each key, and an index for each combination of classes that it is probed by.
+The first gathering of its columns merges its chunks, which takes their size once more for a moment. A
+relation that is streamed takes no state. What intermediate tuples take is known only as the join runs
+(:mod:`millrace.engine.spill.guard`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from operator import attrgetter
+from typing import TypeVar
+
+import pyarrow as pa
+
+from millrace.engine.plan.graph import QueryGraph
+from millrace.engine.plan.spec import JoinSpec
+from millrace.engine.spill.chunks import Chunk, ChunkStats, Partition
+from millrace.engine.spill.folder import SpillFile, SpillFolder, Stored
+from millrace.engine.tuples import KeyColumn, KeyLayout
+from millrace.errors import OptionError
+from millrace.options import Options
+
+Held = TypeVar("Held")
+
+_CODE = 8
+_LINKS = 12
+"""Bytes a row of an index's keys and chain links."""
+
+_VARIABLE = 32
+"""What a value of a type without a fixed width is taken to need."""
+
+_STATE_SHARE = 0.7
+_WRITE_SHARE = 1 / 16
+_FLIGHT_SHARE = 1 / 8
+
+
+class Budget:
+    """A memory budget: what is meant for what, and how many bytes a run holds.
+
+    Attributes:
+        total: The budget in bytes.
+        peak: The most bytes held so far.
+    """
+
+    def __init__(self, total: int) -> None:
+        self.total = total
+        self.peak = 0
+        self._waiting = 0
+        self._joining = 0
+
+    @property
+    def state(self) -> int:
+        """Bytes that state modules may take by expectation, which leaves out what comes and goes."""
+        return max(1, int(self.total * _STATE_SHARE))
+
+    @property
+    def buffer(self) -> int:
+        """Bytes of tuples that wait to be written or arranged; they are copied while they are."""
+        return max(1, int(self.total * _WRITE_SHARE))
+
+    def batch(self, wanted: int, row_bytes: float, steps: int) -> int:
+        """Return how many tuples a batch may have, at most ``wanted``.
+
+        Args:
+            wanted: ``Options.batch_size``.
+            row_bytes: Of a result row; results are gathered, collected and joined up a batch at a time.
+            steps: Modules on a tuple's way. At each there are a batch that probes and one of what it found,
+                of four bytes a component, and how far each chain has been followed.
+        """
+        flying = 2 * steps * (4 * steps + 8)
+        return max(1, min(wanted, int(self.total * _FLIGHT_SHARE / (4 * (row_bytes + 16) + flying))))
+
+    def wait(self, size: int) -> None:
+        """So many bytes of tuples have come to wait outside of a join; or have gone, if negative."""
+        self._waiting += size
+        self.peak = max(self.peak, self._waiting + self._joining)
+
+    def join(self, size: int) -> int:
+        """The present join holds so many bytes; return how many it held before."""
+        before, self._joining = self._joining, size
+        self.wait(0)
+        return before
+
+    def drain(self, held: list[Held], size: Callable[[Held], int]) -> Iterator[Held]:
+        """Yield what waits in a list; each is let go of before it is asked for the next."""
+        held.reverse()
+        while held:
+            self.wait(-size(held[-1]))
+            yield held.pop()
+
+
+@dataclass(frozen=True)
+class SpillContext:
+    """What everything in a run refers to.
+
+    Attributes:
+        spec: The block.
+        options: The run's settings, with a memory budget.
+        folder: Where spill files go.
+        stream: The relation to leave unbuilt while nothing is spilled, or None to build all.
+        order: Relation numbers in the order in which they are read; the streamed one comes last.
+        online: Whether all sources may be read in turn.
+        budget: The memory budget.
+    """
+
+    spec: JoinSpec
+    options: Options
+    folder: SpillFolder
+    stream: int | None
+    order: tuple[int, ...]
+    online: bool
+    budget: Budget
+
+    @cached_property
+    def graph(self) -> QueryGraph:
+        """The block's query graph."""
+        return QueryGraph.of(self.spec)
+
+    @cached_property
+    def layouts(self) -> list[KeyLayout]:
+        """The keys of every relation."""
+        return [KeyLayout.of(self.graph, r) for r in range(self.graph.relations)]
+
+    def covers(self, attribute: int | None, relation: int) -> bool:
+        """Whether the relation has a column in the attribute class; None is no class."""
+        return attribute is not None and attribute in self.layouts[relation].of_class
+
+    def key(self, attribute: int | None, relation: int) -> KeyColumn:
+        """Return the relation's key in an attribute class that it has a column in."""
+        assert attribute is not None
+        return self.layouts[relation].keys[self.layouts[relation].of_class[attribute]]
+
+    def gains(self, sizes: Mapping[int, float]) -> dict[int, float]:
+        """Return how much of relations of these sizes each attribute class divides."""
+        return {
+            attribute: sum(size for r, size in sizes.items() if self.covers(attribute, r))
+            for attribute in range(len(self.graph.classes))
+        }
+
+    def chunk(self, relation: int, batch: pa.RecordBatch) -> Chunk:
+        """Return tuples as a chunk in memory; those of a relation with set semantics lose duplicates."""
+        return Chunk.of(batch, self.layouts[relation].keys, distinct=self.spec.relations[relation].distinct)
+
+    def new_file(self, relation: int) -> SpillFile:
+        """Begin a file of the relation's tuples."""
+        return self.folder.begin(relation, self.spec.relations[relation].schema)
+
+    def read(self, relation: int, chunk: Chunk) -> pa.RecordBatch:
+        """Return the chunk's tuples, from its file if need be."""
+        data = chunk.data
+        batch = self.folder.read(relation, data) if isinstance(data, Stored) else data
+        return chunk.selected(batch, self.layouts[relation].keys)
+
+    def batches(self, relation: int, chunks: list[Chunk]) -> Iterator[pa.RecordBatch]:
+        """Yield the tuples of the chunks; files are opened one at a time."""
+        file = None
+        for chunk in chunks:
+            here = chunk.data.file if isinstance(chunk.data, Stored) else None
+            if file is not None and here is not file:
+                file.close()
+            file = here
+            yield self.read(relation, chunk)
+        if file is not None:
+            file.close()
+
+    def drained(self, chunks: list[Chunk]) -> Iterator[pa.RecordBatch]:
+        """Yield the tuples of chunks in memory; each is let go of before it is asked for the next."""
+        return map(attrgetter("data"), self.budget.drain(chunks, attrgetter("stats.bytes")))
+
+    def footprint(self, relation: int, stats: ChunkStats) -> int:
+        """Return the bytes that a SteM with these tuples takes, an index on each of its classes included."""
+        layout = self.layouts[relation]
+        if not stats.rows:
+            return 0
+        indexes = sum(
+            index_bytes(stats.rows, stats.lows[key], stats.highs[key]) for key in layout.of_class.values()
+        )
+        return stats.bytes + _CODE * len(layout.keys) * stats.rows + indexes
+
+    def state(self, stats: Mapping[int, ChunkStats], streamed: int | None) -> int:
+        """Return the bytes that a join's state takes, intermediate tuples and one relation left out."""
+        built = {r: each for r, each in stats.items() if r != streamed}
+        merging = max((each.bytes for each in built.values()), default=0)
+        return sum(self.footprint(r, each) for r, each in built.items()) + merging
+
+    def streamed(self, partition: Partition) -> int | None:
+        """Return the relation that is best left unbuilt, or None if all must be built."""
+        free = [r for r in partition.inputs if not self.spec.relations[r].distinct]
+        return min(free, key=lambda r: self.state(partition.stats, r), default=None)
+
+    def expected(self, partition: Partition) -> int:
+        """Return the bytes that the state of a partition's join takes by expectation."""
+        return self.state(partition.stats, self.streamed(partition))
+
+    def room(self, partition: Partition) -> int:
+        """Return the bytes that it may take by expectation."""
+        return max(1, int(self.budget.state / partition.scale))
+
+    def fits(self, partition: Partition) -> bool:
+        """Whether the join's state is expected to stay within the budget."""
+        return self.expected(partition) <= self.room(partition)
+
+    def check(self, relation: int, batch: pa.RecordBatch) -> None:
+        """Raise if the budget has no room for the batch and a copy of it.
+
+        Raises:
+            OptionError: It has not.
+        """
+        keys = len(self.layouts[relation].keys)
+        needed = 2 * (int(batch.nbytes) + 8 * keys * batch.num_rows)
+        if needed > self.budget.total:
+            fitting = max(1, batch.num_rows * self.budget.total // needed)
+            raise OptionError(
+                f"option memory_budget is {self.budget.total:,} bytes: a batch of {batch.num_rows:,} tuples "
+                f"of {self.spec.aliases[relation]!r} and its copy take {needed:,} bytes. Set memory_budget "
+                f"to {needed:,} at least, or batch_size to {fitting:,} at most"
+            )
+
+
+def index_bytes(rows: int, low: int, high: int) -> int:
+    """Return the size of an index over so many rows whose codes lie from ``low`` to ``high``.
+
+    Small indexes are taken to grow with their rows; in truth each takes some hundred kilobytes at least.
+    """
+    spread = high - low + 1
+    if spread <= max(16 * rows, 1 << 16):
+        return _LINKS * rows + min(5 * spread, 80 * rows)
+    return _LINKS * rows + min(8 << (2 * rows).bit_length(), 32 * rows)
+
+
+def row_bytes(schema: pa.Schema) -> int:
+    """Return about how many bytes a tuple takes."""
+    return sum(_width(field.type) for field in schema)
+
+
+def _width(kind: pa.DataType) -> int:
+    try:
+        bits = kind.bit_width
+    except ValueError:
+        bits = 0
+    return max(1, bits // 8) if bits else _VARIABLE
+
+
+def largest(sizes: Mapping[int, float]) -> int | None:
+    """Return whose size is the largest, the least number of several; None without any."""
+    return max(sizes, key=lambda number: (sizes[number], -number), default=None)
