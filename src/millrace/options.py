@@ -297,3 +297,8 @@ def _is_order(order: object, *, nested: bool) -> bool:
     return isinstance(order, tuple) and all(
         isinstance(part, str) or (nested and len(part) > 0 and _is_order(part, nested=True)) for part in order
     )
+
+
+def name_of(policy: Any) -> str:
+    """Return what reports call a policy, by what ``Options.policy`` may be."""
+    return policy if isinstance(policy, str) else getattr(policy, "__name__", type(policy).__name__)

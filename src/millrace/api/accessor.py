@@ -30,7 +30,7 @@ class Accessor:
         self._df = df
 
     def where(
-        self, *predicates: object, policy: str | None = None, options: Options | dict[str, Any] | None = None
+        self, *predicates: object, policy: Any = None, options: Options | dict[str, Any] | None = None
     ) -> DataFrame:
         """Return the rows that pass every predicate; see :func:`millrace.where`."""
         return filters.where(self._df, *predicates, policy=policy, options=options)

@@ -36,7 +36,7 @@ by_default()  # before there is a DataFrame to run
 def where(
     df: DataFrame,
     *predicates: object,
-    policy: str | None = None,
+    policy: Any = None,
     options: Options | dict[str, Any] | None = None,
 ) -> DataFrame:
     """Return the rows of a DataFrame that pass every predicate, cheapest way found while it runs.
@@ -78,7 +78,7 @@ def where(
 
 def filter(  # noqa: A001  # named as PySpark's
     *predicates: object,
-    policy: str | None = None,
+    policy: Any = None,
     options: Options | dict[str, Any] | None = None,
 ) -> Callable[[DataFrame], DataFrame]:
     """Return :func:`where` as a step of a chain.

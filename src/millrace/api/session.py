@@ -120,7 +120,7 @@ class Session:
         self,
         df: DataFrame,
         *predicates: object,
-        policy: str | None = None,
+        policy: Any = None,
         options: Options | dict[str, Any] | None = None,
     ) -> DataFrame:
         """Return the rows of a DataFrame that pass every predicate; see :func:`millrace.where`."""

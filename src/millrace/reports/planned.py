@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, fields
 from html import escape
 from typing import Any
 
-from millrace.options import Options
+from millrace.options import Options, name_of
 
 SPARKS_PLAN = "Spark's plan"
 _CLOSED = (SPARKS_PLAN, "text that Spark runs")
@@ -101,6 +101,8 @@ def settings(options: Options) -> dict[str, Any]:
     """Return the options that are not the default, as plain data; of ``storage_options`` the names only."""
     default = Options()
     changed = {f.name: getattr(options, f.name) for f in fields(options)}
+    if changed["policy"] is not None:
+        changed["policy"] = name_of(changed["policy"])
     return {
         name: value if isinstance(value, bool | int | float | str) else repr(value)
         for name, value in changed.items()

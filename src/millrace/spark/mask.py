@@ -21,7 +21,7 @@ from millrace.engine.eddy.output import Mask as KeepMask
 from millrace.engine.plan.expressions import Call, Column, ColumnRef
 from millrace.engine.plan.spec import JoinSpec, RelationSpec
 from millrace.engine.policies import default_policy
-from millrace.options import Options
+from millrace.options import Options, name_of
 from millrace.predicates import PredicateSpec
 from millrace.spark.coordinator import Limits
 from millrace.spark.frames import task_name
@@ -130,8 +130,7 @@ class MaskTask:
 
     def plan(self) -> str:
         policy = self.options.policy or default_policy(joins=False, predicates=True)
-        name = policy if isinstance(policy, str) else getattr(policy, "__name__", type(policy).__name__)
-        lines = [f"filter by an eddy in each task, policy {name}"]
+        lines = [f"filter by an eddy in each task, policy {name_of(policy)}"]
         for number, slot in enumerate(self.slots, 1):
             spec = slot.spec
             names = map(self._label, slot.columns)

@@ -199,6 +199,8 @@ class Arrivals:
 
     def _ask_beside_scans(self, *, busy: bool) -> None:
         """Let indexes return what scans would, if that is sooner, and what no scan will."""
+        if not self._paths.lookups:
+            return
         for relation, scans in self._scans.items():
             if not busy and all(scan.state == "broken" or scan.due() == math.inf for scan in scans):
                 self._requests.take_over(relation)

@@ -281,6 +281,14 @@ class RoutingTable:
                     f"policy {name} sent tuples of {signature} to {operator}; legal operators "
                     f"are {sorted(map(str, legal))}"
                 )
+        hold = decision.hold
+        if len({operator for operator, _ in shares}) < len(shares) or (
+            hold is not None and (not isinstance(hold, int) or hold < 1)
+        ):
+            raise RoutingError(
+                f"policy {name} decided {decision}; expected each operator once, and hold to be a number of "
+                "tuples, at least 1, or None"
+            )
         whole = sum(share for _, share in shares)
         if not abs(whole - 1) <= 1e-9 or any(s < 0 for _, s in shares):  # NaN is not 1 either
             raise RoutingError(f"policy {name} gave shares {list(shares)} that do not sum to 1")

@@ -32,8 +32,8 @@ _MOST_CHANGES = 256
 _MOST_SOURCES = 24
 """Sources that are followed. Of tuples of several relations there are fewer: those of one come first."""
 
-_MOST_POINTS, _INTERVAL = 320, 8192
-"""Points in time that are kept, over all modules, and tuples routed between two of them at first."""
+_MOST_POINTS = 320
+"""Points in time that are kept, over all modules."""
 
 _Known = dict[Operator, tuple[float, float]]
 """Selectivity and cost."""
@@ -198,7 +198,7 @@ class Trace:
         self._operators: dict[Operator, None] = {}
         self._sources: dict[Signature, _Source] = {}
         self._moments: list[_Moment] = []
-        self._due, self._interval = 0, _INTERVAL
+        self._due = self._interval = 1
 
     def decided(self, signature: Signature, shares: Sequence[tuple[Operator, float]], routed: int) -> None:
         """Note a decision, made after so many tuples were routed."""

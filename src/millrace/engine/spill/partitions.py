@@ -115,6 +115,19 @@ def most_probed(
     return kept
 
 
+def _pays(
+    resident: set[int], kept: set[int], hits: Sequence[int], sizes: Sequence[int], expected: float
+) -> bool:
+    """Tell whether to exchange partitions; ``expected`` are the bytes of the streamed relation.
+
+    What is exchanged is read or written once, and what is evicted read again later. Each tuple of the
+    streamed relation whose partition is in a file is written and read.
+    """
+    gained = sum(hits[n] for n in kept) - sum(hits[n] for n in resident)
+    saved = 2 * gained / max(1, sum(hits)) * expected
+    return saved > sum(sizes[n] for n in kept - resident) + 2 * sum(sizes[n] for n in resident - kept)
+
+
 class Partitioner:
     """Partitions being filled, one relation after the other.
 
@@ -216,7 +229,12 @@ class Partitioner:
             for count, mine in zip(np.bincount(numbers, minlength=self._count), divided, strict=True)
         ]
         sizes = [sum(stats.bytes for stats in mine.values()) for mine in divided]
-        self._resident = most_probed(resident, hits, sizes, fits)
+        kept = most_probed(resident, hits, sizes, fits)
+        known, rows = context.spec.relations[relation].rows, sum(batch.num_rows for batch in sample)
+        expected = sum(sizes) if known is None else known * sum(batch.nbytes for batch in sample) / rows
+        if not _pays(resident, kept, hits, sizes, expected):
+            return
+        self._resident = kept
         for number in resident - self._resident:
             self._put_away(number)
         self.finish()

@@ -36,6 +36,10 @@ _STEPS = 64
 _MARGIN = 2.0
 """A place is left for another one to which more than so many times as many tuples go."""
 
+_BACK = 8
+"""One out of so many of a span's tuples is looked back on, the latest ones: however they are mixed, chance
+moves the shares less and less, and what has become different is still noticed."""
+
 _SWITCH_GAIN = 2.0
 """Another spanning tree is taken if it is expected to leave less than half of the work."""
 
@@ -49,15 +53,26 @@ class DominantRoute:
     Routing decides by signature, so tuples of one span that have passed different predicates may go to
     different joins, side by side and for good. Where state belongs follows from spans alone; it would move to
     and fro if it followed whichever decision came last.
+
+    Args:
+        window: Tuples of a span to look back on, at least.
     """
 
-    def __init__(self) -> None:
-        self._routed: Counter[Signature] = Counter()
+    def __init__(self, window: int) -> None:
+        self._window = window
+        self._seen: Counter[int] = Counter()
+        self._recent: dict[int, dict[Signature, float]] = {}
         self._decided: dict[int, dict[Signature, int]] = {}
 
     def count(self, signature: Signature, tuples: int) -> None:
         """Take note of tuples that are routed."""
-        self._routed[signature] += tuples
+        self._seen[signature.span] += tuples
+        recent = self._recent.setdefault(signature.span, {})
+        recent[signature] = recent.get(signature, 0.0) + tuples
+        whole, most = sum(recent.values()), max(self._window, self._seen[signature.span] / _BACK)
+        if whole > most:
+            for each in recent:
+                recent[each] *= most / whole
 
     def decide(self, signature: Signature, place: int, present: int | None) -> int:
         """Return where tuples of a span belong, now that those of one signature go to a place.
@@ -69,9 +84,9 @@ class DominantRoute:
         """
         decided = self._decided.setdefault(signature.span, {})
         decided[signature] = place
-        tuples = Counter[int]()
+        recent, tuples = self._recent.get(signature.span, {}), Counter[int]()
         for each, there in decided.items():
-            tuples[there] += 1 + self._routed[each]
+            tuples[there] += 1 + int(recent.get(each, 0))
         best, most = tuples.most_common(1)[0]
         return best if present is None or most > _MARGIN * tuples[present] else present
 

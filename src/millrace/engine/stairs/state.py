@@ -115,7 +115,7 @@ class StairState:
         self._window = window
         # Where tuples of spans are decided to go; what follows from that; how often it has changed.
         self._latest: dict[int, int] = {}
-        self._dominant = DominantRoute()
+        self._dominant = DominantRoute(window)
         self._places: Places | None = None
         self._serial, self._changed = 0, False
         self._tree_choice = TreeChoice(graph, self.forecast, window)

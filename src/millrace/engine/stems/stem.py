@@ -527,13 +527,18 @@ class SteM:
         if not self.store.held or not len(first):
             return first
 
-        decided = len(keys) == 1 and keys[0].exact and self._found_by[0] < len(self.layout.keys)
+        is_joined = self._found_by[0] < len(self.layout.keys)  # then no value is null, and codes are kept
+        decided = len(keys) == 1 and keys[0].exact and is_joined
 
         def identical(left: Array, right: Array) -> Array:
             keep = np.ones(len(left), np.bool_)
             if decided:
                 return keep
-            for key, column in zip(keys, columns, strict=True):
+            for place, (key, column) in enumerate(zip(keys, columns, strict=True)):
+                if is_joined:
+                    keep &= own[place][first[left]] == self.store.coded(self._found_by[place], right)
+                    if key.exact:
+                        continue
                 mine = column.take(to_arrow(first[left]))
                 keep &= are_identical(key, mine, self.store.gather(key.name, right))
             return keep
