@@ -120,6 +120,6 @@ def trace(options: Options, seed: int, tell: Tell) -> int:
     tell(f"{' AND '.join(EQUALITIES)}; policy {options.policy}, architecture {options.architecture}")
     sources = {alias: table.to_batches(max_chunksize=1) for alias, table in made.items()}
     run = Watched(block(made, *EQUALITIES, all_columns=True), sources, options, tell)
-    rows: int = sum(batch.num_rows for batch in run.run())
-    tell(f"{rows} rows in {run.steps} steps")
-    return rows
+    found: int = sum(batch.num_rows for batch in run.run())
+    tell(f"{found} rows in {run.steps} steps")
+    return found

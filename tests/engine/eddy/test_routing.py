@@ -185,6 +185,16 @@ def test_a_policy_of_ones_own(policy: Any) -> None:
         (f"{__name__}:Options", OptionError, "expected a method choose"),
         (Answering, OptionError, "missing 1 required positional argument"),
         (
+            type("Twice", (), {"choose": lambda _, signature, c: Decision(((c[0].operator, 0.5),) * 2)}),
+            RoutingError,
+            "each operator once",
+        ),
+        (
+            type("Never", (), {"choose": lambda _, signature, c: Decision(((c[0].operator, 1.0),), hold=-1)}),
+            RoutingError,
+            "at least 1",
+        ),
+        (
             type("Bare", (), {"choose": lambda *_: ()}),
             RoutingError,
             r"Bare decided \(\); expected a Decision",

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Any
 
 from millrace.engine.eddy.constraints import Legality
 from millrace.engine.eddy.operator import JOINS, Kind, Operator
@@ -281,7 +282,7 @@ class RoutingTable:
                     f"policy {name} sent tuples of {signature} to {operator}; legal operators "
                     f"are {sorted(map(str, legal))}"
                 )
-        hold = decision.hold
+        hold: Any = decision.hold  # a user may say anything
         if len({operator for operator, _ in shares}) < len(shares) or (
             hold is not None and (not isinstance(hold, int) or hold < 1)
         ):
