@@ -8,6 +8,7 @@ import signal
 
 import hypothesis
 import pytest
+from hypothesis.internal.conjecture.providers import Constants, HypothesisProvider
 
 from lab.bench import tpch_data
 from millrace.sql.session import errors
@@ -33,6 +34,10 @@ hypothesis.settings.register_profile(
     print_blob=True,
 )
 hypothesis.settings.load_profile(PROFILE)
+if PROFILE != "nightly":
+    # Hypothesis also draws constants of whatever modules are loaded. So a test's examples would depend on the
+    # tests before it, and on every line of the project. The night draws those, too.
+    HypothesisProvider._local_constants = Constants()  # type: ignore[assignment]
 
 
 @pytest.hookimpl(tryfirst=True)  # before Hypothesis reads its options

@@ -211,7 +211,7 @@ def test_a_broken_rule_of_weights_is_noticed(monkeypatch, rule):
     right = getattr(eager, rule)
     wrong = {"_weighted": lambda p: p, "_total": lambda p: replace(right(p), weight=eager.WEIGHT)}
     monkeypatch.setattr(eager, rule, wrong[rule])
-    law = settings(max_examples=400, phases=[Phase.generate], report_multiple_bugs=False, database=None)(
+    law = settings(max_examples=1000, phases=[Phase.generate], report_multiple_bugs=False, database=None)(
         ANY(test_partial_rows_make_the_exact_groups.hypothesis.inner_test)
     )
     with pytest.raises((AssertionError, pa.ArrowInvalid)):  # which a sum beyond its type is
