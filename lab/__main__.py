@@ -29,8 +29,6 @@ QUICK_SCALE = 0.1
 SOAKS = {"crashes": 50, "hub-crashes": 50, "memory": 200}
 """Long runs, with their numbers of crashes or micro-batches."""
 
-_WATCHED = ("stems", "joins", "stairs")
-
 Scale = Annotated[float, typer.Option(min=0.0001, max=1000, help="Size of the data.")]
 Json = Annotated[str | None, typer.Option(metavar="FILE", help="Write a JSON document; - for stdout.")]
 Debug = Annotated[bool, typer.Option("--debug", help="Show stack traces and Spark's log.")]
@@ -94,10 +92,10 @@ def trace(
 ) -> None:
     """Watch an eddy join three tables of five tuples, step by step."""
     from lab.trace import trace as watch
-    from millrace.options import Options
+    from millrace.options import ARCHITECTURES, Options
 
-    if architecture not in _WATCHED:
-        raise OptionError(f"--architecture {architecture}: {near(architecture, _WATCHED)}")
+    if architecture not in (eddies := [name for name in ARCHITECTURES if name != "static"]):
+        raise OptionError(f"--architecture {architecture}: {near(architecture, eddies)}")
     options = Options(
         policy=policy, architecture=architecture, online=online, seed=seed, batch_size=1, reoptimize_every=1
     )

@@ -23,7 +23,7 @@ from millrace.engine.figures import CellFigures, StateFigures
 from millrace.engine.plan.graph import QueryGraph
 from millrace.engine.plan.spec import JoinSpec
 from millrace.engine.plan.trees import JoinTree, spanning_tree
-from millrace.engine.policies import POLICIES, Candidate, Decision, Policy
+from millrace.engine.policies import Candidate, Decision, Policy, policy_from
 from millrace.engine.stairs.choice import policy_of
 from millrace.engine.tuples.batch import Signature
 from millrace.errors import ExecutionError
@@ -296,7 +296,7 @@ class Query:
         if architecture == "static":
             options = replace(options, order=plan.order)
         else:
-            policy = policy or POLICIES[policy_of(self.spec, options)](options)
+            policy = policy or policy_from(policy_of(self.spec, options), options)
             given["policy"] = Opening(plan, policy, lambda: held(arriving) if callable(held) else held)
         run = engine.start(self.spec, sources, options, **given)
         rows = sum(batch.column(0)[0].as_py() for batch in run.run())

@@ -138,7 +138,7 @@ class Research:
     migration: str | None = None
     intermediate: bool = True
     algorithm: str = "hybrid"
-    policy: Any = None
+    policy: Any = field(default=None, hash=False)  # an object that compares by value may have none
     batch_size: int = 65_536
     reoptimize_every: int = 131_072
     order: Order = ()

@@ -219,11 +219,8 @@ class _Pipeline:
         names = {number: predicate.name for number, predicate in predicates.items()}
         text = with_calls(reading.text, names)
         known = facts_of(spark).left
-        of_policy = (
-            None if isinstance(options.policy, str) else id(options.policy)
-        )  # a class may be made anew
         # The machine may have been busy when Python's start was measured.
-        key = (text, *map(id, frames.values()), repr(options), of_policy, time.monotonic() // LASTING)
+        key = (text, *map(id, frames.values()), options, time.monotonic() // LASTING)
         if key in known:
             return known[key]
         query = Session(spark, frames, list(predicates.values()), options).query(text)

@@ -176,11 +176,11 @@ AWAY: dict[str, Broken] = {
     # SteM BounceBack: a SteM claims to have all matches although no EOT says so.
     "never_bounce": swap(SteM, "missing", lambda *_: np.empty(0, np.int64)),
     # SteM BounceBack: a tuple that is here already is built, and bounced, again.
-    "bounce_duplicates": swap(SteM, "_fresh", lambda _, chunk, __: np.arange(chunk.num_rows)),
+    "bounce_duplicates": swap(SteM, "_fresh", lambda _, chunk, *__: np.arange(chunk.num_rows)),
     # Verification: equal hashes are taken for equal keys.
     "trust_hashes": swap(SteM, "_verified", lambda *given: np.ones(len(given[-1]), np.bool_)),
     # Set semantics: a duplicate is built like any other tuple.
-    "keep_duplicates": swap(SteM, "_fresh", lambda _, chunk, __: np.arange(chunk.num_rows)),
+    "keep_duplicates": swap(SteM, "_fresh", lambda _, chunk, *__: np.arange(chunk.num_rows)),
     # Set semantics, half of it: only duplicates within one batch are found.
     "forget_built": wrap(
         SteM,

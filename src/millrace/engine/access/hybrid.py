@@ -161,7 +161,6 @@ class IndexOrScan:
         Args:
             scans: By relation, how many scans it has; one where nothing is said.
         """
-        self._taken_over.clear()
         for number, lookup in enumerate(self._paths.lookups):
             if self._paths.scanned >> lookup.relation & 1:
                 index = self._indexes[lookup.module][1]

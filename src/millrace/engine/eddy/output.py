@@ -18,9 +18,11 @@ class Sink(Protocol):
     """Takes result tuples and makes the eddy's output of them.
 
     Attributes:
+        name: For reports.
         counted: Result tuples so far.
     """
 
+    name: str
     counted: int
 
     def arrive(self, batch: TupleBatch) -> None:

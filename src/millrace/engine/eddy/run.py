@@ -175,8 +175,7 @@ class BlockRun(ABC):
 
     def figures(self, cell: int = 0) -> CellFigures:
         """Return what was done so far."""
-        output = type(self._output).__name__
-        figures = self._statistics.figures(cell, self._seconds, output, self._output.counted)
+        figures = self._statistics.figures(cell, self._seconds, self._output.name, self._output.counted)
         held, beside = self._held(), self._selecting.figures()
         return replace(
             figures,

@@ -37,7 +37,7 @@ from millrace.engine.stems.bindings import BindingSet, as_compared
 from millrace.engine.stems.conditions import combined
 from millrace.engine.tuples import BATCH_BYTES, KeyColumn, RelationStore, codes, keyed, slices
 from millrace.engine.tuples.batch import TupleBatch
-from millrace.engine.tuples.keys import Values, are_equal
+from millrace.engine.tuples.keys import Values
 from millrace.errors import ExecutionError, InputError
 from millrace.limits.clock import Clock
 
@@ -172,22 +172,13 @@ class BesideRelation:
     def _matching(self, search: Search, left: Array, right: Array) -> tuple[Array, Array]:
         """Return the pairs that match, of those whose keys' codes are alike."""
         if self._coded:
-            same = self._same(search, left, right)
+            places = range(len(self._keys))
+            same = self.store.agree(self._keys, places, search.coded, search.columns.__getitem__, left, right)
             left, right = left[same], right[same]
         if self._condition is not None and len(left):
             true = self._satisfied(search.batch, left, right)
             left, right = left[true], right[true]
         return left, right
-
-    def _same(self, search: Search, left: Array, right: Array) -> Array:
-        """Return which pairs agree on every key."""
-        same = np.ones(len(left), np.bool_)
-        keys = zip(self._keys, search.columns, search.coded, strict=True)
-        for number, (key, column, own) in enumerate(keys):
-            same &= own[left] == self.store.coded(number, right)
-            if not key.exact:
-                same &= are_equal(key, column.take(to_arrow(left)), self.store.gather(key.name, right))
-        return same
 
     def _satisfied(self, batch: TupleBatch, left: Array, right: Array) -> Array:
         """Return for which pairs the condition is true."""

@@ -98,13 +98,13 @@ def most_probed(
     files instead of 11,738.
 
     Args:
-        resident: The partitions in memory. They count twice: an exchange is written and read.
+        resident: The partitions in memory; they get the room that is left.
         hits: By partition, how many of the first tuples look into it.
         sizes: Bytes of each partition.
         fits: Whether partitions fit into memory together.
     """
     worth = {
-        number: count * (2 if number in resident else 1) / max(1, sizes[number])
+        number: count / max(1, sizes[number])
         for number, count in enumerate(hits)
         if count or number in resident
     }

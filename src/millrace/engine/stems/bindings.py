@@ -20,7 +20,7 @@ from millrace.engine.plan.evaluation import widen
 from millrace.engine.stems.conditions import Classes, Matching, combined
 from millrace.engine.tuples import KeyColumn, RelationStore, codes
 from millrace.engine.tuples.batch import TupleBatch
-from millrace.engine.tuples.keys import Values, are_equal, first_of_equal
+from millrace.engine.tuples.keys import Values, first_of_equal
 
 _STEP = 65_536
 
@@ -66,12 +66,7 @@ class KeyedRows:
         """
 
         def agree(left: Array, right: Array) -> Array:
-            keep = np.ones(len(left), np.bool_)
-            for k, key in enumerate(self.keys):
-                keep &= coded[k][left] == self.store.coded(k, right)
-                if not key.exact:
-                    keep &= are_equal(key, values(k).take(to_arrow(left)), self.store.gather(key.name, right))
-            return keep
+            return self.store.agree(self.keys, range(len(self.keys)), coded, values, left, right)
 
         return all_matches(self._index, combined(coded), agree)
 

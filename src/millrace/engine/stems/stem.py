@@ -214,7 +214,7 @@ class SteM:
                 coded.append(combined(own))
             else:
                 own = [coded[k] for k in self._found_by]
-            kept = self._fresh(chunk, own)
+            kept = self._fresh(chunk, own, coded)
             if len(kept) < chunk.num_rows:
                 chunk, coded = chunk.take(to_arrow(kept)), [c[kept] for c in coded]
                 failures = batch.take(kept).failures
@@ -507,7 +507,7 @@ class SteM:
             )
         return tuple(keys[k] for k in self.layout.of_class.values())
 
-    def _fresh(self, chunk: pa.RecordBatch, own: list[Array]) -> Array:
+    def _fresh(self, chunk: pa.RecordBatch, own: list[Array], coded: list[Array]) -> Array:
         """Return positions of the chunk's rows that are neither held already nor repeated in it.
 
         Where a relation has several access modules, the same tuple may come from each of them; the SteM
@@ -517,6 +517,7 @@ class SteM:
         Args:
             chunk: Rows of the relation.
             own: Codes of what is compared.
+            coded: Codes by the store's keys.
         """
         keys = self._compared
         if not keys:  # tuples without a column are all equal
@@ -534,17 +535,17 @@ class SteM:
             keep = np.ones(len(left), np.bool_)
             if decided:
                 return keep
-            for place, (key, column) in enumerate(zip(keys, columns, strict=True)):
-                if is_joined:
-                    keep &= own[place][first[left]] == self.store.coded(self._found_by[place], right)
-                    if key.exact:
-                        continue
-                mine = column.take(to_arrow(first[left]))
-                keep &= are_identical(key, mine, self.store.gather(key.name, right))
+            mine = first[left]
+            if is_joined:
+                return self.store.agree(keys, self._found_by, own, columns.__getitem__, mine, right)
+            for key, column in zip(keys, columns, strict=True):
+                theirs = self.store.gather(key.name, right)
+                keep &= are_identical(key, column.take(to_arrow(mine)), theirs)
             return keep
 
         index = self._index(self._found_by)
-        found, _ = all_matches(index, combined([c[first] for c in own]), identical, self.store.first)
+        sought = combined([coded[k][first] for k in self._found_by])
+        found, _ = all_matches(index, sought, identical, self.store.first)
         known = np.zeros(len(first), np.bool_)
         known[found] = True
         return first[~known]

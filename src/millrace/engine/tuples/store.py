@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 
 from millrace.engine.arrays import Array, to_arrow, to_numpy
 from millrace.engine.kernels import MAX_ROWS
-from millrace.engine.tuples.keys import KeyColumn
+from millrace.engine.tuples.keys import KeyColumn, Values, are_equal
 from millrace.errors import ExecutionError
 
 _MERGE_BYTES = 1 << 30  # Arrow's strings have 32-bit offsets: never merge chunks beyond this
@@ -242,6 +242,32 @@ class RelationStore:
                     most = max(most, int(fresh.max(initial=0)))
             self._widest[column] = self.rows, most
         return most
+
+    def agree(
+        self,
+        keys: Sequence[KeyColumn],
+        numbers: Iterable[int],
+        coded: Sequence[Array],
+        values: Values,
+        left: Array,
+        right: Array,
+    ) -> Array:
+        """Return which pairs agree on every key, null agreeing with nothing, shape of ``left``.
+
+        Args:
+            keys: What is compared.
+            numbers: Of these keys among the store's.
+            coded: Codes of tuples, an array for each key.
+            values: Asked, by place among ``keys``, only for those whose codes do not decide.
+            left: Position of each pair's tuple.
+            right: Number of each pair's row here.
+        """
+        equal = np.ones(len(left), np.bool_)
+        for place, (key, number) in enumerate(zip(keys, numbers, strict=True)):
+            equal &= coded[place][left] == self.coded(number, right)
+            if not key.exact:
+                equal &= are_equal(key, values(place).take(to_arrow(left)), self.gather(key.name, right))
+        return equal
 
     def gather(self, column: str, rows: Array) -> pa.Array:
         """Return the column's values at these row numbers, in their order."""
