@@ -62,7 +62,7 @@ async def test_all_queries_have_one_cap_and_one_budget(coordinator, clients, mon
     (later,) = await clients("one/1/0")
     with pytest.raises(BudgetError, match="9 of 9 requests"):
         await call(later)
-    assert (calls.most, calls.asked.total()) == (2, 9)
+    assert calls.asked.total() == 9 and calls.most <= 2
 
 
 async def test_a_group_has_the_limits_that_are_given_last_unless_it_is_in_use(coordinator, clients):

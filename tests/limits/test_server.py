@@ -147,7 +147,9 @@ def coordinator(coordinator):
 async def test_tasks_whose_connections_break_ask_each_key_once(coordinator, clients, monkeypatch, seed):
     """Rows, failures, permits and figures are those of a network that holds."""
     calls, mixed, plain = Calls(), random.Random(seed), asyncio.StreamWriter.write
-    left = defaultdict[asyncio.StreamWriter, int](lambda: mixed.randint(2_000, 20_000))
+    left: defaultdict[asyncio.StreamWriter, int] = defaultdict(
+        lambda: mixed.randint(2_000, 20_000) + 100 * len(left)  # at last enough for the largest message
+    )
 
     def write(writer: asyncio.StreamWriter, data: bytes) -> None:
         plain(writer, data[: max(0, left[writer])])  # in the middle of what is sent
