@@ -71,6 +71,7 @@ class Run:
         quick: Leave out what takes long and no target is about.
         session: Starts a session with settings; called when the first side needs one.
         says: Shows what runs now.
+        tells: Prints what a case has shown as soon as it is over, so that a run that is stopped has told it.
         controls: Ratios of sides to themselves; their geometric mean becomes a figure.
         peer: Address of a Spark Connect server that answers the same queries; None for none.
     """
@@ -81,6 +82,7 @@ class Run:
     quick: bool = False
     session: Callable[[Mapping[str, str]], SparkSession] | None = None
     says: Callable[[str], object] = str
+    tells: Callable[[str], object] = str
     conf: Mapping[str, str] = field(default_factory=dict)
     figures: dict[str, float] = field(default_factory=dict)
     rows: list[dict[str, Any]] = field(default_factory=list)
@@ -149,6 +151,7 @@ class Run:
                     times.notes[side].append(ran.note)
         if control:
             self.controls.append(times.control(control))
+        self.tells(f"{name}: " + ", ".join(f"{side} {times.median(side):.3f} s" for side in sides))
         return times
 
     def missed(self) -> list[str]:
@@ -298,7 +301,7 @@ def execute(
             where = master or bench.master
             return stack.enter_context(started(f"lab bench {name}", where, None, conf, debug))
 
-        run.says, run.session = status.update, session
+        run.says, run.tells, run.session = status.update, stderr.print, session
         bench.measure(run)
     if run.controls:
         run.figures[AA] = geomean(run.controls)
