@@ -116,7 +116,8 @@ def _counts(*numbers: int) -> pa.RecordBatch:
 
 def _blocks(run: Run, path: str, tasks: int) -> DataFrame:
     """Return the counts after an exchange of a file's rows in blocks."""
-    from millrace.parquet.parquet import open_table, splits
+    from millrace.parquet.discovery import open_table
+    from millrace.parquet.tables import splits
     from millrace.spark.exchange import BLOCK_SCHEMA, Cut
     from millrace.spark.hypercube import Axis, Cube
     from millrace.spark.reports import Sink

@@ -18,7 +18,9 @@ import pytest
 from millrace.engine.plan.expressions import Compare, InList, IsNull, Like, Literal, Not, Or
 from millrace.errors import ExecutionError, InputError
 from millrace.parquet import footers, reading
-from millrace.parquet.parquet import open_table, read_split, read_splits, splits
+from millrace.parquet.discovery import open_table
+from millrace.parquet.reading import read_splits
+from millrace.parquet.tables import splits
 from millrace.spark.types import spark_schema
 from tests.engine.test_expressions import column
 from tests.session import changed
@@ -160,7 +162,7 @@ def test_batches_have_the_rows_and_columns_that_are_asked_for(tmp_path):
     path = written(tmp_path / "t.parquet", {"a": range(10_000)}, row_group_size=100)
     table = open_table(path)
     assert [b.num_rows for b in read_splits(splits(table), ("a",), (), 1000)] == [1000] * 10
-    assert [b.num_rows for b in read_split(splits(table)[0], ("A",), (), 30)] == [25] * 4
+    assert [b.num_rows for b in read_splits(splits(table)[:1], ("A",), (), 30)] == [25] * 4
     assert sum(b.num_rows for b in read_splits(splits(table), (), ())) == 10_000
     filters = (compare("a", "<", 250, pa.int64()),)
     assert sum(b.num_rows for b in read_splits(splits(table, filters), (), filters)) == 250

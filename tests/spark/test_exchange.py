@@ -14,7 +14,8 @@ from hypothesis import given, settings, strategies as hs
 
 from millrace.engine.plan.expressions import Column as ColumnOf, ColumnRef, Compare, Literal
 from millrace.errors import ExecutionError
-from millrace.parquet.parquet import open_table, splits
+from millrace.parquet.discovery import open_table
+from millrace.parquet.tables import splits
 from millrace.spark.exchange import (
     BLOCK_SCHEMA,
     FIGURES,

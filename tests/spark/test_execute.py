@@ -18,7 +18,7 @@ from millrace.engine.plan.spec import Equality, JoinSpec, OutputColumn, Relation
 from millrace.engine.policies import Decision
 from millrace.errors import ExecutionError
 from millrace.options import Options
-from millrace.parquet.parquet import open_table
+from millrace.parquet.discovery import open_table
 from millrace.spark.block import Block, FrameInput, ParquetInput
 from millrace.spark.execute import execute
 from millrace.spark.session import explained

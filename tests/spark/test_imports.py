@@ -15,7 +15,8 @@ import pyarrow.parquet as pq
 from millrace.engine.plan.expressions import Column, ColumnRef, Compare, InList, Literal, Predicate
 from millrace.engine.plan.spec import Equality, JoinSpec, OutputColumn, RelationSpec
 from millrace.options import Options
-from millrace.parquet.parquet import open_table, splits
+from millrace.parquet.discovery import open_table
+from millrace.parquet.tables import splits
 from millrace.spark.coordinator import Limits
 from millrace.spark.exchange import Cut
 from millrace.spark.hypercube import Axis, Cube

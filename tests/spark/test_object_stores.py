@@ -21,12 +21,12 @@ from werkzeug.serving import make_server
 from millrace import Options, query
 from millrace.errors import ExecutionError, InputError, OptionError
 from millrace.options import StorageOptions
-from millrace.parquet import stores
-from millrace.parquet.described import described_table
-from millrace.parquet.parquet import open_table, read_splits, splits
+from millrace.parquet import store as stores
+from millrace.parquet.discovery import open_files, open_table
 from millrace.parquet.partitions import Doubtful
-from millrace.parquet.remote import NoConnection, Remote, StoreError
-from millrace.parquet.stores import DISKS, located
+from millrace.parquet.reading import read_splits
+from millrace.parquet.store import DISKS, NoConnection, Store, StoreError, locate
+from millrace.parquet.tables import splits
 from millrace.spark import path_tables, session
 from millrace.spark.path_tables import open_path
 from millrace.spark.scan_detection import _store_of
@@ -246,13 +246,13 @@ def test_what_is_missing(spark, server, remote):
 
 
 def test_a_refusal_names_credentials_and_no_secrets():
-    store = Remote("s3://shop", StorageOptions({"secret_key": "hush", "region": "us-east-1"}))
-    told = store.told("s3://shop/x", OSError("AWS Error ACCESS_DENIED during GetObject: hush is wrong"))
+    store = Store("s3://shop", StorageOptions({"secret_key": "hush", "region": "us-east-1"}))
+    told = store.explain("s3://shop/x", OSError("AWS Error ACCESS_DENIED during GetObject: hush is wrong"))
     assert told is not None
     assert "refuses" in told
     assert "AWS_ACCESS_KEY_ID" in told
     assert "hush" not in told
-    assert store.told("s3://shop/x", OSError("Couldn't deserialize thrift")) is None
+    assert store.explain("s3://shop/x", OSError("Couldn't deserialize thrift")) is None
 
 
 def test_a_changed_file_is_an_error(server):
@@ -293,8 +293,8 @@ def test_a_store_is_asked_about_a_file_once_a_scan(server, monkeypatch):
     tables = [open_table(f"s3://shop/{name}.parquet", options) for name in ("one", "two")]
     planned = [split for table in tables for split in splits(table)]
     asked: list[str] = []
-    state = Remote.state
-    monkeypatch.setattr(Remote, "state", lambda self, path: (asked.append(path), state(self, path))[1])
+    state = Store.state
+    monkeypatch.setattr(Store, "state", lambda self, path: (asked.append(path), state(self, path))[1])
     for _ in range(2):
         assert sum(batch.num_rows for batch in read_splits(planned, ("a", "b"))) == 80
     assert sorted(asked) == sorted(["s3://shop/one.parquet", "s3://shop/two.parquet"] * 2)
@@ -334,33 +334,33 @@ def test_tables_that_spark_describes(server, remote):
     options = StorageOptions(server.options)
     table = open_table(remote["orders"], options)
     paths = [path.replace("s3://", "s3a://") for path in table.paths]
-    store = Remote("s3a://shop", options)
-    described = described_table("orders", paths, table.schema, ("day",), ("id",), store)
+    store = Store("s3a://shop", options)
+    described = open_files("orders", paths, table.schema, ("day",), ("id",), store)
     assert [file.partition for file in described.files] == [file.partition for file in table.files]
     assert all(file.state is not None for file in described.files)
     names = tuple(table.schema.names)
     assert list(read_splits(splits(described), names)) == list(read_splits(splits(table), names))
     with pytest.raises(Doubtful, match="there is no"):
-        described_table("orders", [*paths, "s3a://shop/data/gone.parquet"], table.schema, (), (), store)
+        open_files("orders", [*paths, "s3a://shop/data/gone.parquet"], table.schema, (), (), store)
 
 
 def test_file_systems_of_other_stores(monkeypatch):
     """They are opened without a request."""
     monkeypatch.delenv("CLASSPATH", raising=False)
-    assert Remote("gs://b", StorageOptions({"anonymous": True})).system.type_name == "gcs"
+    assert Store("gs://b", StorageOptions({"anonymous": True})).system.type_name == "gcs"
     key = StorageOptions({"account_key": "a2V5"})
-    assert Remote("abfss://c@acc.dfs.core.windows.net", key).system.type_name == "abfs"
+    assert Store("abfss://c@acc.dfs.core.windows.net", key).system.type_name == "abfs"
     with pytest.raises(NoConnection, match="CLASSPATH"):
-        _ = Remote("hdfs://host:8020").system
+        _ = Store("hdfs://host:8020").system
 
 
 def test_uris(monkeypatch, tmp_path):
-    assert located("data/x") == (DISKS, "data/x")
-    assert located("file:/x/y") == located("file:///x/y") == (DISKS, "/x/y")
-    assert located("dbfs:/x")[0] is None
+    assert locate("data/x") == (DISKS, "data/x")
+    assert locate("file:/x/y") == locate("file:///x/y") == (DISKS, "/x/y")
+    assert locate("dbfs:/x")[0] is None
     monkeypatch.setattr(stores, "_DBFS", str(tmp_path))
-    assert located("dbfs:/x") == (DISKS, f"{tmp_path}/x")
-    assert located("viewfs://x/y")[0] is None
+    assert locate("dbfs:/x") == (DISKS, f"{tmp_path}/x")
+    assert locate("viewfs://x/y")[0] is None
     for uri, root, bucket in (
         ("S3A://b/x y/", "s3a://b", "b"),
         ("gs://b/x", "gs://b", "b"),
@@ -368,25 +368,25 @@ def test_uris(monkeypatch, tmp_path):
         ("hdfs://host:8020/x", "hdfs://host:8020", ""),
         ("hdfs:///x", "hdfs://", ""),
     ):
-        store, _ = located(uri)
-        assert isinstance(store, Remote)
+        store, _ = locate(uri)
+        assert store is not None and store.is_remote
         assert (store.root, store.bucket) == (root, bucket)
-    assert located("S3A://b/x y/")[1] == "s3a://b/x y"
+    assert locate("S3A://b/x y/")[1] == "s3a://b/x y"
 
 
 def test_files_that_spark_names_are_reached_or_not(spark, server, remote):
     """As for DataFrames whose files are in a store; their paths come without escapes."""
     options = StorageOptions(server.options)
     path = remote["customers"]
-    assert _store_of(spark, [path], options) == Remote("s3a://shop", options)
+    assert _store_of(spark, [path], options) == Store("s3a://shop", options)
     with pytest.raises(Doubtful, match="several places"):
         _store_of(spark, [path, "s3a://other/x"], options)
     with pytest.raises(Doubtful, match="no local disk"):
         _store_of(spark, ["viewfs://x/y"], options)
-    assert session.try_in_task(spark, partial(session._why, Remote("s3a://shop", options), path)) is None
+    assert session.try_in_task(spark, partial(session._why, Store("s3a://shop", options), path)) is None
     few = fs.AwsStandardS3RetryStrategy(max_attempts=1)
     deaf = StorageOptions(server.options | {"endpoint_override": "127.0.0.1:9", "retry_strategy": few})
-    why = session.try_in_task(spark, partial(session._why, Remote("s3a://shop", deaf), path))
+    why = session.try_in_task(spark, partial(session._why, Store("s3a://shop", deaf), path))
     assert "does not answer" in (why or "")
     for _ in range(2):
         with pytest.raises(Doubtful, match="does not reach s3a://shop"):

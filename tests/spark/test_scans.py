@@ -11,8 +11,10 @@ import pytest
 from pyspark.sql import functions as sf
 
 from millrace import query
-from millrace.parquet.parquet import open_table, read_splits, splits
+from millrace.parquet.discovery import open_table
 from millrace.parquet.partitions import Doubtful
+from millrace.parquet.reading import read_splits
+from millrace.parquet.tables import splits
 from millrace.spark.path_tables import files_at
 from millrace.spark.scan_detection import scan_of
 from millrace.spark.task_inputs import Scan

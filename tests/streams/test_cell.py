@@ -17,7 +17,8 @@ from hypothesis import given, settings, strategies as st
 
 from millrace.engine.tuples import store
 from millrace.errors import ExecutionError, ReadError, StateError
-from millrace.parquet.parquet import open_table, splits
+from millrace.parquet.discovery import open_table
+from millrace.parquet.tables import splits
 from millrace.spark.hypercube import Axis
 from millrace.spark.task_inputs import Scan
 from millrace.streams import block_log as logs, cell as cells, warm

@@ -16,9 +16,8 @@ import pyarrow.parquet as pq
 
 from millrace.engine.arrays import array_of
 from millrace.errors import InputError, first_line
-from millrace.parquet.listing import State
-from millrace.parquet.remote import StoreError
-from millrace.parquet.stores import DISKS, Store
+from millrace.parquet.partitions import Doubtful
+from millrace.parquet.store import DISKS, State, Store, StoreError
 from millrace.parquet.types import UTC_MICROS, NotSparks, fixed_width, spark_type
 
 _SPARK_SCHEMA = b"org.apache.spark.sql.parquet.row.metadata"
@@ -43,12 +42,12 @@ _TEXTS = ("ENUM", "JSON")
 # Types whose Parquet form looks like another type, and annotations that change how Spark compares.
 _SPARK_ONLY = ("interval", "variant", '"udt"', "__COLLATIONS", "time(", "geometry", "geography")
 
+_TEXT_BYTES = 12  # of a value whose width varies, a guess
+
+_UNCLEAR = (pa.ArrowException, TypeError, ValueError, OverflowError)
+
 Bounds = tuple[Any, Any, int | None]
 """Least value, greatest value (both None when unknown) and number of nulls (None when unknown)."""
-
-
-class Unreadable(ValueError):
-    """A footer that Spark may be able to read, given what only it knows."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +56,6 @@ class Footer:
 
     Attributes:
         schema: The columns with Spark's types; empty when ``unsupported``.
-        file_schema: The columns with the types pyarrow reads them as.
         unsupported: Why Spark has to read this file itself, or None.
         leaves: For each column, the places of its leaf columns in the file.
         bytes: The file's size.
@@ -66,9 +64,8 @@ class Footer:
     path: str
     metadata: pq.FileMetaData
     schema: pa.Schema
-    file_schema: pa.Schema
     unsupported: str | None
-    leaves: dict[str, tuple[int, ...]]
+    leaves: dict[str, list[int]]
     bytes: int
     _bounds: dict[str, tuple[Bounds, ...]] = field(default_factory=dict, compare=False)
     _bytes: dict[str, tuple[int, ...]] = field(default_factory=dict, compare=False)
@@ -89,11 +86,6 @@ class Footer:
         """Whether Spark wrote the file."""
         return _SPARK_VERSION in (self.metadata.metadata or {})
 
-    def encoded_bytes(self, column: str, group: int) -> int:
-        """Return the column's size in the row group, encoded but not compressed."""
-        rows = self.metadata.row_group(group)
-        return sum(int(rows.column(leaf).total_uncompressed_size) for leaf in self.leaves[column])
-
     def decoded_bytes(self, column: str) -> tuple[int, ...]:
         """Return for each row group an estimate of the column's size in memory: exact for fixed widths."""
         if column not in self._bytes:
@@ -101,11 +93,15 @@ class Footer:
             if width is not None:
                 self._bytes[column] = tuple(rows * width for rows in self.rows)
             else:
-                # A dictionary makes repeated values small in the file but not in memory; 12 bytes is a guess.
-                self._bytes[column] = tuple(
-                    max(self.encoded_bytes(column, group), rows * 12) for group, rows in enumerate(self.rows)
-                )
+                # A dictionary makes repeated values small in the file but not in memory.
+                sizes = ((self._encoded_bytes(column, group), rows) for group, rows in enumerate(self.rows))
+                self._bytes[column] = tuple(max(encoded, rows * _TEXT_BYTES) for encoded, rows in sizes)
         return self._bytes[column]
+
+    def _encoded_bytes(self, column: str, group: int) -> int:
+        """Return the column's size in the row group, encoded but not compressed."""
+        rows = self.metadata.row_group(group)
+        return sum(int(rows.column(leaf).total_uncompressed_size) for leaf in self.leaves[column])
 
     def bounds(self, column: str) -> tuple[Bounds, ...]:
         """Return for each row group the column's bounds as its statistics give them.
@@ -113,22 +109,18 @@ class Footer:
         Floats have none: a file's statistics leave NaN out, which Spark orders above everything.
         """
         if column not in self._bounds:
-            self._bounds[column] = self._read_bounds(column)
+            kind = self.schema.field(column).type
+            found = [self._statistics(column, kind, group) for group in range(self.metadata.num_row_groups)]
+            known = [group for group, (low, _, _) in enumerate(found) if low is not None]
+            bounds: list[Bounds] = [(None, None, nulls) for _, _, nulls in found]
+            try:  # all at once, for a table may have ten thousands of row groups
+                lows, highs = (array_of([found[group][end] for group in known], kind) for end in (0, 1))
+                for group, low, high in zip(known, lows, highs, strict=True):
+                    bounds[group] = (low, high, found[group][2])
+            except _UNCLEAR:
+                pass  # values that are not of the type bound nothing
+            self._bounds[column] = tuple(bounds)
         return self._bounds[column]
-
-    def _read_bounds(self, column: str) -> tuple[Bounds, ...]:
-        kind = self.schema.field(column).type
-        found = [self._statistics(column, kind, group) for group in range(self.metadata.num_row_groups)]
-        known = [group for group, (low, _, _) in enumerate(found) if low is not None]
-        lows, highs = pa.nulls(0), pa.nulls(0)
-        try:  # all at once, for a table may have ten thousands of row groups
-            lows, highs = (array_of([found[group][end] for group in known], kind) for end in (0, 1))
-        except (pa.ArrowException, TypeError, ValueError, OverflowError):
-            known = []
-        bounds: list[Bounds] = [(None, None, nulls) for _, _, nulls in found]
-        for group, low, high in zip(known, lows, highs, strict=True):
-            bounds[group] = (low, high, found[group][2])
-        return tuple(bounds)
 
     def _statistics(self, column: str, kind: pa.DataType, group: int) -> tuple[Any, Any, int | None]:
         """Return the least value, the greatest and the number of nulls, each None where it is not known."""
@@ -143,7 +135,7 @@ class Footer:
             return (None, None, nulls)
         try:
             return (statistics.min, statistics.max, nulls)
-        except (pa.ArrowException, TypeError, ValueError, OverflowError):
+        except _UNCLEAR:
             return (None, None, nulls)
 
 
@@ -151,11 +143,7 @@ _Key = tuple[Store, str, State]
 
 
 class _Kept:
-    """Footers by path and state of the file, the latest ones, up to a number of bytes.
-
-    Args:
-        most: About how many bytes of memory they may take.
-    """
+    """Footers by path and state of the file, the latest ones, up to about so many bytes of memory."""
 
     def __init__(self, most: int) -> None:
         self._most = most
@@ -195,13 +183,11 @@ def footers_of(
 ) -> tuple[Footer, ...]:
     """Return the footers of files, in their order; several are read at once.
 
-    Args:
-        paths: The files.
-        store: Where they all are.
-        states: What a listing says of each, None or nothing at all to ask.
+    ``states`` are what a listing says of each file; None, or none at all, asks the store.
 
     Raises:
         InputError: A file is missing, unreadable, empty or no Parquet file.
+        Doubtful: A footer is encrypted.
     """
     asked = list(zip(paths, states or [None] * len(paths), strict=True))
     if len(paths) < (_THREADS if store == DISKS else 2):
@@ -216,16 +202,7 @@ def footers_of(
 
 
 def footer_of(path: str, store: Store = DISKS, state: State | None = None) -> Footer:
-    """Return the footer of a file, from memory when the file is as it was.
-
-    Args:
-        path: The file.
-        store: Where it is.
-        state: Its time and size, None to ask.
-
-    Raises:
-        InputError: The file is missing, unreadable, empty or no Parquet file.
-    """
+    """Return the footer of a file, from memory when the file is as it was; see :func:`footers_of`."""
     state = state or store.state(path)
     key = (store, path, state)
     footer = _KEPT.get(key)
@@ -244,13 +221,12 @@ def _read(path: str, store: Store, size: int) -> Footer:
         metadata = pq.read_metadata(store.source(path))
         file_schema = metadata.schema.to_arrow_schema()
     except (pa.ArrowException, OSError) as error:
-        told = store.told(path, error)
-        if told is not None:
-            raise StoreError(told) from None
-        if isinstance(error, PermissionError):
-            raise InputError(f"cannot read {path}: {error.strerror or error}") from None
-        if store.tail(path, 4) == b"PARE":  # so files end whose footer is encrypted
-            raise Unreadable(f"{Path(path).name} is encrypted") from None
+        why = store.explain(path, error)
+        if why is not None:
+            raise StoreError(why) from None
+        end = store.source(path).read_at(4, max(0, size - 4))
+        if end == b"PARE":  # so files end whose footer is encrypted
+            raise Doubtful(f"{Path(path).name} is encrypted") from None
         detail = first_line(error).rstrip(".")
         raise InputError(
             f"{path} is not a readable Parquet file: {detail}. Expected Parquet; "
@@ -260,9 +236,12 @@ def _read(path: str, store: Store, size: int) -> Footer:
     for leaf in range(metadata.num_columns):
         top = _top_name(metadata.schema.column(leaf).path, file_schema)
         leaves.setdefault(top, []).append(leaf)
-    schema, reason = _normalised(path, metadata, file_schema)
-    places = {name: tuple(own) for name, own in leaves.items()}
-    return Footer(path, metadata, schema, file_schema, reason, places, size)
+    unsupported = None
+    try:
+        schema = _spark_schema(metadata, file_schema)
+    except NotSparks as reason:
+        schema, unsupported = pa.schema([]), f"{reason} in {Path(path).name}"
+    return Footer(path, metadata, schema, unsupported, leaves, size)
 
 
 def _top_name(path: str, schema: pa.Schema) -> str:
@@ -273,39 +252,32 @@ def _top_name(path: str, schema: pa.Schema) -> str:
     return max(fitting, key=len, default=path)
 
 
-def _normalised(path: str, metadata: pq.FileMetaData, file: pa.Schema) -> tuple[pa.Schema, str | None]:
-    def refuse(reason: str) -> tuple[pa.Schema, str]:
-        return pa.schema([]), f"{reason} in {Path(path).name}"
-
-    names = [name.lower() for name in file.names]
-    if len(set(names)) != len(names):
-        return refuse("column names that differ only in case")
+def _spark_schema(metadata: pq.FileMetaData, file: pa.Schema) -> pa.Schema:
+    """Return the columns with Spark's types; raises NotSparks where only Spark knows what it reads."""
+    if len({name.lower() for name in file.names}) != len(file.names):
+        raise NotSparks("column names that differ only in case")
     extra = metadata.metadata or {}
-    instants = {
-        metadata.schema.column(leaf).path
-        for leaf in range(metadata.num_columns)
-        if metadata.schema.column(leaf).physical_type == "INT96"
-    }
-    leaves = map(metadata.schema.column, range(metadata.num_columns))
+    leaves = [metadata.schema.column(leaf) for leaf in range(metadata.num_columns)]
     text = next((leaf for leaf in leaves if leaf.converted_type in _TEXTS), None)
     if text is not None:
-        return refuse(f"column {text.path!r} has type {text.converted_type}")
+        raise NotSparks(f"column {text.path!r} has type {text.converted_type}")
+    instants = {leaf.path for leaf in leaves if leaf.physical_type == "INT96"}
     if instants and _SPARK_VERSION not in extra:
-        return refuse("INT96 timestamps, whose calendar only Spark's settings know,")
+        raise NotSparks("INT96 timestamps, whose calendar only Spark's settings know,")
     fields = []
     for column in file:
         try:
             kind = UTC_MICROS if column.name in instants else spark_type(column.type)
         except NotSparks as error:
-            return refuse(f"column {column.name!r} has {error}")
+            raise NotSparks(f"column {column.name!r} has {error}") from None
         fields.append(pa.field(column.name, kind))
-    schema = pa.schema(fields)
     dated = any(pa.types.is_temporal(f.type) or pa.types.is_nested(f.type) for f in fields)
     if dated and (any(key in extra for key in _LEGACY) or extra.get(_SPARK_VERSION, b"9").startswith(b"2.")):
-        return refuse("dates in Spark's old calendar")
+        raise NotSparks("dates in Spark's old calendar")
+    schema = pa.schema(fields)
     if _SPARK_SCHEMA in extra and (difference := _spark_difference(extra[_SPARK_SCHEMA], schema)):
-        return refuse(difference)
-    return schema, None
+        raise NotSparks(difference)
+    return schema
 
 
 def _spark_difference(text: bytes, schema: pa.Schema) -> str | None:

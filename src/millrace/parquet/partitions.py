@@ -1,7 +1,7 @@
-"""Hive-style partition columns: ``year=2024/month=1`` in the folders' names.
+"""What Spark makes of names: hidden files, and partition columns, ``year=2024/month=1``, as Hive has them.
 
-Spark infers these columns' types from the texts. This repeats the inference where its result is
-certain and gives up where it is not (then Spark reads the table itself).
+Spark infers these columns' types from the texts. This repeats the inference where its result is certain, and
+gives up where it is not: then Spark reads the table itself.
 """
 
 from __future__ import annotations
@@ -25,7 +25,12 @@ _NOT_WORDS = re.compile(r"(?i:nan|infinity|inf|epoch|now|today|tomorrow|yesterda
 
 
 class Doubtful(ValueError):
-    """Spark's inference for these texts is not repeated here."""
+    """It is not certain that a direct scan sees what Spark sees; the message says why."""
+
+
+def is_hidden(name: str) -> bool:
+    """Return whether Spark passes over a file or folder of that name."""
+    return name.startswith(".") or (name.startswith("_") and "=" not in name)
 
 
 def split_folder(name: str) -> tuple[str, str] | None:
@@ -39,7 +44,6 @@ def split_folder(name: str) -> tuple[str, str] | None:
 
 
 def _unescaped(text: str) -> str:
-    """Return a name or value as it was before Spark made a folder's name of it."""
     return _ESCAPED.sub(lambda match: chr(int(match[1], 16)), text)  # one character each, not UTF-8
 
 

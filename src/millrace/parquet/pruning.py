@@ -1,11 +1,14 @@
-"""Deciding from a row group's statistics that no row of it can pass a filter.
+"""What a row group's statistics say of filters: that no row passes, or which share of its rows.
 
-Only ever errs towards reading: whatever is not understood may match.
+Pruning errs towards reading only: whatever is not understood may match. For shares, values are taken to be
+spread evenly from the least to the greatest, and conditions to be independent, but for the two ends of a
+range (Selinger et al. 1979). Of what statistics do not tell there are the same old guesses.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+import math
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -20,6 +23,7 @@ from millrace.engine.plan.expressions import (
     InList,
     IsNull,
     Literal,
+    Not,
     Or,
     Predicate,
 )
@@ -28,6 +32,11 @@ from millrace.parquet.footers import Bounds, Footer
 Keeps = Callable[[Callable[[Predicate], bool]], bool]
 """Asked before a row group is read: given what tells of a predicate whether it may hold for one of its rows,
 returns whether to read it."""
+
+# What is taken to pass an equality, and anything else, of which nothing is known.
+_EQUAL, _OTHER = 1 / 10, 1 / 3
+_UNKNOWN = {"=": _EQUAL, "<=>": _EQUAL, "<>": 1 - _EQUAL}
+_UNCLEAR = (pa.ArrowException, AttributeError, ArithmeticError, TypeError, ValueError)
 
 
 def bounds_of(
@@ -38,11 +47,8 @@ def bounds_of(
 ) -> Callable[[str], Bounds]:
     """Return what gives the bounds of a row group's columns, by their names in any case.
 
-    Args:
-        footer: Of the file.
-        group: The row group's number.
-        constants: Types and values of columns that the file does not have, by lower-case name.
-        computed: Lower-case names of columns that are computed, of which nothing is known.
+    ``constants`` are the types and values of columns that the file does not have. Nothing is known of columns
+    that are ``computed``. Both have lower-case names.
     """
 
     def bounds(column: str) -> Bounds:
@@ -61,13 +67,7 @@ def bounds_of(
 
 
 def may_match(node: Predicate, rows: int, bounds: Callable[[str], Bounds]) -> bool:
-    """Return False when the predicate is certainly not true for any row of the row group.
-
-    Args:
-        node: A predicate over one relation.
-        rows: Number of rows in the row group.
-        bounds: Gives a column's bounds by name.
-    """
+    """Return False when the predicate is certainly not true for any row of a row group of ``rows``."""
     match node:
         case And(arguments):
             return all(may_match(a, rows, bounds) for a in arguments)
@@ -75,17 +75,26 @@ def may_match(node: Predicate, rows: int, bounds: Callable[[str], Bounds]) -> bo
             return any(may_match(a, rows, bounds) for a in arguments)
         case IsNull(operand):
             return bounds(operand.ref.column)[2] != 0
-        case Compare(op, Column() as column, Literal() as literal, to):
-            return _compare(op, bounds(column.ref.column), rows, [literal.value], literal.type, to)
-        case Compare(op, Literal() as literal, Column() as column, to):
-            return _compare(MIRRORED[op], bounds(column.ref.column), rows, [literal.value], literal.type, to)
         case InList(operand, values, to):
             known = [v for v in values if v is not None]
-            return _compare("=", bounds(operand.ref.column), rows, known, to, to)
+            return _may_compare("=", bounds(operand.ref.column), rows, known, to, to)
+    if (found := _comparison(node)) is not None:
+        op, name, literal, to = found
+        return _may_compare(op, bounds(name), rows, [literal.value], literal.type, to)
     return True
 
 
-def _compare(
+def _comparison(node: Predicate) -> tuple[str, str, Literal, pa.DataType] | None:
+    """Return the operator, the column and the literal of a comparison with one; None for all else."""
+    match node:
+        case Compare(op, Column(ref), Literal() as literal, to):
+            return op, ref.column, literal, to
+        case Compare(op, Literal() as literal, Column(ref), to):
+            return MIRRORED[op], ref.column, literal, to
+    return None
+
+
+def _may_compare(
     op: str, bounds: Bounds, rows: int, values: list[Any], kind: pa.DataType, to: pa.DataType
 ) -> bool:
     low, high, nulls = bounds
@@ -97,30 +106,17 @@ def _compare(
         return False
     if nulls is not None and nulls == rows:
         return False
-    if low is None or pa.types.is_floating(to):
+    if low is None or pa.types.is_floating(to):  # literals may be NaN, which Spark orders above everything
         return True
     try:
-        least, greatest = plain(low, to), plain(high, to)
-        return any(_possible(op, least, greatest, value) for value in constants(tuple(values), kind, to))
+        least, greatest = _plain(low, to), _plain(high, to)
+        return any(_may_hold(op, least, greatest, value) for value in _constants(tuple(values), kind, to))
     except (pa.ArrowException, TypeError, ValueError, OverflowError):
         return True
 
 
-@lru_cache(maxsize=256)
-def constants(values: tuple[Any, ...], kind: pa.DataType, to: pa.DataType) -> tuple[Any, ...]:
-    """Return the plain values of a predicate's literals; they are the same for every row group."""
-    return tuple(plain(scalar(value, kind), to) for value in values)
-
-
-def plain(value: pa.Scalar, to: pa.DataType) -> Any:
-    """Return a value that Python orders as Spark orders the type."""
-    value = value.cast(to)
-    if pa.types.is_string(to):  # Spark orders texts by their bytes, which need not be UTF-8
-        value = value.cast(pa.binary())
-    return value.value if pa.types.is_temporal(to) else value.as_py()
-
-
-def _possible(op: str, low: Any, high: Any, value: Any) -> bool:
+def _may_hold(op: str, low: Any, high: Any, value: Any) -> bool:
+    """Return whether something between two ends may compare so with a value."""
     match op:
         case "=":
             return bool(low <= value <= high)
@@ -135,3 +131,107 @@ def _possible(op: str, low: Any, high: Any, value: Any) -> bool:
         case ">=":
             return bool(high >= value)
     return True
+
+
+@lru_cache(maxsize=256)
+def _constants(values: tuple[Any, ...], kind: pa.DataType, to: pa.DataType) -> tuple[Any, ...]:
+    """Return the plain values of a predicate's literals; they are the same for every row group."""
+    return tuple(_plain(scalar(value, kind), to) for value in values)
+
+
+def _plain(value: pa.Scalar, to: pa.DataType) -> Any:
+    """Return a value that Python orders as Spark orders the type."""
+    value = value.cast(to)
+    if pa.types.is_string(to):  # Spark orders texts by their bytes, which need not be UTF-8
+        value = value.cast(pa.binary())
+    return value.value if pa.types.is_temporal(to) else value.as_py()
+
+
+def share(filters: Sequence[Predicate], rows: int, bounds: Callable[[str], Bounds]) -> float:
+    """Return the share of the rows that passes all filters; as a row may pass, it is that of one at least."""
+    return max(1 / rows, _share(And(tuple(filters)), rows, bounds))
+
+
+def _share(node: Predicate, rows: int, bounds: Callable[[str], Bounds]) -> float:
+    match node:
+        case And(arguments):
+            return _share_of_all(arguments, rows, bounds)
+        case Or(arguments):
+            return 1 - math.prod(1 - _share(each, rows, bounds) for each in arguments)
+        case Not(argument):
+            return 1 - _share(argument, rows, bounds)
+        case IsNull(operand):
+            nulls = bounds(operand.ref.column)[2]
+            return _EQUAL if nulls is None else nulls / rows
+        case InList(operand, values, to):
+            known = tuple(v for v in values if v is not None)
+            return _share_of_list(bounds(operand.ref.column), rows, known, to)
+    if (found := _comparison(node)) is not None:
+        op, name, literal, to = found
+        return _share_of_comparison(op, bounds(name), rows, literal.value, literal.type, to)
+    return _OTHER
+
+
+def _share_of_all(nodes: Sequence[Predicate], rows: int, bounds: Callable[[str], Bounds]) -> float:
+    """Return the share that passes all; of a column's ends of a range, what neither cuts off."""
+    result = 1.0
+    ranges: dict[str, dict[str, float]] = {}
+    for node in nodes:
+        found, passing = _comparison(node), _share(node, rows, bounds)
+        if found is None or found[0] not in ("<", "<=", ">", ">="):
+            result *= passing
+            continue
+        ends = ranges.setdefault(found[1], {"<": 1.0, ">": 1.0})
+        ends[found[0][0]] = min(ends[found[0][0]], passing)
+    for ends in ranges.values():
+        below, above = ends["<"], ends[">"]
+        # Guesses of both ends may leave nothing between them: then it is as if they were independent.
+        result *= below + above - 1 if below + above > 1 else below * above
+    return result
+
+
+def _share_of_list(bounds: Bounds, rows: int, values: tuple[Any, ...], to: pa.DataType) -> float:
+    """Return the share that has one of some values: as much of each that is between the bounds."""
+    try:
+        least, greatest = _plain(bounds[0], to), _plain(bounds[1], to)
+        literals = zip(values, _constants(values, to, to), strict=True)
+        values = tuple(value for value, at in literals if least <= at <= greatest)
+    except _UNCLEAR:
+        pass  # nothing is known of any
+    if not values:
+        return 0.0
+    return min(1.0, len(values) * _share_of_comparison("=", bounds, rows, values[0], to, to))
+
+
+def _share_of_comparison(
+    op: str, bounds: Bounds, rows: int, value: Any, kind: pa.DataType, to: pa.DataType
+) -> float:
+    low, high, nulls = bounds
+    if value is None:
+        return (_EQUAL if nulls is None else nulls / rows) if op == "<=>" else 0.0
+    present = 1.0 if nulls is None else 1 - nulls / rows
+    try:
+        least, greatest, at = (_plain(low, to), _plain(high, to), *_constants((value,), kind, to))
+        if not least <= at <= greatest:
+            equal, below = 0.0, float(at > greatest)
+        elif least == greatest:
+            equal, below = 1.0, 0.0
+        elif isinstance(at, int):
+            width = greatest - least + 1
+            equal, below = 1 / width, (at - least) / width
+        elif op in _UNKNOWN:
+            return present * _UNKNOWN[op]
+        else:
+            equal, below = 0.0, float((at - least) / (greatest - least))
+    except _UNCLEAR:
+        return present * _UNKNOWN.get(op, _OTHER)
+    shares = {
+        "=": equal,
+        "<=>": equal,
+        "<>": 1 - equal,
+        "<": below,
+        "<=": below + equal,
+        ">": 1 - below - equal,
+        ">=": 1 - below,
+    }
+    return present * min(1.0, max(0.0, shares[op]))

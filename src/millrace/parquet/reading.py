@@ -1,15 +1,14 @@
 """Reading row groups: filter columns first, the others only where rows survive.
 
-A row group is decoded by pyarrow in one go (in one thread: the tasks are the parallelism). String
-columns that the file keeps as a dictionary stay one until their rows are chosen: filters are
-evaluated once a dictionary entry instead of once a row.
+A row group is decoded by pyarrow in one go, in one thread: the tasks are the parallelism. String columns that
+the file keeps as a dictionary stay one until their rows are chosen. Filters are then evaluated once a
+dictionary entry instead of once a row.
 """
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from functools import cache
+from functools import cache, lru_cache, reduce
 from typing import Any
 
 import pyarrow as pa
@@ -18,31 +17,20 @@ import pyarrow.parquet as pq
 
 from millrace.engine.arrays import scalar
 from millrace.engine.plan.evaluation import compute, evaluate
-from millrace.engine.plan.expressions import ColumnRef, Predicate, Value, columns_of, type_of
+from millrace.engine.plan.expressions import ColumnRef, Predicate, Value, columns_of
 from millrace.errors import ReadError
-from millrace.parquet.footers import Footer, footer_of
-from millrace.parquet.listing import State
+from millrace.parquet.footers import footer_of
 from millrace.parquet.pruning import Keeps, bounds_of, may_match
-from millrace.parquet.stores import DISKS, Store
+from millrace.parquet.store import State, Store
 from millrace.parquet.tables import Split
 from millrace.parquet.types import cast, counted
 
-_OPEN: OrderedDict[tuple[Store, str, State, tuple[str, ...]], Any] = OrderedDict()
-_OPEN_LIMIT = 8
 _NOTHING: Mapping[str, Value] = {}
 
+# Bytes up to which small row groups are joined: rows may be few and wide.
 _BATCH_BYTES = 1 << 26
-"""Bytes up to which small row groups are joined: rows may be few and wide."""
-
 # A dictionary-encoded string column takes at most about this many bytes a row in its file.
 _DICTIONARY_BYTES = 4
-
-
-def read_split(
-    split: Split, columns: tuple[str, ...], filters: tuple[Predicate, ...] = (), batch_size: int = 65_536
-) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of one row group that pass the filters; see :func:`read_splits`."""
-    return read_splits((split,), columns, filters, batch_size)
 
 
 def read_splits(
@@ -58,7 +46,7 @@ def read_splits(
     Args:
         splits: Row groups of one table.
         columns: The columns to return, in that order, spelled as the caller wants them.
-        filters: Predicates over the table's columns; rows for which all are true are kept.
+        filters: Predicates over the table's columns; a row for which one is unknown does not pass.
         batch_size: At most this many rows in a batch; smaller leftovers are joined up to it.
         computed: Columns, by lower-case name, that are computed of others.
         keeps: Tells which row groups to leave out, beyond what was known when the splits were made.
@@ -68,10 +56,22 @@ def read_splits(
     """
     held: list[pa.RecordBatch] = []
     rows = size = 0
-    asked = cache(_state)
+    once = cache(Store.state)
     for split in splits:
-        batch = _read(split, columns, filters, computed, keeps, asked if split.store != DISKS else _state)
-        if batch is None or batch.num_rows == 0:
+        # On disks before each row group; of a store it is a request, made once a scan.
+        state_of: Callable[[Store, str], State] = once if split.store.is_remote else Store.state
+        try:
+            group = _Group(split, state_of(split.store, split.path), computed)
+            if keeps is not None and not keeps(group.may_match):
+                continue
+            batch = group.read(columns, filters)
+        except (pa.ArrowException, OSError, ValueError, IndexError) as error:
+            why = split.store.explain(split.path, error) or (
+                f"{error}. The file is damaged, or it changed while the query ran; "
+                "write it again or run the query again"
+            )
+            raise ReadError(f"reading row group {split.group} of {split.path} failed: {why}") from error
+        if batch.num_rows == 0:
             continue
         if not rows and batch.num_rows >= batch_size // 2:
             yield from _slices(batch, batch_size)
@@ -84,11 +84,6 @@ def read_splits(
             held, rows, size = [], 0, 0
     if held:
         yield from _slices(_join(held), batch_size)
-
-
-def _state(store: Store, path: str) -> State:
-    """Return a file's state: on disks before each row group; of a store it is a request, made once a scan."""
-    return store.state(path)
 
 
 def _slices(batch: pa.RecordBatch, batch_size: int) -> Iterator[pa.RecordBatch]:
@@ -107,32 +102,11 @@ def _join(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
     return pa.concat_batches(batches)
 
 
-def _read(
-    split: Split,
-    columns: tuple[str, ...],
-    filters: tuple[Predicate, ...],
-    computed: Mapping[str, Value],
-    keeps: Keeps | None,
-    state_of: Callable[[Store, str], State],
-) -> pa.RecordBatch | None:
-    try:
-        state = state_of(split.store, split.path)
-        group = _Group(split, footer_of(split.path, split.store, state), state, computed)
-        return group.read(columns, filters) if keeps is None or keeps(group.may_match) else None
-    except (pa.ArrowException, OSError, ValueError, IndexError) as error:
-        told = split.store.told(split.path, error)
-        if told is None:
-            told = (
-                f"{error}. The file is damaged, or it changed while the query ran; "
-                "write it again or run the query again"
-            )
-        raise ReadError(f"reading row group {split.group} of {split.path} failed: {told}") from error
-
-
 class _Group:
     """One row group being read."""
 
-    def __init__(self, split: Split, footer: Footer, state: State, computed: Mapping[str, Value]) -> None:
+    def __init__(self, split: Split, state: State, computed: Mapping[str, Value]) -> None:
+        footer = footer_of(split.path, split.store, state)
         self._split = split
         self._footer = footer
         self._state = state
@@ -157,29 +131,15 @@ class _Group:
             refs = {ref for predicate in filters for ref in columns_of(predicate)}
             first = self._decode(sorted({ref.column.lower() for ref in refs}))
             values = {ref: first[ref.column.lower()] for ref in refs}
-            mask = _conjunction(filters, values)
+            mask = reduce(pc.and_kleene, (_truth(predicate, values) for predicate in filters))
             rows = mask.true_count
-        if not columns:
+        if not columns or not rows:
             return counted(rows)
-        if rows == 0:
-            return self._empty(columns)
         arrays = {**first, **self._decode(sorted({name.lower() for name in columns} - first.keys()))}
         batch = pa.RecordBatch.from_arrays([arrays[name.lower()] for name in columns], names=list(columns))
         if mask is not None and rows < self._split.rows:
             batch = batch.filter(mask)
         return pa.RecordBatch.from_arrays([_plain(column) for column in batch.columns], names=list(columns))
-
-    def _empty(self, columns: tuple[str, ...]) -> pa.RecordBatch:
-        return pa.RecordBatch.from_arrays(
-            [pa.nulls(0, self._kind(name)) for name in columns], names=list(columns)
-        )
-
-    def _kind(self, name: str) -> pa.DataType:
-        if name.lower() in self._computed:
-            return type_of(self._computed[name.lower()])
-        if name.lower() in self._constants:
-            return self._constants[name.lower()][0]
-        return self._footer.schema.field(self._stored[name.lower()]).type
 
     def _repeats(self, lowered: str) -> bool:
         """Return whether a column is a string column that the file keeps as a dictionary."""
@@ -209,8 +169,8 @@ class _Group:
         if not stored:
             return result
         dictionaries = tuple(name for name in stored if self._repeats(name.lower()))
-        reader = _reader(self._split, self._footer, self._state, dictionaries)
-        table = reader.read_row_group(self._split.group, columns=stored, use_threads=False)
+        file = _open(self._split.store, self._split.path, self._state, dictionaries)
+        table = file.read_row_group(self._split.group, columns=stored, use_threads=False)
         for name in stored:
             array = _whole(table.column(name))
             if name not in dictionaries or not pa.types.is_dictionary(array.type):
@@ -237,35 +197,17 @@ def _whole(column: pa.ChunkedArray) -> pa.Array:
     return whole if isinstance(whole, pa.Array) else pa.concat_arrays(whole.chunks)
 
 
-def _reader(split: Split, footer: Footer, state: State, dictionaries: tuple[str, ...]) -> Any:
+@lru_cache(maxsize=8)
+def _open(store: Store, path: str, state: State, dictionaries: tuple[str, ...]) -> Any:
     """Return an open file; a few stay open, because a task reads many row groups of one file."""
-    store = split.store
-    key = (store, split.path, state, dictionaries)
-    reader = _OPEN.get(key)
-    if reader is None:
-        reader = pq.ParquetFile(
-            store.source(split.path),
-            metadata=footer.metadata,
-            read_dictionary=list(dictionaries),
-            coerce_int96_timestamp_unit="us",
-            **store.reading,
-        )
-        _OPEN[key] = reader
-        if len(_OPEN) > _OPEN_LIMIT:
-            _OPEN.popitem(last=False)[1].close()
-    else:
-        _OPEN.move_to_end(key)
-    return reader
-
-
-def _conjunction(filters: tuple[Predicate, ...], values: Mapping[ColumnRef, pa.Array]) -> pa.Array:
-    """Return where all filters are true; a row where one is unknown does not count as true."""
-    result: pa.Array | None = None
-    for predicate in filters:
-        truth = _truth(predicate, values)
-        result = truth if result is None else pc.and_kleene(result, truth)
-    assert result is not None
-    return result
+    return pq.ParquetFile(
+        store.source(path),
+        metadata=footer_of(path, store, state).metadata,
+        read_dictionary=list(dictionaries),
+        coerce_int96_timestamp_unit="us",
+        # Requests take their time: the pieces of all columns are asked for at once, neighbours as one.
+        pre_buffer=store.is_remote,
+    )
 
 
 def _truth(predicate: Predicate, values: Mapping[ColumnRef, pa.Array]) -> pa.Array:

@@ -9,12 +9,11 @@ from typing import Any
 
 import pyarrow as pa
 
-from millrace.engine.plan.expressions import Value, columns_of, type_of
+from millrace.engine.plan.expressions import Predicate, Value, columns_of, type_of
 from millrace.errors import InputError, near
 from millrace.parquet.footers import Footer, footers_of
-from millrace.parquet.listing import State
-from millrace.parquet.remote import Remote
-from millrace.parquet.stores import DISKS, Store
+from millrace.parquet.pruning import bounds_of, may_match, share
+from millrace.parquet.store import DISKS, State, Store
 from millrace.parquet.types import fixed_width
 
 _TEXT_BYTES = 16  # a guess
@@ -24,7 +23,7 @@ _TEXT_BYTES = 16  # a guess
 class ParquetFile:
     """One file of a table: its path, and the value of each partition column for all of its rows.
 
-    ``state`` is what a listing says of it, None where that is asked of the file.
+    ``state`` is what a store's listing says of it, None where that is asked of the file.
     """
 
     path: str
@@ -37,13 +36,11 @@ class Split:
     """One row group of a table: the unit of work of a scan.
 
     Attributes:
-        path: The file.
         group: The row group's number in the file.
         rows: Its number of rows, before filters.
         bytes: The size in memory of the columns that the scan reads, in bytes (an estimate).
         constants: The columns that have one value in all rows: name, type and value of each. These are
             partition columns, and columns that the file lacks, which are null.
-        store: Where the file is.
         state: What the file has to be like still, None where the number of rows tells.
         passing: Share of its rows that is expected to pass the filters.
     """
@@ -68,7 +65,6 @@ class ParquetTable:
         path: As the user named it.
         files: All files, in the order of their paths.
         schema: The columns under Spark's types, partition columns last, all nullable.
-        partition_columns: Names of the columns that come from folder names.
         unsupported: Why Spark has to read the table itself; None when it can be scanned directly.
             The schema is empty then.
         computed: Further columns, which are computed of others when rows are read.
@@ -87,7 +83,6 @@ class ParquetTable:
 
     @property
     def paths(self) -> tuple[str, ...]:
-        """The files' paths."""
         return tuple(file.path for file in self.files)
 
     @property
@@ -101,10 +96,10 @@ class ParquetTable:
         Raises:
             InputError: A file is gone from a disk, or the store does not list them.
         """
-        if not isinstance(self.store, Remote):
-            return tuple((path, self.store.state(path)) for path in self.paths)
-        found = self.store.tree_over(self.paths).states
-        return tuple((path, found.get(path)) for path in self.paths)
+        if not self.store.is_remote:
+            return self.states
+        listed = self.store.around(self.paths)
+        return tuple((path, listed.get(path)) for path in self.paths)
 
     @property
     def rows(self) -> int:
@@ -130,7 +125,7 @@ class ParquetTable:
         return made
 
     def stored(self, columns: Iterable[str]) -> set[str]:
-        """Return the columns that have to be known to give some, without those that are computed."""
+        """Return the columns of the files that have to be read to give some, computed ones among them."""
         values = dict(self.computed)
         found = set(map(self.resolve, columns))
         needed = {ref.column for column in found & values.keys() for ref in columns_of(values[column])}
@@ -173,3 +168,32 @@ class ParquetTable:
             own = (footer.spelled.get(name) for name in names)
             total += sum(sum(footer.decoded_bytes(name)) for name in own if name is not None)
         return total
+
+
+def splits(
+    table: ParquetTable, filters: tuple[Predicate, ...] = (), columns: tuple[str, ...] | None = None
+) -> tuple[Split, ...]:
+    """Return the row groups that may hold rows that pass all filters, in the order of the files.
+
+    ``columns`` are what will be read, for :attr:`Split.bytes`; None is every column.
+    """
+    wanted = table.schema.names if columns is None else columns
+    computed = {name.lower() for name, _ in table.computed}
+    filtered = [ref.column for predicate in filters for ref in columns_of(predicate)]
+    stored = sorted(table.stored([*wanted, *filtered]).difference(table.partition_columns))
+    kinds = {name: table.schema.field(name).type for name in (*table.partition_columns, *stored)}
+    kept = []
+    for file, footer in zip(table.files, table.footers, strict=True):
+        own = {name: footer.spelled.get(name.lower()) for name in stored}
+        values = dict(zip(table.partition_columns, file.partition, strict=True))
+        values |= dict.fromkeys(name for name, spelled in own.items() if spelled is None)
+        constants = tuple((name, kinds[name], value) for name, value in values.items())
+        fixed = {name.lower(): (kind, value) for name, kind, value in constants}
+        sizes = [footer.decoded_bytes(spelled) for spelled in own.values() if spelled is not None]
+        for group, rows in enumerate(footer.rows):
+            bounds = bounds_of(footer, group, fixed, computed)
+            if rows and all(may_match(predicate, rows, bounds) for predicate in filters):
+                size = sum(each[group] for each in sizes)
+                passing = share(filters, rows, bounds)
+                kept.append(Split(file.path, group, rows, size, constants, table.store, file.state, passing))
+    return tuple(kept)

@@ -1,8 +1,8 @@
 """Spark's view of a Parquet column's type, as an Arrow type.
 
-Parquet files may carry an Arrow schema with types Spark does not have (``string_view``, large
-types, dictionaries, unsigned integers, milliseconds). Spark reads the Parquet types beneath, so
-that is what every batch is cast to, before anybody else sees it.
+Parquet files may carry an Arrow schema with types that Spark does not have: ``string_view``, large types,
+dictionaries, unsigned integers, milliseconds. Spark reads the Parquet types beneath. Every batch is cast to
+these before anybody else sees it.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _WIDER = {pa.uint8(): pa.int16(), pa.uint16(): pa.int32(), pa.uint32(): pa.int64
 
 
 class NotSparks(TypeError):
-    """The type is one that Spark refuses, or reads in a way that is not repeated here."""
+    """Spark refuses what a file has, or reads it in a way that is not repeated here."""
 
 
 def spark_type(kind: pa.DataType) -> pa.DataType:

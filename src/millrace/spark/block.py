@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from millrace.lookups.index_spec import IndexSpec
     from millrace.lookups.source import Source
-    from millrace.parquet.parquet import ParquetTable
+    from millrace.parquet.tables import ParquetTable
     from millrace.spark.coordinator import Registered
     from millrace.spark.reports import Reports
 

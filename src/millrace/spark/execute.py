@@ -16,7 +16,7 @@ from millrace.engine.plan.spec import JoinSpec, RelationSpec
 from millrace.engine.stairs.choice import architecture_of
 from millrace.errors import InputError, OptionError
 from millrace.options import Options
-from millrace.parquet.parquet import Split, splits
+from millrace.parquet.tables import Split, splits
 from millrace.parquet.types import fixed_width
 from millrace.predicates import PredicateSpec
 from millrace.spark.block import Block, FrameInput, Input, LookupInput, ParquetInput, PreparedBlock

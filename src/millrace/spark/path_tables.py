@@ -25,9 +25,9 @@ from pyspark.errors import PySparkException
 
 from millrace.errors import InputError, first_line
 from millrace.options import StorageOptions
-from millrace.parquet.parquet import ParquetTable, open_table, splits
-from millrace.parquet.remote import Remote
-from millrace.parquet.stores import DISKS, located
+from millrace.parquet.discovery import open_table
+from millrace.parquet.store import DISKS, locate
+from millrace.parquet.tables import ParquetTable, splits
 from millrace.spark.scan_detection import LENIENT, unusual
 from millrace.spark.session import SessionConf, default_parallelism, facts_of, finds_files, why_unreached
 from millrace.spark.task_inputs import WORD, Scan, deal, number_of, task_numbers
@@ -99,7 +99,8 @@ def open_path(
     path = os.path.expanduser(str(path))  # noqa: PTH111  # globs and URIs are kept as they are
     if (form := _format_of(path)) is not None:
         return _left_to_spark(path, _in_format(spark, _absolute(spark, path), form))
-    is_remote = isinstance(located(path, storage)[0], Remote)
+    store, _ = locate(path, storage)
+    is_remote = store is not None and store.is_remote
     refusal: InputError | None = None
     try:
         table = files_at(spark, path, settings, storage)
@@ -143,13 +144,13 @@ def files_at(
     settings = settings or SessionConf(spark)
     if (why := unusual(settings, LENIENT)) is not None:
         return _unsupported(path, why)
-    if located(path, storage)[0] == DISKS and not finds_files(spark, schemeless=True):
+    if locate(path, storage)[0] == DISKS and not finds_files(spark, schemeless=True):
         return _unsupported(path, "Spark looks for paths on another file system")
     table = open_table(path, storage)
     kinds = [kind for field in table.schema for kind in _kinds(field.type)]
     usual = {key: value for key, value, concerns in _OF_TYPES if any(map(concerns, kinds))}
     why = unusual(settings, usual | ({_OF_FOLDERS: "true"} if table.partition_columns else {}))
-    if why is None and isinstance(table.store, Remote) and table.files:
+    if why is None and table.store.is_remote and table.files:
         why = why_unreached(spark, table.store, table.files[0].path)
     return table if why is None else _unsupported(path, why)
 
@@ -175,10 +176,9 @@ def _frame(spark: SparkSession, path: str, table: ParquetTable) -> tuple[DataFra
     if path in frames and frames[path][0] == state:
         return frames[path][1:]
     how, frame = "", None
-    if table.store == DISKS:
+    if not table.store.is_remote:
         frame = spark.read.schema(spark_schema(table.schema)).parquet(_absolute(spark, path))
     else:
-        assert isinstance(table.store, Remote)
         why = "storage_options are given, which Spark does not know"
         if not table.store.options:
             frame, why = _by_spark(spark, path, table)
@@ -191,14 +191,14 @@ def _frame(spark: SparkSession, path: str, table: ParquetTable) -> tuple[DataFra
 
 def _absolute(spark: SparkSession, path: str) -> str:
     """Return a path as Spark finds it: its JVM may have been started in another folder."""
-    store, place = located(path)
+    store, place = locate(path)
     local = store == DISKS and place == path and finds_files(spark, schemeless=True)
     return os.path.abspath(path) if local else path  # noqa: PTH100  # resolve() would follow links
 
 
 def _by_spark(spark: SparkSession, path: str, table: ParquetTable | None) -> tuple[DataFrame | None, str]:
     """Return Spark's reader of a path in a store, or why it has none; a store without one is remembered."""
-    store, place = located(path)
+    store, place = locate(path)
     root = place if store is None else store.root
     closed = facts_of(spark).closed_stores
     if root in closed:

@@ -22,10 +22,9 @@ from pyspark.sql.types import StructType
 
 from millrace.errors import InputError, UnsupportedType
 from millrace.options import StorageOptions
-from millrace.parquet.described import described_table
+from millrace.parquet.discovery import open_files
 from millrace.parquet.partitions import Doubtful
-from millrace.parquet.remote import Remote
-from millrace.parquet.stores import DISKS, Store, located
+from millrace.parquet.store import Store, locate
 from millrace.parquet.tables import ParquetTable
 from millrace.spark.session import SIZE_UNITS, SessionConf, explained, finds_files, is_cached, why_unreached
 from millrace.spark.types import arrow_schema
@@ -88,10 +87,10 @@ def scan_of(frame: DataFrame, settings: SessionConf, storage: StorageOptions | N
         raise Doubtful("it has no files")
     paths = list(map(_path, uris))
     store = _store_of(frame.sparkSession, paths, storage)
-    if store == DISKS and not finds_files(frame.sparkSession, schemeless=False):
+    if not store.is_remote and not finds_files(frame.sparkSession, schemeless=False):
         raise Doubtful("the Spark Connect server has other disks")
     required = [field.name for field in schema.fields if not field.nullable]
-    table = described_table(scan.root, paths, types, scan.partition_columns, required, store)
+    table = open_files(scan.root, paths, types, scan.partition_columns, required, store)
     if scan.roots > 1:
         _check_no_root_twice(frame, table)
     if scan.is_listed_by_catalog:
@@ -102,14 +101,14 @@ def scan_of(frame: DataFrame, settings: SessionConf, storage: StorageOptions | N
 def _store_of(spark: SparkSession, paths: Sequence[str], storage: StorageOptions | None) -> Store:
     """Return the store that has all of some files, if it is reached."""
     try:
-        store, first = located(paths[0], storage)
+        store, first = locate(paths[0], storage)
     except InputError as error:
         raise Doubtful(str(error)) from None
     if store is None:
         raise Doubtful(f"{first.split(':')[0]}: is no local disk")
     if not all(path.startswith(f"{store.root}/") for path in paths):
         raise Doubtful("its files are in several places")
-    if isinstance(store, Remote):
+    if store.is_remote:
         why = why_unreached(spark, store, first)
         if why is not None:
             raise Doubtful(why)

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
-    from millrace.parquet.remote import Remote
+    from millrace.parquet.store import Store
 
 _RUNS = 3
 """Runs of each job in :func:`start_seconds`, which takes the median: the first may start workers."""
@@ -59,7 +59,7 @@ class SessionFacts:
     parallelism: int | None = None  # see :func:`default_parallelism`
     start_seconds: float = math.inf  # see :func:`start_seconds`
     measured: float = -math.inf  # when that was, by the clock of :func:`time.perf_counter`
-    unreached: dict[Remote, str | None] = field(default_factory=dict)  # why stores cannot be read directly
+    unreached: dict[Store, str | None] = field(default_factory=dict)  # why stores cannot be read directly
     finds_files: dict[bool, bool] = field(default_factory=dict)  # by whether paths come without a scheme
     # DataFrames of one number a partition, by how many these are, and out of how many in each.
     numbers: dict[tuple[int, int], DataFrame] = field(default_factory=dict)
@@ -293,7 +293,7 @@ def own_address(driver: str) -> str:
         return str(probe.getsockname()[0])
 
 
-def why_unreached(spark: SparkSession, store: Remote, path: str) -> str | None:
+def why_unreached(spark: SparkSession, store: Store, path: str) -> str | None:
     """Return why a store cannot be read directly, None where it can; each store is tried once a session.
 
     A task tries it too, unless storage options give the tasks all that this process has. ``path`` is anything
@@ -309,8 +309,8 @@ def why_unreached(spark: SparkSession, store: Remote, path: str) -> str | None:
     return unreached[store]
 
 
-def _why(store: Remote, path: str) -> str | None:
-    from millrace.parquet.remote import NoConnection
+def _why(store: Store, path: str) -> str | None:
+    from millrace.parquet.store import NoConnection
 
     try:
         store.info(path)

@@ -21,7 +21,7 @@ from pyspark.sql.types import StructField, StructType
 from millrace.engine.plan.spec import JoinSpec
 from millrace.errors import MillraceWarning, OptionError, SetupError, require
 from millrace.options import Options
-from millrace.parquet.parquet import splits
+from millrace.parquet.tables import splits
 from millrace.reports.micro_batch import PREFIX, SEPARATOR
 from millrace.spark.block import Block, FrameInput, ParquetInput, PreparedBlock
 from millrace.spark.exchange import BLOCK_SCHEMA

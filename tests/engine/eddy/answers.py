@@ -38,8 +38,9 @@ from millrace.engine.tuples import keys
 from millrace.errors import ExecutionError
 from millrace.limits.clock import VirtualClock
 from millrace.options import ALGORITHMS, MIGRATIONS, POLICY_NAMES, Options
-from millrace.parquet.parquet import open_table, splits
+from millrace.parquet.discovery import open_table
 from millrace.parquet.reading import read_splits
+from millrace.parquet.tables import splits
 from millrace.predicates import PredicateSpec
 from tests.engine.eddy import oracle
 from tests.engine.eddy.access_cases import Noted, Plan, left_joins_asking, modules, plans

@@ -18,8 +18,8 @@ from sqlglot import exp
 from millrace.errors import InputError, first_line, near
 from millrace.lookups.table import LookupTable, Unreadable
 from millrace.options import StorageOptions
-from millrace.parquet.parquet import ParquetTable
 from millrace.parquet.partitions import Doubtful
+from millrace.parquet.tables import ParquetTable
 from millrace.spark.block import ParquetInput
 from millrace.spark.path_tables import PathTable, files_at, open_path
 from millrace.spark.scan_detection import scan_of
