@@ -80,7 +80,7 @@ class Sources:
         context: Of the run.
         sources: By relation number.
         shared: For relations without a source, the one that they share it with.
-        clock: What times are measured by.
+        clock: Measures scans.
         ended: Told of each relation that has been read to its end, and of the ends of its columns, so that
             less is read of others (:meth:`millrace.engine.eddy.transfer.KeyRanges.ended`).
     """
@@ -184,13 +184,8 @@ def sort_merge(context: SpillContext, sources: Sources, join: Join) -> Iterator[
 def hybrid(context: SpillContext, sources: Sources, join: Join, *, keep: bool = True) -> Iterator[Any]:
     """Keep partitions in memory while the budget lasts; they are joined as the streamed relation comes.
 
-    Which ones, its first tuples decide (:func:`millrace.engine.spill.partitions.most_probed`).
-
-    Args:
-        context: Of the run.
-        sources: The block's sources.
-        join: Joins what fits.
-        keep: Keep some partitions when not all fit; otherwise all go to files then.
+    Which ones, its first tuples decide (:func:`millrace.engine.spill.partitions.most_probed`). Without
+    ``keep`` all go to files when not all fit.
     """
     stream = context.stream
     chunks: dict[int, list[Chunk]] = {}

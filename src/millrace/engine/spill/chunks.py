@@ -6,7 +6,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
-import numpy as np
 import pyarrow as pa
 
 from millrace.engine.access.schedule import sliced
@@ -73,17 +72,6 @@ class Chunk:
     data: pa.RecordBatch | Stored
     window: tuple[int, int] | None = None
     range: KeyRange | None = None
-
-    @classmethod
-    def of(cls, batch: pa.RecordBatch, keys: Sequence[KeyColumn], *, distinct: bool) -> Chunk:
-        """Return tuples as a chunk in memory; those of a relation with set semantics lose duplicates."""
-        if distinct:
-            batch = without_duplicates(batch, keys)
-        if not batch.num_rows:
-            return cls(ChunkStats(), batch)
-        coded = [codes_of(batch, key) for key in keys]
-        lows, highs = (tuple(int(end(c)) for c in coded) for end in (np.min, np.max))
-        return cls(ChunkStats(batch.num_rows, int(batch.nbytes), lows, highs), batch)
 
     def stored(self, file: SpillFile) -> Chunk:
         """Write a chunk in memory to a file."""
@@ -165,8 +153,7 @@ def without_duplicates(batch: pa.RecordBatch, keys: Sequence[KeyColumn]) -> pa.R
     if not keys:  # tuples without a column are all equal
         return batch.slice(0, 1)
     columns = [batch.column(key.name) for key in keys]
-    coded = [codes(column, key.type)[0] for column, key in zip(columns, keys, strict=True)]
-    first = first_of_equal(keys, coded, columns.__getitem__)
+    first = first_of_equal(keys, [codes_of(batch, key) for key in keys], columns.__getitem__)
     return batch if len(first) == batch.num_rows else batch.take(to_arrow(first))
 
 

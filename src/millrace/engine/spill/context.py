@@ -15,11 +15,12 @@ from functools import cached_property
 from operator import attrgetter
 from typing import TypeVar
 
+import numpy as np
 import pyarrow as pa
 
 from millrace.engine.plan.graph import QueryGraph
 from millrace.engine.plan.spec import JoinSpec
-from millrace.engine.spill.chunks import Chunk, ChunkStats, Partition
+from millrace.engine.spill.chunks import Chunk, ChunkStats, Partition, codes_of, without_duplicates
 from millrace.engine.spill.folder import SpillFile, SpillFolder, Stored
 from millrace.engine.tuples import KeyColumn, KeyLayout
 from millrace.errors import OptionError
@@ -144,7 +145,14 @@ class SpillContext:
 
     def chunk(self, relation: int, batch: pa.RecordBatch) -> Chunk:
         """Return tuples as a chunk in memory; those of a relation with set semantics lose duplicates."""
-        return Chunk.of(batch, self.layouts[relation].keys, distinct=self.spec.relations[relation].distinct)
+        keys = self.layouts[relation].keys
+        if self.spec.relations[relation].distinct:
+            batch = without_duplicates(batch, keys)
+        if not batch.num_rows:
+            return Chunk(ChunkStats(), batch)
+        coded = [codes_of(batch, key) for key in keys]
+        lows, highs = (tuple(int(end(c)) for c in coded) for end in (np.min, np.max))
+        return Chunk(ChunkStats(batch.num_rows, int(batch.nbytes), lows, highs), batch)
 
     def new_file(self, relation: int) -> SpillFile:
         """Begin a file of the relation's tuples."""
@@ -206,11 +214,7 @@ class SpillContext:
         return self.expected(partition) <= self.room(partition)
 
     def check(self, relation: int, batch: pa.RecordBatch) -> None:
-        """Raise if the budget has no room for the batch and a copy of it.
-
-        Raises:
-            OptionError: It has not.
-        """
+        """Raise OptionError if the budget has no room for the batch and a copy of it."""
         keys = len(self.layouts[relation].keys)
         needed = 2 * (int(batch.nbytes) + 8 * keys * batch.num_rows)
         if needed > self.budget.total:

@@ -181,11 +181,9 @@ class Stored:
 
 
 class SpillFolder:
-    """A fresh folder for one run; use it in a ``with`` statement.
+    """A fresh folder for one run, in ``parent`` or the system's folder of temporary files.
 
-    Args:
-        parent: Where to make it; None for the system's folder of temporary files.
-        tally: Told of what is written and read.
+    Use it in a ``with`` statement. ``tally`` is told of what is written and read.
     """
 
     def __init__(self, parent: str | None, tally: Tally) -> None:

@@ -116,11 +116,7 @@ class BudgetMonitor(Watch):
             yield batch
 
     def remainder(self, unread: dict[int, Iterator[pa.RecordBatch]]) -> Remainder | None:
-        """Return what is left when the join has ended, which must not go on; None for nothing.
-
-        Args:
-            unread: What has not been read of each relation.
-        """
+        """Return what is left when the join has ended, which must not go on; None for nothing."""
         if not self._is_over:
             return None
         first = {relation: next(unread[relation], None) for relation in self._stream}

@@ -97,11 +97,8 @@ def most_probed(
     file too. Where nine of ten streamed tuples look for keys of the largest partition, 919 of 12,000 go to
     files instead of 11,738.
 
-    Args:
-        resident: The partitions in memory; they get the room that is left.
-        hits: By partition, how many of the first tuples look into it.
-        sizes: Bytes of each partition.
-        fits: Whether partitions fit into memory together.
+    Partitions that are in memory get the room that is left. ``hits`` are how many of the first tuples look
+    into each partition, and ``sizes`` its bytes.
     """
     worth = {
         number: count / max(1, sizes[number])
@@ -201,11 +198,9 @@ class Partitioner:
         self._files.clear()
 
     def keep_probed(self, relation: int, sample: Sequence[pa.RecordBatch]) -> None:
-        """Give memory to the partitions that are worth most, once it is known what is looked for.
+        """Give memory to the partitions that are worth most, by the first tuples of the streamed relation.
 
-        Args:
-            relation: The streamed one; all others have been added.
-            sample: Its first tuples.
+        All others have been added.
         """
         self._flush()
         context, resident = self._context, self._resident
@@ -289,10 +284,7 @@ class Partitioner:
     def partitions(self, whole: Partition | None = None) -> list[Partition]:
         """Return the partitions in files that may have results, small ones together, as many as fit.
 
-        The partitions' own class is spent for a partition that has most of the tuples.
-
-        Args:
-            whole: What they are parts of, if that was a partition itself.
+        They are parts of ``whole``. Their own class is spent for one that has most of the tuples.
         """
         whole = whole or Partition({})
         parts = [

@@ -73,12 +73,13 @@ class Runs:
 
     def partitions(self) -> list[Partition]:
         """Return key ranges in their order, each as large as fits, for ranges that may have results."""
-        if self._attribute is None:
+        context, attribute = self._context, self._attribute
+        if attribute is None:
             return [Partition(self._chunks)]
         bounds: set[int] = set()
         for relation, chunks in self._chunks.items():
-            if self._context.covers(self._attribute, relation):
-                key = self._place(relation)
+            if context.covers(attribute, relation):
+                key = context.layouts[relation].of_class[attribute]
                 bounds.update(chunk.stats.lows[key] for chunk in chunks)
                 bounds.update(chunk.stats.highs[key] + 1 for chunk in chunks)
         cuts = [_FIRST, *sorted(bounds), _END]
@@ -87,11 +88,11 @@ class Runs:
             low, high = at + 1, len(cuts) - 1  # the largest end whose range fits, the next one if none does
             while low < high:
                 middle = (low + high + 1) // 2
-                if self._context.fits(self._range(self._attribute, cuts[at], cuts[middle])):
+                if context.fits(self._range(attribute, cuts[at], cuts[middle])):
                     low = middle
                 else:
                     high = middle - 1
-            partitions.append(self._range(self._attribute, cuts[at], cuts[low]))
+            partitions.append(self._range(attribute, cuts[at], cuts[low]))
             at = low
         return [partition for partition in partitions if partition.has_all]
 
@@ -100,15 +101,10 @@ class Runs:
         for relation, chunks in self._chunks.items():
             inputs[relation] = chunks
             if self._context.covers(attribute, relation):
-                key = self._place(relation)
+                key = self._context.layouts[relation].of_class[attribute]
                 inputs[relation] = [
                     chunk.within(KeyRange(key, low, high))
                     for chunk in chunks
                     if chunk.stats.lows[key] < high and chunk.stats.highs[key] >= low
                 ]
         return Partition(inputs, spent=frozenset([attribute] if high - low == 1 else []))
-
-    def _place(self, relation: int) -> int:
-        """Return the number of the relation's key in the class."""
-        assert self._attribute is not None
-        return self._context.layouts[relation].of_class[self._attribute]

@@ -43,7 +43,7 @@ _RELEASED = 1 << 20
 class SpillingEddy:
     """Runs a block whose state may be larger than ``Options.memory_budget``, by ``Options.algorithm``.
 
-    The arguments are those of :class:`millrace.engine.eddy.eddy_run.EddyRun`. Each piece of work that fits is
+    Each piece of work that fits is
     joined by an eddy of its own, with the architecture and the policy of the options. Batches are made
     smaller than ``Options.batch_size`` where results of that many tuples would take too much of the budget.
 
@@ -59,7 +59,6 @@ class SpillingEddy:
         options: With ``memory_budget``.
         stream: The relation to leave unbuilt while nothing is spilled; what is read back from files
             streams its own largest.
-        clock: What times are measured by.
         output: What becomes of result tuples; by default the block's record batches.
         callers: Returns what calls a user's predicate; asked once for each.
         ranges: Learns from relations that have ended what need not be read of others.
