@@ -166,7 +166,7 @@ class StaticPlan(BlockRun):
                 for widened in self._steps(self._selecting.outer[outer[0]], batch):
                     yield from self._selected(widened)
             elif is_complete(batch.signature, self._graph) and batch.signature.raised:
-                waiting.append(self._selecting.settle(batch))
+                waiting += self._selecting.settlement.step(batch, self._limit).batches
             else:
                 yield batch
 

@@ -27,7 +27,7 @@ from millrace.engine.eddy.eddy_run import EddyRun
 from millrace.engine.eddy.output import Output
 from millrace.engine.eddy.run import Run
 from millrace.engine.eddy.transfer import KeyRanges
-from millrace.engine.operators import beside, content, exists, selection, udf_selection
+from millrace.engine.operators import beside, content, selection, udf_selection
 from millrace.engine.plan.expressions import Column, ColumnRef, Compare, Literal, Predicate
 from millrace.engine.spill import context
 from millrace.engine.spill.guard import BudgetMonitor
@@ -360,7 +360,7 @@ def _patches(example: Example) -> list[Any]:
     if example.piece is not None:
         patches += [
             mock.patch.object(module, "BATCH_BYTES", example.piece)
-            for module in (beside, exists, matching, selection, udf_selection)
+            for module in (beside, matching, selection, udf_selection)
         ]
     if example.divides:
         least = [(content, "_LEAST_OF_BATCH", 2), (content, "_AGAIN", 1), (content, "_LEAST_OF_BUCKET", 1)]

@@ -73,9 +73,9 @@ def passed(batch: TupleBatch, graph: QueryGraph, selecting: Selecting) -> Iterat
         if not batch.size:
             continue
         if ready:
-            waiting += selecting.meet(batch, ready[:1], "partial")
+            waiting += selecting.selects[ready[0]].step(batch, batch.size).batches
         elif batch.signature.raised:
-            waiting.append(selecting.settle(batch))
+            waiting += selecting.settlement.step(batch, batch.size).batches
         else:
             yield batch
 

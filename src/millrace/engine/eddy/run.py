@@ -113,9 +113,10 @@ class BlockRun(ABC):
         self._output: Sink = given.get("output") or Output(spec, options.batch_size)
         self._called = any(isinstance(p, Call) for p in spec.residuals)
         self._statistics = RunStatistics([r.alias for r in spec.sources], self._window(options))
-        selections = selections_of(spec, self._clock, options, given.get("callers"))
+        accounts, callers = self._statistics.accounts, given.get("callers")
+        selects = selections_of(spec, self._clock, options, callers, accounts)
         outer = outer_probes_of(spec, indexes, self._clock, self._methods.woken)
-        self._selecting = Selecting(self._graph, selections, self._statistics.accounts, outer)
+        self._selecting = Selecting(self._graph, selects, accounts, outer)
         self._watch = given.get("watch") or Watch()
         self._seconds = 0.0
 

@@ -40,14 +40,7 @@ def _slot(code, hashed, table):  # type: ignore[no-untyped-def]
 def tally(codes, first, last, threshold, table, taken, held):  # type: ignore[no-untyped-def]
     """Count codes from ``first`` up to ``last`` whose hash is not above the threshold.
 
-    Args:
-        codes: Key codes.
-        first: The first to count.
-        last: Where to stop.
-        threshold: Of hashes.
-        table: The table.
-        taken: The slots that are taken, with room for as many as there may be.
-        held: How many are taken.
+    ``taken`` begins with the ``held`` slots that are taken, and has room for as many as there may be.
 
     Returns:
         Where it stopped: at ``last``, or at the code for which there was no room; and the number of
@@ -113,16 +106,9 @@ def runs(codes, least):  # type: ignore[no-untyped-def]
 def meet(mine, my_slots, theirs, their_slots, threshold, recent, apart):  # type: ignore[no-untyped-def]
     """Sum up what the keys of two tables that are not above the threshold have in common.
 
-    With ``x`` rows of a key in one table and ``z`` in the other, each sum runs over all keys of both.
-
-    Args:
-        mine: A table.
-        my_slots: Those that are taken in it.
-        theirs: Another one.
-        their_slots: Those that are taken in that.
-        threshold: Of both.
-        recent: Whether rows of now and before count in ``mine``, rather than all rows.
-        apart: Keys to leave out, ascending.
+    With ``x`` rows of a key in one table and ``z`` in the other, each sum runs over all keys of both. Slots
+    are those that are taken. With ``recent``, rows of now and before count in ``mine``, rather than all rows.
+    ``apart`` are keys to leave out, ascending.
 
     Returns:
         The number of keys in ``mine``, and the sums of ``x``, ``z``, ``x z``, and, each over ``x + z``,

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 
@@ -20,11 +20,10 @@ from millrace.engine.access.modules import IndexAM, Waking, agreeing, checked
 from millrace.engine.arrays import Array, is_true, to_arrow
 from millrace.engine.figures import StateFigures
 from millrace.engine.kernels import Multimap, Walk
-from millrace.engine.operators.selection import columns_by_relation
+from millrace.engine.operators.selection import columns_by_relation, gather
 from millrace.engine.plan.evaluation import evaluate
 from millrace.engine.plan.expressions import (
     And,
-    ColumnRef,
     Exists,
     LeftJoin,
     Predicate,
@@ -47,8 +46,7 @@ class Search:
     """Tuples that look for their matches.
 
     Attributes:
-        batch: The tuples.
-        columns: What they are looked up by, an array a key,
+        columns: What the tuples are looked up by, an array a key,
         coded: and its codes.
         asking: Positions of the tuples without a null key.
         walk: How far they have got, from when they have begun.
@@ -74,9 +72,6 @@ class BesideRelation:
 
     Args:
         asks: What a match is.
-        schema: The relation's columns.
-        aliases: The block's relations, by number.
-        name: For reports.
         read: For a left join, the columns that are read of matches; None for what only asks for them.
 
     Attributes:
@@ -204,13 +199,6 @@ class AskedRelation(BesideRelation):
     certain that there is no other match.
 
     Args:
-        join: The left join, with the index's bind columns.
-        schema: The relation's columns.
-        aliases: The block's relations, by number.
-        name: For reports.
-        read: The columns that are read of matches.
-        index: The index.
-        clock: What is waited by.
         woken: What the index sets when something has come.
 
     Raises:
@@ -328,12 +316,3 @@ def _nulls(schema: pa.Schema) -> pa.RecordBatch:
     columns = [pa.nulls(1), *(pa.nulls(1, field.type) for field in schema)]
     rows = pa.record_batch(columns, ["", *schema.names]).select(schema.names)
     return rows.cast(schema) if schema.names else rows
-
-
-def gather(
-    batch: TupleBatch, ref: ColumnRef, number: Mapping[str, int], positions: Array | None = None
-) -> pa.Array:
-    """Return a column of the join for every tuple, or for those at some positions."""
-    relation = number[ref.relation]
-    rows = batch.rows[relation]
-    return batch.stores[relation].gather(ref.column, rows if positions is None else rows[positions])

@@ -62,8 +62,6 @@ class Divide(Operator):
     """Divides tuples of the relation that is not kept, when all that they join is there.
 
     Args:
-        relation: The relation that is streamed.
-        alias: Its alias.
         neighbours: The SteMs of the relations that it is tied to.
         begin: Tuples to come before a sample is taken: short runs do not repay it.
         tell: Told, for each part and each neighbour: the signature that tuples of the part will have, the
@@ -172,9 +170,7 @@ class Division:
 def division(columns: Mapping[str, pa.Array], counts: Array) -> Division | None:
     """Return how tuples are best divided, None where that is not worth it.
 
-    Args:
-        columns: Attributes of the tuples in the sample.
-        counts: Matches of each tuple in each of several relations, shape ``(tuples, relations)``.
+    ``counts`` are the matches of each tuple in each of several relations, shape ``(tuples, relations)``.
     """
     known, unseen = counts[::2], counts[1::2]
     single = _order(known)

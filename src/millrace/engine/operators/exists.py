@@ -18,8 +18,9 @@ import numpy as np
 import pyarrow as pa
 
 from millrace.engine.arrays import Array, is_true, to_arrow
-from millrace.engine.operators.beside import BesideRelation, Search, gather
-from millrace.engine.operators.selection import Verdict, columns_by_relation
+from millrace.engine.eddy.statistics import Statistics
+from millrace.engine.operators.beside import BesideRelation, Search
+from millrace.engine.operators.selection import CompiledSelection
 from millrace.engine.plan.evaluation import evaluate
 from millrace.engine.plan.expressions import (
     And,
@@ -29,11 +30,8 @@ from millrace.engine.plan.expressions import (
     Or,
     Predicate,
     Truth,
-    columns_of,
     exists_in,
-    show,
 )
-from millrace.engine.tuples import BATCH_BYTES
 from millrace.engine.tuples.batch import TupleBatch
 from millrace.limits.clock import Clock
 
@@ -41,64 +39,49 @@ _PAIRS = 16_384
 """Pairs that are looked at together, at least."""
 
 
-class Matches:
-    """Which tuples have a match in a relation beside the join.
-
-    Args:
-        predicate: What a match is, and whether there must be one or none.
-        schema: The columns of the relation.
-        aliases: The block's relations, by number.
-
-    Attributes:
-        relation: The relation.
-    """
+class MatchedRelation(BesideRelation):
+    """A relation beside the join that tells which tuples have a match in it, or have none."""
 
     def __init__(self, predicate: Exists, schema: pa.Schema, aliases: Sequence[str]) -> None:
         name = f"{'Anti' if predicate.negated else 'Semi'}({predicate.relation})"
+        super().__init__(predicate, schema, aliases, name)
         self.label = f"{'¬' if predicate.negated else ''}∃{predicate.relation}"
-        self.relation = BesideRelation(predicate, schema, aliases, name)
         self._predicate = predicate
 
     def truth(self, batch: TupleBatch) -> Array:
         """Return for every tuple whether the predicate is true."""
-        search = self.relation.search(batch)
+        search = self.search(batch)
         found = self._found(search)
         if not self._predicate.negated:
             return found
-        if not self._predicate.null_aware or not self.relation.rows:
+        if not self._predicate.null_aware or not self.rows:
             return ~found
         valid = np.zeros(batch.size, np.bool_)
         valid[search.asking] = True
-        return valid & ~found & (not self.relation.has_null)
+        return valid & ~found & (not self.has_null)
 
     def _found(self, search: Search) -> Array:
         """Return which tuples have a match."""
         found, walk = np.zeros(search.batch.size, np.bool_), search.walk
-        if self.relation.decided:
+        if self.decided:
             found[search.asking[walk.probes[: walk.active]]] = True  # a chain is a match
             return found
         while not walk.is_done:
-            for left, _ in self.relation.matches(search, max(walk.active, _PAIRS)):
+            for left, _ in self.matches(search, max(walk.active, _PAIRS)):
                 found[left] = True
             walk.narrow(~found[search.asking[walk.probes[: walk.active]]])
         return found
 
 
-class ExistsSelection:
+class ExistsSelection(CompiledSelection):
     """A selection by whether relations beside the join have matches.
 
     Args:
-        number: Place among the block's residual predicates.
         predicate: What is asked of them; one Exists, or ANDs and ORs of some and of other predicates.
-        schemas: The columns of the relations beside the join, by alias.
-        aliases: The block's relations, by number.
-        clock: What its time is measured by.
 
     Attributes:
-        matches: The relations beside the join that it asks, by alias.
+        relations: Those beside the join that it asks, by alias.
     """
-
-    evaluated = 0
 
     def __init__(
         self,
@@ -107,40 +90,26 @@ class ExistsSelection:
         schemas: Mapping[str, pa.Schema],
         aliases: Sequence[str],
         clock: Clock,
+        statistics: Statistics,
     ) -> None:
-        self.number = number
-        self.worked = 0.0
+        super().__init__(number, predicate, aliases, clock, statistics)
         asked = exists_in(predicate)
-        self.matches = {each.relation: Matches(each, schemas[each.relation], aliases) for each in asked}
-        one = self.matches[predicate.relation] if isinstance(predicate, Exists) else None
-        self.name = f"Selection({show(predicate)})" if one is None else one.relation.name
-        self.label = f"σ{number + 1}" if one is None else one.label
-        self._clock = clock
+        self.relations = {p.relation: MatchedRelation(p, schemas[p.relation], aliases) for p in asked}
+        if isinstance(predicate, Exists):
+            one = self.relations[predicate.relation]
+            self.name, self.label = one.name, one.label
         self._predicate = _marked(predicate)
-        self._number = {alias: i for i, alias in enumerate(aliases)}
-        self._columns = set(columns_of(predicate))
-        self._reads = columns_by_relation(columns_of(predicate), aliases)
-
-    def judge(self, batch: TupleBatch) -> Verdict:
-        """Return the truth for every tuple."""
-        began = self._clock.now()
-        truths = [self._judge(piece) for piece in batch.pieces(self._reads, BATCH_BYTES)]
-        self.worked += self._clock.now() - began
-        return (truths[0] if len(truths) == 1 else np.concatenate(truths)).astype(np.int8), None
 
     def _judge(self, batch: TupleBatch) -> Array:
-        truths = {_mark(alias): each.truth(batch) for alias, each in self.matches.items()}
+        began = self._clock.now()
+        truths = {_mark(alias): each.truth(batch) for alias, each in self.relations.items()}
         if isinstance(self._predicate, Truth):
-            return truths[self._predicate.operand.ref]
-        values = {ref: gather(batch, ref, self._number) for ref in self._columns}
-        marks = {ref: to_arrow(each) for ref, each in truths.items()}
-        return is_true(evaluate(self._predicate, values | marks))
-
-    def remember(self, built: TupleBatch) -> None:
-        """Nothing: asking again costs little."""
-
-    def close(self) -> None:
-        """Nothing to let go of."""
+            truth = truths[self._predicate.operand.ref]
+        else:
+            marks = {ref: to_arrow(each) for ref, each in truths.items()}
+            truth = is_true(evaluate(self._predicate, self._values(batch) | marks))
+        self.worked += self._clock.now() - began
+        return truth.astype(np.int8)
 
 
 def _mark(alias: str) -> ColumnRef:

@@ -51,17 +51,10 @@ class IndexJoin(BinaryJoin):
     stored, for nothing will come to look for them.
 
     Args:
-        edge: The edge.
-        spec: The block.
-        matching: Codes of the block's keys.
-        stores: Base tuples by relation.
         inner: The SteM of the relation that is asked for.
-        path: How its index is asked.
-        clock: What waiting goes by.
         built: Told of the inner relation's tuples as they come.
 
     Attributes:
-        name: For reports.
         asked: Different bindings that the index was asked for.
         hits: Outer tuples that had nothing to ask: their binding was asked for by one before them.
         returned: Tuples of the inner relation that the index returned.
@@ -104,12 +97,8 @@ class IndexJoin(BinaryJoin):
     ) -> StairProbe:
         """Look up what outer tuples bind, wait for the answers, and begin to probe what is here then.
 
-        Args:
-            batch: Outer tuples.
-            kept: Has no effect, like ``apart`` and ``stored``: outer tuples are not inserted.
-            apart: Has no effect.
-            skip: Leave out matches that would span these relations.
-            stored: Has no effect.
+        Matches that would span the relations of ``skip`` are left out. ``kept``, ``apart`` and ``stored``
+        have no effect, for outer tuples are not inserted.
 
         Raises:
             ExecutionError: The index will never answer, or returned other columns than the relation has.

@@ -7,7 +7,7 @@ The join with every other relation comes first, for it decides which tuples ther
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
@@ -22,27 +22,20 @@ _PIECE = 1024
 """Tuples that wait for the same answers, at most, when they are set aside."""
 
 
-@dataclass(eq=False)
 class Widening:
     """Tuples that are being widened.
 
     Attributes:
-        batch: The tuples.
         search: How they look for matches.
         matched: Which of them have one, as far as is known.
         origin: Source tuples that the next piece stands for.
     """
 
-    batch: TupleBatch
-    search: Search
-    matched: Array
-    origin: int
-
-    @classmethod
-    def of(cls, search: Search) -> Widening:
-        """Return tuples of which no match is known yet."""
-        batch = search.batch
-        return cls(batch, search, np.zeros(batch.size, np.bool_), batch.origin)
+    def __init__(self, search: Search) -> None:
+        self.search = search
+        self.batch = search.batch
+        self.matched = np.zeros(self.batch.size, np.bool_)
+        self.origin = self.batch.origin
 
 
 class OuterProbe(Operator):
@@ -50,9 +43,6 @@ class OuterProbe(Operator):
 
     Args:
         number: Of the left join, behind the block's residual predicates: the done bit that it sets.
-        relation: The number of the relation.
-        alias: Its alias.
-        beside: The relation.
     """
 
     kind = Kind.PROBE
@@ -69,7 +59,7 @@ class OuterProbe(Operator):
 
     def start(self, batch: TupleBatch) -> Widening:
         """Begin to look for matches."""
-        return Widening.of(self.beside.search(batch))
+        return Widening(self.beside.search(batch))
 
     def step(self, work: Widening, limit: int) -> Step:
         """Return tuples widened by the next matches; with the last ones those that have none."""
@@ -125,7 +115,7 @@ class AskingProbe(OuterProbe):
 
     def start(self, batch: TupleBatch) -> Widening:
         """Ask for what the tuples need."""
-        work = Widening.of(self.beside.prepare(batch))
+        work = Widening(self.beside.prepare(batch))
         self.beside.ask(work.search)
         return work
 
@@ -146,7 +136,7 @@ class AskingProbe(OuterProbe):
         if self.unbuilt is not None:
             size += batch.stores[self.unbuilt].nbytes
         for low in range(0, batch.size, _PIECE):
-            piece = Widening.of(self.beside.prepare(batch.cut(low, low + _PIECE)))
+            piece = Widening(self.beside.prepare(batch.cut(low, low + _PIECE)))
             self._aside.append((piece, size if low + _PIECE >= batch.size else 0))
         self._bytes += size
 

@@ -1,4 +1,4 @@
-"""Selecting: tuples meet the block's residual predicates, one by one or all together (a profile)."""
+"""The operators of a block's residual predicates, one by one or together (a profile), and of left joins."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from millrace.engine.figures import StateFigures
 from millrace.engine.operators.beside import AskedRelation, BesideRelation
 from millrace.engine.operators.exists import ExistsSelection
 from millrace.engine.operators.outer import AskingProbe, OuterProbe
-from millrace.engine.operators.selection import CompiledSelection, Selection, divide
+from millrace.engine.operators.selection import GUESS, CompiledSelection, Selection, divide
 from millrace.engine.operators.udf_selection import UdfSelection
 from millrace.engine.plan.expressions import Call, Predicate, columns_of, exists_in
 from millrace.engine.plan.graph import QueryGraph, members
@@ -28,32 +28,32 @@ from millrace.options import Options
 from millrace.predicates import REJECTED, Caller
 from millrace.predicates.callers import caller_of
 
-_GUESS = 1 / 3
-"""Share of tuples that a predicate is taken to pass before any was seen (System R's guess)."""
-
 
 def selections_of(
-    spec: JoinSpec, clock: Clock, options: Options, callers: Callable[[int, Call], Caller] | None
+    spec: JoinSpec,
+    clock: Clock,
+    options: Options,
+    callers: Callable[[int, Call], Caller] | None,
+    statistics: Statistics,
 ) -> list[Selection]:
-    """Return a selection module for each residual predicate.
+    """Return a selection for each residual predicate.
 
-    Args:
-        spec: The block.
-        clock: What the modules' time is measured by.
-        options: Whether errors show values.
-        callers: Returns what calls a user's predicate, by its number among the residual predicates;
-            by default limits hold within this eddy.
+    ``callers`` returns what calls a user's predicate, by its number among the residual predicates; by
+    default limits hold within this eddy.
     """
     schemas = {relation.alias: relation.schema for relation in spec.beside}
 
     def made(number: int, predicate: Predicate) -> Selection:
         if isinstance(predicate, Call):
-            caller = (callers or _local_caller)(number, predicate)
+            if callers is None:
+                caller = caller_of(predicate.spec, predicate.values, None, str(number))
+            else:
+                caller = callers(number, predicate)
             masked = options.mask_values
-            return UdfSelection(number, predicate, spec.visible, caller, clock, masked=masked)
+            return UdfSelection(number, predicate, spec.visible, caller, clock, statistics, masked=masked)
         if any(exists_in(predicate)):
-            return ExistsSelection(number, predicate, schemas, spec.visible, clock)
-        return CompiledSelection(number, predicate, spec.visible, clock)
+            return ExistsSelection(number, predicate, schemas, spec.visible, clock, statistics)
+        return CompiledSelection(number, predicate, spec.visible, clock, statistics)
 
     return [made(number, predicate) for number, predicate in enumerate(spec.residuals)]
 
@@ -84,18 +84,11 @@ def outer_probes_of(
 
 
 class Selecting:
-    """Lets batches meet predicates, and knows the relations beside the join.
-
-    Args:
-        spec: The block.
-        graph: Its query graph.
-        selections: Its residual predicates.
-        statistics: Where each predicate's outcomes are booked.
-        outer: The operator of each left join.
+    """The operators of a block's predicates and left joins, and the relations beside the join.
 
     Attributes:
-        selects: The operator of each predicate.
-        outer: The operator of each left join, by its number,
+        selects: Of each predicate.
+        outer: Of each left join, by its number behind those of the predicates,
         asking: and of those the ones that ask an index.
         profile: All predicates that are ready at once.
         settlement: What gives predicates that raised their last word.
@@ -104,21 +97,21 @@ class Selecting:
     def __init__(
         self,
         graph: QueryGraph,
-        selections: Sequence[Selection],
+        selects: Sequence[Selection],
         statistics: Statistics,
         outer: Mapping[int, OuterProbe],
     ) -> None:
         self._graph = graph
-        self._selections = selections
         self._statistics = statistics
-        self.selects = [PredicateSelect(self, selection) for selection in selections]
-        self.profile = PredicateProfile(self, graph)
-        self.settlement = PredicateSettle(self)
-        self._called = {each.number: each for each in selections if isinstance(each, UdfSelection)}
+        self.selects = selects
+        self.profile = PredicateProfile(selects, statistics, graph)
+        self.settlement = PredicateSettle(selects)
         self.outer = outer
         self.asking = [probe for probe in outer.values() if isinstance(probe, AskingProbe)]
-        asking = [each for each in selections if isinstance(each, ExistsSelection)]
-        self._beside = {alias: found.relation for each in asking for alias, found in each.matches.items()}
+        self._beside: dict[str, BesideRelation] = {}
+        for select in selects:
+            if isinstance(select, ExistsSelection):
+                self._beside |= select.relations
         self._beside |= {each.label: each.beside for each in self.outer.values()}
 
     def fill(self, spec: JoinSpec, sources: Mapping[str, Source], clock: Clock) -> None:
@@ -138,125 +131,76 @@ class Selecting:
         """Return what is held of the relations beside the join."""
         return tuple(each.figures() for each in self._beside.values())
 
-    def meet(self, batch: TupleBatch, predicates: Sequence[int], label: str) -> list[TupleBatch]:
-        """Return what is left of a batch when its tuples have met some predicates, all of them each.
-
-        Args:
-            batch: The tuples.
-            predicates: Numbers of the predicates; the joint outcomes of several are kept (a profile).
-            label: Joins the tuples' path.
-        """
-        verdicts = {}
-        for number in predicates:
-            selection = self._selections[number]
-            before = selection.worked
-            verdicts[number] = verdict = selection.judge(batch)
-            kept = int(np.count_nonzero(verdict[0]))
-            spent = selection.worked - before
-            self._statistics.update(self.selects[number], batch.size, kept, spent)
-        if len(predicates) > 1:
-            passed = {number: truth != REJECTED for number, (truth, _) in verdicts.items()}
-            self._statistics.profile(batch.signature.span).add(passed)
-        return divide(batch, verdicts, label)
-
-    def settle(self, batch: TupleBatch) -> TupleBatch:
-        """Give all predicates that raised their last word, and return the tuples that pass after all.
-
-        Any of them may turn out to reject a tuple. So no exception surfaces before all have been settled.
-
-        Raises:
-            ExecutionError: A predicate raised for a tuple that nothing else rejects.
-        """
-        raised = members(batch.signature.raised)
-        for number in raised:
-            truth, failures = self._called[number].settle(batch)
-            failures = np.full(batch.size, None) if failures is None else failures
-            batch = replace(batch, failures={**batch.failures, number: failures})
-            batch = batch.take(np.flatnonzero(truth != REJECTED))
-        failed = [
-            (int(position), number)
-            for number in raised
-            for position in np.flatnonzero(batch.failures[number] != None)[:1]  # noqa: E711  # each element
-        ]
-        if failed:
-            position, number = min(failed)
-            raise self._called[number].error(batch, position)
-        return replace(batch, signature=batch.signature.having(raised=0), failures={})
-
     def remember(self, built: TupleBatch) -> None:
         """Let predicates know of base tuples that met them before they were built."""
-        for selection in self._selections:
-            if built.signature.done >> selection.number & 1:
-                selection.remember(built)
+        for select in self.selects:
+            if built.signature.done & select.done:
+                select.remember(built)
 
     def close(self) -> None:
         """Let go of what predicates hold."""
-        for selection in self._selections:
-            selection.close()
+        for select in self.selects:
+            select.close()
         for probe in self.asking:
             probe.beside.close()
 
 
-class PredicateSelect(Operator):
-    """Lets one predicate decide."""
-
-    kind = Kind.SELECT
-
-    def __init__(self, selecting: Selecting, selection: Selection) -> None:
-        super().__init__(selection.number, selection.name, selection.label)
-        self.done = 1 << selection.number
-        self._selecting = selecting
-        self._selection = selection
-
-    @property
-    def evaluated(self) -> int:  # type: ignore[override]
-        """Rows that a user's function was called for."""
-        return self._selection.evaluated
-
-    def estimate(self, signature: Signature, *, alone: bool) -> Estimate:
-        """Return a guess."""
-        return Estimate(self.label, _GUESS)
-
-    def step(self, work: TupleBatch, limit: int) -> Step:
-        """Return the tuples that pass, and apart from them those for which the predicate raised."""
-        pieces = self._selecting.meet(work, [self.target], self.label)
-        return Step(pieces, sum(piece.size for piece in pieces))
-
-
 class PredicateProfile(Operator):
-    """Lets every predicate that is ready decide about every tuple."""
+    """Lets every predicate that is ready decide about every tuple, and keeps the joint outcomes."""
 
     kind = Kind.PROFILE
 
-    def __init__(self, selecting: Selecting, graph: QueryGraph) -> None:
+    def __init__(self, selects: Sequence[Selection], statistics: Statistics, graph: QueryGraph) -> None:
         super().__init__(0, "Profile", "profile")
-        self._selecting = selecting
+        self._selects = selects
+        self._statistics = statistics
         self._graph = graph
 
     def estimate(self, signature: Signature, *, alone: bool) -> Estimate:
         """Return a guess."""
-        return Estimate(self.label, _GUESS)
+        return Estimate(self.label, GUESS)
 
     def step(self, work: TupleBatch, limit: int) -> Step:
         """Return the tuples that pass all of them."""
-        pieces = self._selecting.meet(work, ready_predicates(work.signature, self._graph), self.label)
+        ready = ready_predicates(work.signature, self._graph)
+        verdicts = {number: self._selects[number].meet(work) for number in ready}
+        passed = {number: truth != REJECTED for number, (truth, _) in verdicts.items()}
+        self._statistics.profile(work.signature.span).add(passed)
+        pieces = divide(work, verdicts, self.label)
         return Step(pieces, sum(piece.size for piece in pieces))
 
 
 class PredicateSettle(Operator):
-    """Gives predicates that raised their last word."""
+    """Gives predicates that raised their last word.
+
+    Any of them may turn out to reject a tuple. So no exception surfaces before all have been settled.
+    """
 
     kind = Kind.SETTLE
 
-    def __init__(self, selecting: Selecting) -> None:
+    def __init__(self, selects: Sequence[Selection]) -> None:
         super().__init__(0, "Settle", "settle")
-        self._selecting = selecting
+        self._called = {each.target: each for each in selects if isinstance(each, UdfSelection)}
 
     def step(self, work: TupleBatch, limit: int) -> Step:
-        """Return the tuples that pass although predicates raised for them at first."""
-        kept = self._selecting.settle(work)
+        """Return the tuples that pass although predicates raised for them at first.
+
+        Raises:
+            ExecutionError: A predicate raised for a tuple that nothing else rejects.
+        """
+        raised = members(work.signature.raised)
+        for number in raised:
+            truth, failures = self._called[number].settle(work)
+            failures = np.full(work.size, None) if failures is None else failures
+            work = replace(work, failures={**work.failures, number: failures})
+            work = work.take(np.flatnonzero(truth != REJECTED))
+        failed = [
+            (int(position), number)
+            for number in raised
+            for position in np.flatnonzero(work.failures[number] != None)[:1]  # noqa: E711  # each element
+        ]
+        if failed:
+            position, number = min(failed)
+            raise self._called[number].error(work, position)
+        kept = replace(work, signature=work.signature.having(raised=0), failures={})
         return Step((kept,), kept.size)
-
-
-def _local_caller(number: int, call: Call) -> Caller:
-    return caller_of(call.spec, call.values, None, str(number))

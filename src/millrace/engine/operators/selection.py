@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Protocol
 
 import numpy as np
 import pyarrow as pa
 
 from millrace.engine.arrays import Array, is_true
+from millrace.engine.eddy.operator import Estimate, Kind, Operator, Step
+from millrace.engine.eddy.statistics import Statistics
 from millrace.engine.plan.evaluation import evaluate
 from millrace.engine.plan.expressions import ColumnRef, Predicate, columns_of, show
 from millrace.engine.tuples import BATCH_BYTES
-from millrace.engine.tuples.batch import TupleBatch
+from millrace.engine.tuples.batch import Signature, TupleBatch
 from millrace.limits.clock import Clock
 from millrace.predicates import RAISED, REJECTED
 
@@ -21,27 +23,53 @@ Verdict = tuple[Array, Array | None]
 """Truth of each tuple (``int8``, as in :class:`millrace.predicates.Outcome`), and what was raised
 for each: an object array of failures, or None when nothing was."""
 
+GUESS = 1 / 3
+"""Share of tuples that a predicate is taken to pass before any was seen (System R's guess)."""
 
-class Selection(Protocol):
-    """Tells which tuples pass.
 
-    Attributes:
+class Selection(Operator):
+    """Lets one residual predicate decide which tuples go on.
+
+    Args:
         number: Place among the block's residual predicates: the done bit it sets.
         name: For reports, such as ``Selection(a.x < b.y)``.
         label: Its place in the order of modules that a tuple visited.
-        evaluated: Rows that a user's function was called for so far.
+        statistics: Where its outcomes are booked.
+
+    Attributes:
         worked: Seconds spent in the predicate itself so far. What the eddy does around it costs the same
             for one tuple as for a thousand, and says nothing about the predicate.
     """
 
-    number: int
-    name: str
-    label: str
-    evaluated: int
-    worked: float
+    kind = Kind.SELECT
 
+    def __init__(self, number: int, name: str, label: str, clock: Clock, statistics: Statistics) -> None:
+        super().__init__(number, name, label)
+        self.done = 1 << number
+        self.worked = 0.0
+        self._clock = clock
+        self._statistics = statistics
+
+    def estimate(self, signature: Signature, *, alone: bool) -> Estimate:
+        """Return a guess."""
+        return Estimate(self.label, GUESS)
+
+    def step(self, work: TupleBatch, limit: int) -> Step:
+        """Return the tuples that pass, and apart from them those for which the predicate raised."""
+        pieces = divide(work, {self.target: self.meet(work)}, self.label)
+        return Step(pieces, sum(piece.size for piece in pieces))
+
+    def meet(self, batch: TupleBatch) -> Verdict:
+        """Return the verdict on every tuple, and book it."""
+        before = self.worked
+        verdict = self.judge(batch)
+        kept = int(np.count_nonzero(verdict[0]))
+        self._statistics.update(self, batch.size, kept, self.worked - before)
+        return verdict
+
+    @abstractmethod
     def judge(self, batch: TupleBatch) -> Verdict:
-        """Return the truth for every tuple of the batch."""
+        """Return the verdict on every tuple; time that the predicate takes is added to ``worked``."""
 
     def remember(self, built: TupleBatch) -> None:
         """Take note of singletons that met the predicate before they were built into their SteM."""
@@ -50,24 +78,17 @@ class Selection(Protocol):
         """Let go of what the predicate holds."""
 
 
-class CompiledSelection:
+class CompiledSelection(Selection):
     """A predicate that Millrace evaluates itself; unknown counts as false, and nothing is raised.
 
     Args:
-        number: Place among the block's residual predicates.
-        predicate: Over columns of the relations named in ``aliases``.
-        aliases: The block's relations, by number.
-        clock: What its time is measured by.
+        predicate: Over columns of the relations named in ``aliases``, which go by number.
     """
 
-    evaluated = 0
-
-    def __init__(self, number: int, predicate: Predicate, aliases: Sequence[str], clock: Clock) -> None:
-        self.number = number
-        self.worked = 0.0
-        self._clock = clock
-        self.name = f"Selection({show(predicate)})"
-        self.label = f"σ{number + 1}"
+    def __init__(
+        self, number: int, predicate: Predicate, aliases: Sequence[str], clock: Clock, statistics: Statistics
+    ) -> None:
+        super().__init__(number, f"Selection({show(predicate)})", f"σ{number + 1}", clock, statistics)
         self._predicate = predicate
         self._columns = [(ref, aliases.index(ref.relation)) for ref in set(columns_of(predicate))]
         self._reads = columns_by_relation(columns_of(predicate), aliases)
@@ -78,10 +99,7 @@ class CompiledSelection:
         return found[0] if len(found) == 1 else np.concatenate(found), None
 
     def _judge(self, batch: TupleBatch) -> Array:
-        values = {
-            ref: batch.stores[relation].gather(ref.column, batch.rows[relation])
-            for ref, relation in self._columns
-        }
+        values = self._values(batch)
         began = self._clock.now()
         truth = evaluate(self._predicate, values)
         self.worked += self._clock.now() - began
@@ -89,11 +107,11 @@ class CompiledSelection:
             return np.full(batch.size, bool(truth.as_py()), np.int8)
         return is_true(truth).astype(np.int8)
 
-    def remember(self, built: TupleBatch) -> None:
-        """Nothing: asking again costs next to nothing."""
-
-    def close(self) -> None:
-        """Nothing to let go of."""
+    def _values(self, batch: TupleBatch) -> dict[ColumnRef, pa.Array]:
+        return {
+            ref: batch.stores[relation].gather(ref.column, batch.rows[relation])
+            for ref, relation in self._columns
+        }
 
 
 def columns_by_relation(refs: Iterable[ColumnRef], aliases: Sequence[str]) -> dict[int, list[str]]:
@@ -104,16 +122,20 @@ def columns_by_relation(refs: Iterable[ColumnRef], aliases: Sequence[str]) -> di
     return found
 
 
+def gather(
+    batch: TupleBatch, ref: ColumnRef, number: Mapping[str, int], positions: Array | None = None
+) -> pa.Array:
+    """Return a column of the join for every tuple, or for those at some positions."""
+    relation = number[ref.relation]
+    rows = batch.rows[relation]
+    return batch.stores[relation].gather(ref.column, rows if positions is None else rows[positions])
+
+
 def divide(batch: TupleBatch, verdicts: Mapping[int, Verdict], label: str) -> list[TupleBatch]:
-    """Return what is left of a batch after some predicates.
+    """Return what is left of a batch after some predicates, with ``label`` as the last step of its path.
 
-    Args:
-        batch: The tuples that met the predicates.
-        verdicts: By the predicates' numbers; at least one.
-        label: Joins the tuples' path.
-
-    Returns:
-        The batches that go on, one for each set of predicates that raised; at least one, maybe empty.
+    That is a batch for each set of predicates that raised; at least one, maybe empty. ``verdicts`` go by the
+    predicates' numbers; there is at least one.
     """
     passed = np.logical_and.reduce([truth != REJECTED for truth, _ in verdicts.values()])
     alive = np.flatnonzero(passed)

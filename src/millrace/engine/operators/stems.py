@@ -27,9 +27,6 @@ class StateBuild(Operator):
     """Puts base tuples of a relation into join state.
 
     Args:
-        relation: Its number.
-        alias: Its alias.
-        state: Where they are kept.
         selecting: Predicates that the tuples may have met before.
         split: Tells tuples that the user prefers from others.
     """
@@ -64,10 +61,6 @@ class SteMProbe(Operator):
     """Joins tuples with a SteM.
 
     Args:
-        stem: The SteM.
-        alias: Its relation's alias.
-        graph: The block's query graph.
-        paths: Where the relation's tuples come from.
         unbuilt: The relation without a SteM, or None when every relation is built.
         waiting: Where tuples wait that the SteM bounces back.
     """
@@ -142,8 +135,6 @@ class IndexLookup(Operator):
 
     Args:
         number: Of the lookup among the block's.
-        methods: The block's access methods.
-        arrivals: Where it is asked.
         stems: Where answers are built, by relation.
         unbuilt: The relation without a SteM, or None when every relation is built.
         waiting: Where tuples wait for the answers.

@@ -18,7 +18,8 @@ import numpy as np
 import pyarrow as pa
 
 from millrace.engine.arrays import Array, scalar
-from millrace.engine.operators.selection import Verdict, columns_by_relation
+from millrace.engine.eddy.statistics import Statistics
+from millrace.engine.operators.selection import Selection, Verdict, columns_by_relation, gather
 from millrace.engine.plan.expressions import Call, Column, Operand, columns_of, show
 from millrace.engine.tuples import BATCH_BYTES, RelationStore
 from millrace.engine.tuples.batch import TupleBatch
@@ -31,15 +32,12 @@ _SHOWN = 100
 """Characters of a value that an error shows."""
 
 
-class UdfSelection:
+class UdfSelection(Selection):
     """A selection by a user's predicate.
 
     Args:
-        number: Place among the block's residual predicates.
-        call: The predicate and its arguments.
         aliases: The block's relations, by number.
         caller: Calls the predicate; closed with this module.
-        clock: What its time is measured by.
         masked: Leave the values out of errors.
     """
 
@@ -50,19 +48,16 @@ class UdfSelection:
         aliases: Sequence[str],
         caller: Caller,
         clock: Clock,
+        statistics: Statistics,
         *,
         masked: bool = False,
     ) -> None:
-        self.number = number
         # With a single relation its name says nothing.
         reading = [
             a.ref.column if isinstance(a, Column) and len(aliases) == 1 else show(a) for a in call.arguments
         ]
-        self.name = f"Predicate({call.spec.name}({', '.join(reading)}))"
-        self.label = call.spec.name
-        self.evaluated = 0
-        self.worked = 0.0
-        self._clock = clock
+        name = f"Predicate({call.spec.name}({', '.join(reading)}))"
+        super().__init__(number, name, call.spec.name, clock, statistics)
         self._call = call
         self._caller = caller
         self._masked = masked
@@ -96,14 +91,14 @@ class UdfSelection:
             return
         rows = built.rows[self._single]
         codes, known = self._memory(built.stores[self._single])
-        raised = built.failures.get(self.number)
+        raised = built.failures.get(self.target)
         codes[rows] = KEPT if raised is None else RAISED
         if raised is not None:
             known.update({int(r): f for r, f in zip(rows, raised, strict=True) if f is not None})
 
     def settle(self, batch: TupleBatch) -> Verdict:
         """Return the truth of tuples for which calls raised, with a failure for each that is to blame."""
-        found = batch.failures[self.number]
+        found = batch.failures[self.target]
         doubted = np.flatnonzero(found == None)  # noqa: E711  # element by element
         truth = np.full(batch.size, RAISED, np.int8)
         failures = {i: failure for i, failure in enumerate(found) if failure is not None}
@@ -143,8 +138,7 @@ class UdfSelection:
     def _values(self, argument: Operand, batch: TupleBatch) -> pa.Array:
         if not isinstance(argument, Column):
             return pa.repeat(scalar(argument.value, argument.type), batch.size)
-        relation = self._number[argument.ref.relation]
-        return batch.stores[relation].gather(argument.ref.column, batch.rows[relation])
+        return gather(batch, argument.ref, self._number)
 
     def _verdict(self, truth: Array, failures: dict[int, Failure]) -> Verdict:
         if not (truth == RAISED).any():
@@ -178,12 +172,11 @@ class UdfSelection:
 
     def error(self, batch: TupleBatch, position: int) -> ExecutionError:
         """Return what tells the user of the failure of a tuple that nothing else rejects."""
-        failure: Failure = batch.failures[self.number][position]
+        failure: Failure = batch.failures[self.target][position]
         row = batch.take(np.array([position]))
         shown = []
         for ref in dict.fromkeys(columns_of(self._call)):
-            relation = self._number[ref.relation]
-            text = _show(row.stores[relation].gather(ref.column, row.rows[relation])[0])
+            text = _show(gather(row, ref, self._number)[0])
             name = ref.column if len(self._number) == 1 else str(ref)
             shown.append(f"{name}={'***' if self._masked else text}")
         return ExecutionError(

@@ -71,12 +71,7 @@ Data: TypeAlias = Any
 
 
 class Evaluation:
-    """The expressions of some rows; each value is computed once.
-
-    Args:
-        columns: The columns that are read, all of one length.
-        rows: The number of rows.
-    """
+    """The expressions of so many rows, and columns of that length; each value is computed once."""
 
     def __init__(self, columns: Mapping[ColumnRef, Data], rows: int) -> None:
         self._columns = columns

@@ -54,8 +54,7 @@ class TimeWindow:
     """The sliding window of a relation.
 
     Attributes:
-        column: Its times,
-        type: and their type.
+        column: Its times, of that type.
         length: How far behind the largest time of a result this relation's may be.
     """
 
@@ -70,7 +69,6 @@ class QueryGraph:
 
     Attributes:
         relations: How many there are.
-        classes: The attribute classes.
         residual_spans: Per residual predicate, the relations that it reads; behind them, per left join,
             those that have to be there.
         residuals_before: Per residual predicate and left join, bit set of those that have to be done before

@@ -34,12 +34,7 @@ class Edge:
 
 @dataclass(frozen=True)
 class JoinTree:
-    """A spanning tree; its edges go by their numbers.
-
-    Attributes:
-        relations: How many there are.
-        edges: One fewer.
-    """
+    """A spanning tree of so many relations; its edges, one fewer, go by their numbers."""
 
     relations: int
     edges: tuple[Edge, ...]
@@ -47,20 +42,17 @@ class JoinTree:
     @cached_property
     def _sides(self) -> dict[int, tuple[int, int]]:
         """Per edge, the spans that it separates: that of its first end and that of its second."""
-        return {
-            edge.number: (self._reached(edge.ends[0], edge), self._reached(edge.ends[1], edge))
-            for edge in self.edges
-        }
+        sides = {}
+        for edge in self.edges:
+            others = [each for each in self.edges if each != edge]
+            first, second = edge.ends
+            sides[edge.number] = self._part(first, others), self._part(second, others)
+        return sides
 
-    def _reached(self, start: int, without: Edge) -> int:
-        span, grown = 0, 1 << start
-        while span != grown:
-            span = grown
-            for edge in self.edges:
-                a, b = edge.ends
-                if edge != without and (span >> a & 1 or span >> b & 1):
-                    grown |= 1 << a | 1 << b
-        return span
+    def _part(self, start: int, edges: Sequence[Edge]) -> int:
+        """Return the span of the relations that edges hold together with one."""
+        group = _groups(list(range(self.relations)), edges)
+        return sum(1 << r for r, each in enumerate(group) if each == group[start])
 
     @cached_property
     def by_number(self) -> dict[int, Edge]:
@@ -97,19 +89,14 @@ class JoinTree:
 
     def reached(self, start: int, span: int) -> int:
         """Return the part of a span that the tree holds together with one of its relations."""
-        part, grown = 0, 1 << start
-        while part != grown:
-            part = grown
-            for edge in self.edges:
-                both = 1 << edge.ends[0] | 1 << edge.ends[1]
-                if both & part and both & ~span == 0:
-                    grown |= both
-        return part
+        return self._part(start, self._inside(span))
 
     def connected(self, span: int) -> bool:
         """Whether the tree holds a span together."""
-        inside = sum(1 for e in self.edges if span >> e.ends[0] & 1 and span >> e.ends[1] & 1)
-        return inside == span.bit_count() - 1
+        return len(self._inside(span)) == span.bit_count() - 1
+
+    def _inside(self, span: int) -> list[Edge]:
+        return [e for e in self.edges if span >> e.ends[0] & 1 and span >> e.ends[1] & 1]
 
 
 def edges_of(graph: QueryGraph) -> tuple[Edge, ...]:
@@ -121,10 +108,7 @@ def edges_of(graph: QueryGraph) -> tuple[Edge, ...]:
 def edge_names(spec: JoinSpec, graph: QueryGraph, leaves: int = 0) -> tuple[str, ...]:
     """Return what the joins along all pairs of relations are called, such as ``HashJoin(r.a = s.b)``.
 
-    Args:
-        spec: The block.
-        graph: Its query graph.
-        leaves: Span of relations that are asked by index alone.
+    ``leaves`` is the span of relations that are asked by index alone.
     """
     names = []
     for edge in edges_of(graph):
@@ -155,13 +139,9 @@ def spanning_trees(
     """Yield spanning trees that use no more cross products than needed, at most ``most`` of them.
 
     Trees come in the order of their edges' numbers, after steps that grow with a power of the number of
-    relations, however many trees there are.
-
-    Args:
-        graph: The query graph.
-        most: Trees to yield.
-        leaves: Span of relations that may only be leaves, and no neighbours of each other, tied by equality.
-        barred: Numbers of edges that may not lead to such a leaf.
+    relations, however many trees there are. ``leaves`` is the span of relations that may only be leaves, and
+    no neighbours of each other, tied by equality. Edges whose numbers are ``barred`` may not lead to such
+    a leaf.
 
     Raises:
         InputError: No tree has all of these as leaves.
@@ -201,13 +181,8 @@ def spanning_tree(
     """Choose a tree without knowing selectivities (the pre-optimizer).
 
     Equality edges come first, those on several attributes before those on one, small relations before
-    large ones. Cross products only link what nothing else does, through the smallest relations.
-
-    Args:
-        graph: The query graph.
-        sizes: Rows of each relation, as far as known.
-        leaves: Span of relations that may only be leaves, and no neighbours of each other, tied by equality.
-        barred: Numbers of edges that may not lead to such a leaf.
+    large ones. Cross products only link what nothing else does, through the smallest relations. ``sizes`` are
+    the rows of each relation, as far as known; ``leaves`` and ``barred`` are as in :func:`spanning_trees`.
 
     Raises:
         InputError: No tree has all of these as leaves.

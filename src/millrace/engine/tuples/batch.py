@@ -148,9 +148,7 @@ class TupleBatch:
     def pieces(self, columns: Mapping[int, Sequence[str]], most: int) -> Iterator[TupleBatch]:
         """Yield the tuples in batches whose values in some columns take about ``most`` bytes at most.
 
-        Args:
-            columns: By relation.
-            most: Bytes; a single tuple may have more.
+        A single tuple may have more. The names of columns go by relation.
         """
         widths = [self.stores[n].widths(names, self.rows[n], most) for n, names in columns.items()]
         for part in slices(widths, self.size, most):

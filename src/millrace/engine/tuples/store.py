@@ -92,7 +92,6 @@ class RelationStore:
     """Appended Arrow batches with row numbers, and one code array per key.
 
     Args:
-        schema: The relation's columns.
         keys: The columns whose codes are kept.
         room: Rows to make room for at once; as many as are expected spare copies.
 
@@ -355,12 +354,9 @@ class RelationStore:
 
 
 def slices(widths: Iterable[Array | None], rows: int, most: int) -> Iterator[slice]:
-    """Yield slices of rows that take about ``most`` bytes at most, at least a row each.
+    """Yield slices of rows that take about ``most`` bytes at most, at least a row each; of no row one, empty.
 
-    Args:
-        widths: As of :meth:`RelationStore.widths`; together they are those of the rows.
-        rows: How many there are; where there is none, the slice is empty.
-        most: Bytes.
+    ``widths`` are as of :meth:`RelationStore.widths`; together they are those of the rows.
     """
     known = [each for each in widths if each is not None]
     if not known:
