@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from millrace.engine.access.schedule import Source
-from millrace.engine.eddy.run_of import run_of
+from millrace.engine.eddy.eddy_run import run_of
 from millrace.engine.figures import CellFigures
 from millrace.engine.plan.expressions import ColumnRef, Predicate
 from millrace.engine.plan.spec import Equality, JoinSpec, OutputColumn, RelationSpec

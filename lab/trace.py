@@ -73,7 +73,7 @@ class Watched(EddyRun):
         super().__init__(spec, sources, options, policy=policy)
 
     def _signature(self, signature: Signature) -> str:
-        span = "".join(self._spec.aliases[relation] for relation in members(signature.span))
+        span = "".join(self.spec.aliases[relation] for relation in members(signature.span))
         return span if signature.built else f"{span}, not built"
 
     def _tuples(self, batch: TupleBatch) -> str:
@@ -81,7 +81,7 @@ class Watched(EddyRun):
         if not batch.signature.built:
             return f"a new {self._signature(batch.signature).split(',')[0]}"
         parts = [
-            [f"{self._spec.aliases[n]}{row}" for row in batch.rows[n].tolist()] for n in sorted(batch.rows)
+            [f"{self.spec.aliases[n]}{row}" for row in batch.rows[n].tolist()] for n in sorted(batch.rows)
         ]
         return ", ".join(map("".join, zip(*parts, strict=True))) or "nothing"
 

@@ -56,13 +56,13 @@ class StaticPlan(BlockRun):
         **given: Unpack[Given],
     ) -> None:
         options = options or Options()
-        super().__init__(spec, sources, options, "static", given)
-        spec = self._spec
+        super().__init__(spec, sources, options, "static", options.reoptimize_every, given)
+        spec = self.spec
         self._asks = IndexJoins.of(spec, self._graph, self._methods, self._clock, "static")
         self.plan = plan_of(spec, self._graph, options.order, self._asks)
-        self._asks.end(self._stems)
-        self._builds = [_Build(stem, alias) for stem, alias in zip(self._stems, spec.aliases, strict=True)]
-        stores = {stem.number: stem.store for stem in self._stems}
+        self._asks.end(self.stems)
+        self._builds = [_Build(stem, alias) for stem, alias in zip(self.stems, spec.aliases, strict=True)]
+        stores = {stem.number: stem.store for stem in self.stems}
         matching, names = Matching(self._graph), edge_names(spec, self._graph)
         self._joins = {
             node.span: _Join(self._join(node, matching, stores), names[node.edge.number])
@@ -70,7 +70,7 @@ class StaticPlan(BlockRun):
         }
         self._flying: list[Work] = []
         stairs = [s for join in self._joins.values() for s in join.binary.stairs.values()]
-        self._watch.attach(self._stems, lambda: held_by(self._stems, stairs), lambda: self._flying)
+        self._watch.attach(self.stems, lambda: held_by(self.stems, stairs), lambda: self._flying)
         self._peak = 0
 
     def _join(self, node: JoinNode, matching: Matching, stores: Mapping[int, RelationStore]) -> BinaryJoin:
@@ -79,9 +79,9 @@ class StaticPlan(BlockRun):
             if isinstance(each, Scan) and self._asks.inner >> each.relation & 1:
                 path = self._asks.path_from(node.span & ~each.span, each.relation)
                 assert path is not None, "plans are checked when they are made"
-                stem = self._stems[each.relation]
-                return IndexJoin(node.edge, self._spec, matching, stores, stem, path, self._clock)
-        return BinaryJoin(node.edge, self._spec, matching, stores)
+                stem = self.stems[each.relation]
+                return IndexJoin(node.edge, self.spec, matching, stores, stem, path, self._clock)
+        return BinaryJoin(node.edge, self.spec, matching, stores)
 
     def _results(self) -> Iterator[Any]:
         for arrivals in self._arrivals.rounds(self._schedule, self._limit):
@@ -89,13 +89,13 @@ class StaticPlan(BlockRun):
                 continue
             for relation, batch in arrivals:
                 if batch is None:
-                    self._stems[relation].complete = True
+                    self.stems[relation].complete = True
                 elif isinstance(batch, pa.RecordBatch):
                     for tuples in self._made(self.plan, self._base(relation, batch)):
                         yield from self._emit(tuples)
             yield from self._output.rest()
             held = sum(s.tuples for join in self._joins.values() for s in join.binary.stairs.values())
-            self._peak = max(self._peak, held + sum(stem.store.held for stem in self._stems))
+            self._peak = max(self._peak, held + sum(stem.store.held for stem in self.stems))
             self._expire()
 
     def partial(self, missing: Sequence[str]) -> Iterator[pa.RecordBatch]:
@@ -111,11 +111,11 @@ class StaticPlan(BlockRun):
             for join in self._joins.values():
                 for stair in join.binary.stairs.values():
                     stair.expire(relation, below)
-            self._stems[relation].evict(below)
+            self.stems[relation].evict(below)
 
     def _base(self, relation: int, batch: pa.RecordBatch) -> TupleBatch:
         tuples = self._singletons(relation, batch)
-        self._statistics.route(tuples)
+        self.statistics.route(tuples)
         if relation == self._schedule.unbuilt:
             return tuples
         (built,) = self._step(self._builds[relation], tuples.signature, tuples, fresh=True).batches
@@ -130,8 +130,8 @@ class StaticPlan(BlockRun):
         other = next(each for each in node.inputs if each is not below)
         join = self._joins[node.span]
         for batch in self._made(below, arrived):
-            self._statistics.route(batch)
-            join.awaited = any(other.span >> stem.number & 1 and not stem.complete for stem in self._stems)
+            self.statistics.route(batch)
+            join.awaited = any(other.span >> stem.number & 1 and not stem.complete for stem in self.stems)
             for found in self._steps(join, batch):
                 yield from self._selected(found)
 
@@ -143,7 +143,7 @@ class StaticPlan(BlockRun):
             self._watch.look()
             for found in step.batches:
                 if not is_result(found.signature, self._graph):
-                    self._statistics.intermediate += found.size
+                    self.statistics.intermediate += found.size
                 if found.size:
                     yield found
             self._flying.pop()
@@ -158,7 +158,7 @@ class StaticPlan(BlockRun):
             batch = waiting.pop()
             ready = ready_predicates(batch.signature, self._graph)
             if not batch.size:
-                self._statistics.end(batch)
+                self.statistics.end(batch)
             elif ready:
                 select = self._selecting.selects[ready[0]]
                 waiting += self._step(select, batch.signature, batch, fresh=True).batches
@@ -173,7 +173,7 @@ class StaticPlan(BlockRun):
     def _held(self) -> StateTotals:
         joins = [join.binary for join in self._joins.values()]
         stairs = [stair.figures() for join in joins for stair in join.stairs.values()]
-        bases = [stem.figures() for stem in self._stems if stem.rows]
+        bases = [stem.figures() for stem in self.stems if stem.rows]
         asked = tuple(join.figures() for join in joins if isinstance(join, IndexJoin))
         return StateTotals((*bases, *stairs), self._peak, lookups=asked)
 

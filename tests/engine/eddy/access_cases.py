@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from lab.access import Index, PacedScan
 from millrace.engine.access.modules import IndexAM, ScanAM
-from millrace.engine.eddy.run_of import run_of
+from millrace.engine.eddy.eddy_run import run_of
 from millrace.engine.plan.expressions import Column
 from millrace.limits.clock import VirtualClock
 from millrace.options import POLICY_NAMES, Options

@@ -398,7 +398,7 @@ def _faults(example: Example, folder: Path, *, strict: bool) -> set[str]:
     else:
         run = run_of(case.spec, sources, options, **given)
     faults: set[str] = set()
-    state = run._state if isinstance(run, EddyRun) else None
+    state = run.state if isinstance(run, EddyRun) else None
     if isinstance(state, StairState):
         if not options.intermediate and case.spec.is_repeatable and not _asked(example.access):
             _watch_base_tuples(state, faults)

@@ -80,7 +80,7 @@ def flying(eddy: EddyRun, most: int) -> list[int]:
     found, pop = [], eddy._buffer.pop
 
     def looking(**how: bool) -> Any:
-        works = (*eddy._buffer.works(), *eddy._state.waiting())
+        works = (*eddy._buffer.works(), *eddy.state.waiting())
         parts = [work[1] if isinstance(work, tuple) else work for work in works]
         sizes = [getattr(part, "batch", part).size for part in parts]
         assert max(sizes, default=0) <= most

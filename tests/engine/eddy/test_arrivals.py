@@ -12,8 +12,7 @@ import pyarrow as pa
 import pytest
 
 from millrace.engine.access.schedule import STALLED, Schedule
-from millrace.engine.eddy.eddy_run import EddyRun
-from millrace.engine.eddy.run_of import run_of
+from millrace.engine.eddy.eddy_run import EddyRun, run_of
 from millrace.engine.eddy.transfer import KeyRanges
 from millrace.engine.figures import CellFigures
 from millrace.engine.plan.spec import JoinSpec, RelationSpec, Window

@@ -11,9 +11,8 @@ import pytest
 from hypothesis import assume, event, given, strategies as st
 
 from millrace.engine.access.schedule import Schedule
-from millrace.engine.eddy.eddy_run import EddyRun
+from millrace.engine.eddy.eddy_run import EddyRun, run_of
 from millrace.engine.eddy.partial import partial_schema
-from millrace.engine.eddy.run_of import run_of
 from millrace.engine.plan.expressions import ColumnRef, relations_of
 from millrace.engine.plan.spec import JoinSpec
 from millrace.engine.stairs.stair import STAIR

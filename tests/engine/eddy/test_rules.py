@@ -298,7 +298,7 @@ def instead(where: Any, *names: str) -> Callable[[Callable[..., Any]], Callable[
 
 def build_last(patch: Patch) -> None:
     """BuildFirst: a tuple probes first and is built only after all that arrived with it has probed."""
-    build, admit = SteM.build, EddyRun._admit
+    build, admit = SteM.build, EddyRun.admit
     late: list[tuple[SteM, TupleBatch, int]] = []
 
     def bounce(self: SteM, batch: TupleBatch, stamp: int) -> TupleBatch:
@@ -313,7 +313,7 @@ def build_last(patch: Patch) -> None:
         admit(self, arrivals)
 
     patch.setattr(SteM, "build", bounce)
-    patch.setattr(EddyRun, "_admit", admit_later)
+    patch.setattr(EddyRun, "admit", admit_later)
 
 
 def forget_roles(patch: Patch) -> None:

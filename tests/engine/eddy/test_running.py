@@ -18,9 +18,8 @@ from hypothesis import event, given, strategies as st
 from millrace.engine.access.schedule import Schedule
 from millrace.engine.eddy import eddy as buffer, run_statistics as module
 from millrace.engine.eddy.back_pressure import Backpressure
-from millrace.engine.eddy.eddy_run import EddyRun
+from millrace.engine.eddy.eddy_run import EddyRun, run_of
 from millrace.engine.eddy.output import Output
-from millrace.engine.eddy.run_of import run_of
 from millrace.engine.eddy.run_statistics import Trace
 from millrace.engine.eddy.statistics import Statistics
 from millrace.engine.operators import selection, udf_selection

@@ -39,7 +39,7 @@ def test_only_state_that_follows_routing_changes_its_tree(migration: str) -> Non
         architecture="stairs", migration=migration, batch_size=4, reoptimize_every=2, online=True
     )
     eddy = EddyRun(case.spec, case.batches(4), options, clock=VirtualClock())
-    state = eddy._state
+    state = eddy.state
     first = state.stairs.tree
     with mock.patch.object(FanoutModel, "work", lambda _, tree: 1e9 if tree == first else 1.0):
         assert rows_of(case, eddy) == case.expected()

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pytest
 
 from lab.bench import budget
-from millrace.engine.eddy.run_of import run_of as plain_run_of
+from millrace.engine.eddy.eddy_run import run_of as plain_run_of
 from millrace.engine.spill import algorithms, folder, partitions, runs
 from millrace.engine.spill.folder import SpillFile, SpillFolder
 from millrace.engine.spill.spilling import SpillingEddy

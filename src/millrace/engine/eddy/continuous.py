@@ -1,4 +1,4 @@
-"""A block run over and over, by one eddy that keeps its state from one micro-batch to the next.
+"""A block run over and over: one eddy keeps its state from one micro-batch to the next.
 
 What has arrived stays in SteMs or STAIRs, so each result comes out once: with the micro-batch that the last
 of its components arrives in (Raman, Deshpande & Hellerstein 2003, section 2.2; TimeStamp).
@@ -16,12 +16,13 @@ from millrace.engine.access.schedule import Arrival, Source
 from millrace.engine.eddy.eddy_run import EddyRun
 from millrace.engine.eddy.run import Given
 from millrace.engine.eddy.statistics import WarmStart, as_text
+from millrace.engine.figures import CellFigures
 from millrace.engine.plan.spec import JoinSpec
 from millrace.engine.stairs.state import StairState
 from millrace.options import Options
 
 
-class ContinuousRun(EddyRun):
+class ContinuousRun:
     """Runs a block over relations of which some never end.
 
     Args:
@@ -45,16 +46,18 @@ class ContinuousRun(EddyRun):
     ) -> None:
         sources: dict[str, Source] = {r.alias: () for r in spec.sources if r.same_as is None}
         online = replace(options, online=True)
-        super().__init__(spec, sources | dict(tables), online, warm_start=warm_start, **given)
+        self._run = EddyRun(spec, sources | dict(tables), online, warm_start=warm_start, **given)
         leads = {r.alias: r.same_as or r.alias for r in spec.relations}
         # Without SteMs, relations that are the same data get their tuples one by one.
         self._fed = {
             alias: tuple(
-                n for n, r in enumerate(self._spec.relations) if leads[r.alias] == alias and r.same_as is None
+                n
+                for n, r in enumerate(self._run.spec.relations)
+                if leads[r.alias] == alias and r.same_as is None
             )
             for alias in leads.values()
         }
-        self._selecting.fill(self._spec, self._sources, self._clock)
+        self._run.fill()
         for alias in self._fed:
             if alias not in streams:
                 self._read(alias, tables[alias])
@@ -63,7 +66,7 @@ class ContinuousRun(EddyRun):
         """Take in all of a relation that ends."""
         self.restore((alias, batch) for batch in table if isinstance(batch, pa.RecordBatch))
         ends: list[Arrival] = [(n, None) for n in self._fed[alias]]
-        self._admit(ends)
+        self._run.admit(ends)
 
     def extend(self, arrived: Mapping[str, pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Yield the results that have a component among these tuples, each once.
@@ -72,12 +75,7 @@ class ContinuousRun(EddyRun):
             arrived: New tuples of streams, by alias.
         """
         came: list[Arrival] = [(n, batch) for alias, batch in arrived.items() for n in self._fed[alias]]
-        for arrivals in [came] if self._state.grouped else [[arrival] for arrival in came]:
-            self._admit(arrivals)
-            yield from self._work()
-        if self._state.at_stasis():
-            self._eddy.forget()
-        yield from self._output.idle()
+        return self._run.push(came)
 
     def restore(self, arrived: Iterable[tuple[str, pa.RecordBatch]]) -> list[int]:
         """Take in tuples whose results, among them and with all before them, are out already.
@@ -94,10 +92,10 @@ class ContinuousRun(EddyRun):
         ends = []
         for alias, batch in arrived:
             for relation in self._fed[alias]:
-                self._state.build(relation, self._singletons(relation, batch))
+                self._run.build(relation, batch)
             ends.append(self.rows(alias))
-        if isinstance(self._state, StairState):
-            self._state.switch(self._state.stairs.tree)
+        if isinstance(self._run.state, StairState):
+            self._run.state.switch(self._run.state.stairs.tree)
         return ends
 
     def evict(self, below: Mapping[str, int]) -> None:
@@ -106,31 +104,35 @@ class ContinuousRun(EddyRun):
         Args:
             below: By alias, the number of the first tuple that stays, in order of arrival.
         """
-        self._state.expire({n: row for alias, row in below.items() for n in self._fed[alias]}, 0)
+        self._run.state.expire({n: row for alias, row in below.items() for n in self._fed[alias]}, 0)
 
     @property
     def nbytes(self) -> int:
         """Memory of the join state, in bytes."""
-        return self._state.held().nbytes
+        return self._run.state.held().nbytes
 
     def rows(self, alias: str) -> int:
         """Return how many tuples of a stream have been kept so far, evicted ones counted."""
-        return self._stems[self._fed[alias][0]].rows
+        return self._run.stems[self._fed[alias][0]].rows
 
     def held(self, alias: str) -> int:
         """Return how many tuples of a stream are kept."""
-        return self._stems[self._fed[alias][0]].store.held
+        return self._run.stems[self._fed[alias][0]].store.held
 
     def nbytes_of(self, alias: str) -> tuple[int, int]:
         """Return the bytes of a stream's base tuples with their indexes, and of the indexes alone."""
-        stems = [self._stems[number] for number in self._fed[alias]]
+        stems = [self._run.stems[number] for number in self._fed[alias]]
         whole = sum(stem.nbytes for stem in stems)
         return whole, whole - sum(stem.store.nbytes for stem in stems)
 
     def take_orders(self) -> tuple[tuple[str, int], ...]:
         """Return the orders that tuples took since this was last asked, those of most tuples first."""
-        return self._statistics.take_orders()
+        return self._run.statistics.take_orders()
 
     def learned(self) -> str:
         """Return what the eddy has learned about costs and selectivities, as text for a warm start."""
-        return as_text(self._statistics.accounts)
+        return as_text(self._run.statistics.accounts)
+
+    def figures(self, cell: int = 0) -> CellFigures:
+        """Return what was done so far."""
+        return self._run.figures(cell)

@@ -20,13 +20,15 @@ from millrace.engine.eddy.ingest import Admission
 from millrace.engine.eddy.operator import Operator, Step
 from millrace.engine.eddy.partial import collected, passed, remaining, undisturbed
 from millrace.engine.eddy.preference import Preference, Wanted
-from millrace.engine.eddy.run import BlockRun, Given
+from millrace.engine.eddy.run import BlockRun, Given, Run
 from millrace.engine.eddy.statistics import WarmStart, recall, share
 from millrace.engine.eddy.transfer import KeyRanges
 from millrace.engine.operators.stems import StateBuild
+from millrace.engine.plan.expressions import Call
 from millrace.engine.plan.spec import JoinSpec
 from millrace.engine.policies import Policy, policy_from
 from millrace.engine.stairs.choice import policy_of, settled, state_of
+from millrace.engine.static_plan import StaticPlan
 from millrace.engine.stems.join_state import StateTotals, Watch
 from millrace.engine.tuples.batch import Signature, TupleBatch
 from millrace.errors import InputError, StateError
@@ -77,29 +79,31 @@ class EddyRun(BlockRun):
                 "back-pressure lets intermediate tuples wait, and intermediate=False keeps base tuples in "
                 "their place, so that results would come twice; expected one of the two"
             )
-        super().__init__(spec, sources, options, options.architecture, given)
-        spec, self._options = self._spec, options
-        self._state = state_of(
+        self._called = any(isinstance(p, Call) for p in spec.residuals)
+        window = _CALLED_WINDOW if self._called else 2 * options.reoptimize_every
+        super().__init__(spec, sources, options, options.architecture, window, given)
+        spec, self._options = self.spec, options
+        self.state = state_of(
             spec,
             self._graph,
             self._schedule,
             options,
-            self._stems,
+            self.stems,
             self._methods,
             self._arrivals,
             self._clock,
             self._watch,
         )
         self._warm_start = warm_start
-        recall(warm_start, self._statistics.accounts)
+        recall(warm_start, self.statistics.accounts)
         self._preference = Preference(prefer, spec)
         policy = policy or policy_from(policy_of(spec, options), options)
         self._admission = Admission(
             spec,
             self._graph,
             self._schedule,
-            self._state,
-            self._statistics,
+            self.state,
+            self.statistics,
             options,
             policy,
             self._preference,
@@ -117,10 +121,10 @@ class EddyRun(BlockRun):
 
     def _routed(self, policy: Policy, backpressure: Backpressure | None) -> Eddy:
         """Return the eddy, with its operators around it."""
-        statistics, selecting, options = self._statistics, self._selecting, self._options
+        statistics, selecting, options = self.statistics, self._selecting, self._options
         builds = [
-            StateBuild(stem.number, alias, self._state, selecting, self._preference.split)
-            for stem, alias in zip(self._stems, self._spec.aliases, strict=True)
+            StateBuild(stem.number, alias, self.state, selecting, self._preference.split)
+            for stem, alias in zip(self.stems, self.spec.aliases, strict=True)
         ]
         legality = Legality(
             self._graph,
@@ -128,7 +132,7 @@ class EddyRun(BlockRun):
             selecting.selects,
             selecting.profile,
             selecting.settlement,
-            self._state.joins,
+            self.state.joins,
             selecting.outer,
         )
         called = self._called
@@ -137,11 +141,11 @@ class EddyRun(BlockRun):
         if backpressure is not None:
             buffer = queues = QueuedBuffer(backpressure, self._clock, self._arrivals.due)
             tickets, is_full = queues.tickets, queues.is_full
-        self._watch.attach(self._stems, self._state.held, lambda: (*buffer.works(), *self._state.waiting()))
+        self._watch.attach(self.stems, self.state.held, lambda: (*buffer.works(), *self.state.waiting()))
 
         def decided(signature: Signature, shares: list[tuple[Operator, float]]) -> None:
             statistics.decided(signature, shares)
-            self._state.decided(signature, shares)
+            self.state.decided(signature, shares)
             buffer.weigh(shares)
 
         table = RoutingTable(
@@ -161,9 +165,6 @@ class EddyRun(BlockRun):
         """Let an operator work on tuples that are not in the dataflow yet."""
         return self._step(operator, batch.signature, batch, fresh=True)
 
-    def _window(self, options: Options) -> int:
-        return _CALLED_WINDOW if self._called else 2 * options.reoptimize_every
-
     # What arrives
 
     def _results(self) -> Iterator[Any]:
@@ -174,10 +175,10 @@ class EddyRun(BlockRun):
                 eddy.push(self._admission.rest())
             if any(batch is None for _, batch in arrivals):  # an end holds once nothing is in flight
                 yield from self._work(draining=True)
-            self._admit(arrivals)
+            self.admit(arrivals)
             self._take_back()
             # What an index answered may wait for a predicate; it has to be built before its binding ends.
-            yield from self._work(draining=self._state.is_serial or self._arrivals.is_ending)
+            yield from self._work(draining=self.state.is_serial or self._arrivals.is_ending)
             if not eddy.is_flying:
                 yield from self._output.rest()
             if self._is_empty():
@@ -186,7 +187,7 @@ class EddyRun(BlockRun):
                 yield from self._rest(arrivals)
         while self._take_back(waits=True):
             yield from self._work(draining=True)
-        share(self._warm_start, self._statistics.accounts)
+        share(self._warm_start, self.statistics.accounts)
 
     def _work(self, *, draining: bool = False) -> Iterator[Any]:
         """Let the eddy do what there is to do before more tuples are asked for, and yield output."""
@@ -202,7 +203,7 @@ class EddyRun(BlockRun):
 
     def _rounds_of_arrivals(self) -> Iterator[list[Arrival]]:
         """Yield rounds of arrivals, with the time spent in the sources booked."""
-        eddy, state = self._eddy, self._state
+        eddy, state = self._eddy, self.state
         rounds = self._arrivals.rounds(self._schedule, self._limit, lambda: eddy.is_flying, state.waits)
         while True:
             began = self._clock.now()
@@ -212,24 +213,37 @@ class EddyRun(BlockRun):
             seconds = (self._clock.now() - began) / max(1, len(arrivals))
             for relation, batch in arrivals:
                 rows = batch.num_rows if isinstance(batch, pa.RecordBatch) else 0
-                self._statistics.accounts.update(("scan", relation), rows, rows, seconds)
-            if self._state.grouped or all(batch is STALLED for _, batch in arrivals):
+                self.statistics.accounts.update(("scan", relation), rows, rows, seconds)
+            if self.state.grouped or all(batch is STALLED for _, batch in arrivals):
                 yield arrivals
             else:
                 yield from ([arrival] for arrival in arrivals if arrival[1] is not STALLED)
 
-    def _admit(self, arrivals: list[Arrival]) -> None:
+    def admit(self, arrivals: list[Arrival]) -> None:
         """Make singletons of the base tuples that arrived, or note that a source has ended."""
         for relation, batch in arrivals:
             if batch is STALLED:
                 continue
             if batch is None:
-                self._stems[relation].complete = True
+                self.stems[relation].complete = True
                 self._admission.ended(relation)
             if not batch:  # an EOT, of the relation or of a binding
-                self._eddy.push(self._state.on_build(relation))
+                self._eddy.push(self.state.on_build(relation))
                 continue
             self._eddy.push(self._admission.admit(relation, self._singletons(relation, batch)))
+
+    def push(self, arrivals: list[Arrival]) -> Iterator[Any]:
+        """Yield the results of base tuples with those that have come before."""
+        for each in [arrivals] if self.state.grouped else [[arrival] for arrival in arrivals]:
+            self.admit(each)
+            yield from self._work()
+        if self.state.at_stasis():
+            self._eddy.forget()
+        yield from self._output.idle()
+
+    def build(self, relation: int, batch: pa.RecordBatch) -> None:
+        """Keep base tuples whose results are out already."""
+        self.state.build(relation, self._singletons(relation, batch))
 
     def prefer(self, wanted: Wanted) -> None:
         """Let results of other tuples come first from now on, also of those that wait already.
@@ -257,7 +271,7 @@ class EddyRun(BlockRun):
         """Whether some relation has ended without a tuple: no result can come any more."""
         return any(
             stem.complete and not stem.rows and stem.scanned
-            for stem in self._stems
+            for stem in self.stems
             if stem.number != self._schedule.unbuilt
         )
 
@@ -267,10 +281,10 @@ class EddyRun(BlockRun):
         """Evict what windows have passed, and do what is best done when nothing is in flight."""
         watermark = self._watermark.value()
         if watermark is not None:
-            self._state.expire(self._watermark.due(watermark), watermark)
+            self.state.expire(self._watermark.due(watermark), watermark)
         if stalled := self._stalled(arrivals):
             yield from self._pause(stalled)
-        elif self._state.at_stasis():
+        elif self.state.at_stasis():
             self._eddy.forget()
         if all(batch is STALLED for _, batch in arrivals):
             yield from self._output.idle()
@@ -280,13 +294,13 @@ class EddyRun(BlockRun):
         if not arrivals or any(batch is not STALLED for _, batch in arrivals):
             self._known_stalled = 0
             return 0
-        return sum({1 << role for r, _ in arrivals for role in self._stems[r].roles})
+        return sum({1 << role for r, _ in arrivals for role in self.stems[r].roles})
 
     def _pause(self, stalled: int) -> Iterator[Any]:
         """Do what can be done before a source goes on, and give out what there is; once for each stall."""
         if stalled != self._known_stalled:
             self._known_stalled = stalled
-            self._state.precompute(stalled)
+            self.state.precompute(stalled)
             yield from self._output.pause()
 
     def partial(self, missing: Sequence[str]) -> Iterator[pa.RecordBatch]:
@@ -309,16 +323,33 @@ class EddyRun(BlockRun):
                 "partial results were asked for while tuples are in flight, so some of them might be "
                 "missing; ask when run() has yielded a batch because all sources stalled, or from a source"
             )
-        span = remaining(self._spec, self._graph, missing, self._schedule.unbuilt)
+        span = remaining(self.spec, self._graph, missing, self._schedule.unbuilt)
         if self._admission.dropped:
             raise InputError(
                 "partial results are not complete: tuples without a match in a relation that had been read "
                 "were dropped; set option online to read all relations side by side, or transfer to False"
             )
-        batches = self._state.partial(span, self._limit)
+        batches = self.state.partial(span, self._limit)
         self._eddy.forget()  # other joins may be legal now
         chosen = (b for batch in batches for b in passed(batch, self._graph, self._selecting))
-        return undisturbed(collected(self._spec, chosen), lambda: self._rounds)
+        return undisturbed(collected(self.spec, chosen), lambda: self._rounds)
 
     def _held(self) -> StateTotals:
-        return self._state.figures()
+        return self.state.figures()
+
+
+def run_of(
+    spec: JoinSpec,
+    sources: Mapping[str, Source],
+    options: Options,
+    *,
+    warm_start: WarmStart | None = None,
+    **given: Unpack[Given],
+) -> Run:
+    """Return what runs a block by the architecture that the options name: an eddy, or a static plan.
+
+    The arguments are those of :class:`EddyRun`; a static plan learns nothing, so it has no warm start.
+    """
+    if options.architecture == "static":
+        return StaticPlan(spec, sources, options, **given)
+    return EddyRun(spec, sources, options, warm_start=warm_start, **given)

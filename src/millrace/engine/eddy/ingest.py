@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
+import numpy as np
 import pyarrow as pa
 
 from millrace.engine.access.schedule import Schedule
@@ -17,7 +18,7 @@ from millrace.engine.plan.graph import QueryGraph
 from millrace.engine.plan.spec import JoinSpec
 from millrace.engine.policies import Greedy, Policy
 from millrace.engine.stems.join_state import JoinState
-from millrace.engine.stems.stem import singletons
+from millrace.engine.tuples import RelationStore
 from millrace.engine.tuples.batch import Signature, TupleBatch
 from millrace.options import Options
 
@@ -61,7 +62,6 @@ class Admission:
         gathers: bool,
     ) -> None:
         self._statistics, self._state = statistics, state
-        self._aliases = spec.aliases
         self._few = int(options.batch_size * _FEW)
         self._waiting: list[TupleBatch] = []
         self._preference, self._visit = preference, visit
@@ -119,9 +119,16 @@ class Admission:
         else:
             relation = self._gathered
             assert relation is not None
-            rows = pa.concat_batches([each.stores[relation].chunk(each.rows[relation]) for each in waiting])
-            whole = singletons(self._state.stems[relation], rows, self._aliases[relation], built=True)
-            found = [replace(whole, origin=sum(each.origin for each in waiting))]
+            parts = [(each.stores[relation], each.rows[relation]) for each in waiting]
+            rows = pa.concat_batches([store.chunk(rows) for store, rows in parts])
+            keys = parts[0][0].keys
+            coded = [
+                np.concatenate([store.coded(n, rows) for store, rows in parts]) for n in range(len(keys))
+            ]
+            whole = {relation: RelationStore.single(rows, keys, coded)}
+            numbers = {relation: np.arange(rows.num_rows, dtype=np.int32)}
+            origin = sum(each.origin for each in waiting)
+            found = [replace(waiting[0], stores=whole, rows=numbers, origin=origin)]
         for each in found:
             yield from self._divided(each)
 

@@ -81,6 +81,7 @@ class BlockRun(ABC):
             None, wherever there is nothing at present.
         options: The run's settings.
         architecture: Where join state is kept; relations share their tuples in SteMs alone.
+        window: How many tuples decisions look back on.
         given: The rest.
 
     Raises:
@@ -88,13 +89,19 @@ class BlockRun(ABC):
     """
 
     def __init__(
-        self, spec: JoinSpec, sources: Mapping[str, Source], options: Options, architecture: str, given: Given
+        self,
+        spec: JoinSpec,
+        sources: Mapping[str, Source],
+        options: Options,
+        architecture: str,
+        window: int,
+        given: Given,
     ) -> None:
         access, indexes = _divided(spec, given.get("access") or {})
         if architecture != "stems":
             refuse_shared(spec, access, architecture)
             spec, sources = _unshared(spec, sources)
-        self._spec, self._sources = spec, sources
+        self.spec, self._sources = spec, sources
         self._limit = options.batch_size
         self._graph = QueryGraph.of(spec)
         self._clock = given.get("clock") or WallClock()
@@ -107,22 +114,17 @@ class BlockRun(ABC):
         # Binary joins can only leave unbuilt what comes after all else.
         self._schedule = schedule if architecture == "stems" else schedule.for_joins()
         self._schedule.check(spec, built)
-        self._stems = stems_of(spec, self._graph, self._methods.paths)
-        self._arrivals = Arrivals(spec, self._graph, self._methods, self._stems, self._clock)
-        self._watermark = Watermark(spec, self._graph, self._stems)
+        self.stems = stems_of(spec, self._graph, self._methods.paths)
+        self._arrivals = Arrivals(spec, self._graph, self._methods, self.stems, self._clock)
+        self._watermark = Watermark(spec, self._graph, self.stems)
         self._output: Sink = given.get("output") or Output(spec, options.batch_size)
-        self._called = any(isinstance(p, Call) for p in spec.residuals)
-        self._statistics = RunStatistics([r.alias for r in spec.sources], self._window(options))
-        accounts, callers = self._statistics.accounts, given.get("callers")
+        self.statistics = RunStatistics([r.alias for r in spec.sources], window)
+        accounts, callers = self.statistics.accounts, given.get("callers")
         selects = selections_of(spec, self._clock, options, callers, accounts)
         outer = outer_probes_of(spec, indexes, self._clock, self._methods.woken)
         self._selecting = Selecting(self._graph, selects, accounts, outer)
         self._watch = given.get("watch") or Watch()
         self._seconds = 0.0
-
-    def _window(self, options: Options) -> int:
-        """Return how many tuples decisions look back on."""
-        return options.reoptimize_every
 
     def run(self) -> Iterator[Any]:
         """Yield the block's result, in batches of ``spec.output_schema`` and in no certain order.
@@ -133,13 +135,17 @@ class BlockRun(ABC):
         """
         began = self._clock.now()
         try:
-            self._selecting.fill(self._spec, self._sources, self._clock)
+            self.fill()
             yield from self._results()
             yield from self._output.finish()
         finally:
             self._seconds = self._clock.now() - began
             self._selecting.close()
             self._methods.close()
+
+    def fill(self) -> None:
+        """Read all of the relations that semi joins and left joins look into."""
+        self._selecting.fill(self.spec, self._sources, self._clock)
 
     @abstractmethod
     def _results(self) -> Iterator[Any]:
@@ -153,16 +159,16 @@ class BlockRun(ABC):
         """Return base tuples that have arrived."""
         self._watermark.arrive(relation, batch)
         unbuilt = relation == self._schedule.unbuilt
-        found = singletons(self._stems[relation], batch, self._spec.aliases[relation], built=unbuilt)
+        found = singletons(self.stems[relation], batch, self.spec.aliases[relation], built=unbuilt)
         self._output.arrive(found)
         return found
 
     def _emit(self, batch: TupleBatch) -> Iterator[Any]:
         """Hand result tuples to the output."""
         began = self._clock.now()
-        self._statistics.end(batch)
+        self.statistics.end(batch)
         yield from self._output.add(batch)
-        self._statistics.accounts.update("output", batch.size, batch.size, self._clock.now() - began)
+        self.statistics.accounts.update("output", batch.size, batch.size, self._clock.now() - began)
 
     def _step(self, operator: Operator, signature: Signature, work: Any, *, fresh: bool) -> Step:
         """Let an operator do the next step of its work, and count it; ``fresh``: that is a whole batch."""
@@ -171,12 +177,12 @@ class BlockRun(ABC):
         tuples_in = work.size if fresh else 0
         self._clock.spend(operator.place, tuples_in, step.tuples_out)
         seconds = self._clock.now() - began
-        self._statistics.visit(signature, operator, tuples_in, step.tuples_out, seconds)
+        self.statistics.visit(signature, operator, tuples_in, step.tuples_out, seconds)
         return step
 
     def figures(self, cell: int = 0) -> CellFigures:
         """Return what was done so far."""
-        figures = self._statistics.figures(cell, self._seconds, self._output.name, self._output.counted)
+        figures = self.statistics.figures(cell, self._seconds, self._output.name, self._output.counted)
         held, beside = self._held(), self._selecting.figures()
         return replace(
             figures,

@@ -7,7 +7,7 @@ from typing import Unpack
 
 import pyarrow as pa
 
-from millrace.engine.eddy import run_of as in_memory
+from millrace.engine.eddy import eddy_run as in_memory
 from millrace.engine.eddy.run import Given, Run
 from millrace.engine.eddy.statistics import WarmStart
 from millrace.engine.plan.spec import JoinSpec

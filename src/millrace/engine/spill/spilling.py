@@ -12,8 +12,8 @@ import pyarrow as pa
 
 from millrace.engine.access.schedule import Schedule, cut
 from millrace.engine.arrays import array_of
+from millrace.engine.eddy.eddy_run import run_of
 from millrace.engine.eddy.output import Output, Sink
-from millrace.engine.eddy.run_of import run_of
 from millrace.engine.eddy.statistics import WarmStart
 from millrace.engine.eddy.transfer import KeyRanges
 from millrace.engine.figures import CellFigures
