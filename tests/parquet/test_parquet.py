@@ -271,6 +271,19 @@ def test_partitioned_folders_read_as_spark_reads_them(spark, tmp_path, folders, 
         check_as_spark_reads(spark, tmp_path / "t")
 
 
+def test_what_else_lies_in_a_folder(spark, tmp_path):
+    """A file named like a log is none, and a link that leads nowhere is no file."""
+    folder = written(tmp_path / "t" / "part.parquet", {"v": [1, None]}).parent
+    (folder / "_delta_log").touch()
+    (folder / "link.parquet").symlink_to(folder / "nowhere.parquet")
+    check_as_spark_reads(spark, folder)
+    for path in ("/", "//"):
+        assert "a folder within" in (open_table(path).unsupported or "")
+    Path(os.fsdecode(os.fsencode(folder) + b"/.\xff.crc")).touch()
+    with pytest.raises(InputError, match=r"cannot read .*utf-8"):
+        open_table(folder)
+
+
 def test_partitions_are_pruned(tmp_path):
     """A filter on a partition column leaves out files without opening them again."""
     for year in (2022, 2023, 2024):

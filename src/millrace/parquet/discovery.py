@@ -155,13 +155,15 @@ def _expand(store: Store, place: str) -> list[tuple[str, FileType]]:
 
 def _data_files(store: Store, top: str, listed: dict[str, State | None]) -> list[_File]:
     """Return the data files of a folder and of the partition folders below it; what is seen is listed."""
-    files = []
+    files, top = [], top.rstrip("/")
     partitions: dict[str, _Partition | None] = {top: ()}  # None for what Spark passes over
     for path, state in store.below(top):
         listed[path] = state
         if path == top:
             continue
         folder, _, name = path.rpartition("/")
+        if folder not in partitions:
+            raise Doubtful(f"{path} is not below {top}, as the store lists it")
         partition = partitions[folder]
         if partition is not None and name in _SUMMARIES:
             raise Doubtful(f"{folder} has a summary file {name}")
@@ -192,8 +194,9 @@ def _refuse_logs(files: Iterable[str], store: Store, listed: Mapping[str, State 
     else:
         answers = list(map(store.is_folder, asked))
     there = {log for log, is_there in zip(asked, answers, strict=True) if is_there}
+    there |= {path for path, state in listed.items() if state is None}
     for log in logs:
-        if log in there or log in listed:
+        if log in there:
             raise Doubtful(f"{log} says which files count")
 
 

@@ -140,14 +140,14 @@ class Store:
         top = folder.rstrip("/")
         with self._naming(folder):
             infos = self.system.get_file_info(fs.FileSelector(self._inner(top), recursive=self.is_remote))
+            found = [(self._outer(info.path), info) for info in infos]  # a path may be no text
         yield top, None
         folders = {top}
-        for info in infos:
-            path = self._outer(info.path)
+        for path, info in found:
             is_file = info.type == fs.FileType.File
             new: list[str] = []
             above = path.rpartition("/")[0] if is_file else path
-            while above and above not in folders:  # not all stores list folders
+            while above.startswith(f"{top}/") and above not in folders:  # not all stores list folders
                 new.append(above)
                 folders.add(above)
                 above = above.rpartition("/")[0]
@@ -180,8 +180,9 @@ class Store:
         if not self.is_remote:
             there = next(parent for parent in Path(path).parents if parent.exists())
             return f"there is no {path}: expected a Parquet file, a folder or a glob; {there} exists"
-        if self.bucket and self.system.get_file_info(self.bucket).type == fs.FileType.NotFound:
-            return self._without_bucket(path)
+        with self._naming(path):
+            if self.bucket and self.system.get_file_info(self.bucket).type == fs.FileType.NotFound:
+                return self._without_bucket(path)
         return f"there is no {path}: expected a Parquet file or a folder; {self.root} exists"
 
     @contextmanager
