@@ -94,11 +94,15 @@ def found(told: Any) -> dict[bytes, list[Any]]:
 
 
 class Calls:
-    """What tasks ask of a service that has no rows for every seventh key, and the most calls at once."""
+    """What tasks ask of a service that has no rows for every seventh key, and the most calls at once.
 
-    def __init__(self) -> None:
+    The first calls last until ``at_once`` are under way.
+    """
+
+    def __init__(self, at_once: int = 1) -> None:
         self.asked: Counter[bytes] = Counter()
         self.most = self._now = 0
+        self._at_once, self._met = at_once, asyncio.Event()
 
     async def ask(self, client: Client, key: bytes) -> bool:
         """Ask for a key when it is the client's turn, and tell the others; returns whether it has rows."""
@@ -107,6 +111,9 @@ class Calls:
             self.most = max(self.most, self._now)
             self.asked[key] += 1
             client.count(requests=1)
+            if self._now >= self._at_once:
+                self._met.set()
+            await self._met.wait()
             await asyncio.sleep(0)
             self._now -= 1
         has_rows = key[-1] % 7 != 0

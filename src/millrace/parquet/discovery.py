@@ -25,7 +25,7 @@ from millrace.options import StorageOptions
 from millrace.parquet.footers import Footer, footers_of
 from millrace.parquet.partitions import Doubtful, infer, is_hidden, split_folder, value_of
 from millrace.parquet.store import DISKS, NoConnection, State, Store, locate
-from millrace.parquet.tables import ParquetFile, ParquetTable
+from millrace.parquet.tables import ParquetFile, ParquetTable, unsupported_table
 
 _SUMMARIES = ("_metadata", "_common_metadata")
 _GLOB = frozenset("*?[{")
@@ -59,7 +59,7 @@ def open_table(path: str | Path, options: StorageOptions | None = None) -> Parqu
     text = str(path)
     store, place = locate(text, options)
     if store is None:
-        return _left_to_spark(text, "the path is not on a local file system")
+        return unsupported_table(text, "the path is not on a local file system")
     try:
         files = _find_files(store, place)
         if not files:
@@ -69,11 +69,7 @@ def open_table(path: str | Path, options: StorageOptions | None = None) -> Parqu
             )
         return _table_of(text, files, store)
     except (Doubtful, NoConnection) as doubt:
-        return _left_to_spark(text, str(doubt))
-
-
-def _left_to_spark(path: str, why: str) -> ParquetTable:
-    return ParquetTable(path, (), pa.schema([]), (), why)
+        return unsupported_table(text, str(doubt))
 
 
 def open_files(

@@ -42,7 +42,7 @@ _TEXTS = ("ENUM", "JSON")
 # Types whose Parquet form looks like another type, and annotations that change how Spark compares.
 _SPARK_ONLY = ("interval", "variant", '"udt"', "__COLLATIONS", "time(", "geometry", "geography")
 
-_TEXT_BYTES = 12  # of a value whose width varies, a guess
+_LEAST_BYTES = 12  # of a value whose width varies, a guess
 
 _UNCLEAR = (pa.ArrowException, TypeError, ValueError, OverflowError)
 
@@ -95,7 +95,7 @@ class Footer:
             else:
                 # A dictionary makes repeated values small in the file but not in memory.
                 sizes = ((self._encoded_bytes(column, group), rows) for group, rows in enumerate(self.rows))
-                self._bytes[column] = tuple(max(encoded, rows * _TEXT_BYTES) for encoded, rows in sizes)
+                self._bytes[column] = tuple(max(encoded, rows * _LEAST_BYTES) for encoded, rows in sizes)
         return self._bytes[column]
 
     def _encoded_bytes(self, column: str, group: int) -> int:
@@ -190,7 +190,7 @@ def footers_of(
         Doubtful: A footer is encrypted.
     """
     asked = list(zip(paths, states or [None] * len(paths), strict=True))
-    if len(paths) < (_THREADS if store == DISKS else 2):
+    if len(paths) < (2 if store.is_remote else _THREADS):
         return tuple(footer_of(path, store, state) for path, state in asked)
     from concurrent.futures import ThreadPoolExecutor  # here, for tasks ask for one footer at a time
 

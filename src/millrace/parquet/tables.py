@@ -170,6 +170,11 @@ class ParquetTable:
         return total
 
 
+def unsupported_table(path: str, why: str) -> ParquetTable:
+    """Return a table of which nothing is known, because Spark has to read it itself."""
+    return ParquetTable(path, (), pa.schema([]), (), why)
+
+
 def splits(
     table: ParquetTable, filters: tuple[Predicate, ...] = (), columns: tuple[str, ...] | None = None
 ) -> tuple[Split, ...]:

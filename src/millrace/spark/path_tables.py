@@ -27,7 +27,7 @@ from millrace.errors import InputError, first_line
 from millrace.options import StorageOptions
 from millrace.parquet.discovery import open_table
 from millrace.parquet.store import DISKS, locate
-from millrace.parquet.tables import ParquetTable, splits
+from millrace.parquet.tables import ParquetTable, splits, unsupported_table
 from millrace.spark.scan_detection import LENIENT, unusual
 from millrace.spark.session import SessionConf, default_parallelism, facts_of, finds_files, why_unreached
 from millrace.spark.task_inputs import WORD, Scan, deal, number_of, task_numbers
@@ -107,7 +107,7 @@ def open_path(
     except InputError as error:
         if not is_remote:
             raise
-        refusal, table = error, _unsupported(path, str(error))
+        refusal, table = error, unsupported_table(path, str(error))
     if table.unsupported is None:
         how = _frame(spark, path, table)[1] if is_remote else ""
         return PathTable(path, table, lambda: _frame(spark, path, table)[0], how=how)
@@ -143,20 +143,16 @@ def files_at(
     """
     settings = settings or SessionConf(spark)
     if (why := unusual(settings, LENIENT)) is not None:
-        return _unsupported(path, why)
+        return unsupported_table(path, why)
     if locate(path, storage)[0] == DISKS and not finds_files(spark, schemeless=True):
-        return _unsupported(path, "Spark looks for paths on another file system")
+        return unsupported_table(path, "Spark looks for paths on another file system")
     table = open_table(path, storage)
     kinds = [kind for field in table.schema for kind in _kinds(field.type)]
     usual = {key: value for key, value, concerns in _OF_TYPES if any(map(concerns, kinds))}
     why = unusual(settings, usual | ({_OF_FOLDERS: "true"} if table.partition_columns else {}))
     if why is None and table.store.is_remote and table.files:
         why = why_unreached(spark, table.store, table.files[0].path)
-    return table if why is None else _unsupported(path, why)
-
-
-def _unsupported(path: str, why: str) -> ParquetTable:
-    return ParquetTable(path, (), pa.schema([]), (), why)
+    return table if why is None else unsupported_table(path, why)
 
 
 def _kinds(kind: pa.DataType) -> Iterator[pa.DataType]:

@@ -90,7 +90,8 @@ class CompiledSelection(Selection):
     ) -> None:
         super().__init__(number, f"Selection({show(predicate)})", f"σ{number + 1}", clock, statistics)
         self._predicate = predicate
-        self._columns = [(ref, aliases.index(ref.relation)) for ref in set(columns_of(predicate))]
+        self._number = {alias: i for i, alias in enumerate(aliases)}
+        self._columns = set(columns_of(predicate))
         self._reads = columns_by_relation(columns_of(predicate), aliases)
 
     def judge(self, batch: TupleBatch) -> Verdict:
@@ -108,10 +109,7 @@ class CompiledSelection(Selection):
         return is_true(truth).astype(np.int8)
 
     def _values(self, batch: TupleBatch) -> dict[ColumnRef, pa.Array]:
-        return {
-            ref: batch.stores[relation].gather(ref.column, batch.rows[relation])
-            for ref, relation in self._columns
-        }
+        return {ref: gather(batch, ref, self._number) for ref in self._columns}
 
 
 def columns_by_relation(refs: Iterable[ColumnRef], aliases: Sequence[str]) -> dict[int, list[str]]:

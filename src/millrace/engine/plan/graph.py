@@ -54,7 +54,7 @@ class TimeWindow:
     """The sliding window of a relation.
 
     Attributes:
-        column: Its times, of that type.
+        column: Its times, which are of ``type``.
         length: How far behind the largest time of a result this relation's may be.
     """
 

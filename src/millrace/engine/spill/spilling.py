@@ -43,9 +43,9 @@ _RELEASED = 1 << 20
 class SpillingEddy:
     """Runs a block whose state may be larger than ``Options.memory_budget``, by ``Options.algorithm``.
 
-    Each piece of work that fits is
-    joined by an eddy of its own, with the architecture and the policy of the options. Batches are made
-    smaller than ``Options.batch_size`` where results of that many tuples would take too much of the budget.
+    Each piece of work that fits is joined by an eddy of its own, with the architecture and the policy of the
+    options. Batches are made smaller than ``Options.batch_size`` where results of that many tuples would take
+    too much of the budget.
 
     The budget covers base tuples, intermediate tuples and their indexes, batches in flight and what waits to
     be written. It does not cover what sources need to decode what they yield, nor results once they have
