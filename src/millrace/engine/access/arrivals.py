@@ -69,14 +69,9 @@ class Arrivals:
         """Yield what arrives, in rounds, until nothing more can come.
 
         All of a round has been built, and all it leads to has been looked up, before the next one is
-        asked for; while the eddy is busy with tuples of earlier rounds, it may also ask in between, unless
-        bindings are ending.
-
-        Args:
-            schedule: How sources are read.
-            size: Tuples of a batch.
-            is_busy: Whether tuples are in flight.
-            waits: How many tuples wait for answers of indexes.
+        asked for. While tuples are in flight (``is_busy``) the eddy may also ask in between, unless
+        bindings are ending. Batches have at most ``size`` rows. ``waits`` counts the tuples that wait for
+        indexes.
 
         Raises:
             ExecutionError: All scans of a relation have broken off, or nothing can come although
