@@ -65,13 +65,11 @@ class StairState:
 
     Args:
         schedule: Which relation is left unbuilt.
-        stems: Base tuples, by relation.
         window: Tuples that decisions look back on.
         migration: When state is moved; None for joins that keep it.
         index_joins: Relations that are asked by index alone. Where there are some, state is not moved: what
             an index join holds are answers, and outer tuples are not in it.
         watch: Told of what moving state makes.
-        clock: What looking for misplaced state is measured by.
         intermediate: Store intermediate tuples. Without them memory is what SteMs need, and state does not
             follow routing.
     """
@@ -284,8 +282,7 @@ class StairState:
     def _breaking(self, wrong: Sequence[Misplaced]) -> dict[Misplaced, Array]:
         """Let insertions enforce B no longer if B+ holds, whatever is misplaced.
 
-        Args:
-            wrong: What is misplaced. Two tuples of which neither is do not clash.
+        Of two tuples that clash at least one is misplaced (``wrong``).
 
         Returns:
             If B+ does not hold: positions of misplaced tuples that break it, as soon as to move them is
