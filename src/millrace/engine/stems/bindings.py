@@ -40,12 +40,7 @@ def all_matches(
 
 
 class KeyedRows:
-    """Rows found by the exact values of some of their columns.
-
-    Args:
-        schema: Of the rows.
-        keys: The columns they are found by, with the types they compare in; at least one.
-    """
+    """Rows found by the exact values of their keys, in the types that these compare in; at least one key."""
 
     def __init__(self, schema: pa.Schema, keys: Sequence[KeyColumn]) -> None:
         self.keys = tuple(keys)
@@ -60,9 +55,8 @@ class KeyedRows:
     def matches(self, coded: Sequence[Array], values: Values) -> tuple[Array, Array]:
         """Return positions of tuples and numbers of the rows that agree with them on every key.
 
-        Args:
-            coded: Codes of the tuples, an array of shape ``(n,)`` for each key.
-            values: Asked only for keys whose codes do not decide.
+        ``coded`` has an array of shape ``(n,)`` for each key. ``values`` are asked only for keys whose codes
+        do not decide.
         """
 
         def agree(left: Array, right: Array) -> Array:

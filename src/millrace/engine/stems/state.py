@@ -96,7 +96,7 @@ class SteMs:
     def joins(self, signature: Signature) -> Sequence[Operator]:
         """Return the SteMs that tuples may probe, and the indexes that they may ask.
 
-        None: others will find these tuples.
+        Where there are none, others will find these tuples.
         """
         span, graph, paths = signature.span, self._graph, self._paths
         if signature.prior is not None:

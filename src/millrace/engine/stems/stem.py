@@ -63,9 +63,7 @@ class Probe:
     """A probe that may be under way: resumable, so that no probe's output outgrows a batch.
 
     Attributes:
-        batch: The probing tuples.
-        classes: The attribute classes that tie them to the SteM; none for a cross product.
-        walk: How far the matches have been returned.
+        classes: The attribute classes that tie the tuples to the SteM; none for a cross product.
         end: Rows that the SteM had when the probe began.
         decided: Bit set of the residual predicates that every match satisfies.
     """
@@ -85,9 +83,6 @@ class SteM:
     """The state module of one relation.
 
     Args:
-        number: The relation's number in the block.
-        spec: The relation.
-        graph: Of the block.
         shared: The SteM of the relation whose tuples this one shares, in a self-join.
         inequalities: What can be searched for by an ordered index.
         scanned: Every tuple comes without being asked for.
@@ -97,7 +92,6 @@ class SteM:
 
     Attributes:
         roles: The relations that share the tuples, this one among them.
-        store: The tuples and their key codes.
         eots: The bindings for which an index has returned everything, by the columns and types bound.
         lookups: For each lookup by an index, the classes that bind it, and its bindings out of these.
 
@@ -312,8 +306,7 @@ class SteM:
     def meets(self, batch: TupleBatch) -> Array:
         """Return positions, ascending, of the tuples that may have a match here: equal hashes are enough.
 
-        Args:
-            batch: Tuples that do not span this relation, and are tied to it by an attribute class.
+        The tuples do not span this relation, and are tied to it by an attribute class.
         """
         classes = self._graph.bound(batch.signature.span, self.number)
         walk = self.index(classes).probe(self._matching.codes((batch.stores, batch.rows), classes))
@@ -448,7 +441,6 @@ class SteM:
         return index
 
     def _ordered_by(self, column: str, kind: pa.DataType) -> OrderedIndex:
-        """Return the ordered index on a column."""
         ordered = self._ordered.get((column, str(kind)))
         if ordered is None:
             first = self.store.first
@@ -512,12 +504,7 @@ class SteM:
 
         Where a relation has several access modules, the same tuple may come from each of them; the SteM
         removes any build tuple identical to another (section 3.2). Nulls are identical to nulls, NaN to NaN,
-        and -0.0 to 0.0.
-
-        Args:
-            chunk: Rows of the relation.
-            own: Codes of what is compared.
-            coded: Codes by the store's keys.
+        and -0.0 to 0.0. ``own`` are codes of what is compared, ``coded`` those of the store's keys.
         """
         keys = self._compared
         if not keys:  # tuples without a column are all equal
@@ -552,14 +539,7 @@ class SteM:
 
 
 def singletons(stem: SteM, batch: pa.RecordBatch, alias: str, *, built: bool) -> TupleBatch:
-    """Return the base tuples of a batch of a SteM's relation that can match at all.
-
-    Args:
-        stem: It knows the keys.
-        batch: What has arrived.
-        alias: The relation's.
-        built: Whether they will not be built.
-    """
+    """Return the base tuples of a batch that can match at all; ``built`` if they will not be built."""
     batch, coded = stem.admit(batch)
     rows = np.arange(batch.num_rows, dtype=np.int32)
     return TupleBatch(
