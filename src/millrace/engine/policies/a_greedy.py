@@ -37,8 +37,7 @@ _MARGIN = 1.2
 class AGreedy(FilterOrderPolicy):
     """Keeps the greedy invariant, by profiling a sample of the tuples for a share of the time.
 
-    Args:
-        seed: For what is explored among joins.
+    The seed is for what is explored among joins.
     """
 
     def __init__(self, seed: int = 0) -> None:

@@ -82,8 +82,7 @@ _FEW = 16
 class Bounded(FilterOrderPolicy):
     """Chooses orders of predicates within a regret budget.
 
-    Args:
-        regret: Share of the cost of the order as written that exploration may cost.
+    Exploration may cost a share ``regret`` of what the order as written costs.
     """
 
     def __init__(self, regret: float = 0.01) -> None:
