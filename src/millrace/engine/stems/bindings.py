@@ -78,7 +78,13 @@ class BindingSet(KeyedRows):
 
     @property
     def nbytes(self) -> int:
-        return self.store.nbytes
+        """Memory of bindings, codes and index in bytes."""
+        return self.store.nbytes + self._index.nbytes
+
+    @property
+    def least(self) -> int:
+        """The part of :attr:`nbytes` that the index takes however few bindings there are."""
+        return self._index.least
 
     def codes(self, first: int) -> Array:
         """Return a code for each binding from number ``first`` on: equal ones have equal codes."""

@@ -111,12 +111,12 @@ class Watch:
 
 
 def held_by(stems: Iterable[SteM], stairs: Iterable[STAIR]) -> Held:
-    """Return what SteMs and STAIRs hold."""
-    stems = list(stems)
+    """Return what SteMs and STAIRs hold; what SteMs of a self-join share counts once."""
+    bases = {id(stem.store): stem for stem in stems}.values()
     segments = [segment for stair in stairs for segment in stair.segments.values()]
     return Held(
-        sum(stem.nbytes for stem in stems) + sum(segment.nbytes for segment in segments),
-        sum(stem.least for stem in stems) + sum(segment.least for segment in segments),
+        sum(stem.nbytes for stem in bases) + sum(segment.nbytes for segment in segments),
+        sum(stem.least for stem in bases) + sum(segment.least for segment in segments),
     )
 
 

@@ -158,7 +158,7 @@ class SteMs:
         return self._waiting.size
 
     def held(self) -> Held:
-        return held_by(self._bases(), ())
+        return held_by(self.stems, ())
 
     def figures(self) -> StateTotals:
         return StateTotals(tuple(stem.figures() for stem in self._bases() if stem.rows), self._peak)

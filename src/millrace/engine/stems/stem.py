@@ -170,7 +170,8 @@ class SteM:
     @property
     def least(self) -> int:
         """The part of :attr:`nbytes` that indexes take however few rows they have."""
-        return sum(index.least for index in self._indexes.values())
+        size = sum(index.least for index in self._indexes.values())
+        return size + sum(eots.least for eots in self.eots.values())
 
     def figures(self) -> StateFigures:
         store = self.store
