@@ -19,7 +19,7 @@ import numpy as np
 import pyarrow as pa
 
 from millrace.engine.access.hybrid import IndexOrScan
-from millrace.engine.access.modules import IndexAM, ScanAM, agreeing, checked, find_types
+from millrace.engine.access.modules import IndexAM, ScanAM, check_schema, find_types, keep_asked
 from millrace.engine.access.paths import AccessMethods, Lookup
 from millrace.engine.access.schedule import STALLED, Arrival, Schedule, sliced
 from millrace.engine.plan.graph import QueryGraph
@@ -153,7 +153,7 @@ class Arrivals:
                 bindings.setdefault(lookup, []).append(answer.bindings)
                 rows = self._checked(index.name, relation, answer.rows)
                 if not self._paths.sets >> relation & 1:
-                    rows = agreeing(rows, answer.bindings, lookup.keys)
+                    rows = keep_asked(rows, answer.bindings, lookup.keys)
                 found.append(rows)
             # What came together is built together, and ends together.
             for lookup, batches in bindings.items():
@@ -211,7 +211,7 @@ class Arrivals:
         return any(self._graph.leads[each.relation] == relation for each in self._paths.lookups)
 
     def _checked(self, name: str, relation: int, rows: pa.RecordBatch) -> pa.RecordBatch:
-        return checked(name, self._spec.relations[relation].schema, rows)
+        return check_schema(name, self._spec.relations[relation].schema, rows)
 
     def _note(self, relation: int, batch: object, scan: int = 0) -> None:
         if not isinstance(batch, pa.RecordBatch):

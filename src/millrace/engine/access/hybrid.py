@@ -29,7 +29,7 @@ from millrace.engine.arrays import to_arrow
 from millrace.engine.plan.graph import QueryGraph
 from millrace.engine.plan.spec import JoinSpec
 from millrace.engine.stems.bindings import BindingSet, bound
-from millrace.engine.stems.conditions import Matching, combined
+from millrace.engine.stems.conditions import Matching, combine_codes
 from millrace.engine.stems.stem import SteM
 from millrace.engine.tuples.batch import Signature, TupleBatch
 from millrace.limits.clock import Clock
@@ -324,7 +324,7 @@ class IndexOrScan:
         stem, lookup = self._stems[queues.lookup.relation], queues.lookup
         coded, values = bound(self._matching, batch, lookup.classes)
         here = queues.asked.contains(coded, values) | stem.eot(lookup.keys).contains(coded, values)
-        codes = combined(coded)
+        codes = combine_codes(coded)
         index = stem.index(lookup.classes)
         if lazy and index.rows and index.unique:
             walk = index.probe(codes)
@@ -359,5 +359,5 @@ class IndexOrScan:
         coded, values = bound(self._matching, self._all(driver), lookup.classes)
         here = eots.contains(coded, values)
         # At least as many answers are needed as there are different bindings without one.
-        queues.drivers[driver] = eots.size + max(1, len(np.unique(combined(coded)[~here])))
+        queues.drivers[driver] = eots.size + max(1, len(np.unique(combine_codes(coded)[~here])))
         return bool(here.all())

@@ -233,24 +233,24 @@ class MeasuredIndex:
         now = self._clock.now()
         if self.at_once is not None and pending >= self.at_once:  # it was busy: that is what it can do
             each = (now - self._since) / count
-            self._each = _averaged(self._each, each)
+            self._each = _average(self._each, each)
         self._since = now
         while count and self._sent:
             sent, bindings = self._sent.popleft()
             took = now - sent
             slower = took > self._least and self.latency
-            self._least = _averaged(self._least, took) if slower else took
-            self.latency = _averaged(self.latency, took)
+            self._least = _average(self._least, took) if slower else took
+            self.latency = _average(self.latency, took)
             if bindings > count:
                 self._sent.appendleft((sent, bindings - count))
             count -= min(count, bindings)
 
 
-def _averaged(old: float, new: float) -> float:
+def _average(old: float, new: float) -> float:
     return new if not old else _MEMORY * old + (1 - _MEMORY) * new
 
 
-def checked(name: str, schema: pa.Schema, rows: pa.RecordBatch) -> pa.RecordBatch:
+def check_schema(name: str, schema: pa.Schema, rows: pa.RecordBatch) -> pa.RecordBatch:
     """Return an access module's rows; ExecutionError unless they have exactly the relation's schema."""
     if not rows.schema.equals(schema):
         raise ExecutionError(
@@ -276,7 +276,7 @@ def find_types(name: str, bindings: pa.RecordBatch, asked: Sequence[list[pa.Data
     return asked.index(bindings.schema.types)
 
 
-def agreeing(rows: pa.RecordBatch, bindings: pa.RecordBatch, keys: Sequence[KeyColumn]) -> pa.RecordBatch:
+def keep_asked(rows: pa.RecordBatch, bindings: pa.RecordBatch, keys: Sequence[KeyColumn]) -> pa.RecordBatch:
     """Return the rows that were asked for: others would come again with their own binding."""
     asked = BindingSet(keys)
     asked.add_rows(bindings)

@@ -28,7 +28,7 @@ from millrace.engine.stairs.fanout import FanoutModel
 from millrace.engine.stairs.invariants import Route, Stairs
 from millrace.engine.stairs.migration import Misplaced
 from millrace.engine.stairs.stair import STAIR, Segment
-from millrace.engine.stems.conditions import combined
+from millrace.engine.stems.conditions import combine_codes
 from millrace.engine.stems.stem import SteM
 from millrace.engine.tuples.batch import Signature, TupleBatch
 
@@ -202,7 +202,7 @@ class MigrationEstimator:
 
 def _codes_of(rows: Mapping[int, Array], relations: Sequence[int], positions: Array | slice) -> Array:
     """Return the codes of the components together that are at some positions."""
-    return combined([rows[r][positions].astype(np.int64) for r in relations])
+    return combine_codes([rows[r][positions].astype(np.int64) for r in relations])
 
 
 def counts(

@@ -31,7 +31,7 @@ from millrace.engine.kernels import Multimap, Walk
 from millrace.engine.plan.graph import members
 from millrace.engine.plan.spec import JoinSpec
 from millrace.engine.plan.trees import Edge, side_name
-from millrace.engine.stems.conditions import Classes, Matching, combined
+from millrace.engine.stems.conditions import Classes, Matching, combine_codes
 from millrace.engine.stems.index import Product
 from millrace.engine.tuples import MOST_ROOM, RelationStore
 from millrace.engine.tuples.batch import Signature, TupleBatch
@@ -137,7 +137,7 @@ class Segment:
         pairs are looked at than there are tuples here that agree with something.
         """
         relations, index = self.by_shared(batch)
-        codes = combined([batch.rows[r].astype(np.int64) for r in relations])
+        codes = combine_codes([batch.rows[r].astype(np.int64) for r in relations])
         walk = index.probe(codes)
         known = walk.probes[: walk.active]
         first, group = grouped([batch.rows[r][known] for r in relations])
@@ -161,7 +161,7 @@ class Segment:
         index = self._shared.setdefault(relations, Multimap())
         if index.rows < self.size:  # it is brought up to date when it is asked for
             new = [self._rows[r][index.rows : self.size].astype(np.int64) for r in relations]
-            index.insert(combined(new))
+            index.insert(combine_codes(new))
         return relations, index
 
     def forget_shared(self) -> None:

@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 from millrace.engine.arrays import Array, scalar, to_arrow
 from millrace.engine.kernels import Multimap
 from millrace.engine.plan.evaluation import widen
-from millrace.engine.stems.conditions import Classes, Matching, combined
+from millrace.engine.stems.conditions import Classes, Matching, combine_codes
 from millrace.engine.tuples import KeyColumn, RelationStore, codes
 from millrace.engine.tuples.batch import TupleBatch
 from millrace.engine.tuples.keys import Values, first_of_equal
@@ -25,7 +25,7 @@ from millrace.engine.tuples.keys import Values, first_of_equal
 _STEP = 65_536
 
 
-def all_matches(
+def find_matches(
     index: Multimap, coded: Array, agree: Callable[[Array, Array], Array], low: int = 0
 ) -> tuple[Array, Array]:
     """Return the pairs with equal codes that ``agree``: positions of tuples, and rows from ``low`` on."""
@@ -50,7 +50,7 @@ class KeyedRows:
     def append(self, rows: pa.RecordBatch, coded: Sequence[Array]) -> None:
         """Append rows with the codes of their keys."""
         self.store.append(rows, coded)
-        self._index.insert(combined(coded))
+        self._index.insert(combine_codes(coded))
 
     def matches(self, coded: Sequence[Array], values: Values) -> tuple[Array, Array]:
         """Return positions of tuples and numbers of the rows that agree with them on every key.
@@ -62,7 +62,7 @@ class KeyedRows:
         def agree(left: Array, right: Array) -> Array:
             return self.store.agree(self.keys, range(len(self.keys)), coded, values, left, right)
 
-        return all_matches(self._index, combined(coded), agree)
+        return find_matches(self._index, combine_codes(coded), agree)
 
 
 class BindingSet(KeyedRows):
@@ -88,7 +88,7 @@ class BindingSet(KeyedRows):
 
     def codes(self, first: int) -> Array:
         """Return a code for each binding from number ``first`` on: equal ones have equal codes."""
-        return combined([self.store.codes(k)[first:] for k in range(len(self.keys))])
+        return combine_codes([self.store.codes(k)[first:] for k in range(len(self.keys))])
 
     def contains(self, coded: Sequence[Array], values: Values) -> Array:
         """Return which tuples have a binding that is in the set, shape ``(n,)``; see :meth:`matches`."""

@@ -54,7 +54,7 @@ class Matching:
 
     def codes(self, tuples: Tuples, classes: Classes) -> Array:
         """Return one ``int64`` code per tuple for all of these classes together, shape ``(n,)``."""
-        return combined(self.bound(tuples, classes))
+        return combine_codes(self.bound(tuples, classes))
 
     def decides(self, relation: int, classes: Classes) -> bool:
         """Whether equal codes alone prove that tuples agree on these classes."""
@@ -148,7 +148,7 @@ class Windows:
         return [r for r in rows if r in self.lengths]
 
 
-def combined(coded: Sequence[Array]) -> Array:
+def combine_codes(coded: Sequence[Array]) -> Array:
     """Return one code for several."""
     result = coded[0]
     for codes in coded[1:]:

@@ -39,8 +39,8 @@ from millrace.engine.figures import StateFigures
 from millrace.engine.kernels import Multimap, Walk
 from millrace.engine.plan.graph import QueryGraph
 from millrace.engine.plan.spec import RelationSpec
-from millrace.engine.stems.bindings import BindingSet, all_matches, bound
-from millrace.engine.stems.conditions import Classes, Matching, combined
+from millrace.engine.stems.bindings import BindingSet, bound, find_matches
+from millrace.engine.stems.conditions import Classes, Matching, combine_codes
 from millrace.engine.stems.index import Cursor, Inequality, OrderedIndex, Product
 from millrace.engine.tuples import CodeColumn, KeyColumn, RelationStore, codes, is_key_type, keyed
 from millrace.engine.tuples.batch import Signature, TupleBatch, singleton
@@ -206,7 +206,7 @@ class SteM:
         if self._compared is not None:
             if self._found_by == (len(coded),):
                 own = [_coded(chunk.column(key.name), key) for key in self._compared]
-                coded.append(combined(own))
+                coded.append(combine_codes(own))
             else:
                 own = [coded[k] for k in self._found_by]
             kept = self._fresh(chunk, own, coded)
@@ -216,7 +216,7 @@ class SteM:
         first = self.rows
         self.store.append(chunk, coded)
         for keys, index in self._indexes.items():
-            index.insert(combined([coded[k] for k in keys]))
+            index.insert(combine_codes([coded[k] for k in keys]))
         for (column, _), ordered in self._ordered.items():
             ordered.insert(chunk.column(column))
         numbers = np.arange(first, self.rows, dtype=np.int32)
@@ -424,7 +424,7 @@ class SteM:
         """Return codes of the keys of some tuples, in the order in which these came."""
         held = self.store.held
         sample = np.linspace(0, held - 1, min(held, _SAMPLE)).astype(np.int64)
-        return combined([self.store.codes(key)[sample] for key in self._keys(classes)])
+        return combine_codes([self.store.codes(key)[sample] for key in self._keys(classes)])
 
     # Indexes
 
@@ -438,7 +438,7 @@ class SteM:
             rows = self.rows - self.store.base
             index = self._indexes[keys] = Multimap(rows, self.store.base)
             if rows:
-                index.insert(combined([self.store.kept_codes(k) for k in keys]))
+                index.insert(combine_codes([self.store.kept_codes(k) for k in keys]))
         return index
 
     def _ordered_by(self, column: str, kind: pa.DataType) -> OrderedIndex:
@@ -532,8 +532,8 @@ class SteM:
             return keep
 
         index = self._index(self._found_by)
-        sought = combined([coded[k][first] for k in self._found_by])
-        found, _ = all_matches(index, sought, identical, self.store.first)
+        sought = combine_codes([coded[k][first] for k in self._found_by])
+        found, _ = find_matches(index, sought, identical, self.store.first)
         known = np.zeros(len(first), np.bool_)
         known[found] = True
         return first[~known]
