@@ -114,7 +114,7 @@ def modules_of(candidates: Sequence[Candidate]) -> list[Candidate]:
     return [c for c in candidates if c.operator.kind is not Kind.PROFILE]
 
 
-def proportional(candidates: Sequence[Candidate], weights: Sequence[float], least: float = 0.0) -> Decision:
+def share_out(candidates: Sequence[Candidate], weights: Sequence[float], least: float = 0.0) -> Decision:
     """Return shares in proportion to weights, equal ones where all weights are 0.
 
     Weights are not negative. Each candidate gets ``least`` beforehand.

@@ -342,7 +342,7 @@ def _expected(epoch: Epoch) -> float:
     return max(FIRST_DECISION, min(DECISION_GROWTH * epoch.tuples, fitting))
 
 
-def profiling_cost(saved: float, each: float) -> int:
+def count_affordable(saved: float, each: float) -> int:
     """Return how many tuples can be profiled for the seconds saved, at ``each`` more than usual."""
     return int(min(_MOST, max(0.0, saved - _PIECE_SECONDS) / max(each, _FREE)))
 
