@@ -350,7 +350,7 @@ def _weak_hashes() -> list[Any]:
     return [
         mock.patch.object(keys, "hash_bytes", one_bit),
         mock.patch.object(matching, "combine", lambda left, right: (left ^ right) & 1),
-        mock.patch.object(beside, "combined", same),
+        mock.patch.object(beside, "combine_codes", same),
     ]
 
 

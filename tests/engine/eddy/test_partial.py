@@ -118,7 +118,7 @@ def test_a_tuple_in_two_stairs_is_one_partial_result(monkeypatch: pytest.MonkeyP
 
     monkeypatch.setattr(STAIR, "contents", doubled)
     assert are_right()
-    monkeypatch.setattr("millrace.engine.stairs.state.each_once", iter)
+    monkeypatch.setattr("millrace.engine.stairs.state.drop_repeats", iter)
     assert not are_right()
 
 

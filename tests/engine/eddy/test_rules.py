@@ -148,7 +148,7 @@ AWAY: dict[str, Broken] = {
     "read_unjoined": wrap(QueryGraph, "of", unordered),
     # Those that ask an index know of no match only once it has answered, with what it was asked for.
     "extend_unanswered": swap(AskedRelation, "wait", lambda *_: None),
-    "extend_by_all": swap(beside, "agreeing", lambda rows, *_: rows),
+    "extend_by_all": swap(beside, "keep_asked", lambda rows, *_: rows),
     # Base tuples: Raman, Deshpande & Hellerstein 2003, Table 2, and what it takes for granted.
     # TimeStamp: a match goes to both of its components, not only to the later one.
     "forget_stamps": without(SteM, "start", stamps=None),
@@ -204,7 +204,7 @@ AWAY: dict[str, Broken] = {
     # A SteM without a scan may be probed by tuples that bind none of its indexes.
     "probe_unbound": swap(Paths, "is_open", lambda *_: True),
     # An index that returns more than it was asked for is believed.
-    "trust_answers": swap(access, "agreeing", lambda rows, *_: rows),
+    "trust_answers": swap(access, "keep_asked", lambda rows, *_: rows),
     # A run ends only when every binding that was asked for has its EOT.
     "forget_answers": swap(IndexOrScan, "missing", lambda *_: False),
     # A relation is covered by another one's bindings although that one is still arriving.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
 from typing import Any
@@ -15,17 +16,19 @@ from millrace.engine.eddy.operator import Kind
 from millrace.engine.eddy.statistics import Account, Profile
 from millrace.engine.plan.expressions import Call, Column, ColumnRef
 from millrace.engine.plan.spec import JoinSpec, Window
-from millrace.engine.policies import POLICIES, Candidate, Shares
+from millrace.engine.policies import POLICIES, Candidate, Decision, Shares
 from millrace.engine.policies.base import EXPLORED_SHARE
 from millrace.engine.policies.cumulative import MARGIN
+from millrace.engine.policies.laws import check_policy, decide, draw_candidates
 from millrace.engine.spill.run_of import run_of
 from millrace.engine.stairs.choice import architecture_of, policy_of
 from millrace.engine.tuples.batch import Signature
+from millrace.errors import RoutingError
 from millrace.options import ARCHITECTURES, Options
 from millrace.predicates import PredicateSpec
 from tests.engine.eddy.oracle import block
 from tests.engine.laws import examples, same_examples
-from tests.engine.operators import KINDS, Join, Probe, outcomes_of
+from tests.engine.operators import KINDS, Join, Probe
 
 SIGNATURE = Signature(1)
 
@@ -40,37 +43,6 @@ def candidate(target, guess=1.0, measured=None, action="probe", overall=None, pr
     return Candidate(KINDS[action](target), f"r{target}", mine, guess, *known, cumulative)
 
 
-measurements = st.none() | st.tuples(st.integers(0, 5000), st.integers(0, 9000), st.floats(0, 10))
-outcomes = st.lists(st.integers(0, 63), max_size=40)
-
-
-@st.composite
-def situations(draw: st.DrawFn) -> list[Candidate]:
-    """Draw legal candidates: one that settles, or modules, with a profile where predicates are several."""
-    if draw(st.integers(0, 9)) == 0:
-        return [candidate(0, action="settle")]
-    profile = Profile()
-    profile.add(outcomes_of(63, draw(outcomes)))
-    join = draw(st.sampled_from(["probe", "join"]))
-    actions = draw(st.lists(st.sampled_from([join, "select"]), min_size=1, max_size=6))
-    if draw(st.integers(0, 9)) == 0:
-        actions = ["build", *(a for a in actions if a == "select")]
-    if actions.count("select") > 1:
-        actions.append("profile")
-    return [
-        candidate(
-            0 if action == "profile" else target,
-            draw(st.floats(0, 1e6)),
-            draw(measurements),
-            action,
-            overall=draw(measurements),
-            profile=profile,
-            cumulative=draw(st.none() | st.floats(0, 1e6)) if action in ("probe", "join") else None,
-        )
-        for target, action in enumerate(actions)
-    ]
-
-
 def chosen(policy: str, rounds: list[list[Candidate]], **options: Any) -> list[Shares]:
     made = POLICIES[policy](Options(policy=policy, **options))
     return [made.choose(SIGNATURE, candidates).shares for candidates in rounds]
@@ -82,30 +54,26 @@ def favourite(shares: Shares) -> int:
 
 @pytest.mark.parametrize("policy", POLICIES)
 @examples(80)
-@given(rounds=st.lists(situations(), min_size=1, max_size=5), seed=st.integers(0, 3), preferred=st.booleans())
-def test_what_every_policy_obeys(policy, rounds, seed, preferred) -> None:
+@given(st.randoms(use_true_random=False), st.integers(1, 5), st.integers(0, 3), st.integers(0, 1))
+def test_what_every_policy_obeys(policy, draw, rounds, seed, preferred) -> None:
     """Legal operators once each, in whole shares; by what was measured and the seed, and by nothing else.
 
     What a join is called where state is elsewhere than in SteMs makes no difference. Profiling costs the sum
     of all predicates, so only policies that learn from it choose it.
     """
     options = Options(policy=policy, seed=seed, order=("r2", "r0"))
-    probing, again, joining = (POLICIES[policy](options) for _ in range(3))
-    signature = replace(SIGNATURE, preferred=preferred)
-    for candidates in rounds:
-        decision = probing.choose(signature, [renamed(c, "probe") for c in candidates])
+    drawn = [draw_candidates(draw) for _ in range(rounds)]
+    probing, joining = (
+        decide(policy, [[renamed(c, name) for c in each] for each in drawn], options, preferred=preferred)
+        for name in ("probe", "join")
+    )
+    for decision, joined in zip(probing, joining, strict=True):
         shares = decision.shares
-        operators = [operator for operator, _ in shares]
-        assert set(operators) <= {renamed(c, "probe").operator for c in candidates}
-        assert len(set(operators)) == len(operators)
         assert sum(share for _, share in shares) == pytest.approx(1.0, abs=1e-12)
-        assert all(share >= 0 for _, share in shares)
-        assert decision == again.choose(signature, [renamed(c, "probe") for c in candidates])
-        joined = joining.choose(signature, [renamed(c, "join") for c in candidates])
         assert [(d.target, share) for d, share in shares] == [(d.target, s) for d, s in joined.shares]
         assert (decision.hold, decision.coarse) == (joined.hold, joined.coarse)
         if policy not in ("random", "a_greedy", "bounded"):
-            assert not any(operator.kind is Kind.PROFILE for operator in operators)
+            assert not any(operator.kind is Kind.PROFILE for operator, _ in shares)
 
 
 def renamed(c: Candidate, name: Any) -> Candidate:
@@ -113,6 +81,53 @@ def renamed(c: Candidate, name: Any) -> Candidate:
     if c.operator.kind.value not in ("probe", "join"):
         return c
     return replace(c, operator=KINDS[name](c.operator.target))
+
+
+class Breaking:
+    """Takes what is legal first, and breaks a law."""
+
+    def __init__(self, law: str) -> None:
+        self.law, self.copied = law, 0
+
+    def __deepcopy__(self, memo: dict) -> Breaking:
+        self.copied += 1
+        made = Breaking(self.law)
+        made.copied = self.copied
+        return made
+
+    def choose(self, signature: Signature, candidates: Sequence[Candidate]) -> Any:
+        first = candidates[0].operator
+        broken = {
+            "legal": Decision(((Probe(9), 1.0),)),
+            "once": Decision(((first, 0.5),) * 2),
+            "whole": Decision(((first, 0.9),)),
+            "alike": Decision(((candidates[self.copied % 2 % len(candidates)].operator, 1.0),)),
+            "none": None,
+        }
+        return broken.get(self.law, Decision.of(candidates[0]))
+
+
+@pytest.mark.parametrize(
+    ("law", "told"),
+    [
+        ("legal", "legal operators"),
+        ("once", "each operator once"),
+        ("whole", "sum to 1"),
+        ("alike", "a copy of it"),
+        ("none", "expected a Decision"),
+    ],
+)
+def test_a_policy_that_breaks_a_law_is_told_which(law: str, told: str) -> None:
+    """And one that breaks none passes, as does every one of ours."""
+    with pytest.raises((RoutingError, AssertionError), match=told):
+        check_policy(Breaking(law))
+    check_policy(Breaking(""))
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_the_laws_can_be_run_without_a_test_library(policy: str) -> None:
+    """They are what users have for policies of their own."""
+    check_policy(policy)
 
 
 @pytest.mark.parametrize("policy", ["greedy", "rank", "interactive", "a_greedy", "bounded"])

@@ -19,10 +19,13 @@ from millrace.engine.plan.graph import QueryGraph
 from millrace.engine.stairs import invariants as stairs
 from millrace.engine.stairs.stair import Segment
 from millrace.engine.stems import conditions as matching
+from millrace.engine.stems.bindings import BindingSet
+from millrace.engine.stems.join_state import held_by
 from millrace.engine.stems.state import stems_of
 from millrace.engine.stems.stem import SteM, singletons
+from millrace.engine.tuples import KeyColumn
 from millrace.engine.tuples.batch import Signature, TupleBatch
-from tests.engine.eddy.oracle import block
+from tests.engine.eddy.oracle import block, with_self_joins
 from tests.engine.laws import examples
 from tests.engine.state.rig import EQUALITIES, Rig
 
@@ -174,3 +177,37 @@ def test_a_filter_has_left_a_share_of_the_rows() -> None:
         made.complete = True
         assert expected(made) == pytest.approx(0.5)
     assert expected(stem(keys_of(0)[:1000], ROWS // 4, passing=0.25)) == pytest.approx(2.5, rel=0.25)
+
+
+# What is held, in bytes.
+
+
+def test_roles_that_share_tuples_hold_them_once() -> None:
+    """A self-join takes no more memory than its relation."""
+    table = pa.table({"k": pa.array(range(ROWS), pa.int64())})
+    spec = with_self_joins(block({"r": table, "s": table}, ["r.k = s.k"])).spec
+    graph = QueryGraph.of(spec)
+    one, other = stems_of(spec, graph, Paths.scans(graph))
+    for batch in table.to_batches():
+        one.build(singletons(one, batch, "r", built=False), None)
+    other.meets(other.in_role(TupleBatch(Signature(1), {0: np.arange(9, dtype=np.int32)}, {0: one.store})))
+    assert one.store is other.store and one.least
+    held = held_by((one, other), ())
+    assert (held.nbytes, held.least) == (one.nbytes, one.least)
+
+
+@pytest.mark.parametrize("scattered", [False, True])
+def test_bindings_take_the_memory_of_their_index_too(scattered: bool) -> None:
+    """What it takes however few bindings there are is told apart, as for other indexes."""
+    keys = (KeyColumn("k", pa.int64()),)
+    made = BindingSet(keys)
+    assert (made.nbytes, made.least) == (0, 0)
+    index = Multimap()
+    values = np.arange(ROWS) * (1_000_003 if scattered else 1)
+    made.add_rows(pa.record_batch({"k": values}))
+    index.insert(values)
+    assert made.nbytes == made.store.nbytes + index.nbytes
+    assert made.least == index.least
+    relation = stem([], None)
+    relation.eot(keys).add_rows(pa.record_batch({"k": values}))
+    assert relation.nbytes >= made.nbytes and relation.least == made.least

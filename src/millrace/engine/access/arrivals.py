@@ -19,7 +19,7 @@ import numpy as np
 import pyarrow as pa
 
 from millrace.engine.access.hybrid import IndexOrScan
-from millrace.engine.access.modules import IndexAM, ScanAM, agreeing, checked, find_types
+from millrace.engine.access.modules import IndexAM, ScanAM, check_schema, find_types, keep_asked
 from millrace.engine.access.paths import AccessMethods, Lookup
 from millrace.engine.access.schedule import STALLED, Arrival, Schedule, sliced
 from millrace.engine.plan.graph import QueryGraph
@@ -69,14 +69,9 @@ class Arrivals:
         """Yield what arrives, in rounds, until nothing more can come.
 
         All of a round has been built, and all it leads to has been looked up, before the next one is
-        asked for; while the eddy is busy with tuples of earlier rounds, it may also ask in between, unless
-        bindings are ending.
-
-        Args:
-            schedule: How sources are read.
-            size: Tuples of a batch.
-            is_busy: Whether tuples are in flight.
-            waits: How many tuples wait for answers of indexes.
+        asked for. While tuples are in flight (``is_busy``) the eddy may also ask in between, unless
+        bindings are ending. Batches have at most ``size`` rows. ``waits`` counts the tuples that wait for
+        indexes.
 
         Raises:
             ExecutionError: All scans of a relation have broken off, or nothing can come although
@@ -158,7 +153,7 @@ class Arrivals:
                 bindings.setdefault(lookup, []).append(answer.bindings)
                 rows = self._checked(index.name, relation, answer.rows)
                 if not self._paths.sets >> relation & 1:
-                    rows = agreeing(rows, answer.bindings, lookup.keys)
+                    rows = keep_asked(rows, answer.bindings, lookup.keys)
                 found.append(rows)
             # What came together is built together, and ends together.
             for lookup, batches in bindings.items():
@@ -216,7 +211,7 @@ class Arrivals:
         return any(self._graph.leads[each.relation] == relation for each in self._paths.lookups)
 
     def _checked(self, name: str, relation: int, rows: pa.RecordBatch) -> pa.RecordBatch:
-        return checked(name, self._spec.relations[relation].schema, rows)
+        return check_schema(name, self._spec.relations[relation].schema, rows)
 
     def _note(self, relation: int, batch: object, scan: int = 0) -> None:
         if not isinstance(batch, pa.RecordBatch):

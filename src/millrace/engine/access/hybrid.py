@@ -29,7 +29,7 @@ from millrace.engine.arrays import to_arrow
 from millrace.engine.plan.graph import QueryGraph
 from millrace.engine.plan.spec import JoinSpec
 from millrace.engine.stems.bindings import BindingSet, bound
-from millrace.engine.stems.conditions import Matching, combined
+from millrace.engine.stems.conditions import Matching, combine_codes
 from millrace.engine.stems.stem import SteM
 from millrace.engine.tuples.batch import Signature, TupleBatch
 from millrace.limits.clock import Clock
@@ -47,13 +47,8 @@ _LATE = 2
 class ScanRate:
     """How a scan comes along: at what rate, how much of it is still to come, and whether it has stalled.
 
-    Args:
-        clock: What it is measured by; the scan begins now.
-        total: Rows that the scan is expected to return, None if nobody knows.
-        guessed: Whether more may come.
-
-    Attributes:
-        rows: What has come.
+    The scan begins now. ``total`` is the number of rows expected, None if nobody knows; more may come if it
+    is ``guessed``. ``rows`` have come so far.
     """
 
     def __init__(self, clock: Clock, total: int | None, *, guessed: bool = False) -> None:
@@ -115,9 +110,7 @@ class _Queues:
     """The tuples that wait at a lookup of a relation that has a scan too.
 
     Attributes:
-        lookup: Which.
-        index: Its AM.
-        asked: The bindings that the AM was asked for.
+        asked: What the AM was asked for by any lookup in these types.
         urgent: Tuples whose results are wanted first: they ask in any case, the most wanted first.
         rest: Tuples of a driver, all of whose bindings have to be answered, matches or not: after what is
             urgent, they ask in any case.
@@ -158,8 +151,7 @@ class IndexOrScan:
     def begin(self, scans: Mapping[int, int]) -> None:
         """Begin to measure scans of relations with indexes: now they are asked for the first time.
 
-        Args:
-            scans: By relation, how many scans it has; one where nothing is said.
+        ``scans`` is their number by relation; one where nothing is said.
         """
         for number, lookup in enumerate(self._paths.lookups):
             if self._paths.scanned >> lookup.relation & 1:
@@ -173,7 +165,7 @@ class IndexOrScan:
                 ]
 
     def note(self, relation: int, scan: int, rows: int) -> None:
-        """Take note of what a scan has returned."""
+        """Take note of rows that one of a relation's scans has returned."""
         if relation in self._scans:
             self._scans[relation][scan].arrive(rows)
 
@@ -332,7 +324,7 @@ class IndexOrScan:
         stem, lookup = self._stems[queues.lookup.relation], queues.lookup
         coded, values = bound(self._matching, batch, lookup.classes)
         here = queues.asked.contains(coded, values) | stem.eot(lookup.keys).contains(coded, values)
-        codes = combined(coded)
+        codes = combine_codes(coded)
         index = stem.index(lookup.classes)
         if lazy and index.rows and index.unique:
             walk = index.probe(codes)
@@ -367,5 +359,5 @@ class IndexOrScan:
         coded, values = bound(self._matching, self._all(driver), lookup.classes)
         here = eots.contains(coded, values)
         # At least as many answers are needed as there are different bindings without one.
-        queues.drivers[driver] = eots.size + max(1, len(np.unique(combined(coded)[~here])))
+        queues.drivers[driver] = eots.size + max(1, len(np.unique(combine_codes(coded)[~here])))
         return bool(here.all())

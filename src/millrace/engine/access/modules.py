@@ -116,11 +116,7 @@ class Waking(Protocol):
 
 @runtime_checkable
 class Bounded(Protocol):
-    """An index AM that works on a certain number of bindings at a time; the rest stand in its queue.
-
-    Attributes:
-        at_once: That number; None for any number.
-    """
+    """An index AM that works on ``at_once`` bindings at a time, None for any; the rest stand in its queue."""
 
     at_once: int | None
 
@@ -141,7 +137,6 @@ class Scan:
         self._next = clock.now()
 
     def poll(self) -> pa.RecordBatch | None:
-        """Return the next batch, or None if there is none at the moment."""
         if self.state != "open" or self._clock.now() < self._next:
             return None
         try:
@@ -154,20 +149,14 @@ class Scan:
         return batch
 
     def due(self) -> float:
-        """Return when the next batch comes."""
         return self._next if self.state == "open" else math.inf
 
     def close(self) -> None:
-        """Return nothing more."""
         self._batches = iter(())
 
 
 class MeasuredIndex:
     """An index AM with a watch: how long its answers take, and how many it gives a second.
-
-    Args:
-        index: The AM.
-        clock: What it is measured by.
 
     Attributes:
         at_once: Bindings that it works on at the same time; None for any number.
@@ -190,16 +179,13 @@ class MeasuredIndex:
 
     @property
     def pending(self) -> int:
-        """Bindings submitted and not yet answered."""
         return self._index.pending
 
     @property
     def is_full(self) -> bool:
-        """Whether no more should be submitted before some are answered."""
         return self._index.is_full
 
     def submit(self, bindings: pa.RecordBatch) -> None:
-        """Take bindings."""
         now = self._clock.now()
         if not self._index.pending:
             self._since = now
@@ -207,7 +193,6 @@ class MeasuredIndex:
         self._index.submit(bindings)
 
     def poll(self) -> list[Answer]:
-        """Return the answers that have come since the last call."""
         pending = self._index.pending
         answers = self._index.poll()
         if count := sum(answer.bindings.num_rows for answer in answers):
@@ -220,7 +205,6 @@ class MeasuredIndex:
         return None if due is None else min(due, self.alarm)
 
     def close(self) -> None:
-        """Let go of the source."""
         self._index.close()
 
     @property
@@ -232,10 +216,8 @@ class MeasuredIndex:
     def room(self, seconds: float) -> int:
         """Return how many bindings to submit now: enough to keep the index busy, and no queue for long.
 
-        As many wait in the index as it works on, so that it need not wait for the eddy.
-
-        Args:
-            seconds: How long the last of them may take.
+        As many wait in the index as it works on, so that it need not wait for the eddy. The last of them may
+        take ``seconds``.
         """
         if self.is_full:
             return 0
@@ -251,24 +233,24 @@ class MeasuredIndex:
         now = self._clock.now()
         if self.at_once is not None and pending >= self.at_once:  # it was busy: that is what it can do
             each = (now - self._since) / count
-            self._each = _averaged(self._each, each)
+            self._each = _average(self._each, each)
         self._since = now
         while count and self._sent:
             sent, bindings = self._sent.popleft()
             took = now - sent
             slower = took > self._least and self.latency
-            self._least = _averaged(self._least, took) if slower else took
-            self.latency = _averaged(self.latency, took)
+            self._least = _average(self._least, took) if slower else took
+            self.latency = _average(self.latency, took)
             if bindings > count:
                 self._sent.appendleft((sent, bindings - count))
             count -= min(count, bindings)
 
 
-def _averaged(old: float, new: float) -> float:
+def _average(old: float, new: float) -> float:
     return new if not old else _MEMORY * old + (1 - _MEMORY) * new
 
 
-def checked(name: str, schema: pa.Schema, rows: pa.RecordBatch) -> pa.RecordBatch:
+def check_schema(name: str, schema: pa.Schema, rows: pa.RecordBatch) -> pa.RecordBatch:
     """Return an access module's rows; ExecutionError unless they have exactly the relation's schema."""
     if not rows.schema.equals(schema):
         raise ExecutionError(
@@ -294,7 +276,7 @@ def find_types(name: str, bindings: pa.RecordBatch, asked: Sequence[list[pa.Data
     return asked.index(bindings.schema.types)
 
 
-def agreeing(rows: pa.RecordBatch, bindings: pa.RecordBatch, keys: Sequence[KeyColumn]) -> pa.RecordBatch:
+def keep_asked(rows: pa.RecordBatch, bindings: pa.RecordBatch, keys: Sequence[KeyColumn]) -> pa.RecordBatch:
     """Return the rows that were asked for: others would come again with their own binding."""
     asked = BindingSet(keys)
     asked.add_rows(bindings)

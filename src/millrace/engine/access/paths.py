@@ -32,7 +32,6 @@ class Lookup:
     """One way to ask an index AM.
 
     Attributes:
-        relation: The relation whose tuples it returns.
         module: Place of the AM among all index AMs of the block.
         classes: Per bind column, the attribute class that binds it.
         keys: The bind columns, in the types of those classes.
@@ -174,14 +173,13 @@ class AccessMethods:
     """The scans and indexes of a block.
 
     Args:
-        sources: Record batches by alias: one scan each, read as fast as they come.
-        access: More access modules, by alias; they work asynchronously.
+        sources: By alias: one scan each, read as fast as its batches come.
+        access: More access modules; they work asynchronously.
 
     Attributes:
-        sources: What is read as fast as it comes, by relation.
+        sources: Those without another scan beside them, by relation.
         scans: Scans that may keep the eddy waiting, by relation.
         indexes: Indexes with the relations that they belong to; a lookup's ``module`` is a place here.
-        paths: How the tuples of each relation can be got.
         woken: Set by access modules that have something.
 
     Raises:
@@ -238,10 +236,8 @@ class AccessMethods:
     def relative_latency(self, lookup: int, *, ahead: bool) -> float:
         """Return the latency of a lookup's index over that of the relation's fastest one, 2 at most.
 
-        Args:
-            lookup: Its number.
-            ahead: It would be made before the relation's SteM is probed. There is no point in that:
-                the SteM bounces back what may be worth it (:mod:`millrace.engine.access.hybrid`).
+        Infinity for a lookup ``ahead`` of a probe of the relation's SteM. There is no point in that: the SteM
+        bounces back what may be worth it (:mod:`millrace.engine.access.hybrid`).
         """
         if ahead:
             return math.inf
@@ -258,7 +254,6 @@ class AccessMethods:
         return f"Index({self._spec.aliases[each.relation]}.{columns})"
 
     def close(self) -> None:
-        """Let go of all sources."""
         for scans in self.scans.values():
             for scan in scans:
                 scan.close()

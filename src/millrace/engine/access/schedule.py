@@ -60,14 +60,10 @@ class Schedule:
     def of(
         cls, spec: JoinSpec, *, online: bool, stream: str | None = None, built: Collection[int] = ()
     ) -> Schedule:
-        """Choose the schedule of a block.
+        """Choose the schedule of a block: ``online`` for early results, ``stream`` left unbuilt if given.
 
-        Args:
-            spec: The block.
-            online: Results are to come early.
-            stream: The relation to leave unbuilt.
-            built: Relations that must not be left unbuilt: those with several access modules or an
-                index, and those that share their tuples.
+        Relations in ``built`` must not be left unbuilt: they have several access modules or an index, or
+        share their tuples.
         """
         numbers = range(len(spec.relations))
         by_size = sorted(numbers, key=lambda r: (spec.relations[r].rows or 0, r))

@@ -12,7 +12,7 @@ seconds. One that said what the one before it said is kept until deciding again 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -209,7 +209,7 @@ class RoutingTable:
         if len(candidates) == 1:
             decision = Decision.of(candidates[0])
         elif candidates:
-            decision = self._checked(signature, candidates)
+            decision = ask(self._policy, signature, candidates)
         shares = decision.shares
         if shares:
             self._decided(signature, list(shares))
@@ -266,38 +266,6 @@ class RoutingTable:
         shares = tuple((operator, share / whole if whole else 1 / len(left)) for operator, share in left)
         return replace(entry, decision=replace(entry.decision, shares=shares))
 
-    def _checked(self, signature: Signature, candidates: list[Candidate]) -> Decision:
-        """Ask the policy and check its answer."""
-        name = type(self._policy).__name__
-        decision = self._policy.choose(signature, candidates)
-        if not isinstance(decision, Decision):
-            raise RoutingError(
-                f"policy {name} decided {decision!r}; expected a Decision, such as Decision.of(candidates[0])"
-            )
-        shares = decision.shares
-        legal = {c.operator for c in candidates}
-        for operator, _ in shares:
-            if operator not in legal:
-                raise RoutingError(
-                    f"policy {name} sent tuples of {signature} to {operator}; legal operators "
-                    f"are {sorted(map(str, legal))}"
-                )
-        hold: Any = decision.hold  # a user may say anything
-        if len({operator for operator, _ in shares}) < len(shares) or (
-            hold is not None and (not isinstance(hold, int) or hold < 1)
-        ):
-            raise RoutingError(
-                f"policy {name} decided {decision}; expected each operator once, and hold to be a number of "
-                "tuples, at least 1, or None"
-            )
-        whole = sum(share for _, share in shares)
-        if not abs(whole - 1) <= 1e-9 or any(s < 0 for _, s in shares):  # NaN is not 1 either
-            raise RoutingError(f"policy {name} gave shares {list(shares)} that do not sum to 1")
-        if len(shares) == 1:
-            return decision
-        # The smallest share goes first, so that rounding never lets it take the whole of a batch.
-        return replace(decision, shares=tuple(sorted(shares, key=lambda pair: pair[1])))
-
 
 def _bounds(entry: _Entry, size: int) -> list[int]:
     """Cut ``size`` tuples so that every operator gets its share in the long run.
@@ -318,3 +286,40 @@ def _bounds(entry: _Entry, size: int) -> list[int]:
         given += count
         bounds.append(given)
     return bounds
+
+
+def ask(policy: Policy, signature: Signature, candidates: Sequence[Candidate]) -> Decision:
+    """Ask a policy and check its answer; the smallest share comes first.
+
+    Raises:
+        RoutingError: It named an operator that is not legal, or one twice, or shares that do not sum to 1.
+    """
+    name = type(policy).__name__
+    decision = policy.choose(signature, candidates)
+    if not isinstance(decision, Decision):
+        raise RoutingError(
+            f"policy {name} decided {decision!r}; expected a Decision, such as Decision.of(candidates[0])"
+        )
+    shares = decision.shares
+    legal = {c.operator for c in candidates}
+    for operator, _ in shares:
+        if operator not in legal:
+            raise RoutingError(
+                f"policy {name} sent tuples of {signature} to {operator}; legal operators "
+                f"are {sorted(map(str, legal))}"
+            )
+    hold: Any = decision.hold  # a user may say anything
+    if len({operator for operator, _ in shares}) < len(shares) or (
+        hold is not None and (not isinstance(hold, int) or hold < 1)
+    ):
+        raise RoutingError(
+            f"policy {name} decided {decision}; expected each operator once, and hold to be a number of "
+            "tuples, at least 1, or None"
+        )
+    whole = sum(share for _, share in shares)
+    if not abs(whole - 1) <= 1e-9 or any(s < 0 for _, s in shares):  # NaN is not 1 either
+        raise RoutingError(f"policy {name} gave shares {list(shares)} that do not sum to 1")
+    if len(shares) == 1:
+        return decision
+    # The smallest share goes first, so that rounding never lets it take the whole of a batch.
+    return replace(decision, shares=tuple(sorted(shares, key=lambda pair: pair[1])))

@@ -16,7 +16,7 @@ from functools import cache
 import numpy as np
 import pyarrow as pa
 
-from millrace.engine.access.modules import IndexAM, Waking, agreeing, checked
+from millrace.engine.access.modules import IndexAM, Waking, check_schema, keep_asked
 from millrace.engine.arrays import Array, is_true, to_arrow
 from millrace.engine.figures import StateFigures
 from millrace.engine.kernels import Multimap, Walk
@@ -33,7 +33,7 @@ from millrace.engine.plan.expressions import (
     relations_of,
 )
 from millrace.engine.stems.bindings import BindingSet, as_compared
-from millrace.engine.stems.conditions import combined
+from millrace.engine.stems.conditions import combine_codes
 from millrace.engine.tuples import BATCH_BYTES, KeyColumn, RelationStore, codes, keyed, slices
 from millrace.engine.tuples.batch import TupleBatch
 from millrace.engine.tuples.keys import Values
@@ -124,7 +124,7 @@ class BesideRelation:
         self.has_null |= chunk.num_rows < batch.num_rows
         if not chunk.num_rows:
             return
-        self.index.insert(combined(coded))
+        self.index.insert(combine_codes(coded))
         if self._kept or self._coded:
             self.store.append(chunk.select(self._kept), coded if self._coded else [])
 
@@ -146,7 +146,7 @@ class BesideRelation:
 
     def begin(self, search: Search) -> None:
         """Begin to look for matches, all of which are here."""
-        search.walk = self.index.probe(combined(list(map(search.known, range(len(self._keys))))))
+        search.walk = self.index.probe(combine_codes(list(map(search.known, range(len(self._keys))))))
         search.has_begun = True
 
     def matches(self, search: Search, limit: int) -> Iterator[tuple[Array, Array]]:
@@ -255,8 +255,8 @@ class AskedRelation(BesideRelation):
         """Take what the index has returned; tell whether it was anything."""
         answers = self._module.poll()
         for answer in answers:
-            rows = checked(self._module.name, self._schema, answer.rows)
-            self.take(agreeing(rows, answer.bindings, self._asked.keys))
+            rows = check_schema(self._module.name, self._schema, answer.rows)
+            self.take(keep_asked(rows, answer.bindings, self._asked.keys))
             self._ended.add_rows(answer.bindings)
         return bool(answers)
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from millrace.engine.access.modules import IndexAM, agreeing, checked, find_types
+from millrace.engine.access.modules import IndexAM, check_schema, find_types, keep_asked
 from millrace.engine.figures import ModuleFigures
 from millrace.engine.plan.spec import JoinSpec
 from millrace.engine.plan.trees import Edge, index_join_name
@@ -128,8 +128,8 @@ class IndexJoin(BinaryJoin):
                 index.submit(fresh)
         for answer in index.poll() if index.pending else ():
             find_types(index.name, answer.bindings, [[key.type for key in self._path.keys]])
-            rows = checked(index.name, self._schema, answer.rows)
-            self._keep(agreeing(rows, answer.bindings, self._path.keys))
+            rows = check_schema(index.name, self._schema, answer.rows)
+            self._keep(keep_asked(rows, answer.bindings, self._path.keys))
         now = self._clock.now()
         if not index.pending:
             self.seconds += now - self._since

@@ -45,9 +45,7 @@ It is read-only: tasks have a copy of their own, which a change here would not r
 def policy_from(given: Any, options: Options) -> Policy:
     """Return a policy for one eddy.
 
-    Args:
-        given: What ``Options.policy`` may be: a name, an object, a class, or ``"package.module:Class"``.
-        options: The run's settings.
+    ``given`` is what ``Options.policy`` may be: a name, an object, a class, or ``"package.module:Class"``.
 
     Raises:
         OptionError: There is no such class, it needs arguments, or it has no method ``choose``.
@@ -65,12 +63,7 @@ def policy_from(given: Any, options: Options) -> Policy:
 
 
 def default_policy(*, joins: bool, predicates: bool) -> str:
-    """Return the name of the policy that measures best (docs/policies.md).
-
-    Args:
-        joins: Several relations are joined.
-        predicates: There are users' predicates.
-    """
+    """Return the name of the policy that measures best (docs/policies.md); ``predicates`` are users'."""
     if not predicates:
         return "greedy"
     return "rank" if joins else "bounded"

@@ -19,7 +19,7 @@ from millrace.engine.policies.filter_order import (
     FilterOrderPolicy,
     Joint,
     Order,
-    profiling_cost,
+    count_affordable,
 )
 from millrace.engine.policies.simple import Greedy, Rank
 from millrace.engine.tuples.batch import Signature
@@ -37,8 +37,7 @@ _MARGIN = 1.2
 class AGreedy(FilterOrderPolicy):
     """Keeps the greedy invariant, by profiling a sample of the tuples for a share of the time.
 
-    Args:
-        seed: For what is explored among joins.
+    The seed is for what is explored among joins.
     """
 
     def __init__(self, seed: int = 0) -> None:
@@ -61,4 +60,4 @@ class _Greedy(FilterOrderOptimizer):
         self.order = joint.greedy(self.order, self.costs, _MARGIN)
         each = sum(self.costs.values()) - joint.cost(self.order, self.costs)
         self._saved += _RATE * epoch.seconds - epoch.profiled * each
-        return profiling_cost(self._saved, each)
+        return count_affordable(self._saved, each)

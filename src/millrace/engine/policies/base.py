@@ -114,13 +114,10 @@ def modules_of(candidates: Sequence[Candidate]) -> list[Candidate]:
     return [c for c in candidates if c.operator.kind is not Kind.PROFILE]
 
 
-def proportional(candidates: Sequence[Candidate], weights: Sequence[float], least: float = 0.0) -> Decision:
+def share_out(candidates: Sequence[Candidate], weights: Sequence[float], least: float = 0.0) -> Decision:
     """Return shares in proportion to weights, equal ones where all weights are 0.
 
-    Args:
-        candidates: What gets the shares.
-        weights: Of each candidate; not negative.
-        least: What each candidate gets beforehand.
+    Weights are not negative. Each candidate gets ``least`` beforehand.
     """
     whole = sum(weights)
     least = min(least, 1 / len(candidates))
@@ -136,9 +133,7 @@ class Policy(ABC):
     def choose(self, signature: Signature, candidates: Sequence[Candidate]) -> Decision:
         """Return the decision; every operator in it must be a candidate's.
 
-        Args:
-            signature: Of the tuples to route.
-            candidates: At least one.
+        There is at least one candidate.
         """
 
 

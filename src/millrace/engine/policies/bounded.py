@@ -40,7 +40,7 @@ from millrace.engine.policies.filter_order import (
     FilterOrderPolicy,
     Joint,
     Order,
-    profiling_cost,
+    count_affordable,
 )
 from millrace.engine.policies.simple import Greedy, Rank
 from millrace.engine.tuples.batch import Signature
@@ -82,8 +82,7 @@ _FEW = 16
 class Bounded(FilterOrderPolicy):
     """Chooses orders of predicates within a regret budget.
 
-    Args:
-        regret: Share of the cost of the order as written that exploration may cost.
+    Exploration may cost a share ``regret`` of what the order as written costs.
     """
 
     def __init__(self, regret: float = 0.01) -> None:
@@ -184,7 +183,7 @@ class _Bandit(FilterOrderOptimizer):
         now, written = (joint.cost(order, self.costs) for order in (self.order, self.written))
         self._credit += (_CURIOSITY if curious else 1.0) * self._regret * epoch.seconds
         self._credit = max(-_HOARD * full, min(self._credit, _HOARD * full))
-        return min(profiling_cost(self._credit, full - now), profiling_cost(budget, full - written))
+        return min(count_affordable(self._credit, full - now), count_affordable(budget, full - written))
 
     def _watch_last(self, profile: Profile, epoch: Epoch) -> None:
         """Watch the predicate at the end of the order, for which there is never a decision.

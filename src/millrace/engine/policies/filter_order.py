@@ -73,7 +73,6 @@ class Joint:
     """Shares of tuples that pass sets of predicates (bit sets), with thin sets smoothed.
 
     Args:
-        profile: Joint outcomes.
         order: The order in use: what was observed there is worth more than what the profile says.
         observed: By predicate and set of predicates passed before: tuples met and passed outside
             the profile.
@@ -205,9 +204,8 @@ class Meter:
     What the first calls cost is not believed once there is something better: they pay for imports
     and empty caches. Nor is a reading far above all others, until a second one says the same.
 
-    Args:
-        account: Of the predicate, for tuples of all signatures. What other tasks taught it is in its
-            window, not in its totals.
+    The account is for tuples of all signatures. What other tasks taught it is in its window, not in its
+    totals.
     """
 
     def __init__(self, account: Account) -> None:
@@ -263,10 +261,8 @@ class Meter:
 class Epoch:
     """What happened between two decisions for tuples that enter an optimizer.
 
-    Attributes:
-        tuples: Number that entered, the profiled ones among them.
-        profiled: Number that were profiled.
-        seconds: Spent in predicates, for these tuples and for those still under way before.
+    The profiled are among the tuples. Seconds are those spent in predicates, for these tuples and for those
+    still under way before.
     """
 
     tuples: int
@@ -277,12 +273,9 @@ class Epoch:
 class FilterOrderOptimizer(ABC):
     """An order of predicates for the tuples of one span.
 
-    Args:
-        top: Signature by which tuples enter: the first one seen. Only there tuples are profiled.
-        written: The predicates in the order as written.
+    Tuples enter by the signature ``top``, the first one seen, and are profiled only there.
 
     Attributes:
-        order: The present order.
         costs: Seconds per call, by predicate.
         urgent: What is wanted of a profile is wanted at once, for the present order is in doubt.
     """
@@ -308,7 +301,6 @@ class FilterOrderOptimizer(ABC):
         """
 
     def first(self, candidates: Sequence[Candidate]) -> Candidate:
-        """Return the candidate that comes first in the order."""
         places = {predicate: place for place, predicate in enumerate(self.order)}
         last = len(places)
         return min(candidates, key=lambda c: (places.get(c.operator.target, last), c.operator.target))
@@ -350,7 +342,7 @@ def _expected(epoch: Epoch) -> float:
     return max(FIRST_DECISION, min(DECISION_GROWTH * epoch.tuples, fitting))
 
 
-def profiling_cost(saved: float, each: float) -> int:
+def count_affordable(saved: float, each: float) -> int:
     """Return how many tuples can be profiled for the seconds saved, at ``each`` more than usual."""
     return int(min(_MOST, max(0.0, saved - _PIECE_SECONDS) / max(each, _FREE)))
 
@@ -358,12 +350,8 @@ def profiling_cost(saved: float, each: float) -> int:
 class FilterOrderPolicy(Policy):
     """Follows an optimizer per span where only predicates are open, and not too many of them.
 
-    Other policies decide elsewhere.
-
-    Args:
-        joins: Decides between joins.
-        mixed: Decides between joins and predicates, and while too many predicates are open to order them all.
-        optimizer: Makes an optimizer, which begins with the order as written.
+    Elsewhere ``joins`` decides between joins. ``mixed`` decides between joins and predicates, and while too
+    many predicates are open to order them all. An optimizer begins with the order as written.
     """
 
     def __init__(

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 
 from millrace.engine.eddy.operator import Operator
 from millrace.engine.eddy.statistics import Account
-from millrace.engine.policies.base import Candidate, Decision, Policy, modules_of, proportional
+from millrace.engine.policies.base import Candidate, Decision, Policy, modules_of, share_out
 from millrace.engine.tuples.batch import Signature
 
 _FASTEST = 1e-9
@@ -34,12 +34,12 @@ class Naive(Policy):
         """Return shares proportional to tuples per second; a module not yet tried counts as the fastest."""
         candidates = modules_of(candidates)
         if any(c.tickets is not None for c in candidates):
-            return proportional(candidates, [1.0] * len(candidates))
+            return share_out(candidates, [1.0] * len(candidates))
         accounts = [c.measured for c in candidates]
         known = [max(a.cost, _FASTEST) for a in accounts if a.recent_in]
         fastest = min(known, default=1.0)
         speeds = [1 / max(a.cost, _FASTEST) if a.recent_in else 1 / fastest for a in accounts]
-        return proportional(candidates, speeds)
+        return share_out(candidates, speeds)
 
 
 LEAST_SHARE = 1 / 64
@@ -58,7 +58,7 @@ class Lottery(Policy):
         """Return shares proportional to tickets, none below ``LEAST_SHARE``."""
         candidates = modules_of(candidates)
         tickets = [max(0, tickets_of(c, c.measured)) for c in candidates]
-        return proportional(candidates, tickets, LEAST_SHARE)
+        return share_out(candidates, tickets, LEAST_SHARE)
 
 
 _WINDOW = 512
@@ -92,4 +92,4 @@ class WindowedLottery(Policy):
         if taken >= _WINDOW:
             window.began, window.banked = totals, escrow
         tickets = window.banked or escrow  # the first window buys with what it has
-        return proportional(candidates, [tickets.get(c.operator, 0) for c in candidates], LEAST_SHARE)
+        return share_out(candidates, [tickets.get(c.operator, 0) for c in candidates], LEAST_SHARE)

@@ -38,7 +38,6 @@ class Greedy(LearningPolicy):
     """Routes to the operator that returns the fewest tuples per tuple sent."""
 
     def score(self, candidate: Candidate) -> float:
-        """Return the expected tuples out per tuple in."""
         return candidate.selectivity
 
 
@@ -81,18 +80,13 @@ class _MostPerSecond(LearningPolicy):
 
 
 class Interactive(Policy):
-    """Routes preferred tuples for the most results per second, others for the least work.
-
-    Args:
-        seed: For what is explored.
-    """
+    """Routes preferred tuples for the most results per second, others for the least work."""
 
     def __init__(self, seed: int = 0) -> None:
         self._preferred = _MostPerSecond(seed)
         self._others = Greedy(seed)
 
     def choose(self, signature: Signature, candidates: Sequence[Candidate]) -> Decision:
-        """Return the operator that suits tuples like these, with a small share for exploration."""
         policy = self._preferred if signature.preferred else self._others
         return policy.choose(signature, candidates)
 
@@ -100,16 +94,13 @@ class Interactive(Policy):
 class Fixed(Policy):
     """Selections first, then joins in the given order of aliases; unnamed ones follow as written.
 
-    Args:
-        order: Aliases; groups of them, as for static plans, count as what is in them, from the left.
+    Groups of aliases, as for static plans, count as what is in them, from the left.
     """
 
     def __init__(self, order: Order = ()) -> None:
         self._place = {alias.lower(): place for place, alias in enumerate(_aliases(order))}
 
     def choose(self, signature: Signature, candidates: Sequence[Candidate]) -> Decision:
-        """Return the candidate that comes first in the order."""
-
         def place(candidate: Candidate) -> tuple[bool, int, int]:
             named = self._place.get(candidate.name.lower(), len(self._place))
             return candidate.operator.kind is not Kind.SELECT, named, candidate.operator.target

@@ -34,15 +34,12 @@ def architecture_of(
 ) -> Choice:
     """Return the architecture that the options name, or for ``"auto"`` the one that is expected to be faster.
 
-    SteMs make intermediate tuples again for every tuple that arrives, which costs nothing where all but one
+    SteMs make intermediate tuples again for every tuple that arrives. That costs nothing where all but one
     relation are there before it, and the more the longer relations arrive side by side. STAIRs keep those
     tuples, and move them when routing changes.
 
-    Args:
-        spec: The block.
-        options: The run's settings.
-        side_by_side: Whether relations arrive in turn; by default what ``online`` asks for.
-        looked_up: Some relation has access methods beside a scan.
+    Relations arrive in turn if ``side_by_side``, by default what ``online`` asks for. If ``looked_up``, some
+    relation has access methods beside a scan.
     """
     if options.architecture != "auto":
         return Choice(options.architecture, "it is asked for")
@@ -62,7 +59,7 @@ def architecture_of(
 def settled(
     spec: JoinSpec, options: Options, *, side_by_side: bool | None = None, looked_up: bool = False
 ) -> Options:
-    """Return options that name an architecture; see :func:`architecture_of`."""
+    """Return options that name what :func:`architecture_of` chooses."""
     choice = architecture_of(spec, options, side_by_side=side_by_side, looked_up=looked_up)
     return replace(options, architecture=choice.name)
 

@@ -28,7 +28,7 @@ from millrace.engine.stairs.fanout import FanoutModel
 from millrace.engine.stairs.invariants import Route, Stairs
 from millrace.engine.stairs.migration import Misplaced
 from millrace.engine.stairs.stair import STAIR, Segment
-from millrace.engine.stems.conditions import combined
+from millrace.engine.stems.conditions import combine_codes
 from millrace.engine.stems.stem import SteM
 from millrace.engine.tuples.batch import Signature, TupleBatch
 
@@ -58,13 +58,9 @@ _SPARED = 3
 
 @dataclass(frozen=True)
 class MigrationEstimate:
-    """What is expected of moving a slice of a segment.
+    """What is expected of moving a slice of a segment, the tuples at some positions.
 
-    Attributes:
-        misplaced: The segment, and where its tuples belong.
-        positions: Of the slice's tuples.
-        cost: Operations that moving takes.
-        saving: Operations spared until the sources end.
+    ``cost`` and ``saving`` are in operations; saving counts until the sources end.
     """
 
     misplaced: Misplaced
@@ -206,7 +202,7 @@ class MigrationEstimator:
 
 def _codes_of(rows: Mapping[int, Array], relations: Sequence[int], positions: Array | slice) -> Array:
     """Return the codes of the components together that are at some positions."""
-    return combined([rows[r][positions].astype(np.int64) for r in relations])
+    return combine_codes([rows[r][positions].astype(np.int64) for r in relations])
 
 
 def counts(
@@ -216,17 +212,11 @@ def counts(
     codes_at: Callable[[Array], Array],
     slices: Sequence[Array] | None = None,
 ) -> Array:
-    """Return how many tuples of a segment have each code, exact up to ``MATCHES`` of them.
+    """Return how many tuples of each slice have each code, shape ``(n, slices)``, exact up to ``MATCHES``.
 
-    Args:
-        index: The segment's tuples by codes.
-        segment: The segment.
-        codes: What to look for, ``int64``, shape ``(n,)``.
-        codes_at: Returns the codes of the tuples at positions in the segment.
-        slices: Positions of the segment's tuples, in ascending order; by default all in one slice.
-
-    Returns:
-        Tuples by code and slice, shape ``(n, slices)``.
+    ``index`` finds the segment's tuples by such codes; ``codes`` are looked for, ``int64``, shape ``(n,)``.
+    ``codes_at`` returns those of the tuples at positions in the segment. ``slices`` are such positions, in
+    ascending order; by default all of the segment is one slice.
     """
     different, place_of = np.unique(codes, return_inverse=True)
     number = 1 if slices is None else len(slices)

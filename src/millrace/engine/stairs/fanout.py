@@ -72,12 +72,8 @@ _SCATTER, _WORD = 0x9E3779B97F4A7C15, 2**64 - 1
 class FanoutModel:
     """Fan-outs between the relations of a block.
 
-    Args:
-        window: Tuples of a relation that count as recent.
-        clock: What making estimates is measured by.
-
-    Attributes:
-        arrived: Number of base tuples by relation.
+    At most ``window`` tuples of a relation count as recent. ``arrived`` is the number of base tuples by
+    relation. ``clock`` measures the making of estimates.
     """
 
     def __init__(
@@ -215,7 +211,6 @@ class _Rows:
         return self._pieces[0]
 
     def add(self, codes: Array) -> None:
-        """Look at more rows."""
         self.seen += len(codes)
         while self.seen // self._stride > self._most:  # every other one stands for what two stood for
             self._stride *= 2
@@ -228,9 +223,7 @@ class _Rows:
 class KeySample:
     """The keys of one relation: a sample with counts, of all rows so far and of the recent ones.
 
-    Args:
-        keys: Keys to hold, at most; a power of two.
-        window: Rows that count as recent: from half as many to so many.
+    It holds at most ``keys`` keys, a power of two. The last ``window / 2`` to ``window`` rows are recent.
     """
 
     def __init__(self, keys: int, window: int) -> None:
@@ -343,10 +336,7 @@ class KeySample:
 def fanout(probing: KeySample, held: KeySample, *, recent: bool = True) -> float:
     """Return the expected number of matches in the whole of ``held`` for one tuple of ``probing``.
 
-    Args:
-        probing: Keys of the tuples that probe.
-        held: Keys of the tuples that they are compared with.
-        recent: Whether tuples to come are like the recent ones of ``probing`` or like all so far.
+    Tuples to come are taken to be like the ``recent`` ones of ``probing``, or like all so far.
 
     Returns:
         Matches per tuple, exact while both samples hold all keys, 0.0 where sampled keys of ``probing``
@@ -374,10 +364,8 @@ def fanout(probing: KeySample, held: KeySample, *, recent: bool = True) -> float
 def _regression(sums: Array, rows: tuple[float, float], rate: float) -> float:
     """Return the matches of all keys from those of sampled keys.
 
-    Args:
-        sums: Over the sampled keys, see :func:`millrace.engine.kernels.meet`.
-        rows: Of all keys, on either side.
-        rate: Share of the keys that is in the sample.
+    ``sums`` are over the sampled keys (:func:`millrace.engine.kernels.meet`), ``rows`` over all keys on
+    either side. ``rate`` is the share of the keys that is in the sample.
 
     Matches of a key are taken to hang on its rows ``x`` in one relation and ``z`` in the other, linearly and
     with a spread that grows with both; sampled keys tell by how much, and the sample's own chance excess or

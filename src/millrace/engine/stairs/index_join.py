@@ -26,11 +26,7 @@ from millrace.limits.clock import Clock
 
 @dataclass(frozen=True)
 class IndexJoins:
-    """The relations of a block that are asked for by index joins.
-
-    Attributes:
-        inner: Span of the relations that have indexes alone.
-    """
+    """The relations of a block that are asked for by index joins: ``inner`` spans those without a scan."""
 
     spec: JoinSpec
     graph: QueryGraph
@@ -123,9 +119,7 @@ class IndexJoins:
     def maker(self, stems: Sequence[SteM], built: Callable[[TupleBatch], None]) -> MakeJoin:
         """Return what makes the joins of a tree in which these relations are leaves.
 
-        Args:
-            stems: Base tuples by relation.
-            built: Told of these relations' tuples as they come.
+        ``built`` is told of these relations' tuples as they come.
         """
 
         def make(edge: Edge, matching: Matching, stores: Mapping[int, RelationStore]) -> BinaryJoin:

@@ -171,14 +171,10 @@ class Stairs:
     def demote(
         self, edge: int, owner: int, signature: Signature, span: int, positions: Array | None = None
     ) -> None:
-        """Replace tuples of a STAIR by sub-tuples (``Demotion(R.a, t, t')``, section 3.1.1).
+        """Replace tuples of a STAIR by sub-tuples of a span (``Demotion(R.a, t, t')``, section 3.1.1).
 
-        Args:
-            edge: The STAIR's edge,
-            owner: and its relation.
-            signature: Of the tuples' segment.
-            span: Of the sub-tuples.
-            positions: Which tuples of the segment; all of them by default.
+        The STAIR is that of relation ``owner`` at the edge. ``positions`` are in the segment of the
+        signature, all of them by default.
 
         Raises:
             StateError: A precondition does not hold.
@@ -201,12 +197,7 @@ class Stairs:
     ) -> None:
         """Replace tuples of a STAIR by their matches in another join (``Promotion(R.a, t, S.b)``, 3.1.1).
 
-        Args:
-            edge: The STAIR's edge,
-            owner: and its relation.
-            signature: Of the tuples' segment.
-            via: Edge of the join; it leads out of the tuples' span.
-            positions: Which tuples of the segment; all of them by default.
+        The tuples are named as in :meth:`demote`. ``via`` is the join's edge; it leads out of their span.
 
         Raises:
             StateError: A precondition does not hold.
@@ -237,12 +228,7 @@ class Stairs:
             self._grown()
 
     def rebuild(self, tree: JoinTree, route: Route) -> None:
-        """Exchange the spanning tree (section 3.3, cyclic queries): rebuild all state from base tuples.
-
-        Args:
-            tree: The new tree.
-            route: Where tuples of each span go from now on.
-        """
+        """Exchange the spanning tree (section 3.3, cyclic queries): rebuild all state from base tuples."""
         self.moved += self.tuples
         self.enforcing = False
         self._grow(tree)
@@ -258,10 +244,7 @@ class Stairs:
     def _replay(self, batch: TupleBatch, route: Route, coming: int) -> None:
         """Route tuples again, and what comes of them piece by piece; results are out already.
 
-        Args:
-            batch: The tuples.
-            route: Where tuples of each span go.
-            coming: Span of the relations whose base tuples are still to be routed again.
+        ``coming`` spans the relations whose base tuples are still to be routed again.
         """
         # Only what later arrivals need is made again.
         edge = route(batch.signature.span)
@@ -283,10 +266,10 @@ class Stairs:
         of joining those is then in one of these STAIRs. Cross products are left for later.
 
         Args:
-            missing: Span of the relations that have stalled; whether tuples of them have arrived or not.
+            missing: Span of the relations that have stalled; some of their tuples may have arrived.
 
         Returns:
-            Whether all of it is done.
+            Whether all of it is done; the steps of a call are bounded.
         """
         steps = _STEPS * self.tree.relations
         for edge, stair in self.stairs():

@@ -54,8 +54,7 @@ class DominantRoute:
     different joins, side by side and for good. Where state belongs follows from spans alone; it would move to
     and fro if it followed whichever decision came last.
 
-    Args:
-        window: Tuples of a span to look back on, at least.
+    It looks back on at least ``window`` tuples of a span.
     """
 
     def __init__(self, window: int) -> None:
@@ -65,7 +64,6 @@ class DominantRoute:
         self._decided: dict[int, dict[Signature, int]] = {}
 
     def count(self, signature: Signature, tuples: int) -> None:
-        """Take note of tuples that are routed."""
         self._seen[signature.span] += tuples
         recent = self._recent.setdefault(signature.span, {})
         recent[signature] = recent.get(signature, 0.0) + tuples
@@ -75,12 +73,9 @@ class DominantRoute:
                 recent[each] *= most / whole
 
     def decide(self, signature: Signature, place: int, present: int | None) -> int:
-        """Return where tuples of a span belong, now that those of one signature go to a place.
+        """Return where tuples of a span belong, now that those of one signature go to ``place``.
 
-        Args:
-            signature: The signature.
-            place: Where its tuples go from now on.
-            present: Where tuples of its span have belonged until now.
+        Until now they have belonged at ``present``; None if that is not decided yet.
         """
         decided = self._decided.setdefault(signature.span, {})
         decided[signature] = place
@@ -103,13 +98,8 @@ Where = tuple[int, int, Signature]
 class Misplaced:
     """Tuples of one segment that are not where present routing would have put them.
 
-    Attributes:
-        edge: The edge,
-        owner: and the relation whose STAIR they are in.
-        signature: Of the tuples.
-        tuples: Their number.
-        part: Span of the part of them that belongs elsewhere,
-        place: and the edge that it belongs to; the same edge means demotion.
+    The segment is in the STAIR of relation ``owner`` at ``edge``. What belongs elsewhere spans ``part``, and
+    belongs to the edge ``place``; the same edge means demotion.
     """
 
     edge: int
@@ -121,7 +111,6 @@ class Misplaced:
 
     @property
     def where(self) -> Where:
-        """The segment that they are in."""
         return self.edge, self.owner, self.signature
 
 
@@ -198,13 +187,8 @@ def move(stairs: Stairs, wrong: Misplaced, positions: Array | None = None) -> No
 def settle(stairs: Stairs, route: Route, places: Places, most: int) -> int:
     """Move misplaced tuples, at most ``most`` of them; return how many were moved.
 
-    When nothing is left to move, B+ holds by itself again and insertions are as cheap as before.
-
-    Args:
-        stairs: The state.
-        route: Where tuples of each span go,
-        places: and what follows from it.
-        most: Tuples to move.
+    When nothing is left to move, B+ holds by itself again and insertions are as cheap as before. ``places``
+    follows from ``route`` (:func:`places_of`).
     """
     moved = 0
     steps = _STEPS * stairs.tree.relations
@@ -231,8 +215,7 @@ def settle(stairs: Stairs, route: Route, places: Places, most: int) -> int:
 class TreeChoice:
     """Looks from time to time whether another spanning tree would leave much less work.
 
-    Args:
-        patience: Base tuples that arrive between two looks; twice as many after each change.
+    ``patience`` is the base tuples that arrive between two looks; twice as many after each change.
     """
 
     def __init__(self, graph: QueryGraph, forecast: FanoutModel, patience: int) -> None:

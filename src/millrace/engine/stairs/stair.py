@@ -31,7 +31,7 @@ from millrace.engine.kernels import Multimap, Walk
 from millrace.engine.plan.graph import members
 from millrace.engine.plan.spec import JoinSpec
 from millrace.engine.plan.trees import Edge, side_name
-from millrace.engine.stems.conditions import Classes, Matching, combined
+from millrace.engine.stems.conditions import Classes, Matching, combine_codes
 from millrace.engine.stems.index import Product
 from millrace.engine.tuples import MOST_ROOM, RelationStore
 from millrace.engine.tuples.batch import Signature, TupleBatch
@@ -47,9 +47,7 @@ _SPREAD = 16
 class Segment:
     """The tuples of one signature in a STAIR, by position in the order of insertion.
 
-    Args:
-        indexed: Whether there is something to index them by.
-        room: Tuples that are expected.
+    They are not ``indexed`` where a join has no attributes. ``room`` is the number of tuples expected.
     """
 
     def __init__(self, signature: Signature, *, indexed: bool, room: int = 0) -> None:
@@ -139,7 +137,7 @@ class Segment:
         pairs are looked at than there are tuples here that agree with something.
         """
         relations, index = self.by_shared(batch)
-        codes = combined([batch.rows[r].astype(np.int64) for r in relations])
+        codes = combine_codes([batch.rows[r].astype(np.int64) for r in relations])
         walk = index.probe(codes)
         known = walk.probes[: walk.active]
         first, group = grouped([batch.rows[r][known] for r in relations])
@@ -163,7 +161,7 @@ class Segment:
         index = self._shared.setdefault(relations, Multimap())
         if index.rows < self.size:  # it is brought up to date when it is asked for
             new = [self._rows[r][index.rows : self.size].astype(np.int64) for r in relations]
-            index.insert(combined(new))
+            index.insert(combine_codes(new))
         return relations, index
 
     def forget_shared(self) -> None:
@@ -173,11 +171,9 @@ class Segment:
 
 @dataclass(eq=False)
 class StairProbe:
-    """A probe into a STAIR that may be under way.
+    """A probe into a STAIR that may be under way, and ``is_new`` until matches are asked for.
 
-    Attributes:
-        open: Segments with how far their matches have been returned, the present one last.
-        is_new: Whether no match has been asked for yet.
+    ``open`` has segments with how far their matches have been returned, the present one last.
     """
 
     batch: TupleBatch
@@ -192,10 +188,8 @@ class StairProbe:
 class STAIR:
     """Tuples that contain a component of one relation, indexed on the attributes of one join.
 
-    Args:
-        classes: The attribute classes of the join; none for a cross product, whose probes
-            are steps of a block ripple join.
-        room: Base tuples that are expected.
+    Without attribute classes the join is a cross product, whose probes are steps of a block ripple join.
+    ``room`` is the number of base tuples expected.
     """
 
     def __init__(
@@ -228,7 +222,6 @@ class STAIR:
         return sum(segment.nbytes for segment in self.segments.values())
 
     def figures(self) -> StateFigures:
-        """Return what is held, and what went through."""
         return StateFigures(
             self.name, self.tuples, self.nbytes, self.inserted, self.demoted, self.promoted, self.evicted
         )
@@ -246,11 +239,9 @@ class STAIR:
         return self._matching.codes((batch.stores, {self.owner: batch.rows[self.owner]}), self.classes)
 
     def insert(self, batch: TupleBatch, codes: Array | None = None) -> None:
-        """Store tuples (``insert(R.a, t)``).
+        """Store tuples (``insert(R.a, t)``), with the codes of their join attributes if those are known.
 
-        Args:
-            batch: Tuples that contain the owner, and nothing from the other side of the join.
-            codes: Of their join attributes, if they are known already.
+        The tuples contain the owner, and nothing from the other side of the join.
         """
         if not batch.size:
             return
@@ -370,11 +361,7 @@ class STAIR:
         """Insert different tuples and keep Invariant B: those that agree are demoted to what they share.
 
         The part that two agreeing tuples share is a sub-tuple of both, hence Invariant A, if it held, holds
-        still (theorem A.3).
-
-        Args:
-            batch: The tuples.
-            apart: Spans of stored tuples that none of them can agree with.
+        still (theorem A.3). With stored tuples whose spans are in ``apart`` none of them can agree.
         """
         waiting: list[tuple[TupleBatch, Collection[int]]] = [(batch, apart)]
         while waiting:
@@ -457,8 +444,8 @@ class BinaryJoin:
         Args:
             batch: Tuples with a component of exactly one of the two relations.
             kept: False when everything on the other side has arrived: nothing will ever look for them.
-            apart: Enforce Invariant B, for state has been moved; only with tuples of these spans, that are
-                stored, none of them can agree. None: they agree with nothing stored.
+            apart: Enforce Invariant B, for state has been moved. With stored tuples of these spans none of
+                them can agree. None: they agree with nothing stored.
             skip: Leave out matches that would span these relations.
             stored: What to insert instead of the tuples: different parts of them, B enforced.
         """
@@ -473,7 +460,6 @@ class BinaryJoin:
         return self.dual(near).start(batch, codes, skip)
 
     def matches(self, probe: StairProbe, limit: int) -> TupleBatch:
-        """Return the next concatenated matches of a probe, at most ``limit``."""
         return self.dual(self.near(probe.batch)).matches(probe, limit)
 
 

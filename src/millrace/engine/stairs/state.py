@@ -44,7 +44,7 @@ from millrace.engine.stairs.migration import (
 )
 from millrace.engine.stairs.stair import MakeJoin, StairProbe
 from millrace.engine.stems.join_state import Held, StateTotals, Watch, held_by
-from millrace.engine.stems.state import joined
+from millrace.engine.stems.state import join_base_tuples
 from millrace.engine.stems.stem import SteM
 from millrace.engine.tuples.batch import Signature, TupleBatch
 from millrace.limits.clock import Clock
@@ -65,13 +65,11 @@ class StairState:
 
     Args:
         schedule: Which relation is left unbuilt.
-        stems: Base tuples, by relation.
         window: Tuples that decisions look back on.
         migration: When state is moved; None for joins that keep it.
         index_joins: Relations that are asked by index alone. Where there are some, state is not moved: what
             an index join holds are answers, and outer tuples are not in it.
         watch: Told of what moving state makes.
-        clock: What looking for misplaced state is measured by.
         intermediate: Store intermediate tuples. Without them memory is what SteMs need, and state does not
             follow routing.
     """
@@ -210,10 +208,10 @@ class StairState:
         if tree is not None and tree != self.stairs.tree:
             self.switch(tree)
         if tree is None or not self.stairs.precompute(missing):
-            return joined(self.stems, self._graph, span, limit)
+            return join_base_tuples(self.stems, self._graph, span, limit)
         self._note_peak()
         facing = [self.stairs.joins[edge].stairs[tree.near(edge, span)] for edge in tree.border(span)]
-        return each_once([b for stair in facing for b in stair.contents() if b.signature.span == span])
+        return drop_repeats([b for stair in facing for b in stair.contents() if b.signature.span == span])
 
     def _connecting(self, span: int) -> JoinTree | None:
         """Return a spanning tree that holds a span together and may be taken, the present one if it does.
@@ -284,8 +282,7 @@ class StairState:
     def _breaking(self, wrong: Sequence[Misplaced]) -> dict[Misplaced, Array]:
         """Let insertions enforce B no longer if B+ holds, whatever is misplaced.
 
-        Args:
-            wrong: What is misplaced. Two tuples of which neither is do not clash.
+        Of two tuples that clash at least one is misplaced (``wrong``).
 
         Returns:
             If B+ does not hold: positions of misplaced tuples that break it, as soon as to move them is
@@ -435,7 +432,7 @@ class StairJoin(Operator):
         return Step((found,), found.size, None if work.is_done else work)
 
 
-def each_once(batches: Sequence[TupleBatch]) -> Iterator[TupleBatch]:
+def drop_repeats(batches: Sequence[TupleBatch]) -> Iterator[TupleBatch]:
     """Yield the tuples of batches of one span, those that are there several times once."""
     if not batches:
         return

@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 from millrace.engine.arrays import Array, scalar, to_arrow
 from millrace.engine.kernels import Multimap
 from millrace.engine.plan.evaluation import widen
-from millrace.engine.stems.conditions import Classes, Matching, combined
+from millrace.engine.stems.conditions import Classes, Matching, combine_codes
 from millrace.engine.tuples import KeyColumn, RelationStore, codes
 from millrace.engine.tuples.batch import TupleBatch
 from millrace.engine.tuples.keys import Values, first_of_equal
@@ -25,7 +25,7 @@ from millrace.engine.tuples.keys import Values, first_of_equal
 _STEP = 65_536
 
 
-def all_matches(
+def find_matches(
     index: Multimap, coded: Array, agree: Callable[[Array, Array], Array], low: int = 0
 ) -> tuple[Array, Array]:
     """Return the pairs with equal codes that ``agree``: positions of tuples, and rows from ``low`` on."""
@@ -40,12 +40,7 @@ def all_matches(
 
 
 class KeyedRows:
-    """Rows found by the exact values of some of their columns.
-
-    Args:
-        schema: Of the rows.
-        keys: The columns they are found by, with the types they compare in; at least one.
-    """
+    """Rows found by the exact values of their keys, in the types that these compare in; at least one key."""
 
     def __init__(self, schema: pa.Schema, keys: Sequence[KeyColumn]) -> None:
         self.keys = tuple(keys)
@@ -55,20 +50,19 @@ class KeyedRows:
     def append(self, rows: pa.RecordBatch, coded: Sequence[Array]) -> None:
         """Append rows with the codes of their keys."""
         self.store.append(rows, coded)
-        self._index.insert(combined(coded))
+        self._index.insert(combine_codes(coded))
 
     def matches(self, coded: Sequence[Array], values: Values) -> tuple[Array, Array]:
         """Return positions of tuples and numbers of the rows that agree with them on every key.
 
-        Args:
-            coded: Codes of the tuples, an array of shape ``(n,)`` for each key.
-            values: Asked only for keys whose codes do not decide.
+        ``coded`` has an array of shape ``(n,)`` for each key. ``values`` are asked only for keys whose codes
+        do not decide.
         """
 
         def agree(left: Array, right: Array) -> Array:
             return self.store.agree(self.keys, range(len(self.keys)), coded, values, left, right)
 
-        return all_matches(self._index, combined(coded), agree)
+        return find_matches(self._index, combine_codes(coded), agree)
 
 
 class BindingSet(KeyedRows):
@@ -84,11 +78,17 @@ class BindingSet(KeyedRows):
 
     @property
     def nbytes(self) -> int:
-        return self.store.nbytes
+        """Memory of bindings, codes and index in bytes."""
+        return self.store.nbytes + self._index.nbytes
+
+    @property
+    def least(self) -> int:
+        """The part of :attr:`nbytes` that the index takes however few bindings there are."""
+        return self._index.least
 
     def codes(self, first: int) -> Array:
         """Return a code for each binding from number ``first`` on: equal ones have equal codes."""
-        return combined([self.store.codes(k)[first:] for k in range(len(self.keys))])
+        return combine_codes([self.store.codes(k)[first:] for k in range(len(self.keys))])
 
     def contains(self, coded: Sequence[Array], values: Values) -> Array:
         """Return which tuples have a binding that is in the set, shape ``(n,)``; see :meth:`matches`."""

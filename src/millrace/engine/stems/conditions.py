@@ -54,7 +54,7 @@ class Matching:
 
     def codes(self, tuples: Tuples, classes: Classes) -> Array:
         """Return one ``int64`` code per tuple for all of these classes together, shape ``(n,)``."""
-        return combined(self.bound(tuples, classes))
+        return combine_codes(self.bound(tuples, classes))
 
     def decides(self, relation: int, classes: Classes) -> bool:
         """Whether equal codes alone prove that tuples agree on these classes."""
@@ -66,12 +66,8 @@ class Matching:
     ) -> Array:
         """Return which pairs of tuples agree on every one of the classes, null agreeing with nothing.
 
-        Args:
-            one: Tuples of one side.
-            other: Tuples of the other side.
-            classes: What to compare, at least one.
-            left: Position in ``one`` of each pair's tuple; None if they stand in the order of the pairs.
-            right: The same for ``other``.
+        There is at least one class. ``left`` and ``right`` are the positions of each pair's tuples in ``one``
+        and ``other``; None if they stand in the order of the pairs.
         """
         keep: Array | None = None
         for attribute in classes:
@@ -98,9 +94,7 @@ class Matching:
 class Windows:
     """The sliding windows of a block, over times that stores keep as key codes.
 
-    Attributes:
-        span: Bit set of the relations that have a window.
-        lengths: Their windows' lengths.
+    ``span`` is the bit set of the relations that have one. ``lengths`` are in the unit of their times.
     """
 
     def __init__(self, graph: QueryGraph, layouts: Sequence[KeyLayout]) -> None:
@@ -115,11 +109,8 @@ class Windows:
     def agree(self, one: Tuples, other: Tuples, left: Array, right: Array | None) -> Array:
         """Return which pairs of tuples are close enough in time, boolean, shape of ``left``.
 
-        Args:
-            one: Tuples of one side.
-            other: Tuples of the other side.
-            left: Position in ``one`` of each pair's tuple.
-            right: The same for ``other``; None if they stand in the order of the pairs.
+        ``left`` and ``right`` are the positions of each pair's tuples in ``one`` and ``other``. ``right`` is
+        None if they stand in the order of the pairs.
         """
         times: dict[int, Array] = {}
         for (stores, rows), places in ((one, left), (other, right)):
@@ -157,7 +148,7 @@ class Windows:
         return [r for r in rows if r in self.lengths]
 
 
-def combined(coded: Sequence[Array]) -> Array:
+def combine_codes(coded: Sequence[Array]) -> Array:
     """Return one code for several."""
     result = coded[0]
     for codes in coded[1:]:

@@ -30,11 +30,7 @@ _TURNED = {"<": ">", "<=": ">=", ">": "<", ">=": "<="}
 
 
 class Cursor(Protocol):
-    """How far the matches of probe tuples have been returned.
-
-    Attributes:
-        is_new: Whether no match has been asked for yet.
-    """
+    """How far the matches of probe tuples have been returned; ``is_new`` until some are asked for."""
 
     is_new: bool
 
@@ -70,11 +66,7 @@ class Pairs:
 class Product(Pairs):
     """Pairs every probe tuple with every row between its bounds: steps of a block ripple join.
 
-    Args:
-        tuples: Number of probe tuples.
-        low: Only rows from this number on.
-        end: Only rows below this number.
-        high: Only rows below ``high[i]`` for probe tuple ``i``.
+    Rows are those from ``low`` to below ``end``; with ``high``, to below ``high[i]`` for probe tuple ``i``.
     """
 
     def __init__(self, tuples: int, low: int, end: int, high: Array | None) -> None:
@@ -83,7 +75,6 @@ class Product(Pairs):
         self._low = low
 
     def pairs(self, limit: int) -> tuple[Array, Array]:
-        """Return the next pairs, at most ``limit``: positions of tuples, and row numbers."""
         left, offsets = self._next(limit)
         right = offsets + self._low
         return left.astype(np.int32), right.astype(np.int32)
@@ -99,10 +90,8 @@ class Ranges(Pairs):
     """Pairs every probe tuple with the rows in its range.
 
     Args:
-        runs: The index's runs.
         begins: In each run, where the range of each tuple begins, shape ``(tuples,)``.
         counts: And how many rows it has.
-        tuples: Number of probe tuples.
         low: Only rows from this number on.
         high: Only rows below ``high[i]`` for probe tuple ``i``; None when there is no bound.
     """
@@ -121,7 +110,6 @@ class Ranges(Pairs):
         self._low, self._high = low, high
 
     def pairs(self, limit: int) -> tuple[Array, Array]:
-        """Return the next pairs, at most ``limit``: positions of tuples, and row numbers."""
         cells, offsets = self._next(limit)
         left = cells % self._tuples if self._tuples else cells
         right = np.empty(len(cells), np.int32)
@@ -141,10 +129,7 @@ class Inequality:
 
     Attributes:
         number: Place among the block's residual predicates.
-        column: Of the relation that is searched.
         op: One of ``<``, ``<=``, ``>``, ``>=``.
-        other: Number of the relation that the bound comes from.
-        bound: Its column.
         type: In which both are compared.
     """
 
@@ -184,7 +169,6 @@ class OrderedIndex:
 
     @property
     def nbytes(self) -> int:
-        """Memory in bytes."""
         return sum(int(run.values.nbytes + run.rows.nbytes) for run in self._runs)
 
     def insert(self, column: pa.Array) -> None:
@@ -213,11 +197,8 @@ class OrderedIndex:
     ) -> Ranges:
         """Begin to match tuples with the rows that satisfy all of these inequalities.
 
-        Args:
-            searched: At least one, all of this index's column and type.
-            batch: The probing tuples.
-            low: Only rows from this number on.
-            high: Only rows below ``high[i]`` for tuple ``i``; None when there is no bound.
+        There is at least one, all of this index's column and type. Only rows from ``low`` on match, and below
+        ``high[i]`` for tuple ``i``; None when there is no bound.
         """
         runs, valid = tuple(self._runs), np.ones(batch.size, np.bool_)
         begins = [np.zeros(batch.size, np.int64) for _ in runs]

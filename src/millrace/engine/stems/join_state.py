@@ -67,9 +67,7 @@ class JoinState(Protocol):
     def expire(self, below: Mapping[int, int], watermark: int) -> None:
         """No tuple is in flight: drop what has a component of a relation with a row number below these.
 
-        Args:
-            below: By relation, what has expired.
-            watermark: Before which it has, in the unit of the windows' times.
+        All of that expired before the watermark, which is in the unit of the windows' times.
         """
 
     def precompute(self, stalled: int) -> None:
@@ -84,8 +82,7 @@ class JoinState(Protocol):
     def at_stasis(self) -> bool:
         """No tuple is in flight (a point of stasis): state may be moved now.
 
-        Returns:
-            Whether joins were legal that are not, or are legal that were not.
+        Return whether joins were legal that are not, or are legal that were not.
         """
 
     def waiting(self) -> Sequence[TupleBatch]:
@@ -107,29 +104,19 @@ class Watch:
     def attach(
         self, stems: Sequence[SteM], state: Callable[[], Held], in_flight: Callable[[], Iterable[Work]]
     ) -> None:
-        """Take note of what to look at.
-
-        Args:
-            stems: Base tuples by relation.
-            state: Returns what the run's state holds.
-            in_flight: Returns its batches and probes in flight.
-        """
+        """Take note of what to look at; ``in_flight`` returns the run's batches and probes in flight."""
 
     def look(self, *, at_stasis: bool = False) -> None:
-        """The run may hold more than before.
-
-        Args:
-            at_stasis: No tuple is in flight: state is being moved.
-        """
+        """The run may hold more than before; ``at_stasis``: none is in flight, and state is being moved."""
 
 
 def held_by(stems: Iterable[SteM], stairs: Iterable[STAIR]) -> Held:
-    """Return what SteMs and STAIRs hold."""
-    stems = list(stems)
+    """Return what SteMs and STAIRs hold; what SteMs of a self-join share counts once."""
+    bases = {id(stem.store): stem for stem in stems}.values()
     segments = [segment for stair in stairs for segment in stair.segments.values()]
     return Held(
-        sum(stem.nbytes for stem in stems) + sum(segment.nbytes for segment in segments),
-        sum(stem.least for stem in stems) + sum(segment.least for segment in segments),
+        sum(stem.nbytes for stem in bases) + sum(segment.nbytes for segment in segments),
+        sum(stem.least for stem in bases) + sum(segment.least for segment in segments),
     )
 
 

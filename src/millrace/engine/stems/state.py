@@ -96,7 +96,7 @@ class SteMs:
     def joins(self, signature: Signature) -> Sequence[Operator]:
         """Return the SteMs that tuples may probe, and the indexes that they may ask.
 
-        None: others will find these tuples.
+        Where there are none, others will find these tuples.
         """
         span, graph, paths = signature.span, self._graph, self._paths
         if signature.prior is not None:
@@ -137,7 +137,7 @@ class SteMs:
         """Nothing: SteMs hold no intermediate tuples."""
 
     def partial(self, span: int, limit: int) -> Iterator[TupleBatch]:
-        return joined(self.stems, self._graph, span, limit)
+        return join_base_tuples(self.stems, self._graph, span, limit)
 
     def expire(self, below: Mapping[int, int], watermark: int) -> None:
         """Drop the base tuples below these row numbers, and first the tuples that refer to them."""
@@ -158,7 +158,7 @@ class SteMs:
         return self._waiting.size
 
     def held(self) -> Held:
-        return held_by(self._bases(), ())
+        return held_by(self.stems, ())
 
     def figures(self) -> StateTotals:
         return StateTotals(tuple(stem.figures() for stem in self._bases() if stem.rows), self._peak)
@@ -168,17 +168,17 @@ class SteMs:
         return [stem for stem in self.stems if stem.number == stem.roles[0]]
 
 
-def joined(stems: Sequence[SteM], graph: QueryGraph, span: int, limit: int) -> Iterator[TupleBatch]:
+def join_base_tuples(stems: Sequence[SteM], graph: QueryGraph, span: int, limit: int) -> Iterator[TupleBatch]:
     """Yield the join of the base tuples of a connected span, by probing one SteM after the other."""
     first = min(members(span), key=lambda r: (stems[r].store.held, r))
     stem, lead = stems[first], stems[first].roles[0]
     for low in range(stem.store.first, stem.rows, limit):
         rows = np.arange(low, min(low + limit, stem.rows), dtype=np.int32)
         base = TupleBatch(Signature(1 << lead), {lead: rows}, {lead: stem.store})
-        yield from _completed(stem.in_role(base), stems, graph, span, limit)
+        yield from _extend(stem.in_role(base), stems, graph, span, limit)
 
 
-def _completed(
+def _extend(
     batch: TupleBatch, stems: Sequence[SteM], graph: QueryGraph, span: int, limit: int
 ) -> Iterator[TupleBatch]:
     """Yield what tuples join to, each piece of a probe's matches before the next one is made."""
@@ -191,4 +191,4 @@ def _completed(
     while not probe.is_done:
         found = target.probe(probe, limit)
         if found.size:
-            yield from _completed(found, stems, graph, span, limit)
+            yield from _extend(found, stems, graph, span, limit)

@@ -39,8 +39,8 @@ from millrace.engine.figures import StateFigures
 from millrace.engine.kernels import Multimap, Walk
 from millrace.engine.plan.graph import QueryGraph
 from millrace.engine.plan.spec import RelationSpec
-from millrace.engine.stems.bindings import BindingSet, all_matches, bound
-from millrace.engine.stems.conditions import Classes, Matching, combined
+from millrace.engine.stems.bindings import BindingSet, bound, find_matches
+from millrace.engine.stems.conditions import Classes, Matching, combine_codes
 from millrace.engine.stems.index import Cursor, Inequality, OrderedIndex, Product
 from millrace.engine.tuples import CodeColumn, KeyColumn, RelationStore, codes, is_key_type, keyed
 from millrace.engine.tuples.batch import Signature, TupleBatch, singleton
@@ -63,9 +63,7 @@ class Probe:
     """A probe that may be under way: resumable, so that no probe's output outgrows a batch.
 
     Attributes:
-        batch: The probing tuples.
-        classes: The attribute classes that tie them to the SteM; none for a cross product.
-        walk: How far the matches have been returned.
+        classes: The attribute classes that tie the tuples to the SteM; none for a cross product.
         end: Rows that the SteM had when the probe began.
         decided: Bit set of the residual predicates that every match satisfies.
     """
@@ -85,9 +83,6 @@ class SteM:
     """The state module of one relation.
 
     Args:
-        number: The relation's number in the block.
-        spec: The relation.
-        graph: Of the block.
         shared: The SteM of the relation whose tuples this one shares, in a self-join.
         inequalities: What can be searched for by an ordered index.
         scanned: Every tuple comes without being asked for.
@@ -97,7 +92,6 @@ class SteM:
 
     Attributes:
         roles: The relations that share the tuples, this one among them.
-        store: The tuples and their key codes.
         eots: The bindings for which an index has returned everything, by the columns and types bound.
         lookups: For each lookup by an index, the classes that bind it, and its bindings out of these.
 
@@ -176,7 +170,8 @@ class SteM:
     @property
     def least(self) -> int:
         """The part of :attr:`nbytes` that indexes take however few rows they have."""
-        return sum(index.least for index in self._indexes.values())
+        size = sum(index.least for index in self._indexes.values())
+        return size + sum(eots.least for eots in self.eots.values())
 
     def figures(self) -> StateFigures:
         store = self.store
@@ -211,7 +206,7 @@ class SteM:
         if self._compared is not None:
             if self._found_by == (len(coded),):
                 own = [_coded(chunk.column(key.name), key) for key in self._compared]
-                coded.append(combined(own))
+                coded.append(combine_codes(own))
             else:
                 own = [coded[k] for k in self._found_by]
             kept = self._fresh(chunk, own, coded)
@@ -221,7 +216,7 @@ class SteM:
         first = self.rows
         self.store.append(chunk, coded)
         for keys, index in self._indexes.items():
-            index.insert(combined([coded[k] for k in keys]))
+            index.insert(combine_codes([coded[k] for k in keys]))
         for (column, _), ordered in self._ordered.items():
             ordered.insert(chunk.column(column))
         numbers = np.arange(first, self.rows, dtype=np.int32)
@@ -312,8 +307,7 @@ class SteM:
     def meets(self, batch: TupleBatch) -> Array:
         """Return positions, ascending, of the tuples that may have a match here: equal hashes are enough.
 
-        Args:
-            batch: Tuples that do not span this relation, and are tied to it by an attribute class.
+        The tuples do not span this relation, and are tied to it by an attribute class.
         """
         classes = self._graph.bound(batch.signature.span, self.number)
         walk = self.index(classes).probe(self._matching.codes((batch.stores, batch.rows), classes))
@@ -430,7 +424,7 @@ class SteM:
         """Return codes of the keys of some tuples, in the order in which these came."""
         held = self.store.held
         sample = np.linspace(0, held - 1, min(held, _SAMPLE)).astype(np.int64)
-        return combined([self.store.codes(key)[sample] for key in self._keys(classes)])
+        return combine_codes([self.store.codes(key)[sample] for key in self._keys(classes)])
 
     # Indexes
 
@@ -444,11 +438,10 @@ class SteM:
             rows = self.rows - self.store.base
             index = self._indexes[keys] = Multimap(rows, self.store.base)
             if rows:
-                index.insert(combined([self.store.kept_codes(k) for k in keys]))
+                index.insert(combine_codes([self.store.kept_codes(k) for k in keys]))
         return index
 
     def _ordered_by(self, column: str, kind: pa.DataType) -> OrderedIndex:
-        """Return the ordered index on a column."""
         ordered = self._ordered.get((column, str(kind)))
         if ordered is None:
             first = self.store.first
@@ -512,12 +505,7 @@ class SteM:
 
         Where a relation has several access modules, the same tuple may come from each of them; the SteM
         removes any build tuple identical to another (section 3.2). Nulls are identical to nulls, NaN to NaN,
-        and -0.0 to 0.0.
-
-        Args:
-            chunk: Rows of the relation.
-            own: Codes of what is compared.
-            coded: Codes by the store's keys.
+        and -0.0 to 0.0. ``own`` are codes of what is compared, ``coded`` those of the store's keys.
         """
         keys = self._compared
         if not keys:  # tuples without a column are all equal
@@ -544,22 +532,15 @@ class SteM:
             return keep
 
         index = self._index(self._found_by)
-        sought = combined([coded[k][first] for k in self._found_by])
-        found, _ = all_matches(index, sought, identical, self.store.first)
+        sought = combine_codes([coded[k][first] for k in self._found_by])
+        found, _ = find_matches(index, sought, identical, self.store.first)
         known = np.zeros(len(first), np.bool_)
         known[found] = True
         return first[~known]
 
 
 def singletons(stem: SteM, batch: pa.RecordBatch, alias: str, *, built: bool) -> TupleBatch:
-    """Return the base tuples of a batch of a SteM's relation that can match at all.
-
-    Args:
-        stem: It knows the keys.
-        batch: What has arrived.
-        alias: The relation's.
-        built: Whether they will not be built.
-    """
+    """Return the base tuples of a batch that can match at all; ``built`` if they will not be built."""
     batch, coded = stem.admit(batch)
     rows = np.arange(batch.num_rows, dtype=np.int32)
     return TupleBatch(

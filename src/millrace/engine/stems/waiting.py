@@ -37,7 +37,6 @@ class PriorProbers:
 
     @property
     def held(self) -> list[TupleBatch]:
-        """The tuples that wait."""
         bound = [batch for probers in self._asking.values() for batch in probers.held]
         return [*(batch for batches in self._waiting.values() for batch in batches), *bound]
 
@@ -102,11 +101,7 @@ class _Askers:
                 self._add(batch)
 
     def release(self, more: Iterable[TupleBatch]) -> Iterator[TupleBatch]:
-        """Yield tuples that have all of their matches by now.
-
-        Args:
-            more: Tuples that wait from now on, unless they have all of their matches already.
-        """
+        """Yield tuples that have all of their matches by now; the rest of ``more`` waits from now on."""
         if self._stem.complete:
             yield from (*self.held, *more)
             self._hold([])
