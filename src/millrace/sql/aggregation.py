@@ -155,12 +155,9 @@ GroupingSite = tuple[Scope, Relation | None]
 
 
 class Aggregation:
-    """The partial aggregation of one block.
+    """The partial aggregation of one block; ``names`` is what it calls each column of its relations.
 
-    Args:
-        graph: The FROM clause that the block is in.
-        names: What the block calls each column of its relations.
-        stem: Begins the names of partial results.
+    Names of partial results begin with ``stem``.
 
     Attributes:
         consumed: Ids of the names in the block's SELECT that the rewritten text has no more.

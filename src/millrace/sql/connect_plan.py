@@ -119,8 +119,6 @@ class _Scope:
     """What names in an operator above a relation mean.
 
     Attributes:
-        operator: What reads the relation.
-        columns: What it gives.
         plans: The columns of each DataFrame on the way here, by its number, wherever it stands.
         direct: The same of those whose rows the operator above reads: they come before others.
         hides: Whether a join by name has left out columns, which Spark still finds.
@@ -199,7 +197,6 @@ class ConnectPlan:
 
     @cached_property
     def has_joins(self) -> bool:
-        """Whether it joins anything."""
         return "join" in self.kinds
 
     @cached_property
@@ -216,7 +213,6 @@ class ConnectPlan:
 
     @cached_property
     def root(self) -> Operator:
-        """All of it."""
         why = unusual(SessionConf(self._spark), _SETTINGS)
         if why is not None:
             raise QueryError(f"names and texts are read in another way: {why}")
@@ -535,11 +531,7 @@ class ConnectPlan:
 
 
 class _Sayer:
-    """Says expressions over a relation as SQL.
-
-    Attributes:
-        calls: Messages of the calls of Python's functions, by the numbers of the calls.
-    """
+    """Says expressions over a relation as SQL; ``calls`` are messages of Python calls, by their numbers."""
 
     def __init__(self, plan: ConnectPlan, scope: _Scope) -> None:
         self._plan, self._scope = plan, scope
@@ -565,7 +557,6 @@ class _Sayer:
         return expression, name or own, columns[-1] if columns and name is None else None
 
     def say(self, given: Any) -> Expression:
-        """Return a message's expression."""
         kind = str(given.WhichOneof("expr_type"))
         say: Callable[[Any], Expression] | None = getattr(self, f"_say_{kind}", None)
         if say is None:
@@ -573,7 +564,6 @@ class _Sayer:
         return say(getattr(given, kind))
 
     def order(self, given: Any) -> Expression:
-        """Return a sort order."""
         if given.direction not in _ORDERS or given.null_ordering not in _NULLS:
             raise Unsupported
         child = self.say(given.child)
@@ -708,7 +698,6 @@ def _of_column(column: _Column) -> Expression:
 
 
 def _of_pair(form: str, root: str, *pair: _Column) -> Expression:
-    """Return an expression of two columns."""
     parts = [*map(_of_column, pair)]
     return _of(form.format(*(part.sql for part in parts)), parts, root)
 

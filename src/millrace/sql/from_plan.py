@@ -58,9 +58,7 @@ class _Select:
     """A SELECT that more can be said of.
 
     Attributes:
-        items: Its FROM clause.
         columns: What stands for each of its columns, by number.
-        where: Its conditions.
         modifiers: What stands behind: nothing can then be added without nesting.
         distinct: Whether it keeps one of equal rows.
         inner: Of a derived table as it is, what it is derived from.
@@ -112,11 +110,8 @@ class Reading:
     """What a plan says as SQL.
 
     Attributes:
-        text: The query.
         relations: What Spark reads for it, by name.
         calls: The operators that call functions of Python, by the numbers of the calls.
-        said: The operators that are said.
-        joins: How many joins it says.
     """
 
     text: str = ""
@@ -127,13 +122,7 @@ class Reading:
 
 
 def read(root: Operator, names: Sequence[str], unsayable: Collection[int] = ()) -> Reading:
-    """Return a plan as a query whose columns have some names.
-
-    Args:
-        root: The plan.
-        names: Those of the columns of the result.
-        unsayable: Places of operators that Spark reads as they are.
-    """
+    """Return a plan as a query with columns ``names``; Spark reads what is at ``unsayable`` places."""
     reader = _Reader(root, unsayable)
     select = reader.select(root, frozenset(root.output))
     columns = zip(root.output, map(plain_quote, names), strict=True)

@@ -62,7 +62,7 @@ class Conjunct:
     """A term of WHERE or of an inner ON, or an equality of USING.
 
     Attributes:
-        node: Its syntax tree, None for USING.
+        node: None for USING.
         reads: Aliases of the inputs that it reads outside of subqueries.
         foreign: Numbers of the other steps of the FROM clause that it reads, -1 for what is outside of it.
         predicate: The same for Millrace, None where only Spark evaluates it.
@@ -104,7 +104,6 @@ class SplitConjuncts:
         filters: Per alias, predicates for a direct scan; their conjuncts are consumed by them.
         texts: Per alias, the same and more as SQL, for a scan by Spark.
         spark_only: Aliases with a filter that only Spark evaluates: Spark has to scan these.
-        equalities: Edges of the join graph.
         residuals: Other predicates over several relations, and calls.
         calls: Calls of the caller's predicates that a block could evaluate.
         above: Conjuncts that stay in WHERE.

@@ -54,8 +54,7 @@ class JoinInput:
     Attributes:
         alias: Its name in the block, as the query writes it.
         step: Number of its step in the FROM clause.
-        columns: Its columns in order, under names that are unique in the block.
-        table: The base table that it is, if it is one.
+        columns: In order, under names that are unique in the block.
         computed: Further columns, which are expressions over these.
     """
 
@@ -272,7 +271,6 @@ class JoinGraph:
         return {table.name.lower() for join in joins for table in join.expressions}
 
     def has_lookup(self, aliases: Iterable[str]) -> bool:
-        """Tell whether some of the inputs are lookup tables."""
         return any(self.inputs[alias].lookup for alias in aliases)
 
     @property

@@ -46,8 +46,8 @@ class Calls:
     """The calls of one query.
 
     Attributes:
-        predicates: The caller's predicates by lower-case name.
-        nodes: Every call, in the order of the text.
+        predicates: The caller's, by lower-case name.
+        nodes: In the order of the text.
         taken: Ids of the calls that an eddy runs.
 
     Raises:

@@ -4,8 +4,7 @@ Each becomes a relation with the columns that decide a match, which is searched 
 :class:`~millrace.engine.plan.expressions.Exists` or a
 :class:`~millrace.engine.plan.expressions.LeftJoin` over them. Of the conditions that read both sides,
 equalities of two columns are its keys, and what else Millrace evaluates is what a match has to satisfy too.
-The relation of a LEFT join also has the columns that are read above. It
-has one of two forms:
+The relation of a LEFT join also has the columns that are read above. It has one of two forms:
 
 - :class:`_Relation`: one relation, with the conditions that read it alone as its filters. Files are scanned
   by the tasks themselves, as those of any other relation.

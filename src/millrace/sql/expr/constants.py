@@ -52,11 +52,7 @@ def _needs_clock(node: exp.Expr) -> bool:
 
 
 class Constants:
-    """Values of the constant operands of one query, by their text.
-
-    Attributes:
-        is_lasting: Whether all of them are the same at any time.
-    """
+    """Values of the constant operands of one query, by their text; ``is_lasting`` if they never change."""
 
     def __init__(self, context: PlanContext) -> None:
         self._context = context

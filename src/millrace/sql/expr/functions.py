@@ -137,8 +137,6 @@ def branches_of(node: exp.Case | exp.If) -> tuple[list[exp.If], exp.Expr | None]
 
 @dataclass(frozen=True)
 class Typed:
-    """A value with its type."""
-
     value: Value  # for the task
     type: t.DataType  # Spark's
     ends: Ends | None = None  # the least and greatest that a whole number can be, None for those of its type

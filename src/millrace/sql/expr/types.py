@@ -35,11 +35,7 @@ MOST_DIGITS = 38
 
 @dataclass(frozen=True)
 class Field:
-    """A column of a relation, as planning knows it.
-
-    Attributes:
-        metadata: Spark's notes about it, a comment for example.
-    """
+    """A column of a relation, as planning knows it; ``metadata`` are Spark's notes, a comment for example."""
 
     name: str  # as in the table's schema
     type: t.DataType  # Spark's type

@@ -53,9 +53,7 @@ _BARRED = (exp.Query, exp.AggFunc, exp.Window, exp.Star)
 class RelationSite:
     """One relation in its FROM clause, and where values for its columns come from.
 
-    Attributes:
-        step: What it is in its FROM clause.
-        terms: What its rows have to meet to be joined; those that do not change no answer.
+    ``terms`` are what its rows have to meet to be joined; those that do not change no answer.
     """
 
     def __init__(self, context: PlanContext, scope: Scope, relation: Relation) -> None:

@@ -270,11 +270,7 @@ class Rewriting:
         return [c.node for c in self._conditions.above if c.node is not None] if graph.source.whole else None
 
     def _text(self, attribute: Attribute) -> str:
-        """Return what names a column of this FROM clause in the rewritten text.
-
-        Raises:
-            Unsupported: Nothing does.
-        """
+        """Return what names a column of this FROM clause in the new text; Unsupported if nothing does."""
         texts = [self._source_text(relation, place) for relation, place in attribute.sources]
         return texts[0] if len(texts) == 1 else f"coalesce({', '.join(texts)})"
 

@@ -38,8 +38,7 @@ if TYPE_CHECKING:
 class Lookup:
     """A lookup table of the query.
 
-    Attributes:
-        scan: All its rows with exactly its columns, as they come; None without a scan that Spark can read.
+    ``scan`` has all rows with exactly its columns, as they come; None without one that Spark can read.
     """
 
     table: LookupTable  # as declared

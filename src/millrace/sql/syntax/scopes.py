@@ -69,9 +69,7 @@ class Relation:
 class FromItem:
     """A relation, or a parenthesised group of them, and how it joins what stands left of it.
 
-    Attributes:
-        on: Its condition; it sees the columns of its own content and of all that is left of it in its clause.
-        clause: The clause or group that it is in.
+    ``on`` sees the columns of its own content and of all that is left of it in its ``clause`` or group.
     """
 
     content: Relation | FromClause
@@ -141,9 +139,7 @@ class FromItem:
 class FromClause:
     """The items of a FROM clause, or of a parenthesised group.
 
-    Attributes:
-        mixed: Whether commas stand beside joins with conditions, which ``relationPrecedence`` binds
-            otherwise.
+    ``mixed``: commas stand beside joins with conditions, which ``relationPrecedence`` binds otherwise.
     """
 
     items: list[FromItem]
@@ -226,8 +222,7 @@ class Scope:
 class Place:
     """Where in a SELECT an expression stands.
 
-    Attributes:
-        clause: For ON, the clause or group that the join is in; for LATERAL the FROM clause.
+    ``clause`` is for ON the clause or group that the join is in, for LATERAL the FROM clause.
     """
 
     scope: Scope
