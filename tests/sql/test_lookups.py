@@ -129,7 +129,9 @@ def test_queries_leave_nothing_behind(spark, given, monkeypatch):
     del planned
     gc.collect()
     known = [bool(coordinator.progress(run)) for run in runs]
-    assert known[-1] and not any(known[:15])  # some are kept, for DataFrames that are derived from theirs
+    # The last 64 that were let go are kept too, for DataFrames that are derived from theirs; in what order
+    # they are let go is the garbage collector's choice.
+    assert known[-1] and sum(known) <= 16 + 64 + 5, [number for number, each in enumerate(known) if each]
     (files, threads), (more_files, more_threads) = held[1], held[-1]
     assert more_files <= files + 10
     assert more_threads <= threads + 5
