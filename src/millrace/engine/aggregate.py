@@ -35,9 +35,9 @@ class Partial:
     """A column of partial results.
 
     Attributes:
-        name: Its name, unlike any other in the block.
+        name: Unlike any other in the block.
         how: ``"count"`` counts the rows whose value is not null.
-        value: Of what; None counts rows.
+        value: None counts rows.
         type: Of the column: for sums of whole numbers ``int64``, of doubles ``double``, of decimals one of
             the same scale and, up to 38, more digits.
         weight: The column that says how many rows a row stands for; None where each is one.
@@ -54,9 +54,7 @@ class Partial:
 class AggregateSpec:
     """How the rows of a join become partial rows.
 
-    Attributes:
-        keys: Columns of the join that the partial rows keep; rows with equal ones may become one.
-        partials: The other columns.
+    Partial rows keep the join's columns ``keys``; rows with equal ones may become one.
     """
 
     keys: tuple[str, ...]
@@ -84,16 +82,9 @@ _KERNELS = {"sum": "sum", "count": "sum", "min": "min", "max": "max"}
 
 
 class PartialAggregation:
-    """One task's partial aggregation.
+    """One task's partial aggregation of rows with the columns ``joined``.
 
-    Args:
-        spec: What is aggregated.
-        joined: The columns of the rows that come.
-        chunk: Rows that are merged at once; at most twice as many partial rows are held, and 64 MB of them.
-
-    Attributes:
-        rows_in: Rows that came.
-        rows_out: Partial rows that were given out.
+    It merges ``chunk`` rows at once. At most twice as many partial rows are held, and 64 MB of them.
     """
 
     def __init__(self, spec: AggregateSpec, joined: pa.Schema, chunk: int = CHUNK) -> None:
@@ -123,7 +114,6 @@ class PartialAggregation:
         yield from self._given([*self._take(), *self._let_go()])
 
     def figures(self) -> ModuleFigures:
-        """Return what was done so far."""
         keys = ", ".join(self._spec.keys)
         return ModuleFigures(
             f"Aggregate({keys})", "aggregate", self.rows_in, self.rows_out, self._calls, self._seconds

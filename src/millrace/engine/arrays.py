@@ -25,11 +25,9 @@ def _bits(truths: Array) -> Array:
 
 
 def to_arrow(values: Array, nulls: Array | None = None) -> pa.Array:
-    """Return numbers or truths as an Arrow array, which has numbers in the same memory.
+    """Return one-dimensional numbers or truths as an Arrow array, which has numbers in the same memory.
 
-    Args:
-        values: One-dimensional.
-        nulls: Where they are null; None for nowhere.
+    ``nulls`` is true where they are null; None for nowhere.
     """
     kind = pa.from_numpy_dtype(values.dtype)
     data = _bits(values) if t.is_boolean(kind) else np.ascontiguousarray(values)

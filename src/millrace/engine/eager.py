@@ -35,10 +35,9 @@ class EagerAggregation:
     """How the tuples of a relation are aggregated before they are joined.
 
     Attributes:
-        alias: The relation's.
         join: The block, with the relation as it is then.
-        aggregate: How the rows of that block are aggregated.
-        own: How the relation's tuples are.
+        aggregate: Of the rows of that block.
+        own: Of the relation's tuples.
         columns: The relation's columns by the names that ``own`` reads.
         schema: Of these.
     """
@@ -56,10 +55,7 @@ class EagerAggregation:
     ) -> EagerAggregation | None:
         """Return how the largest relation that may be aggregated is; None where there is none.
 
-        Args:
-            join: The block.
-            aggregate: How its rows are aggregated.
-            repeats: Tells of a relation's alias and of a column of whole numbers that its values repeat.
+        ``repeats`` tells of a column of whole numbers, after its relation's alias, whether its values repeat.
         """
         for relation in () if join.outer else sorted(join.relations, key=lambda r: -(r.rows or 0)):
             made = _of(join, aggregate, relation)

@@ -165,7 +165,7 @@ class ModuleTrace:
 
     Attributes:
         module: Its name, as in :class:`ModuleFigures`.
-        action: Its action.
+        action: As there.
         points: ``(after, tuples_in, tuples_out, seconds)``: sums up to the moment when ``after`` tuples of
             all sources had been sent on.
     """

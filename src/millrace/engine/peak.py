@@ -25,9 +25,8 @@ def begin_peak() -> bool:
 def peak_memory(pid: int | None = None) -> int:
     """Return the largest resident memory since :func:`begin_peak` or the process began, in bytes.
 
-    Args:
-        pid: Of another process, of which only Linux tells the peak; elsewhere it is what that has now. None
-            for this one.
+    It is of this process without a ``pid``. Only Linux tells the peak of another; elsewhere it is what that
+    has now.
     """
     status_of = Path(_STATUS.format("self" if pid is None else pid))
     try:  # not getrusage: a program that was started by another begins there with that one's peak

@@ -36,7 +36,6 @@ class StaticPlan(BlockRun):
     """Runs one block over the tuples of one task by a plan that does not change.
 
     Args:
-        spec: The block.
         sources: Record batches by alias, each with exactly the schema of its relation.
         options: ``order`` gives the plan; the default joins small relations first.
         given: See :class:`millrace.engine.eddy.run.Given`. Of access modules a relation has one scan,
@@ -196,9 +195,7 @@ class _Build(Operator):
 class _Join(Operator):
     """The join of a node of the plan.
 
-    Attributes:
-        binary: The join itself.
-        awaited: Whether more may come from the other input, so that tuples have to be kept for it.
+    ``awaited``: more may come from the other input, so that tuples have to be kept for it.
     """
 
     kind = Kind.JOIN
@@ -214,7 +211,6 @@ class _Join(Operator):
         return self.binary.route(batch, kept=self.awaited)
 
     def step(self, work: StairProbe, limit: int) -> Step:
-        """Return the next matches."""
         found = self.binary.matches(work, limit).walked(self.label)
         return Step((found,), found.size, None if work.is_done else work)
 
@@ -227,7 +223,6 @@ class Scan:
 
     @property
     def span(self) -> int:
-        """The relation alone."""
         return 1 << self.relation
 
 
@@ -240,7 +235,6 @@ class JoinNode:
 
     @property
     def span(self) -> int:
-        """The relations below it."""
         return self.inputs[0].span | self.inputs[1].span
 
 
@@ -251,12 +245,7 @@ def plan_of(spec: JoinSpec, graph: QueryGraph, order: Order, asks: IndexJoins | 
     """Return the plan of an order: left-deep for a flat one, bushy where pairs are nested.
 
     Without an order the smallest relations are joined first, along the pre-optimizer's spanning tree.
-
-    Args:
-        spec: The block.
-        graph: Its query graph.
-        order: The order; maybe empty.
-        asks: Relations that are asked by index, each when what binds the index is there.
+    Relations in ``asks`` are asked by index, each when what binds the index is there.
 
     Raises:
         OptionError: The order does not name every relation once.
