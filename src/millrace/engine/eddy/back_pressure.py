@@ -69,8 +69,7 @@ class _Queue:
 
     Attributes:
         tickets: Tuples that the module was given less those that it returned (section 4.2).
-        worked: Seconds that the module has worked, as far as they count, by weight.
-        weight: Of the module among others.
+        worked: Seconds that the module has worked, as far as they count, by its weight among others.
     """
 
     operator: Operator
@@ -84,10 +83,7 @@ class _Queue:
 class QueuedBuffer(Buffer):
     """A buffer that makes tuples wait for their modules; tuples in flight still come before new ones.
 
-    Args:
-        limits: How many may wait.
-        clock: What turns are measured by.
-        coming: Returns when more tuples may arrive.
+    ``clock`` measures turns. ``coming`` returns when by this clock more tuples may arrive.
     """
 
     def __init__(
@@ -114,7 +110,6 @@ class QueuedBuffer(Buffer):
     # What comes in
 
     def push(self, batches: Iterable[TupleBatch]) -> None:
-        """Add batches; empty ones are dropped."""
         for batch in batches:
             if batch.size:
                 if self._under_way:
@@ -166,7 +161,6 @@ class QueuedBuffer(Buffer):
                 self._queue(operator).weight = max(share, _LEAST_WEIGHT)
 
     def line_up(self, operator: Operator, batch: TupleBatch) -> bool:
-        """Make tuples wait for a module's turn; False if they need not."""
         if operator.kind not in _QUEUED:
             return False
         queue = self._queue(operator)
@@ -203,7 +197,6 @@ class QueuedBuffer(Buffer):
         return self._limits.queue is not None and queue.tuples >= self._limits.queue
 
     def works(self) -> list[Work]:
-        """Return all there is."""
         queued = [(queue.operator, batch) for queue in self._queues.values() for batch in queue.batches]
         unrouted = [batch for batches in self._unrouted.values() for batch in batches]
         return [*self._under_way, *unrouted, *queued]
@@ -218,8 +211,7 @@ class QueuedBuffer(Buffer):
     def pop(self, *, draining: bool = False) -> Work | None:
         """Take what may be routed, or else a batch whose turn has come at a module.
 
-        Args:
-            draining: Nothing new is to be taken in before all of it has been.
+        If ``draining``, nothing new is to be taken in before all of it has been.
 
         Returns:
             None when nothing is in flight, and when there is room for tuples that may have arrived.

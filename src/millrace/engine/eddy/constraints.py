@@ -40,7 +40,6 @@ class Legality:
     """Knows every operator of a block, and when tuples may go there.
 
     Args:
-        graph: The block's query graph.
         builds: By relation.
         selects: By predicate.
         profile: Of all predicates that are ready.

@@ -26,10 +26,8 @@ class ContinuousRun:
     """Runs a block over relations of which some never end.
 
     Args:
-        spec: The block.
         streams: Aliases of the relations that never end; one that shares their tuples is not named.
         tables: The others, read once, before anything arrives.
-        options: The run's settings.
         warm_start: What an earlier run of the block has learned.
         given: See :class:`millrace.engine.eddy.run.Given`.
     """
@@ -69,11 +67,7 @@ class ContinuousRun:
         self._run.admit(ends)
 
     def extend(self, arrived: Mapping[str, pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Yield the results that have a component among these tuples, each once.
-
-        Args:
-            arrived: New tuples of streams, by alias.
-        """
+        """Yield the results that have a component among these new tuples of streams, each once."""
         came: list[Arrival] = [(n, batch) for alias, batch in arrived.items() for n in self._fed[alias]]
         return self._run.push(came)
 
@@ -82,9 +76,6 @@ class ContinuousRun:
 
         State is what base tuples say, so it is made of them as if everything had been demoted to these
         (Deshpande & Hellerstein 2004, section 3.1).
-
-        Args:
-            arrived: Tuples of streams, with the alias of each.
 
         Returns:
             For each of these batches, how many tuples of its relation have been kept up to its end.
@@ -99,11 +90,7 @@ class ContinuousRun:
         return ends
 
     def evict(self, below: Mapping[str, int]) -> None:
-        """Drop tuples of streams.
-
-        Args:
-            below: By alias, the number of the first tuple that stays, in order of arrival.
-        """
+        """Drop tuples; ``below`` has by alias the number of the first that stays, in order of arrival."""
         self._run.state.expire({n: row for alias, row in below.items() for n in self._fed[alias]}, 0)
 
     @property
@@ -134,5 +121,4 @@ class ContinuousRun:
         return as_text(self._run.statistics.accounts)
 
     def figures(self, cell: int = 0) -> CellFigures:
-        """Return what was done so far."""
         return self._run.figures(cell)

@@ -126,8 +126,6 @@ class RoutingTable:
     """Maps signatures to operators.
 
     Args:
-        policy: Decides.
-        candidates: Returns those of a signature.
         longest: Tuples after which decisions are renewed, ``Options.reoptimize_every``. A decision that holds
             for so many is not cut short in the middle of a batch, unless it splits a batch of more than that.
             A shorter one that splits nothing, or coarsely, may hold for twice as many, to end with a batch.

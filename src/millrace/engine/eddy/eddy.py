@@ -32,10 +32,7 @@ class Eddy:
     """Routes tuples through operators until they are results, or leave the dataflow.
 
     Args:
-        graph: The block's query graph: says which tuples are results.
-        buffer: Where tuples in flight wait.
-        table: Says where they go next.
-        visit: Lets an operator work.
+        graph: Says which tuples are results.
         statistics: Where it is noted what was routed, and what ended.
         look: Called after each piece of work: there may be more in memory than before. All that is in flight
             is in the buffer then. None if nobody looks: then what would be popped next need not be pushed.
@@ -55,7 +52,6 @@ class Eddy:
 
     @property
     def is_flying(self) -> bool:
-        """Whether tuples are in flight."""
         return self._buffer.is_flying
 
     def push(self, batches: Iterable[TupleBatch]) -> None:
@@ -65,8 +61,7 @@ class Eddy:
     def results(self, *, draining: bool = False) -> Iterator[TupleBatch]:
         """Yield results until nothing is left that could be done before more tuples arrive.
 
-        Args:
-            draining: Do what waits for its operator's turn, too (back-pressure).
+        If ``draining``, this includes what waits for its operator's turn (back-pressure).
         """
         work = self._buffer.pop(draining=draining)
         while work is not None:
@@ -131,9 +126,7 @@ class Buffer:
     Small batches wait until nothing else is there. An operator takes about as long for ten tuples as for a
     thousand, and what was divided among several operators comes together again when it has visited all of
     them: small batches of one signature are merged, those that have visited the fewest operators first.
-
-    Args:
-        limit: Tuples of a full batch.
+    A full batch has ``limit`` tuples.
     """
 
     def __init__(self, limit: int = 1) -> None:

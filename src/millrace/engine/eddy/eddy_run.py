@@ -42,10 +42,8 @@ class EddyRun(BlockRun):
     """Runs one select-project-join block over the tuples of one task.
 
     Args:
-        spec: The block.
         sources: Record batches by alias, each with exactly the schema of its relation, and ``STALLED``, or
             None, wherever there is nothing at present.
-        options: Policy, batch size and the other settings.
         prefer: What :meth:`prefer` takes.
         policy: Overrides ``options.policy``.
         warm_start: Where eddies of the same run leave what they learned for those that come later.
@@ -250,10 +248,7 @@ class EddyRun(BlockRun):
 
         To be called before the run, when ``run()`` has yielded a batch, from a source, or by who takes
         results. A user who looks at partial results may change their mind
-        (Raman, Deshpande & Hellerstein 2003, section 1.2).
-
-        Args:
-            wanted: A predicate over columns of one relation; several, the most wanted first; or None.
+        (Raman, Deshpande & Hellerstein 2003, section 1.2). Of several predicates the most wanted is first.
 
         Raises:
             InputError: A predicate reads columns of no relation or of several, or calls a user's function.
@@ -311,11 +306,9 @@ class EddyRun(BlockRun):
         other batches of ``run()`` there mostly are tuples in flight. The rows have to be taken before
         ``run()`` goes on. Where windows are, what has been evicted is not part of them.
 
-        Args:
-            missing: Aliases of the relations to do without; join predicates connect the others.
-
         Raises:
-            InputError: The others are not connected, one of them is not kept, or tuples were dropped.
+            InputError: No join predicates connect the other relations, one of them is not kept, or tuples
+                were dropped.
             StateError: Tuples are in flight, or ``run()`` has gone on meanwhile.
         """
         if self._eddy.is_flying:

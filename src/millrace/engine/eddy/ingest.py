@@ -31,14 +31,8 @@ class Admission:
     """Admits base tuples to the dataflow.
 
     Args:
-        spec: The block.
-        graph: Its query graph.
-        schedule: How its sources are read.
-        state: Its join state.
         statistics: Where it is booked what filters do.
-        options: The run's settings.
-        policy: Routes; a fixed order leaves nothing to divide tuples for.
-        preference: Marks the tuples that the user wants results of first.
+        policy: A fixed order leaves nothing to divide tuples for.
         ranges: Told of relations that have ended.
         visit: Lets an operator work on a batch, and counts it.
         gathers: Whether what filters leave of the streamed relation may wait until it makes a batch. Not

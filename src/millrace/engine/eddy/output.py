@@ -17,9 +17,7 @@ from millrace.engine.tuples.batch import TupleBatch
 class Sink(Protocol):
     """Takes result tuples and makes the eddy's output of them.
 
-    Attributes:
-        name: For reports.
-        counted: Result tuples so far.
+    ``name`` is for reports; ``counted`` is the number of result tuples so far.
     """
 
     name: str
@@ -58,7 +56,6 @@ class Mask:
         self._kept[batch.stores[0]] = np.zeros(batch.size, np.bool_)
 
     def add(self, batch: TupleBatch) -> Iterator[pa.Array]:
-        """Mark result tuples."""
         self.counted += batch.size
         self._kept[batch.stores[0]][batch.rows[0]] = True
         return iter(())
@@ -74,23 +71,17 @@ class Mask:
         return iter(())
 
     def pause(self) -> Iterator[pa.Array]:
-        """Nothing: masks do not wait for each other."""
         return iter(())
 
     def finish(self) -> Iterator[pa.Array]:
-        """Nothing is left."""
         return iter(())
 
 
 class Output:
     """Turns result tuples into record batches of about ``batch_size`` rows, fewer where rows are wide.
 
-    A block that is only counted gathers nothing: its result is one row with the count.
-
-    Args:
-        spec: The block.
-        batch_size: Rows of a record batch.
-        most: Bytes of texts and the like that are gathered at once, about.
+    A block that is only counted gathers nothing: its result is one row with the count. Of texts and the like
+    about ``most`` bytes are gathered at once.
     """
 
     name = "Output"
@@ -139,7 +130,6 @@ class Output:
             yield from self._flush()
 
     def idle(self) -> Iterator[pa.RecordBatch]:
-        """Yield the rows that are ready."""
         return self._flush() if self._ready else iter(())
 
     def pause(self) -> Iterator[pa.RecordBatch]:

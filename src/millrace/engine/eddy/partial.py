@@ -23,13 +23,9 @@ from millrace.errors import InputError, StateError, near
 
 
 def remaining(spec: JoinSpec, graph: QueryGraph, missing: Sequence[str], unbuilt: int | None) -> int:
-    """Return the span of the relations whose data are joined.
+    """Return the span of the relations whose data are joined: those that are not missing.
 
-    Args:
-        spec: The block.
-        graph: Its query graph.
-        missing: Aliases of the relations to do without.
-        unbuilt: The relation whose tuples are not kept.
+    Tuples of ``unbuilt`` are not kept; None where all are.
 
     Raises:
         InputError: Partial results without these relations cannot be had; it says why.
@@ -114,11 +110,9 @@ def collected(spec: JoinSpec, batches: Iterator[TupleBatch]) -> Iterator[pa.Reco
 
 
 def undisturbed(rows: Iterator[pa.RecordBatch], rounds: Callable[[], int]) -> Iterator[pa.RecordBatch]:
-    """Return the same rows, as long as no more tuples arrive.
+    """Return the same rows, which are made while they are taken, as long as no more tuples arrive.
 
-    Args:
-        rows: Made while they are taken.
-        rounds: Returns how many rounds of arrivals there have been.
+    ``rounds`` returns how many rounds of arrivals there have been.
 
     Raises:
         StateError: When a row is taken after another round.

@@ -44,9 +44,7 @@ class _Wish:
 class Preference:
     """Grades tuples by how much they are wanted: 0 for no preference, and the more the higher.
 
-    Args:
-        wanted: Predicates over columns of one relation each, which Millrace evaluates itself.
-        spec: The block.
+    Predicates are over columns of one relation each, and Millrace evaluates them itself.
 
     Raises:
         InputError: A predicate reads columns of no relation or of several, or calls a user's function.

@@ -76,13 +76,10 @@ class BlockRun(ABC):
     """Runs one select-project-join block over the tuples of one task.
 
     Args:
-        spec: The block.
         sources: Record batches by alias, each with exactly the schema of its relation, and ``STALLED``, or
             None, wherever there is nothing at present.
-        options: The run's settings.
         architecture: Where join state is kept; relations share their tuples in SteMs alone.
         window: How many tuples decisions look back on.
-        given: The rest.
 
     Raises:
         InputError: A relation with set semantics is to be left unbuilt, or not all of it is joined on.
@@ -181,7 +178,6 @@ class BlockRun(ABC):
         return step
 
     def figures(self, cell: int = 0) -> CellFigures:
-        """Return what was done so far."""
         figures = self.statistics.figures(cell, self._seconds, self._output.name, self._output.counted)
         held, beside = self._held(), self._selecting.figures()
         return replace(

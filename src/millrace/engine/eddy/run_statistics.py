@@ -43,11 +43,7 @@ _Moment = tuple[int, list[tuple[Operator, int, int, float]]]
 
 
 class RunStatistics:
-    """Counts what operators did.
-
-    Args:
-        aliases: The block's relations, by number.
-        window: Tuples that decisions look back on, roughly.
+    """Counts what operators did; decisions look back on roughly ``window`` tuples.
 
     Attributes:
         accounts: By signature and operator, and by operator alone.
@@ -91,17 +87,12 @@ class RunStatistics:
             self._orders[" → ".join(path)] += count
 
     def decided(self, signature: Signature, shares: Sequence[tuple[Operator, float]]) -> None:
-        """Note a decision of the policy."""
         self._trace.decided(signature, shares, self._routed)
 
     def figures(self, cell: int, seconds: float, output: str, output_tuples: int) -> CellFigures:
         """Return everything counted so far.
 
-        Args:
-            cell: The cell's number.
-            seconds: Wall time of the run.
-            output: What the output is called.
-            output_tuples: Rows of the result.
+        ``seconds`` is the run's wall time, and ``output`` is what its output is called.
         """
         totals: dict[tuple[str, str], ModuleFigures] = {}
         for key, account in self.accounts.items():
@@ -184,10 +175,6 @@ class Trace:
     """Follows the favourite operator of every signature, and what operators have done.
 
     Looked at when decisions are made, never for a batch, and bounded: what is too much is thinned evenly.
-
-    Args:
-        aliases: The block's relations, by number.
-        accounts: By signature and operator, and by operator alone.
     """
 
     def __init__(self, aliases: Sequence[str], accounts: Statistics) -> None:

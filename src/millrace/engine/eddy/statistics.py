@@ -64,9 +64,6 @@ class Profile:
 
     Only tuples that met every predicate tell how one predicate fares on what another has left
     (the profile window of Babu et al. 2004, section 3.3). The newest ``window`` tuples are kept.
-
-    Args:
-        window: Tuples to keep.
     """
 
     def __init__(self, window: int = 512) -> None:
@@ -151,8 +148,7 @@ class Profile:
 class Statistics:
     """Accounts by any hashable key; an account appears at its first use.
 
-    Args:
-        window: Tuples that a decision looks back on, roughly.
+    A decision looks back on roughly ``window`` tuples.
     """
 
     def __init__(self, window: int = 262_144) -> None:
@@ -169,7 +165,6 @@ class Statistics:
         return found
 
     def get(self, key: object) -> Account:
-        """Return the key's account."""
         account = self._accounts.get(key)
         if account is None:
             account = self._accounts[key] = Account(self._window)

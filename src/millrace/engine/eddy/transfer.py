@@ -45,10 +45,8 @@ class Transfer(Operator):
     """Drops tuples of one relation that have no match in another, which is complete.
 
     Args:
-        stem: Of the relation that filters.
-        alias: Its alias.
-        relation: The relation that is filtered.
-        name: Its alias.
+        stem: Of the relation that filters, as is ``alias``.
+        relation: The relation that is filtered; ``name`` is its alias.
         statistics: Where it is booked what the filter does.
     """
 
@@ -94,10 +92,7 @@ class Transfers:
     role and not in another. Nor is one that is not kept and joins with one other: the join does the same.
 
     Args:
-        graph: The block's query graph.
         unbuilt: The relation that is not kept, None where all are.
-        stems: The SteMs, by relation.
-        aliases: The relations' aliases.
         statistics: Where outcomes are booked.
         visit: Lets an operator work on a batch, and books what came of it there.
         ranges: Told of relations that have ended, so that less is read of the others.
@@ -160,9 +155,7 @@ class KeyRanges:
     def keeps(self, alias: str, may_match: Callable[[Predicate], bool]) -> bool:
         """Whether a row group of a relation may have tuples that are part of a result, by what is known now.
 
-        Args:
-            alias: Of the relation.
-            may_match: Tells of a predicate whether it may hold for a row of that group.
+        ``may_match`` tells of a predicate whether it may hold for a row of that group.
         """
         kept = all(map(may_match, self._implied.get(alias, ())))
         seen, read = self._groups.get(alias, (0, 0))
@@ -181,11 +174,7 @@ class KeyRanges:
         A relation whose tuples several roles of a self-join share tells nothing and is told nothing: a tuple
         may be of use in one role and not in another.
 
-        Args:
-            graph: The block's query graph.
-            relation: Its number.
-            aliases: The relations' aliases.
-            ends_of: Returns the least and the greatest value of a column; None where nothing tells.
+        ``ends_of`` returns the least and the greatest value of a column; None where nothing tells.
         """
         if len(graph.roles(relation)) > 1:
             return
