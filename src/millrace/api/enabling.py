@@ -1,8 +1,8 @@
 """``millrace.enable``: ``spark.sql``, and pipelines of DataFrames, through Millrace where it pays.
 
 While any session is enabled, actions of DataFrames, ``write`` and ``explain`` are replaced. They read
-how their DataFrame was made (:mod:`millrace.api.optimize`), run what Millrace makes of it, and do what they
-always did where that is nothing, for other sessions, and within Millrace.
+how their DataFrame was made (:mod:`millrace.api.optimize`) and run what Millrace makes of it. They do what
+they always did where that is nothing, for other sessions, and within Millrace.
 
 What writes a pipeline's rows is Millrace's writer, but Spark's where what is read may be overwritten: Spark
 sees which files its own plan reads, and may refuse to overwrite them. It does not see what tasks read.

@@ -116,8 +116,6 @@ def plan_of(df: DataFrame) -> Plan:
 
 
 class _Pipeline:
-    """A pipeline, and the parts of it that Millrace makes."""
-
     def __init__(self, df: DataFrame, plan: Plan, options: Options) -> None:
         self._df, self._plan, self._options = df, plan, options
         self._parts: dict[int, Part] = {}  # by the places of the operators that they stand for

@@ -1,8 +1,7 @@
 """A block with its inputs, which ``sql`` hands to Spark execution, and a block that is ready to run.
 
-``Block.join`` is what the eddies run. ``Block.inputs`` says, for each relation, where its tuples
-come from: Parquet files that the tasks read themselves, rows that Spark reads, or the indexes of a lookup
-table, which are asked for the values that other relations have.
+An input says where a relation's tuples come from: Parquet files that tasks read themselves, rows that Spark
+reads, or a lookup table. Indexes of that are asked for the values that other relations have.
 """
 
 from __future__ import annotations
@@ -105,8 +104,6 @@ class Block:
 
 @dataclass(frozen=True)
 class PreparedBlock:
-    """A block that is ready to run."""
-
     name: str  # identifies it, in Spark's plans too
     frame: DataFrame  # its result, with the columns of ``Block.schema``
     plan: str  # what will happen

@@ -8,7 +8,7 @@ groups, writers. Their methods
 
 A DataFrame has a handle, which explains it and has its figures, and carries the names of the runs that it is
 made of. What is derived from it carries them too, but not across a view. So the handle of a derived one is
-found by Spark's plan, which names the tasks of all its runs, and by what it carries where the plan has none.
+found by Spark's plan, which names the tasks of all its runs. Where the plan has none, what it carries counts.
 """
 
 from __future__ import annotations
@@ -264,8 +264,6 @@ class Handle(Protocol):
 
 @runtime_checkable
 class QueryHandle(Handle, Protocol):
-    """The account of a query's DataFrame."""
-
     def lookups(self) -> list[LookupProgress]: ...
 
     def failed_keys(self) -> pa.Table: ...

@@ -8,7 +8,7 @@ so they meet in exactly one cell.
 
 A relation may also be *spread*: it gets an axis of its own on which a tuple's coordinate is
 arbitrary (see :mod:`millrace.spark.exchange`). That is right too, since no other relation has a coordinate
-there, and it is the best axis when one relation is large and the others are small, or not connected with it.
+there. It is the best axis when one relation is large and the others are small, or not connected with it.
 A relation with set semantics cannot be spread: equal tuples must meet.
 """
 
@@ -102,8 +102,8 @@ def choose(
     """Return the cube of at most ``cells`` cells whose fullest cell receives the least.
 
     Ties go to fewer copies sent, then to fewer cells. ``sizes`` are rows or bytes of each relation that are
-    to be sent; what is ``fixed`` must not be spread. Relations that are looked up, which every cell can ask
-    for any of their tuples, are no reason for an axis, for there a result would be found in every cell.
+    to be sent; what is ``fixed`` must not be spread. Every cell can ask for any tuple of a relation that is
+    looked up. So these are no reason for an axis: on it, a result would be found in every cell.
     """
     candidates = [axis for axis, _ in class_axes(graph, looked_up)]
     loose = [n for n in range(graph.relations) if not fixed[n] and n not in looked_up]

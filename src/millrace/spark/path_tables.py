@@ -4,11 +4,11 @@ Of local files, and of all formats but Parquet, the DataFrame is Spark's own rea
 needs a connector in its class path; where it has none, or cannot open the path, tasks read the files for
 Spark too.
 
-A name says the format. CSV files are expected to begin with the names of their columns, and types are found
-out by reading them (``header``, ``inferSchema``), which is a job of its own; texts in quotes may have line
-ends and doubled quotes (``multiLine``, ``escape``), as RFC 4180 says, so that a file is read by one task.
-JSON files have an object a line, or one array or object in the whole file (``multiLine``). Whoever needs
-other settings gives a DataFrame.
+A name says the format. CSV files are expected to begin with the names of their columns (``header``). Their
+types are found out by reading them (``inferSchema``), which is a job of its own. Texts in quotes may have
+line ends and doubled quotes (``multiLine``, ``escape``), as RFC 4180 says, so that one task reads a file.
+JSON files have an object a line, or one array or object in the whole file (``multiLine``). If you need other
+settings, give a DataFrame.
 """
 
 from __future__ import annotations
@@ -63,10 +63,7 @@ _SPARKS = {"s3": "s3a", "gcs": "gs"}
 
 @dataclass(frozen=True)
 class PathTable:
-    """A table that is named by path, opened once however many need it.
-
-    Of a table in an object store it is known why only Spark can read it, if so, and how Spark does.
-    """
+    """A table by path, opened once; ``why`` is why only Spark can read it in an object store, if so."""
 
     path: str
     files: ParquetTable | None  # None where only Spark can read them

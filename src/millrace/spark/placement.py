@@ -161,10 +161,9 @@ def _is_key(join: JoinSpec, ref: ColumnRef, kind: pa.DataType) -> bool:
 
 
 def _cells(sizes: Sequence[Size], options: Options, parallelism: int, partitions: int) -> int:
-    """Return the number of cells of an exchange.
+    """Return the number of cells of an exchange; DataFrames ask for no more than Spark takes partitions.
 
-    Spark's estimates of DataFrames multiply at every join and may be millions of times too large, so they
-    do not ask for more cells than Spark would take partitions.
+    Spark's estimates of these multiply at every join and may be millions of times too large.
     """
     if options.cells is not None:
         return parallelism
@@ -185,8 +184,7 @@ def _by_keys(
     """Decide for a block with lookups: tuples are partitioned by the keys that are asked for.
 
     One cell then owns a key, and no two have to agree on who asks for it. Where that would load the cells
-    too much, or in place, any cell may want any key, and the coordinator of the job sees to it that it
-    is asked for once.
+    too much, or in place, any cell may want any key. The job's coordinator then has it asked for once.
     """
     modes = tuple(Mode.LOOKUP if size.is_lookup else Mode.SHUFFLED for size in sizes)
     if options.placement == "in_place":

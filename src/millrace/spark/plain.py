@@ -1,9 +1,9 @@
 """Predicates as functions that Spark calls itself, where no eddy does.
 
 There null is not false: ``NOT p(x)``, ``p(x) IS NULL`` and a SELECT list tell them apart, but an eddy does
-not, for it only has to know which rows stay. So a predicate is what a user would have registered: PySpark's
-own function as it was given, or one of rows, of pandas or of Arrow columns that gives true, false or null,
-with the predicate's settings. Only coroutines need the eddy's machinery; they may not give null.
+not, for it only has to know which rows stay. So a predicate is what a user would have registered, with the
+predicate's settings. It is PySpark's own function as it was given, or one of rows, of pandas or of Arrow
+columns that gives true, false or null. Only coroutines need the eddy's machinery; they may not give null.
 """
 
 from __future__ import annotations

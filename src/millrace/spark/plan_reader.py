@@ -5,8 +5,7 @@ as Catalyst's own SQL, every column by the number of its attribute. A plan has t
 the JVM for each would take long. So a class of the JVM reads them all at once: the compiler that Spark has
 for its own code makes it, once. What is read is data; what runs in its place is made by public API.
 
-Columns are called ``__a12`` in expressions, after the number of their attribute: two columns of one name are
-two.
+Expressions call columns after the number of their attribute, ``__a12``, for two may have one name.
 """
 
 from __future__ import annotations
@@ -48,8 +47,6 @@ Part = tuple[Sequence[int], DataFrame]
 
 @dataclass(frozen=True)
 class Expression:
-    """An expression of an operator."""
-
     sql: str  # Catalyst's text, without an alias; columns are called by their numbers
     classes: tuple[str, ...]  # names of Catalyst's classes in it, from the root on, left to right
     is_deterministic: bool
@@ -57,10 +54,10 @@ class Expression:
 
 @dataclass(frozen=True, eq=False)
 class Operator:
-    """An operator of an analysed plan.
+    """An operator of an analysed plan; its ``detail`` depends on its kind.
 
-    The ``detail`` of a join is its type in Catalyst's words, such as ``LEFT OUTER``; of an order whether it
-    is that of all rows, ``true`` or ``false``; of files what tells them from others that were read.
+    A join's is its type in Catalyst's words, such as ``LEFT OUTER``. An order's says whether it is that of
+    all rows, ``true`` or ``false``. That of files tells them from others that were read.
     """
 
     kind: str  # the name of Catalyst's class
@@ -101,13 +98,13 @@ class AnalysedPlan:
 
     @cached_property
     def _read(self) -> list[list[Any]]:
-        """What its operators are, in the order of their places."""
+        """A record of each operator, in the order of their places."""
         operators: list[list[Any]] = json.loads(self._reader.read(self._plan))
         return operators
 
     @cached_property
     def kinds(self) -> tuple[str, ...]:
-        """The kinds of its operators, in the order of their places."""
+        """In the order of the operators' places."""
         return tuple(kind for kind, *_ in self._read)
 
     @property

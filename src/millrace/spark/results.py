@@ -459,7 +459,6 @@ class ResultsSink(AbstractContextManager["ResultsSink"]):
             raise lost(self._address, _PURPOSE, error) from error
 
     def _receive(self, name: str) -> bool:
-        """Return what the server says under a name."""
         try:
             message = codec.receive(self._connection)
         except (OSError, EOFError, ValueError) as error:

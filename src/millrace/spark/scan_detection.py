@@ -57,8 +57,6 @@ _RELATION_SIZE = re.compile(r"Relation .*parquet, Statistics\(sizeInBytes=([\d.]
 
 @dataclass(frozen=True)
 class _Scan:
-    """What a plan's text says of a scan."""
-
     root: str  # the first of its roots
     roots: int
     is_listed_by_catalog: bool

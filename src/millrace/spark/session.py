@@ -168,11 +168,11 @@ class SessionConf:
 
     @cached_property
     def _set(self) -> dict[str, str] | None:
-        """On Connect, all that are set."""
+        """All that are set, on Spark Connect; None elsewhere."""
         return dict(self._spark.conf.getAll) if is_connect(self._spark) else None
 
     def get(self, key: str, default: str | None = None) -> str:
-        """Return a setting's value, where it is not set ``default``, or without one Spark's own."""
+        """Return a setting's value; where it is not set, ``default``, or without one Spark's own."""
         value = self.asked.get((key, default))
         if value is None:
             if default is None:
@@ -374,9 +374,9 @@ def planned(frame: DataFrame, mode: Mode) -> str:
 def kept_in_cache(frame: DataFrame) -> DataFrame:
     """Return the same rows as a DataFrame of which a view can be made and dropped.
 
-    Dropping a view of a DataFrame takes its rows out of Spark's cache, and a Spark Connect server makes and
-    drops views of the DataFrames that a text names; a filter that is always true makes it another one, which
-    reads the cache.
+    Dropping a view of a DataFrame takes its rows out of Spark's cache. A Spark Connect server makes and drops
+    views of the DataFrames that a text names. A filter that is always true makes it another one, which reads
+    the cache.
     """
     return frame.where("true") if is_cached(frame) else frame
 

@@ -255,8 +255,8 @@ def _cut(
 class Reduction:
     """Filters on the map side of an exchange: what has no match in small relations is not sent.
 
-    Small relations that have filters, and those that filters reach through these, are read whole by every map
-    task, by number and in this order, so that filters travel along the join graph
+    Every map task reads whole the small relations that have filters, and those that filters reach through
+    these. ``scans`` has them by number, in the order to read them in. So filters travel along the join graph
     (:mod:`millrace.engine.eddy.transfer`) before the exchange and not behind it. Reading a few megabytes
     again in each task costs less than sending what they would drop.
     """
@@ -312,7 +312,6 @@ class Reducer:
         return self._transfers.reduce(number, tuples)
 
     def _visit(self, transfer: Operator, batch: TupleBatch) -> Step:
-        """Let a filter work on a batch, and book what came of it."""
         began = time.perf_counter()
         step = transfer.step(transfer.start(batch), batch.size)
         self._statistics.update(transfer, batch.size, step.tuples_out, time.perf_counter() - began)
