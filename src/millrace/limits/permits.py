@@ -51,13 +51,8 @@ class Permits:
     """Gives out permits in the order in which they were asked for; lives in one event loop.
 
     Args:
-        settings: The limits.
         clock: Tells seconds; the system's clock by default.
         spending: Of the settings' budget, where others have spent of it before.
-
-    Attributes:
-        settings: The limits.
-        spending: What has been spent.
     """
 
     def __init__(
