@@ -190,10 +190,8 @@ class Coordinator(Server):
         """Let tasks of runs ask nothing more: their actions are over.
 
         Streams may go on, later actions too, and those that were there before: a query by the name of a view
-        is an action that nobody here hears of.
-
-        Args:
-            runs: When the action began of each that is over, by :func:`time.monotonic`.
+        is an action that nobody here hears of. ``runs`` is when the action began of each that is over, by
+        :func:`time.monotonic`.
         """
 
         def stop() -> None:

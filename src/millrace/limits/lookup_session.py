@@ -217,7 +217,6 @@ class LookupSession(OrderedSession):
         self._do_for(client, self._job(client, message), len(message.get("attachment", b"")))
 
     def progress(self) -> LookupProgress:
-        """Return how far the lookup is."""
         in_flight = self.in_flight if self.settings.turns else len(self._claims)
         breaker = self.permits.breaker(self._source)
         problem = f"{breaker.told()}: it is tried again now and then" if breaker.open else self._problem

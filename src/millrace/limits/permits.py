@@ -84,7 +84,6 @@ class Permits:
 
     @property
     def empty(self) -> bool:
-        """Whether nobody is there to ask."""
         return not self._deliver
 
     def in_flight(self, owners: set[int]) -> int:

@@ -59,8 +59,7 @@ class _Call(NamedTuple):
 class RemoteCoordinator(ABC):
     """A :class:`Coordinator` elsewhere, with those of its methods that planning needs.
 
-    Attributes:
-        where: It is, in errors.
+    ``where`` it is stands in errors.
     """
 
     where: ClassVar[str]
