@@ -38,9 +38,8 @@ _Place = tuple[pa.RecordBatch, int]
 class LookupIndex:
     """An index AM (:class:`millrace.engine.access.modules.IndexAM`) that asks a source.
 
-    Args:
-        keep: What becomes of the rows that it returns.
-        loop: Where requests run; shared by the lookups of a task.
+    ``keep`` is what becomes of the rows that it returns. Requests run in ``loop``, which the lookups of a
+    task share.
 
     Attributes:
         at_once: Bindings that are looked up at the same time, at most.
