@@ -20,8 +20,7 @@ from millrace.streams.task import Stream
 class HubCell(Cell):
     """The state of a cell after some micro-batch, for some set of queries.
 
-    Args:
-        lessons: What earlier eddies of the cell have learned.
+    ``lessons`` are of earlier eddies of the cell.
 
     Attributes:
         changes: Numbers of the changes of queries that the next micro-batch is to tell of.

@@ -35,10 +35,7 @@ _ROWS = 1 << 17
 class Footprint:
     """One eddy, for the queries that join the same streams.
 
-    Args:
-        aliases: The streams.
-        registry: The queries of all footprints.
-        lessons: What earlier eddies of the footprint have learned.
+    The registry has the queries of all footprints; ``lessons`` are of earlier eddies of this one.
     """
 
     def __init__(

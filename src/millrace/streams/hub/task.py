@@ -31,8 +31,7 @@ ENVELOPE = pa.schema(
 class Hub(ContinuousJoin):
     """A continuous join for many queries; ``join`` is what they share.
 
-    Attributes:
-        keeps_all: Whether the log has the tuples that no query wants, for queries to come.
+    With ``keeps_all`` the log has the tuples that no query wants, for queries to come.
     """
 
     keeps_all: bool = True
