@@ -43,7 +43,7 @@ class Graph:
     Attributes:
         width: In units of its own, which are letters' pixels.
         height: The same.
-        rows: The same as a table: between what, condition, tuples in, tuples out.
+        rows: The links as a table: between what, condition, tuples in, tuples out.
         about: What it shows, in words.
         box: Height of a node.
     """

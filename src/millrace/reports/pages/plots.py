@@ -59,7 +59,7 @@ class Plot:
     """A chart.
 
     Attributes:
-        about: The same for those who do not see it: ranges and extremes.
+        about: What it shows, for those who do not see it: ranges and extremes.
         kind: ``"areas"`` or ``"lines"``.
         layers: From the bottom up.
         y_ticks: From the bottom up.
