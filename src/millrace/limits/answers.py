@@ -118,10 +118,7 @@ class Known(NamedTuple):
 class Answers:
     """Finds, keeps and writes what is known.
 
-    Args:
-        registration: The lookup.
-        time: Tells seconds since 1970.
-        problem: Told what is wrong with the cache.
+    ``time`` tells seconds since 1970; ``problem`` is told what is wrong with the cache.
     """
 
     def __init__(
@@ -139,11 +136,7 @@ class Answers:
         return Store(MOST_FAILED, copied=self._registration.cache is not None)
 
     def open_cache(self) -> None:
-        """Open the cache of the registration.
-
-        Raises:
-            InputError: It cannot be used.
-        """
+        """Open the cache of the registration; raises InputError if it cannot be used."""
         self._cache = Cache(self._registration, self._time())
         self._readable = self._writable = True
 
@@ -200,16 +193,9 @@ class Answers:
     def _with_cache(
         self, cache: Cache, keys: list[bytes], places: list[Place], reply: codec.Reply
     ) -> tuple[list[Place], int, int]:
-        """Add rows from the cache to a reply.
+        """Add rows from the cache to a reply; ``places`` are those of the keys that the store knows.
 
-        Args:
-            cache: The cache.
-            keys: Keys that are wanted.
-            places: Those of them that the store knows.
-            reply: Gets the rows.
-
-        Returns:
-            The places of all keys that are known; how many are new here, and how many are lost.
+        Returns the places of all keys that are known, how many are new here, and how many are lost.
         """
         ours = {key for *_, key in places}
         before = {key for chunk, *_, key in places if chunk == IN_CACHE}

@@ -61,8 +61,7 @@ class Breaker:
     def failed(self, permit: tuple[int, int], why: str) -> float | None:
         """Note a request that was not answered; those that began before it opened tell nothing new.
 
-        Returns:
-            Seconds until a probe, if it has just opened, or the probe has failed; None otherwise.
+        Returns seconds until a probe, if it has just opened, or the probe has failed; None otherwise.
         """
         self.failures += 1
         self.why = why

@@ -65,9 +65,6 @@ class Spent:
 class Spending:
     """What has been spent of a budget.
 
-    Args:
-        budget: The budget.
-
     Attributes:
         requests: Calls that were begun.
         cost: What those that are over have cost.
@@ -99,7 +96,6 @@ class Spending:
         return not self._under_way and not self.may_begin
 
     def begin(self) -> None:
-        """Count a call."""
         self.requests += 1
         self._under_way += 1
 
@@ -113,7 +109,6 @@ class Spending:
             self._is_told = True
 
     def spent(self, name: str = "") -> Spent:
-        """Return what has been spent so far, under a name."""
         budget = self.budget
         return Spent(name, self.requests, budget.max_requests, self.cost, budget.max_cost)
 
@@ -137,7 +132,6 @@ class Usage:
 
     @property
     def tokens(self) -> int:
-        """Both together."""
         return self.read + self.written
 
 

@@ -60,9 +60,7 @@ def wall_time() -> float:
 class Cache:
     """One lookup's part of a cache file; for one thread at a time.
 
-    Args:
-        registration: The lookup; has a cache.
-        now: Seconds since 1970.
+    The registration has a cache; ``now`` is in seconds since 1970.
 
     Raises:
         InputError: The file cannot be used; says why, and what to do.
@@ -84,7 +82,6 @@ class Cache:
             self._definition = self._known_definition()
 
     def close(self) -> None:
-        """Close the file."""
         self._base.close()
 
     def find(self, keys: Sequence[bytes]) -> list[Place]:
@@ -117,10 +114,8 @@ class Cache:
     def upkeep(self, store: Store) -> bool:
         """Copy some megabytes of what a store has more, or remove some of what has expired.
 
-        Does nothing while another process writes. May raise sqlite3.Error.
-
-        Returns:
-            Whether there may be more to do.
+        Does nothing while another process writes. Returns whether there may be more to do; may raise
+        sqlite3.Error.
         """
         try:
             with self._unwaiting():

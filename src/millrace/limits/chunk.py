@@ -87,7 +87,6 @@ class Failure(_Failure):
     __slots__ = ()
 
     def __new__(cls, kind: str, message: str, attempts: int, binding: str = "") -> Self:
-        """Make it."""
         return super().__new__(cls, encodable(kind), encodable(message), attempts, encodable(binding))
 
 
@@ -214,11 +213,7 @@ def cut(rows: bytes, firsts: Sequence[int], counts: Sequence[int]) -> pa.Table:
 
 
 def split_keys(packed: bytes | memoryview) -> list[bytes]:
-    """Return the keys that follow each other without a gap.
-
-    Raises:
-        ValueError: Their length is not that of whole keys.
-    """
+    """Return the keys that follow each other without a gap; ValueError if one is not whole."""
     packed = bytes(packed)
     if len(packed) % KEY_BYTES:
         raise ValueError(f"{len(packed)} bytes of keys")

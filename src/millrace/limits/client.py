@@ -50,10 +50,7 @@ class Permit:
     def charge(self, cost: Cost | None, request: object, answer: object) -> None:
         """Note what the call has taken, by its answer, or by an error that has an answer's ``usage``.
 
-        Args:
-            cost: Tells what it has cost; None where nothing bounds that, or the price is fixed.
-            request: What was asked, for ``cost``.
-            answer: What has come, for ``cost``.
+        ``cost`` tells what it has cost; None where nothing bounds that, or the price is fixed.
 
         Raises:
             BudgetError: What it has cost cannot be told.
@@ -96,10 +93,8 @@ class Client:
     async def connect(cls, address: Address, namespace: str) -> Client:
         """Join a lookup of a job.
 
-        Args:
-            address: The coordinator.
-            namespace: ``run/execution/number``: the run and the lookup's number there as they were offered,
-                and between them whatever makes the job's tasks share their answers with each other only.
+        The namespace is ``run/execution/number``: the run and the lookup's number there as they were offered.
+        Between them stands whatever makes the job's tasks share their answers with each other only.
 
         Raises:
             ExecutionError: The coordinator cannot be reached, does not accept this client, or has no
@@ -119,12 +114,9 @@ class Client:
     ) -> Client:
         """Join what the tasks of a job share of one predicate, which needs no registration unless it is kept.
 
-        Args:
-            address: The coordinator.
-            namespace: Names the run and the predicate; whoever gives the same one shares its limits.
-            settings: The limits; the same for all of a namespace.
-            kept: Whether answers outlive the job, where the predicate's registration says.
-            group: Shares the limits with all of the same group.
+        The namespace names the run and the predicate: whoever gives the same one shares its limits, which are
+        the same for all of it. A group shares them with all of the same group. Answers that are ``kept``
+        outlive the job, where the predicate's registration says.
 
         Raises:
             ExecutionError: The coordinator cannot be reached or does not accept this client.
@@ -202,13 +194,11 @@ class Client:
     async def claim(self, keys: Sequence[bytes], most: int | None = None) -> Claimed:
         """Return which keys are to be looked up here, which are known and which others look up.
 
-        Every key to ask must be settled, failed or given up. A key that this client is asking
-        already is to be asked still.
+        Every key to ask must be settled, failed or given up. A key that this client is asking already is to
+        be asked still.
 
-        Args:
-            keys: Digests of ``KEY_BYTES`` bytes, distinct.
-            most: How many of them are to be looked up here, at most; others stay free, and are in
-                nothing that is returned. None for all.
+        The keys are distinct digests of ``KEY_BYTES`` bytes. At most ``most`` of them are to be looked up
+        here; None sets no bound. Others stay free, and are in nothing that is returned.
 
         Raises:
             ExecutionError: The coordinator is gone.
@@ -293,12 +283,7 @@ class Client:
         return Notification(claimed.found, claimed.failed, claimed.ask + handed)
 
     def count(self, *, requests: int = 0, retried: int = 0) -> None:
-        """Count requests for the lookup's progress.
-
-        Args:
-            requests: How many were made, retries included.
-            retried: How many of these repeated a failed one.
-        """
+        """Count requests for the lookup's progress; ``retried`` of them repeated a failed one."""
         self._send({"count": [requests, retried]}, soon=False)
 
     def took(self, seconds: float, *, limited: bool) -> None:

@@ -42,7 +42,6 @@ class WallClock:
     """The machine's monotonic clock."""
 
     def now(self) -> float:
-        """Return the time in seconds."""
         return time.perf_counter()
 
     def spend(self, work: Hashable, tuples_in: int, tuples_out: int) -> None:
@@ -58,9 +57,7 @@ class WallClock:
 class VirtualClock:
     """A clock that moves only when it is told to, so that runs are exact and repeatable.
 
-    Args:
-        start: Where it begins, in seconds.
-        costs: What modules' work takes; without them it takes no time.
+    It begins at ``start``, in seconds. Without ``costs`` modules' work takes no time.
     """
 
     def __init__(self, start: float = 0.0, costs: Costs | None = None) -> None:
@@ -68,7 +65,6 @@ class VirtualClock:
         self._costs = costs
 
     def now(self) -> float:
-        """Return the simulated time in seconds."""
         return self._now
 
     def advance(self, seconds: float) -> None:

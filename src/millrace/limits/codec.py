@@ -207,9 +207,7 @@ class Reply:
 
     Attributes:
         number: Of the claim.
-        ask: Keys to ask.
         waiting: Keys that others are asking.
-        failed: Keys that could not be looked up.
         later: Keys that are known, and have to be claimed again.
         pieces: Rows of the others.
         size: Bytes of these.
@@ -224,7 +222,6 @@ class Reply:
     size: int = 0
 
     def add(self, piece: Piece) -> None:
-        """Add rows."""
         piece = piece.worth_sending()
         self.pieces.append(piece)
         self.size += len(piece.rows)
@@ -234,7 +231,6 @@ class Reply:
         self.pieces, self.later, self.size = [], [], 0
 
     def message(self) -> Message:
-        """Return it as a message."""
         parts = [*self.ask, *self.waiting, *self.failed, *self.later]
         for keys, firsts, counts, rows, _ in self.pieces:
             parts += [*keys, integers(firsts), integers(counts), rows]
@@ -250,11 +246,7 @@ class Reply:
 
 
 def read_reply(message: Message, claimed: Claimed) -> list[bytes]:
-    """Add what a reply says to what was claimed; returns the keys to claim again.
-
-    Raises:
-        ValueError: It is no reply.
-    """
+    """Add a reply to what was claimed, and return the keys to claim again; ValueError if it is no reply."""
     view = _Reader(message.get("attachment", b""))
     claimed.ask += view.keys(message["ask"])
     claimed.waiting += view.keys(message["waiting"])
@@ -281,11 +273,7 @@ def chunk_message(chunk: Chunk) -> Message:
 
 
 def chunk_of(header: Mapping[str, Any], attachment: bytes) -> Chunk:
-    """Return the chunk that came in a message.
-
-    Raises:
-        ValueError: There is none, or it has a key twice.
-    """
+    """Return the chunk that came in a message; ValueError if there is none, or it has a key twice."""
     size = header.get("keys")
     if type(size) is not int or not 0 < size <= len(attachment) // (KEY_BYTES + _INTEGER.itemsize):
         raise ValueError(f"a chunk of {size!r} keys")
@@ -297,11 +285,7 @@ def chunk_of(header: Mapping[str, Any], attachment: bytes) -> Chunk:
 
 
 def failure_of(given: object) -> Failure:
-    """Return the failure that came in a message.
-
-    Raises:
-        ValueError: There is none.
-    """
+    """Return the failure that came in a message; ValueError if there is none."""
     match given:
         case [str(kind), str(message), int(attempts), str(binding)] if 0 <= attempts <= MOST:
             return Failure(kind, message, attempts, binding)

@@ -82,15 +82,10 @@ class RemoteConnection:
     async def dial(
         cls, address: Address, hello: codec.Message, purpose: str
     ) -> tuple[RemoteConnection, codec.Message]:
-        """Connect, and introduce a client.
+        """Connect, and introduce a client; returns the link, and the server's welcome.
 
-        Args:
-            address: The server.
-            hello: What the client says of itself, beside the token.
-            purpose: What the server keeps, in errors.
-
-        Returns:
-            The link, and the server's welcome.
+        ``hello`` is what the client says of itself, beside the token. ``purpose`` is what the server keeps,
+        in errors.
 
         Raises:
             ExecutionError: The server cannot be reached or does not accept this client.
@@ -106,7 +101,6 @@ class RemoteConnection:
         return cls(address, hello, purpose, opened, str(reply["seat"])), reply
 
     def listen(self, receive: Receive, lose: Lose) -> None:
-        """Hand messages of the session to ``receive`` from now on; ``lose`` hears if this ends."""
         loop = asyncio.get_running_loop()
         self._listening = loop.create_task(self._listen(receive, lose))
         self._alive = loop.call_later(ALIVE_SECONDS, self._say_alive)
@@ -138,7 +132,6 @@ class RemoteConnection:
             self._writer.write(parts[0] if len(parts) == 1 else b"".join(parts))
 
     async def drain(self) -> None:
-        """Wait until most of what was sent is on its way."""
         self._flush()
         try:
             await self._writer.drain()
@@ -251,12 +244,7 @@ async def _opened(address: Address, hello: codec.Message) -> tuple[_Opened, code
 
 
 class LocalConnection:
-    """A client of a session in the same event loop.
-
-    Args:
-        session: The session; other clients may share it.
-        closes: Called when the client has left.
-    """
+    """A client of a session in the same event loop, which others may share; ``closes`` hears that it left."""
 
     def __init__(self, session: Session, closes: Callable[[], None] | None = None) -> None:
         self._session = session
@@ -264,8 +252,6 @@ class LocalConnection:
         self._number: int | None = None
 
     def listen(self, receive: Receive, lose: Lose) -> None:
-        """Join the session."""
-
         def deliver(message: codec.Message) -> None:
             if "lost" in message:
                 lose(ended(message))
@@ -275,7 +261,6 @@ class LocalConnection:
         self._number = self._session.join(deliver)
 
     def send(self, message: codec.Message, *, soon: bool = True) -> None:
-        """Let the session do what the message says."""
         if self._number is not None:
             self._session.handle(self._number, message)
 
@@ -283,7 +268,6 @@ class LocalConnection:
         """Nothing is ever under way."""
 
     async def close(self) -> None:
-        """Leave, giving back what is held."""
         if self._number is not None:
             self._session.leave(self._number)
             self._number = None

@@ -49,14 +49,8 @@ class _Ended(NamedTuple):
 class Coordinator(Server):
     """Serves the limits and the lookups of any number of jobs until it is closed or the process ends.
 
-    Args:
-        host: What the clients shall connect to. A loopback address keeps it to this machine.
-        port: TCP port to listen on; 0 takes a free one.
-        bind: Address to listen on; None for the host.
-        calendar: Tells seconds since 1970, by which rows in caches expire; the system's clock by default.
-
-    Attributes:
-        address: Where the clients find it.
+    See :class:`~millrace.limits.shared.Shared` for where it listens. ``calendar`` tells seconds since 1970,
+    by which rows in caches expire; None for the system's clock.
 
     Raises:
         ExecutionError: It cannot listen.
@@ -87,11 +81,8 @@ class Coordinator(Server):
     def register(self, run: str, lookups: Sequence[Registration]) -> None:
         """Register the lookups of a run before its tasks join them as ``run/execution/number``.
 
-        Executions of a stream begin with :data:`~millrace.limits.registration.STREAM` and its id.
-
-        Args:
-            run: Identifies the run; has no slash.
-            lookups: The lookups; a lookup's number is its position.
+        Executions of a stream begin with :data:`~millrace.limits.registration.STREAM` and its id. A lookup's
+        number is its position. The run has no slash.
 
         Raises:
             InputError: A cache cannot be used; says what to do.
@@ -199,10 +190,8 @@ class Coordinator(Server):
         """Let tasks of runs ask nothing more: their actions are over.
 
         Streams may go on, later actions too, and those that were there before: a query by the name of a view
-        is an action that nobody here hears of.
-
-        Args:
-            runs: When the action began of each that is over, by :func:`time.monotonic`.
+        is an action that nobody here hears of. ``runs`` is when the action began of each that is over, by
+        :func:`time.monotonic`.
         """
 
         def stop() -> None:

@@ -206,12 +206,7 @@ def call(host: str, port: int, sealed: bytes) -> bytes:
 
 
 class Replies:
-    """Does calls, each once, however often it is said.
-
-    Args:
-        seal: Shared with who calls.
-        coordinator: Whose methods are called.
-    """
+    """Does calls of the coordinator's methods, each once, however often it is said."""
 
     def __init__(self, seal: Seal, coordinator: Coordinator) -> None:
         self._seal = seal

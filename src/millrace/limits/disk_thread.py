@@ -66,7 +66,6 @@ class DiskThread:
             self._jobs.put(None)
 
     async def wait_closed(self) -> None:
-        """Wait until the thread has ended."""
         await self._ended.wait()
 
     def _work(self) -> None:

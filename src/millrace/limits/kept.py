@@ -128,9 +128,7 @@ def of_name(found: list[Kept], name: str | None) -> list[Kept]:
 def rows(of: Kept, limit: int) -> pa.Table:
     """Return what is kept under a definition, the latest first, with a column :data:`KEY` before.
 
-    Args:
-        of: The definition.
-        limit: Keys, at most; a key may have any number of rows.
+    The limit is of keys; a key may have any number of rows.
 
     Raises:
         InputError: The file cannot be read, or is no cache.
@@ -152,10 +150,8 @@ def rows(of: Kept, limit: int) -> pa.Table:
 def pruned(chosen: Sequence[Kept], before: float | None, now: float | None = None) -> int:
     """Remove answers, in steps between which jobs that use the cache go on; returns how many keys had them.
 
-    Args:
-        chosen: The definitions whose answers they are.
-        before: Those that came earlier, in seconds since 1970; None for those alone that have expired.
-        now: Seconds since 1970.
+    They are those that came earlier than ``before``, for None those alone that have expired. Times are in
+    seconds since 1970.
 
     Raises:
         InputError: A file cannot be read or written, or is no cache.

@@ -45,12 +45,9 @@ _Amount = tuple[int, float]
 
 
 class LastingSpending(Spending):
-    """What has been spent of a budget, over restarts.
+    """What has been spent of a budget, over restarts; the folder is where answers are kept.
 
-    Args:
-        budget: The budget.
-        folder: Where answers are kept.
-        name: Of the stream and of what spends; no other has it.
+    The name is of the stream and of what spends; no other has it.
     """
 
     def __init__(self, budget: Budget, folder: Path, name: str) -> None:
@@ -79,7 +76,6 @@ class LastingSpending(Spending):
         self._check()
 
     def end(self, cost: float | None) -> None:
-        """Count what a call has cost."""
         super().end(cost)
         self._check()
 
@@ -205,9 +201,7 @@ class Spendings:
     def of(self, session: str, registration: Registration) -> Spending:
         """Return what has been spent of a budget, by all executions of a stream, or of a run, together.
 
-        Args:
-            session: Its name, ``run/execution/number``.
-            registration: Whose budget it is.
+        The session is named ``run/execution/number``.
         """
         if not registration.budget:
             return Spending(registration.budget)

@@ -26,9 +26,6 @@ class TokenRate:
     A call is taken for the mean of those before until it is over, and the difference moves the next start. So
     over any time calls take no more than the rate gives, but for what those under way turn out larger.
 
-    Args:
-        per_minute: Tokens.
-
     Attributes:
         next: No call is to start before, in seconds of the caller's clock.
     """
@@ -69,7 +66,6 @@ class Grant:
     """A permit for one call.
 
     Attributes:
-        owner: Who asked for it.
         ticket: The owner's own number for the request.
         start: The call may start at this time (seconds on the limiter's clock), not before.
     """
@@ -83,7 +79,6 @@ class Limiter:
     """The limits of one predicate in one job.
 
     Args:
-        clock: What the starts are measured with.
         max_in_flight: Permits out at once; None sets no bound.
         per_second: Starts a second; None sets no bound.
         ahead: Seconds by which a start may be given out before its time.
@@ -149,7 +144,6 @@ class Limiter:
 
     @property
     def waiting(self) -> int:
-        """How many requests wait for their permit."""
         return len(self._waiting)
 
     def request(self, owner: int, ticket: int) -> None:
@@ -202,11 +196,7 @@ class Limiter:
         return refused
 
     def release(self, owner: int, ticket: int, cost: float | None = None, tokens: int | None = None) -> bool:
-        """Take a permit back, or a request that waits still; none of both is no error.
-
-        Returns:
-            Whether it was a permit.
-        """
+        """Take a permit back (then returns True), or a request that waits still; none of both is no error."""
         key = (owner, ticket)
         self._waiting.pop(key, None)
         was_out = key in self._out

@@ -71,7 +71,6 @@ class LookupSession(OrderedSession):
     """Holds the limits, the claims and the answers of one lookup among its clients.
 
     Args:
-        registration: The lookup.
         calendar: Tells seconds since 1970, by which rows in a cache expire; the system's clock by default.
         clock: Tells the seconds of limits and leases; the system's clock by default.
         permits: Those of its limits, where others have a share in them; its own by default.
@@ -81,7 +80,6 @@ class LookupSession(OrderedSession):
             all is done at once where it is called, for clients that have nobody beside them.
 
     Attributes:
-        registration: The lookup.
         made: When, by :func:`time.monotonic`.
 
     Raises:
@@ -128,12 +126,10 @@ class LookupSession(OrderedSession):
 
     @property
     def settings(self) -> Settings:
-        """The limits."""
         return self.registration.settings
 
     @property
     def in_flight(self) -> int:
-        """How many permits are out."""
         return self.permits.in_flight(set(self._owners.values()))
 
     def join(self, deliver: Deliver) -> int:
@@ -221,7 +217,6 @@ class LookupSession(OrderedSession):
         self._do_for(client, self._job(client, message), len(message.get("attachment", b"")))
 
     def progress(self) -> LookupProgress:
-        """Return how far the lookup is."""
         in_flight = self.in_flight if self.settings.turns else len(self._claims)
         breaker = self.permits.breaker(self._source)
         problem = f"{breaker.told()}: it is tried again now and then" if breaker.open else self._problem

@@ -51,13 +51,8 @@ class Permits:
     """Gives out permits in the order in which they were asked for; lives in one event loop.
 
     Args:
-        settings: The limits.
         clock: Tells seconds; the system's clock by default.
         spending: Of the settings' budget, where others have spent of it before.
-
-    Attributes:
-        settings: The limits.
-        spending: What has been spent.
     """
 
     def __init__(
@@ -89,7 +84,6 @@ class Permits:
 
     @property
     def empty(self) -> bool:
-        """Whether nobody is there to ask."""
         return not self._deliver
 
     def in_flight(self, owners: set[int]) -> int:

@@ -59,9 +59,7 @@ class _Call(NamedTuple):
 class RemoteCoordinator(ABC):
     """A :class:`Coordinator` elsewhere, with those of its methods that planning needs.
 
-    Attributes:
-        address: Where the clients find it.
-        where: It is, in errors.
+    ``where`` it is stands in errors.
     """
 
     where: ClassVar[str]
@@ -93,9 +91,6 @@ class RemoteCoordinator(ABC):
 
 class CoordinatorProcess(Shared, RemoteCoordinator):
     """A coordinator in a child process; see :class:`Shared`.
-
-    Attributes:
-        pid: Of the process.
 
     Raises:
         ExecutionError: It cannot listen, or its process does not start.
@@ -132,7 +127,6 @@ class CoordinatorProcess(Shared, RemoteCoordinator):
 
     @property
     def running(self) -> bool:
-        """Whether it serves."""
         return self._owner == os.getpid() and self._child.poll() is None
 
     def release(self, run: str) -> None:

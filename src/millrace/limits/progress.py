@@ -124,11 +124,7 @@ class FailedKey:
 
 
 class Figures:
-    """Counts of one lookup in one execution.
-
-    Args:
-        clock: Tells seconds.
-    """
+    """Counts of one lookup in one execution; the clock tells seconds."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -162,12 +158,10 @@ class Figures:
         self._settled(keys)
 
     def fail(self, kind: str) -> None:
-        """Note a key that could not be looked up."""
         self._settled(1, failed=True)
         self.kinds[kind if kind in self.kinds or len(self.kinds) < _MOST_KINDS else _OTHER] += 1
 
     def asked(self, requests: int, retried: int) -> None:
-        """Note requests."""
         now = self._touch()
         if self._first is None:
             self._first = now
@@ -181,7 +175,6 @@ class Figures:
         self.limited += limited
 
     def progress(self, name: str, in_flight: int, *, running: bool, problem: str = "") -> LookupProgress:
-        """Return the figures as they are now."""
         now = self._clock.now()
         start = now if self._first is None else self._first
         self._forget(now)

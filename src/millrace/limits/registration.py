@@ -21,7 +21,6 @@ class Address:
 
     Attributes:
         host: Name or number of the machine that plans the query, as the tasks can reach it.
-        port: TCP port there.
         token: Opens one run there, and no other; stays out of ``repr``.
         certificate: The one that it shows, as PEM text.
     """
@@ -84,11 +83,7 @@ class Settings:
 
     @classmethod
     def of(cls, numbers: Sequence[Any]) -> Settings:
-        """Return the limits that have travelled.
-
-        Raises:
-            ValueError: They are none.
-        """
+        """Return the limits that have travelled; ValueError if they are none."""
         fits = len(numbers) == 6 and all(
             each is None or (type(each) in (int, float) and each > 0) for each in numbers
         )
@@ -150,5 +145,4 @@ class Registration:
 
     @property
     def settings(self) -> Settings:
-        """The limits of its requests."""
         return Settings(self.max_in_flight, self.per_second, self.budget, self.tokens_per_minute)

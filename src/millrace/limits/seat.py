@@ -70,8 +70,6 @@ class Seat:
     """Made when a client joins; has a writer while the client is there.
 
     Args:
-        name: Of the session.
-        session: That the client joins.
         kept: Whether the client comes back if its connection breaks; it then acknowledges what it reads.
 
     Attributes:
@@ -95,7 +93,6 @@ class Seat:
 
     @property
     def kept(self) -> bool:
-        """Whether the client comes back if its connection breaks."""
         return self._outbox is not None
 
     def resume(self, writer: asyncio.StreamWriter, read: int) -> None:
@@ -134,7 +131,6 @@ class Seat:
         return False
 
     def say_goodbye(self) -> None:
-        """Let the client go."""
         self._deliver({"bye": True})
 
     def leave(self) -> None:

@@ -31,7 +31,6 @@ class Secrets:
     Neither its text nor anything pickled has a value: pickling it raises a TypeError.
 
     Args:
-        values: By name.
         shown_as: What stands for texts that are to be hidden beside the values, such as the password
             within a URL that is a secret as a whole.
     """

@@ -76,7 +76,6 @@ class Server(Shared):
 
     @property
     def running(self) -> bool:
-        """Whether it serves."""
         return self._thread.is_alive()
 
     @property

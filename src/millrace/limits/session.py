@@ -35,7 +35,6 @@ class Session(ABC):
 
     @property
     def empty(self) -> bool:
-        """Whether there is no client."""
         return not self._clients
 
     def join(self, deliver: Deliver) -> int:
@@ -45,7 +44,6 @@ class Session(ABC):
         return number
 
     def leave(self, client: int) -> None:
-        """Let a client go."""
         del self._clients[client]
 
     @abstractmethod

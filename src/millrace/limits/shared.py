@@ -32,9 +32,6 @@ class Shared(ABC):
         bind: Address of this machine to listen on, and nowhere else; None for the host itself. A driver
             behind an address translation needs another one, or ``"0.0.0.0"`` for all of this machine's.
 
-    Attributes:
-        address: Where the clients find it.
-
     Raises:
         ExecutionError: It cannot listen.
     """

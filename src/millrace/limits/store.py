@@ -108,8 +108,7 @@ class Store:
     def after(self, number: int) -> tuple[int, float, int, bytes, list[Entry]] | None:
         """Return the first chunk after the one with this number; None if there is none.
 
-        Returns:
-            Its number, when it came, how many keys it has, its rows and its entries.
+        That is its number, when it came, how many keys it has, its rows and its entries.
         """
         row = self._base.execute(
             "SELECT id, asked, size, rows FROM chunk WHERE id > ? ORDER BY id LIMIT 1", (number,)
@@ -176,11 +175,8 @@ def places(
 ) -> list[Place]:
     """Return the places that a query finds for any number of keys, sorted.
 
-    Args:
-        base: The database.
-        query: Ends with ``IN``; a list of keys is put behind it.
-        keys: The keys.
-        values: Of the query's other parameters, which come before.
+    The query ends with ``IN``; a list of keys is put behind it. The values are of its other parameters, which
+    come before.
     """
     found: list[Place] = []
     for low in range(0, len(keys), _MOST_TERMS):

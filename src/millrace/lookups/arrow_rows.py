@@ -17,12 +17,9 @@ def batch_of(
 ) -> pa.RecordBatch:
     """Return a table's rows as a batch of the schema; columns that it does not name are left out.
 
-    Args:
-        table: With a column for each of the schema's, but for those of ``key``.
-        schema: What the batch has.
-        key: Values for bind columns that the table lacks, as Arrow scalars.
-        rules: How strictly values are taken.
-        pandas: The table was a DataFrame, where whole numbers with nulls among them are floats.
+    The table has a column for each of the schema's, but for those of ``key``: values for bind columns that it
+    lacks, as Arrow scalars. With ``pandas`` it was a DataFrame, where whole numbers with nulls among them are
+    floats.
 
     Raises:
         Unfit: A column is missing, or has a value of another type.

@@ -74,8 +74,6 @@ class Asked:
     """What one task asked of one source.
 
     Attributes:
-        keys: Keys that it asked for.
-        rows: Rows that came.
         requests: Requests made, repeated ones included.
         seconds: Time that requests were under way, added up.
     """
@@ -88,13 +86,7 @@ class Asked:
 
 @dataclass
 class Asking:
-    """The questions of one task to one source.
-
-    Args:
-        spec: The index.
-        connect: Joins the limits of its job.
-        receiver: Is told what came.
-    """
+    """The questions of one task to one source."""
 
     spec: IndexSpec
     connect: Connect

@@ -23,12 +23,8 @@ Mask = np.ndarray[Any, np.dtype[np.bool_]]
 def narrowed(bindings: pa.RecordBatch, keys: pa.Schema) -> tuple[pa.RecordBatch, Mask]:
     """Return bindings in the types of their columns, and which of them can be expressed so.
 
-    Args:
-        bindings: A column for each key, without nulls.
-        keys: The types to have.
-
-    Returns:
-        A batch of the schema ``keys``, and a mask of shape ``(n,)``; rows outside of it mean nothing.
+    The bindings have a column for each key, without nulls. The mask has shape ``(n,)``; rows of the batch
+    outside of it mean nothing.
     """
     columns = []
     fits = np.ones(bindings.num_rows, np.bool_)
@@ -57,11 +53,8 @@ def _cast(values: pa.Array, to: pa.DataType) -> pa.Array:
 def grouped(rows: pa.RecordBatch, keys: pa.RecordBatch) -> tuple[pa.RecordBatch, list[int]]:
     """Return the rows of these keys in the keys' order, and how many each key has.
 
-    Rows of other keys are dropped: a source may compare in its own way, by collation for example.
-
-    Args:
-        rows: With the keys' columns among theirs, in the same types.
-        keys: Distinct and without nulls.
+    Rows of other keys are dropped: a source may compare in its own way, by collation for example. Rows have
+    the keys' columns among theirs, in the same types. Keys are distinct and without nulls.
     """
     if keys.num_rows == 1:
         mask = None

@@ -44,9 +44,7 @@ _LOGGERS = ("httpx", "aiohttp.client", "aiohttp.internal")
 def client_of(headers: httpx.Headers, width: int) -> httpx.AsyncClient:
     """Return a client for the requests of one session; to be used in one event loop.
 
-    Args:
-        headers: Of each request.
-        width: Requests under way at once; others wait.
+    ``headers`` are of each request. At most ``width`` requests are under way at once; others wait.
     """
     return httpx.AsyncClient(
         headers=headers,
@@ -95,7 +93,6 @@ class _Transport(httpx.AsyncBaseTransport):
         )
 
     async def aclose(self) -> None:
-        """Close all connections."""
         if self._session is not None:
             await self._session.close()
 

@@ -99,7 +99,6 @@ class DatabaseSession:
             closing.add_done_callback(self._closing.discard)
 
     async def close(self) -> None:
-        """Close all connections."""
         if not self._closed:
             self._closed = True
             self.keep(0)
@@ -172,9 +171,7 @@ class DatabaseSession:
 class _Idle:
     """Connections that are open between statements; to be used in threads, but for ``keep``.
 
-    Args:
-        engine: Makes new ones.
-        most: Kept open, at most; the others are closed after their statement.
+    At most ``most`` are kept open; the others are closed after their statement.
     """
 
     def __init__(self, engine: sa.Engine, most: int) -> None:
@@ -279,8 +276,7 @@ class _Work:
     def abandon(self, returned: threading.Event) -> None:
         """Stop the statement, where the driver has a way; its connection is not used again.
 
-        Args:
-            returned: Set when the call that runs the statement has returned.
+        ``returned`` is set when the call that runs the statement has returned.
         """
         with self._lock:
             self._abandoned = True

@@ -41,14 +41,10 @@ def lookup(name: str, schema: str | pa.Schema, bind: object, via: object, **sett
 
 
 def schema_of(name: str, schema: object) -> pa.Schema:
-    """Return a schema in the Arrow types of Spark's.
-
-    Args:
-        name: The table's name, for errors.
-        schema: Spark's DDL text, or an Arrow schema.
+    """Return a schema, Spark's DDL text or an Arrow one, in the Arrow types of Spark's.
 
     Raises:
-        InputError: It cannot be read, or has a type that Spark has not.
+        InputError: It cannot be read, or has a type that Spark has not; says of which table.
     """
     where = f"lookup table {name!r}"
     if isinstance(schema, str):

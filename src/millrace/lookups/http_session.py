@@ -117,7 +117,6 @@ class HttpSession:
                 yield batch
 
     async def close(self) -> None:
-        """Close all connections."""
         await self._client.aclose()
 
     def _request(self, keys: pa.RecordBatch | None) -> httpx.Request:

@@ -38,12 +38,8 @@ _Place = tuple[pa.RecordBatch, int]
 class LookupIndex:
     """An index AM (:class:`millrace.engine.access.modules.IndexAM`) that asks a source.
 
-    Args:
-        spec: The index.
-        keep: What becomes of the rows that it returns.
-        loop: Where requests run; shared by the lookups of a task.
-        connect: Joins the limits of its job.
-        clock: What waiting is measured by.
+    ``keep`` is what becomes of the rows that it returns. Requests run in ``loop``, which the lookups of a
+    task share.
 
     Attributes:
         at_once: Bindings that are looked up at the same time, at most.
@@ -141,7 +137,6 @@ class LookupIndex:
             self._loop.start(self._asking.close).result()
 
     def figures(self) -> ModuleFigures:
-        """Return what was asked for here."""
         asked = self._asking.totals
         return ModuleFigures(
             f"Lookup({self.name})", "request", asked.keys, asked.rows, asked.requests, asked.seconds
@@ -150,17 +145,14 @@ class LookupIndex:
     # Notification in the event loop
 
     def found(self, chunk: Chunk) -> None:
-        """Rows have come."""
         self._arrived.append(chunk)
         self._wake.set()
 
     def failed(self, failures: Mapping[bytes, Failure]) -> None:
-        """Keys could not be looked up."""
         self._arrived.append(failures)
         self._wake.set()
 
     def broke(self, error: Exception) -> None:
-        """Nothing will come any more."""
         self._arrived.append(error)
         self._wake.set()
 

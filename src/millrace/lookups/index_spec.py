@@ -23,10 +23,8 @@ class IndexSpec:
     """An index: bind columns of a lookup table, and the source that is asked with values of them.
 
     Attributes:
-        name: For plans, reports and errors.
         columns: The bind columns.
         schema: All columns of the table, in the types of its rows.
-        source: What is asked.
         on_error: What a key comes to that cannot be looked up: ``"fail"`` fails the query, ``"skip"`` takes
             it to have no rows, ``"null"`` to have one row whose other columns are null.
         cache: Where rows outlive the job: a folder, or a ``.sqlite`` file; None for nowhere.

@@ -23,9 +23,7 @@ class RowReader:
     """Makes batches of rows.
 
     Attributes:
-        schema: What the batches have.
         bound: The bind columns: rows must have them, or be given their values.
-        rules: How strictly values are taken.
         getters: How to read a column, where that is not by its name.
     """
 

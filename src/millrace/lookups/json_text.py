@@ -11,17 +11,12 @@ from typing import Any, Self
 
 
 class Fraction(float):
-    """A number of a JSON text that is not whole.
-
-    Attributes:
-        text: As it was written.
-    """
+    """A number of a JSON text that is not whole; ``text`` is as it was written."""
 
     __slots__ = ("text",)
     text: str
 
     def __new__(cls, text: str) -> Self:
-        """Make it of its text."""
         number = super().__new__(cls, text)
         number.text = text
         return number

@@ -48,11 +48,9 @@ class Leaf:
 
 
 def leaf(kind: pa.DataType, *, native: bool) -> Leaf:
-    """Return how to make arrays of ``kind``.
+    """Return how to make arrays of one of Millrace's Arrow types without parts.
 
-    Args:
-        kind: One of Millrace's Arrow types, without parts.
-        native: The values are Python's own, rather than those of JSON.
+    Native values are Python's own, rather than those of JSON.
 
     Raises:
         UnsupportedType: It is none of them.

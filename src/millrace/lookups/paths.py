@@ -19,9 +19,7 @@ class Path:
     """A JSON path, ready to be used.
 
     Attributes:
-        text: As it was written.
         steps: Member names and positions, of a path that finds one value at most; None of others.
-        query: The compiled path.
     """
 
     text: str
@@ -51,11 +49,7 @@ class Path:
 
 @lru_cache(maxsize=1024)
 def path(text: str, what: str) -> Path:
-    """Compile a path.
-
-    Args:
-        text: From the root ``$`` on.
-        what: What it is for, for errors.
+    """Compile a path that begins at the root ``$``; ``what`` it is for is named in errors.
 
     Raises:
         InputError: It is not a JSON path.

@@ -64,9 +64,8 @@ class Sampled:
 def sampled(spec: IndexSpec, keys: pa.RecordBatch) -> Sampled:
     """Ask for some keys on the lookup's own terms; its cache has the answers then.
 
-    Args:
-        spec: The index; what it does on errors does not matter here, failed keys are counted.
-        keys: Its bind columns, distinct, without nulls.
+    What the index does on errors does not matter here: failed keys are counted. Keys are distinct, without
+    nulls.
 
     Raises:
         InputError: A secret has no value in this process's environment, or the cache cannot be used.

@@ -27,19 +27,13 @@ _LOOK = 0.5
 
 
 class LookupScan:
-    """A scan AM (:class:`millrace.engine.access.modules.ScanAM`) that reads a source.
+    """A scan AM (:class:`millrace.engine.access.modules.ScanAM`) that reads a source which ``can_scan``.
 
     A scan that fails is begun again as long as nothing has been returned; later it is broken, and the
     relation's other access modules have to do.
 
-    Args:
-        name: For reports and errors.
-        source: What is read; it ``can_scan``.
-        schema: All columns of the table.
-        keep: What becomes of its rows.
-        loop: Where it runs.
-        secrets: Gets the secrets of the source.
-        clock: What waiting is measured by.
+    The schema has all columns of the table; ``keep`` is what becomes of its rows, and ``secrets`` gets those
+    of the source.
     """
 
     def __init__(
@@ -102,7 +96,6 @@ class LookupScan:
         self._arrived.clear()
 
     def figures(self) -> ModuleFigures:
-        """Return what was read."""
         return ModuleFigures(f"Scan({self.name})", "request", 0, self._rows, self._batches, 0.0)
 
     async def _read(self) -> None:

@@ -99,16 +99,10 @@ def shown(value: object, scrub: Callable[[str], str] = str) -> str:
 
 
 def array_of(values: list[Any], kind: pa.DataType, where: str, rules: Rules) -> pa.Array:
-    """Return the values as an array of exactly ``kind``.
-
-    Args:
-        values: Python values; None is null.
-        kind: One of Millrace's Arrow types.
-        where: The column, for errors.
-        rules: What is accepted.
+    """Return the values as an array of exactly ``kind``, one of Millrace's Arrow types; None is null.
 
     Raises:
-        Unfit: A value is not of that type.
+        Unfit: A value is not of that type; names the column, which is ``where``.
     """
     if t.is_struct(kind):
         return _structs(values, kind, where, rules)
@@ -143,11 +137,7 @@ def unfit(value: object, kind: pa.DataType, where: str, rules: Rules, why: str =
 def fields_of(objects: list[Any], name: str, where: str, rules: Rules) -> list[Any]:
     """Return what each object has under a name; ``ABSENT`` becomes null or an error, as the rules say.
 
-    Args:
-        objects: Mappings, or None, which has nothing.
-        name: The field.
-        where: The column that is read, for errors.
-        rules: For ``absent``.
+    Objects are mappings, or None, which has nothing. ``where`` is the column that is read, for errors.
 
     Raises:
         Unfit: An object lacks it.

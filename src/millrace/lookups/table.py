@@ -104,17 +104,7 @@ def table_of(
     cache: object = None,
     ttl: object = None,
 ) -> LookupTable:
-    """Check a declaration.
-
-    Args:
-        name: The table's name.
-        schema: Its columns, in the Arrow types of Spark's.
-        bind: Names of bind columns; or several lists of them, one for each index.
-        via: A source, or one for each list of bind columns.
-        scan: A path of Parquet data, a DataFrame, a source that can return everything, or several of these.
-        on_error: What becomes of a key that cannot be answered.
-        cache: A file or folder.
-        ttl: Seconds.
+    """Check a declaration, as :func:`millrace.lookup` explains it; the schema has Arrow types of Spark's.
 
     Raises:
         InputError: A column, source or scan cannot be used.
@@ -308,11 +298,7 @@ class Unreadable:
     name: str
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Fail.
-
-        Raises:
-            ExecutionError: Always.
-        """
+        """Raise ExecutionError, always."""
         raise ExecutionError(
             f"lookup table {self.name!r} was read by Spark itself, which has no rows of it: give it a scan, "
             "or report this query as an error of Millrace"

@@ -90,12 +90,8 @@ def fill_url(
 
     A secret at the very beginning is taken as it is: a whole base URL. So is one within the host.
 
-    Args:
-        pieces: The template.
-        values: The keys' texts, by bind column.
-        joined: What stands between several.
-        secrets: With every name that the template mentions.
-        many: Whether the service takes several keys a request.
+    ``values`` are the keys' texts, by bind column; ``joined`` stands between several, if the service takes
+    ``many`` a request. Secrets have every name that the template mentions.
 
     Raises:
         Unsendable: A key has the separator in it, would be a step up in the path, or is empty within the
@@ -157,15 +153,11 @@ def text_of(value: Any, kind: pa.DataType) -> str:
 
 
 def fill_body(template: Any, keys: pa.RecordBatch, *, many: bool, joined: str, secrets: Secrets) -> str:
-    """Return the JSON text of a body for some keys.
+    """Return the JSON text of a body for some keys; the template is a JSON value.
 
-    Args:
-        template: A JSON value. A text that is exactly ``{column}`` becomes the key's value, or with ``many``
-            the list of the keys' values; within other texts it becomes text.
-        keys: The bind columns.
-        many: Whether the service takes several keys a request.
-        joined: What stands between several keys within a text.
-        secrets: With every name that the template mentions.
+    A text in it that is exactly ``{column}`` becomes the key's value, or with ``many`` the list of the keys'
+    values. Within other texts it becomes text, with ``joined`` between several keys. Secrets have every name
+    that the template mentions.
 
     Raises:
         Unsendable: JSON has no form for a key.

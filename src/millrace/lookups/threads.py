@@ -30,11 +30,7 @@ class _Call:
 
 
 class Threads:
-    """Runs calls in daemon threads; to be used in one event loop.
-
-    Args:
-        name: Of the threads.
-    """
+    """Runs calls in daemon threads; to be used in one event loop."""
 
     def __init__(self, name: str) -> None:
         self._name = name

@@ -173,8 +173,7 @@ class MicroBatch:
 def micro_batch(progress: StreamingQueryProgress) -> MicroBatch | None:
     """Return the figures of a micro-batch; None if no join of Millrace's took part in it.
 
-    Args:
-        progress: Spark's, of a classic session or of Spark Connect.
+    Progress is Spark's, of a classic session or of Spark Connect.
     """
     # Between micro-batches Spark tells of progress too; nothing was added then.
     if "addBatch" not in progress.durationMs:

@@ -19,7 +19,6 @@ class Arrived:
     """Tuples of one stream that are in time, in order of time.
 
     Attributes:
-        rows: The tuples.
         times: Their event times, microseconds.
         late: How many were left out because the watermark had passed them.
     """
@@ -31,8 +30,7 @@ class Arrived:
     def blocks(self, keeps: int) -> Iterator[tuple[int, pa.RecordBatch]]:
         """Yield the tuples in blocks of about the same time, each with the time of its newest tuple.
 
-        Args:
-            keeps: Microseconds for which tuples are kept.
+        Tuples are kept for ``keeps`` microseconds.
         """
         width = max(keeps // _SLICES, (int(self.times[-1]) - int(self.times[0])) // _SLICES, 1)
         buckets = self.times // width
@@ -44,12 +42,10 @@ class Arrived:
 
 
 def arrived(batches: list[pa.RecordBatch], time: str, watermark: int) -> Arrived | None:
-    """Return what is in time of a micro-batch; None if nothing is.
+    """Return what is in time of a micro-batch of at least one batch; None if nothing is.
 
-    Args:
-        batches: Tuples, at least one batch.
-        time: The column of their event times. A tuple without a time meets nothing.
-        watermark: Microseconds. Tuples that are not later are late, as they are to Spark's own joins.
+    ``time`` is the column of event times; a tuple without one meets nothing. The watermark is in
+    microseconds: tuples that are not later are late, as they are to Spark's own joins.
     """
     whole = batches[0] if len(batches) == 1 else pa.concat_batches(batches)
     column = whole.column(time)

@@ -102,11 +102,7 @@ class Stored:
 
 
 class Log:
-    """The log of the cell that Spark works on.
-
-    Args:
-        handle: Of Spark's state.
-    """
+    """The log of the cell that Spark works on."""
 
     def __init__(self, handle: StatefulProcessorHandle) -> None:
         self._mapped = MappedBlocks(None)
@@ -134,28 +130,19 @@ class Log:
         return Head(**fields)
 
     def begin(self, mapped: MappedBlocks, head: Head) -> None:
-        """Read blocks from files where these have them.
-
-        Args:
-            mapped: The cell's files.
-            head: Of the log, which says which of them count.
-        """
+        """Read blocks from files where these have them; the log's head says which of them count."""
         self._mapped = mapped
         self._tokens = {batch: token for token, batch in head.chain.items()}
 
     def seal(self, batch: int, token: str, in_use: Iterable[Part]) -> None:
         """Write the blocks of an attempt to a file, and remove the files that are of no more use.
 
-        Args:
-            batch: Number of the micro-batch.
-            token: Of the attempt.
-            in_use: The keys of all blocks.
+        ``in_use`` are the keys of all blocks.
         """
         self._mapped.seal(batch, token)
         self._mapped.keep({key.batch for key in in_use}, self._tokens | {batch: token})
 
     def put_head(self, head: Head) -> None:
-        """Replace the head."""
         self.put_text(_HEAD, json.dumps(asdict(head) | {"format": FORMAT}, separators=(",", ":")))
 
     def lessons(self) -> str | None:
@@ -163,7 +150,6 @@ class Log:
         return self.text(_LESSONS)
 
     def put_lessons(self, text: str) -> None:
-        """Replace what eddies of the cell have learned."""
         self.put_text(_LESSONS, text)
 
     def text(self, name: str) -> str | None:
@@ -198,10 +184,8 @@ class Log:
     def append(self, parts: Sequence[tuple[Part, int]], batch: int, rows: pa.RecordBatch) -> Stored:
         """Store tuples as a block.
 
-        Args:
-            parts: What they are made of, in order, each with its number of tuples.
-            batch: Number of the micro-batch that stores them.
-            rows: The tuples.
+        ``parts`` are what they are made of, in order, each with its number of tuples; ``batch`` is the
+        micro-batch that stores them.
         """
         relation, newest = parts[0][0].relation, max(part.newest for part, _ in parts)
         stored = Stored(Part(relation, newest, batch), tuple(parts), 0)
@@ -213,7 +197,6 @@ class Log:
         return replace(stored, size=len(data))
 
     def remove(self, keys: Iterable[Part]) -> None:
-        """Remove blocks."""
         for key in keys:
             self._state.removeKey((_name(key),))
 
@@ -238,9 +221,7 @@ def mergeable(blocks: Iterable[Stored], keeps: Mapping[int, int]) -> Iterator[li
     Sixteen of like size become one, so a tuple is written again at most a few times, and never where it would
     keep tuples that are far older than itself.
 
-    Args:
-        blocks: All blocks of a cell.
-        keeps: Microseconds for which tuples are kept, by stream.
+    ``blocks`` are all of a cell. ``keeps`` has the microseconds for which tuples are kept, by stream.
     """
     groups: dict[tuple[int, int, int], list[Stored]] = {}
     for block in blocks:

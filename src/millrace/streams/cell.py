@@ -66,7 +66,6 @@ class Cell:
     """A cell's state after some micro-batch, and the eddy that makes results of the next one.
 
     Args:
-        task: The join.
         lessons: What earlier eddies of the cell have learned.
         run: What keeps the tuples in memory and makes results, where it is not an eddy of the join.
 
@@ -91,7 +90,6 @@ class Cell:
 
     @property
     def nbytes(self) -> int:
-        """Memory in bytes."""
         return self._run.nbytes
 
     @property
@@ -117,9 +115,8 @@ class Cell:
     def streams(self, arrived: Mapping[int, Arrived], expired: Mapping[str, int]) -> Iterator[StreamFigures]:
         """Yield the figures of each stream, after a micro-batch.
 
-        Args:
-            arrived: What came of those that are counted here, by the stream's number.
-            expired: Tuples that were let go, by alias.
+        ``arrived`` is what came of those that are counted here, by the stream's number; ``expired`` counts
+        the tuples that were let go, by alias.
         """
         sizes: dict[int, list[int]] = {stream.number: [] for stream in self._task.streams}
         for key, stored in self._blocks.items():
@@ -150,7 +147,6 @@ class Cell:
         return self._run.learned()
 
     def figures(self, cell: int) -> CellFigures:
-        """Return what the eddy has done so far."""
         return self._run.figures(cell)
 
     def follows(self, head: Head) -> bool:
@@ -193,21 +189,14 @@ class Cell:
             self.restored += rows.num_rows
 
     def _carried(self, stream: Stream, rows: pa.RecordBatch, batch: int) -> pa.RecordBatch:
-        """Return tuples as the eddy takes them in, which may be fewer.
+        """Return tuples of the log as the eddy takes them in, which may be fewer.
 
-        Args:
-            stream: The stream.
-            rows: What the log has of it.
-            batch: Number of the micro-batch that they came with.
+        ``batch`` is the micro-batch that they came with.
         """
         return self._task.complete(stream, rows)
 
     def extend(self, arrived: Mapping[int, Arrived]) -> Iterator[pa.RecordBatch]:
-        """Yield the results of the next micro-batch.
-
-        Args:
-            arrived: Its tuples, by the stream's number.
-        """
+        """Yield the results of the next micro-batch, whose tuples are by the stream's number."""
         self.batch += 1
         self._fresh.clear()
         came = {self._task.by_number[number]: each for number, each in arrived.items() if each.rows.num_rows}
@@ -232,12 +221,7 @@ class Cell:
     def commit(self, log: Log, watermark: int | None) -> dict[str, int]:
         """Write the micro-batch to the log, without what has expired, and remove that.
 
-        Args:
-            log: The cell's.
-            watermark: Microseconds.
-
-        Returns:
-            How many tuples have expired, by the stream's alias.
+        The watermark is in microseconds. Returns how many tuples have expired, by the stream's alias.
         """
         before = {alias: self._run.held(alias) for alias in self._ends}
         for part, rows in self._fresh:

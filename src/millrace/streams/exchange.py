@@ -21,8 +21,6 @@ class Pack:
 
     Attributes:
         layouts: Where each stream's columns are, by the relation's number.
-        cube: How tuples are dealt.
-        block_bytes: Size of a block.
         keys: Spark's key of each cell, by the cell's number.
     """
 
@@ -55,17 +53,12 @@ class Pack:
 
 @dataclass(frozen=True)
 class Unpack:
-    """Makes rows of the blocks that cells give out.
-
-    Attributes:
-        schema: Of the result.
-    """
+    """Makes rows of the blocks that cells give out; the schema is of the result."""
 
     schema: pa.Schema
 
     @worker_task
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Yield the rows."""
         for batch in batches:
             for block in batch.column("block"):
                 if block.is_valid:

@@ -50,14 +50,8 @@ def continuous_with_lookups(
 def divided(join: JoinSpec, streams: Iterable[str], lookups: Collection[str]) -> tuple[JoinSpec, JoinSpec]:
     """Return the part of a join that needs no lookup, and the part above it.
 
-    Args:
-        join: The join.
-        streams: Aliases of its streams.
-        lookups: Aliases of its lookup tables.
-
-    Returns:
-        The join of the streams and of the tables that they are tied to; and what joins the rest with its
-        result, whose relation is called :data:`JOINED` and has the columns that are read above.
+    The first joins the streams and the tables that they are tied to. The second joins the rest with its
+    result, whose relation is called :data:`JOINED` and has the columns that are read above.
     """
     inside = set(streams)
     ties = [set(e.relations) for e in join.equalities]

@@ -86,10 +86,7 @@ class MappedBlocks:
     def find(self, name: str, batch: int, token: str) -> Entry | None:
         """Return a block; None if it is not here.
 
-        Args:
-            name: Of the block.
-            batch: Number of the micro-batch that stored it.
-            token: Of the attempt at it that counts.
+        ``batch`` is the micro-batch that stored it, ``token`` is of the attempt at it that counts.
         """
         if self._folder is None:
             return None
@@ -101,9 +98,8 @@ class MappedBlocks:
     def keep(self, batches: Collection[int], tokens: Mapping[int, str]) -> None:
         """Remove all files but those of some micro-batches, of attempts that counted.
 
-        Args:
-            batches: The micro-batches that blocks of the log are of.
-            tokens: The attempts that counted, by micro-batch, of those whose files can still be found.
+        Blocks of the log are of these ``batches``. ``tokens`` name, by micro-batch, the attempts that counted
+        and whose files can still be found.
         """
         self._open.clear()
         if self._folder is None:

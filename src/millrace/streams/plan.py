@@ -57,14 +57,7 @@ _MOST_TABLE = 1 << 28
 
 @dataclass(frozen=True)
 class Dealt:
-    """A continuous join whose tuples are on their way to its cells.
-
-    Attributes:
-        task: The join.
-        cube: How tuples are dealt to cells.
-        keys: Spark's key of each cell, by the cell's number.
-        sides: Blocks for the cells.
-    """
+    """A continuous join on the way to its cells; ``keys`` are Spark's keys, by the cell's number."""
 
     task: ContinuousJoin
     cube: Cube
@@ -72,13 +65,7 @@ class Dealt:
     sides: tuple[DataFrame, ...]
 
     def run(self, processor: StatefulProcessor, schema: pa.Schema, result: StructType) -> DataFrame:
-        """Return what the cells give out.
-
-        Args:
-            processor: Runs the cells.
-            schema: Of the blocks that they give out.
-            result: The same as Spark's columns.
-        """
+        """Return what the cells give out; ``schema`` is of its blocks, ``result`` is the same for Spark."""
         worked = (
             reduce(DataFrame.union, self.sides)
             .groupBy("cell")
@@ -110,12 +97,8 @@ def deal(
 ) -> Dealt:
     """Deal the tuples of a block over streams to cells; nothing runs yet.
 
-    Args:
-        spark: The session.
-        block: The block; the streams among its inputs are DataFrames.
-        times: The event times.
-        options: The run's settings.
-        share: Whether a stream in several roles may come once for all of them.
+    The streams among its inputs are DataFrames. With ``share``, a stream in several roles may come once for
+    all of them.
 
     Raises:
         InputError: State would grow without end, or an input is of a kind that does not go with streams.
@@ -280,11 +263,6 @@ def roles(block: Block, streams: Collection[str], cube: Cube) -> Mapping[str, st
     Such tuples come, are kept and are logged once (SteMs, section 2.2). They are where the block has one
     input for both, and where a tuple goes to the same cells in both roles: else it would be in cells for one
     role, and meet there what it met elsewhere in the other.
-
-    Args:
-        block: The block.
-        streams: Aliases of its streams.
-        cube: How tuples are dealt to cells.
     """
     leads: dict[str, str] = {}
     numbers = {alias: number for number, alias in enumerate(block.join.aliases) if alias in streams}

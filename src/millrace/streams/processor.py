@@ -40,19 +40,13 @@ _LEARNING = 16
 
 
 class CellProcessor(StatefulProcessor):
-    """Runs the cells of a continuous join.
-
-    Args:
-        task: The join.
-        keys: Spark's key of each cell, by the cell's number.
-    """
+    """Runs the cells of a continuous join; ``keys`` are Spark's, by the cell's number."""
 
     def __init__(self, task: ContinuousJoin, keys: tuple[int, ...]) -> None:
         self._task = task
         self._cells = {key: cell for cell, key in enumerate(keys)}
 
     def init(self, handle: StatefulProcessorHandle) -> None:
-        """Begin with a partition."""
         acknowledge()
         keep_modules()
         self._handle = handle
@@ -89,11 +83,7 @@ class CellProcessor(StatefulProcessor):
         """Nothing is held."""
 
     def _check(self) -> None:
-        """Refuse a checkpoint of another join.
-
-        Raises:
-            StateError: It is one.
-        """
+        """Refuse a checkpoint of another join: raise StateError."""
         head = self._log.head()
         if head is None:
             self._log.put_head(Head(self._task.fingerprint))
@@ -169,9 +159,8 @@ class CellProcessor(StatefulProcessor):
     def _cell(self, number: int, head: Head) -> tuple[Cell, int, bool]:
         """Return the cell's state after the latest micro-batch, and how it came about.
 
-        Returns:
-            The state; how much had been restored in it before; and whether it was made anew, for a cell that
-            has worked before.
+        That is how much had been restored in it before; and whether it was made anew, for a cell that has
+        worked before.
         """
         cell = warm.take(warm.query(), self._task.name, number, head)
         rebuilt = cell is None and head.batch >= 0  # a cell that has worked before

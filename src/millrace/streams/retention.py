@@ -49,10 +49,6 @@ def retention(streams: Sequence[str], bounds: Iterable[TimeBound]) -> Mapping[st
     A tuple with event time ``t`` meets nothing any more when the watermark has passed ``t`` plus that. It is
     below 0 where whatever it meets is earlier.
 
-    Args:
-        streams: Their aliases.
-        bounds: What the conditions say.
-
     Raises:
         InputError: For some pair of streams the conditions say nothing, so state would grow without end.
     """

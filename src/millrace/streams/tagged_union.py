@@ -38,11 +38,9 @@ class Layout:
 def tagged_union(
     streams: Mapping[int, DataFrame], schemas: Mapping[int, pa.Schema]
 ) -> tuple[DataFrame, dict[int, Layout]]:
-    """Return streams as one, and the layout of each.
+    """Return streams as one, and the layout of each, by tag.
 
-    Args:
-        streams: By tag.
-        schemas: By tag: names and types that the columns are to have, by position.
+    Schemas have the names and types that the columns are to have, by position.
     """
     slots = {tag: _slots(frame) for tag, frame in streams.items()}
     every = list(dict.fromkeys(slot for each in slots.values() for slot in each))
@@ -71,12 +69,7 @@ def _slots(frame: DataFrame) -> list[Slot]:
 
 
 def untagged(batch: pa.RecordBatch, layouts: Mapping[int, Layout]) -> Iterator[tuple[int, pa.RecordBatch]]:
-    """Yield the rows of a union's batch with their tags, in order.
-
-    Args:
-        batch: Rows of the union.
-        layouts: By tag.
-    """
+    """Yield the rows of a union's batch with their tags, in order; layouts are by tag."""
     tags = batch.column(0).to_numpy()
     ends = [*(np.flatnonzero(np.diff(tags)) + 1).tolist(), len(tags)] if len(tags) else []
     start = 0

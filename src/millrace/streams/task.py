@@ -29,7 +29,6 @@ class Stream:
     """A relation that never ends.
 
     Attributes:
-        alias: Its name in the block.
         number: The relation's number.
         time: The column of its event times, which its watermark is on.
         keeps: Microseconds for which a tuple can meet tuples to come, beyond its event time.
@@ -52,10 +51,8 @@ class ContinuousJoin:
 
     Attributes:
         name: Identifies this plan: what is in the memory of a process is of one plan.
-        join: The block.
         streams: Its streams, by the relation's number.
         tables: How its tables are read, by alias: every cell reads them whole, when it begins.
-        options: The run's settings.
         cells: Number of cells that its tuples are dealt to.
         dealt: How they are, as text.
         axes: The same as data.
@@ -114,12 +111,7 @@ class ContinuousJoin:
         return pa.schema([f for f in self.join.relations[stream.number].schema if f.name not in computed])
 
     def complete(self, stream: Stream, rows: pa.RecordBatch) -> pa.RecordBatch:
-        """Return a stream's tuples with the columns that are computed.
-
-        Args:
-            stream: The stream.
-            rows: Its tuples, as they travelled.
-        """
+        """Return a stream's tuples, as they travelled, with the columns that are computed."""
         if not stream.computed:
             return rows
         arrays, values = dict(zip(rows.schema.names, rows.columns, strict=True)), dict(stream.computed)
@@ -133,8 +125,7 @@ class ContinuousJoin:
     def run(self, lessons: str | None = None) -> ContinuousRun:
         """Return an eddy for a cell that has read the tables, and nothing of the streams.
 
-        Args:
-            lessons: What earlier eddies of the cell have learned.
+        Lessons are what earlier eddies of the cell have learned.
 
         Raises:
             ReadError: A table cannot be read, as when it was written again.

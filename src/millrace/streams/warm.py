@@ -27,11 +27,7 @@ def query() -> str:
 def take(query: str, plan: str, cell: int, head: Head) -> Cell | None:
     """Take a cell out that can go on; None if there is none. Who fails with it does not put it back.
 
-    Args:
-        query: The query; what is here of its earlier starts goes.
-        plan: The plan's name.
-        cell: The cell's number.
-        head: Of the cell's log, which a state has to lead to.
+    What is here of the query's earlier starts goes. The head is of the cell's log; a state has to lead to it.
     """
     old = [key for key in _CELLS if query and key[0] == query and key[1] != plan]
     for key in old:
@@ -47,12 +43,8 @@ def take(query: str, plan: str, cell: int, head: Head) -> Cell | None:
 def put(query: str, plan: str, cell: int, state: Cell, budget: int) -> None:
     """Keep a cell, and let go of others that have not been used for long.
 
-    Args:
-        query: The query.
-        plan: The plan's name.
-        cell: The cell's number.
-        state: The cell. It stays whatever it takes: it was just in memory, and making it anew costs most.
-        budget: Bytes that cells kept here may take together.
+    Cells kept here may take ``budget`` bytes together. This one stays whatever it takes: it was just in
+    memory, and making it anew costs most.
     """
     _CELLS[query, plan, cell] = state
     kept = len(_CELLS)

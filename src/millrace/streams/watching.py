@@ -66,11 +66,9 @@ class StreamWatch:
             raise self._error
 
     def __enter__(self) -> Self:
-        """Return itself."""
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Stop."""
         self.stop()
 
     def begun(self, run: str) -> None:

@@ -166,11 +166,8 @@ class Priced:
 class Endpoint:
     """A model that one task asks; to be used in one event loop.
 
-    Args:
-        model: The model.
-        secrets: With a value for each that it needs.
-        width: Requests under way at once.
-        exact: Whether fractions keep their digits, for decimals.
+    ``secrets`` have a value for each that it needs. At most ``width`` requests are under way at once. With
+    ``exact``, fractions keep their digits, for decimals.
     """
 
     def __init__(self, model: Model, secrets: Secrets, width: int, *, exact: bool = False) -> None:
@@ -188,10 +185,7 @@ class Endpoint:
     async def ask(self, system: str, questions: list[str], item: dict[str, Any]) -> tuple[list[Any], Usage]:
         """Return an answer for each question, and what they took together.
 
-        Args:
-            system: What to do.
-            questions: A text each.
-            item: JSON schema of one answer.
+        ``system`` says what to do; ``item`` is the JSON schema of one answer.
 
         Raises:
             Refused: It did not answer, or not like that.
@@ -231,7 +225,6 @@ class Endpoint:
         return {name: value for name, value in body.items() if value is not None}
 
     async def close(self) -> None:
-        """Close all connections."""
         await self._client.aclose()
 
     async def _document(self, body: dict[str, Any], *, several: bool) -> Any:

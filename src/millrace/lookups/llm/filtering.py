@@ -22,10 +22,7 @@ _ITEM = {"type": "boolean"}
 class ModelFilter(Service):
     """Called with the prompt's columns, a list of values each; travels to the tasks.
 
-    Attributes:
-        model: The model.
-        prompt: The question.
-        width: Requests under way at once.
+    ``width`` bounds its requests under way at once.
     """
 
     model: Model
@@ -85,5 +82,4 @@ class ModelFilterSession:
         return Answered(truths, usage)
 
     async def close(self) -> None:
-        """Close all connections."""
         await self._endpoint.close()

@@ -113,7 +113,6 @@ class ModelSession:
         raise Refused("no scan", f"{self._source.describe()} is no scan")
 
     async def close(self) -> None:
-        """Close all connections."""
         await self._endpoint.close()
 
 

@@ -60,11 +60,8 @@ class Board:
     ) -> None:
         """Note a query that was planned.
 
-        Args:
-            title: What people know it by.
-            runs: Names of its blocks and filters, by run.
-            beside: See :data:`millrace.reports.board.query.Beside`.
-            tasks: How many tasks each run has at most, where that is known.
+        People know it by its title. ``runs`` has names of its blocks and filters, by run. ``tasks`` is how
+        many tasks each run has at most, where that is known. See :data:`millrace.reports.board.query.Beside`.
         """
         with self._lock:
             made = _Known(title, runs, beside, tasks or {})
@@ -81,7 +78,6 @@ class Board:
             return self._add(action, known) if known else None
 
     def ended(self, query: Running, error: BaseException | None = None) -> None:
-        """Note the end of an action."""
         self._refresh([query])
         with self._lock:
             query.end(self._clock.now(), error)
@@ -105,7 +101,6 @@ class Board:
                 query.left(run, task, self._clock.now())
 
     def batch(self, batch: MicroBatch) -> None:
-        """Note a micro-batch of a stream."""
         with self._lock:
             found = self._streams.get(batch.run)
             if found is None:

@@ -132,8 +132,6 @@ class Running:
     """One action on a query, from its beginning on; whoever calls holds the board's lock.
 
     Args:
-        number: Of the action.
-        title: The query.
         action: The action's name, "" for none that is known.
         runs: Names of blocks and filters by run.
         now: When it begins.
@@ -166,7 +164,6 @@ class Running:
 
     @property
     def is_running(self) -> bool:
-        """Whether it has not ended."""
         return self.state == "running"
 
     def told(self, run: str, task: str, figures: tuple[int, int, bytes], now: float, *, over: bool) -> None:
@@ -194,7 +191,6 @@ class Running:
         self._point(now)
 
     def end(self, now: float, error: BaseException | None = None) -> None:
-        """Note its end."""
         self.state = "done" if error is None else "failed"
         self.error = "" if error is None else first_line(error)
         self._ended = now
@@ -208,7 +204,6 @@ class Running:
             self.end(self._heard)
 
     def view(self, now: float) -> QueryView:
-        """Return it as it is shown."""
         if self.is_running:
             self._point(now)
         seconds = (now if self._ended is None else self._ended) - self._began

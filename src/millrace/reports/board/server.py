@@ -29,10 +29,7 @@ _MOST_CONNECTIONS = 4096
 class LiveServer(Server):
     """Takes figures of any number of tasks until it is closed or the process ends.
 
-    Args:
-        host: What the tasks shall connect to. A loopback address keeps it to this machine.
-        port: TCP port to listen on; 0 takes a free one.
-        bind: Address to listen on; None for the host.
+    See :class:`~millrace.limits.shared.Shared` for where it listens.
 
     Attributes:
         board: What is told; of all servers of this process. Without one nobody may tell.
@@ -70,11 +67,7 @@ class _Told(Session):
         self._board, self._run, self._task, self._gone = board, run, task, gone
 
     def handle(self, client: int, message: codec.Message) -> None:
-        """Take figures.
-
-        Raises:
-            ValueError: It says nothing that a task of ours would say.
-        """
+        """Take figures; ValueError if a message says nothing that a task of ours would say."""
         match message:
             case {"in": int(rows_in), "out": int(rows_out), "over": bool(over), "attachment": bytes(packed)}:
                 if len(packed) > _LARGEST or not (0 <= rows_in < codec.MOST and 0 <= rows_out < codec.MOST):

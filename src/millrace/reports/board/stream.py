@@ -45,12 +45,7 @@ class StreamView:
 
 
 class StreamRunning:
-    """One run of a streaming query, from its first micro-batch on.
-
-    Args:
-        number: Of the query.
-        now: When it was first told of.
-    """
+    """One run of a streaming query, from its first micro-batch on, which was told at ``now``."""
 
     def __init__(self, number: int, now: float) -> None:
         self._number, self._began = number, now
@@ -61,24 +56,20 @@ class StreamRunning:
 
     @property
     def is_running(self) -> bool:
-        """Whether it has not ended."""
         return self._state == "running"
 
     def batch(self, batch: MicroBatch, now: float) -> None:
-        """Note a micro-batch."""
         self._batches.append((now, batch))
         self._rows += batch.rows
         self._late += batch.late
         self._results += batch.results
 
     def end(self, now: float, error: str | None) -> None:
-        """Note the end."""
         self._state = "done" if error is None else "failed"
         self._error = "" if error is None else first_line(error)
         self._ended = now
 
     def view(self, now: float) -> StreamView:
-        """Return it as it is shown."""
         batches = [batch for _, batch in self._batches]
         (first, begin), (last, _) = self._batches[0], self._batches[-1]
         span = last - first + begin.seconds

@@ -42,7 +42,6 @@ class Telling:
 
     Args:
         address: Of the :class:`~millrace.reports.board.server.LiveServer`, for one run; None tells nobody.
-        run: The run.
         task: Names the task among those of the run.
         figures: Returns what has been done so far; called in another thread.
         every: Seconds from one telling to the next, at least; 0 tells at once, for tests.
@@ -64,7 +63,6 @@ class Telling:
         self._thread: threading.Thread | None = None
 
     def __enter__(self) -> Self:
-        """Begin."""
         if self._address is not None and _may_reach(self._address):
             self._thread = threading.Thread(target=self._run_thread, name="millrace live", daemon=True)
             self._thread.start()

@@ -43,9 +43,7 @@ class Graph:
     Attributes:
         width: In units of its own, which are letters' pixels.
         height: The same.
-        nodes: The relations.
-        links: The equalities.
-        rows: The same as a table: between what, condition, tuples in, tuples out.
+        rows: The links as a table: between what, condition, tuples in, tuples out.
         about: What it shows, in words.
         box: Height of a node.
     """
@@ -62,10 +60,7 @@ class Graph:
 def graph(shape: BlockShape, scanned: dict[str, int], joins: Sequence[JoinFigures]) -> Graph | None:
     """Return the picture of a block; None for fewer than two relations.
 
-    Args:
-        shape: What it joins.
-        scanned: Tuples that arrived, by alias.
-        joins: What tuples found, by span and join.
+    ``scanned`` are the tuples that arrived, by alias; ``joins`` what tuples found, by span and join.
     """
     if len(shape.relations) < 2:
         return None

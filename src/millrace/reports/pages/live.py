@@ -35,9 +35,7 @@ class Part:
     Attributes:
         id: Of its element.
         state: ``"running"``, ``"done"`` or ``"failed"``.
-        title: What it is.
         stamp: Differs where its markup does.
-        html: Its markup.
     """
 
     id: str
@@ -48,11 +46,7 @@ class Part:
 
 
 def shell(every: float) -> str:
-    """Return the page without its parts, which its script asks for.
-
-    Args:
-        every: Seconds between two looks.
-    """
+    """Return the page without its parts; its script asks for them ``every`` so many seconds."""
     return environment().get_template("live.html").render(every=every)
 
 

@@ -31,8 +31,6 @@ class Turn:
     Attributes:
         number: Of its marker; 0 without one.
         place: ``"cell 1, after 1,024 tuples"``.
-        before: The order until then.
-        after: The order from then on.
         followed: Share of the cell's tuples that came until the next change.
         why: What numbers of the two modules had changed.
     """

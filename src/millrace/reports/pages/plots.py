@@ -27,9 +27,7 @@ class Layer:
     """One area or line.
 
     Attributes:
-        name: What it shows.
         colour: Its number.
-        path: SVG path data.
         value: What stands beside its name in the legend.
     """
 
@@ -61,13 +59,11 @@ class Plot:
     """A chart.
 
     Attributes:
-        title: What it shows.
-        about: The same for those who do not see it: ranges and extremes.
+        about: What it shows, for those who do not see it: ranges and extremes.
         kind: ``"areas"`` or ``"lines"``.
         layers: From the bottom up.
         y_ticks: From the bottom up.
         x_ticks: From left to right.
-        x_label: What the horizontal axis is.
         markers: Above it.
     """
 
@@ -84,8 +80,7 @@ class Plot:
 def areas(heights: Sequence[Sequence[float]]) -> list[str]:
     """Return paths of areas stacked on each other, in steps.
 
-    Args:
-        heights: Shares by layer and bucket; over each bucket they sum to at most 1.
+    Heights are shares by layer and bucket; over each bucket they sum to at most 1.
     """
     buckets = len(heights[0])
     floor = [0.0] * buckets
@@ -116,9 +111,7 @@ def _level(points: Sequence[tuple[int, int]], i: int) -> bool:
 def line(values: Sequence[float | None], scale: Callable[[float], float]) -> str:
     """Return the path of a line through the middles of buckets; it is broken where there is no value.
 
-    Args:
-        values: By bucket.
-        scale: Returns how high a value is, from 0 to 1.
+    The scale returns how high a value is, from 0 to 1.
     """
     path, pen = [], "M"
     for number, value in enumerate(values):

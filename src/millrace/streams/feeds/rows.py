@@ -184,10 +184,8 @@ def _mixed(values: Array) -> Array:
 def parsed(given: Mapping[str, str], known: type, parsers: Mapping[str, Callable[[str], Any]]) -> Any:
     """Return settings made of text, as options of data sources are.
 
-    Args:
-        given: By name; case does not count.
-        known: The dataclass of the settings.
-        parsers: What makes values of text, by the name of a field; others stay text.
+    They are given by name, whose case does not count; ``known`` is their dataclass. Parsers make values of
+    text, by the name of a field; others stay text.
 
     Raises:
         OptionError: A name is unknown, or a value is not what is expected.

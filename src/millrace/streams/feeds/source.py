@@ -134,11 +134,9 @@ class FeedSource(DataSource):
         return NAME
 
     def schema(self) -> StructType:
-        """Return the columns of the stream."""
         return spark_schema(_supply(dict(self.options)).schema)
 
     def streamReader(self, schema: StructType) -> FeedReader:  # noqa: N802  # Spark's name
-        """Return its reader."""
         return FeedReader(_supply(dict(self.options)))
 
 
@@ -151,11 +149,7 @@ class _Rows(InputPartition):
 
 
 class FeedReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Plans and reads micro-batches.
-
-    Args:
-        supply: The stream.
-    """
+    """Plans and reads micro-batches."""
 
     def __init__(self, supply: Supply) -> None:
         self._supply = supply
@@ -166,7 +160,6 @@ class FeedReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {"row": 0, "began": int(time.time() * 1000)}
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
-        """Return how much a micro-batch may have."""
         return ReadAllAvailable() if self._supply.max_rows is None else ReadMaxRows(self._supply.max_rows)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
@@ -182,14 +175,12 @@ class FeedReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {**start, "row": max(start["row"], end)}
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[_Rows]:
-        """Return what tasks read."""
         first, last = start["row"], end["row"]
         tasks = max(1, min(self._supply.tasks, (last - first) // _PART))
         cuts = [first + (last - first) * n // tasks for n in range(tasks + 1)]
         return [_Rows(a, b) for a, b in pairwise(cuts) if a < b]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Yield a task's rows."""
         assert isinstance(partition, _Rows)
         for first in range(partition.first, partition.last, _BATCH):
             yield self._supply.rows(first, min(first + _BATCH, partition.last))

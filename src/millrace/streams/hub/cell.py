@@ -20,10 +20,7 @@ from millrace.streams.task import Stream
 class HubCell(Cell):
     """The state of a cell after some micro-batch, for some set of queries.
 
-    Args:
-        task: The hub's join.
-        registry: The queries.
-        lessons: What earlier eddies of the cell have learned.
+    ``lessons`` are of earlier eddies of the cell.
 
     Attributes:
         changes: Numbers of the changes of queries that the next micro-batch is to tell of.
@@ -48,7 +45,6 @@ class HubCell(Cell):
 
     @property
     def registry(self) -> Registry:
-        """The queries."""
         return self._registry
 
     def takes(self, registry: Registry) -> bool:
@@ -72,10 +68,7 @@ class HubCell(Cell):
     def catch_up_for(self, log: Log, head: Head, came: tuple[Admitted, ...]) -> None:
         """Take in what the log has, and find what the window has for new queries.
 
-        Args:
-            log: The cell's.
-            head: Its head.
-            came: Queries that want results of tuples which had all come before them. State is empty.
+        ``came`` are queries that want results of tuples which had all come before them. State is empty.
         """
         self._came = came
         self.catch_up(log, head)
@@ -91,8 +84,7 @@ class HubCell(Cell):
     def extend(self, arrived: Mapping[int, Arrived]) -> Iterator[pa.RecordBatch]:
         """Yield the results of the next micro-batch, as rows of ``ENVELOPE``.
 
-        Args:
-            arrived: Its tuples, by the stream's number.
+        ``arrived`` are its tuples, by the stream's number.
         """
         if self.changes:
             yield enveloped((None, change, 0, None) for change in self.changes)

@@ -33,12 +33,7 @@ _WAITING = 64 << 20
 
 @dataclass(frozen=True)
 class FileSink:
-    """A folder of Parquet files.
-
-    Attributes:
-        folder: Its path.
-        schema: Of the rows.
-    """
+    """A folder of Parquet files; the schema is of their rows."""
 
     folder: str
     schema: pa.Schema
@@ -74,12 +69,7 @@ class _File:
 
 @dataclass(frozen=True)
 class Write:
-    """Writes the rows of queries that have files, and hands the others on.
-
-    Attributes:
-        sinks: The files, by the query's number.
-        batch: The micro-batch's number.
-    """
+    """Writes the rows of queries that have files, by the query's number, and hands the others on."""
 
     sinks: Mapping[int, FileSink]
     batch: int
@@ -114,7 +104,6 @@ class Deliver:
     """Gives each query its rows: what ``foreachBatch`` calls.
 
     Attributes:
-        folder: The hub's.
         functions: Of the queries that have a function as their sink, by the query's number. Names come again.
         retained: So many micro-batches Spark may run again.
     """
@@ -124,7 +113,6 @@ class Deliver:
     retained: int
 
     def __call__(self, rows: DataFrame, batch: int) -> None:
-        """Deliver the rows of a micro-batch."""
         folder = self.folder
         changes = folder.written()
         queries = {

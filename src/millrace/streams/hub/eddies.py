@@ -35,11 +35,7 @@ _ROWS = 1 << 17
 class Footprint:
     """One eddy, for the queries that join the same streams.
 
-    Args:
-        task: The hub's join.
-        aliases: The streams.
-        registry: The queries of all footprints.
-        lessons: What earlier eddies of the footprint have learned.
+    The registry has the queries of all footprints; ``lessons`` are of earlier eddies of this one.
     """
 
     def __init__(
@@ -67,11 +63,9 @@ class Footprint:
         return query.reads <= self._reads
 
     def restore(self, arrived: Sequence[tuple[str, pa.RecordBatch]], ends: Sequence[int]) -> None:
-        """Take in tuples whose results are out.
+        """Take in tuples whose results are out, wanted ones among them, with the alias of each stream.
 
-        Args:
-            arrived: Tuples of streams, wanted ones among them, with the alias of each.
-            ends: How many tuples of the stream there were in all footprints by the end of each.
+        ``ends`` are how many tuples of the stream there were in all footprints by the end of each.
         """
         own = [
             (alias, wanted, end)
@@ -87,9 +81,8 @@ class Footprint:
     ) -> Iterator[pa.RecordBatch]:
         """Yield results that have a component among these tuples, by query, as rows of ``ENVELOPE``.
 
-        Args:
-            arrived: Tuples of streams, wanted ones among them, by alias.
-            ends: How many tuples of each stream there are with them in all footprints.
+        The tuples are by alias, wanted ones among them; ``ends`` are how many of each stream there are with
+        them in all footprints.
         """
         own = {alias: having(rows, self._mask) for alias, rows in arrived.items() if alias in self.aliases}
         own = {alias: rows for alias, rows in own.items() if rows.num_rows}
@@ -114,9 +107,7 @@ class Footprint:
     ) -> Iterator[pa.RecordBatch]:
         """Yield results of tuples that had all come before a query: new queries probe old data (PSoup).
 
-        Args:
-            old: The tuples, by stream.
-            came: The queries.
+        The old tuples are by stream; ``came`` are the queries.
         """
         own = tuple(each for each in came if each.query.streams == self.aliases)
         wanted = mask(own, self._words)
@@ -156,13 +147,7 @@ class Footprint:
 
 
 class Eddies:
-    """All eddies of a cell, as one run of its streams.
-
-    Args:
-        task: The hub's join.
-        registry: The queries.
-        lessons: What earlier eddies of the cell have learned.
-    """
+    """All eddies of a cell, as one run of its streams; ``lessons`` are of earlier eddies of the cell."""
 
     def __init__(self, task: Hub, registry: Registry, lessons: str | None = None) -> None:
         read = read_fields(lessons or "")
@@ -213,8 +198,7 @@ class Eddies:
     def evict(self, below: Mapping[str, int]) -> None:
         """Drop tuples of streams.
 
-        Args:
-            below: By alias, the number of the first tuple that stays, in order of arrival.
+        ``below`` is, by alias, the number of the first tuple that stays, in order of arrival.
         """
         self._gone |= below
         for each in self._footprints.values():
@@ -222,7 +206,6 @@ class Eddies:
 
     @property
     def nbytes(self) -> int:
-        """Memory in bytes."""
         return sum(each.run.nbytes for each in self._footprints.values())
 
     def rows(self, alias: str) -> int:

@@ -56,11 +56,7 @@ Written = tuple[Change, dict[str, Any]]
 
 
 class Folder:
-    """A hub's folder.
-
-    Args:
-        path: Of the folder.
-    """
+    """A hub's folder."""
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path).absolute()
@@ -73,10 +69,7 @@ class Folder:
         self._known: dict[int, Written] = {}
 
     def begin(self, join: dict[str, Any]) -> None:
-        """Make the folder, or go on with it.
-
-        Args:
-            join: What the queries share.
+        """Make the folder, or go on with it; ``join`` is what the queries share.
 
         Raises:
             StateError: It is of another join, or of another version.
@@ -113,13 +106,11 @@ class Folder:
     def add(
         self, query: StandingQuery, details: dict[str, Any], claim: Callable[[int], object] | None = None
     ) -> Change:
-        """Write that a query comes; it gets its number.
+        """Write that a query comes; it gets its number, whatever it had before.
 
-        Args:
-            query: The query, with any number.
-            details: What :class:`Listed` says of it: ``select``, ``where`` and ``sink``.
-            claim: Called with the number before anybody can read the change. Called again with another one
-                where another process took that number.
+        ``details`` are what :class:`Listed` says of it: ``select``, ``where`` and ``sink``. ``claim`` is
+        called with the number before anybody can read the change. It is called again with another one where
+        another process took that number.
         """
 
         def change_of(number: int) -> Change:
@@ -184,9 +175,8 @@ class Folder:
     def put_together(self, oldest: int) -> None:
         """Make one file of changes, and remove them, once there are many.
 
-        Args:
-            oldest: Number of the oldest micro-batch that Spark may run again: what earlier ones have made
-                is in the cells' state, and is not read again.
+        ``oldest`` is the oldest micro-batch that Spark may run again: what earlier ones have made is in the
+        cells' state, and is not read again.
         """
         changes = self.written()
         last = self._together + _MERGED

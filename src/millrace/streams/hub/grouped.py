@@ -32,7 +32,6 @@ class GroupedFilter:
     """The conditions of many queries over one relation.
 
     Args:
-        alias: The relation.
         wanted: The conditions of each query, by the place of its bit; a query without any lets all pass.
         words: Of a lineage.
     """

@@ -25,12 +25,7 @@ STEM = "__lineage_"
 
 
 class Lineages:
-    """Gives tuples of streams their lineages.
-
-    Args:
-        streams: The streams.
-        registry: The queries.
-    """
+    """Gives tuples of streams their lineages."""
 
     def __init__(self, streams: Sequence[Stream], registry: Registry) -> None:
         self._queries = registry.queries
@@ -50,10 +45,7 @@ class Lineages:
     def of(self, stream: Stream, rows: pa.RecordBatch, batch: int) -> Array:
         """Return the lineage of each tuple: ``uint64``, a row a tuple, a column a word.
 
-        Args:
-            stream: The stream.
-            rows: Tuples of it.
-            batch: Number of the micro-batch that they came with, counted by the cell.
+        ``batch`` is the micro-batch that they came with, counted by the cell.
         """
         lineage = self._filters[stream.alias].passed(rows)
         times: Array | None = None
@@ -101,12 +93,7 @@ def mask(queries: Sequence[Admitted], words: int) -> Array:
 
 
 def shared(lineages: Sequence[Sequence[Array]], wanted: Array) -> list[Array]:
-    """Return the words of the lineage of results.
-
-    Args:
-        lineages: The words of each component's.
-        wanted: The bits that count.
-    """
+    """Return the words of results' lineages, of each component's; ``wanted`` are the bits that count."""
     return [
         reduce(np.bitwise_and, (component[word] for component in lineages)) & wanted[word]
         for word in range(len(wanted))
@@ -114,11 +101,7 @@ def shared(lineages: Sequence[Sequence[Array]], wanted: Array) -> list[Array]:
 
 
 def rows_by_slot(words: Sequence[Array]) -> Iterator[tuple[int, Array]]:
-    """Yield each slot that is set in some lineage, with the rows that it is set in, in order.
-
-    Args:
-        words: Of the lineages.
-    """
+    """Yield each slot that is set in some lineage, with the rows that it is set in, in order."""
     for number, word in enumerate(words):
         if not word.any():
             continue

@@ -23,11 +23,7 @@ from millrace.streams.task import ContinuousJoin
 
 @dataclass(frozen=True)
 class Announce:
-    """Copies changes to all cells.
-
-    Attributes:
-        keys: Spark's key of each cell.
-    """
+    """Copies changes to all cells; ``keys`` has Spark's key of each."""
 
     keys: tuple[int, ...]
 
@@ -47,13 +43,8 @@ def hub(
 ) -> DataFrame:
     """Return what the cells of a hub give out, as rows of ``ENVELOPE``; nothing runs yet.
 
-    Args:
-        spark: The session.
-        block: The join that the queries share.
-        times: The event times.
-        options: The run's settings.
-        changes: The folder of the changes of queries, a file each.
-        keeps_all: Whether the log has tuples that no query wants.
+    The block is the join that the queries share; ``changes`` is the folder of changes of queries, a file
+    each. With ``keeps_all`` the log has tuples that no query wants.
 
     Raises:
         MillraceError: As :func:`millrace.streams.plan.deal`.

@@ -23,12 +23,7 @@ _SEEN, _QUERIES = "seen", "queries"
 
 
 class HubProcessor(CellProcessor):
-    """Runs the cells of a hub.
-
-    Args:
-        task: The hub's join.
-        keys: Spark's key of each cell, by the cell's number.
-    """
+    """Runs the cells of a hub; ``keys`` are Spark's, by the cell's number."""
 
     def __init__(self, task: Hub, keys: tuple[int, ...]) -> None:
         super().__init__(task, keys)

@@ -48,7 +48,6 @@ class StandingQuery:
         return frozenset((*self.columns, *(ref for p in self.residuals for ref in columns_of(p))))
 
     def to_json(self) -> dict[str, Any]:
-        """Return it as JSON."""
         return {
             "id": self.id,
             "name": self.name,

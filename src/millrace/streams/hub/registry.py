@@ -45,7 +45,6 @@ class Change:
         return self.number - 1 if self.before is None else self.before
 
     def to_json(self) -> dict[str, Any]:
-        """Return it as JSON."""
         query = None if self.query is None else self.query.to_json()
         fields = {"format": FORMAT, "number": self.number, "query": query, "gone": self.gone}
         return fields if self.before is None else fields | {"before": self.before}
@@ -68,7 +67,6 @@ class Admitted:
     """A query that stands, as a cell sees it.
 
     Attributes:
-        query: The query.
         slot: The place of its bit in lineages.
         batch: Number of the micro-batch that it came with, counted by the cell.
         watermark: Of that micro-batch, microseconds; None while there was none.
@@ -109,12 +107,9 @@ class Registry:
     waiting: tuple[Change, ...] = field(default=())
 
     def after(self, changes: Iterable[Change], batch: int, watermark: int | None) -> Registry:
-        """Return the registry after further changes.
+        """Return the registry after further changes, in any order; those that it has already are left out.
 
-        Args:
-            changes: In any order; those that it has already are left out.
-            batch: Number of the micro-batch that they come with.
-            watermark: Of that micro-batch, microseconds.
+        ``batch`` is the micro-batch that they come with; its watermark is in microseconds.
         """
         registry = self
         waiting = sorted({each.number: each for each in (*self.waiting, *changes)}.items())

@@ -31,8 +31,7 @@ ENVELOPE = pa.schema(
 class Hub(ContinuousJoin):
     """A continuous join for many queries; ``join`` is what they share.
 
-    Attributes:
-        keeps_all: Whether the log has the tuples that no query wants, for queries to come.
+    With ``keeps_all`` the log has the tuples that no query wants, for queries to come.
     """
 
     keeps_all: bool = True
@@ -43,10 +42,8 @@ class Hub(ContinuousJoin):
         Tuples without a query in common do not meet: what no query wants any more leaves the eddy as soon as
         that shows.
 
-        Args:
-            aliases: The streams that it joins, of those of the hub.
-            words: Of a lineage.
-            reads: The columns of results that some query reads.
+        The eddy joins the streams ``aliases``. ``words`` are those of a lineage, and ``reads`` are the
+        columns of results that some query reads.
         """
         names = columns(words)
         fields = [pa.field(name, pa.uint64()) for name in names]
