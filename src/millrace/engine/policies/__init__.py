@@ -55,7 +55,7 @@ def policy_from(given: Any, options: Options) -> Policy:
     try:
         kind = pkgutil.resolve_name(given) if isinstance(given, str) else given
         made = kind() if isinstance(kind, type) else deepcopy(kind)
-    except (AttributeError, ImportError, TypeError, ValueError) as error:
+    except Exception as error:  # code of the user's runs
         raise OptionError(f"option policy is {given!r}, of which none can be made: {error}") from error
     if not callable(getattr(made, "choose", None)):
         raise OptionError(f"option policy is {given!r}: expected a method choose(signature, candidates)")
