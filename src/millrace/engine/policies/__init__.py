@@ -48,7 +48,7 @@ def policy_from(given: Any, options: Options) -> Policy:
     ``given`` is what ``Options.policy`` may be: a name, an object, a class, or ``"package.module:Class"``.
 
     Raises:
-        OptionError: There is no such class, it needs arguments, or it has no method ``choose``.
+        OptionError: There is none, importing, making or copying it raised, or it has no method ``choose``.
     """
     if isinstance(given, str) and given in POLICIES:
         return POLICIES[given](options)
