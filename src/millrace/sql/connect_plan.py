@@ -201,7 +201,7 @@ class ConnectPlan:
 
     @cached_property
     def has_calls(self) -> bool:
-        """Whether it filters by functions of Python, perhaps."""
+        """Whether it joins anything, or calls functions of Python."""
         return _joins_or_calls(self._message)
 
     @cached_property

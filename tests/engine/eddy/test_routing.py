@@ -190,6 +190,11 @@ def test_a_policy_of_ones_own(policy: Any) -> None:
             "each operator once",
         ),
         (
+            type("Broken", (), {"__init__": lambda _: 1 / 0}),
+            OptionError,
+            "none can be made: division by zero",
+        ),
+        (
             type("Never", (), {"choose": lambda _, signature, c: Decision(((c[0].operator, 1.0),), hold=-1)}),
             RoutingError,
             "at least 1",

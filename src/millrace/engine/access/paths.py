@@ -174,7 +174,7 @@ class AccessMethods:
 
     Args:
         sources: By alias: one scan each, read as fast as its batches come.
-        access: More access modules; they work asynchronously.
+        access: More access modules, by alias; they work asynchronously.
 
     Attributes:
         sources: Those without another scan beside them, by relation.

@@ -290,7 +290,8 @@ def ask(policy: Policy, signature: Signature, candidates: Sequence[Candidate]) -
     """Ask a policy and check its answer; the smallest share comes first.
 
     Raises:
-        RoutingError: It named an operator that is not legal, or one twice, or shares that do not sum to 1.
+        RoutingError: It returned no Decision, or named an operator that is not legal, or one twice, or shares
+            that are negative or do not sum to 1, or held for less than one tuple.
     """
     name = type(policy).__name__
     decision = policy.choose(signature, candidates)

@@ -39,16 +39,14 @@ def selections_of(
     """Return a selection for each residual predicate.
 
     ``callers`` returns what calls a user's predicate, by its number among the residual predicates; by
-    default limits hold within this eddy.
+    default it is :func:`own_caller`.
     """
+    callers = callers or own_caller
     schemas = {relation.alias: relation.schema for relation in spec.beside}
 
     def made(number: int, predicate: Predicate) -> Selection:
         if isinstance(predicate, Call):
-            if callers is None:
-                caller = caller_of(predicate.spec, predicate.values, None, str(number))
-            else:
-                caller = callers(number, predicate)
+            caller = callers(number, predicate)
             masked = options.mask_values
             return UdfSelection(number, predicate, spec.visible, caller, clock, statistics, masked=masked)
         if any(exists_in(predicate)):
@@ -56,6 +54,11 @@ def selections_of(
         return CompiledSelection(number, predicate, spec.visible, clock, statistics)
 
     return [made(number, predicate) for number, predicate in enumerate(spec.residuals)]
+
+
+def own_caller(number: int, call: Call) -> Caller:
+    """Return what calls a user's predicate, with limits that hold for it alone."""
+    return caller_of(call.spec, call.values, None, str(number))
 
 
 def outer_probes_of(

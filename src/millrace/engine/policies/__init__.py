@@ -48,14 +48,14 @@ def policy_from(given: Any, options: Options) -> Policy:
     ``given`` is what ``Options.policy`` may be: a name, an object, a class, or ``"package.module:Class"``.
 
     Raises:
-        OptionError: There is no such class, it needs arguments, or it has no method ``choose``.
+        OptionError: There is none, importing, making or copying it raised, or it has no method ``choose``.
     """
     if isinstance(given, str) and given in POLICIES:
         return POLICIES[given](options)
     try:
         kind = pkgutil.resolve_name(given) if isinstance(given, str) else given
         made = kind() if isinstance(kind, type) else deepcopy(kind)
-    except (AttributeError, ImportError, TypeError, ValueError) as error:
+    except Exception as error:  # code of the user's runs
         raise OptionError(f"option policy is {given!r}, of which none can be made: {error}") from error
     if not callable(getattr(made, "choose", None)):
         raise OptionError(f"option policy is {given!r}: expected a method choose(signature, candidates)")

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from millrace.engine.eddy.decisions import ask
-from millrace.engine.eddy.operator import Kind, Operator, Step
+from millrace.engine.eddy.operator import JOINS, Kind, Operator, Step
 from millrace.engine.eddy.statistics import Account, Profile
 from millrace.engine.policies import Candidate, Decision, policy_from
 from millrace.engine.tuples.batch import Signature
@@ -86,15 +86,16 @@ def draw_candidates(draw: random.Random) -> list[Candidate]:
 
 
 def _draw_candidate(draw: random.Random, kind: Kind, target: int, profile: Profile) -> Candidate:
-    is_join, is_build = kind in (Kind.PROBE, Kind.JOIN), kind is Kind.BUILD
+    is_join = kind in JOINS
     return Candidate(
         _Listed(kind, target),
         f"r{target}",
         _draw_account(draw),
         _draw_amount(draw, 1e6),
-        overall=None if is_join or is_build else _draw_account(draw),
-        profile=None if is_join or is_build else profile,
+        overall=_draw_account(draw) if kind is Kind.SELECT else None,
+        profile=profile if kind in (Kind.SELECT, Kind.PROFILE) else None,
         cumulative=_draw_amount(draw, 1e6) if is_join and draw.randint(0, 1) else None,
+        anywhere=_draw_account(draw) if is_join else None,
     )
 
 

@@ -17,6 +17,7 @@ from millrace.engine.eddy.output import Output, Sink
 from millrace.engine.eddy.statistics import WarmStart
 from millrace.engine.eddy.transfer import KeyRanges
 from millrace.engine.figures import CellFigures
+from millrace.engine.operators.select import own_caller
 from millrace.engine.plan.expressions import Call
 from millrace.engine.plan.graph import QueryGraph
 from millrace.engine.plan.spec import JoinSpec
@@ -32,7 +33,6 @@ from millrace.errors import OptionError
 from millrace.limits.clock import Clock, WallClock
 from millrace.options import Options
 from millrace.predicates import Caller
-from millrace.predicates.callers import caller_of
 
 _ALGORITHMS = {"shj": symmetric, "hybrid": hybrid, "grace": grace, "sort_merge": sort_merge}
 
@@ -96,9 +96,7 @@ class SpillingEddy:
         self._clock = clock or WallClock()
         self._output = output
         self._callers: dict[int, Caller] = {}
-        self._make_caller = callers or (
-            lambda number, call: caller_of(call.spec, call.values, None, str(number))
-        )
+        self._make_caller = callers or own_caller
         self._warm_start = warm_start or _Learned()
         self._seconds = 0.0
         self.tally = Tally(spec.aliases)
