@@ -71,6 +71,58 @@ def test_settings_that_leave_queries_to_spark_refuse_lookups(spark, given, setti
         query(text, spark=spark, tables=given)
 
 
+@pytest.mark.parametrize(
+    ("args", "text"),
+    [
+        (
+            ["x", "EU"],
+            "select id, ? as tag from o left semi join prices p on o.sku = p.sku where o.region = ?",
+        ),
+        (
+            [3, 7, 0],
+            "with q as (select * from o where n < ?) select id, ? from q join prices using (sku) where k > ?",
+        ),
+        (
+            [1, "a", "EU"],
+            "select ? as one, c.name from prices p join cats c on p.k = c.k where p.sku = ? and p.region = ?",
+        ),
+    ],
+)
+def test_parameters_without_names_keep_their_values(spark, given, plain, args, text):
+    """The queries for keys have some of them, in another order."""
+    expected = bag(spark.sql(text, args))
+    assert expected and bag(millrace.sql(text, spark=spark, tables=given, args=args)) == expected
+
+
+def test_a_text_that_looks_like_our_names_is_one(spark, given, plain):
+    """What Spark reads for a block is shown under the caller's names, and texts stay as they are."""
+    text = "select o.id from o join prices p on o.sku = p.sku where o.region <> '__c99'"
+    found = query(text, spark=spark, tables=given)
+    assert "region <> '__c99'" in found.explain()
+    assert bag(found.df) == bag(spark.sql(text))
+
+
+def test_texts_that_only_spark_reads_name_tables_by_whole_words(spark, given):
+    """Lookup tables are refused there, and names with dots, which would mean tables of Spark's."""
+    tables = {"p": given["prices"], "shop": given["o"], "db.t": given["o"]}
+    assert query("from shop |> limit 1", spark=spark, tables=tables).df.count() == 1
+    with pytest.raises(InputError, match="names lookup table 'p'"):
+        query("from p |> limit 1", spark=spark, tables=tables)
+    with pytest.raises(InputError, match=r"names table 'db\.t'.*a name without"):
+        query("from db.t |> limit 1", spark=spark, tables=tables)
+
+
+def test_columns_are_qualified_by_a_whole_name(spark, given, plain):
+    """A table may be named with its database, and its columns by that name."""
+    tables = {"db.t": given["o"], "prices": given["prices"]}
+    text = "select db.t.id, db.t.* from db.t where db.t.id > 1"
+    expected = bag(spark.sql("select id, * from o where id > 1"))
+    assert bag(millrace.sql(text, spark=spark, tables=tables)) == expected
+    text = "select db.t.id from db.t join prices p on db.t.sku = p.sku"
+    expected = bag(spark.sql("select o.id from o join prices p on o.sku = p.sku"))
+    assert bag(millrace.sql(text, spark=spark, tables=tables)) == expected
+
+
 def test_what_stands_for_a_lookup_fails_when_it_is_read(spark, given):
     """Behind every check there is one more: the stand-in has no empty answer, for any filter."""
     _, frame = lookup_of(Frames(spark), given["prices"])

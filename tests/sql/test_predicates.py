@@ -181,6 +181,17 @@ def test_settings_that_leave_a_query_to_spark_leave_the_predicates_too(spark, vi
     assert found.filters == () and rows == bag(spark.sql("select id from a where id > 1"))
 
 
+def test_a_name_before_a_parenthesis_may_be_a_relations(spark, views):
+    """Relations may have the name of a predicate, with or without names for their columns."""
+    for text, expected in (
+        ("with spam(id) as (select 1) select * from spam", [1]),
+        ("with t as (select 2 n), spam(id) as (select n from t) select id from spam where spam(id)", [2]),
+        ("select * from (select 3) as spam(id)", [3]),
+    ):
+        found = query(text, spark=spark, tables=views, predicates={"spam": above})
+        assert [row.id for row in found.df.collect()] == expected
+
+
 def test_names_belong_to_one_query(spark, views):
     """A second query may bring another function of a name; it hides one of the session's or of Spark's."""
     spark.udf.register("theirs", bool, "boolean")
@@ -223,6 +234,7 @@ def test_no_name_of_a_filter_stays_in_the_session(spark, views, monkeypatch):
         ("true", {"two words": above}, QueryError, "'two words'"),
         ("true", {"": above}, QueryError, "letters"),
         ("true", {"__millrace_x": above}, QueryError, "taken"),
+        ("true", {"using": above}, QueryError, "a word of SQL"),
         ("true", {"p": above, "P": near}, QueryError, "different names"),
         ("true", [udf(lambda x: x, BOOLEAN)], QueryError, "<lambda>"),
         ("true", {"p": udf(lambda x: x, IntegerType())}, PredicateError, "expected boolean"),

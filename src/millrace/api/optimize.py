@@ -217,17 +217,20 @@ class _Pipeline:
         names = {number: predicate.name for number, predicate in predicates.items()}
         text = with_calls(reading.text, names)
         known = facts_of(spark).left
+        identities = tuple(map(self._plan.identity, reading.relations.values()))
         # The machine may have been busy when Python's start was measured.
-        key = (text, *map(id, frames.values()), options, time.monotonic() // LASTING)
-        if key in known:
-            return known[key]
+        key = (text, identities, options, time.monotonic() // LASTING)
+        why = known.get(key)
+        if why is not None:
+            return why
         query = Session(spark, frames, list(predicates.values()), options).query(text)
-        why: str | None = None
         if not query.taken and not query.filters:
             why = "; ".join(query.reasons)
         elif not options.take_all and not query.filters:
             why = why_slower(spark, query.blocks)
-        return query if why is None else keep(known, key, why)
+        if why is None:
+            return query
+        return why if None in identities else keep(known, key, why)
 
     def _frame(self, operator: Operator) -> DataFrame:
         """Return the rows of a relation of a text, the same DataFrame for the same files."""

@@ -29,7 +29,14 @@ from millrace.parquet.discovery import open_table
 from millrace.parquet.store import DISKS, locate
 from millrace.parquet.tables import ParquetTable, splits, unsupported_table
 from millrace.spark.scan_detection import LENIENT, unusual
-from millrace.spark.session import SessionConf, default_parallelism, facts_of, finds_files, why_unreached
+from millrace.spark.session import (
+    SessionConf,
+    default_parallelism,
+    facts_of,
+    finds_files,
+    keep,
+    why_unreached,
+)
 from millrace.spark.task_inputs import WORD, Scan, deal, number_of, task_numbers
 from millrace.spark.types import spark_schema
 from millrace.spark.worker import is_sparks, worker_task
@@ -166,8 +173,9 @@ def _frame(spark: SparkSession, path: str, table: ParquetTable) -> tuple[DataFra
     """Return a DataFrame over files, without the job that infers a schema, and who reads it in a store."""
     state = (table.schema, table.store, table.states)
     frames = facts_of(spark).frames
-    if path in frames and frames[path][0] == state:
-        return frames[path][1:]
+    known = frames.get(path)
+    if known is not None and known[0] == state:
+        return known[1:]
     how, frame = "", None
     if not table.store.is_remote:
         frame = spark.read.schema(spark_schema(table.schema)).parquet(_absolute(spark, path))
@@ -178,8 +186,7 @@ def _frame(spark: SparkSession, path: str, table: ParquetTable) -> tuple[DataFra
         how = "Spark reads it where it needs its rows"
         if frame is None:
             frame, how = by_tasks(spark, table), f"tasks read it where Spark needs its rows, because {why}"
-    frames[path] = (state, frame, how)
-    return frame, how
+    return keep(frames, path, (state, frame, how))[1:]
 
 
 def _absolute(spark: SparkSession, path: str) -> str:

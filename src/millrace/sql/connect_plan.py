@@ -314,11 +314,12 @@ class ConnectPlan:
         key = ("files", relation.common.plan_id)
         if not _is_of_files(relation):
             return ConnectFrame(_Part(relation), self._spark)
-        if key not in frames:
-            alone = Relation()  # not with all that it is a part of
-            alone.CopyFrom(relation)
-            keep(frames, key, ConnectFrame(_Part(alone), self._spark))
-        return frames[key]
+        known = frames.get(key)
+        if known is not None:
+            return known
+        alone = Relation()  # not with all that it is a part of
+        alone.CopyFrom(relation)
+        return keep(frames, key, ConnectFrame(_Part(alone), self._spark))
 
     def _scope(
         self, relation: Relation, kind: str, children: Sequence[_Scope], expressions: Sequence[Expression],

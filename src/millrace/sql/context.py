@@ -41,9 +41,9 @@ class PlanContext:
         text: EditedText,
         catalog: Catalog,
         predicates: Mapping[str, Predicate],
-        first: int = 0,
+        first: int,
         *,
-        aggregates: bool = True,
+        aggregates: bool,
     ) -> None:
         self.aggregates = aggregates
         self.statement = statement

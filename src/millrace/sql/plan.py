@@ -17,6 +17,8 @@ from millrace.options import Options
 from millrace.spark.block import Block, FrameInput, Input, LookupInput, PreparedBlock
 from millrace.spark.execute import execute
 from millrace.spark.mask import Mask, Slot
+from millrace.spark.plan_reader import TEXT
+from millrace.spark.task_inputs import with_sources
 from millrace.spark.types import spark_schema
 from millrace.sql.session.asking import Frames
 from millrace.sql.session.functions import Functions
@@ -27,7 +29,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 
-_SCANNED = re.compile(r"__c(\d+)\b")
+_SCANNED = re.compile(rf"{TEXT}|\b__c(\d+)\b")
 
 
 @dataclass(frozen=True)
@@ -106,7 +108,7 @@ def scanned(place: int) -> str:
 
 def show_scanned(text: str, names: tuple[str, ...]) -> str:
     """Return a condition of such a reading under the columns' own names."""
-    return _SCANNED.sub(lambda match: names[int(match[1])], text)
+    return _SCANNED.sub(lambda match: names[int(match[1])] if match[1] else match[0], text)
 
 
 @dataclass(frozen=True)
@@ -206,9 +208,7 @@ def with_inputs(plan: BlockPlan, frames: Frames) -> BlockPlan:
             built[key] = _make_input(rows, frames)
         inputs[relation.alias], count = built[key]
         relations.append(relation if count is None else replace(relation, rows=count, guessed=True))
-    joined = len(plan.join.relations)
-    join = replace(plan.join, relations=tuple(relations[:joined]), beside=tuple(relations[joined:]))
-    return replace(plan, join=join, inputs=inputs)
+    return replace(plan, join=with_sources(plan.join, relations), inputs=inputs)
 
 
 def _make_input(rows: Input, frames: Frames) -> tuple[Input, int | None]:

@@ -205,7 +205,7 @@ def lookup_rows(
     if scans and lookup.parquet is not None:
         scan = ParquetInput(lookup.parquet, tuple(schema.names), filters)
     elif scans and lookup.scan is not None:
-        placeholder = context.frames.place(lookup.scan, "t")
+        placeholder = context.frames.place(lookup.scan)
         whole = f"SELECT * FROM {placeholder}"  # noqa: S608
         scan = join_input.read_from(whole, columns, conjuncts.texts.get(join_input.alias, ()))
     # Of a set, equal tuples from several access methods are one by that alone.

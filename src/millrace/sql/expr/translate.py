@@ -242,8 +242,7 @@ class Translator:
         column = self._field(unwrap(node.this))
         if column is None or column[1].arrow is None or not isinstance(node.expression, exp.Null):
             return None
-        test = IsNull(Column(ColumnRef(column[0], column[1].name)))
-        return Not(test) if node.args.get("negate") else test
+        return IsNull(Column(ColumnRef(column[0], column[1].name)))
 
     # Values
 

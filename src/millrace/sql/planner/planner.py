@@ -17,6 +17,7 @@ next one the table is replaced, in that place, by its rows for the keys that the
 
 from __future__ import annotations
 
+import re
 import warnings
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
@@ -254,16 +255,24 @@ class Planner:
             text.bind(*span, quote(self._functions.names[name]))
         for number, span in enumerate(statement.parameters):
             text.bind(*span, f":{PARAMETER}{number}")
+        qualifiers: set[tuple[str, ...]] = set()
         for node in self._base_tables(statement):
             table = self.catalog.mapped(dotted(node))
             if table is None:
                 continue
+            if len(node.parts) > 1 and not node.alias:
+                qualifiers.add(tuple(part.name.lower() for part in node.parts))
             alias = "" if node.alias else f" AS {quote(node.name)}"
             is_sampled = bool(alias and node.args.get("sample"))
             text.bind(*name_span(node), f"{table.placeholder}{'' if is_sampled else alias}")
             if is_sampled:
                 end = statement.span(node)[1]
                 text.bind(end, end, alias)
+        for column in statement.root.find_all(exp.Column) if statement.root and qualifiers else ():
+            names = [part.name.lower() for part in column.parts]
+            for length in range(2, len(names)):
+                if tuple(names[:length]) in qualifiers:  # Spark knows the table by its last name alone
+                    text.bind(*name_span(column, length - 1), quote(column.parts[length - 1].name))
         return text
 
     # What runs
@@ -314,12 +323,18 @@ class Planner:
         In parentheses Spark takes nothing but a query, so that it cannot be made to run anything else: what
         is none raises QueryError.
         """
-        parts = []
+        parts, words = [], statement.text.replace("`", "")
         for name in self.catalog.names:
-            if name.lower() not in statement.text.lower():
+            if not re.search(rf"(?<![\w.]){re.escape(name)}(?!\w)", words, re.IGNORECASE):
                 continue
             table = self.catalog.mapped(name)
             assert table is not None
+            if "." in name:
+                raise InputError(
+                    f"the query names table {name!r}, but Spark alone can read the query ({statement.why}), "
+                    "and takes no name with a dot for a table of yours there: give it a name without, or "
+                    "write the query in another form"
+                )
             if table.needs_keys:
                 raise InputError(
                     f"the query names lookup table {name!r}, but Spark alone can read the query "

@@ -54,9 +54,9 @@ class Frames:
         self._rows: dict[str, list[Row]] = {}
         self._stem = f"__millrace_{uuid.uuid4().hex[:12]}"
 
-    def place(self, frame: DataFrame | Callable[[], DataFrame], stem: str) -> str:
+    def place(self, frame: DataFrame | Callable[[], DataFrame]) -> str:
         """Return the placeholder that stands for a DataFrame, or for what makes it when a text needs it."""
-        return self.put(f"{stem}{len(self._frames)}", frame)
+        return self.put(f"t{len(self._frames)}", frame)
 
     def put(self, name: str, frame: DataFrame | Callable[[], DataFrame], *, unshared: bool = False) -> str:
         """Let a name stand for a DataFrame, or what makes it, from now on; returns its placeholder.

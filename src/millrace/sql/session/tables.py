@@ -225,7 +225,7 @@ class Catalog:
         names = [re.escape(table.name.rpartition(".")[2]) for table in self.used if table.placeholder is None]
         if not names or not any(isinstance(rows, ParquetInput) for rows in plan.inputs()):
             return False
-        word = re.compile(rf"\b({'|'.join(names)})\b", re.IGNORECASE)
+        word = re.compile(rf"(?<!\w)({'|'.join(names)})(?!\w)", re.IGNORECASE)
         return any(map(word.search, plan.texts()))
 
     def state_of(self, table: Table, *, now: bool) -> Hashable | None:
@@ -338,7 +338,7 @@ class Catalog:
             return self._from_frame(name, where, fixed=True)
         if isinstance(where, LookupTable):
             lookup, frame = lookup_of(self.frames, where, self.settings.storage)
-            return Table(name, lambda: frame, None, self.frames.place(frame, "t"), lookup)
+            return Table(name, lambda: frame, None, self.frames.place(frame), lookup)
         raise InputError(
             f"table {name!r} is given as {type(where).__name__}: expected a path to Parquet, CSV or JSON "
             "files (a file, a folder or a glob), a Spark DataFrame, or what millrace.lookup returns"
@@ -349,9 +349,9 @@ class Catalog:
             self.notes.append(f"{name}, {table.path}: {table.how}")
         if table.files is None and not table.why:
             return self._from_frame(name, table.frame, fixed=False)
-        place = self.frames.place(lambda: table.frame, "t")
+        place = self.frames.place(lambda: table.frame)
         return Table(name, lambda: table.frame, table.files, place, left=table.why)
 
     def _from_frame(self, name: str, frame: DataFrame, *, fixed: bool) -> Table:
-        place = self.frames.place(frame, "t")
+        place = self.frames.place(frame)
         return Table(name, lambda: frame, None, place, settings=self.settings, fixed=fixed)

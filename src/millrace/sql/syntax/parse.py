@@ -11,10 +11,10 @@ are found among the tokens, before sqlglot reads a function's name as syntax of 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from sqlglot import exp
 from sqlglot.dialects.dialect import Dialect
@@ -22,9 +22,7 @@ from sqlglot.parsers.spark import SparkParser
 from sqlglot.tokenizer_core import Token, TokenType
 
 from millrace.errors import QueryError, first_line, near
-
-if TYPE_CHECKING:
-    from millrace.sql.syntax.edits import Span
+from millrace.sql.syntax.edits import Edit, EditedText, Span, unescape
 
 _SPANNED = (
     "unary", "bitwise", "equality", "disjunction", "expression", "lambda", "lateral", "table", "join", "from",
@@ -98,6 +96,11 @@ class Statement:
     def cut(self, node: exp.Expr) -> str:
         """Return a node's text as written; raises as :meth:`span` does."""
         return self.text[slice(*self.span(node))]
+
+    def copied(self, span: Span) -> str:
+        """Return a piece for another query's text: ``?`` counts within a text, and gets a name there."""
+        marks = [Edit(*mark, (f":{PARAMETER}{number}",)) for number, mark in enumerate(self.parameters)]
+        return unescape(EditedText(self.text).with_edits(span, marks))
 
     def shown(self, node: exp.Expr) -> str:
         """Return a node's text on one line; raises as :meth:`span` does."""
@@ -225,12 +228,28 @@ def _rename_calls(tokens: list[Token], functions: Collection[str]) -> Iterator[t
         name = token.text.lower()
         if name not in functions or tokens[place + 1].token_type is not TokenType.L_PAREN:
             continue
-        of_database = place and tokens[place - 1].token_type is TokenType.DOT
-        if of_database or token.token_type is TokenType.STRING:
+        before = tokens[place - 1].token_type if place else None
+        if before in (TokenType.DOT, TokenType.ALIAS) or token.token_type is TokenType.STRING:
+            continue  # of a database, or a relation with names for its columns
+        if _is_definition(tokens, place + 1):
             continue
         token.token_type = TokenType.VAR
         token.text = _CALL + name
         yield (token.start, token.end + 1), name
+
+
+def _is_definition(tokens: Sequence[Token], at: int) -> bool:
+    """Tell whether a parenthesis has the columns of a common table expression: ``AS (`` follows it."""
+    depth = 0
+    for place in range(at, len(tokens) - 2):
+        depth += _DEPTHS.get(tokens[place].token_type, 0)
+        if depth == 0:
+            behind = [token.token_type for token in tokens[place + 1 : place + 3]]
+            return behind == [TokenType.ALIAS, TokenType.L_PAREN]
+    return False
+
+
+_DEPTHS = {TokenType.L_PAREN: 1, TokenType.R_PAREN: -1}
 
 
 def _only_spark(text: str, tokens: list[Token]) -> str | None:
