@@ -121,6 +121,21 @@ def test_waiting_tuples_take_bounded_memory():
     assert writer.rows == 8_000
 
 
+def test_a_row_that_waits_does_not_keep_its_batch():
+    """Of a skewed key most cells get few rows of each batch, which are slices of it."""
+    cube = Cube((Axis(8, pa.int64(), ((0, "k"),)),))
+    writer = BlockWriter(Cut(0, cube, 20_000))
+    before = pa.total_allocated_bytes()
+    for start in range(0, 480, 8):
+        keys = np.full(16_000, 1)
+        keys[:8] = range(start, start + 8)
+        for _ in writer.add(pa.record_batch({"k": keys})):
+            pass
+    assert pa.total_allocated_bytes() - before <= 2 * 16 * 20_000 + 2 * keys.nbytes
+    list(writer.finish())
+    assert writer.rows == 60 * 16_000
+
+
 def test_sorted_blocks_end_the_other_sources():
     """When one relation is known to come last, its first block ends the others and nothing waits."""
     writer = BlockWriter(Cut(0, Cube(()), 1024))

@@ -60,7 +60,8 @@ NOTHING = -2
 _NULL = 0x6E756C6C
 _TWO = np.uint64(2)
 
-# Batches wait in a map task for their block to fill; together they take at most this many blocks.
+# Batches wait in a map task for their block to fill; together they take at most this many blocks, and as many
+# more are kept by slices of them.
 _WAITING_BLOCKS = 16
 
 
@@ -140,6 +141,7 @@ class BlockWriter:
         self._axes = cut.cube.find_axes(cut.relation)
         self._waiting: dict[int, list[pa.RecordBatch]] = {}
         self._sizes: dict[int, float] = {}
+        self._sliced = 0
         self._out: list[tuple[int, int, pa.Buffer]] = []
         self._out_bytes = 0
 
@@ -179,7 +181,8 @@ class BlockWriter:
             batch = batch.filter(to_arrow(valid))
         if not batch.num_rows:
             return
-        size = batch.nbytes / batch.num_rows
+        nbytes = batch.nbytes
+        size = nbytes / batch.num_rows
         for cell, piece in _pieces(batch, base):
             self._waiting.setdefault(cell, []).append(piece)
             self._sizes[cell] = self._sizes.get(cell, 0.0) + piece.num_rows * size
@@ -187,6 +190,10 @@ class BlockWriter:
                 yield from self._close(cell)
         while sum(self._sizes.values()) > _WAITING_BLOCKS * self.cut.block_bytes:
             yield from self._close(max(self._sizes, key=self._sizes.__getitem__))
+        self._sliced += nbytes  # a single row that waits keeps all of its batch
+        if self._sliced > _WAITING_BLOCKS * self.cut.block_bytes:
+            self._waiting = {cell: [_copied(pieces)] for cell, pieces in self._waiting.items()}
+            self._sliced = 0
 
     def finish(self) -> Iterator[pa.RecordBatch]:
         for cell in list(self._waiting):
@@ -215,6 +222,12 @@ class BlockWriter:
         if self._out:
             yield block_rows(self._out)
             self._out, self._out_bytes = [], 0
+
+
+def _copied(pieces: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
+    """Return pieces as one that keeps nothing of the batches they were sliced from."""
+    # Of a single piece Arrow would return that piece.
+    return pa.concat_batches([*pieces, pieces[0].slice(0, 0)])
 
 
 def _pieces(batch: pa.RecordBatch, base: Array | None) -> Iterator[tuple[int, pa.RecordBatch]]:
