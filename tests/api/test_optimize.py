@@ -107,6 +107,18 @@ def test_a_pipeline_of_joins_is_one_block(shop):
     assert taken(query_of(millrace.optimize(dated(s, i, p, _), FORCED))) == "t0 t1+"
 
 
+def test_rows_as_they_come_belong_to_the_callers_group_of_jobs(spark, shop):
+    """By that group people find and cancel jobs."""
+    jobs = spark.sparkContext
+    jobs.setJobGroup("mine", "rows as they come")
+    try:
+        assert list(millrace.to_batches(next(iter(shop.values()))))
+        assert jobs.statusTracker().getJobIdsForGroup("mine")
+    finally:
+        jobs.setLocalProperty("spark.jobGroup.id", None)
+        jobs.setLocalProperty("spark.job.description", None)
+
+
 def test_actions_of_an_enabled_session_are_planned_when_they_run(spark, shop, tmp_path):
     """Each of them, with accounts of what ran; afterwards and for others they are PySpark's."""
     s, i, p, _ = shop.values()

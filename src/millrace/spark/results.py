@@ -421,14 +421,23 @@ class ResultsSink(AbstractContextManager["ResultsSink"]):
         batch = self._as_agreed(batch)
         rows = max(1, int(batch.num_rows * codec.USUAL_ATTACHMENT / max(batch.nbytes, 1)))
         for low in range(0, batch.num_rows, rows):
-            self._check_open()
-            payload = encoded(batch.slice(low, rows))
-            if len(payload) > codec.LARGEST_ATTACHMENT:
-                raise ExecutionError(
-                    f"a row of the result takes {len(payload)} bytes, expected at most "
-                    f"{codec.LARGEST_ATTACHMENT}: collect the result without streaming it"
-                )
+            self._send_rows(batch.slice(low, rows))
+
+    def _send_rows(self, batch: pa.RecordBatch) -> None:
+        """Send rows in one message, in more where some are much larger than others."""
+        self._check_open()
+        payload = encoded(batch)
+        if len(payload) <= codec.LARGEST_ATTACHMENT:
             self._send({"batch": True, "attachment": payload})
+        elif batch.num_rows > 1:
+            half = batch.num_rows // 2
+            self._send_rows(batch.slice(0, half))
+            self._send_rows(batch.slice(half))
+        else:
+            raise ExecutionError(
+                f"a row of the result takes {len(payload)} bytes, expected at most "
+                f"{codec.LARGEST_ATTACHMENT}: collect the result without streaming it"
+            )
 
     def commit(self) -> None:
         """Say that these were all rows; returns when they have arrived."""

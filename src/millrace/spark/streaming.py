@@ -7,14 +7,13 @@ thousands. Who waits for the first rows gets them here from the tasks themselves
 
 from __future__ import annotations
 
-import threading
 import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
-from pyspark import TaskContext
+from pyspark import InheritableThread, TaskContext
 from pyspark.sql import DataFrame, SparkSession
 
 from millrace import limits
@@ -99,8 +98,8 @@ def stream_of(
         frame = frame_of(Target(stream.address, stream.id))
 
         def run() -> None:
-            add_tag(tag)  # tags belong to a thread
             try:
+                add_tag(tag)  # tags belong to a thread
                 with internal_query():  # the action is the reader's
                     frame.collect()
             except BaseException as error:  # noqa: BLE001  # it is raised where the rows are wanted
@@ -110,7 +109,8 @@ def stream_of(
             finally:
                 remove_tag(tag)
 
-        thread = threading.Thread(target=run, name="millrace results", daemon=True)
+        # With the caller's job group, pool and tags, by which jobs are told apart and cancelled.
+        thread = InheritableThread(run, session=spark, name="millrace results", daemon=True)
         thread.start()
         is_done = False
         try:

@@ -199,6 +199,17 @@ def test_large_batches_are_sent_in_pieces(stream, monkeypatch):
     assert len(taken) > 100 and rows(taken) == rows([batch_of(0, 0, 100_000)])
 
 
+def test_rows_much_larger_than_their_neighbours_are_sent_in_more_pieces(server, monkeypatch):
+    """What a piece takes is known when it is made: an average says nothing of its rows."""
+    monkeypatch.setattr(codec, "LARGEST_ATTACHMENT", 5_000)
+    monkeypatch.setattr(codec, "USUAL_ATTACHMENT", 2_000)
+    batch = pa.record_batch({"text": ["x"] * 500 + ["x" * 2_000] * 8 + ["x"] * 500})
+    with server.open(batch.schema) as opened:
+        send(opened, 0, batch)
+        opened.finish()
+        assert pa.Table.from_batches(list(opened)) == pa.table(batch)
+
+
 def test_other_columns_are_an_error(stream):
     """Names or types; but a column may be nullable or not."""
     with pytest.raises(ExecutionError, match="v int64"):
