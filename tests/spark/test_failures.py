@@ -124,6 +124,12 @@ def test_workers_with_another_python_are_told_as_such(text, words):
     assert translated(own) is own
 
 
+def test_a_part_that_a_library_never_had_is_the_users_mistake():
+    """Our own parts are another matter: they tell of another version of Millrace."""
+    own = PythonException(message="ModuleNotFoundError: No module named 'numpy.nothing'")
+    assert translated(own) is own
+
+
 @pytest.mark.parametrize("text", [CONNECT, JAVA, DEBUG, STREAM])
 def test_the_tasks_error_is_found_in_whatever_spark_puts_around_it(text):
     """Its class and its message, neither more nor less; what Spark raised is its cause."""

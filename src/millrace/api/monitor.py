@@ -311,7 +311,8 @@ def tasks_shown(spark: SparkSession, show: Callable[[int, int], None]) -> Iterat
     counts: dict[Any, tuple[int, int]] = {}
 
     def tell() -> None:
-        show(sum(total for total, _ in counts.values()), sum(done for _, done in counts.values()))
+        known = list(counts.values())  # on Connect each action counts in its own thread
+        show(sum(total for total, _ in known), sum(done for _, done in known))
 
     if not is_connect(spark):
         tracker = spark.sparkContext.statusTracker()

@@ -48,7 +48,9 @@ _OURS = re.compile(
 
 # What tasks need before they can tell of anything themselves.
 _MISSING = re.compile(
-    r"^ModuleNotFoundError: No module named '(millrace|numba|numpy|pandas|pyarrow)[.']", re.MULTILINE
+    # A part of ours that is missing too tells of another version; of other libraries, of a user's mistake.
+    r"^ModuleNotFoundError: No module named '(millrace(?=[.'])|(?:numba|numpy|pandas|pyarrow)(?='))",
+    re.MULTILINE,
 )
 
 _modules = 0
