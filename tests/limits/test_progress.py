@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st
@@ -87,3 +89,17 @@ async def test_the_table_of_failed_keys_is_bounded(monkeypatch):
         assert [len(known[key].message) for key in (keys[19], keys[20])] == [1000, 200]
         assert room.progress().failures == (("E", 50),)
         await client.close()
+
+
+async def test_failed_keys_are_told_though_the_session_is_closed_meanwhile():
+    """What was asked for before is still answered."""
+    with LookupSession(Registration("prices")) as room:
+        client = Client.local(room)
+        await client.claim(keys_of(1))
+        await client.fail({keys_of(1)[0]: Failure("E", "m", 2, "[0]")})
+        asked = room.failed_later()
+        await client.close()
+        room.close()
+        await room.wait_closed()
+        async with asyncio.timeout(30):
+            assert [each.key for each in await asked] == ["[0]"]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import types
 from collections import Counter
 from contextlib import closing
 from threading import Lock
@@ -141,6 +143,26 @@ def in_code(items):
     made = {"__name__": "m"}
     exec(f"def known(x): return x in {{{items}}}", made)
     return identity_of(made["known"], "known")
+
+
+@functools.cache
+def kept(x):
+    return x > 1
+
+
+def test_what_calls_a_function_is_known_by_what_that_does(monkeypatch):
+    """Pickle knows a partial function, a method and a cached function by names alone."""
+
+    def made(body):
+        return types.FunctionType(compile(body, "m", "eval"), {"__name__": "m"}, "known")
+
+    for wrapped in (functools.partial, lambda function: types.MethodType(function, 3)):
+        texts = [identity_of(wrapped(made(body)), "known") for body in ("1 + x", "1 + x", "2 + x")]
+        assert texts[0] == texts[1] != texts[2]
+    before = identity_of(kept, "kept")
+    assert before == identity_of(kept, "kept")
+    monkeypatch.setattr(kept.__wrapped__, "__code__", (lambda x: x > 2).__code__)
+    assert before != identity_of(kept, "kept")
 
 
 def test_sets_have_no_order():

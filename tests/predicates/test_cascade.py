@@ -77,15 +77,17 @@ def test_too_small_a_sample_promises_nothing() -> None:
         learned(np.arange(9.0), np.ones(9, np.bool_), recall=1, precision=0.9, confidence=0.9)
 
 
-@pytest.mark.parametrize("kind", ["row", "pandas", "arrow"])
+@pytest.mark.parametrize("kind", ["row", "pandas", "nullable", "arrow"])
 def test_only_unsure_rows_are_asked_about(kind: Any) -> None:
     """The costly predicate sees rows of low scores and of none; its failures keep their places."""
     scores: dict[str, Callable[[Any], Any]] = {
         "row": lambda x: None if x is None else x / 10,
         "pandas": lambda x: x / 10,
+        "nullable": lambda x: x.astype("Float64") / 10,
         "arrow": lambda x: pc.divide(pc.cast(x, pa.float64()), 10.0),
     }
-    score, seen = Score(scores[kind], kind), list[Any]()
+    called = "pandas" if kind == "nullable" else kind
+    score, seen = Score(scores[kind], called), list[Any]()
 
     def costly(x: int | None) -> bool:
         seen.append(x)
@@ -94,7 +96,7 @@ def test_only_unsure_rows_are_asked_about(kind: Any) -> None:
         return x is None
 
     column = pa.array([9, 3, None, 8, 1], pa.int64())
-    maybe = caller_of(PredicateSpec("maybe", Maybe(score, 0.3), kind), PlainValues(), None, "")
+    maybe = caller_of(PredicateSpec("maybe", Maybe(score, 0.3), called), PlainValues(), None, "")
     assert maybe.call([column]).truth.tolist() == [KEPT] * 4 + [REJECTED]
     caller = caller_of(PredicateSpec("costly", costly, sure=(score, 0.8)), PlainValues(), None, "")
     found = caller.call([column])

@@ -42,11 +42,6 @@ class Breaker:
         """Whether the source is taken to be down for good."""
         return self._probes >= MOST_PROBES
 
-    def at_most(self, threshold: int | None) -> None:
-        """Open after so many failures in a row, unless fewer were asked for before."""
-        if threshold is not None:
-            self._threshold = min(threshold, self._threshold or threshold)
-
     def started(self, permit: tuple[int, int]) -> None:
         """Note a request that may start: while it is open, that is the probe."""
         if self.open:

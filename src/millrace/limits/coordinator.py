@@ -148,6 +148,7 @@ class Coordinator(Server):
 
         async def collect() -> list[FailedKey]:
             numbers = range(len(self._registrations.get(run, ())))
+            waiting = [each.failed_later() for number in numbers for each in self._sessions_of(run, number)]
             failed = [
                 key
                 for number in numbers
@@ -155,9 +156,8 @@ class Coordinator(Server):
                 if _is_of(name, run, number)
                 for key in each.failed
             ]
-            for number in numbers:
-                for session in self._sessions_of(run, number):
-                    failed += await session.failed_later()
+            for each in waiting:
+                failed += await each
             return list(dict.fromkeys(failed))
 
         return self._finished(collect())

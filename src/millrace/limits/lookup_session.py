@@ -233,9 +233,9 @@ class LookupSession(OrderedSession):
             for failure in (self._answers.failures() if self._figures.failed else ())
         ]
 
-    async def failed_later(self) -> list[FailedKey]:
-        """Return the same when the thread for the disk has come to it."""
-        return await self._result(self.failed)
+    def failed_later(self) -> asyncio.Future[list[FailedKey]]:
+        """Return what will be the same, when the thread for the disk has come to it."""
+        return self._result(self.failed)
 
     def _broke(self, error: Exception) -> None:
         self._end(self._no_room(error) if isinstance(error, sqlite3.Error) else self._unexpected(error))

@@ -110,7 +110,7 @@ class Permits:
             circuit_breaker: Failures in a row after which calls of the source pause; None for never.
         """
         number = next(self._numbers)
-        self._breakers.setdefault(source, Breaker(None)).at_most(circuit_breaker)
+        self._breakers.setdefault(source, Breaker(circuit_breaker))
         self._sources[number] = source
         self._deliver[number] = deliver
         self._given_up[number] = given_up

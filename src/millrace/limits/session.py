@@ -150,11 +150,13 @@ class OrderedSession(Session):
         for each in self._taken_effects():
             each()
 
-    async def _result(self, function: Callable[[], T]) -> T:
-        """Return what a function returns that is called when its turn comes, where jobs are done.
+    def _result(self, function: Callable[[], T]) -> asyncio.Future[T]:
+        """Return what a function will have returned that is called when its turn comes, where jobs are done.
+
+        It is lined up at once, so that it is done though the session is closed meanwhile.
 
         Raises:
-            ExecutionError: It has raised.
+            ExecutionError: When it is waited for: it has raised.
         """
         future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
 
@@ -169,7 +171,7 @@ class OrderedSession(Session):
                 how(what)
 
         self._do(work)
-        return await future
+        return future
 
     def _taken_effects(self) -> list[Job]:
         taken, self._effects = self._effects, []

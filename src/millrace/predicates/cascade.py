@@ -143,7 +143,7 @@ class Maybe:
         if self.score.kind == "row":
             return found is None or not found < self.low
         if self.score.kind == "pandas":
-            return ~(found < self.low)
+            return ~(np.asarray(found, np.float64) < self.low)  # of pandas' own types null would stay null
         return pc.fill_null(pc.invert(pc.less(found, self.low)), True)
 
 

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Callable, Iterator
+from functools import partial
 from hashlib import blake2b
-from types import CodeType, FunctionType, ModuleType
+from types import CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
 from uuid import uuid4
 
@@ -32,7 +33,19 @@ def identity_of(fn: Callable[..., Any], name: str) -> str:
 
 def _parts(fn: Callable[..., Any], package: str, seen: set[int]) -> Iterator[bytes]:
     """Yield what a function, or an object that is called like one, is made of."""
+    # Pickle knows these by the name of what they call, and not by what that does.
+    if isinstance(fn, partial):
+        for value in (*fn.args, fn.keywords):
+            yield from _value(value, package, seen, captured=True)
+        yield from _parts(fn.func, package, seen)
+        return
+    if isinstance(fn, MethodType):
+        yield _pickled(fn.__self__)
+        yield from _parts(fn.__func__, package, seen)
+        return
     if not isinstance(fn, FunctionType):
+        if callable(inner := getattr(fn, "__wrapped__", None)):  # of functools.cache
+            yield from _parts(inner, package, seen)
         yield pickle.dumps(fn, protocol=5)
         own = type(fn).__call__
         if isinstance(own, FunctionType):
