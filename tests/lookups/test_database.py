@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import datetime as dt
 import json
 import logging
 import pickle
@@ -141,6 +142,22 @@ def test_sqlite_has_no_decimals(tmp_path):
     made = "CREATE TABLE x (d NUMERIC(9, 2), v INTEGER)", "INSERT INTO x VALUES (12.5, 1)"
     found = ask(database(sqlite(tmp_path, *made), "x"), schema, d=Decimal("12.50"))
     assert found == [{"d": Decimal("12.50"), "v": 1}]
+
+
+def test_sqlite_has_no_times(tmp_path):
+    """They are texts there, which each program writes in its way."""
+    schema = pa.schema([("at", pa.timestamp("us")), ("v", pa.int64())])
+    written = (
+        "2020-01-01 00:00:00",
+        "2020-01-01T00:00:00",
+        "2020-01-01 00:00:00.000000",
+        "2020-01-01 00:00:01",
+    )
+    rows = [f"INSERT INTO x VALUES ('{at}', {v})" for v, at in enumerate(written)]
+    source = database(sqlite(tmp_path, "CREATE TABLE x (at TIMESTAMP, v INTEGER)", *rows), "x")
+    at = dt.datetime(2020, 1, 1)  # noqa: DTZ001  # SQLite has no zones
+    assert [row["v"] for row in ask(source, schema, at=at)] == [0, 1, 2]
+    assert [row["v"] for row in ask(source, schema, at=at, v=1)] == [1]
 
 
 async def test_a_lost_connection_may_come_back(postgres, secrets):

@@ -13,6 +13,7 @@ import threading
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import suppress
 from decimal import Decimal
+from itertools import product
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import pyarrow as pa
@@ -111,7 +112,9 @@ class DatabaseSession:
 
     def _statement(self, keys: pa.RecordBatch) -> tuple[sa.Select[Any], dict[str, Any]]:
         """Return the statement for some keys, of one text whatever their number, and its parameters."""
-        values = [self._taken(keys.column(name)) for name in self._columns]
+        values = [keys.column(name).to_pylist() for name in self._columns]
+        if self._dialect == "sqlite":
+            values = _for_sqlite(values)
         if len(values) == 1:
             found = self._bound[0].in_(sa.bindparam("keys", expanding=True))
             return self._select.where(found), {"keys": values[0]}
@@ -124,11 +127,6 @@ class DatabaseSession:
             for row in rows
         ]
         return self._select.where(sa.or_(*each)), {}
-
-    def _taken(self, column: pa.Array) -> list[Any]:
-        """Return keys as the driver takes them."""
-        values: list[Any] = column.to_pylist()
-        return [_for_sqlite(value) for value in values] if self._dialect == "sqlite" else values
 
     def _batch(self, rows: Sequence[Any]) -> pa.RecordBatch:
         try:
@@ -308,13 +306,19 @@ def _stop(stop: Callable[[], object], returned: threading.Event) -> None:
         pause = min(2 * pause, _LONGEST_PAUSE)
 
 
-def _for_sqlite(value: Any) -> Any:
-    """Return a key as SQLite stores such values: it has no dates, times and decimals."""
+def _for_sqlite(columns: Sequence[Sequence[Any]]) -> list[Sequence[Any]]:
+    """Return keys, by column, as SQLite may have them: it has no times, dates and decimals of its own."""
+    rows = [row for key in zip(*columns, strict=True) for row in product(*map(_spellings, key))]
+    return list(zip(*rows, strict=True))
+
+
+def _spellings(value: Any) -> list[Any]:
     match value:
         case Decimal():
-            return format(value, "f")
-        case dt.datetime():
-            return value.isoformat(" ", "microseconds")
+            return [format(value, "f")]
+        case dt.datetime():  # Python's own driver writes no fraction that is zero, SQLAlchemy always one
+            found = [value.isoformat(between, how) for between in " T" for how in ("microseconds", "auto")]
+            return list(dict.fromkeys(found))
         case dt.date():
-            return value.isoformat()
-    return value
+            return [value.isoformat()]
+    return [value]

@@ -242,8 +242,8 @@ def http(
         retries: How often a request is repeated that failed in a way that may pass.
         timeout: Seconds for a request, from its start to the last byte of its last page.
         batch: Keys in one request, at most.
-        max_requests: Requests that a query may make in all, repeated ones included; at the limit it stops
-            with :class:`millrace.errors.BudgetError`.
+        max_requests: Requests that a query may make in all, repeated ones included, one of several pages as
+            one; at the limit it stops with :class:`millrace.errors.BudgetError`.
         max_cost: What all requests of a query may cost, in the unit of ``cost``.
         cost: What a request costs: a number, or a function of its keys (a list of dictionaries) and its rows
             (a PyArrow RecordBatch).
@@ -251,8 +251,8 @@ def http(
             this process that name the same one, in all its queries; they have to give the same limits.
         circuit_breaker: After so many requests in a row, over all tasks, that failed in a way that may pass,
             the source is asked once in a while only. If it has not come back after two minutes, the query
-            fails, whatever ``on_error`` is. None to go on asking. A ``limit_group`` has the lowest that its
-            lookups give.
+            fails, whatever ``on_error`` is. None to go on asking. Each lookup of a ``limit_group`` has
+            its own.
         max_retry_after: Seconds for which the service can make all tasks wait by ``Retry-After``, at most.
 
     Raises:

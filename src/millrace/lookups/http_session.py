@@ -22,7 +22,7 @@ from millrace.errors import InputError
 from millrace.limits.secrets import Secrets
 from millrace.lookups import paths, template
 from millrace.lookups.clients import ACCEPTED, client_of, unlogged, unpacked
-from millrace.lookups.json_text import parse
+from millrace.lookups.json_text import has_decimals, parse
 from millrace.lookups.source import Refused, shortened
 from millrace.lookups.strict import ABSENT, Unfit
 from millrace.lookups.terms import Terms
@@ -74,7 +74,7 @@ class HttpSession:
         self._next = None if source.next is None else paths.path(source.next, "next")
         self._pieces = template.parts(source.url, "the URL")
         self._template = source.template
-        self._exact = any(map(_has_decimals, schema.types))
+        self._exact = any(map(has_decimals, schema.types))
         self._headers = httpx.Headers(
             {"Accept": "application/json", "Accept-Encoding": ACCEPTED, "User-Agent": "millrace"}
         )
@@ -343,7 +343,3 @@ def _of_certificate(error: BaseException | None) -> bool:
             return True
         error = error.__cause__ or error.__context__
     return False
-
-
-def _has_decimals(kind: pa.DataType) -> bool:
-    return pa.types.is_decimal(kind) or any(_has_decimals(kind.field(i).type) for i in range(kind.num_fields))

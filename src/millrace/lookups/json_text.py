@@ -9,6 +9,8 @@ from __future__ import annotations
 import json
 from typing import Any, Self
 
+import pyarrow as pa
+
 
 class Fraction(float):
     """A number of a JSON text that is not whole; ``text`` is as it was written."""
@@ -40,6 +42,11 @@ def parse(text: bytes, *, exact: bool) -> Any:
         RecursionError: It is nested too deeply.
     """
     return json.loads(text, parse_float=Fraction if exact else None, parse_constant=Named)
+
+
+def has_decimals(kind: pa.DataType) -> bool:
+    """Tell whether values of a type have decimals in them, which want :class:`Fraction`."""
+    return pa.types.is_decimal(kind) or any(has_decimals(kind.field(i).type) for i in range(kind.num_fields))
 
 
 def is_overflow(number: float) -> bool:

@@ -12,6 +12,7 @@ from pyarrow import types as t
 from millrace.errors import InputError, OptionError, near
 from millrace.limits.secrets import Secrets
 from millrace.lookups.json_rows import RowReader, check_bound, check_types
+from millrace.lookups.json_text import has_decimals
 from millrace.lookups.llm.endpoint import Endpoint, Model, Prompt
 from millrace.lookups.source import Fetched, Refused
 from millrace.lookups.strict import Rules, Unfit
@@ -80,7 +81,7 @@ class ModelSession:
         self._schema = schema
         self._wanted = pa.schema([field for field in schema if field.name not in columns])
         self._reader = RowReader(self._wanted, (), Rules(absent="null", scrub=secrets.scrub))
-        exact = any(map(_has_decimals, self._wanted.types))
+        exact = any(map(has_decimals, self._wanted.types))
         self._endpoint = Endpoint(source.model, secrets, source.terms.max_in_flight, exact=exact)
         fields = {field.name: _json_type(field.type) for field in self._wanted}
         self._item = {
@@ -138,7 +139,3 @@ def _json_type(kind: pa.DataType) -> dict[str, Any]:
     if t.is_integer(kind):
         return {"type": ["integer", "null"]}
     return {"type": ["number", "null"]} if t.is_floating(kind) else {"type": ["string", "null"]}
-
-
-def _has_decimals(kind: pa.DataType) -> bool:
-    return t.is_decimal(kind) or any(_has_decimals(kind.field(i).type) for i in range(kind.num_fields))
