@@ -7,6 +7,7 @@ import decimal
 import os
 import pickle
 import re
+import shutil
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -275,6 +276,7 @@ def test_what_else_lies_in_a_folder(spark, tmp_path):
     """A file named like a log is none, and a link that leads nowhere is no file."""
     folder = written(tmp_path / "t" / "part.parquet", {"v": [1, None]}).parent
     (folder / "_delta_log").touch()
+    shutil.copy(folder / "part.parquet", folder / "b.parquet._COPYING_")  # by hdfs dfs -put
     (folder / "link.parquet").symlink_to(folder / "nowhere.parquet")
     check_as_spark_reads(spark, folder)
     for path in ("/", "//"):
@@ -302,6 +304,17 @@ def test_several_files_and_globs(tmp_path):
     table = open_table(tmp_path)
     assert table.rows == 2
     assert pickle.loads(pickle.dumps(table)) == table
+
+
+def test_globs_that_find_hidden_folders(spark, tmp_path):
+    """Spark reads what a glob finds, but for hidden files; so such a table is left to Spark."""
+    for folder in ("x", ".stage", "_old"):
+        written(tmp_path / folder / "f.parquet", {"v": [1]})
+    (tmp_path / "_SUCCESS").touch()
+    for path in (tmp_path / "*" / "f.parquet", tmp_path / "*"):
+        assert spark.read.parquet(str(path)).count() == 3
+        assert "hidden folders" in (open_table(path).unsupported or "")
+    assert scanned(tmp_path / "_old" / "*.parquet")["v"].to_pylist() == [1]
 
 
 MOMENTS = pa.array([MOMENT], pa.timestamp("ns"))

@@ -143,10 +143,15 @@ def _expand(store: Store, place: str) -> list[tuple[str, FileType]]:
         )
     if _OTHER_GLOB.search(place):
         raise Doubtful("the path is a glob that Spark reads in its own way")
-    hits = glob.glob(path)
+    hits = glob.glob(path, include_hidden=True)
     if not hits:
         raise InputError(f"no file matches {place}: expected at least one Parquet file or folder")
-    return [(hit, store.info(hit).type) for hit in hits if not is_hidden(os.path.basename(hit))]  # noqa: PTH119
+    found = [(hit, store.info(hit).type) for hit in hits]
+    for hit, kind in found:
+        names = hit.split("/")[: None if kind == FileType.Directory else -1]
+        if any(is_hidden(name) and name != part for name, part in zip(names, path.split("/"), strict=False)):
+            raise Doubtful("the glob finds hidden folders, which Spark may read")
+    return [(hit, kind) for hit, kind in found if not is_hidden(os.path.basename(hit))]  # noqa: PTH119
 
 
 def _data_files(store: Store, top: str, listed: dict[str, State | None]) -> list[_File]:

@@ -30,7 +30,7 @@ class Doubtful(ValueError):
 
 def is_hidden(name: str) -> bool:
     """Return whether Spark passes over a file or folder of that name."""
-    return name.startswith(".") or (name.startswith("_") and "=" not in name)
+    return name.startswith(".") or (name.startswith("_") and "=" not in name) or name.endswith("._COPYING_")
 
 
 def split_folder(name: str) -> tuple[str, str] | None:
