@@ -44,6 +44,7 @@ def test_every_command_has_help_and_tells_programs_too(run_without_spark):
         (f"{SQL} --table a=1.parquet --table a=2.parquet", 2, "--table names 'a' twice"),
         (f"{SQL} --option batchsize=10", 2, "unknown option 'batchsize': did you mean 'batch_size'?"),
         (f"{SQL} --option batch_size=many", 2, "option batch_size is 'many': expected a whole number"),
+        (f"{SQL} --option idle_timeout=soon", 2, "option idle_timeout is 'soon': expected a number"),
         (f"{SQL} --option online=maybe", 2, "option online is 'maybe': expected true or false"),
         (f"{SQL} --option storage_options=key", 2, "storage_options is no JSON: expected an object such as"),
         (f"{SQL} --wait", 2, "--wait needs --live"),

@@ -130,6 +130,7 @@ def test_a_name_is_not_the_beginning_of_another(run, tmp_path):
         ("show {}/kept.sqlite --name prise", "no answers of 'prise': did you mean"),
         ("show {}/kept.sqlite", "has 2 definitions: names (namesfffffff)"),
         ("prune {}/kept.sqlite --older-than soon", "--older-than is 'soon': expected a time"),
+        ("prune {}/kept.sqlite --yes --older-than 30", "--older-than is '30': expected a time"),
     ],
 )
 def test_mistakes_are_told_in_one_message(run, cache, tmp_path, arguments, message):

@@ -132,7 +132,8 @@ def _seconds(age: str) -> float:
     import pandas as pd
 
     try:
-        found = float(pd.Timedelta(age).total_seconds())
+        # pandas reads a number without a unit as nanoseconds.
+        found = -1.0 if age.strip().isdecimal() else float(pd.Timedelta(age).total_seconds())
     except ValueError:
         found = -1.0
     if not found >= 0:

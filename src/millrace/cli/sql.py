@@ -101,13 +101,14 @@ def _value(name: str, text: str, kind: Any) -> Any:
         if text.lower() not in ("true", "false"):
             raise OptionError(f"option {name} is {text!r}: expected true or false")
         return text.lower() == "true"
-    if kind in (int, int | None):
-        if kind is not int and text.lower() == "none":
-            return None
-        try:
-            return int(text.replace("_", ""))
-        except ValueError:
-            raise OptionError(f"option {name} is {text!r}: expected a whole number") from None
+    if type(None) in typing.get_args(kind) and text.lower() == "none":
+        return None
+    for number, what in ((int, "a whole number"), (float, "a number")):
+        if kind in (number, number | None):
+            try:
+                return number(text.replace("_", ""))
+            except ValueError:
+                raise OptionError(f"option {name} is {text!r}: expected {what}") from None
     if name == "storage_options":
         try:
             return json.loads(text)
