@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import re
 import shlex
+from collections.abc import Mapping
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 
 from millrace.api.session import Session
 from millrace.errors import InputError
@@ -43,6 +45,24 @@ def load_ipython_extension(shell: Any) -> None:
     shell.register_magic_function(millrace, "cell", "millrace")
 
 
+def _named(variables: Mapping[str, Any], cell: str, spark: SparkSession | None) -> dict[str, DataFrame]:
+    """Return the DataFrames that a cell may name, of two that differ by case the one as written."""
+    words = set(re.findall(r"\w+", cell))
+    lower = {word.lower() for word in words}
+    frames = {
+        name: value
+        for name, value in variables.items()
+        if isinstance(value, DataFrame) and not name.startswith("_") and name.lower() in lower
+    }
+    written = {name.lower() for name in frames if name in words}
+    return {
+        name: frame
+        for name, frame in frames.items()
+        if (name in words or name.lower() not in written)
+        and not (spark is not None and spark.catalog.tableExists(name))
+    }
+
+
 def run(shell: Any, line: str, cell: str) -> Any:
     """Answer a cell.
 
@@ -51,9 +71,8 @@ def run(shell: Any, line: str, cell: str) -> Any:
     is made. InputError if a flag is unknown.
     """
     flags = _parser().parse_args(shlex.split(line))
-    named = {name: value for name, value in shell.user_ns.items() if not name.startswith("_")}
-    frames = {name: value for name, value in named.items() if isinstance(value, DataFrame)}
-    query = Session(tables=frames).query(cell)
+    spark = SparkSession.getActiveSession()
+    query = Session(spark, _named(shell.user_ns, cell, spark)).query(cell)
     if flags.explain:
         return query.explain()
     if flags.cache or flags.eager:
