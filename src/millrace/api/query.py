@@ -100,8 +100,8 @@ class Query(PlannedQuery):
         ``cache`` their rows are kept. Both have their limits and budgets. Predicates whose rows come from
         lookups are left out, as are lookups whose keys come from lookups: these would have to be paid for.
 
-        >>> print(millrace.query("SELECT … WHERE is_spam(text)", predicates=[is_spam]).estimate())  # doctest:
-        +SKIP
+        >>> query = millrace.query("SELECT … WHERE is_spam(text)", predicates=[is_spam])  # doctest: +SKIP
+        >>> print(query.estimate())  # doctest: +SKIP
 
         Args:
             sample: Rows to judge, and keys to ask for.

@@ -240,8 +240,8 @@ def estimate(
     A uniform sample is really judged, by every predicate, in this process: that many calls are made. From it
     follow the order that an eddy comes to, the calls of each predicate in it, with intervals, and their time.
 
-    >>> print(millrace.estimate(df, is_spam("text"), in_stock("id"), prices={"is_spam": 0.002}))  # doctest:
-    +SKIP
+    >>> filters = is_spam("text"), in_stock("id")  # doctest: +SKIP
+    >>> print(millrace.estimate(df, *filters, prices={"is_spam": 0.002}))  # doctest: +SKIP
 
     Args:
         df: Not a streaming one.

@@ -43,8 +43,8 @@ if TYPE_CHECKING:
 class Session:
     """A Spark session with tables, predicates and options that its queries share.
 
-    >>> shop = millrace.Session(spark, tables={"orders": "orders.parquet", "customer": customers})  # doctest:
-    +SKIP
+    >>> tables = {"orders": "orders.parquet", "customer": customers}  # doctest: +SKIP
+    >>> shop = millrace.Session(spark, tables)  # doctest: +SKIP
     >>> shop.sql("SELECT … FROM orders JOIN customer ON …").show()  # doctest: +SKIP
 
     Args:

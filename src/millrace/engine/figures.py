@@ -52,7 +52,7 @@ class ModuleFigures(Sums):
         name: For example ``SteM(orders)`` or ``Selection(a.x < b.y)``.
         action: ``"scan"``, ``"build"``, ``"probe"``, ``"join"``, ``"lookup"``, ``"select"``, ``"profile"``,
             ``"settle"``, ``"transfer"``, ``"divide"``, ``"output"`` or ``"aggregate"``; under a memory budget
-            also ``"write"`` and ``"read"``.
+            also ``"write"`` and ``"read"``. ``"prune"`` counts row groups: those seen, and those read.
         tuples_in: Tuples sent to the module.
         tuples_out: Tuples it returned.
         calls: Batches sent to it; of an index join's lookups, the bindings that were asked for.
@@ -186,7 +186,7 @@ class CellFigures:
         orders: ``(order, tuples)``: the sequence of modules that source tuples were routed
             through, and how many went that way.
         tuples_routed: Tuples handed to a destination, summed over all routings.
-        intermediate_tuples: Tuples made by probes that were not yet results.
+        intermediate_tuples: Tuples made by joins that were not yet results.
         output_tuples: Rows of the result.
         rows_exchanged: Rows that arrived in (or left through) exchanged blocks.
         blocks_exchanged: Number of such blocks.
