@@ -130,7 +130,10 @@ def test_a_name_is_not_the_beginning_of_another(run, tmp_path):
         ("show {}/kept.sqlite --name prise", "no answers of 'prise': did you mean"),
         ("show {}/kept.sqlite", "has 2 definitions: names (namesfffffff)"),
         ("prune {}/kept.sqlite --older-than soon", "--older-than is 'soon': expected a time"),
-        ("prune {}/kept.sqlite --yes --older-than 30", "--older-than is '30': expected a time"),
+        *(
+            (f"prune {{}}/kept.sqlite --yes --older-than {age}", f"--older-than is '{age}': expected a time")
+            for age in ("30", "+30", "30,5")
+        ),
     ],
 )
 def test_mistakes_are_told_in_one_message(run, cache, tmp_path, arguments, message):

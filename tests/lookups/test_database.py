@@ -150,7 +150,7 @@ def test_sqlite_has_no_times(tmp_path):
     written = (
         "2020-01-01 00:00:00",
         "2020-01-01T00:00:00",
-        "2020-01-01 00:00:00.000000",
+        "2020-01-01 00:00:00.000",
         "2020-01-01 00:00:01",
     )
     rows = [f"INSERT INTO x VALUES ('{at}', {v})" for v, at in enumerate(written)]

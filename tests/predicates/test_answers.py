@@ -159,6 +159,11 @@ def test_what_calls_a_function_is_known_by_what_that_does(monkeypatch):
     for wrapped in (functools.partial, lambda function: types.MethodType(function, 3)):
         texts = [identity_of(wrapped(made(body)), "known") for body in ("1 + x", "1 + x", "2 + x")]
         assert texts[0] == texts[1] != texts[2]
+    inner = [functools.partial(made(body)) for body in ("1 + x", "1 + x", "2 + x")]
+    texts = [identity_of(capturing(each), "above") for each in inner]
+    assert texts[0] == texts[1] != texts[2]
+    named = [identity_of(functools.partial(two, y=made(body)), "two") for body in ("1 + x", "1 + x", "2 + x")]
+    assert named[0] == named[1] != named[2]
     before = identity_of(kept, "kept")
     assert before == identity_of(kept, "kept")
     monkeypatch.setattr(kept.__wrapped__, "__code__", (lambda x: x > 2).__code__)

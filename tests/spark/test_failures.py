@@ -109,6 +109,7 @@ def test_a_task_lets_other_errors_and_its_end_through():
     [
         ("Traceback\n  import pyarrow as pa\nModuleNotFoundError: No module named 'pyarrow'\n", "'pyarrow'"),
         ("ModuleNotFoundError: No module named 'millrace.spark'", "no package 'millrace'"),
+        ("ModuleNotFoundError: No module named 'pyarrow._new'", "no package 'pyarrow'"),
         ("[PYTHON_VERSION_MISMATCH] Python in worker has different version: 3.9", "of another version"),
     ],
 )

@@ -10,6 +10,7 @@ import hypothesis
 import psutil
 import pytest
 from hypothesis import strategies as st
+from pyspark.errors import AnalysisException
 
 import millrace
 from millrace import query
@@ -118,6 +119,14 @@ def test_columns_are_qualified_by_a_whole_name(spark, given, plain):
     text = "select db.t.id, db.t.* from db.t where db.t.id > 1"
     expected = bag(spark.sql("select id, * from o where id > 1"))
     assert bag(millrace.sql(text, spark=spark, tables=tables)) == expected
+    text = "select db.t.id from db.t where exists (select 1 from p.t where p.t.sku = db.t.sku)"
+    with pytest.raises(AnalysisException):  # both are t to Spark, and one would be taken for the other
+        millrace.sql(text, spark=spark, tables={"db.t": given["o"], "p.t": given["o"]})
+    tables = {"p.t": given["prices"], "o": given["o"]}
+    text = "select id from o left semi join p.t on o.sku = p.t.sku and p.t.region = 'EU'"
+    expected = bag(spark.sql(text.replace("p.t", "prices")))
+    assert bag(millrace.sql(text, spark=spark, tables=tables)) == expected
+    tables = {"db.t": given["o"], "prices": given["prices"]}
     text = "select db.t.id from db.t join prices p on db.t.sku = p.sku"
     expected = bag(spark.sql("select o.id from o join prices p on o.sku = p.sku"))
     assert bag(millrace.sql(text, spark=spark, tables=tables)) == expected

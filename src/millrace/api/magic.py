@@ -9,10 +9,11 @@ from collections.abc import Mapping
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame
 
 from millrace.api.session import Session
 from millrace.errors import InputError
+from millrace.spark.session import session_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -45,7 +46,7 @@ def load_ipython_extension(shell: Any) -> None:
     shell.register_magic_function(millrace, "cell", "millrace")
 
 
-def _named(variables: Mapping[str, Any], cell: str, spark: SparkSession | None) -> dict[str, DataFrame]:
+def _named(variables: Mapping[str, Any], cell: str) -> dict[str, DataFrame]:
     """Return the DataFrames that a cell may name, of two that differ by case the one as written."""
     words = set(re.findall(r"\w+", cell))
     lower = {word.lower() for word in words}
@@ -55,12 +56,7 @@ def _named(variables: Mapping[str, Any], cell: str, spark: SparkSession | None) 
         if isinstance(value, DataFrame) and not name.startswith("_") and name.lower() in lower
     }
     written = {name.lower() for name in frames if name in words}
-    return {
-        name: frame
-        for name, frame in frames.items()
-        if (name in words or name.lower() not in written)
-        and not (spark is not None and spark.catalog.tableExists(name))
-    }
+    return {name: frame for name, frame in frames.items() if name in words or name.lower() not in written}
 
 
 def run(shell: Any, line: str, cell: str) -> Any:
@@ -71,8 +67,10 @@ def run(shell: Any, line: str, cell: str) -> Any:
     is made. InputError if a flag is unknown.
     """
     flags = _parser().parse_args(shlex.split(line))
-    spark = SparkSession.getActiveSession()
-    query = Session(spark, _named(shell.user_ns, cell, spark)).query(cell)
+    frames = _named(shell.user_ns, cell)
+    spark = session_of(None, frames)
+    frames = {name: frame for name, frame in frames.items() if not spark.catalog.tableExists(name)}
+    query = Session(spark, frames).query(cell)
     if flags.explain:
         return query.explain()
     if flags.cache or flags.eager:

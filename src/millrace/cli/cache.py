@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -133,7 +134,7 @@ def _seconds(age: str) -> float:
 
     try:
         # pandas reads a number without a unit as nanoseconds.
-        found = -1.0 if age.strip().isdecimal() else float(pd.Timedelta(age).total_seconds())
+        found = float(pd.Timedelta(age).total_seconds()) if re.search("[A-Za-z:]", age) else -1.0
     except ValueError:
         found = -1.0
     if not found >= 0:

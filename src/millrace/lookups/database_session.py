@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import asyncio
 import datetime as dt
+import sys
 import threading
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import suppress
 from decimal import Decimal
+from functools import partial
 from itertools import product
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -63,15 +65,21 @@ class DatabaseSession:
             sa.column(source.names.get(name, name)).label(name) for name in schema.names
         ]
         self._select = sa.select(*wanted).select_from(sa.table(source.table, schema=source.schema))
+        # SQLite takes no more parameters, and times have several spellings.
+        times = sum(pa.types.is_timestamp(schema.field(name).type) for name in columns)
+        is_sqlite = self._dialect == "sqlite"
+        self._most_keys = max(1, 32_000 // (6**times * max(1, len(columns)))) if is_sqlite else sys.maxsize
         self._closed = False
         self._closing: set[asyncio.Task[None]] = set()
 
     async def fetch(self, keys: pa.RecordBatch) -> pa.RecordBatch:
         """Ask for some keys; see :meth:`millrace.lookups.source.Session.fetch`."""
-        statement, parameters = self._statement(keys)
-        work = _Work(self._idle)
         most = self._source.max_rows
-        rows = await self._in_time(work, lambda: work.all(statement.limit(most + 1), parameters))
+        rows: list[Any] = []
+        for first in range(0, keys.num_rows, self._most_keys):
+            statement, parameters = self._statement(keys.slice(first, self._most_keys))
+            asked, work = statement.limit(most + 1 - len(rows)), _Work(self._idle)
+            rows += await self._in_time(work, partial(work.all, asked, parameters))
         if len(rows) > most:
             raise Refused(
                 "too many rows",
@@ -317,8 +325,8 @@ def _spellings(value: Any) -> list[Any]:
         case Decimal():
             return [format(value, "f")]
         case dt.datetime():  # Python's own driver writes no fraction that is zero, SQLAlchemy always one
-            found = [value.isoformat(between, how) for between in " T" for how in ("microseconds", "auto")]
-            return list(dict.fromkeys(found))
+            fractions = ["microseconds", "auto"] + ["milliseconds"] * (value.microsecond % 1000 == 0)
+            return list({value.isoformat(between, each): None for between in " T" for each in fractions})
         case dt.date():
             return [value.isoformat()]
     return [value]

@@ -242,8 +242,8 @@ def http(
         retries: How often a request is repeated that failed in a way that may pass.
         timeout: Seconds for a request, from its start to the last byte of its last page.
         batch: Keys in one request, at most.
-        max_requests: Requests that a query may make in all, repeated ones included, one of several pages as
-            one; at the limit it stops with :class:`millrace.errors.BudgetError`.
+        max_requests: Requests that a query may make in all, repeated ones included. One of several pages
+            counts once. At the limit the query stops with :class:`millrace.errors.BudgetError`.
         max_cost: What all requests of a query may cost, in the unit of ``cost``.
         cost: What a request costs: a number, or a function of its keys (a list of dictionaries) and its rows
             (a PyArrow RecordBatch).

@@ -21,7 +21,10 @@ def identity_of(fn: Callable[..., Any], name: str) -> str:
 
     What cannot be told apart in this way makes a text that no other process has.
     """
-    module = getattr(fn, "__module__", "") or ""
+    called = fn
+    while isinstance(called, partial):
+        called = called.func
+    module = getattr(called, "__module__", "") or ""
     digest = blake2b(digest_size=16)
     try:
         for part in _parts(fn, module.partition(".")[0], set()):
@@ -33,19 +36,10 @@ def identity_of(fn: Callable[..., Any], name: str) -> str:
 
 def _parts(fn: Callable[..., Any], package: str, seen: set[int]) -> Iterator[bytes]:
     """Yield what a function, or an object that is called like one, is made of."""
-    # Pickle knows these by the name of what they call, and not by what that does.
-    if isinstance(fn, partial):
-        for value in (*fn.args, fn.keywords):
-            yield from _value(value, package, seen, captured=True)
-        yield from _parts(fn.func, package, seen)
-        return
-    if isinstance(fn, MethodType):
-        yield _pickled(fn.__self__)
-        yield from _parts(fn.__func__, package, seen)
+    if isinstance(fn, partial | MethodType) or _wrapped(fn) is not None:
+        yield from _value(fn, package, seen, captured=True)
         return
     if not isinstance(fn, FunctionType):
-        if callable(inner := getattr(fn, "__wrapped__", None)):  # of functools.cache
-            yield from _parts(inner, package, seen)
         yield pickle.dumps(fn, protocol=5)
         own = type(fn).__call__
         if isinstance(own, FunctionType):
@@ -84,6 +78,14 @@ def _value(value: object, package: str, seen: set[int], *, captured: bool) -> It
             seen.add(id(value))
             for method in (each for each in vars(value).values() if isinstance(each, FunctionType)):
                 yield from _function(method, package, seen)
+    elif isinstance(value, partial):  # pickle knows these by the name of what they call, not by what it does
+        for each in (value.func, *value.args, *value.keywords, *value.keywords.values()):
+            yield from _value(each, package, seen, captured=captured)
+    elif isinstance(value, MethodType):
+        for each in (value.__func__, type(value.__self__), value.__self__):
+            yield from _value(each, package, seen, captured=captured)
+    elif (inner := _wrapped(value)) is not None:
+        yield from _value(inner, package, seen, captured=captured)
     else:
         try:
             yield _pickled(value)
@@ -91,6 +93,11 @@ def _value(value: object, package: str, seen: set[int], *, captured: bool) -> It
             if captured:
                 raise
             yield f"{type(value).__module__}.{type(value).__qualname__}".encode()
+
+
+def _wrapped(value: object) -> object | None:
+    """Return what functools.cache has wrapped, None of anything else."""
+    return None if isinstance(value, FunctionType) else getattr(value, "__dict__", {}).get("__wrapped__")
 
 
 def _pickled(value: Any) -> bytes:

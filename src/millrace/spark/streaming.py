@@ -97,20 +97,24 @@ def stream_of(
     with server.open(schema, idle=options.idle_timeout) as stream:
         frame = frame_of(Target(stream.address, stream.id))
 
-        def run() -> None:
+        def collect() -> None:
+            add_tag(tag)  # tags belong to a thread
             try:
-                add_tag(tag)  # tags belong to a thread
                 with internal_query():  # the action is the reader's
                     frame.collect()
-            except BaseException as error:  # noqa: BLE001  # it is raised where the rows are wanted
-                stream.fail(error)
-            else:
-                stream.finish()
             finally:
                 remove_tag(tag)
 
-        # With the caller's job group, pool and tags, by which jobs are told apart and cancelled.
-        thread = InheritableThread(run, session=spark, name="millrace results", daemon=True)
+        class Job(InheritableThread):  # has the caller's group of jobs, pool and tags
+            def run(self) -> None:
+                try:
+                    super().run()
+                except BaseException as error:  # noqa: BLE001  # it is raised where the rows are wanted
+                    stream.fail(error)
+                else:
+                    stream.finish()
+
+        thread = Job(collect, session=spark, name="millrace results", daemon=True)
         thread.start()
         is_done = False
         try:

@@ -48,8 +48,8 @@ _OURS = re.compile(
 
 # What tasks need before they can tell of anything themselves.
 _MISSING = re.compile(
-    # A part of ours that is missing too tells of another version; of other libraries, of a user's mistake.
-    r"^ModuleNotFoundError: No module named '(millrace(?=[.'])|(?:numba|numpy|pandas|pyarrow)(?='))",
+    # A part of ours, or a private one of theirs, tells of another version; any other of a user's mistake.
+    r"^ModuleNotFoundError: No module named '(millrace(?=[.'])|(?:numba|numpy|pandas|pyarrow)(?='|\._))",
     re.MULTILINE,
 )
 

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import re
 import warnings
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from functools import partial
@@ -58,6 +59,19 @@ _Forced = dict[int, list[str]]
 
 _DEEPEST = 8
 _NO_JOIN = "no FROM clause joins two relations"
+
+
+def _bind_qualifiers(text: EditedText, root: exp.Query, qualifiers: set[tuple[str, ...]]) -> None:
+    """Let columns with a table's whole name have its last one, by which alone Spark knows the caller's table.
+
+    Where that may mean another relation too they stay, and Spark refuses them.
+    """
+    last = Counter(each.alias_or_name.lower() for each in root.find_all(exp.Table, exp.TableAlias))
+    for column in root.find_all(exp.Column):
+        names = [part.name.lower() for part in column.parts]
+        for length in range(2, len(names)):
+            if tuple(names[:length]) in qualifiers and last[names[length - 1]] == 1:
+                text.bind(*name_span(column, length - 1), quote(column.parts[length - 1].name))
 
 
 class _GivenUp(Exception):
@@ -268,11 +282,8 @@ class Planner:
             if is_sampled:
                 end = statement.span(node)[1]
                 text.bind(end, end, alias)
-        for column in statement.root.find_all(exp.Column) if statement.root and qualifiers else ():
-            names = [part.name.lower() for part in column.parts]
-            for length in range(2, len(names)):
-                if tuple(names[:length]) in qualifiers:  # Spark knows the table by its last name alone
-                    text.bind(*name_span(column, length - 1), quote(column.parts[length - 1].name))
+        if statement.root is not None and qualifiers:
+            _bind_qualifiers(text, statement.root, qualifiers)
         return text
 
     # What runs

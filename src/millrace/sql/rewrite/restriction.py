@@ -415,7 +415,8 @@ class Restriction:
         self._check_tables(pieces)
         alias = plain_quote(node.alias or node.name)
         text = with_prefix(statement, [*filters, *pieces], statement.copied)
-        text += f"SELECT {alias}.* FROM {'.'.join(plain_quote(part.name) for part in node.parts)} AS {alias}"
+        text += f"SELECT {alias}.* FROM {'.'.join(plain_quote(part.name) for part in node.parts)}"
+        text += f" AS {alias}" if node.alias else ""
         if keys:
             values = "\nUNION\n".join(query for query, _ in keys)
             ties = [f"{KEYS}.__k{place} = {alias}.{plain_quote(column)}" for place, column in enumerate(free)]

@@ -25,12 +25,6 @@ _NAME = re.compile(r"[A-Za-z_]\w*", re.ASCII)
 _RESERVED = "__millrace"
 _OURS = re.compile(rf"{_RESERVED}_\d+_")
 _numbers = itertools.count()
-# What stands before a parenthesis in a query and calls nothing.
-_WORDS = frozenset({
-    "all", "and", "any", "as", "by", "else", "except", "exists", "filter", "from", "having", "in",
-    "intersect", "lateral", "like", "not", "on", "or", "over", "select", "sets", "some", "then", "union",
-    "using", "values", "when", "where", "with", "within",
-})  # fmt: skip
 
 
 def restored(text: str) -> str:
@@ -68,11 +62,6 @@ def _check_name(name: object) -> str:
         raise QueryError(
             f"a predicate is named {name!r}, which cannot be called in SQL: expected letters, digits and "
             "underscores, such as {'is_spam': predicate}"
-        )
-    if name.lower() in _WORDS:
-        raise QueryError(
-            f"a predicate is named {name!r}, which is a word of SQL before a parenthesis: expected another "
-            "name, such as {'is_spam': predicate}"
         )
     if name.lower().startswith(_RESERVED):
         raise QueryError(f"a predicate is named {name!r}: names that begin with {_RESERVED} are taken")

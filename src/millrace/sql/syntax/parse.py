@@ -229,8 +229,8 @@ def _rename_calls(tokens: list[Token], functions: Collection[str]) -> Iterator[t
         if name not in functions or tokens[place + 1].token_type is not TokenType.L_PAREN:
             continue
         before = tokens[place - 1].token_type if place else None
-        if before in (TokenType.DOT, TokenType.ALIAS) or token.token_type is TokenType.STRING:
-            continue  # of a database, or a relation with names for its columns
+        if before in _BEFORE_NAMES or token.token_type is TokenType.STRING:
+            continue
         if _is_definition(tokens, place + 1):
             continue
         token.token_type = TokenType.VAR
@@ -239,16 +239,18 @@ def _rename_calls(tokens: list[Token], functions: Collection[str]) -> Iterator[t
 
 
 def _is_definition(tokens: Sequence[Token], at: int) -> bool:
-    """Tell whether a parenthesis has the columns of a common table expression: ``AS (`` follows it."""
+    """Tell whether a parenthesis has the columns of a common table expression: ``AS (`` follows, or ``(``."""
     depth = 0
     for place in range(at, len(tokens) - 2):
         depth += _DEPTHS.get(tokens[place].token_type, 0)
         if depth == 0:
             behind = [token.token_type for token in tokens[place + 1 : place + 3]]
-            return behind == [TokenType.ALIAS, TokenType.L_PAREN]
+            return behind == [TokenType.ALIAS, TokenType.L_PAREN] or behind[0] is TokenType.L_PAREN
     return False
 
 
+# What stands behind these is of a database, or a relation with names for its columns.
+_BEFORE_NAMES = (TokenType.DOT, TokenType.ALIAS, TokenType.R_PAREN)
 _DEPTHS = {TokenType.L_PAREN: 1, TokenType.R_PAREN: -1}
 
 
