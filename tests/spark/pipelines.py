@@ -127,6 +127,9 @@ PIPELINES = {
     "distinct": lambda s, i, p, _: s.join(i, "item").select("who", "kind").distinct(),
     "constant": lambda s, i, p, _: s.join(i, "item").withColumn("one", sf.lit(1)).groupBy("one").count(),
     "counted": lambda s, i, p, _: s.join(i, "item").agg(sf.count(sf.lit(1))),
+    "unread": lambda s, i, p, _: (
+        s.join(i, "item").crossJoin(p.agg(sf.round(sf.avg("age"), 2).alias("m"))).select("id")
+    ),
     "kept": lambda s, i, p, _: s.join(sf.broadcast(i), "item").select("id", "kind").coalesce(1),
     "same names": lambda s, i, p, _: s.join(i, s.item == i.item).join(p, s.who == p.who),
     "expression": lambda s, i, p, _: s.join(i, s.item + 1 == i.item).select("id", "kind"),

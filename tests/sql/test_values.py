@@ -185,3 +185,13 @@ def test_dates_are_moved_as_spark_moves_them(spark):
     expected = dict(zip(done, zip(values[::2], values[1::2], strict=True), strict=True))
     assert {text: (str(found.value), found.type.simpleString()) for text, found in done.items()} == expected
     assert len(done) > len(texts) / 2
+
+
+def test_long_decimals_keep_their_digits(spark, tmp_path):
+    """Python's minus rounds to 28 of them."""
+    least = Decimal("-123456789012345678901234567890.12")
+    table = pa.table({"id": [1, 2], "d": pa.array([least, None], pa.decimal128(38, 2))})
+    pq.write_table(table, tmp_path / "x.parquet")
+    text = f"select x.id from x join y on x.id = y.id where x.d = {least} and y.d <= {least}"
+    tables = dict.fromkeys("xy", tmp_path / "x.parquet")
+    assert [row.id for row in millrace.sql(text, spark=spark, tables=tables).collect()] == [1]

@@ -244,7 +244,7 @@ class _Reader:
             return None  # in GROUP BY a number is a place
         given = list(zip(operator.output, items, strict=True))
         if not keys:  # a SELECT has one row if it aggregates, whatever is read of it
-            needed |= {number for number, each in given if "AggregateExpression" in each.classes[:1]}
+            needed |= {number for number, each in given if "AggregateExpression" in each.classes}
             if not any("AggregateExpression" in each.classes for _, each in given):
                 return None
         kept = [(number, each) for number, each in given if number in needed]

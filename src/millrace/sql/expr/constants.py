@@ -155,8 +155,10 @@ def _evaluate(node: exp.Expr, text_of: Callable[[exp.Expr], str | None]) -> Cons
             return _literal(text_of(node) or "")
         case exp.Neg():
             inner = _evaluate(node.this, text_of)
-            number = inner is not None and isinstance(inner.value, int | Decimal)
-            return _number(-inner.value) if inner is not None and number else None
+            value = None if inner is None else inner.value
+            if isinstance(value, Decimal):
+                return _number(value.copy_negate())  # minus would round it to 28 digits
+            return _number(-value) if isinstance(value, int) else None
         case exp.Cast(this=exp.Literal(is_string=True) as text) if node.to.this == exp.DType.DATE:
             # TRY_CAST and other functions that end in a date differ only for texts that are no date.
             date = None if node.to.expressions else plain_date(text.name)

@@ -258,6 +258,11 @@ ANY_NAMES = frozenset(
         "percentile_approx", "row_number", "string_agg",
     }
 )  # fmt: skip
+# What sqlglot calls some of them otherwise.
+_SPARK_NAMES = {
+    "approx_quantile": "approx_percentile", "arg_max": "max_by", "arg_min": "min_by",
+    "array_unique_agg": "collect_set", "group_concat": "listagg",
+}  # fmt: skip
 _ANY_PARTS = (exp.Limit, exp.Offset, exp.Fetch, exp.TableSample)
 # The same in Spark's plans, for tables that were given as DataFrames and for views.
 _PLAN = re.compile(
@@ -319,9 +324,10 @@ class Determinism:
             if isinstance(part, _ANY_PARTS):
                 return type(part).__name__.upper()
             if isinstance(part, exp.Func):
-                name = part.name if isinstance(part, exp.Anonymous) else part.sql_name()
-                if name.lower() in ANY_NAMES:
-                    return f"{name.lower()}, which takes any of several rows or orders"
+                name = (part.name if isinstance(part, exp.Anonymous) else part.sql_name()).lower()
+                name = _SPARK_NAMES.get(name, name)
+                if name in ANY_NAMES:
+                    return f"{name}, which takes any of several rows or orders"
         return None
 
 

@@ -72,3 +72,12 @@ select l.id from limited l left semi join prices p on l.sku = p.sku
 
 -- a list of column names behind p
 select o.id, p.b from o join prices p(a, b, c, d) on o.sku = p.a
+
+-- max_by, which takes any of several
+with x as (select n, max_by(sku, id) s from o group by n) select x.n from x left anti join prices p on x.s = p.sku
+
+-- collect_set, which takes any of several
+with x as (select n, collect_set(sku)[0] s from o group by n) select x.n from x left anti join prices p on x.s = p.sku
+
+-- listagg, which takes any of several
+with x as (select n, listagg(sku) s from o group by n) select x.n from x left anti join prices p on x.s = p.sku
