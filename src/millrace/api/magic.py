@@ -46,7 +46,7 @@ def load_ipython_extension(shell: Any) -> None:
     shell.register_magic_function(millrace, "cell", "millrace")
 
 
-def _named(variables: Mapping[str, Any], cell: str) -> dict[str, DataFrame]:
+def _find_named(variables: Mapping[str, Any], cell: str) -> dict[str, DataFrame]:
     """Return the DataFrames that a cell may name, of two that differ by case the one as written."""
     words = set(re.findall(r"\w+", cell))
     lower = {word.lower() for word in words}
@@ -67,7 +67,7 @@ def run(shell: Any, line: str, cell: str) -> Any:
     is made. InputError if a flag is unknown.
     """
     flags = _parser().parse_args(shlex.split(line))
-    frames = _named(shell.user_ns, cell)
+    frames = _find_named(shell.user_ns, cell)
     spark = session_of(None, frames)
     frames = {name: frame for name, frame in frames.items() if not spark.catalog.tableExists(name)}
     query = Session(spark, frames).query(cell)

@@ -122,7 +122,7 @@ class DatabaseSession:
         """Return the statement for some keys, of one text whatever their number, and its parameters."""
         values = [keys.column(name).to_pylist() for name in self._columns]
         if self._dialect == "sqlite":
-            values = _for_sqlite(values)
+            values = _spell_keys(values)
         if len(values) == 1:
             found = self._bound[0].in_(sa.bindparam("keys", expanding=True))
             return self._select.where(found), {"keys": values[0]}
@@ -314,13 +314,13 @@ def _stop(stop: Callable[[], object], returned: threading.Event) -> None:
         pause = min(2 * pause, _LONGEST_PAUSE)
 
 
-def _for_sqlite(columns: Sequence[Sequence[Any]]) -> list[Sequence[Any]]:
+def _spell_keys(columns: Sequence[Sequence[Any]]) -> list[Sequence[Any]]:
     """Return keys, by column, as SQLite may have them: it has no times, dates and decimals of its own."""
-    rows = [row for key in zip(*columns, strict=True) for row in product(*map(_spellings, key))]
+    rows = [row for key in zip(*columns, strict=True) for row in product(*map(_spell, key))]
     return list(zip(*rows, strict=True))
 
 
-def _spellings(value: Any) -> list[Any]:
+def _spell(value: Any) -> list[Any]:
     match value:
         case Decimal():
             return [format(value, "f")]

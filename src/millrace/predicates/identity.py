@@ -36,7 +36,7 @@ def identity_of(fn: Callable[..., Any], name: str) -> str:
 
 def _parts(fn: Callable[..., Any], package: str, seen: set[int]) -> Iterator[bytes]:
     """Yield what a function, or an object that is called like one, is made of."""
-    if isinstance(fn, partial | MethodType) or _wrapped(fn) is not None:
+    if isinstance(fn, partial | MethodType) or _find_wrapped(fn) is not None:
         yield from _value(fn, package, seen, captured=True)
         return
     if not isinstance(fn, FunctionType):
@@ -84,7 +84,7 @@ def _value(value: object, package: str, seen: set[int], *, captured: bool) -> It
     elif isinstance(value, MethodType):
         for each in (value.__func__, type(value.__self__), value.__self__):
             yield from _value(each, package, seen, captured=captured)
-    elif (inner := _wrapped(value)) is not None:
+    elif (inner := _find_wrapped(value)) is not None:
         yield from _value(inner, package, seen, captured=captured)
     else:
         try:
@@ -95,7 +95,7 @@ def _value(value: object, package: str, seen: set[int], *, captured: bool) -> It
             yield f"{type(value).__module__}.{type(value).__qualname__}".encode()
 
 
-def _wrapped(value: object) -> object | None:
+def _find_wrapped(value: object) -> object | None:
     """Return what functools.cache has wrapped, None of anything else."""
     return None if isinstance(value, FunctionType) else getattr(value, "__dict__", {}).get("__wrapped__")
 

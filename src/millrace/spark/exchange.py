@@ -192,7 +192,7 @@ class BlockWriter:
             yield from self._close(max(self._sizes, key=self._sizes.__getitem__))
         self._sliced += nbytes  # a single row that waits keeps all of its batch
         if self._sliced > _WAITING_BLOCKS * self.cut.block_bytes:
-            self._waiting = {cell: [_copied(pieces)] for cell, pieces in self._waiting.items()}
+            self._waiting = {cell: [_copy(pieces)] for cell, pieces in self._waiting.items()}
             self._sliced = 0
 
     def finish(self) -> Iterator[pa.RecordBatch]:
@@ -224,7 +224,7 @@ class BlockWriter:
             self._out, self._out_bytes = [], 0
 
 
-def _copied(pieces: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
+def _copy(pieces: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
     """Return pieces as one that keeps nothing of the batches they were sliced from."""
     # Of a single piece Arrow would return that piece.
     return pa.concat_batches([*pieces, pieces[0].slice(0, 0)])

@@ -246,10 +246,10 @@ class RelationSite:
             # Without what only rejects rows, for which another lookup would be asked, there are more keys.
             items = [each for each in items if not (each.semi and self._is_lookup(each))]
             nodes = [item.join or scope.select.args["from_"].this for item in items]
-        cut, where = partial(_copied, context), [term for read, term in reads if read and read <= places]
-        texts = [plain_quote(v.name) if isinstance(v, exp.Identifier) else cut(v) for v in values]
+        copy, where = partial(_copy, context), [term for read, term in reads if read and read <= places]
+        texts = [plain_quote(v.name) if isinstance(v, exp.Identifier) else copy(v) for v in values]
         text = "SELECT DISTINCT " + ", ".join(f"{value} AS __k{place}" for place, value in enumerate(texts))
-        text += "\nFROM " + (", " if is_alone else "\n").join(map(cut, nodes)) if nodes else ""
+        text += "\nFROM " + (", " if is_alone else "\n").join(map(copy, nodes)) if nodes else ""
         text += _where(context, where)
         nodes += [*where, *values]
         for part in (part for node in nodes for part in (node, *definitions(node))):
@@ -296,14 +296,14 @@ def _is_tried(scope: Scope) -> bool:
     return scope.clause is not None and any(each.alias == KEYS for each in scope.clause.relations())
 
 
-def _copied(context: PlanContext, node: exp.Expr) -> str:
+def _copy(context: PlanContext, node: exp.Expr) -> str:
     """Return a node's text for another query."""
-    return context.statement.copied(context.statement.span(node))
+    return context.statement.copy(context.statement.span(node))
 
 
 def _where(context: PlanContext, terms: Iterable[exp.Expr]) -> str:
     """Return WHERE for terms of the query, nothing for none."""
-    texts = [f"({_copied(context, term)}\n)" for term in terms]  # a comment may end a term
+    texts = [f"({_copy(context, term)}\n)" for term in terms]  # a comment may end a term
     return f"\nWHERE {' AND '.join(texts)}" if texts else ""
 
 
@@ -414,7 +414,7 @@ class Restriction:
         pieces = [node for _, nodes in keys for node in nodes]
         self._check_tables(pieces)
         alias = plain_quote(node.alias or node.name)
-        text = with_prefix(statement, [*filters, *pieces], statement.copied)
+        text = with_prefix(statement, [*filters, *pieces], statement.copy)
         text += f"SELECT {alias}.* FROM {'.'.join(plain_quote(part.name) for part in node.parts)}"
         text += f" AS {alias}" if node.alias else ""
         if keys:

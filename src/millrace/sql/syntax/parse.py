@@ -93,18 +93,14 @@ class Statement:
             raise Unsupported(f"{what} in a form that Millrace does not read")
         return self._spans[id(node)][1]
 
-    def cut(self, node: exp.Expr) -> str:
-        """Return a node's text as written; raises as :meth:`span` does."""
-        return self.text[slice(*self.span(node))]
-
-    def copied(self, span: Span) -> str:
+    def copy(self, span: Span) -> str:
         """Return a piece for another query's text: ``?`` counts within a text, and gets a name there."""
         marks = [Edit(*mark, (f":{PARAMETER}{number}",)) for number, mark in enumerate(self.parameters)]
         return unescape(EditedText(self.text).with_edits(span, marks))
 
     def shown(self, node: exp.Expr) -> str:
         """Return a node's text on one line; raises as :meth:`span` does."""
-        return " ".join(self.cut(node).split())
+        return " ".join(self.text[slice(*self.span(node))].split())
 
     def has_span(self, node: exp.Expr) -> bool:
         """Tell whether the node was noted (nodes that the parser invents are not in the text)."""
