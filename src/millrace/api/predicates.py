@@ -221,6 +221,11 @@ class Filtered:
         """Nothing: of a DataFrame's partitions Spark alone knows, and not before it runs."""
         return {}
 
+    @property
+    def files(self) -> tuple[str, ...]:
+        """Nothing: Spark reads all."""
+        return ()
+
     def explain_lines(self) -> list[str]:
         lines = ["no predicate of Python" if self.mask is None else self.mask.plan]
         lines += [f"  Spark evaluates {text}" for text in self.native]

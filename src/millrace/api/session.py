@@ -382,6 +382,8 @@ def prepare(
             statement = None
             if not plan_cache.is_known(key):
                 statement = _parsed(query, predicates, args)  # before a session is made
+                called = {name for _, name in statement.functions}
+                predicates = {name: each for name, each in predicates.items() if name in called}
             session = alive(session_of(spark, tables))
             with closing(Planner(session, options, tables, predicates, values)) as planner:
                 own = plan_cache.find(key, planner.catalog)

@@ -68,6 +68,7 @@ class Coordinator(Server):
     ) -> None:
         self._registrations: dict[str, tuple[Registration, ...]] = {}
         self._released: OrderedDict[str, None] = OrderedDict()
+        self._streaming: set[str] = set()  # runs of streams, which last whoever refers to their queries
         self._sessions: OrderedDict[str, LookupSession] = OrderedDict()
         self._ended: OrderedDict[str, _Ended] = OrderedDict()  # by run/number
         self._spent = Spendings()
@@ -178,7 +179,7 @@ class Coordinator(Server):
         """
 
         def released() -> None:
-            if run in self._registrations:
+            if run in self._registrations and run not in self._streaming:
                 self._released[run] = None
                 self._trim()
 
@@ -205,6 +206,7 @@ class Coordinator(Server):
         """Let a run go; returns its sessions, which are being closed."""
         self._registrations.pop(run, None)
         self._released.pop(run, None)
+        self._streaming.discard(run)
         closing = [self._sessions.pop(name) for name in list(self._sessions) if _run_of(name) == run]
         for session in closing:
             self._close(session)
@@ -249,6 +251,9 @@ class Coordinator(Server):
                 )
             case {"session": str(namespace), **rest} if not rest.keys() - {"token"}:
                 registration = self._registered(namespace)
+                if stream_in(namespace):
+                    self._streaming.add(_run_of(namespace))
+                    self._released.pop(_run_of(namespace), None)
             case _:
                 raise ValueError("it did not introduce itself")
         if hello.get("kept") is True:

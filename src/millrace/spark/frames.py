@@ -19,14 +19,15 @@ import re
 import threading
 import weakref
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar, runtime_checkable
 
 from pyspark.errors import PySparkException
 
 from millrace.errors import InputError
-from millrace.spark.session import explained, is_internal_query
+from millrace.spark.overwriting import OverwriteError, Overwriting
+from millrace.spark.session import explained, internal_query, is_internal_query
 from millrace.spark.worker import translated
 
 if TYPE_CHECKING:
@@ -66,6 +67,7 @@ _PROPERTIES = ("write", "writeStream", "na", "stat")
 _LAZY = "toLocalIterator"
 """The action that begins with the first row that is asked for."""
 _SUBCLASS, _RAN, _PARTS = "_millrace_subclass", "_millrace_ran", "_millrace_parts"
+_WRITING = "_millrace_writing"
 _chooser: Callable[[Any], Any] | None = None
 
 
@@ -137,13 +139,37 @@ def _method(kind: type[Any], name: str) -> Callable[..., Any]:
 
     @functools.wraps(current())
     def called(self: Any, /, *args: Any, **named: Any) -> Any:
+        if kind.__name__ == "DataFrameWriter":
+            _refuse_own_input(self, name, args, named)
         with acting(None if action == _LAZY else action, self):
             result = current()(self, *args, **named)
+        if name == "write":
+            result = refuse_overwriting(self, result)
         if type(result).__name__ in ACTIONS and type(result).__module__.startswith("pyspark.sql."):
             carry(_extend(result), carried(result, self, *args, *named.values()))
         return rows_of_action(action, self, result) if isinstance(result, Iterator) else result
 
     return called
+
+
+def refuse_overwriting(frame: DataFrame, writer: Any) -> Any:
+    """Have a writer refuse to replace files that tasks of Millrace read for a DataFrame; returns it."""
+    vars(writer)[_WRITING] = frame, Overwriting()
+    return _extend(writer)
+
+
+def _refuse_own_input(writer: Any, name: str, args: Sequence[Any], named: Mapping[str, Any]) -> None:
+    """Note a call of a writer; refuse an action that would replace files which tasks have yet to read."""
+    frame, overwriting = vars(writer)[_WRITING]
+    overwriting.note(name, args, named)
+    if name not in ACTIONS["DataFrameWriter"] or not overwriting.overwrites:
+        return
+    handles = _handles_in_plan(frame)
+    if overwriting.replaces(frame.sparkSession, name, args, named, (f for h in handles for f in h.files)):
+        raise OverwriteError(
+            "what is written would replace files that the query reads: write to another place, or keep the "
+            "rows first, as df.localCheckpoint() does"
+        )
 
 
 # Actions
@@ -252,6 +278,10 @@ class Handle(Protocol):
     def tasks(self) -> Mapping[str, int]:
         """How many tasks its runs have at most, by their names, where that is known."""
 
+    @property
+    def files(self) -> Iterable[str]:
+        """The files that its tasks read themselves."""
+
     def explain_lines(self) -> list[str]:
         """Return what runs, without Spark's own plan."""
 
@@ -348,10 +378,7 @@ def handles_of(frame: DataFrame) -> list[Handle]:
     actual = latest_run(frame)
     if actual is not frame:
         return handles_of(actual)
-    try:
-        handles = _handles(match[0] for match in _RUN.finditer(explained(frame)))
-    except PySparkException:
-        handles = []
+    handles = _handles_in_plan(frame)
     handles = handles or _handles(map(task_name, carried(frame).runs))  # a checkpoint's plan has no tasks
     if handles:
         return handles
@@ -361,6 +388,14 @@ def handles_of(frame: DataFrame) -> list[Handle]:
         "nothing is known of this DataFrame: expected one that millrace.where, millrace.sql or millrace.join "
         "returned, or one derived from it"
     )
+
+
+def _handles_in_plan(frame: DataFrame) -> list[Handle]:
+    try:
+        with internal_query():
+            return _handles(match[0] for match in _RUN.finditer(explained(frame)))
+    except PySparkException:
+        return []
 
 
 def own_handle(frame: DataFrame) -> Handle | None:

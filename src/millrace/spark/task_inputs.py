@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from millrace.engine.plan.expressions import Predicate, Value
 from millrace.engine.plan.spec import JoinSpec, RelationSpec
+from millrace.errors import SetupError
 from millrace.parquet.pruning import Keeps
 from millrace.parquet.reading import read_splits
 from millrace.parquet.tables import Split
@@ -25,6 +26,9 @@ if TYPE_CHECKING:
 
 LEAST_ROWS = 4096
 """Scans read at least this many rows at once; the eddy cuts them down to its own batches."""
+
+_MOST_TABLE = 1 << 28
+"""Bytes of a table that is a DataFrame and joined with streams."""
 
 WORD = 8
 """Bytes that a number takes, for Spark as well."""
@@ -120,6 +124,18 @@ class InlineTable:
     def of(cls, frame: DataFrame, schema: pa.Schema) -> InlineTable:
         """Return the rows of a DataFrame, with a relation's columns; runs it."""
         return cls(frame.toArrow().rename_columns(schema.names).cast(schema))
+
+    @classmethod
+    def beside_stream(cls, alias: str, frame: DataFrame, schema: pa.Schema) -> InlineTable:
+        """Return a table that streams are joined with; SetupError if it is too large for that."""
+        made = cls.of(frame, schema)
+        if made.table.nbytes > _MOST_TABLE:
+            raise SetupError(
+                f"table {alias!r} is a DataFrame of {made.table.nbytes:,} bytes, and travels with every task "
+                f"of every micro-batch: expected at most {_MOST_TABLE:,} bytes; write it to Parquet files "
+                "and give these, for each cell reads files itself"
+            )
+        return made
 
     def sized(self, relation: RelationSpec, task: int) -> RelationSpec:
         return replace(relation, rows=self.table.num_rows, guessed=False)

@@ -51,10 +51,6 @@ _MOST_CELLS = 4
 """More cells than so many times the cores take more time for their own sake than for tuples."""
 
 
-_MOST_TABLE = 1 << 28
-"""Bytes of a table that is a DataFrame."""
-
-
 @dataclass(frozen=True)
 class Dealt:
     """A continuous join on the way to its cells; ``keys`` are Spark's keys, by the cell's number."""
@@ -216,14 +212,7 @@ def _table(block: Block, alias: str) -> Scan | InlineTable:
             parts = (splits(table, filters, columns),)
             return Scan.of(schema, filters, parts, table.computed)
         case FrameInput():
-            kept = InlineTable.of(source.frame, schema)
-            if kept.table.nbytes > _MOST_TABLE:
-                raise SetupError(
-                    f"table {alias!r} is a DataFrame of {kept.table.nbytes:,} bytes, and travels with every "
-                    f"task of every micro-batch: expected at most {_MOST_TABLE:,} bytes; write it to Parquet "
-                    "files and give these, for each cell reads files itself"
-                )
-            return kept
+            return InlineTable.beside_stream(alias, source.frame, schema)
     raise AssertionError(f"relation {alias!r} is looked up")  # above the join: millrace.streams.lookups
 
 
