@@ -106,7 +106,7 @@ def test_what_tasks_read_is_not_overwritten(spark, tmp_path):
     spark.range(40).selectExpr("id AS k", "id % 3 AS v").write.partitionBy("v").parquet(b)
     link.symlink_to(a)
     tables = {"a": a, "b": b}
-    df = sql("SELECT a.k, a.part, b.v FROM a JOIN b ON a.k = b.k", tables, spark)
+    df = sql("SELECT a.k, a.part, b.v FROM a JOIN b ON a.k = b.k", tables=tables, spark=spark)
     df.createOrReplaceTempView("joined_before")
     with enable(spark, {"take_all": True}):
         spark.read.parquet(a).createOrReplaceTempView("a")
@@ -138,7 +138,9 @@ def test_tables_that_tasks_read_are_not_overwritten(spark, tmp_path):
     spark.range(50).selectExpr("id AS k", "id % 5 AS part").write.partitionBy("part").saveAsTable("kept")
     spark.range(0, 50, 5).selectExpr("id AS k").write.parquet(f"{tmp_path}/b")
     try:
-        df = sql("SELECT a.k, a.part FROM kept a JOIN b ON a.k = b.k", {"b": f"{tmp_path}/b"}, spark)
+        df = sql(
+            "SELECT a.k, a.part FROM kept a JOIN b ON a.k = b.k", tables={"b": f"{tmp_path}/b"}, spark=spark
+        )
         for write in (
             lambda: df.write.insertInto("kept", overwrite=True),
             lambda: df.write.mode("overwrite").saveAsTable("kept"),
@@ -146,10 +148,22 @@ def test_tables_that_tasks_read_are_not_overwritten(spark, tmp_path):
             with pytest.raises(InputError, match="would replace files that the query reads"):
                 write()
         df.write.mode("overwrite").format("noop").save()
-        df.write.mode("overwrite").option("partitionOverwriteMode", "dynamic").insertInto("kept")
+        with pytest.raises(InputError, match="would replace files"):
+            df.write.mode("overwrite").option("partitionOverwriteMode", "dynamic").insertInto("kept")
+        with changed(spark, {"spark.sql.sources.partitionOverwriteMode": "DYNAMIC"}):
+            df.write.mode("overwrite").insertInto("kept")
         spark.catalog.refreshTable("kept")
         assert spark.table("kept").where("part = 0").count() == 10
         assert spark.table("kept").count() == 50
+        spark.range(0, 50, 5).selectExpr("id AS k", "id % 3 AS v").write.partitionBy("v").parquet(
+            f"{tmp_path}/c"
+        )
+        df = sql(
+            "SELECT c.* FROM c JOIN b ON c.k = b.k", tables={n: f"{tmp_path}/{n}" for n in "bc"}, spark=spark
+        )
+        dynamic = df.write.partitionBy("v").option("partitionOverwriteMode", "dynamic")
+        dynamic.parquet(f"{tmp_path}/c", mode="overwrite")
+        assert spark.read.parquet(f"{tmp_path}/c").count() == 10
     finally:
         spark.sql("DROP TABLE IF EXISTS kept")
 

@@ -95,7 +95,7 @@ def test_a_predicate_that_no_text_calls_needs_no_coordinator(spark):
     away = {"limits_host": "nowhere.invalid", "without_coordinator": "fail"}
     session = millrace.Session(spark, {"a": spark.range(9)}, predicates={"ask": ask}, options=away)
     assert session.sql("SELECT id FROM a JOIN a b USING (id)").count() == 9
-    with pytest.raises(ExecutionError, match="tasks do not reach"):
+    with pytest.raises(ExecutionError, match=r"nowhere\.invalid"):
         session.sql("SELECT id FROM a WHERE ask(id)")
 
 

@@ -4,13 +4,12 @@ While any session is enabled, actions of DataFrames, ``write`` and ``explain`` a
 how their DataFrame was made (:mod:`millrace.api.optimize`) and run what Millrace makes of it. They do what
 they always did where that is nothing, for other sessions, and within Millrace.
 
-What writes a pipeline's rows is Millrace's writer, but Spark's where it would replace what tasks read: Spark
-sees which files its own plan reads, and may refuse to overwrite them.
+What writes a pipeline's rows is Millrace's writer. It refuses to replace files that tasks read, which Spark
+would empty before it reads them.
 """
 
 from __future__ import annotations
 
-import copy
 import functools
 import threading
 from collections.abc import Callable
@@ -24,10 +23,9 @@ from pyspark.sql import DataFrame, functions as sf
 from millrace.api.optimize import better
 from millrace.api.predicates import where
 from millrace.api.session import Session
-from millrace.errors import MillraceError, first_line
+from millrace.errors import MillraceError
 from millrace.options import Options
 from millrace.spark import frames
-from millrace.spark.overwriting import OverwriteError
 from millrace.spark.patches import ACTIONS, replace, restore
 from millrace.spark.predicates import Applied
 from millrace.spark.session import alive, internal_query, is_internal_query, session_of
@@ -161,8 +159,6 @@ def _run(name: str, plain: Any, *, is_property: bool = False) -> Any:
                 return frames.refuse_overwriting(self, done) if name == "write" else done
             if name == "count":
                 return int(chosen.collect()[0][0])
-            if name == "write":
-                return choose_writer(self, plain(self), chosen.write)
             return getattr(chosen, name) if is_property else getattr(chosen, name)(*args, **named)
         finally:
             _running.action = False
@@ -203,30 +199,3 @@ def _filter(plain: Callable[..., DataFrame]) -> Callable[..., DataFrame]:
 def _latest(spark: SparkSession) -> Enabled | None:
     found = None if is_internal_query() else _enabled.get(id(spark))
     return found[-1] if found else None
-
-
-# Writers
-
-
-def choose_writer(df: DataFrame, plain: Any, ours: Any) -> Any:
-    """Return a writer whose methods are called on two, Spark's and Millrace's, till one of them writes."""
-    writer = copy.copy(plain)
-
-    def method(name: str) -> Any:
-        @functools.wraps(getattr(plain, name))
-        def call(*args: Any, **named: Any) -> Any:
-            if name not in frames.ACTIONS["DataFrameWriter"]:
-                for own in (plain, ours):
-                    getattr(own, name)(*args, **named)
-                return writer
-            try:
-                return getattr(ours, name)(*args, **named)
-            except OverwriteError as error:
-                frames.left_to_spark(df, first_line(error))
-                return getattr(plain, name)(*args, **named)
-
-        return call
-
-    names = [name for name in dir(plain) if not name.startswith("_") and callable(getattr(plain, name))]
-    vars(writer).update({name: method(name) for name in names})
-    return writer

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar, runtime_ch
 from pyspark.errors import PySparkException
 
 from millrace.errors import InputError
-from millrace.spark.overwriting import OverwriteError, Overwriting
+from millrace.spark.overwriting import Overwriting
 from millrace.spark.session import explained, internal_query, is_internal_query
 from millrace.spark.worker import translated
 
@@ -166,7 +166,7 @@ def _refuse_own_input(writer: Any, name: str, args: Sequence[Any], named: Mappin
         return
     handles = _handles_in_plan(frame)
     if overwriting.replaces(frame.sparkSession, name, args, named, (f for h in handles for f in h.files)):
-        raise OverwriteError(
+        raise InputError(
             "what is written would replace files that the query reads: write to another place, or keep the "
             "rows first, as df.localCheckpoint() does"
         )

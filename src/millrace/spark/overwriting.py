@@ -1,7 +1,7 @@
 """What a writer replaces, as its calls say.
 
-Spark empties a folder that is overwritten before tasks read anything. So it refuses to overwrite files that
-its plan reads; those that Millrace's tasks read themselves it does not see.
+Spark empties a folder that is overwritten before tasks read anything. It refuses to overwrite tables that its
+plan reads, but neither folders nor what Millrace's tasks read themselves.
 """
 
 from __future__ import annotations
@@ -16,17 +16,12 @@ from urllib.parse import unquote
 
 from pyspark.errors import PySparkException
 
-from millrace.errors import InputError
 from millrace.spark.session import internal_query
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _URI = re.compile(r"([A-Za-z][\w+.-]*):(?://([^/]*))?(.*)", re.DOTALL)
-
-
-class OverwriteError(InputError):
-    """What is written would replace what it reads."""
 
 
 @dataclass
@@ -79,7 +74,8 @@ class Overwriting:
                         is_partitioned = any(column.isPartition for column in columns)
                 elif name != "jdbc":
                     places = [target or self._folder]
-                mode = self._mode or spark.conf.get("spark.sql.sources.partitionOverwriteMode")
+                own = None if name == "insertInto" else self._mode  # which takes no options
+                mode = own or spark.conf.get("spark.sql.sources.partitionOverwriteMode")
         except PySparkException:
             return False  # Spark's writer fails in its own words
         if is_partitioned and str(mode).lower() == "dynamic":

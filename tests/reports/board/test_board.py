@@ -69,7 +69,8 @@ def board(clock) -> Board:
     """A board that knows one query, which nobody has run."""
     made = Board(clock)
     lookup = LookupProgress("price", 10, 4, 0, 0, 2, 5, 0, 1.0)
-    made.known(TITLE, {"run": "a"}, lambda: RunReport(lookups=(lookup,), calls=(lookup,)))
+    model = replace(lookup, name="model", in_flight=0, requests=3)
+    made.known(TITLE, {"run": "a"}, lambda: RunReport(lookups=(lookup,), calls=(model,)))
     return made
 
 
@@ -263,7 +264,7 @@ def test_figures_of_a_running_query(page, board, clock):
     assert (select["name"], select["selectivity"], select["evaluated"]) == ("Predicate(a)", 0.5, 400)
     assert query["orders"][0]["changes"][-1]["order"] == "a → b"
     assert (query["lookups"][0]["requests"], query["lookups"][0]["in_flight"]) == (5, 2)
-    assert (query["calls"][0]["name"], query["calls"][0]["requests"]) == ("price", 5)
+    assert (query["calls"][0]["name"], query["calls"][0]["requests"]) == ("model", 3)
 
     (part,) = httpx.get(page.url + "parts.json").json()["parts"]
     assert all(text in part["html"] for text in ("Predicate(a)", "2 under way", "collect of SELECT", "a → b"))

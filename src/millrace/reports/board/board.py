@@ -151,8 +151,8 @@ class Board:
     def _of(self, run: str, task: str) -> Running | None:
         """Return the action that a task works for; one that was cancelled has ended before its tasks do."""
         running = [query for query in self._queries if run in query.runs and query.is_running]
-        ended = [query for query in self._queries if query.awaits(run, task)]
-        return (running or ended or [None])[-1]
+        found = running or [query for query in self._queries if query.awaits(run, task)]
+        return found[-1] if found else None
 
     def _add(self, action: str, known: list[_Known]) -> Running:
         runs = {run: name for each in known for run, name in each.runs.items()}
