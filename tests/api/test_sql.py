@@ -7,9 +7,11 @@ from collections import OrderedDict
 import pyarrow.parquet as pq
 import pytest
 from pyspark.errors import AnalysisException
+from pyspark.sql import DataFrameWriter
 
 from millrace import enable, query, sql
 from millrace.errors import InputError, QueryError
+from millrace.spark.overwriting import Overwriting
 from millrace.sql.planner import plan_cache, planner
 from millrace.sql.session import errors
 from tests.session import changed
@@ -123,14 +125,40 @@ def test_what_tasks_read_is_not_overwritten(spark, tmp_path):
             lambda: text.groupBy("v").count().write.orc(a, "overwrite"),
             lambda: over_view.write.mode("overwrite").parquet(a),
         ):
-            with pytest.raises(InputError, match=r"write to another place, or keep the rows first"):
+            with pytest.raises(InputError, match="would replace files that the query reads"):
                 write()
         wanted = spark.range(40).selectExpr("id AS k", "id % 5 AS part", "id % 3 AS v")
         df.localCheckpoint().write.mode("overwrite").parquet(f"{tmp_path}/out")
         text.write.mode("overwrite").parquet(f"{tmp_path}/out")
         assert bag(spark.read.parquet(f"{tmp_path}/out").select("k", "part", "v")) == bag(wanted)
-        df.write.mode("append").parquet(a)
+        df.write.mode("overwrite").mode("append").parquet(a)  # the last mode counts
+        # What is pruned is not read.
+        some = sql("SELECT a.k, a.part FROM a JOIN b ON a.k = b.k WHERE b.v = 1", tables=tables, spark=spark)
+        some.write.mode("overwrite").parquet(f"{b}/v=2")
     assert spark.read.parquet(a).count() == 90
+
+
+@pytest.mark.parametrize(
+    ("target", "file", "same"),
+    [
+        ("hdfs://nn:8020/data/t", "hdfs://nn:8020/data/t/x", True),
+        ("hdfs:///data/t/", "hdfs://nn:8020/data/t/x", True),
+        ("/data/t", "hdfs://nn:8020/data/t/x", True),
+        ("hdfs://new/data/t", "hdfs://old/data/t/x", False),
+        ("s3a://bucket/t", "s3://bucket/t/k=1/x", True),
+        ("s3://bucket/t/x", "s3://bucket/t/x", True),
+        ("s3://bucket/t/x", "s3://bucket/t/xy", False),
+        ("/t", "s3://bucket/t/x", False),
+        ("dbfs:/mnt/t", "/dbfs/mnt/t/x", True),
+        ("file:///data/a b", "/data/a b/x", True),
+        ("/data", "/data2/x", False),
+    ],
+)
+def test_files_by_other_names_are_the_same(spark, target, file, same):
+    """As stores and Spark spell them."""
+    call = Overwriting()
+    given = call.note(DataFrameWriter.parquet, [target, "Overwrite"], {})
+    assert call.overwrites and call.replaces(spark, "parquet", given, {file}) == same
 
 
 def test_tables_that_tasks_read_are_not_overwritten(spark, tmp_path):

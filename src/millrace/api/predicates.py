@@ -18,7 +18,7 @@ from millrace.errors import InputError, MillraceError, MillraceWarning, Predicat
 from millrace.options import Options
 from millrace.reports.planned import Planned, settings
 from millrace.reports.run_report import RunReport
-from millrace.spark.frames import remember
+from millrace.spark.frames import Scans, remember
 from millrace.spark.mask import Mask, Slot
 from millrace.spark.patches import noted, watch
 from millrace.spark.predicates import Applied, Predicate, check_sendable
@@ -222,9 +222,9 @@ class Filtered:
         return {}
 
     @property
-    def files(self) -> tuple[str, ...]:
+    def scans(self) -> Scans:
         """Nothing: Spark reads all."""
-        return ()
+        return {}
 
     def explain_lines(self) -> list[str]:
         lines = ["no predicate of Python" if self.mask is None else self.mask.plan]

@@ -169,12 +169,13 @@ class Query(PlannedQuery):
         return {plan.run.name: plan.run.tasks for plan in self.taken if plan.run.tasks is not None}
 
     @property
-    def files(self) -> Iterator[str]:
-        """The files that tasks read themselves."""
+    def scans(self) -> frames.Scans:
+        """What tasks read of files themselves, by the functions of its runs."""
+        found = {}
         for plan in self.taken:
-            for scan in map(scan_of, plan.block.inputs.values()):
-                if isinstance(scan, ParquetInput):
-                    yield from scan.table.paths
+            scans = map(scan_of, plan.block.inputs.values())
+            found[frames.task_name(plan.run.name)] = tuple(s for s in scans if isinstance(s, ParquetInput))
+        return found
 
     def report(self, executed: DataFrame | None = None) -> RunReport:
         """Return the figures of the latest run of :attr:`df`.

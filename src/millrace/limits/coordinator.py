@@ -32,6 +32,8 @@ _MOST_ENDED = 256
 _MOST_GROUPS = 4096
 _MOST_RELEASED = 64
 """Runs that are kept although nothing refers to their queries: DataFrames derived from them may still run."""
+_MOST_STREAMS = 256
+"""As many runs of streams."""
 
 
 class _Ended(NamedTuple):
@@ -68,7 +70,7 @@ class Coordinator(Server):
     ) -> None:
         self._registrations: dict[str, tuple[Registration, ...]] = {}
         self._released: OrderedDict[str, None] = OrderedDict()
-        self._streaming: set[str] = set()  # runs of streams, which last whoever refers to their queries
+        self._streaming: OrderedDict[str, None] = OrderedDict()  # runs of streams, by their latest session
         self._sessions: OrderedDict[str, LookupSession] = OrderedDict()
         self._ended: OrderedDict[str, _Ended] = OrderedDict()  # by run/number
         self._spent = Spendings()
@@ -179,7 +181,7 @@ class Coordinator(Server):
         """
 
         def released() -> None:
-            if run in self._registrations and run not in self._streaming:
+            if run in self._registrations:
                 self._released[run] = None
                 self._trim()
 
@@ -206,7 +208,7 @@ class Coordinator(Server):
         """Let a run go; returns its sessions, which are being closed."""
         self._registrations.pop(run, None)
         self._released.pop(run, None)
-        self._streaming.discard(run)
+        self._streaming.pop(run, None)
         closing = [self._sessions.pop(name) for name in list(self._sessions) if _run_of(name) == run]
         for session in closing:
             self._close(session)
@@ -227,11 +229,17 @@ class Coordinator(Server):
         task.add_done_callback(self._closing.pop)
 
     def _trim(self) -> None:
-        """Forget the runs that were released first, beyond those that are kept."""
+        """Forget the runs that were released first, beyond those that are kept.
+
+        A stream goes on when nothing refers to its query, so that the latest streams are kept beside them.
+        """
         working = {_run_of(name) for name, session in self._sessions.items() if not session.empty}
-        idle = [run for run in self._released if run not in working]
-        for run in idle[: max(0, len(self._released) - _MOST_RELEASED)]:
-            self._forget(run)
+        streams = [run for run in self._streaming if run in self._released]
+        jobs = [run for run in self._released if run not in self._streaming]
+        for runs, most in ((jobs, _MOST_RELEASED), (streams, _MOST_STREAMS)):
+            idle = [run for run in runs if run not in working]
+            for run in idle[: max(0, len(runs) - most)]:
+                self._forget(run)
 
     def _scope(self, hello: codec.Message) -> str:
         return _run_of(str(hello.get("session")))
@@ -251,11 +259,11 @@ class Coordinator(Server):
                 )
             case {"session": str(namespace), **rest} if not rest.keys() - {"token"}:
                 registration = self._registered(namespace)
-                if stream_in(namespace):
-                    self._streaming.add(_run_of(namespace))
-                    self._released.pop(_run_of(namespace), None)
             case _:
                 raise ValueError("it did not introduce itself")
+        if stream_in(namespace) and (run := _run_of(namespace)) in self._registrations:
+            self._streaming[run] = None
+            self._streaming.move_to_end(run)
         if hello.get("kept") is True:
             registration = self._kept(namespace, registration)
         if namespace not in self._sessions:

@@ -18,16 +18,17 @@ import logging
 import re
 import threading
 import weakref
-from collections import deque
+from collections import ChainMap, deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar, runtime_checkable
 
 from pyspark.errors import PySparkException
 
 from millrace.errors import InputError
 from millrace.spark.overwriting import Overwriting
-from millrace.spark.session import explained, internal_query, is_internal_query
+from millrace.spark.session import explained, internal_query, is_connect, is_internal_query
 from millrace.spark.worker import translated
 
 if TYPE_CHECKING:
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from millrace.limits.progress import LookupProgress
     from millrace.options import Options
     from millrace.reports.run_report import RunReport
+    from millrace.spark.block import ParquetInput
 
 T = TypeVar("T")
 
@@ -64,6 +66,7 @@ ACTIONS: dict[str, frozenset[str]] = {
 
 _PROPERTIES = ("write", "writeStream", "na", "stat")
 """Properties of Spark's own DataFrame that write it, or whose methods are derived from it."""
+_SAVING = frozenset(("save", "saveAsTable", "insertInto"))
 _LAZY = "toLocalIterator"
 """The action that begins with the first row that is asked for."""
 _SUBCLASS, _RAN, _PARTS = "_millrace_subclass", "_millrace_ran", "_millrace_parts"
@@ -140,7 +143,7 @@ def _method(kind: type[Any], name: str) -> Callable[..., Any]:
     @functools.wraps(current())
     def called(self: Any, /, *args: Any, **named: Any) -> Any:
         if kind.__name__ == "DataFrameWriter":
-            _refuse_own_input(self, name, args, named)
+            _refuse_own_input(self, current(), args, named)
         with acting(None if action == _LAZY else action, self):
             result = current()(self, *args, **named)
         if name == "write":
@@ -158,21 +161,45 @@ def refuse_overwriting(frame: DataFrame, writer: Any) -> Any:
     return _extend(writer)
 
 
-def _refuse_own_input(writer: Any, name: str, args: Sequence[Any], named: Mapping[str, Any]) -> None:
+def _refuse_own_input(writer: Any, method: Any, args: Sequence[Any], named: Mapping[str, Any]) -> None:
     """Note a call of a writer; refuse an action that would replace files which tasks have yet to read."""
     frame, overwriting = vars(writer)[_WRITING]
-    overwriting.note(name, args, named)
-    if name not in ACTIONS["DataFrameWriter"] or not overwriting.overwrites:
+    given = overwriting.note(method, args, named)
+    # On Spark Connect the others call save.
+    actions = _SAVING if is_connect(frame.sparkSession) else ACTIONS["DataFrameWriter"]
+    if method.__name__ not in actions or not overwriting.overwrites:
         return
-    handles = _handles_in_plan(frame)
-    if overwriting.replaces(frame.sparkSession, name, args, named, (f for h in handles for f in h.files)):
+    try:
+        with internal_query():
+            files = _files_in_plan(frame)
+            refused = bool(files) and overwriting.replaces(frame.sparkSession, method.__name__, given, files)
+    except Exception as error:  # noqa: BLE001  # of whichever catalog; Spark's writer fails in its own words
+        _log.debug("nothing is known of what %s replaces", method.__name__, exc_info=error)
+        return
+    if refused:
         raise InputError(
-            "what is written would replace files that the query reads: write to another place, or keep the "
-            "rows first, as df.localCheckpoint() does"
+            "what is written would replace files that the query reads: write to another place, and put that "
+            "in the old one's place when it is complete"
         )
 
 
+def _files_in_plan(frame: DataFrame) -> set[str]:
+    """Return the files that tasks in a DataFrame's plan read themselves, as far as that is known."""
+    from millrace.parquet.tables import splits  # tasks need no tables
+
+    kept, files = carried(frame).scans, set[str]()
+    for match in _RUN.finditer(explained(frame)):
+        handle = _runs.get(match[0])
+        scans = kept.get(match[0]) or (() if handle is None else handle.scans.get(match[0], ()))
+        files.update(split.path for scan in scans for split in splits(scan.table, scan.filters, scan.columns))
+    return files
+
+
 # Actions
+
+
+Scans = Mapping[str, tuple["ParquetInput", ...]]
+"""What tasks read of files themselves, by the names of their functions in Spark's plans."""
 
 
 class Carried(NamedTuple):
@@ -181,6 +208,7 @@ class Carried(NamedTuple):
     runs: frozenset[str] = frozenset()
     quiet: bool = False  # whether no line shall show its progress
     spark: SparkSession | None = None  # its session, which writers have none of that is public
+    scans: Scans = MappingProxyType({})
 
 
 End = Callable[[BaseException | None], None]
@@ -227,7 +255,8 @@ def carried(*arguments: Any) -> Carried:
     if len(parts) < 2:
         return parts[0] if parts else Carried()
     runs = frozenset().union(*(what.runs for what in parts))
-    return Carried(runs, any(what.quiet for what in parts), parts[0].spark)
+    scans = dict(ChainMap(*(dict(what.scans) for what in parts)))
+    return Carried(runs, any(what.quiet for what in parts), parts[0].spark, scans)
 
 
 @contextmanager
@@ -279,8 +308,8 @@ class Handle(Protocol):
         """How many tasks its runs have at most, by their names, where that is known."""
 
     @property
-    def files(self) -> Iterable[str]:
-        """The files that its tasks read themselves."""
+    def scans(self) -> Scans:
+        """What tasks read of files themselves, by the functions of its runs."""
 
     def explain_lines(self) -> list[str]:
         """Return what runs, without Spark's own plan."""
@@ -331,8 +360,9 @@ def remember(
         watcher = _planning  # another thread may end that
         if watcher is not None:
             watcher(planned)
-    below = carried(frame).runs
-    carry(frame, Carried(below.union(runs or ()), not handle.options.progress, frame.sparkSession))
+    below, quiet = carried(frame), not handle.options.progress
+    scans = {**below.scans, **handle.scans}
+    carry(frame, Carried(below.runs.union(runs or ()), quiet, frame.sparkSession, scans))
     _latest.append(handle)
     return _extend(frame)
 
@@ -378,7 +408,10 @@ def handles_of(frame: DataFrame) -> list[Handle]:
     actual = latest_run(frame)
     if actual is not frame:
         return handles_of(actual)
-    handles = _handles_in_plan(frame)
+    try:
+        handles = _handles(match[0] for match in _RUN.finditer(explained(frame)))
+    except PySparkException:
+        handles = []
     handles = handles or _handles(map(task_name, carried(frame).runs))  # a checkpoint's plan has no tasks
     if handles:
         return handles
@@ -388,14 +421,6 @@ def handles_of(frame: DataFrame) -> list[Handle]:
         "nothing is known of this DataFrame: expected one that millrace.where, millrace.sql or millrace.join "
         "returned, or one derived from it"
     )
-
-
-def _handles_in_plan(frame: DataFrame) -> list[Handle]:
-    try:
-        with internal_query():
-            return _handles(match[0] for match in _RUN.finditer(explained(frame)))
-    except PySparkException:
-        return []
 
 
 def own_handle(frame: DataFrame) -> Handle | None:
