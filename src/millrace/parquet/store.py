@@ -9,12 +9,15 @@ from __future__ import annotations
 import errno
 import os
 import re
+import shutil
+import tempfile
+import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import IO, Any, NamedTuple
 
 import pyarrow as pa
 from pyarrow import fs
@@ -30,6 +33,10 @@ _SCHEMES = {
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):")
 _URI = re.compile(r"(([a-z0-9]+)://([^/]*))(?:/.*)?", re.DOTALL)
 _DBFS = "/dbfs"
+PART = ".part"
+"""What the name of a file on a disk ends in while it is written; it begins with a dot."""
+_SPOOLED = 1 << 20
+"""What is written to a store waits in memory up to so many bytes, and else in a temporary file."""
 # A request that is not answered in that time (seconds) is sent again, so often in all.
 _CONNECT_SECONDS, _ANSWER_SECONDS, _ATTEMPTS = 10, 60, 6
 _REFUSALS = re.compile(
@@ -131,6 +138,36 @@ class Store:
                 file = self.system.open_input_file(self._inner(path))  # as for the state
             return file
 
+    @contextmanager
+    def writing(self, path: str) -> Iterator[IO[bytes]]:
+        """Give a file to write, which is at ``path`` when it is left, whole, and else nowhere.
+
+        It replaces what was there. Nothing is asked of a store but to take a file whole.
+        """
+        with self._naming(path, "write"):
+            if self.is_remote:
+                with tempfile.SpooledTemporaryFile(_SPOOLED) as file:
+                    yield file
+                    file.seek(0)
+                    with self.system.open_output_stream(self._inner(path)) as whole:
+                        shutil.copyfileobj(file, whole)
+                return
+            final = Path(path)
+            # A name of its own: a task that Spark has given up may still be writing.
+            part = final.with_name(f".{final.name}.{uuid.uuid4().hex}{PART}")
+            part.parent.mkdir(parents=True, exist_ok=True)
+            try:
+                with part.open("wb") as disk:
+                    yield disk
+                part.replace(final)
+            finally:
+                part.unlink(missing_ok=True)
+
+    def make_folder(self, path: str) -> None:
+        """Make a folder, if there is none."""
+        with self._naming(path, "write"):
+            self.system.create_dir(self._inner(path), recursive=True)
+
     def below(self, folder: str) -> Iterator[tuple[str, State | None]]:
         """Yield all that is below a folder, and itself: files with their states, folders with None.
 
@@ -186,37 +223,37 @@ class Store:
         return f"there is no {path}: expected a Parquet file or a folder; {self.root} exists"
 
     @contextmanager
-    def _naming(self, path: str) -> Iterator[None]:
+    def _naming(self, path: str, verb: str = "read") -> Iterator[None]:
         try:
             yield
         except (OSError, pa.ArrowException, UnicodeError) as error:
-            raise StoreError(self._sentence(path, error)) from None
+            raise StoreError(self._sentence(path, error, verb)) from None
 
-    def _sentence(self, path: str, error: Exception) -> str:
+    def _sentence(self, path: str, error: Exception, verb: str = "read") -> str:
         detail = self._detail(error)
         if not self.is_remote:
             number = getattr(error, "errno", None)
-            return f"cannot read {path}: {os.strerror(number) if number else detail}"
+            return f"cannot {verb} {path}: {os.strerror(number) if number else detail}"
         if isinstance(error, FileNotFoundError):
             return self.missing(path)
         if "NO_SUCH_BUCKET" in detail:
-            return self._without_bucket(path)
+            return self._without_bucket(path, verb)
         given = "storage_options" if self.options else "the environment, for there are no storage_options"
         if _REFUSALS.search(detail):
             return (
-                f"cannot read {path}: the store refuses ({detail}). Expected credentials that may read "
+                f"cannot {verb} {path}: the store refuses ({detail}). Expected credentials that may {verb} "
                 f"{self.root}, in {given}; what works is the option storage_options, or "
                 f"{_FROM_ENVIRONMENT[self.kind]} in the environment of the driver and of the executors"
             )
         return (
-            f"cannot read {path}: the store does not answer as expected ({detail}). Requests were repeated "
+            f"cannot {verb} {path}: the store does not answer as expected ({detail}). Requests were repeated "
             f"already; check the network, and the endpoint and region in {given}, or give more time "
             "(storage_options: connect_timeout, request_timeout, retry_strategy)"
         )
 
-    def _without_bucket(self, path: str) -> str:
+    def _without_bucket(self, path: str, verb: str = "read") -> str:
         return (
-            f"cannot read {path}: there is no bucket {self.bucket!r}. Expected one that exists at the "
+            f"cannot {verb} {path}: there is no bucket {self.bucket!r}. Expected one that exists at the "
             "endpoint asked; check its name, and endpoint and region in storage_options or the environment"
         )
 

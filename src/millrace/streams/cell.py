@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from itertools import pairwise
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
@@ -15,6 +15,7 @@ from millrace.streams.block_log import Head, Log, Part, Stored, mergeable
 from millrace.streams.task import ContinuousJoin, Stream
 
 if TYPE_CHECKING:
+    from millrace.engine.eddy.continuous import ContinuousRun
     from millrace.engine.figures import CellFigures
 
 _MOST_ROWS = 1 << 30
@@ -24,50 +25,12 @@ _STUCK = 1 << 12
 """Fewer expired tuples than this are left in memory, wherever they lie."""
 
 
-class Kept(Protocol):
-    """Keeps tuples of streams in memory and makes results of them: what a cell needs of its eddy.
-
-    See :class:`millrace.engine.eddy.continuous.ContinuousRun`.
-    """
-
-    def restore(self, arrived: Iterable[tuple[str, pa.RecordBatch]]) -> list[int]:
-        """Take in tuples whose results are out already."""
-
-    def extend(self, arrived: Mapping[str, pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Yield the results that have a component among these tuples."""
-
-    def evict(self, below: Mapping[str, int]) -> None:
-        """Drop tuples."""
-
-    @property
-    def nbytes(self) -> int:
-        """Memory in bytes."""
-
-    def rows(self, alias: str) -> int:
-        """Return how many tuples of a stream have been kept so far."""
-
-    def held(self, alias: str) -> int:
-        """Return how many tuples of a stream are kept."""
-
-    def nbytes_of(self, alias: str) -> tuple[int, int]:
-        """Return the bytes of a stream's tuples with their indexes, and of the indexes alone."""
-
-    def take_orders(self) -> Orders:
-        """Return the orders that tuples took since this was last asked."""
-
-    def learned(self) -> str:
-        """Return what has been learned."""
-
-    def figures(self, cell: int) -> CellFigures:
-        """Return what has been done."""
-
-
 class Cell:
     """A cell's state after some micro-batch, and the eddy that makes results of the next one.
 
     Args:
         lessons: What earlier eddies of the cell have learned.
-        run: What keeps the tuples in memory and makes results, where it is not an eddy of the join.
+        run: The eddy, where it is one of another join: of the same streams, with further columns.
 
     Attributes:
         token: Names the attempt at a micro-batch that this is the state after.
@@ -75,12 +38,14 @@ class Cell:
         restored: Tuples that were read from the log so far.
     """
 
-    def __init__(self, task: ContinuousJoin, lessons: str | None = None, run: Kept | None = None) -> None:
+    def __init__(
+        self, task: ContinuousJoin, lessons: str | None = None, run: ContinuousRun | None = None
+    ) -> None:
         self.token = ""
         self.batch = -1
         self.restored = 0
         self._task = task
-        self._run: Kept = run or task.run(lessons)
+        self._run = run or task.run(lessons)
         self._blocks: dict[Part, Stored] = {}
         self._parts: set[Part] = set()
         # By stream, in order of arrival: the number of tuples up to the end of each part, and its newest.

@@ -13,8 +13,8 @@ from hypothesis import given, settings, strategies as st
 from millrace.engine.plan.expressions import Call, Column, ColumnRef, and_all
 from millrace.errors import InputError
 from millrace.predicates import PredicateSpec
-from millrace.streams.hub.encoding import decoded, encoded
-from millrace.streams.hub.grouped import GroupedFilter
+from millrace.streams.hub.lineage import GroupedFilter
+from millrace.streams.hub.query import decoded, encoded
 from tests.engine.test_expressions import ROWS, ours, table, tree
 from tests.gate import examples
 

@@ -1,62 +1,112 @@
-"""A hub's join as a streaming DataFrame: changes of the queries are one more source of its cells."""
+"""A hub's join as a streaming DataFrame: changes of the queries are one more source of its cells.
+
+A cell's processor takes changes in first, then tuples.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+import json
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
 
+import pandas as pd
 import pyarrow as pa
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame, SparkSession, functions as sf
 
 from millrace.options import Options
 from millrace.spark.block import Block
-from millrace.spark.exchange import BLOCK_SCHEMA, block_rows
 from millrace.spark.types import spark_schema
-from millrace.spark.worker import worker_task
-from millrace.streams.hub.processor import HubProcessor
-from millrace.streams.hub.registry import read_fields
-from millrace.streams.hub.task import CHANGES, ENVELOPE, Hub
+from millrace.spark.worker import look_again
+from millrace.streams import warm
+from millrace.streams.arrivals import Arrived
+from millrace.streams.block_log import Head
+from millrace.streams.cell import Cell
+from millrace.streams.hub.cell import ENVELOPE, HubCell
+from millrace.streams.hub.query import Change, Registry, from_json, read_json, to_text
 from millrace.streams.plan import deal
+from millrace.streams.processor import CellProcessor
 from millrace.streams.retention import EventTimes
-from millrace.streams.task import ContinuousJoin
+
+CHANGES = -3
+"""Number, in place of a relation's, of a block that holds a change of the queries."""
+
+# What a cell's log has besides blocks: how many changes it has seen, and its queries.
+_SEEN, _QUERIES = "seen", "queries"
 
 
-@dataclass(frozen=True)
-class Announce:
-    """Copies changes to all cells; ``keys`` has Spark's key of each."""
-
-    keys: tuple[int, ...]
-
-    @worker_task
-    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Yield a block for each change and cell; a damaged file has no change."""
-        for batch in batches:
-            whole = (text for text in batch.column(0).to_pylist() if read_fields(text) is not None)
-            texts = [text.encode() for text in whole]
-            blocks = [(key, CHANGES, pa.py_buffer(text)) for text in texts for key in self.keys]
-            if blocks:
-                yield block_rows(blocks)
-
-
-def hub(
-    spark: SparkSession, block: Block, times: EventTimes, options: Options, changes: str, *, keeps_all: bool
-) -> DataFrame:
+def hub(spark: SparkSession, block: Block, times: EventTimes, options: Options, changes: str) -> DataFrame:
     """Return what the cells of a hub give out, as rows of ``ENVELOPE``; nothing runs yet.
 
     The block is the join that the queries share; ``changes`` is the folder of changes of queries, a file
-    each. With ``keeps_all`` the log has tuples that no query wants.
+    each.
 
     Raises:
         MillraceError: As :func:`millrace.streams.plan.deal`.
     """
     # Queries have conditions on each role by itself.
     dealt = deal(spark, block, times, options, share=False)
-    task = Hub(
-        **{name: getattr(dealt.task, name) for name in ContinuousJoin.__dataclass_fields__},
-        keeps_all=keeps_all,
-    )
     texts = spark.readStream.schema("value string").option("wholetext", True).text(changes)
-    side = texts.mapInArrow(Announce(dealt.keys), spark_schema(BLOCK_SCHEMA))
-    return replace(dealt, task=task, sides=(*dealt.sides, side)).run(
-        HubProcessor(task, dealt.keys), ENVELOPE, spark_schema(ENVELOPE)
+    # As BLOCK_SCHEMA has them: a row for each change and cell.
+    side = texts.select(
+        sf.explode(sf.array(*map(sf.lit, dealt.keys))).alias("cell"),
+        sf.lit(CHANGES).alias("relation"),
+        sf.col("value").cast("binary").alias("block"),
     )
+    return replace(dealt, sides=(*dealt.sides, side)).run(
+        HubProcessor(dealt.task, dealt.keys), ENVELOPE, spark_schema(ENVELOPE)
+    )
+
+
+class HubProcessor(CellProcessor):
+    """What Spark calls for the cells of a hub; see :class:`CellProcessor`."""
+
+    def _work(
+        self, number: int, blocks: list[tuple[int, bytes]], milliseconds: int
+    ) -> Iterator[pd.DataFrame]:
+        self._changes = list(changes_in(block for n, block in blocks if n == CHANGES))
+        self._watermark = milliseconds * 1000 if milliseconds > 0 else None
+        yield from super()._work(number, blocks, milliseconds)
+
+    def _arrived(self, blocks: list[tuple[int, bytes]], watermark: int) -> dict[int, Arrived]:
+        return super()._arrived([each for each in blocks if each[0] != CHANGES], watermark)
+
+    def _cell(self, number: int, head: Head) -> tuple[Cell, int, bool]:
+        """Return the cell's state after the latest micro-batch, for the queries of the next one."""
+        seen = int(self._log.text(_SEEN) or 0)
+        kept = warm.take(warm.query(), self._task.name, number, head)
+        assert kept is None or isinstance(kept, HubCell), "the plan is a hub's"
+        if kept is not None and kept.registry.taken == seen:
+            registry = kept.registry
+        else:
+            text = self._log.text(_QUERIES)
+            registry = Registry() if text is None else from_json(json.loads(text), "the queries of a hub")
+        after = registry.after(self._changes, head.batch + 1, self._watermark)
+        if self._changes:
+            self._log.put_text(_SEEN, str(after.taken))
+            self._log.put_text(_QUERIES, to_text(after))
+        came = tuple(each for each in after.queries if each.batch == head.batch + 1)
+        window = tuple(each for each in came if each.query.since == "window")
+        rebuilt = kept is None or bool(window) or not kept.takes(after)
+        if kept is None or rebuilt:
+            if kept is not None:
+                look_again()
+            kept = HubCell(self._task, after, self._log.lessons())
+            before = 0
+            kept.came = window
+        else:
+            before = kept.restored
+        kept.catch_up(self._log, head)
+        if number == 0:
+            kept.changes = tuple(sorted(each.number for each in self._changes))
+        return kept, before, rebuilt and head.batch >= 0
+
+    def _counted(self, batch: pa.RecordBatch) -> int:
+        """Return the rows of all queries."""
+        return sum(batch.column("rows").to_pylist())
+
+
+def changes_in(texts: Iterable[bytes]) -> Iterator[Change]:
+    """Yield the changes of some files; a damaged file has none."""
+    for fields in map(read_json, texts):
+        if fields is not None:
+            yield from_json(fields, "a change of a hub's queries")
