@@ -17,7 +17,7 @@ from millrace.engine.plan.expressions import Column, ColumnRef, Compare
 from millrace.engine.plan.spec import Equality, JoinSpec, OutputColumn, RelationSpec
 from millrace.options import Options
 from millrace.spark.task_inputs import InlineTable
-from millrace.streams import processor as processing, warm
+from millrace.streams import cell as cells, processor as processing
 from millrace.streams.mapped import MappedBlocks
 from millrace.streams.processor import CONTROL, CellProcessor
 from millrace.streams.retention import TimeBound, retention
@@ -189,7 +189,7 @@ class Cluster:
         with (
             patch.object(processing.MappedBlocks, "of_task", lambda cell: MappedBlocks(self.folder)),
             patch.object(processing, "_LEARNING", 2),
-            patch.object(warm, "_CELLS", self.processes[process]),
+            patch.object(cells, "_CELLS", self.processes[process]),
         ):
             spark.init(state)
             for cell, call in calls:

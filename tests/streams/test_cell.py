@@ -21,7 +21,7 @@ from millrace.parquet.discovery import open_table
 from millrace.parquet.tables import splits
 from millrace.spark.hypercube import Axis
 from millrace.spark.task_inputs import Scan
-from millrace.streams import block_log as logs, cell as cells, warm
+from millrace.streams import block_log as logs, cell as cells
 from millrace.streams.cell import Cell
 from millrace.streams.mapped import MappedBlocks
 from millrace.streams.task import ContinuousJoin
@@ -174,7 +174,7 @@ def test_a_cell_above_the_budget_is_kept_and_others_go():
 
 def test_cells_of_earlier_starts_of_a_query_go(monkeypatch):
     """Those of other queries stay."""
-    monkeypatch.setattr(warm, "query", lambda: "one")
+    monkeypatch.setattr(cells, "query_id", lambda: "one")
     cluster = Cluster(join_of(NAMES, WINDOW), WINDOW)
     kept = cluster.processes[0]
     kept.update({("one", cluster.task.name, 3): Cell(cluster.task), ("two", "plan", 0): Cell(cluster.task)})

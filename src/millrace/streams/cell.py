@@ -1,15 +1,22 @@
-"""The state of a cell in memory: an eddy with everything that the cell's log says."""
+"""The state of a cell in memory: an eddy with everything that the cell's log says.
+
+A worker process keeps its cells between micro-batches. Spark gives a task to any process that is free, so
+this is a hope and no promise: a cell found here may be some micro-batches behind, and then catches up from
+the log; one that came of an attempt which failed is of no use.
+"""
 
 from __future__ import annotations
 
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Collection, Iterator, Mapping
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
+from pyspark import TaskContext
 
 from millrace.reports.micro_batch import Orders, StreamFigures
+from millrace.spark.worker import look_again
 from millrace.streams.arrivals import Arrived
 from millrace.streams.block_log import Head, Log, Part, Stored, mergeable
 from millrace.streams.task import ContinuousJoin, Stream
@@ -240,3 +247,43 @@ class Cell:
         if below:
             self._run.evict(below)
         self._parts = {part for part in self._parts if not self._is_over(part, watermark)}
+
+
+_CELLS: OrderedDict[tuple[str, str, int], Cell] = OrderedDict()
+
+
+def query_id() -> str:
+    """Return Spark's number of the query whose task runs here, which stays over restarts; else nothing."""
+    context = TaskContext.get()
+    return (context.getLocalProperty("sql.streaming.queryId") or "") if context else ""
+
+
+def take_cell(plan: str, cell: int, head: Head) -> Cell | None:
+    """Take a cell out that can go on; None if there is none. Who fails with it does not put it back.
+
+    What is here of the query's earlier starts goes. The head is of the cell's log; a state has to lead to it.
+    """
+    query = query_id()
+    old = [key for key in _CELLS if query and key[0] == query and key[1] != plan]
+    for key in old:
+        del _CELLS[key]
+    state = _CELLS.pop((query, plan, cell), None)
+    if state is not None and (not state.follows(head) or state.is_worn):
+        old, state = [*old, (query, plan, cell)], None
+    if old:
+        look_again()
+    return state
+
+
+def keep_cell(plan: str, cell: int, state: Cell, budget: int) -> None:
+    """Keep a cell, and let go of others that have not been used for long.
+
+    Cells kept here may take ``budget`` bytes together. This one stays whatever it takes: it was just in
+    memory, and making it anew costs most.
+    """
+    _CELLS[query_id(), plan, cell] = state
+    kept = len(_CELLS)
+    while len(_CELLS) > 1 and sum(each.nbytes for each in _CELLS.values()) > budget:
+        _CELLS.popitem(last=False)
+    if len(_CELLS) < kept:
+        look_again()

@@ -16,10 +16,9 @@ from millrace.errors import StateError
 from millrace.reports.micro_batch import encode_cell
 from millrace.spark.exchange import NOTHING
 from millrace.spark.worker import acknowledge, keep_modules
-from millrace.streams import warm
 from millrace.streams.arrivals import Arrived, arrived
 from millrace.streams.block_log import Head, Log
-from millrace.streams.cell import Cell
+from millrace.streams.cell import Cell, keep_cell, take_cell
 from millrace.streams.mapped import MappedBlocks
 from millrace.streams.task import ContinuousJoin
 
@@ -137,7 +136,7 @@ class CellProcessor(StatefulProcessor):
                 tick=tick,
             )
         )
-        warm.put(warm.query(), task.name, number, cell, task.options.memory_budget or _MEMORY)
+        keep_cell(task.name, number, cell, task.options.memory_budget or _MEMORY)
         yield _row(
             rows=sum(each.rows.num_rows for each in counted.values()),
             late=sum(each.late for each in counted.values()),
@@ -162,7 +161,7 @@ class CellProcessor(StatefulProcessor):
         That is how much had been restored in it before; and whether it was made anew, for a cell that has
         worked before.
         """
-        cell = warm.take(warm.query(), self._task.name, number, head)
+        cell = take_cell(self._task.name, number, head)
         rebuilt = cell is None and head.batch >= 0  # a cell that has worked before
         cell = cell or Cell(self._task, self._log.lessons())
         before = cell.restored

@@ -17,10 +17,9 @@ from millrace.options import Options
 from millrace.spark.block import Block
 from millrace.spark.types import spark_schema
 from millrace.spark.worker import look_again
-from millrace.streams import warm
 from millrace.streams.arrivals import Arrived
 from millrace.streams.block_log import Head
-from millrace.streams.cell import Cell
+from millrace.streams.cell import Cell, take_cell
 from millrace.streams.hub.cell import ENVELOPE, HubCell
 from millrace.streams.hub.query import Change, Registry, from_json, read_json, to_text
 from millrace.streams.plan import deal
@@ -73,7 +72,7 @@ class HubProcessor(CellProcessor):
     def _cell(self, number: int, head: Head) -> tuple[Cell, int, bool]:
         """Return the cell's state after the latest micro-batch, for the queries of the next one."""
         seen = int(self._log.text(_SEEN) or 0)
-        kept = warm.take(warm.query(), self._task.name, number, head)
+        kept = take_cell(self._task.name, number, head)
         assert kept is None or isinstance(kept, HubCell), "the plan is a hub's"
         if kept is not None and kept.registry.taken == seen:
             registry = kept.registry
