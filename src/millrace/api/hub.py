@@ -12,22 +12,25 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+from pyspark.sql import functions as sf
 
 from millrace.engine.plan.expressions import Predicate, columns_of
 from millrace.errors import InputError, near
-from millrace.options import Options
+from millrace.options import Options, StorageOptions
 from millrace.parquet.store import PART, StoreError
 from millrace.spark.block import FrameInput
 from millrace.spark.session import internal_query, is_connect
-from millrace.spark.types import arrow_schema
+from millrace.spark.types import arrow_schema, spark_schema
 from millrace.sql.plan import BlockPlan, Plan, with_inputs
 from millrace.sql.planner.planner import Planner
 from millrace.sql.syntax.parse import parse
+from millrace.streams.hub.cell import ENVELOPE
 from millrace.streams.hub.delivery import Deliver, Sink
 from millrace.streams.hub.folder import WRITING, Folder, place_of
 from millrace.streams.hub.lineage import STEM
-from millrace.streams.hub.plan import hub as planned
+from millrace.streams.hub.processor import CHANGES, HubProcessor
 from millrace.streams.hub.query import Change, Since, StandingQuery, terms
+from millrace.streams.plan import deal
 from millrace.streams.retention import EventTimes
 
 if TYPE_CHECKING:
@@ -56,7 +59,8 @@ class Hub:
                 raise InputError(
                     f"stream {relation.alias!r} has a column {taken[0]!r}: a hub needs that name"
                 )
-        self._folder = Folder(checkpoint, self._options.storage_options)
+        self._storage = StorageOptions.of(self._options.storage_options)
+        self._folder = Folder(checkpoint, self._storage)
         self._folder.begin(on)
         # By the query's number: a query that has gone may have had the name of one that stands.
         ids = {query.name: query.id for query in self.list() if query.sink is None}
@@ -111,7 +115,7 @@ class Hub:
 
     def _files(self, name: str, sink: str | Path, schema: pa.Schema) -> str:
         """Return the folder of a query's files; whoever reads it finds the columns before there are rows."""
-        store, path = place_of(sink, self._options.storage_options)
+        store, path = place_of(sink, self._storage)
         shared = [other.name for other in self.list() if other.sink == path]
         if shared:
             raise InputError(f"query {name!r}: {path} is the sink of query {shared[0]!r}: give another")
@@ -170,9 +174,8 @@ class Hub:
             if query.sink is not None:
                 for part in Path(query.sink).glob(f".*{PART}"):
                     part.unlink(missing_ok=True)  # what processes that died have left
-        storage, changes = self._options.storage_options, f"{self._folder.path}/changes"
-        frame = planned(self._spark, self._join.block, self._join.times, self._options, changes)
-        deliver = Deliver(Folder(self._folder.path, storage), storage, self._functions)
+        frame = self._join.run(f"{self._folder.path}/changes")
+        deliver = Deliver(Folder(self._folder.path, self._storage), self._storage, self._functions)
         writer = frame.writeStream.foreachBatch(lambda rows, batch: deliver(rows, batch))
         writer = writer.option("checkpointLocation", f"{self._folder.path}/spark")
         self._query = (writer.trigger(**trigger) if trigger else writer).start()
@@ -245,6 +248,23 @@ class SharedJoin:
             residuals=residuals,
             columns=columns,
             schema=arrow_schema(schema),
+        )
+
+    def run(self, changes: str) -> DataFrame:
+        """Return what the cells of a hub give out, as rows of ``ENVELOPE``; nothing runs yet.
+
+        Changes of the queries are one more source of the cells; ``changes`` is their folder.
+        """
+        # Queries have conditions on each role by itself.
+        dealt = deal(self._spark, self.block, self.times, self._options, share=False)
+        texts = self._spark.readStream.schema("value string").option("wholetext", True).text(changes)
+        side = texts.select(  # as BLOCK_SCHEMA has them: a row for each change and cell
+            sf.explode(sf.array(*map(sf.lit, dealt.keys))).alias("cell"),
+            sf.lit(CHANGES).alias("relation"),
+            sf.col("value").cast("binary").alias("block"),
+        )
+        return replace(dealt, sides=(*dealt.sides, side)).run(
+            HubProcessor(dealt.task, dealt.keys), ENVELOPE, spark_schema(ENVELOPE)
         )
 
     @contextmanager

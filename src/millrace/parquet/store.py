@@ -236,7 +236,7 @@ class Store:
             return f"cannot {verb} {path}: {os.strerror(number) if number else detail}"
         if isinstance(error, FileNotFoundError):
             return self.missing(path)
-        if "NO_SUCH_BUCKET" in detail:
+        if "NO_SUCH_BUCKET" in detail or f"Bucket '{self.bucket}' not found" in detail:
             return self._without_bucket(path, verb)
         given = "storage_options" if self.options else "the environment, for there are no storage_options"
         if _REFUSALS.search(detail):

@@ -15,7 +15,7 @@ from millrace.engine.plan.expressions import Column, ColumnRef, Compare, InList,
 from millrace.streams import cell as streams_cell
 from millrace.streams.hub import cell as cells, lineage
 from millrace.streams.hub.cell import ENVELOPE
-from millrace.streams.hub.plan import CHANGES, HubProcessor
+from millrace.streams.hub.processor import CHANGES, HubProcessor
 from millrace.streams.hub.query import Change, Registry, StandingQuery, decoded, encoded, to_text
 from tests.gate import examples
 from tests.streams.cluster import LOST, SECOND, Cluster, answer, join_of

@@ -15,7 +15,7 @@ from millrace.options import StorageOptions
 from millrace.streams.hub.cell import enveloped
 from millrace.streams.hub.delivery import FileSink, Write
 from millrace.streams.hub.folder import Folder, place_of
-from millrace.streams.hub.plan import changes_in
+from millrace.streams.hub.processor import changes_in
 from millrace.streams.hub.query import Change, StandingQuery
 from tests.spark.test_object_stores import Server
 

@@ -13,10 +13,11 @@ from pyspark import TaskContext
 from pyspark.errors import StreamingQueryException
 
 import millrace
+from millrace.api import hub as api
 from millrace.errors import InputError, StateError
-from millrace.streams.hub import delivery, plan
+from millrace.streams.hub import delivery
 from millrace.streams.hub.folder import Folder
-from millrace.streams.hub.plan import HubProcessor
+from millrace.streams.hub.processor import HubProcessor
 from tests.streams.feed import Feed, plain
 
 pytestmark = pytest.mark.spark
@@ -157,7 +158,7 @@ def test_crashes_lose_and_double_nothing_while_queries_come_and_go(streaming, tm
         crashes.mkdir()
         if point is not None:
             (crashes / point).touch()
-        monkeypatch.setattr(plan, "HubProcessor", crashing(str(crashes / "rows"), number))
+        monkeypatch.setattr(api, "HubProcessor", crashing(str(crashes / "rows"), number))
         monkeypatch.setattr(delivery, "Write", dying(str(crashes / "file"), number))
         hub = millrace.Session(streaming, feed.tables()).hub(ON, tmp_path / "hub", sinks={"first": sink})
         if number == 0:

@@ -242,7 +242,7 @@ def decoded(node: Any) -> Any:
             constants = _read(text)
             return InList(decoded(operand), tuple(constants.to_pylist()), constants.type)
         case {"is": name, **parts}:
-            return _CLASSES[name](**{part: decoded(each) for part, each in parts.items()})
+            return _CLASSES[name](**{str(part): decoded(each) for part, each in parts.items()})
         case [*nodes]:
             return tuple(map(decoded, nodes))
     return node

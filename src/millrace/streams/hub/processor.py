@@ -1,30 +1,20 @@
-"""A hub's join as a streaming DataFrame: changes of the queries are one more source of its cells.
-
-A cell's processor takes changes in first, then tuples.
-"""
+"""What Spark calls for a cell of a hub: changes of the queries first, then tuples."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator
-from dataclasses import replace
 
 import pandas as pd
 import pyarrow as pa
-from pyspark.sql import DataFrame, SparkSession, functions as sf
 
-from millrace.options import Options
-from millrace.spark.block import Block
-from millrace.spark.types import spark_schema
 from millrace.spark.worker import look_again
 from millrace.streams.arrivals import Arrived
 from millrace.streams.block_log import Head
 from millrace.streams.cell import Cell, take_cell
-from millrace.streams.hub.cell import ENVELOPE, HubCell
+from millrace.streams.hub.cell import HubCell
 from millrace.streams.hub.query import Change, Registry, from_json, read_json, to_text
-from millrace.streams.plan import deal
 from millrace.streams.processor import CellProcessor
-from millrace.streams.retention import EventTimes
 
 CHANGES = -3
 """Number, in place of a relation's, of a block that holds a change of the queries."""
@@ -33,31 +23,8 @@ CHANGES = -3
 _SEEN, _QUERIES = "seen", "queries"
 
 
-def hub(spark: SparkSession, block: Block, times: EventTimes, options: Options, changes: str) -> DataFrame:
-    """Return what the cells of a hub give out, as rows of ``ENVELOPE``; nothing runs yet.
-
-    The block is the join that the queries share; ``changes`` is the folder of changes of queries, a file
-    each.
-
-    Raises:
-        MillraceError: As :func:`millrace.streams.plan.deal`.
-    """
-    # Queries have conditions on each role by itself.
-    dealt = deal(spark, block, times, options, share=False)
-    texts = spark.readStream.schema("value string").option("wholetext", True).text(changes)
-    # As BLOCK_SCHEMA has them: a row for each change and cell.
-    side = texts.select(
-        sf.explode(sf.array(*map(sf.lit, dealt.keys))).alias("cell"),
-        sf.lit(CHANGES).alias("relation"),
-        sf.col("value").cast("binary").alias("block"),
-    )
-    return replace(dealt, sides=(*dealt.sides, side)).run(
-        HubProcessor(dealt.task, dealt.keys), ENVELOPE, spark_schema(ENVELOPE)
-    )
-
-
 class HubProcessor(CellProcessor):
-    """What Spark calls for the cells of a hub; see :class:`CellProcessor`."""
+    """Runs the cells of a hub."""
 
     def _work(
         self, number: int, blocks: list[tuple[int, bytes]], milliseconds: int
