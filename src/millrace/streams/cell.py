@@ -8,7 +8,7 @@ the log; one that came of an attempt which failed is of no use.
 from __future__ import annotations
 
 from collections import OrderedDict, deque
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
@@ -63,11 +63,6 @@ class Cell:
     @property
     def nbytes(self) -> int:
         return self._run.nbytes
-
-    @property
-    def blocks(self) -> Collection[Part]:
-        """The keys of the blocks that the log has of it."""
-        return self._blocks.keys()
 
     @property
     def held(self) -> int:

@@ -19,7 +19,6 @@ from millrace.spark.worker import acknowledge, keep_modules
 from millrace.streams.arrivals import Arrived, arrived
 from millrace.streams.block_log import Head, Log
 from millrace.streams.cell import Cell, keep_cell, take_cell
-from millrace.streams.mapped import MappedBlocks
 from millrace.streams.task import ContinuousJoin
 
 CONTROL = -1
@@ -110,7 +109,6 @@ class CellProcessor(StatefulProcessor):
             if tick != head.tick:
                 log.put_head(replace(head, watermark=watermark, tick=tick))
             return
-        log.begin(MappedBlocks.of_task(number), head)
         cell, before, rebuilt = self._cell(number, head)
         # Until the first one Spark's watermark is 0, and that is what its joins go by.
         came = self._arrived(blocks, head.watermark or 0)
@@ -122,7 +120,6 @@ class CellProcessor(StatefulProcessor):
         expired = cell.commit(log, watermark)
         counted = {n: each for n, each in came.items() if number in task.by_number[n].counted}
         cell.token = uuid.uuid4().hex
-        log.seal(cell.batch, cell.token, cell.blocks)
         if cell.batch % _LEARNING == 0:
             log.put_lessons(cell.learned)
         log.put_head(
