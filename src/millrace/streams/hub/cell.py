@@ -40,7 +40,7 @@ class HubCell(Cell):
 
     Attributes:
         registry: The queries.
-        changes: Numbers of the changes of queries that the next micro-batch is to tell of.
+        changes: Numbers of the changes that the next micro-batch is to tell of as made.
         came: Queries that want results of tuples which had all come before them. It is set before the state
             catches up from nothing, and the next micro-batch gives these results out.
     """
@@ -53,7 +53,7 @@ class HubCell(Cell):
         self._used: frozenset[int] = frozenset()
         self._old: dict[str, list[pa.RecordBatch]] = {}
         self.came: tuple[Admitted, ...] = ()
-        self.changes: tuple[int, ...] = ()
+        self.changes: Sequence[int] = ()
         self._set(registry)
 
     def _set(self, registry: Registry) -> None:

@@ -19,7 +19,7 @@ from millrace.streams.processor import CellProcessor
 CHANGES = -3
 """Number, in place of a relation's, of a block that holds a change of the queries."""
 
-# What a cell's log has besides blocks: how many changes it has seen, and its queries.
+# What a cell's log has besides blocks: how many changes are made, and its queries.
 _SEEN, _QUERIES = "seen", "queries"
 
 
@@ -41,14 +41,14 @@ class HubProcessor(CellProcessor):
         seen = int(self._log.text(_SEEN) or 0)
         kept = take_cell(self._task.name, number, head)
         assert kept is None or isinstance(kept, HubCell), "the plan is a hub's"
-        if kept is not None and kept.registry.taken == seen:
+        if kept is not None and len(kept.registry.made) == seen:
             registry = kept.registry
         else:
             text = self._log.text(_QUERIES)
             registry = Registry() if text is None else from_json(json.loads(text), "the queries of a hub")
         after = registry.after(self._changes, head.batch + 1, self._watermark)
         if self._changes:
-            self._log.put_text(_SEEN, str(after.taken))
+            self._log.put_text(_SEEN, str(len(after.made)))
             self._log.put_text(_QUERIES, to_text(after))
         came = tuple(each for each in after.queries if each.batch == head.batch + 1)
         window = tuple(each for each in came if each.query.since == "window")
@@ -62,8 +62,8 @@ class HubProcessor(CellProcessor):
         else:
             before = kept.restored
         kept.catch_up(self._log, head)
-        if number == 0:
-            kept.changes = tuple(sorted(each.number for each in self._changes))
+        if number == 0 and self._changes:
+            kept.changes = after.made  # all of them, for what was told before may have been lost
         return kept, before, rebuilt and head.batch >= 0
 
     def _counted(self, batch: pa.RecordBatch) -> int:

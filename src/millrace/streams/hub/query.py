@@ -1,8 +1,8 @@
 """Standing queries: what each wants of the join that it shares with others, and which of them stand.
 
 Queries come and go by changes. These come to a cell as tuples do, as one more source, so that a micro-batch
-that is run again has the same queries. They commute: a change may overtake another, and one whose file is
-damaged never comes.
+that is run again has the same queries. They commute: a change may overtake another, may come again, and one
+whose file is damaged never comes.
 
 Queries lie in files and in checkpoints, where no pickle should. Constants are written as Arrow writes them,
 so that they come back with their types to the bit.
@@ -126,21 +126,28 @@ class Registry:
     """The queries of a cell after some changes.
 
     Attributes:
-        taken: How many changes have come.
+        newest: Number of the newest change that has come.
+        missing: Numbers below it of changes that have not come, and are still to be made if they do. That of
+            a query that went before it came is not among them.
         queries: Those that stand.
         words: Of a lineage.
         last: The slot that was given last. They are given in turn, so that one is not soon another's.
-        gone: Numbers of queries that went before they came.
     """
 
-    taken: int = 0
+    newest: int = 0
+    missing: tuple[int, ...] = ()
     queries: tuple[Admitted, ...] = ()
     words: int = 1
     last: int = -1
-    gone: tuple[int, ...] = ()
+
+    @property
+    def made(self) -> list[int]:
+        """The numbers of all changes that make no difference any more; each change that does adds some."""
+        missing = set(self.missing)
+        return [number for number in range(1, self.newest + 1) if number not in missing]
 
     def after(self, changes: Iterable[Change], batch: int, watermark: int | None) -> Registry:
-        """Return the registry after further changes, in any order.
+        """Return the registry after further changes, in any order; one that has come before is none.
 
         ``batch`` is the micro-batch that they come with; its watermark is in microseconds.
         """
@@ -150,19 +157,19 @@ class Registry:
         return registry
 
     def _changed(self, change: Change, batch: int, watermark: int | None) -> Registry:
-        taken, queries = self.taken + 1, tuple(q for q in self.queries if q.query.id != change.gone)
+        missing = {*self.missing, *range(self.newest + 1, change.number + 1)}
+        if change.number not in missing:
+            return self
+        left = tuple(sorted(missing - {change.number, change.gone}))
+        registry = replace(self, newest=max(self.newest, change.number), missing=left)
         if change.query is None:
-            early = (change.gone,) if change.gone and len(queries) == len(self.queries) else ()
-            return replace(self, taken=taken, queries=queries, gone=(*self.gone, *early))
-        if change.number in self.gone:
-            gone = tuple(number for number in self.gone if number != change.number)
-            return replace(self, taken=taken, gone=gone)
-        words = max(self.words, len(queries) // BITS + 1)
-        slots = {each.slot for each in queries}
+            return replace(registry, queries=tuple(q for q in self.queries if q.query.id != change.gone))
+        words = max(self.words, len(self.queries) // BITS + 1)
+        slots = {each.slot for each in self.queries}
         turn = (slot % (words * BITS) for slot in range(self.last + 1, self.last + 1 + words * BITS))
         slot = next(slot for slot in turn if slot not in slots)
         came = Admitted(change.query, slot, batch, watermark)
-        return replace(self, taken=taken, queries=(*queries, came), words=words, last=slot)
+        return replace(registry, queries=(*self.queries, came), words=words, last=slot)
 
 
 def terms(predicates: Iterable[Predicate]) -> Iterator[Predicate]:
