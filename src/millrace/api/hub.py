@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -15,9 +15,9 @@ import pyarrow.parquet as pq
 from pyspark.sql import functions as sf
 
 from millrace.engine.plan.expressions import Predicate, columns_of
-from millrace.errors import InputError, near
+from millrace.errors import InputError, MillraceError, near
 from millrace.options import Options, StorageOptions
-from millrace.parquet.store import PART, StoreError
+from millrace.parquet.store import Store, StoreError
 from millrace.spark.block import FrameInput
 from millrace.spark.session import internal_query, is_connect
 from millrace.spark.types import arrow_schema, spark_schema
@@ -89,34 +89,45 @@ class Hub:
 
         Raises:
             InputError: There is a query of that name, or it wants what a hub does not give.
+            StateError: Another process has added or removed a query at the same time.
             pyspark.errors.AnalysisException: Spark refuses the query.
         """
         if since not in ("now", "window"):
             raise InputError(f"query {name!r}: since is {since!r}: expected 'now' or 'window'")
-        self._check_name(name)
         query = self._join.query(name, select, where, since)
-        if not callable(sink):
-            query = replace(query, sink=self._files(name, sink, query.schema))
-        elif self._is_active and is_connect(self._spark):
+        if callable(sink) and self._is_active and is_connect(self._spark):
             raise InputError(
                 f"query {name!r}: on Spark Connect functions are sent when the hub starts: stop() it, add "
                 "the query, and start() it"
             )
         with WRITING:
-            self._check_name(name)
+            listed = self.list()
+            if any(other.name == name and other.state != "leaving" for other in listed):
+                raise InputError(f"there is a query {name!r}: remove it first, or give this one another name")
+            for gone in self._functions.keys() - {other.id for other in listed}:
+                del self._functions[gone]
             query = replace(query, id=self._folder.next())
             if callable(sink):
                 self._functions[query.id] = sink  # before a micro-batch can begin with the query
-            self._folder.write(Change(query.id, query))
+            else:
+                query = replace(query, sink=self._begin_files(name, sink, query.schema, listed))
+            try:
+                self._folder.write(Change(query.id, query))
+            except MillraceError:
+                self._functions.pop(query.id, None)  # the number may be another's
+                raise
 
-    def _check_name(self, name: str) -> None:
-        if any(query.name == name and query.state != "leaving" for query in self.list()):
-            raise InputError(f"there is a query {name!r}: remove it first, or give this one another name")
-
-    def _files(self, name: str, sink: str | Path, schema: pa.Schema) -> str:
+    def _begin_files(
+        self, name: str, sink: str | Path, schema: pa.Schema, others: Sequence[StandingQuery]
+    ) -> str:
         """Return the folder of a query's files; whoever reads it finds the columns before there are rows."""
         store, path = place_of(sink, self._storage)
-        shared = [other.name for other in self.list() if other.sink == path]
+        shared = [
+            other.name
+            for other in others
+            if other.sink is not None
+            and Store.identity(*place_of(other.sink, self._storage)) == store.identity(path)
+        ]
         if shared:
             raise InputError(f"query {name!r}: {path} is the sink of query {shared[0]!r}: give another")
         lower = [column.lower() for column in schema.names]
@@ -127,7 +138,8 @@ class Hub:
                 "apart with AS"
             )
         try:
-            with store.writing(f"{path}/empty.parquet") as file:
+            empty = f"{path}/empty.parquet"
+            with store.naming(empty, "write"), store.writing(empty) as file:
                 pq.write_table(schema.empty_table(), file)
         except StoreError as error:
             raise InputError(
@@ -140,6 +152,7 @@ class Hub:
 
         Raises:
             InputError: There is none of that name.
+            StateError: Another process has added or removed a query at the same time.
         """
         with WRITING:
             ids = {query.name: query.id for query in self.list() if query.state != "leaving"}
@@ -171,13 +184,15 @@ class Hub:
                     f"query {query.name!r} gives its rows to a function, which no restart remembers: give "
                     f"hub() sinks={{{query.name!r}: function}}"
                 )
-            if query.sink is not None:
-                for part in Path(query.sink).glob(f".*{PART}"):
-                    part.unlink(missing_ok=True)  # what processes that died have left
-        frame = self._join.run(f"{self._folder.path}/changes")
-        deliver = Deliver(Folder(self._folder.path, self._storage), self._storage, self._functions)
+        with WRITING:
+            sinks = [place_of(query.sink, self._storage) for query in listed if query.sink is not None]
+            of_hub = [(self._folder.store, self._folder.path + below) for below in ("", "/changes")]
+            for store, path in (*sinks, *of_hub):
+                store.clean(path)
+        frame = self._join.run(f"{self._folder.uri}/changes")
+        deliver = Deliver(self._folder, self._storage, self._functions)
         writer = frame.writeStream.foreachBatch(lambda rows, batch: deliver(rows, batch))
-        writer = writer.option("checkpointLocation", f"{self._folder.path}/spark")
+        writer = writer.option("checkpointLocation", f"{self._folder.uri}/spark")
         self._query = (writer.trigger(**trigger) if trigger else writer).start()
         return self._query
 

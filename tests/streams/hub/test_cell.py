@@ -16,7 +16,7 @@ from millrace.streams import cell as streams_cell
 from millrace.streams.hub import cell as cells, lineage
 from millrace.streams.hub.cell import ENVELOPE
 from millrace.streams.hub.processor import CHANGES, HubProcessor
-from millrace.streams.hub.query import Change, Registry, StandingQuery, decoded, encoded, to_text
+from millrace.streams.hub.query import Change, Registry, StandingQuery, decode, encode, to_text
 from tests.gate import examples
 from tests.streams.cluster import LOST, SECOND, Cluster, answer, join_of
 from tests.streams.test_cell import DELAY, NAMES, WINDOW, attempts, beginnings, cut, events, recent_tuples
@@ -206,7 +206,7 @@ def test_changes_commute(order, batches):
     registry = Registry()
     for batch in (*range(4), *range(4)):
         now = [changes[place] for place, when in zip(order, batches, strict=True) if when == batch]
-        registry = decoded(encoded(registry.after(now, batch, None)))
+        registry = decode(encode(registry.after(now, batch, None)))
     assert sorted((each.query for each in registry.queries), key=lambda query: query.id) == [came[1], came[3]]
     assert registry.made == [1, 2, 3, 4, 6, 7] and registry.missing == (5,)
 

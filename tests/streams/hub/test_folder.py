@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings, strategies as st
+from pyarrow import fs
 
 from millrace.engine.plan.expressions import ColumnRef
 from millrace.errors import InputError, StateError
 from millrace.options import StorageOptions
-from millrace.streams.hub.cell import enveloped
+from millrace.parquet import store as stores
+from millrace.streams.hub.cell import envelop
 from millrace.streams.hub.delivery import FileSink, Write
 from millrace.streams.hub.folder import Folder, place_of
 from millrace.streams.hub.processor import changes_in
@@ -56,6 +59,80 @@ def test_a_damaged_change_is_none(tmp_path, left):
     assert [each.state for each in begun(tmp_path).queries()] == ["running"] * 2
 
 
+@pytest.mark.parametrize("damage", ["damaged", "missing"])
+def test_a_folder_that_has_lost_its_join_is_refused(tmp_path, damage):
+    """Or any join would go on with its queries."""
+    begun(tmp_path).write(came(1))
+    (tmp_path / "hub.json").write_text("{") if damage == "damaged" else (tmp_path / "hub.json").unlink()
+    with pytest.raises(StateError, match=rf"hub\.json is {damage}: expected .*restore it, or begin"):
+        begun(tmp_path)
+
+
+def test_a_change_of_another_process_stays(tmp_path, monkeypatch):
+    """Who comes second is told so; a disk without links takes changes too."""
+    folder, others = begun(tmp_path), begun(tmp_path)
+    others.write(came(1, sink="theirs"))
+    with pytest.raises(
+        StateError, match=r"another process has changed the queries of the hub .* make it again"
+    ):
+        folder.write(came(1, sink="ours"))
+    assert [each.sink for each in folder.queries()] == ["theirs"]
+    with monkeypatch.context() as no_links:
+        no_links.setattr(os, "link", lambda *_: os.listdir(tmp_path / "none"))  # noqa: PTH208
+        folder.write(came(2))
+    assert folder.next() == 3 and not [*tmp_path.rglob(".*")]
+
+
+def test_spark_finds_the_folder_where_this_process_does(tmp_path, monkeypatch):
+    """Its own file system need not be this machine's disks."""
+    monkeypatch.setattr(stores, "_DBFS", str(tmp_path))
+    for path in (tmp_path, f"file://{tmp_path}"):
+        assert Folder(path, DISKS).uri == f"file:{tmp_path}"
+    assert Folder("dbfs:/hub", DISKS).uri == "dbfs:/hub"
+
+
+class Hdfs:
+    """Local files that are there from their creation, as those of HDFS and Azure are."""
+
+    def __init__(self):
+        self.files, self.created = fs.LocalFileSystem(), []
+
+    def open_output_stream(self, path):
+        self.created.append(path.rpartition("/")[2])
+        return self.files.open_output_stream(path)
+
+    def __getattr__(self, name):
+        return getattr(self.files, name)
+
+
+def test_a_store_that_shows_files_early_shows_none_cut_off(tmp_path, monkeypatch):
+    """They are written beside, and one that cannot rename is refused."""
+    store, system = stores.Store("hdfs://h"), Hdfs()
+    monkeypatch.setitem(stores._SYSTEMS, store, system)
+    path = f"hdfs://h{tmp_path}/rows"
+    with store.writing(path) as file:
+        file.write(b"whole")
+    with pytest.raises(OSError, match=r"^of Spark$"), store.writing(path):
+        raise OSError("of Spark")
+    assert [each.read_bytes() for each in tmp_path.iterdir()] == [b"whole"]
+    assert len(system.created) == 1 and system.created[0].startswith(".rows.")
+    (tmp_path / system.created[0]).touch()
+    store.clean(f"hdfs://h{tmp_path}")
+    system.move = lambda *_: (_ for _ in ()).throw(pa.ArrowNotImplementedError("flat"))
+    with pytest.raises(InputError, match=r"cannot rename files.*hierarchical"), store.writing(path):
+        pass
+    assert [each.read_bytes() for each in tmp_path.iterdir()] == [b"whole"]
+
+
+def test_an_error_of_what_is_written_is_not_the_disks(tmp_path):
+    """And a part that a process has left is removed."""
+    with pytest.raises(OSError, match=r"^of Spark$"), stores.DISKS.writing(f"{tmp_path}/rows"):
+        raise OSError("of Spark")
+    (tmp_path / ".rows.1.part").touch()
+    stores.DISKS.clean(str(tmp_path))
+    assert not [*tmp_path.iterdir()]
+
+
 def test_a_folder_of_another_join_or_version_is_refused(tmp_path):
     """It says which, and what to do."""
     begun(tmp_path)
@@ -87,7 +164,7 @@ def test_who_reads_late_sees_the_same_queries(tmp_path_factory, given_steps):
     for what, who, which in given_steps:
         folder = everyone[who]
         if what == "make":
-            folder.note_made(each.number for each in changes)
+            folder.note_made(range(1, number + 1))
             states |= {change.number: "running" for change in changes if change.query is not None}
             gone = {change.gone for change in changes}
             states = {each: state for each, state in states.items() if each not in gone}
@@ -123,7 +200,7 @@ def test_an_object_store_has_all_of_it():
 
         def rows(*numbers):
             block = pa.record_batch({"n": pa.array(numbers, pa.int64())}).serialize().to_pybytes()
-            return enveloped([(1, None, len(numbers), block), (2, None, 0, b"")])
+            return envelop([(1, None, len(numbers), block), (2, None, 0, b"")])
 
         def cut():
             yield rows(4)

@@ -120,7 +120,7 @@ def test_a_name_that_comes_again_has_its_own_function(streaming, tmp_path):
 
 
 def test_functions_that_threads_add_at_once_do_not_mix(streaming, tmp_path, monkeypatch):
-    """Each query has its own, also where both want the same number."""
+    """Each query has its own, also where both want the same number; and one folder is of one query."""
     tables = Feed(streaming, tmp_path, ("orders", "payments")).tables()
     hub = millrace.Session(streaming, tables).hub(TWO, tmp_path / "hub")
     both, write = threading.Barrier(2), Folder.write
@@ -135,6 +135,11 @@ def test_functions_that_threads_add_at_once_do_not_mix(streaming, tmp_path, monk
     with ThreadPoolExecutor(2) as pool:
         list(pool.map(lambda name: hub.add(name, "o.k", sink=given[name]), given))
     assert {each.name: hub._functions[each.id] for each in hub.list()} == given
+    sinks = [tmp_path / "out", f"file:{tmp_path}/orders/../out"]
+    with ThreadPoolExecutor(2) as pool:
+        adding = [pool.submit(hub.add, f"files {i}", "o.k", sink=sink) for i, sink in enumerate(sinks)]
+    (refused,) = filter(None, (each.exception() for each in adding))
+    assert isinstance(refused, InputError) and "is the sink of query 'files" in str(refused)
 
 
 CRASHES = ("rows", "file", "sink")

@@ -14,11 +14,11 @@ from millrace.streams.cell import Cell
 from millrace.streams.hub.lineage import (
     Array,
     Lineages,
-    carrying,
+    attach,
     columns,
-    having,
     name_of,
     rows_by_slot,
+    select,
     shared,
     with_lineages,
     word_bits,
@@ -81,9 +81,9 @@ class HubCell(Cell):
 
     def _carried(self, stream: Stream, rows: pa.RecordBatch, batch: int) -> pa.RecordBatch:
         rows = self._task.complete(stream, rows)
-        tuples = carrying(rows, self._lineages.of(stream, rows, batch))
+        tuples = attach(rows, self._lineages.of(stream, rows, batch))
         if self.came:
-            self._old.setdefault(stream.alias, []).append(having(tuples, self.came))
+            self._old.setdefault(stream.alias, []).append(select(tuples, self.came))
         return tuples
 
     def extend(self, arrived: Mapping[int, Arrived]) -> Iterator[pa.RecordBatch]:
@@ -92,7 +92,7 @@ class HubCell(Cell):
         ``arrived`` are its tuples, by the stream's number.
         """
         if self.changes:
-            yield enveloped((None, change, 0, None) for change in self.changes)
+            yield envelop((None, change, 0, None) for change in self.changes)
             self.changes = ()
         if self.came:
             came, self.came = self.came, ()
@@ -134,10 +134,10 @@ class HubCell(Cell):
             if block.num_rows:
                 blocks.append((query.id, None, block.num_rows, block.serialize().to_pybytes()))
         if blocks:
-            yield enveloped(blocks)
+            yield envelop(blocks)
 
 
-def enveloped(rows: Iterable[tuple[int | None, int | None, int, bytes | None]]) -> pa.RecordBatch:
+def envelop(rows: Iterable[tuple[int | None, int | None, int, bytes | None]]) -> pa.RecordBatch:
     """Return rows of ``ENVELOPE``."""
     arrays = [
         pa.array(column, field.type) for column, field in zip(zip(*rows, strict=True), ENVELOPE, strict=True)

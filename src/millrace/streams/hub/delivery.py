@@ -123,9 +123,8 @@ class Deliver:
     functions: Mapping[int, Sink]
 
     def __call__(self, rows: DataFrame, batch: int) -> None:
-        changes = self.folder.read()
-        queries = {change.query.id: change.query for change in changes if change.query is not None}
-        gone = {change.gone for change in changes}
+        # Those whose removal is made have no rows any more.
+        queries = {query.id: query for query in self.folder.queries()}
         files = {
             id_: FileSink(*place_of(query.sink, self.storage), query.schema)
             for id_, query in queries.items()
@@ -137,7 +136,7 @@ class Deliver:
         for id_, change, _, block in zip(*left.columns, strict=True):
             if change.is_valid:
                 made.append(change.as_py())
-            else:
+            elif id_.as_py() in queries:
                 schema = queries[id_.as_py()].schema
                 found.setdefault(id_.as_py(), []).append(pa.ipc.read_record_batch(block.as_buffer(), schema))
         if made:
@@ -145,7 +144,7 @@ class Deliver:
         for id_, batches in sorted(found.items()):
             if id_ in self.functions:
                 self.functions[id_](pa.Table.from_batches(batches), batch)
-            elif id_ not in gone:
+            elif queries[id_].state != "leaving":
                 name = queries[id_].name
                 raise InputError(
                     f"query {name!r} has no function to give its rows to: give hub() sinks={{{name!r}: …}}"

@@ -3,7 +3,8 @@
 ``hub.json`` says what the queries share. ``changes`` has a file for each change of the queries, numbered
 in turn: it is written once and never changed, and is what the cells read. ``made.json`` has the numbers of
 those that micro-batches have made, and ``spark`` is Spark's checkpoint. All of them are written whole and
-nothing else is asked of where they are, so it may be an object store. One process at a time writes changes.
+nothing else is asked of where they are, so it may be an object store. One process at a time writes changes:
+on a disk another one is told so, and in a store most often.
 """
 
 from __future__ import annotations
@@ -32,25 +33,39 @@ from millrace.streams.hub.query import (
 WRITING = Lock()
 """Held from looking for a number to writing the change that has it."""
 
+_READS = 3
+"""A file that cannot be parsed is read so often, for a store may have given half of it."""
+
 
 class Folder:
-    """A hub's folder; ``storage`` reaches the store that it is in."""
+    """A hub's folder; ``storage`` reaches the store that it is in.
+
+    Attributes:
+        uri: What Spark calls it, whose bare paths may be in another file system than this process's.
+    """
 
     def __init__(self, path: str | Path, storage: StorageOptions) -> None:
         self.store, self.path = place_of(path, storage)
+        is_sparks = self.store.is_remote or str(path).lower().startswith("dbfs:")
+        self.uri = str(path).rstrip("/") if is_sparks else f"file:{self.path}"
         self._known: dict[int, Change] = {}
 
     def begin(self, join: str) -> None:
         """Make the folder, or go on with it; ``join`` is what the queries share.
 
         Raises:
-            StateError: It is of another join, or of another version.
+            StateError: It is of another join, or of another version, or nothing says which.
         """
         self.store.make_folder(f"{self.path}/changes")
-        existing = self._read("hub.json")
-        if existing is None:
+        existing = self._read("hub.json", {})
+        if existing is None and not self.read():
             self._write("hub.json", json.dumps({"format": FORMAT, "on": join}))
             return
+        if not existing:
+            raise StateError(
+                f"{self.path}/hub.json is {'missing' if existing is None else 'damaged'}: expected what says "
+                "which join the hub's queries share; restore it, or begin in an empty folder"
+            )
         check_format(existing, f"the hub in {self.path}")
         if existing["on"] != join:
             raise StateError(
@@ -63,8 +78,18 @@ class Folder:
         return len(self.read()) + 1
 
     def write(self, change: Change) -> None:
-        """Write a change."""
-        self._write(_name(change.number), to_text(change))
+        """Write a change.
+
+        Raises:
+            StateError: Another process has written one of that number.
+        """
+        name, text = _name(change.number), to_text(change)
+        self._write(name, text, anew=True)
+        if self._read(name) != json.loads(text):
+            raise StateError(
+                f"another process has changed the queries of the hub in {self.path} at the same time, and "
+                "this change is not made: expected one process at a time that does; make it again"
+            )
 
     def read(self) -> list[Change]:
         """Return all changes, in order; a damaged file is a change of nothing."""
@@ -76,15 +101,12 @@ class Folder:
         return [*self._known.values()]
 
     def note_made(self, numbers: Iterable[int]) -> None:
-        """Note that a micro-batch has made some changes."""
-        self._write("made.json", json.dumps(sorted({*self._made(), *numbers})))
-
-    def _made(self) -> list[int]:
-        return self._read("made.json") or []
+        """Note all changes that micro-batches have made."""
+        self._write("made.json", json.dumps(sorted(numbers)))
 
     def queries(self) -> list[StandingQuery]:
         """Return the queries that stand, are to come, or are about to leave."""
-        made, queries = set(self._made()), {}
+        made, queries = set(self._read("made.json") or ()), {}
         for change in self.read():
             is_made = change.number in made
             if change.query is not None:
@@ -100,12 +122,16 @@ class Folder:
         path = f"{self.path}/{name}"
         if not self.store.info(path).is_file:
             return None
-        with self.store.source(path) as file:
-            found = read_json(file.read())
-        return damaged if found is None else found
+        for _ in range(_READS):
+            with self.store.source(path) as file:
+                found = read_json(file.read())
+            if found is not None:
+                return found
+        return damaged
 
-    def _write(self, name: str, text: str) -> None:
-        with self.store.writing(f"{self.path}/{name}") as file:
+    def _write(self, name: str, text: str, *, anew: bool = False) -> None:
+        path = f"{self.path}/{name}"
+        with self.store.naming(path, "write"), self.store.writing(path, anew=anew) as file:
             file.write(text.encode())
             file.flush()
             os.fsync(file.fileno())  # or a power failure may leave the name with nothing behind it

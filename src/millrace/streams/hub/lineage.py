@@ -91,7 +91,7 @@ def columns(words: int) -> list[str]:
     return [f"{STEM}{word}" for word in range(words)]
 
 
-def carrying(rows: pa.RecordBatch, lineage: Array) -> pa.RecordBatch:
+def attach(rows: pa.RecordBatch, lineage: Array) -> pa.RecordBatch:
     """Return the tuples that some query wants, with their lineages behind their columns."""
     wanted = lineage.any(axis=1)
     if not wanted.all():
@@ -102,7 +102,7 @@ def carrying(rows: pa.RecordBatch, lineage: Array) -> pa.RecordBatch:
     )
 
 
-def having(rows: pa.RecordBatch, queries: Sequence[Admitted]) -> pa.RecordBatch:
+def select(rows: pa.RecordBatch, queries: Sequence[Admitted]) -> pa.RecordBatch:
     """Return the tuples, which carry their lineages, that some of these queries want."""
     names = [name for name in rows.schema.names if name.startswith(STEM)]
     bits = word_bits((query.slot for query in queries), len(names))

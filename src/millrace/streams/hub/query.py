@@ -192,7 +192,7 @@ def to_text(node: Change | Registry) -> str:
     Raises:
         InputError: A condition calls a function, or looks for matches.
     """
-    return json.dumps({"format": FORMAT, "value": encoded(node)}, separators=(",", ":"))
+    return json.dumps({"format": FORMAT, "value": encode(node)}, separators=(",", ":"))
 
 
 def from_json(fields: Mapping[str, Any], what: str) -> Any:
@@ -202,7 +202,7 @@ def from_json(fields: Mapping[str, Any], what: str) -> Any:
         StateError: Another version wrote it.
     """
     check_format(fields, what)
-    return decoded(fields["value"])
+    return decode(fields["value"])
 
 
 def check_format(fields: Mapping[str, Any], what: str) -> None:
@@ -214,13 +214,13 @@ def check_format(fields: Mapping[str, Any], what: str) -> None:
         )
 
 
-def encoded(node: Any) -> Any:
+def encode(node: Any) -> Any:
     """Return a predicate, or what has some, as JSON; raises as :func:`to_text`."""
     match node:
         case None | int() | str():
             return node
         case tuple():
-            return [encoded(each) for each in node]
+            return [encode(each) for each in node]
         case pa.Schema():
             return {"is": "schema", "of": base64.b64encode(node.serialize()).decode()}
         case pa.DataType():
@@ -228,15 +228,15 @@ def encoded(node: Any) -> Any:
         case Literal(value, kind):
             return {"is": "literal", "of": _written([value], kind)}
         case InList(operand, values, kind):
-            return {"is": "list", "operand": encoded(operand), "of": _written(values, kind)}
+            return {"is": "list", "operand": encode(operand), "of": _written(values, kind)}
     name = type(node).__name__
     if name not in _CLASSES:
         raise InputError(f"a standing query cannot have the condition {show(node)}: expected comparisons")
-    return {"is": name, **{each.name: encoded(getattr(node, each.name)) for each in fields(node)}}
+    return {"is": name, **{each.name: encode(getattr(node, each.name)) for each in fields(node)}}
 
 
-def decoded(node: Any) -> Any:
-    """Return what :func:`encoded` was given."""
+def decode(node: Any) -> Any:
+    """Return what :func:`encode` was given."""
     match node:
         case {"is": "schema", "of": text}:
             return pa.ipc.read_schema(pa.py_buffer(base64.b64decode(text)))
@@ -247,11 +247,11 @@ def decoded(node: Any) -> Any:
             return Literal(constant[0].as_py(), constant.type)
         case {"is": "list", "operand": operand, "of": text}:
             constants = _read(text)
-            return InList(decoded(operand), tuple(constants.to_pylist()), constants.type)
+            return InList(decode(operand), tuple(constants.to_pylist()), constants.type)
         case {"is": name, **parts}:
-            return _CLASSES[name](**{str(part): decoded(each) for part, each in parts.items()})
+            return _CLASSES[name](**{str(part): decode(each) for part, each in parts.items()})
         case [*nodes]:
-            return tuple(map(decoded, nodes))
+            return tuple(map(decode, nodes))
     return node
 
 
