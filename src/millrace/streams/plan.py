@@ -31,10 +31,9 @@ from millrace.spark.session import SessionConf, default_parallelism, shuffle_par
 from millrace.spark.streaming import refuse_endless
 from millrace.spark.task_inputs import InlineTable, Scan
 from millrace.spark.types import spark_schema
-from millrace.streams.exchange import Pack, Unpack
+from millrace.streams.dataflow import Pack, Unpack, tagged_union
 from millrace.streams.processor import OUTPUT, CellProcessor
 from millrace.streams.retention import EventTimes, retention
-from millrace.streams.tagged_union import tagged_union
 from millrace.streams.task import ContinuousJoin, Stream
 
 _PROVIDER = "spark.sql.streaming.stateStore.providerClass"

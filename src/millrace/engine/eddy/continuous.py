@@ -82,7 +82,7 @@ class ContinuousRun:
         """
         ends = []
         for alias, batch in arrived:
-            for relation in self._fed[alias]:
+            for relation in self._fed[alias] if batch.num_rows else ():
                 self._run.build(relation, batch)
             ends.append(self.rows(alias))
         if isinstance(self._run.state, StairState):
