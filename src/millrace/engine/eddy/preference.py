@@ -7,7 +7,7 @@ not matter for the order, only which of both is worth more.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -52,7 +52,7 @@ class Preference:
 
     def __init__(self, wanted: Wanted, spec: JoinSpec) -> None:
         self._spec = spec
-        self._wishes: list[_Wish] = []
+        self.wishes: list[_Wish] = []
         self.change(wanted)
 
     def change(self, wanted: Wanted) -> None:
@@ -62,7 +62,7 @@ class Preference:
             InputError: As above; then what was wanted before still is.
         """
         predicates = () if wanted is None else wanted if isinstance(wanted, Sequence) else (wanted,)
-        self._wishes = [self._checked(each) for each in reversed(predicates)]
+        self.wishes = [self._checked(each) for each in reversed(predicates)]
 
     def _checked(self, predicate: Predicate) -> _Wish:
         columns = frozenset(columns_of(predicate))
@@ -82,14 +82,16 @@ class Preference:
                 )
         return _Wish(self._spec.aliases.index(aliases[0]), columns, predicate)
 
-    def split(self, batch: TupleBatch) -> list[TupleBatch]:
-        """Return singletons in a batch for each grade, the most wanted last; what has a grade keeps it."""
-        return [batch] if batch.signature.preferred else self.graded(batch)
+    def split(self, batches: Iterable[TupleBatch]) -> Iterator[TupleBatch]:
+        """Yield batches, singletons in one for each grade, the most wanted last; a grade is kept."""
+        for batch in batches:
+            is_joined = batch.signature.span & (batch.signature.span - 1)
+            yield from [batch] if is_joined or batch.signature.preferred else self.graded(batch)
 
     def graded(self, batch: TupleBatch) -> list[TupleBatch]:
-        """Return tuples in a batch for each grade, whatever grade they had."""
-        wishes = [(grade, wish) for grade, wish in enumerate(self._wishes, 1) if wish.relation in batch.rows]
-        if not wishes and not batch.signature.preferred:
+        """Return tuples in a batch for each grade, whatever grade they had; none before they are built."""
+        wishes = [(grade, wish) for grade, wish in enumerate(self.wishes, 1) if wish.relation in batch.rows]
+        if not batch.signature.built or (not wishes and not batch.signature.preferred):
             return [batch]
         grades = np.zeros(batch.size, np.int64)
         for grade, wish in wishes:

@@ -7,7 +7,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -24,36 +24,21 @@ from millrace.engine.tuples.batch import Signature, TupleBatch
 
 
 class StateBuild(Operator):
-    """Puts base tuples of a relation into join state.
-
-    Args:
-        selecting: Predicates that the tuples may have met before.
-        split: Tells tuples that the user prefers from others.
-    """
+    """Puts base tuples of a relation, which may have met predicates before, into join state."""
 
     kind = Kind.BUILD
 
-    def __init__(
-        self,
-        relation: int,
-        alias: str,
-        state: JoinState,
-        selecting: Selecting,
-        split: Callable[[TupleBatch], Sequence[TupleBatch]],
-    ) -> None:
+    def __init__(self, relation: int, alias: str, state: JoinState, selecting: Selecting) -> None:
         super().__init__(relation, f"SteM({alias})", alias)
         self._state = state
         self._selecting = selecting
-        self._split = split
 
     def step(self, work: TupleBatch, limit: int) -> Step:
         """Return the tuples that were not here yet, once for each role, and those that waited for them."""
         built = self._state.build(self.target, work)
         self._selecting.remember(built)
         stems = self._state.stems
-        batches = [
-            piece for role in stems[self.target].roles for piece in self._split(stems[role].in_role(built))
-        ]
+        batches = [stems[role].in_role(built) for role in stems[self.target].roles]
         return Step((*batches, *self._state.on_build(self.target)), built.size)
 
 
