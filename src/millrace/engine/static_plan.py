@@ -20,7 +20,8 @@ from millrace.engine.eddy.operator import Kind, Operator, Step, Work
 from millrace.engine.operators.index_join import IndexJoin
 from millrace.engine.plan.graph import QueryGraph
 from millrace.engine.plan.spec import JoinSpec
-from millrace.engine.plan.trees import Edge, edge_names, edges_of, spanning_tree
+from millrace.engine.plan.trees import Edge, edge_names, edges_of
+from millrace.engine.policies.simple import names_in
 from millrace.engine.stairs.index_join import IndexJoins
 from millrace.engine.stairs.stair import BinaryJoin, StairProbe
 from millrace.engine.stems.conditions import Matching
@@ -60,7 +61,8 @@ class StaticPlan:
         }
         self._flying: list[Work] = []
         self._stairs = [s for join in self._joins.values() for s in join.binary.stairs.values()]
-        context.watch.attach(stems, lambda: held_by(stems, self._stairs), lambda: self._flying)
+        if context.watch is not None:
+            context.watch.attach(stems, lambda: held_by(stems, self._stairs), lambda: self._flying)
         self._peak = 0
 
     def _join(self, node: JoinNode, matching: Matching, stores: Mapping[int, RelationStore]) -> BinaryJoin:
@@ -126,7 +128,8 @@ class StaticPlan:
         step = self._visit(operator, batch.signature, batch, fresh=True)
         while True:
             self._flying.append((operator, batch if step.rest is None else step.rest))
-            self._context.watch.look()
+            if self._context.watch is not None:
+                self._context.watch.look()
             for found in step.batches:
                 if not is_result(found.signature, self._graph):
                     self._statistics.intermediate += found.size
@@ -229,37 +232,28 @@ class JoinNode:
 Plan = Scan | JoinNode
 
 
-def plan_of(spec: JoinSpec, graph: QueryGraph, order: Order, asks: IndexJoins | None = None) -> Plan:
+def plan_of(spec: JoinSpec, graph: QueryGraph, order: Order, asks: IndexJoins) -> Plan:
     """Return the plan of an order: left-deep for a flat one, bushy where pairs are nested.
 
-    Without an order the smallest relations are joined first, along the pre-optimizer's spanning tree.
-    Relations in ``asks`` are asked by index, each when what binds the index is there.
+    Without an order the smallest relations are joined first, along equalities. Relations in ``asks`` are
+    asked by index, each when what binds the index is there.
 
     Raises:
         OptionError: The order does not name every relation once.
         InputError: A relation that is asked by index is joined with what does not bind it.
     """
     if not order:
-        return _asking(spec, graph, asks) if asks is not None and asks.inner else _default(spec, graph)
-    named = list(_names(order))
+        return _default(spec, graph, asks)
+    named = list(names_in(order))
     if sorted(n.lower() for n in named) != sorted(a.lower() for a in spec.aliases):
         strange = [n for n in named if n.lower() not in {a.lower() for a in spec.aliases}]
         hint = near(strange[0], spec.aliases) if strange else f"expected each of {list(spec.aliases)} once"
         raise OptionError(f"option order is {order!r}, which is no plan of this join: {hint}")
     numbers = {alias.lower(): i for i, alias in enumerate(spec.aliases)}
     plan = _nested(graph, order, numbers)
-    if asks is not None:
-        for node in joins_of(plan):
-            asks.check_plan([each.span for each in node.inputs])
+    for node in joins_of(plan):
+        asks.check_plan([each.span for each in node.inputs])
     return plan
-
-
-def _names(order: Order) -> Iterator[str]:
-    for part in order:
-        if isinstance(part, str):
-            yield part
-        else:
-            yield from _names(part)
 
 
 def _nested(graph: QueryGraph, order: Order, numbers: Mapping[str, int]) -> Plan:
@@ -284,19 +278,7 @@ def _crosses(edge: Edge, left: int, right: int) -> bool:
     return bool((left >> a & 1 and right >> b & 1) or (left >> b & 1 and right >> a & 1))
 
 
-def _default(spec: JoinSpec, graph: QueryGraph) -> Plan:
-    sizes = [r.rows or 0 for r in spec.relations]
-    tree = spanning_tree(graph, sizes)
-    first = min(range(graph.relations), key=lambda r: (sizes[r], r))
-    plan: Plan = Scan(first)
-    while border := tree.border(plan.span):
-        span = plan.span
-        edge = min(border, key=lambda e: (sizes[tree.far(e, span)], e))
-        plan = JoinNode((plan, Scan(tree.far(edge, span))), tree.by_number[edge])
-    return plan
-
-
-def _asking(spec: JoinSpec, graph: QueryGraph, asks: IndexJoins) -> Plan:
+def _default(spec: JoinSpec, graph: QueryGraph, asks: IndexJoins) -> Plan:
     """Return a left-deep plan: small relations first, and nothing asked before its index is bound."""
     sizes = [r.rows or 0 for r in spec.relations]
     rest = set(range(graph.relations))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -14,7 +13,6 @@ from millrace.engine.access.schedule import Schedule
 from millrace.engine.eddy.run import Run
 from millrace.engine.plan.expressions import ColumnRef, relations_of
 from millrace.engine.plan.spec import JoinSpec
-from millrace.engine.stairs.stair import STAIR
 from millrace.errors import InputError, StateError
 from millrace.limits.clock import VirtualClock
 from millrace.options import MIGRATIONS, Options
@@ -99,26 +97,6 @@ def test_partial_results_are_duckdbs_over_what_has_arrived(data: st.DataObject) 
     got = paused(case, options, chunk, seen, missing)
     event(f"{options.architecture}: {got is not None}")
     assert got is None or got[0] == got[1]
-
-
-@pytest.mark.broken_rule
-def test_a_tuple_in_two_stairs_is_one_partial_result(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each tuple counts once, wherever it is held: the same contents read twice would be found out."""
-    right = STAIR.contents
-
-    def doubled(self: STAIR) -> Iterator[Any]:
-        yield from right(self)
-        yield from right(self)
-
-    def are_right() -> bool:
-        got = paused(CHAIN, Options(architecture="stairs", online=True), 8, {"r": 9, "s": 9, "t": 1}, ["t"])
-        assert got is not None
-        return got[0] == got[1]
-
-    monkeypatch.setattr(STAIR, "contents", doubled)
-    assert are_right()
-    monkeypatch.setattr("millrace.engine.stairs.state.drop_repeats", iter)
-    assert not are_right()
 
 
 # When they cannot be had

@@ -99,7 +99,7 @@ class RunContext:
         self.graph = QueryGraph.of(spec)
         self.clock = given.get("clock") or WallClock()
         self.methods = AccessMethods(spec, self.graph, sources, access, self.clock)
-        online = options.online or self.methods.is_asynchronous
+        online = options.online or bool(self.methods.scans)
         built = self.methods.paths.built(self.graph)
         schedule = given.get("schedule") or Schedule.of(
             spec, online=online, stream=given.get("stream"), built=built
@@ -118,7 +118,7 @@ class RunContext:
         selects = selections_of(spec, self.clock, options, given.get("callers"), accounts)
         outer = outer_probes_of(spec, indexes, self.clock, self.methods.woken)
         self.selecting = Selecting(self.graph, selects, accounts, outer)
-        self.watch = given.get("watch") or Watch()
+        self.watch = given.get("watch")
         observe = given.get("observe")
         self.visit: Visit = self._visit if observe is None else observe(self._visit)
 

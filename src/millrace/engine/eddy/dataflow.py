@@ -26,7 +26,8 @@ from millrace.engine.eddy.transfer import KeyRanges
 from millrace.engine.operators.stems import StateBuild
 from millrace.engine.policies import Policy, policy_from
 from millrace.engine.stairs.choice import policy_of, state_of
-from millrace.engine.stems.join_state import StateTotals, Watch
+from millrace.engine.stems.join_state import StateTotals
+from millrace.engine.stems.state import join_base_tuples
 from millrace.engine.tuples.batch import Signature
 from millrace.errors import InputError, StateError
 
@@ -83,7 +84,8 @@ class EddyDataflow:
         ]
         legality = Legality(context.graph, builds, selecting, state.joins)
         queues = buffer if isinstance(buffer, QueuedBuffer) else None
-        context.watch.attach(self.stems, state.held, lambda: (*buffer.works(), *state.waiting()))
+        if context.watch is not None:
+            context.watch.attach(self.stems, state.held, lambda: (*buffer.works(), *state.waiting()))
 
         def decided(signature: Signature, shares: list[tuple[Operator, float]]) -> None:
             statistics.decided(signature, shares)
@@ -100,7 +102,7 @@ class EddyDataflow:
             (lambda: statistics.busy) if context.called else None,
             clock,
         )
-        look = None if type(context.watch) is Watch else context.watch.look
+        look = None if context.watch is None else context.watch.look
         return Eddy(context.graph, buffer, table, context.visit, statistics, look)
 
     # What arrives
@@ -189,7 +191,7 @@ class EddyDataflow:
         """Let results of other tuples come first; see :meth:`millrace.engine.eddy.run.Run.prefer`."""
         self._preference.change(wanted)
         self._buffer.regrade()
-        self._arrivals.regrade(self._preference.graded)
+        self._arrivals.requests.regrade(self._preference.graded)
 
     @property
     def sampled(self) -> int:
@@ -246,8 +248,7 @@ class EddyDataflow:
                 "partial results are not complete: tuples without a match in a relation that had been read "
                 "were dropped; set option online to read all relations side by side, or transfer to False"
             )
-        rows = collected(context, self.state.partial(span, context.limit))
-        self._eddy.forget()  # other joins may be legal now
+        rows = collected(context, join_base_tuples(self.stems, context.graph, span, context.limit))
 
         def undisturbed() -> Iterator[pa.RecordBatch]:
             for batch in rows:

@@ -1,8 +1,7 @@
 """Partial results: what the data of some relations join to while others are missing.
 
 Raman, Deshpande & Hellerstein 2003, section 3.4: results with missing values can be of use long before a
-stalled source goes on. Deshpande & Hellerstein 2004, section 3.3: STAIRs compute them by promotion, and they
-serve again when the source does go on.
+stalled source goes on. Base tuples are in SteMs whatever the architecture, and are joined for the occasion.
 """
 
 from __future__ import annotations

@@ -46,7 +46,9 @@ class Run:
         options = settled(spec, options or Options(), side_by_side=side_by_side, looked_up=looked_up)
         self.context = context = RunContext(spec, sources, options, given)
         is_static = options.architecture == "static"
-        self.dataflow = StaticPlan(context) if is_static else EddyDataflow(context, given)
+        self.dataflow: EddyDataflow | StaticPlan = (
+            StaticPlan(context) if is_static else EddyDataflow(context, given)
+        )
         self._seconds = 0.0
 
     def run(self) -> Iterator[Any]:

@@ -12,7 +12,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from millrace.engine.access.arrivals import Arrivals
+from millrace.engine.access.hybrid import IndexOrScan
 from millrace.engine.access.paths import AccessMethods, Paths
 from millrace.engine.eddy.operator import Estimate, Kind, Operator, Step
 from millrace.engine.operators.select import Selecting
@@ -131,7 +131,7 @@ class IndexLookup(Operator):
         self,
         number: int,
         methods: AccessMethods,
-        arrivals: Arrivals,
+        requests: IndexOrScan,
         stems: Sequence[SteM],
         unbuilt: int | None,
         waiting: PriorProbers,
@@ -139,7 +139,7 @@ class IndexLookup(Operator):
         name = methods.name(number)
         super().__init__(number, name, name)
         self._methods = methods
-        self._arrivals = arrivals
+        self._requests = requests
         self._stem = stems[methods.paths.lookups[number].relation]
         self._unbuilt = unbuilt
         self._waiting = waiting
@@ -158,7 +158,7 @@ class IndexLookup(Operator):
         """
         stem, signature = self._stem, work.signature
         if not stem.complete:
-            self._arrivals.ask(self.target, work)
+            self._requests.ask(self.target, work)
         asked = replace(work, signature=signature.having(asked=signature.asked | 1 << self.target))
         streamed = self._unbuilt is not None and signature.span >> self._unbuilt & 1
         has_more = stem.scanned and stem.rows > work.seen

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Generator, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Unpack, cast
+from typing import Any, Unpack
 
 import pyarrow as pa
 
@@ -199,11 +200,8 @@ class SpillingEddy:
             is_limited=not from_disk or context.fits(partition),
             may_end=online or streamed is not None,
         )
-        output: Any = (
-            Output(spec, batch, min(BATCH_BYTES, context.budget.buffer))
-            if self._output is None
-            else _Lent(self._output)
-        )
+        output = self._output or Output(spec, batch, min(BATCH_BYTES, context.budget.buffer))
+        began, counted = self._clock.now(), output.counted
         eddy = Run(
             spec,
             {alias: monitor.reading(number, unread[number]) for number, alias in enumerate(spec.aliases)},
@@ -217,14 +215,15 @@ class SpillingEddy:
         )
         # Each eddy counts its own; the block's count comes at the end.
         counts = spec.count_only and self._output is None
-        try:
-            for result in eddy.run():
+        with suppress(OverBudget):
+            for result in eddy.dataflow.results():
                 if not counts:
                     yield result
-        except OverBudget:
-            if not counts:
-                yield from output.finish()
-        self.tally.joined(eddy.figures(), from_disk=from_disk)
+        if self._output is None and not counts:
+            yield from output.finish()
+        seconds, found = self._clock.now() - began, output.counted - counted
+        figures = replace(eddy.figures(), seconds=seconds, output_tuples=found)
+        self.tally.joined(figures, from_disk=from_disk)
         rest = monitor.remainder(unread)
         del eddy, inputs, monitor
         # An eddy's parts refer to each other, so without a collection its state would stay for a while.
@@ -251,30 +250,7 @@ class SpillingEddy:
         """Return what calls a user's predicate, one for all eddies: limits and answers are common to them."""
         if number not in self._callers:
             self._callers[number] = self._make_caller(number, call)
-        return cast(Caller, _Lent(self._callers[number]))
-
-
-class _Lent:
-    """A sink or a caller that many eddies use one after the other: none of them has the last word."""
-
-    def __init__(self, shared: Any) -> None:
-        self._shared = shared
-        self._counted_before = int(getattr(shared, "counted", 0))
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._shared, name)
-
-    @property
-    def counted(self) -> int:
-        """Result tuples of this eddy."""
-        return int(self._shared.counted) - self._counted_before
-
-    def finish(self) -> Iterator[Any]:
-        """Nothing: the run has the last word."""
-        return iter(())
-
-    def close(self) -> None:
-        """Nothing: others go on with it."""
+        return self._callers[number]
 
 
 @dataclass

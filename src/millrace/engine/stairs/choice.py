@@ -68,9 +68,9 @@ def state_of(context: RunContext) -> JoinState:
     spec, graph, options, clock = context.spec, context.graph, context.options, context.clock
     stems, schedule, methods = context.stems, context.schedule, context.methods
     if options.architecture == "stems" or len(spec.relations) == 1:
-        return SteMs(spec, graph, schedule, stems, methods, context.arrivals)
+        return SteMs(spec, graph, schedule, stems, methods, context.arrivals.requests)
     # Here, for most tasks keep their state in SteMs.
-    from millrace.engine.stairs import MIGRATION_POLICIES, default_migration
+    from millrace.engine.stairs import DEFAULT_MIGRATION, MIGRATION_POLICIES
     from millrace.engine.stairs.state import StairState
 
     index_joins = IndexJoins.of(spec, graph, methods, clock, options.architecture)
@@ -79,7 +79,7 @@ def state_of(context: RunContext) -> JoinState:
     movable = spec.is_repeatable and not index_joins.inner
     migration = None
     if options.architecture == "stairs" and movable:
-        migration = MIGRATION_POLICIES[options.migration or default_migration()](options)
+        migration = MIGRATION_POLICIES[options.migration or DEFAULT_MIGRATION](options)
     intermediate = options.intermediate or not movable
     window, watch = 2 * options.reoptimize_every, context.watch
     return StairState(
