@@ -390,8 +390,9 @@ def _faults(example: Example, folder: Path, *, strict: bool) -> set[str]:
         given["access"], indexes = modules(case, example.access, clock, example.chunk)
     if example.piece is not None:
         given["output"] = Output(case.spec, options.batch_size, example.piece)
-    given |= {"prefer": example.wanted or None, "backpressure": example.limits}
-    run = run_of(case.spec, sources, options, **given)
+    run: Any = run_of(case.spec, sources, options, backpressure=example.limits, **given)
+    if example.wanted:
+        run.prefer(example.wanted)
     faults: set[str] = set()
     state = getattr(getattr(run, "dataflow", None), "state", None)
     if isinstance(state, StairState):

@@ -268,7 +268,7 @@ def test_a_preference_must_be_about_one_relation() -> None:
         (compare("=", "x.nope", "x.nope", INT), "'nope'"),
     ):
         with pytest.raises(InputError, match=named):
-            run(case, {}, prefer=wanted)
+            Run(case.spec, case.batches(1)).prefer(wanted)
 
 
 # Index joins: DuckDB's rows, each binding asked for once, and everything behind a lookup waits for it.

@@ -16,7 +16,6 @@ from millrace.engine.access.schedule import Schedule, Source
 from millrace.engine.eddy.back_pressure import Backpressure
 from millrace.engine.eddy.operator import Operator, Step, Visit
 from millrace.engine.eddy.output import Output, Sink
-from millrace.engine.eddy.preference import Wanted
 from millrace.engine.eddy.run_statistics import RunStatistics
 from millrace.engine.eddy.statistics import WarmStart
 from millrace.engine.eddy.transfer import KeyRanges
@@ -59,7 +58,6 @@ class Given(TypedDict, total=False):
         watch: Told whenever there may be more in memory than before.
         warm_start: Where eddies of the same run leave what they learned for those that come later.
         policy: Overrides ``options.policy``.
-        prefer: What :meth:`millrace.engine.eddy.dataflow.EddyDataflow.prefer` takes.
         backpressure: Lets tuples wait in bounded queues in front of operators; without it they work at once.
         observe: Returns what takes the place of the function that lets an operator do a step, to look on.
     """
@@ -74,7 +72,6 @@ class Given(TypedDict, total=False):
     watch: Watch | None
     warm_start: WarmStart | None
     policy: Policy | None
-    prefer: Wanted
     backpressure: Backpressure | None
     observe: Callable[[Visit], Visit] | None
 

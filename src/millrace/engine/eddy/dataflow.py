@@ -47,7 +47,7 @@ class EddyDataflow:
         self.state = state_of(context)
         self._warm_start = given.get("warm_start")
         recall(self._warm_start, context.statistics.accounts)
-        self._preference = Preference(given.get("prefer"), spec)
+        self._preference = Preference(spec)
         policy = given.get("policy") or policy_from(policy_of(spec, options), options)
         own = given.get("watch"), given.get("output")
         gathers = own == (None, None) and not context.graph.windows

@@ -17,9 +17,9 @@ import pyarrow as pa
 from millrace.engine.arrays import is_true
 from millrace.engine.plan.evaluation import evaluate
 from millrace.engine.plan.expressions import Call, ColumnRef, Predicate, columns_of, show
-from millrace.engine.plan.spec import JoinSpec
+from millrace.engine.plan.spec import JoinSpec, check_columns
 from millrace.engine.tuples.batch import TupleBatch
-from millrace.errors import InputError, near
+from millrace.errors import InputError
 
 Wanted = Predicate | Sequence[Predicate] | None
 """What the user wants first: one predicate, several with the most wanted first, or nothing in particular."""
@@ -50,10 +50,9 @@ class Preference:
         InputError: A predicate reads columns of no relation or of several, or calls a user's function.
     """
 
-    def __init__(self, wanted: Wanted, spec: JoinSpec) -> None:
+    def __init__(self, spec: JoinSpec) -> None:
         self._spec = spec
         self.wishes: list[_Wish] = []
-        self.change(wanted)
 
     def change(self, wanted: Wanted) -> None:
         """Grade by other predicates from now on.
@@ -72,14 +71,7 @@ class Preference:
                 f"tuples cannot be preferred by {show(predicate)}: expected a comparison of columns of one "
                 f"relation, got columns of {aliases or 'none'}"
             )
-        if aliases[0] not in self._spec.aliases:
-            raise InputError(f"unknown relation {aliases[0]!r}: {near(aliases[0], self._spec.aliases)}")
-        names = self._spec.relation(aliases[0]).schema.names
-        for ref in columns:
-            if ref.column not in names:
-                raise InputError(
-                    f"relation {ref.relation!r} has no column {ref.column!r}: {near(ref.column, names)}"
-                )
+        check_columns(columns, self._spec.relations)
         return _Wish(self._spec.aliases.index(aliases[0]), columns, predicate)
 
     def split(self, batches: Iterable[TupleBatch]) -> Iterator[TupleBatch]:

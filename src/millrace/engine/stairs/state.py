@@ -186,13 +186,9 @@ class StairState:
         """
         return self.stairs.enforcing
 
-    @property
-    def _moves(self) -> bool:
-        return self._migration is not None and self._intermediate
-
     def precompute(self, stalled: int) -> None:
         """Promote what waits for stalled relations (query scrambling), if state may be moved at all."""
-        if self._moves:
+        if self._migration is not None and self._intermediate:
             self.stairs.precompute(stalled)
             self._note_peak()
 
