@@ -139,7 +139,7 @@ def test_all_partitions_in_memory_may_be_exchanged(tmp_path, monkeypatch):
     tables = {"a": {"k": range(2000)}, "c": {"j": range(5)}, "s": {"k": keys, "j": others}}
     case = block({alias: pa.table(columns) for alias, columns in tables.items()}, ["a.k = s.k", "s.j = c.j"])
 
-    def others_of(resident, _, sizes):
+    def others_of(resident, _, sizes, __):
         exchanged.append(len(resident))
         return {min(set(range(4)) - set(resident), key=sizes.__getitem__)}
 

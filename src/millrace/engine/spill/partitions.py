@@ -13,7 +13,7 @@ anyhow, for duplicates have to meet; all of its columns are keys, and equal keys
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -82,7 +82,12 @@ def numbered(coded: Array, level: int, count: int) -> Array:
     return (hashed >> np.uint64(64 - (count.bit_length() - 1))).astype(np.uint8)
 
 
-def most_probed(resident: Collection[int], hits: Sequence[int], sizes: Sequence[int]) -> set[int]:
+def most_probed(
+    resident: Collection[int],
+    hits: Sequence[int],
+    sizes: Sequence[int],
+    fits: Callable[[Collection[int]], bool],
+) -> set[int]:
     """Return the partitions to keep in memory: those that are probed most often for their size.
 
     Raman, Deshpande & Hellerstein 2003, sections 3.1 and 6: how much memory each part of a SteM gets is the
@@ -92,14 +97,15 @@ def most_probed(resident: Collection[int], hits: Sequence[int], sizes: Sequence[
     file too. Where nine of ten streamed tuples look for keys of the largest partition, 919 of 12,000 go to
     files instead of 11,738.
 
-    Together they take no more than those that are ``resident`` now. ``hits`` are how many of the first tuples
-    look into each partition, and ``sizes`` its bytes.
+    Partitions that are in memory get the room that is left. ``hits`` are how many of the first tuples look
+    into each partition, and ``sizes`` its bytes.
     """
-    kept, room = set[int](), sum(sizes[number] for number in resident)
-    for number in sorted(range(len(sizes)), key=lambda each: -hits[each] / max(1, sizes[each])):
-        if sizes[number] <= room and (hits[number] or number in resident):
+    kept = set[int]()
+    for number in sorted(
+        range(len(sizes)), key=lambda each: (-hits[each] / max(1, sizes[each]), sizes[each])
+    ):
+        if (hits[number] or number in resident) and fits({*kept, number}):
             kept.add(number)
-            room -= sizes[number]
     return kept
 
 
@@ -186,10 +192,19 @@ class Partitioner:
             return
         numbers = np.concatenate([self._numbers(relation, batch) for batch in sample])
         hits, sizes = np.bincount(numbers, minlength=self._count).tolist(), [0] * self._count
-        for (_, number), chunks in (*self._stored.items(), *self._held.items()):
+        places = {place: total(chunks) for place, chunks in (*self._stored.items(), *self._held.items())}
+        for (_, number), stats in places.items():
             if number is not None:
-                sizes[number] += total(chunks).bytes
-        kept = most_probed(resident, hits, sizes)
+                sizes[number] += stats.bytes
+
+        def fits(numbers: Collection[int]) -> bool:
+            together = dict[int, ChunkStats]()
+            for (relation, number), stats in places.items():
+                if number is None or number in numbers:
+                    together[relation] = together.get(relation, ChunkStats()) + stats
+            return context.state(together, None) <= context.budget.state
+
+        kept = most_probed(resident, hits, sizes, fits)
         known, rows = context.spec.relations[relation].rows, sum(batch.num_rows for batch in sample)
         expected = sum(sizes) if known is None else known * sum(batch.nbytes for batch in sample) / rows
         # What is exchanged is read or written once, and what is evicted read again later. Each tuple of the
