@@ -315,4 +315,5 @@ def null_row(schema: pa.Schema) -> pa.RecordBatch:
     """Return one row of nulls; without columns too."""
     columns = [pa.nulls(1), *(pa.nulls(1, field.type) for field in schema)]
     rows = pa.record_batch(columns, ["", *schema.names]).select(schema.names)
-    return rows.cast(schema) if schema.names else rows
+    fields = [field.with_nullable(True) for field in schema]
+    return rows.cast(pa.schema(fields)) if fields else rows

@@ -191,11 +191,15 @@ class Partitioner:
         if not (sample and resident and self._covers(relation)) or len(resident) == self._count:
             return
         numbers = np.concatenate([self._numbers(relation, batch) for batch in sample])
-        hits, sizes = np.bincount(numbers, minlength=self._count).tolist(), [0] * self._count
         places = {place: total(chunks) for place, chunks in (*self._stored.items(), *self._held.items())}
-        for (_, number), stats in places.items():
-            if number is not None:
-                sizes[number] += stats.bytes
+        # Where another relation has no tuple nothing is found: such tuples go to no file either.
+        others = [r for r in self._relations if r != relation and self._covers(r)]
+        mine = [[places.get((r, n), ChunkStats()) for r in others] for n in range(self._count)]
+        counts = np.bincount(numbers, minlength=self._count).tolist()
+        hits = [
+            count if all(stats.rows for stats in own) else 0 for count, own in zip(counts, mine, strict=True)
+        ]
+        sizes = [sum(stats.bytes for stats in own) for own in mine]
 
         def fits(numbers: Collection[int]) -> bool:
             together = dict[int, ChunkStats]()
