@@ -190,8 +190,8 @@ def beginnings(monkeypatch, olds):
 
 def recent_tuples(run, olds):
     """Return the tuples that decisions of a run look back on, by account; of accounts that old runs have."""
-    keys = [key for old in olds for key, _ in old._run.statistics.accounts.items()]
-    recent = {repr(key): run._run.statistics.accounts.get(key).recent_in for key in keys}
+    keys = [key for old in olds for key, _ in old._statistics.accounts.items()]
+    recent = {repr(key): run._statistics.accounts.get(key).recent_in for key in keys}
     return {key: tuples for key, tuples in recent.items() if tuples}
 
 
