@@ -30,6 +30,9 @@ LEAST_ROWS = 4096
 _MOST_TABLE = 1 << 28
 """Bytes of a table that is a DataFrame and joined with streams."""
 
+_MOST_NUMBERS = 1 << 26
+"""Half a gigabyte: Spark sends nothing as large as that to all executors unless it is told to."""
+
 WORD = 8
 """Bytes that a number takes, for Spark as well."""
 
@@ -38,8 +41,10 @@ def task_numbers(spark: SparkSession, tasks: int, of: int = 1) -> DataFrame:
     """Return one partition for each number from 0, which is its only row, filtered out of so many numbers.
 
     What tasks make of numbers is for Spark of the size of the numbers. Of a few it would send whatever comes
-    to all executors, by way of the driver, whose memory may not hold it. Spark counts on no filter.
+    to all executors, by way of the driver, whose memory may not hold it. Spark counts on no filter. However
+    many are wanted, there are no more than are counted in a moment: estimates of joins may be astronomical.
     """
+    of = min(of, max(1, _MOST_NUMBERS // tasks))
     numbers = spark.range(0, tasks * of, 1, numPartitions=tasks)
     return numbers if of == 1 else numbers.where(f"id % {of} = 0").selectExpr(f"id DIV {of} AS id")
 
