@@ -68,12 +68,12 @@ def timed(
     clock = VirtualClock()
     made = {alias: [way(clock) for way in ways] for alias, ways in access.items()}
 
-    def looked(eddy: Run) -> None:
+    def see(eddy: Run) -> None:
         if look is not None:
             look(eddy, clock.now())
 
     given, output = Options(**{"batch_size": 1, **options}), Output(spec, 1)
-    return run(spec, {}, given, clock=clock, access=made, output=output, prefer=prefer, on_batch=looked)
+    return run(spec, {}, given, clock=clock, access=made, output=output, prefer=prefer, on_batch=see)
 
 
 def times_of(run: Ran, keys: range) -> Array:

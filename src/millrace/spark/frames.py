@@ -18,7 +18,7 @@ import logging
 import re
 import threading
 import weakref
-from collections import ChainMap, deque
+from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import MappingProxyType
@@ -255,7 +255,7 @@ def carried(*arguments: Any) -> Carried:
     if len(parts) < 2:
         return parts[0] if parts else Carried()
     runs = frozenset().union(*(what.runs for what in parts))
-    scans = dict(ChainMap(*(dict(what.scans) for what in parts)))
+    scans = {run: found for what in parts for run, found in what.scans.items()}
     return Carried(runs, any(what.quiet for what in parts), parts[0].spark, scans)
 
 

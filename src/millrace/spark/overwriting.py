@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 _URI = re.compile(r"([A-Za-z][\w+.-]*):(?://([^/]*))?(.*)", re.DOTALL)
 _FAMILIES = {"s3a": "s3", "s3n": "s3", "gcs": "gs", "abfss": "abfs"}
 """Schemes of one store, by the names that they have here."""
+_follow = lru_cache(1024)(realpath)
 
 
 class _Place(NamedTuple):
@@ -139,8 +140,3 @@ def _locate(file: str) -> Iterator[_Place]:
         folder, _, name = file.rpartition("/")
         for each in {normpath(folder), _follow(folder)}:
             yield _Place("file", "", f"{each}/{name}")
-
-
-@lru_cache(1024)
-def _follow(folder: str) -> str:
-    return realpath(folder)

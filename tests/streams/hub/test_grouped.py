@@ -31,7 +31,7 @@ predicates = st.integers(0, 1 << 40).map(lambda seed: tree(random.Random(seed), 
 def test_a_tuple_has_the_bits_of_the_queries_it_passes(values, rows, wanted):
     """Nulls, NaN, -0.0, constants of wider types, and conditions that no index answers."""
     batch = values.to_batches()[0].slice(0, rows)
-    found = GroupedFilter("t", wanted, 3).passed(batch)
+    found = GroupedFilter("t", wanted, 3).evaluate(batch)
     assert found.dtype == np.uint64 and found.shape == (rows, 3)
     want = np.zeros((rows, 192), bool)
     for slot, each in wanted.items():

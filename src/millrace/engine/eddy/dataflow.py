@@ -19,7 +19,7 @@ from millrace.engine.eddy.decisions import Candidates, RoutingTable
 from millrace.engine.eddy.eddy import Buffer, Eddy
 from millrace.engine.eddy.ingest import Admission
 from millrace.engine.eddy.operator import Operator
-from millrace.engine.eddy.partial import collected, remaining
+from millrace.engine.eddy.partial import collect_rows, remaining
 from millrace.engine.eddy.preference import Preference, Wanted
 from millrace.engine.eddy.statistics import recall, share
 from millrace.engine.eddy.transfer import KeyRanges
@@ -248,9 +248,9 @@ class EddyDataflow:
                 "partial results are not complete: tuples without a match in a relation that had been read "
                 "were dropped; set option online to read all relations side by side, or transfer to False"
             )
-        rows = collected(context, join_base_tuples(self.stems, context.graph, span, context.limit))
+        rows = collect_rows(context, join_base_tuples(self.stems, context.graph, span, context.limit))
 
-        def undisturbed() -> Iterator[pa.RecordBatch]:
+        def take_undisturbed() -> Iterator[pa.RecordBatch]:
             for batch in rows:
                 if self._rounds != rounds:
                     raise StateError(
@@ -258,7 +258,7 @@ class EddyDataflow:
                     )
                 yield batch
 
-        return undisturbed()
+        return take_undisturbed()
 
     def held(self) -> StateTotals:
         """Return what join state holds and did."""

@@ -62,7 +62,7 @@ def remaining(spec: JoinSpec, graph: QueryGraph, missing: Sequence[str], unbuilt
     return span
 
 
-def collected(context: RunContext, batches: Iterator[TupleBatch]) -> Iterator[pa.RecordBatch]:
+def collect_rows(context: RunContext, batches: Iterator[TupleBatch]) -> Iterator[pa.RecordBatch]:
     """Yield the tuples that predicates leave as rows of the block, with nulls for missing relations."""
     output = Output(context.spec, context.limit)
     nulls = [RelationStore.single(null_row(r.schema), (), []) for r in context.spec.relations]

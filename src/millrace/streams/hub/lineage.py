@@ -65,7 +65,7 @@ class Lineages:
 
         ``batch`` is the micro-batch that they came with, counted by the cell.
         """
-        lineage = self._filters[stream.alias].passed(rows)
+        lineage = self._filters[stream.alias].evaluate(rows)
         times: Array | None = None
         for each in self._queries:
             if each.batch <= batch:
@@ -183,11 +183,11 @@ class GroupedFilter:
         self._indexes = [_Index(column, kind, each, words) for (column, kind), each in tests.items()]
         self._others = [(predicate, ~word_bits(slots, words)) for predicate, slots in others.items()]
 
-    def passed(self, rows: pa.RecordBatch) -> Array:
+    def evaluate(self, rows: pa.RecordBatch) -> Array:
         """Return for each tuple the bits of the queries whose conditions it passes: ``uint64``, by words."""
         found = np.repeat(self._all[None, :], rows.num_rows, axis=0)
         for index in self._indexes:
-            found &= index.passed(rows.column(index.column))
+            found &= index.evaluate(rows.column(index.column))
         if self._others:
             names = rows.schema.names
             columns = {ColumnRef(self._alias, name): rows.column(name) for name in names}
@@ -268,7 +268,7 @@ class _Index:
         numbers: Array = whole.fill_null(0).to_numpy(zero_copy_only=False)
         return numbers
 
-    def passed(self, column: pa.Array) -> Array:
+    def evaluate(self, column: pa.Array) -> Array:
         """Return the bits of the queries that let a column's values pass."""
         values = widen(column, self._kind)
         if self._numbers is None:
