@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+import random
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -56,6 +57,26 @@ def sides(equality: str) -> tuple[ColumnRef, ColumnRef]:
 def ends(equality: str) -> frozenset[str]:
     """Return the two aliases of an equality."""
     return frozenset(side.relation for side in sides(equality))
+
+
+def draw_orders(
+    aliases: Iterable[str], edges: Collection[frozenset[str]], count: int, seed: str
+) -> list[tuple[str, ...]]:
+    """Return up to ``count`` orders of a join without cross products, drawn with a seed, none twice.
+
+    ``edges`` are two aliases each, and connect all of ``aliases``.
+    """
+    draw, names = random.Random(seed), list(aliases)
+    found: dict[tuple[str, ...], None] = {}
+    for _ in range(50 * count):
+        order = [draw.choice(names)]
+        while len(order) < len(names):
+            touched = {alias for edge in edges if edge & {*order} for alias in edge}
+            order.append(draw.choice(sorted(touched - {*order})))
+        found[tuple(order)] = None
+        if len(found) == count:
+            break
+    return list(found)
 
 
 def sql(aliases: Iterable[str], conditions: Iterable[str]) -> str:

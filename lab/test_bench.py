@@ -23,6 +23,7 @@ pytestmark = pytest.mark.nightly
 
 SMALL = {
     ("sql", "q03,stairs,tiny_tables", "0.001"): {"aa_ratio", "queries_equal", "shapes_equal"},
+    ("sql", "routing,q05", "0.001"): {"routing_ratio", "routing_worst_ratio"},
     ("sql", "growth,q03", "0.001"): {"growth_ratio", "memory_ratio", "larger_ratio", "aa_ratio"},
     ("pipelines", "steps,written_star,csv", "0.001"): {"pipelines_equal", "pipelines_worst_ratio"},
     ("predicates", "f", "0.001"): {"f_calls_oracle_ratio", "f_time_oracle_ratio", "f_time_spark_ratio"},

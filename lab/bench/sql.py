@@ -3,7 +3,9 @@
 Each side plans and runs the query anew and collects its rows. *tpch* are the 22 queries of TPC-H, *frames*
 the same with DataFrames as inputs as well. *shapes* are queries of many small blocks, and of what stands
 beside joins, where an engine that takes only joins may lose to one that sees the whole query. *growth* is
-TPC-H at one scale and at ten times that. With ``--peer sc://HOST:PORT`` a Spark Connect server of any kind
+TPC-H at one scale and at ten times that. *routing* are the queries with joins again, against themselves in
+orders that do not change: what routing costs over the best of these (the measure of POLAR, Justen et al.,
+VLDB 2024, section 6). With ``--peer sc://HOST:PORT`` a Spark Connect server of any kind
 answers the same texts over the same files; it is read by path, so it has to run on this machine.
 """
 
@@ -22,6 +24,7 @@ import millrace
 from lab.bench.harness import Bench, Ran, Run, Target, Times, geomean
 from lab.bench.tpch_data import ensure, query_texts, shape_texts
 from lab.bench.trips import Trips, count_trips
+from lab.joins import draw_orders
 from millrace.cli.demo import difference
 from millrace.errors import ExecutionError, first_line
 from millrace.reports.run_report import Totals
@@ -33,6 +36,8 @@ if TYPE_CHECKING:
 
 MILLRACE, FRAMES, SPARK, AGAIN = "millrace", "millrace on DataFrames", "spark", "spark again"
 PEER = "peer"
+ORDERS = 6
+"""Orders that are drawn, beside those that most tuples took."""
 TPCH = tuple(name for name in query_texts() if name != "stairs")
 SHAPES = tuple(shape_texts())
 TEN_TIMES = 10
@@ -92,10 +97,12 @@ class Query:
 
 def measure(run: Run) -> None:
     """Run the benchmark."""
-    whole = {"tpch", "frames", "growth"} & {*run.names}
+    whole = {"tpch", "frames", "growth", "routing"} & {*run.names}
     queries = [name for name in run.names if name in (*TPCH, "stairs")]
     if "growth" in whole:
         _growth(run, queries or GROWING)
+    elif "routing" in whole:
+        _routing(run, queries or TPCH)
     elif queries or whole:
         _compare(run, queries or TPCH, "", frames="frames" in whole)
     if shapes := SHAPES if "shapes" in run.names else [name for name in run.names if name in SHAPES]:
@@ -171,6 +178,60 @@ def _growth(run: Run, names: Sequence[str]) -> None:
     }
     run.targets["queries_equal"] = Target(len(rows), len(rows))
     run.rows += rows
+
+
+def _routing(run: Run, names: Sequence[str]) -> None:
+    """Measure what routing costs. The least of several medians is a low guess of the best order's time."""
+    tables, texts = ensure(run.scale), query_texts()
+    for name in names:
+
+        def call(query: str = texts[name], **options: Any) -> Any:
+            planned = millrace.query(query, spark=run.spark, tables=tables, **options)
+            return planned, planned.df.collect()
+
+        planned, rows = call()
+        if not planned.blocks:
+            continue
+        sides: dict[str, Callable[[], Any]] = {MILLRACE: lambda call=call: call()[1]}
+        for number, order in enumerate(_orders(planned)):
+            sides[f"order {number}"] = lambda call=call, order=order: call(policy="fixed", order=order)[1]
+
+        def check(side: str, found: Any, wanted: Any, name: str = name) -> None:
+            if unequal := difference(found, wanted):
+                raise ExecutionError(f"{name}, {side}: {unequal}")
+
+        times = run.race(name, sides, control=MILLRACE, answer=rows, check=check)
+        fixed = [times.median(side) for side in sides if side != MILLRACE]
+        mine = times.median(MILLRACE)
+        run.rows.append(
+            {
+                "query": name,
+                "routing_ratio": mine / min(fixed),
+                "millrace_s": mine,
+                "best_s": min(fixed),
+                "worst_s": max(fixed),
+                "orders": len(fixed),
+                "control": times.control(MILLRACE),
+            }
+        )
+    ratios = [row["routing_ratio"] for row in run.rows]
+    run.figures |= {"routing_ratio": geomean(ratios), "routing_worst_ratio": max(ratios, default=0.0)}
+
+
+def _orders(planned: Planned) -> list[tuple[str, ...]]:
+    """Return orders for all blocks of a query: the most travelled ones, and some that are drawn."""
+    try:
+        shares = planned.report().orders()
+    except ExecutionError:  # Spark saw that no block need run
+        shares = []
+    main, drawn = list[str](), list[list[tuple[str, ...]]]()
+    for block in planned.blocks:
+        main += next((share.order.split(" → ") for share in shares if share.block == block.name), [])
+        edges = [frozenset(e.relations) for e in block.join.equalities]
+        drawn.append(draw_orders(block.join.aliases, edges, ORDERS, block.name))
+    most = max(map(len, drawn))
+    others = (sum((each[i % len(each)] for each in drawn), ()) for i in range(most))
+    return list(dict.fromkeys([tuple(main), *others]))
 
 
 def _measured(
@@ -279,10 +340,12 @@ TARGETS = {
     "shapes_worst_ratio": Target(high=1.15),
     "growth_ratio": Target(high=1.0),
     "memory_ratio": Target(high=2.0),
+    "routing_ratio": Target(high=1.02),
+    "routing_worst_ratio": Target(high=1.07),
 }
 BENCH = Bench(
     measure,
-    ("tpch", "frames", "shapes", "growth", *TPCH, "stairs", *SHAPES),
+    ("tpch", "frames", "shapes", "growth", "routing", *TPCH, "stairs", *SHAPES),
     TARGETS,
     usual=("tpch", "shapes"),
     quick=("q03", "q05", "q10", "cte_read_three_times", "exists_beside_joins", "tiny_tables"),

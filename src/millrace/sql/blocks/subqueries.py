@@ -159,6 +159,26 @@ def relations_beside(graph: JoinGraph) -> Iterator[exp.Expr]:
         yield from _queries(term)
 
 
+def check_ons(context: PlanContext) -> None:
+    """Refuse to edit a text with a subquery in ON that reads several relations of its FROM clause.
+
+    Spark's optimizer refuses it too, but not where it sees before that the join is empty. Behind a block it
+    sees less than in the query as written.
+
+    Raises:
+        Unsupported: There is one.
+    """
+    for scope in context.names.scopes.all:
+        for item in scope.clause.every() if scope.clause else ():
+            for node in () if item.on is None else item.on.find_all(exp.In, exp.Exists, exp.Subquery):
+                if node.find(exp.Query) is None:
+                    continue
+                read = context.names.relations_read(node)
+                if read is None or len({*read} & {*scope.clause.relations()}) > 1:
+                    where = context.where(scope)
+                    raise Unsupported(f"{where}: a subquery in ON that reads both sides of the join")
+
+
 def _queries(node: exp.Expr) -> Iterator[exp.Expr]:
     """Yield the queries of EXISTS and IN among the terms of a condition."""
     left = [node]

@@ -34,6 +34,7 @@ from millrace.options import Options
 from millrace.sql.blocks.cost_model import why_nothing_worth
 from millrace.sql.blocks.find import take_blocks
 from millrace.sql.blocks.predicates import take_filter
+from millrace.sql.blocks.subqueries import check_ons
 from millrace.sql.context import PlanContext
 from millrace.sql.plan import Plan, PlannedFilter, PlannedQuery, build
 from millrace.sql.rewrite.outer_joins import simplify_outer_joins
@@ -224,6 +225,7 @@ class Planner:
         if not joins and not context.filters:
             context.reasons.append(_NO_JOIN)
         if context.text.edits or context.parts:
+            check_ons(context)
             try:
                 keep_names(context, [restored(name) for name in original.schema.names])
             except Unsupported:
