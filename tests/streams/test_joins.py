@@ -53,34 +53,21 @@ def test_ranges_alone_tables_and_late_rows(streaming, tmp_path):
     text = """
         SELECT a.k AS one, b.k AS other, names.name FROM clicks a, clicks b, names
         WHERE a.t < b.t AND b.t <= a.t + INTERVAL 1 SECOND AND names.g = b.g AND a.k <> b.k
+            AND a.k IN (SELECT k FROM few)
     """
     feed.put(60, 0, 0, 9)  # the third micro-batch is the first that has a watermark
     names = streaming.sql("SELECT 'odd' AS g, 'an odd one' AS name UNION ALL SELECT 'even', 'an even one'")
     small = millrace.predicate(lambda k: k < 50, name="small")
-    tables = {**feed.tables(), "names": names}
+    few = streaming.range(0, 80, 3).withColumnRenamed("id", "k")
+    tables = {**feed.tables(), "names": names, "few": few}
     query = millrace.query(f"{text} AND small(a.k)", spark=streaming, tables=tables, predicates=[small])
     assert len(query.taken) == 1 and "small" in query.explain()
     found = figures(feed.run(query.df))
     assert sum(each.late for each in found) == 18  # in both roles
-    names = "WITH names AS (SELECT 'odd' AS g, 'an odd one' AS name)"
+    names = (
+        "WITH names AS (SELECT 'odd' AS g, 'an odd one' AS name), few AS (SELECT unnest(range(27)) * 3 AS k)"
+    )
     assert feed.rows() == feed.answer(f"{names} {since(text, 2)} AND a.k < 50") != []
-
-
-def test_roles_of_one_stream_share_its_tuples(streaming, tmp_path):
-    """Each is kept once, where all roles have the same conditions; tables may be asked beside."""
-    tables = Feed(streaming, tmp_path, ("clicks",)).tables()
-    tables["few"] = streaming.sql("SELECT id % 40 AS k FROM range(80)")
-    text = """
-        SELECT a.k, a.v, b.v AS w, b.g FROM clicks a JOIN clicks b
-            ON a.k = b.k AND b.t BETWEEN a.t AND a.t + INTERVAL 3 SECONDS WHERE a.v < 0.8
-    """
-    asked = """
-        AND b.v < 0.8 AND a.k IN (SELECT k FROM few)
-        AND NOT EXISTS (SELECT 1 FROM few WHERE few.k = a.k AND few.k > 30)
-    """
-    query = millrace.query(f"{text} {asked}", spark=streaming, tables=tables)
-    assert "b: the rows of a, which come and are kept once" in query.explain() and query.taken
-    assert "kept once" not in millrace.query(text, spark=streaming, tables=tables).explain()
 
 
 @pytest.mark.nightly

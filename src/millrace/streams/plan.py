@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 import uuid
 import warnings
-from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from functools import reduce
 
@@ -18,7 +17,6 @@ from pyspark.sql import DataFrame, SparkSession, functions as sf
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 from pyspark.sql.types import StructField, StructType
 
-from millrace.engine.plan.spec import JoinSpec
 from millrace.errors import MillraceWarning, OptionError, SetupError, require
 from millrace.options import Options
 from millrace.parquet.tables import splits
@@ -87,13 +85,10 @@ def continuous(spark: SparkSession, block: Block, times: EventTimes, options: Op
     return PreparedBlock(task.name, result, _show(block, task, dealt.cube), refuse_endless)
 
 
-def deal(
-    spark: SparkSession, block: Block, times: EventTimes, options: Options, *, share: bool = True
-) -> Dealt:
+def deal(spark: SparkSession, block: Block, times: EventTimes, options: Options) -> Dealt:
     """Deal the tuples of a block over streams to cells; nothing runs yet.
 
-    The streams among its inputs are DataFrames. With ``share``, a stream in several roles may come once for
-    all of them.
+    The streams among its inputs are DataFrames.
 
     Raises:
         InputError: State would grow without end, or an input is of a kind that does not go with streams.
@@ -107,20 +102,18 @@ def deal(
     weights = [1.0 if alias in times.columns else 0.0 for alias in aliases]
     cube = choose_cube(block.join, weights, cells, [w == 0 for w in weights])
     keys = _keys(spark, cells)[: cube.cells]
-    leads = roles(block, times.columns, cube) if share else {}
     streams = tuple(
         Stream(
             alias,
             number,
             times.columns[alias],
-            max(keeps[each] for each in times.columns if leads.get(each, each) == alias),
+            keeps[alias],
             _counted(cube, number),
             _frame(block, alias).computed,
         )
         for number, alias in enumerate(aliases)
-        if alias in times.columns and alias not in leads
+        if alias in times.columns
     )
-    join = in_roles(block.join, leads)
     if options.architecture == "static":
         raise OptionError(
             "option architecture is 'static', and a plan that does not change begins anew with every run, "
@@ -130,7 +123,7 @@ def deal(
         options = replace(options, architecture="stems")
     task = ContinuousJoin(
         f"{PREFIX}{uuid.uuid4().hex}",
-        join,
+        block.join,
         streams,
         {alias: _table(block, alias) for alias in aliases if alias not in times.columns},
         options,
@@ -231,9 +224,7 @@ def _show(block: Block, task: ContinuousJoin, cube: Cube) -> str:
     for number, relation in enumerate(task.join.relations):
         stream = task.by_number.get(number)
         copies = cube.copies(number)
-        if relation.same_as is not None:
-            lines.append(f"  {relation.alias}: the rows of {relation.same_as}, which come and are kept once")
-        elif stream is None:
+        if stream is None:
             lines.append(f"  {relation.alias}: a table, read whole by every cell when it begins")
         else:
             kept = f"kept for {stream.keeps / 1e6:,.6g} s" if stream.keeps >= 0 else "not kept"
@@ -243,29 +234,3 @@ def _show(block: Block, task: ContinuousJoin, cube: Cube) -> str:
     lines += [f"  on {equality}" for equality in task.join.equalities]
     lines += [f"  where {predicate}" for predicate in task.join.residuals]
     return "\n".join(lines)
-
-
-def roles(block: Block, streams: Collection[str], cube: Cube) -> Mapping[str, str]:
-    """Return which streams are the tuples of an earlier one, under another name: that one's alias by theirs.
-
-    Such tuples come, are kept and are logged once (SteMs, section 2.2). They are where the block has one
-    input for both, and where a tuple goes to the same cells in both roles: else it would be in cells for one
-    role, and meet there what it met elsewhere in the other.
-    """
-    leads: dict[str, str] = {}
-    numbers = {alias: number for number, alias in enumerate(block.join.aliases) if alias in streams}
-    for alias, number in numbers.items():
-        for lead, other in numbers.items():
-            if other == number:
-                break
-            alike = all(axis.column(number) == axis.column(other) for axis in cube.axes)
-            if alike and lead not in leads and block.inputs[lead] is block.inputs[alias]:
-                leads[alias] = lead
-                break
-    return leads
-
-
-def in_roles(join: JoinSpec, leads: Mapping[str, str]) -> JoinSpec:
-    """Return a join whose relations share tuples as :func:`roles` says."""
-    relations = (replace(each, same_as=leads.get(each.alias)) for each in join.relations)
-    return replace(join, relations=tuple(relations))

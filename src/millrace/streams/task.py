@@ -20,8 +20,8 @@ from millrace.options import Options
 from millrace.spark.hypercube import Axis
 from millrace.spark.task_inputs import InlineTable, Scan, with_sizes
 
-FORMAT = 3
-"""Version of what a checkpoint holds. Format 2, which is read too, has fingerprints of text."""
+FORMAT = 4
+"""Version of what a checkpoint holds."""
 
 
 @dataclass(frozen=True)
@@ -80,8 +80,7 @@ class ContinuousJoin:
         """
         stored = {s.alias: self.schema_of(s) for s in self.streams}
         relations = [
-            (r.alias, _columns(stored.get(r.same_as or r.alias, r.schema)), r.distinct, r.same_as)
-            for r in self.join.sources
+            (r.alias, _columns(stored.get(r.alias, r.schema)), r.distinct) for r in self.join.sources
         ]
         edges = sorted(
             (e.left.relation, e.left.column, e.right.relation, e.right.column, _shape(e.type))
@@ -90,19 +89,6 @@ class ContinuousJoin:
         axes = [(a.share, a.type and _shape(a.type), a.columns, a.nulls) for a in self.axes]
         times = [(s.alias, s.time) for s in self.streams]
         text = json.dumps((relations, edges, times, self.cells, axes))
-        return hashlib.sha256(text.encode()).hexdigest()[:16]
-
-    @property
-    def fingerprint_2(self) -> str:
-        """The fingerprint in checkpoints of format 2, of what pyarrow and ``dealt`` print."""
-        stored = {s.alias: self.schema_of(s).to_string() for s in self.streams}
-        schemas = [
-            (r.alias, stored.get(r.same_as or r.alias) or r.schema.to_string(), r.distinct, r.same_as)
-            for r in self.join.sources
-        ]
-        edges = sorted(map(str, self.join.equalities))
-        times = [(s.alias, s.time) for s in self.streams]
-        text = repr((schemas, edges, times, self.cells, self.dealt))
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
     def schema_of(self, stream: Stream) -> pa.Schema:
