@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 import millrace
-from millrace.errors import ExecutionError, InputError, SetupError
+from millrace.errors import ExecutionError, InputError, OptionError, SetupError
 from millrace.spark import task_inputs
 from tests.session import ROCKSDB, changed
 from tests.streams.feed import SCHEMA, Feed, figures
@@ -33,8 +33,8 @@ def test_three_streams_and_a_restart(streaming, tmp_path):
     assert "o: a stream by t, kept for 50 s behind the watermark" in query.explain()
     first = feed.run(query.df)
     feed.put(60, 0, 0)
-    stairs = millrace.sql(THREE, spark=streaming, tables=feed.tables(), options={"architecture": "stairs"})
-    found = [*figures(first), *figures(feed.run(stairs))]
+    joins = millrace.sql(THREE, spark=streaming, tables=feed.tables(), options={"architecture": "joins"})
+    found = [*figures(first), *figures(feed.run(joins))]
     want = feed.answer(THREE)
     assert feed.rows() == want and len(want) > 200
     assert [each.late for each in found] == [0] * len(found)
@@ -142,6 +142,9 @@ def test_what_does_not_work_here_is_refused(streaming, tmp_path, monkeypatch):
         pytest.raises(SetupError, match=r"run spark.conf.set\(.*RocksDBStateStoreProvider"),
     ):
         millrace.sql(PAIR, spark=streaming, tables=tables)
+    for architecture in ("static", "stairs"):
+        with pytest.raises(OptionError, match=rf"architecture is '{architecture}', and .*expected 'stems'"):
+            millrace.sql(PAIR, spark=streaming, tables=tables, options={"architecture": architecture})
     monkeypatch.setattr(task_inputs, "_MOST_TABLE", 99 * 8 - 1)
     more = {**tables, "d": streaming.range(99).withColumnRenamed("id", "k")}
     with pytest.raises(SetupError, match=r"'d' is a DataFrame of 792 bytes.*Parquet"):

@@ -16,6 +16,7 @@ import pyarrow as pa
 from pyspark import TaskContext
 
 from millrace.reports.micro_batch import Orders, StreamFigures
+from millrace.spark.task_inputs import WatchedTable
 from millrace.spark.worker import look_again
 from millrace.streams.arrivals import Arrived
 from millrace.streams.block_log import BlockKey, Head, Log
@@ -58,6 +59,7 @@ class Cell:
         self.batch = -1
         self.restored = 0
         self._task = task
+        self._files = self._look()  # before they are read: what is written meanwhile is read next time
         self._run = run or task.run(lessons)
         self._sizes: dict[BlockKey, int] = {}  # of all blocks of the log, in bytes
         # By stream, in order of arrival: the number of tuples up to the end of each block, and its newest.
@@ -76,13 +78,21 @@ class Cell:
 
     @property
     def is_worn(self) -> bool:
-        """Whether the eddy should be made anew: it has seen too many tuples, or keeps too many expired ones.
+        """Whether the eddy should be made anew.
 
-        Tuples leave it in order of arrival, so one from the far future holds back all that came after it.
+        It has seen too many tuples, or a table was written anew, or it keeps too many expired tuples: they
+        leave it in order of arrival, so one from the far future holds back all that came after it.
         """
+        if any(now not in (None, self._files[alias]) for alias, now in self._look().items()):
+            return True
         if self._stuck > max(_STUCK, self.held - self._stuck):
             return True
         return any(self._run.rows(alias) > _MOST_ROWS for alias in self._ends)
+
+    def _look(self) -> dict[str, object]:
+        """Return what each table's files are now, by alias; None for one that is being written."""
+        tables = self._task.tables.items()
+        return {alias: table.states() for alias, table in tables if isinstance(table, WatchedTable)}
 
     def streams(self, arrived: Mapping[int, Arrived], expired: Mapping[str, int]) -> Iterator[StreamFigures]:
         """Yield the figures of each stream, after a micro-batch.

@@ -19,7 +19,6 @@ from pyspark.sql.types import StructField, StructType
 
 from millrace.errors import MillraceWarning, OptionError, SetupError, require
 from millrace.options import Options
-from millrace.parquet.tables import splits
 from millrace.reports.micro_batch import PREFIX, SEPARATOR
 from millrace.spark.block import Block, FrameInput, ParquetInput, PreparedBlock
 from millrace.spark.exchange import BLOCK_SCHEMA
@@ -27,7 +26,7 @@ from millrace.spark.hypercube import Cube
 from millrace.spark.placement import choose_cube
 from millrace.spark.session import SessionConf, default_parallelism, shuffle_partitions
 from millrace.spark.streaming import refuse_endless
-from millrace.spark.task_inputs import InlineTable, Scan
+from millrace.spark.task_inputs import InlineTable, TaskInput, WatchedTable
 from millrace.spark.types import spark_schema
 from millrace.streams.dataflow import Pack, Unpack, tagged_union
 from millrace.streams.processor import OUTPUT, CellProcessor
@@ -43,6 +42,12 @@ SETTINGS = {
     "spark.sql.streaming.stateStore.rocksdb.trackTotalNumberOfRows": "false",
 }
 """Of a session that joins streams: where state is kept, and that little of it is written."""
+
+_REFUSED = {
+    "static": "a plan that does not change begins anew with every run, while a join of streams goes on",
+    "stairs": "intermediate tuples that move make more work over streams than keeping none of them, or all",
+}
+"""Architectures that join no streams, and why."""
 
 _MOST_CELLS = 4
 """More cells than so many times the cores take more time for their own sake than for tuples."""
@@ -92,8 +97,9 @@ def deal(spark: SparkSession, block: Block, times: EventTimes, options: Options)
 
     Raises:
         InputError: State would grow without end, or an input is of a kind that does not go with streams.
-        SetupError: The session does not keep state in RocksDB, or a table is too large to send to tasks.
-        OptionError: The architecture is a static plan.
+        SetupError: The session does not keep state in RocksDB, or a table is too large to send to tasks, or
+            its files could not be found anew.
+        OptionError: The architecture is a static plan or STAIRs.
     """
     _check_provider(spark)
     keeps = retention(list(times.columns), times.bounds)
@@ -114,10 +120,10 @@ def deal(spark: SparkSession, block: Block, times: EventTimes, options: Options)
         for number, alias in enumerate(aliases)
         if alias in times.columns
     )
-    if options.architecture == "static":
+    if options.architecture in _REFUSED:
         raise OptionError(
-            "option architecture is 'static', and a plan that does not change begins anew with every run, "
-            "while a join of streams goes on: expected 'stems', 'joins', 'stairs' or 'auto'"
+            f"option architecture is {options.architecture!r}, and {_REFUSED[options.architecture]}: "
+            "expected 'stems', 'joins' or 'auto'"
         )
     if options.architecture == "auto":
         options = replace(options, architecture="stems")
@@ -195,14 +201,13 @@ def _frame(block: Block, alias: str) -> FrameInput:
     return frame
 
 
-def _table(block: Block, alias: str) -> Scan | InlineTable:
+def _table(block: Block, alias: str) -> TaskInput:
     """Return how a table is read, which every cell does when it begins."""
     source = block.inputs[alias]
     schema = block.join.relation(alias).schema
     match source:
-        case ParquetInput(table, columns, filters):
-            parts = (splits(table, filters, columns),)
-            return Scan.of(schema, filters, parts, table.computed)
+        case ParquetInput():
+            return WatchedTable.beside_stream(alias, source, schema)
         case FrameInput():
             return InlineTable.beside_stream(alias, source.frame, schema)
     raise AssertionError(f"relation {alias!r} is looked up")  # above the join: millrace.streams.lookups
@@ -225,7 +230,9 @@ def _show(block: Block, task: ContinuousJoin, cube: Cube) -> str:
         stream = task.by_number.get(number)
         copies = cube.copies(number)
         if stream is None:
-            lines.append(f"  {relation.alias}: a table, read whole by every cell when it begins")
+            lines.append(
+                f"  {relation.alias}: a table, read whole by every cell, and anew when it is written anew"
+            )
         else:
             kept = f"kept for {stream.keeps / 1e6:,.6g} s" if stream.keeps >= 0 else "not kept"
             more = f", {copies} copies" if copies > 1 else ""

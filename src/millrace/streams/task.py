@@ -15,10 +15,9 @@ from millrace.engine.eddy.continuous import ContinuousRun
 from millrace.engine.plan.evaluation import compute
 from millrace.engine.plan.expressions import Value
 from millrace.engine.plan.spec import JoinSpec
-from millrace.errors import ReadError
 from millrace.options import Options
 from millrace.spark.hypercube import Axis
-from millrace.spark.task_inputs import InlineTable, Scan, with_sizes
+from millrace.spark.task_inputs import TaskInput, with_sizes
 
 FORMAT = 4
 """Version of what a checkpoint holds."""
@@ -52,7 +51,7 @@ class ContinuousJoin:
     Attributes:
         name: Identifies this plan: what is in the memory of a process is of one plan.
         streams: Its streams, by the relation's number.
-        tables: How its tables are read, by alias: every cell reads them whole, when it begins.
+        tables: How its tables are read, by alias: every cell reads them whole, when it is made.
         cells: Number of cells that its tuples are dealt to.
         dealt: How they are, as text.
         axes: The same as data.
@@ -61,7 +60,7 @@ class ContinuousJoin:
     name: str
     join: JoinSpec
     streams: tuple[Stream, ...]
-    tables: Mapping[str, Scan | InlineTable]
+    tables: Mapping[str, TaskInput]
     options: Options
     cells: int
     dealt: str
@@ -114,20 +113,13 @@ class ContinuousJoin:
         Lessons are what earlier eddies of the cell have learned.
 
         Raises:
-            ReadError: A table cannot be read, as when it was written again.
+            ReadError: A table cannot be read.
         """
         size = self.options.batch_size
         tables = {alias: table.read(0, size) for alias, table in self.tables.items()}
         streams = [stream.alias for stream in self.streams]
         join = with_sizes(self.join, self.tables, 0)
-        try:
-            return ContinuousRun(join, streams, tables, self.options, warm_start=_Lessons(lessons))
-        except ReadError as error:
-            raise ReadError(
-                f"{error}. A cell of a stream reads its tables ({', '.join(tables)}) whenever it is made "
-                "anew: expected files that stay as they were when the query was started; start it again "
-                "from its checkpoint, and it goes on with the files that are there now"
-            ) from error
+        return ContinuousRun(join, streams, tables, self.options, warm_start=_Lessons(lessons))
 
 
 def _columns(schema: pa.Schema) -> list[Any]:
