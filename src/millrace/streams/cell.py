@@ -24,7 +24,6 @@ from millrace.streams.task import ContinuousJoin, Stream
 
 if TYPE_CHECKING:
     from millrace.engine.eddy.continuous import ContinuousRun
-    from millrace.engine.figures import CellFigures
 
 _MOST_ROWS = 1 << 30
 """Rows have 32-bit numbers that count up for as long as an eddy lives."""
@@ -127,9 +126,6 @@ class Cell:
     def learned(self) -> str:
         """What the eddy has learned, as JSON."""
         return self._run.learned()
-
-    def figures(self, cell: int) -> CellFigures:
-        return self._run.figures(cell)
 
     def follows(self, head: Head) -> bool:
         """Whether this is the state after the micro-batch of a head, or after one that led to it."""
