@@ -38,7 +38,8 @@ events = st.lists(
 attempts = st.lists(
     st.tuples(st.integers(0, 1), st.one_of(st.none(), st.integers(0, 12), st.just(LOST))), max_size=40
 )
-restarts = st.dictionaries(st.integers(0, 20), st.sampled_from(["stems", "joins"]), max_size=2)
+options = [{"architecture": "stems"}, {"architecture": "joins"}, {"policy": "lottery"}, {"memory_budget": 1}]
+restarts = st.dictionaries(st.integers(0, 20), st.sampled_from(options), max_size=2)
 
 
 def cut(given_events, names=NAMES):
@@ -65,8 +66,11 @@ def play(given_events, tries=(), changes=None, tables=(), cyclic=False, anew=256
     cluster = Cluster(join_of(names, WINDOW, cyclic=cyclic, tables=held), WINDOW, anew)
     for place, batch in enumerate(batches):
         if changes and place in changes:
-            cluster.restart(architecture=changes[place])
+            cluster.restart(**changes[place])
+        before = len(cluster.results)
         cluster.play(batch, DELAY, *(tries[place % len(tries)] if tries else ()))
+        came = {number for rows in batch.values() for _, _, number in rows}
+        assert all(came & {*each.values()} for each in cluster.results[before:])  # with their last row
     got = sorted(tuple(each[n] for n in names) for each in cluster.results)
     keys = {number: key for rows in whole.values() for key, _, number in rows}
     want = answer(whole, NAMES, WINDOW)

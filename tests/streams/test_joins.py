@@ -5,7 +5,9 @@ from __future__ import annotations
 import sys
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
+from pyspark.errors import AnalysisException
 
 import millrace
 from millrace.errors import ExecutionError, InputError, OptionError, SetupError
@@ -34,6 +36,7 @@ def test_three_streams_and_a_restart(streaming, tmp_path):
     first = feed.run(query.df)
     feed.put(60, 0, 0)
     joins = millrace.sql(THREE, spark=streaming, tables=feed.tables(), options={"architecture": "joins"})
+    assert {len(each.stateOperators) for each in first} == {1}
     found = [*figures(first), *figures(feed.run(joins))]
     want = feed.answer(THREE)
     assert feed.rows() == want and len(want) > 200
@@ -58,8 +61,8 @@ def test_ranges_alone_tables_and_late_rows(streaming, tmp_path):
     feed.put(60, 0, 0, 9)  # the third micro-batch is the first that has a watermark
     names = streaming.sql("SELECT 'odd' AS g, 'an odd one' AS name UNION ALL SELECT 'even', 'an even one'")
     small = millrace.predicate(lambda k: k < 50, name="small")
-    few = streaming.range(0, 80, 3).withColumnRenamed("id", "k")
-    tables = {**feed.tables(), "names": names, "few": few}
+    pq.write_table(pa.table({"k": range(0, 80, 3)}), tmp_path / "few.parquet")
+    tables = {**feed.tables(), "names": names, "few": tmp_path / "few.parquet"}
     query = millrace.query(f"{text} AND small(a.k)", spark=streaming, tables=tables, predicates=[small])
     assert len(query.taken) == 1 and "small" in query.explain()
     found = figures(feed.run(query.df))
@@ -157,7 +160,7 @@ def test_what_does_not_work_here_is_refused(streaming, tmp_path, monkeypatch):
 
 
 def test_what_spark_joins_stays_with_spark(streaming, tmp_path):
-    """One stream with tables keeps no state, and an outer join of streams is Spark's."""
+    """One stream with tables keeps no state; other joins of streams are Spark's, as are aggregates above."""
     tables = Feed(streaming, tmp_path, ("a", "b")).tables()
     tables["d"] = streaming.range(9).withColumnRenamed("id", "k")
     alone = "keeps no state"
@@ -166,9 +169,14 @@ def test_what_spark_joins_stays_with_spark(streaming, tmp_path):
         ("SELECT d.k FROM d JOIN (SELECT * FROM a WHERE k > 1) s ON d.k = s.k", alone),
         ("WITH q AS (SELECT k FROM a) SELECT d.k FROM d, q WHERE d.k = q.k", alone),
         (PAIR.replace("JOIN", "LEFT JOIN"), "no two relations"),
+        (PAIR.replace("JOIN", "LEFT SEMI JOIN"), "no two relations"),
+        (PAIR.replace("JOIN", "LEFT ANTI JOIN"), "no two relations"),
     ):
         found = millrace.query(text, spark=streaming, tables=tables)
         assert why in found.explain() and found.df.isStreaming and not found.taken, text
     assert millrace.sql("SELECT * FROM a WHERE k > 1", spark=streaming, tables=tables).isStreaming
+    counted = millrace.sql(f"{PAIR} GROUP BY a.k", spark=streaming, tables=tables)
+    with pytest.raises(AnalysisException, match="watermark"):
+        counted.writeStream.format("noop").start()
     with pytest.raises(InputError, match=r"start it with df.writeStream"):
         list(millrace.query(PAIR, spark=streaming, tables=tables).to_batches())
