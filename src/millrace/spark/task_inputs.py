@@ -1,4 +1,4 @@
-"""What tasks read themselves: row groups that are dealt to them, or a table that travels with the plan.
+"""What tasks read themselves: row groups that are dealt to them, a table beside streams, or one in the plan.
 
 A file of its own, so that the tasks of streams load these and not the tasks of blocks.
 """
@@ -184,14 +184,14 @@ class WatchedTable:
             "query again from its checkpoint"
         )
 
-    def states(self) -> tuple[tuple[str, State], ...] | None:
-        """Return the files as they are now; None while they are being written, or are not there."""
-        store = self.table.store
+    def is_changed(self, known: tuple[tuple[str, State], ...]) -> bool:
+        """Whether it was written anew since its files were as is known; what is being written is not yet."""
         try:
-            states = self.open().states
-            return None if store.is_folder(f"{self.table.path}/_temporary") else states  # of Spark's writers
+            # Spark moves files there one by one, and has a folder of that name until the last one is.
+            temporary = f"{self.table.path}/_temporary"
+            return self.open().states != known and not self.table.store.is_folder(temporary)
         except (ReadError, InputError, OSError):
-            return None
+            return False
 
     def _scan(self) -> Scan:
         parts = (splits(self.open(), self.filters, tuple(self.schema.names)),)

@@ -58,7 +58,9 @@ class Cell:
         self.batch = -1
         self.restored = 0
         self._task = task
-        self._files = self._look()  # before they are read: what is written meanwhile is read next time
+        watched = (table for table in task.tables.values() if isinstance(table, WatchedTable))
+        # Before they are read: what is written meanwhile is read next time.
+        self._watched = [(table, table.open().states) for table in watched]
         self._run = run or task.run(lessons)
         self._sizes: dict[BlockKey, int] = {}  # of all blocks of the log, in bytes
         # By stream, in order of arrival: the number of tuples up to the end of each block, and its newest.
@@ -82,16 +84,11 @@ class Cell:
         It has seen too many tuples, or a table was written anew, or it keeps too many expired tuples: they
         leave it in order of arrival, so one from the far future holds back all that came after it.
         """
-        if any(now not in (None, self._files[alias]) for alias, now in self._look().items()):
+        if any(table.is_changed(states) for table, states in self._watched):
             return True
         if self._stuck > max(_STUCK, self.held - self._stuck):
             return True
         return any(self._run.rows(alias) > _MOST_ROWS for alias in self._ends)
-
-    def _look(self) -> dict[str, object]:
-        """Return what each table's files are now, by alias; None for one that is being written."""
-        tables = self._task.tables.items()
-        return {alias: table.states() for alias, table in tables if isinstance(table, WatchedTable)}
 
     def streams(self, arrived: Mapping[int, Arrived], expired: Mapping[str, int]) -> Iterator[StreamFigures]:
         """Yield the figures of each stream, after a micro-batch.
