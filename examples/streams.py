@@ -17,8 +17,8 @@ TEXT = """
 # Most payments are of an order that came before, and few shipments; after 4,000 rows they change roles.
 ORDERS = {
     "orders": "value",
-    "payments": "IF(value % 10 < IF(value < 4000, 9, 2), value - 1500, -1)",
-    "shipments": "IF(value % 10 < IF(value < 4000, 2, 9), value - 1500, -1)",
+    "payments": "IF(value % 10 < IF(value < 4000, 9, 2), value - 1500, -value)",
+    "shipments": "IF(value % 10 < IF(value < 4000, 2, 9), value - 1500, -value)",
 }
 STATE = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 
