@@ -124,9 +124,7 @@ def join_of(names: str, window: int, *, cyclic=False, tables=None) -> Continuous
         tuple(OutputColumn(name, ref(name, "n")) for name in names),
     )
     known = tuple(Stream(name, names.index(name), "t", keeps[name]) for name in streams)
-    return ContinuousJoin(
-        "test", join, known, held, Options(architecture="stems", batch_size=64), 1, "1 cell"
-    )
+    return ContinuousJoin("test", join, known, held, Options(architecture="stems", batch_size=64), 1)
 
 
 def rows_of(events: list[tuple[int, int, int]], window: int) -> pa.RecordBatch:

@@ -102,6 +102,13 @@ def deal(spark: SparkSession, block: Block, times: EventTimes, options: Options)
         OptionError: The architecture is a static plan or STAIRs.
     """
     _check_provider(spark)
+    if options.architecture in _REFUSED:
+        raise OptionError(
+            f"option architecture is {options.architecture!r}, and {_REFUSED[options.architecture]}: "
+            "expected 'stems', 'joins' or 'auto'"
+        )
+    if options.architecture == "auto":
+        options = replace(options, architecture="stems")
     keeps = retention(list(times.columns), times.bounds)
     aliases = block.join.aliases
     cells = _cells(spark, options)
@@ -120,13 +127,6 @@ def deal(spark: SparkSession, block: Block, times: EventTimes, options: Options)
         for number, alias in enumerate(aliases)
         if alias in times.columns
     )
-    if options.architecture in _REFUSED:
-        raise OptionError(
-            f"option architecture is {options.architecture!r}, and {_REFUSED[options.architecture]}: "
-            "expected 'stems', 'joins' or 'auto'"
-        )
-    if options.architecture == "auto":
-        options = replace(options, architecture="stems")
     task = ContinuousJoin(
         f"{PREFIX}{uuid.uuid4().hex}",
         block.join,
@@ -134,7 +134,6 @@ def deal(spark: SparkSession, block: Block, times: EventTimes, options: Options)
         {alias: _table(block, alias) for alias in aliases if alias not in times.columns},
         options,
         cells,
-        cube.show(aliases),
         cube.axes,
     )
     frames = {s.number: _frame(block, s.alias).frame for s in streams}
@@ -225,7 +224,7 @@ def without_watermark(schema: StructType) -> StructType:
 
 
 def _show(block: Block, task: ContinuousJoin, cube: Cube) -> str:
-    lines = [f"block {block.name}: continuous, {task.dealt}"]
+    lines = [f"block {block.name}: continuous, {cube.show(task.join.aliases)}"]
     for number, relation in enumerate(task.join.relations):
         stream = task.by_number.get(number)
         copies = cube.copies(number)

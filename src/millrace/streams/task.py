@@ -53,8 +53,7 @@ class ContinuousJoin:
         streams: Its streams, by the relation's number.
         tables: How its tables are read, by alias: every cell reads them whole, when it is made.
         cells: Number of cells that its tuples are dealt to.
-        dealt: How they are, as text.
-        axes: The same as data.
+        axes: How they are.
     """
 
     name: str
@@ -63,7 +62,6 @@ class ContinuousJoin:
     tables: Mapping[str, TaskInput]
     options: Options
     cells: int
-    dealt: str
     axes: tuple[Axis, ...] = ()
 
     @cached_property
