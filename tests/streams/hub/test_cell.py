@@ -259,6 +259,8 @@ def steady():
     changes |= {
         0: ([("range", "a", 10, "now"), ("key", "b", 1, "now"), ("pair", "a", 0, "now")], None),
         12: ([("all", "a", 0, "now"), ("list", "c", 5, "window")], 0),
+        14: ([("all", "a", 0, "now")], None),
+        16: ([("key", "c", 1, "window")], None),
         20: ([("either", "b", 40, "window"), ("key", "a", 0, "now")], 1),
         30: ([("range", "c", 30, "window"), ("all", "a", 0, "window")], 0),
     }
