@@ -44,7 +44,7 @@ _LATEST = 3.0
 
 _MOST_COMMITS = 4
 _PATIENCE = 180
-_ARCHITECTURES = ("stems", "stairs")
+_ARCHITECTURES = ("stems", "joins")
 _SEED = 7
 
 Rows = Counter[tuple[object, ...]]

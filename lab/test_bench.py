@@ -29,7 +29,7 @@ SMALL = {
     ("predicates", "f", "0.001"): {"f_calls_oracle_ratio", "f_time_oracle_ratio", "f_time_spark_ratio"},
     ("robust", "triangle", "0.001"): {"robust_worst_ratio", "robust_default_ratio", "robust_tuples_ratio"},
     ("state", "star5,migrate", "0.001"): {"star5_static_ratio", "eddyjoins_worst_ratio", "migrate_ratio"},
-    ("streams", "two_way", "0.001"): {"two_way_ratio"},
+    ("streams", "two_way,q3,q9", "0.001"): {"two_way_ratio", "q3_state_ratio", "q9_ratio"},
     ("access", "naive,hybrid", "0.01"): {"naive_udf_ratio", "hybrid_worst_ratio", "requests_per_key"},
     ("micro", "1m,exchange,start", "0.001"): {"duckdb_ratio_1m", "row_exchange_ratio", "first_join_s"},
 }

@@ -18,7 +18,6 @@ import warnings
 from collections import Counter
 from pathlib import Path
 
-import duckdb
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pyspark
@@ -35,12 +34,12 @@ from millrace.predicates import PredicateSpec
 from millrace.spark.block import Block, FrameInput
 from millrace.spark.execute import execute
 from millrace.spark.worker import translated
-from millrace.streams.feeds.rows import Feed
 from tests.gate import sampled
 from tests.session import STREAMING, changed, wait_for, write_stream
 from tests.spark import pipelines
 from tests.spark.pipelines import BLOCKS, COLUMNS, LEFT_ON_CONNECT, PIPELINES, blocks, mapped
 from tests.sql.compare import bag
+from tests.streams.feed import Feed
 
 KIND = os.environ["MILLRACE_SESSION"]
 ON_CONNECT, ON_CLUSTER = "connect" in KIND, "cluster" in KIND
@@ -324,12 +323,6 @@ def test_views_that_change_between_a_query_and_its_action(spark, tmp_path, text)
     assert {value for row in found.df.collect() for value in row} in ({1}, {2})
 
 
-def feeds(spark, rows: int) -> dict[str, object]:
-    """Two streams of so many rows each."""
-    supply = {"rate": 100, "within": 2, "match": 1, "backlog": rows, "rows_in_all": rows, "max_rows": 600}
-    return {name: millrace.streams.feed(spark, name, **supply) for name in ("orders", "payments")}
-
-
 @pytest.fixture
 def stateful(spark):
     """The session with its state in RocksDB, in two partitions."""
@@ -348,17 +341,20 @@ def test_joins_of_streams_and_a_lookup(spark, stateful, tmp_path):
     source = millrace.function(parity, batch=50)
     table = millrace.lookup("parity", "k bigint, odd boolean", bind=["k"], via=source)
     text = """
-        SELECT o.order_id, n.odd FROM orders o JOIN payments p ON p.order_id = o.order_id
-        JOIN n ON n.k = o.order_id WHERE p.t BETWEEN o.t AND o.t + INTERVAL 30 SECONDS
+        SELECT o.k, n.odd FROM orders o JOIN payments p ON p.k = o.k
+        JOIN n ON n.k = o.k WHERE p.t BETWEEN o.t AND o.t + INTERVAL 30 SECONDS
     """
+    feed = Feed(spark, tmp_path, ("orders", "payments"))
+    feed.put(300, 0, 0)
     with millrace.streams.log(spark, f"{tmp_path}/figures.jsonl"):
-        joined = millrace.sql(text, spark=spark, tables={**feeds(spark, 900), "n": table})
+        joined = millrace.sql(text, spark=spark, tables={**feed.tables(), "n": table})
         query = write_stream(joined, tmp_path)
     report = millrace.streams.report(query)
     out = spark.read.parquet(f"{tmp_path}/out")
     assert out.count() == report.totals["results"] > 400
-    assert out.where("odd <> (order_id % 2 = 1)").count() == 0
-    assert report.totals["rows"] == 1800
+    assert out.where("odd <> (k % 2 = 1)").count() == 0
+    (keyed,) = feed.answer("SELECT (SELECT count(k) FROM orders) + (SELECT count(k) FROM payments)")
+    assert report.totals["rows"] == keyed[0]
     lines = (tmp_path / "figures.jsonl").read_text().splitlines()
     assert [json.loads(line) for line in lines] == report.to_dict()["batches"]
     assert report.latest.watermark is not None
@@ -368,9 +364,9 @@ def test_joins_of_streams_and_a_lookup(spark, stateful, tmp_path):
 @pytest.mark.connect
 def test_hubs(spark, stateful, tmp_path):
     """Queries of a hub on a server: functions and files, while it runs and after a restart."""
-    on = (
-        "orders o JOIN payments p ON o.order_id = p.order_id AND p.t BETWEEN o.t AND o.t + INTERVAL 9 SECONDS"
-    )
+    on = "orders o JOIN payments p ON o.k = p.k AND p.t BETWEEN o.t AND o.t + INTERVAL 9 SECONDS"
+    feed = Feed(spark, tmp_path, ("orders", "payments"))
+    feed.put(200, 0, 0)
     (tmp_path / "all").mkdir()
 
     def sink(rows, batch):
@@ -378,38 +374,32 @@ def test_hubs(spark, stateful, tmp_path):
         assert not path.exists()
         pq.write_table(rows, path)
 
-    def made(rows: int, **more):
-        return millrace.Session(spark, feeds(spark, rows)).hub(on, f"{tmp_path}/hub", **more)
+    def made(**more):
+        return millrace.Session(spark, feed.tables()).hub(on, f"{tmp_path}/hub", **more)
 
-    def written(name: str) -> list[int]:
-        rows = spark.read.parquet(f"{tmp_path}/{name}").selectExpr("count(*)", "sum(order_id)").collect()
-        return list(rows[0])
+    def alone(text: str, *files: int | None) -> list[tuple]:
+        return feed.answer(f"SELECT {text} FROM {on}", slice(*files))
 
-    def alone(first: int, last: int) -> list[int]:
-        with duckdb.connect() as base:
-            for name in ("orders", "payments"):
-                feed = Feed(name, rate=100.0, within=2.0, match=1.0)
-                base.register(name, pa.Table.from_batches([feed.rows(first, last)]))
-            found = base.execute(f"SELECT count(*), sum(o.order_id) FROM {on}").fetchone()
-            return list(map(int, found))
-
-    hub = made(900)
-    hub.add("all", "o.order_id", sink=sink)
-    hub.add("files", "o.order_id, p.t", sink=f"{tmp_path}/files")
+    hub = made()
+    hub.add("all", "o.k", sink=sink)
+    hub.add("files", "o.k, p.t", sink=f"{tmp_path}/files")
     query = hub.start(processingTime="0 seconds")
     with pytest.raises(InputError, match="functions are sent when the hub starts"):
-        hub.add("more", "o.order_id", sink=sink)
+        hub.add("more", "o.k", sink=sink)
     query.processAllAvailable()
-    hub.add("late", "o.order_id", sink=f"{tmp_path}/late")
+    hub.add("late", "o.k", sink=f"{tmp_path}/late")
+    query.processAllAvailable()
+    feed.put(200)
     query.processAllAvailable()
     hub.stop()
-    hub = made(1200, sinks={"all": sink})
+    feed.put(200)
+    hub = made(sinks={"all": sink})
     hub.remove("files")
     hub.start(availableNow=True).awaitTermination()
     assert {each.name: each.state for each in hub.list()} == dict.fromkeys(("all", "late"), "running")
-    assert len([*(tmp_path / "all").iterdir()]) >= 2 and written("all") == alone(0, 1200)
-    assert written("files") == alone(0, 900) != alone(0, 1200)
-    assert written("late") == alone(900, 1200)
+    assert len([*(tmp_path / "all").iterdir()]) >= 2 and feed.rows("all") == alone("o.k", None)
+    assert feed.rows("files") == alone("o.k, p.t", 3) != []
+    assert feed.rows("late") == alone("o.k", 2, None) != []
 
 
 def test_lookups(spark, tmp_path):

@@ -102,14 +102,10 @@ class State:
         return made
 
 
-def join_of(names: str, window: int, *, cyclic=False, tables=None, same=None) -> ContinuousJoin:
-    """A chain of streams by ``k``, each at most ``window`` seconds later than the one before it.
-
-    Those in ``same`` have the tuples of others.
-    """
+def join_of(names: str, window: int, *, cyclic=False, tables=None) -> ContinuousJoin:
+    """A chain of streams by ``k``, each at most ``window`` seconds later than the one before it."""
     pairs = list(pairwise(names))
     ties = [*pairs, (names[-1], names[0])] if cyclic else pairs
-    leads = same or {}
     held = {alias: InlineTable(table) for alias, table in (tables or {}).items()}
     streams = [name for name in names if name not in held]
     bounds = [b for x, y in pairs for b in (TimeBound(x, y, window * SECOND), TimeBound(y, x, 0))]
@@ -122,20 +118,13 @@ def join_of(names: str, window: int, *, cyclic=False, tables=None, same=None) ->
         for op, column in ((">=", "t"), ("<=", "end"))
     ]
     join = JoinSpec(
-        tuple(RelationSpec(name, SCHEMA, same_as=leads.get(name)) for name in names),
+        tuple(RelationSpec(name, SCHEMA) for name in names),
         tuple(Equality(ref(x, "k"), ref(y, "k"), pa.int64()) for x, y in ties),
         tuple(ranges),
         tuple(OutputColumn(name, ref(name, "n")) for name in names),
     )
-    longest = {
-        n: max(keeps[each] for each in streams if leads.get(each, each) == n)
-        for n in streams
-        if n not in leads
-    }
-    known = tuple(Stream(n, names.index(n), "t", most) for n, most in longest.items())
-    return ContinuousJoin(
-        "test", join, known, held, Options(architecture="stems", batch_size=64), 1, "1 cell"
-    )
+    known = tuple(Stream(name, names.index(name), "t", keeps[name]) for name in streams)
+    return ContinuousJoin("test", join, known, held, Options(architecture="stems", batch_size=64), 1)
 
 
 def rows_of(events: list[tuple[int, int, int]], window: int) -> pa.RecordBatch:
@@ -145,12 +134,15 @@ def rows_of(events: list[tuple[int, int, int]], window: int) -> pa.RecordBatch:
 
 
 class Cluster:
-    """Runs micro-batches; ``processes`` are the memories of workers, one of which gets each task."""
+    """Runs micro-batches; ``processes`` are the memories of workers, one of which gets each task.
+
+    Windows are written anew after so many micro-batches as ``anew`` says, into few blocks if that is often.
+    """
 
     processor = CellProcessor
 
-    def __init__(self, task: ContinuousJoin, window: int):
-        self.task, self.window = task, window
+    def __init__(self, task: ContinuousJoin, window: int, anew: int = 256):
+        self.task, self.window, self.anew = task, window, anew
         self.state, self.results, self.rows = State(), [], []
         self.processes = [OrderedDict(), OrderedDict()]
         self.watermark = self.latest = 0
@@ -186,8 +178,8 @@ class Cluster:
         elif any(timer <= self.watermark for timer in state.timers.get(0, ())):
             calls.append((0, lambda times: spark.handleExpiredTimer((0,), times, None)))
         with (
-            patch.object(processing, "_LEARNING", 2),
-            patch.object(cells, "_CELLS", self.processes[process]),
+            patch.multiple(processing, _LEARNING=2, _ANEW=self.anew),
+            patch.multiple(cells, _CELLS=self.processes[process], _SHARES=8 if self.anew > 99 else 1),
         ):
             spark.init(state)
             for cell, call in calls:

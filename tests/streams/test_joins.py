@@ -5,10 +5,12 @@ from __future__ import annotations
 import sys
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
+from pyspark.errors import AnalysisException
 
 import millrace
-from millrace.errors import ExecutionError, InputError, SetupError
+from millrace.errors import ExecutionError, InputError, OptionError, SetupError
 from millrace.spark import task_inputs
 from tests.session import ROCKSDB, changed
 from tests.streams.feed import SCHEMA, Feed, figures
@@ -33,8 +35,9 @@ def test_three_streams_and_a_restart(streaming, tmp_path):
     assert "o: a stream by t, kept for 50 s behind the watermark" in query.explain()
     first = feed.run(query.df)
     feed.put(60, 0, 0)
-    stairs = millrace.sql(THREE, spark=streaming, tables=feed.tables(), options={"architecture": "stairs"})
-    found = [*figures(first), *figures(feed.run(stairs))]
+    joins = millrace.sql(THREE, spark=streaming, tables=feed.tables(), options={"architecture": "joins"})
+    assert {len(each.stateOperators) for each in first} == {1}
+    found = [*figures(first), *figures(feed.run(joins))]
     want = feed.answer(THREE)
     assert feed.rows() == want and len(want) > 200
     assert [each.late for each in found] == [0] * len(found)
@@ -53,34 +56,21 @@ def test_ranges_alone_tables_and_late_rows(streaming, tmp_path):
     text = """
         SELECT a.k AS one, b.k AS other, names.name FROM clicks a, clicks b, names
         WHERE a.t < b.t AND b.t <= a.t + INTERVAL 1 SECOND AND names.g = b.g AND a.k <> b.k
+            AND a.k IN (SELECT k FROM few)
     """
     feed.put(60, 0, 0, 9)  # the third micro-batch is the first that has a watermark
     names = streaming.sql("SELECT 'odd' AS g, 'an odd one' AS name UNION ALL SELECT 'even', 'an even one'")
     small = millrace.predicate(lambda k: k < 50, name="small")
-    tables = {**feed.tables(), "names": names}
+    pq.write_table(pa.table({"k": range(0, 80, 3)}), tmp_path / "few.parquet")
+    tables = {**feed.tables(), "names": names, "few": tmp_path / "few.parquet"}
     query = millrace.query(f"{text} AND small(a.k)", spark=streaming, tables=tables, predicates=[small])
     assert len(query.taken) == 1 and "small" in query.explain()
     found = figures(feed.run(query.df))
     assert sum(each.late for each in found) == 18  # in both roles
-    names = "WITH names AS (SELECT 'odd' AS g, 'an odd one' AS name)"
+    names = (
+        "WITH names AS (SELECT 'odd' AS g, 'an odd one' AS name), few AS (SELECT unnest(range(27)) * 3 AS k)"
+    )
     assert feed.rows() == feed.answer(f"{names} {since(text, 2)} AND a.k < 50") != []
-
-
-def test_roles_of_one_stream_share_its_tuples(streaming, tmp_path):
-    """Each is kept once, where all roles have the same conditions; tables may be asked beside."""
-    tables = Feed(streaming, tmp_path, ("clicks",)).tables()
-    tables["few"] = streaming.sql("SELECT id % 40 AS k FROM range(80)")
-    text = """
-        SELECT a.k, a.v, b.v AS w, b.g FROM clicks a JOIN clicks b
-            ON a.k = b.k AND b.t BETWEEN a.t AND a.t + INTERVAL 3 SECONDS WHERE a.v < 0.8
-    """
-    asked = """
-        AND b.v < 0.8 AND a.k IN (SELECT k FROM few)
-        AND NOT EXISTS (SELECT 1 FROM few WHERE few.k = a.k AND few.k > 30)
-    """
-    query = millrace.query(f"{text} {asked}", spark=streaming, tables=tables)
-    assert "b: the rows of a, which come and are kept once" in query.explain() and query.taken
-    assert "kept once" not in millrace.query(text, spark=streaming, tables=tables).explain()
 
 
 @pytest.mark.nightly
@@ -155,6 +145,9 @@ def test_what_does_not_work_here_is_refused(streaming, tmp_path, monkeypatch):
         pytest.raises(SetupError, match=r"run spark.conf.set\(.*RocksDBStateStoreProvider"),
     ):
         millrace.sql(PAIR, spark=streaming, tables=tables)
+    for architecture in ("static", "stairs"):
+        with pytest.raises(OptionError, match=rf"architecture is '{architecture}', and .*expected 'stems'"):
+            millrace.sql(PAIR, spark=streaming, tables=tables, options={"architecture": architecture})
     monkeypatch.setattr(task_inputs, "_MOST_TABLE", 99 * 8 - 1)
     more = {**tables, "d": streaming.range(99).withColumnRenamed("id", "k")}
     with pytest.raises(SetupError, match=r"'d' is a DataFrame of 792 bytes.*Parquet"):
@@ -167,7 +160,7 @@ def test_what_does_not_work_here_is_refused(streaming, tmp_path, monkeypatch):
 
 
 def test_what_spark_joins_stays_with_spark(streaming, tmp_path):
-    """One stream with tables keeps no state, and an outer join of streams is Spark's."""
+    """One stream with tables keeps no state; other joins of streams are Spark's, as are aggregates above."""
     tables = Feed(streaming, tmp_path, ("a", "b")).tables()
     tables["d"] = streaming.range(9).withColumnRenamed("id", "k")
     alone = "keeps no state"
@@ -176,9 +169,14 @@ def test_what_spark_joins_stays_with_spark(streaming, tmp_path):
         ("SELECT d.k FROM d JOIN (SELECT * FROM a WHERE k > 1) s ON d.k = s.k", alone),
         ("WITH q AS (SELECT k FROM a) SELECT d.k FROM d, q WHERE d.k = q.k", alone),
         (PAIR.replace("JOIN", "LEFT JOIN"), "no two relations"),
+        (PAIR.replace("JOIN", "LEFT SEMI JOIN"), "no two relations"),
+        (PAIR.replace("JOIN", "LEFT ANTI JOIN"), "no two relations"),
     ):
         found = millrace.query(text, spark=streaming, tables=tables)
         assert why in found.explain() and found.df.isStreaming and not found.taken, text
     assert millrace.sql("SELECT * FROM a WHERE k > 1", spark=streaming, tables=tables).isStreaming
+    counted = millrace.sql(f"{PAIR} GROUP BY a.k", spark=streaming, tables=tables)
+    with pytest.raises(AnalysisException, match="watermark"):
+        counted.writeStream.format("noop").start()
     with pytest.raises(InputError, match=r"start it with df.writeStream"):
         list(millrace.query(PAIR, spark=streaming, tables=tables).to_batches())

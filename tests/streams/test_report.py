@@ -10,7 +10,7 @@ import pytest
 from pyspark.sql import Row
 
 import millrace
-from millrace.errors import ExecutionError, InputError, OptionError
+from millrace.errors import ExecutionError, InputError
 from millrace.reports.micro_batch import (
     MOST_ORDERS,
     PREFIX,
@@ -111,16 +111,12 @@ def test_what_has_no_report_says_so(streaming, tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(InputError, match="cannot be written"):
         millrace.streams.log(streaming, tmp_path / "file" / "log")
-    with pytest.raises(OptionError, match="option rate is of one stream"):
-        millrace.streams.feed(streaming, rate=3)
-    millrace.streams.feed(streaming)
 
 
 @pytest.mark.nightly
 def test_a_stream_without_a_join_of_millraces_has_no_report(streaming):
     """There is nothing to tell of it."""
-    millrace.streams.feed(streaming)
-    alone = streaming.readStream.format("millrace_feed").options(stream="payments", backlog="50").load()
+    alone = streaming.readStream.format("rate-micro-batch").option("rowsPerBatch", 50).load()
     query = alone.writeStream.format("noop").trigger(availableNow=True).start()
     query.awaitTermination()
     assert query.recentProgress[0].numInputRows >= 50

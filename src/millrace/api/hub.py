@@ -270,8 +270,7 @@ class SharedJoin:
 
         Changes of the queries are one more source of the cells; ``changes`` is their folder.
         """
-        # Queries have conditions on each role by itself.
-        dealt = deal(self._spark, self.block, self.times, self._options, share=False)
+        dealt = deal(self._spark, self.block, self.times, self._options)
         texts = self._spark.readStream.schema("value string").option("wholetext", True).text(changes)
         side = texts.select(  # as BLOCK_SCHEMA has them: a row for each change and cell
             sf.explode(sf.array(*map(sf.lit, dealt.keys))).alias("cell"),

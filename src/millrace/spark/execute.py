@@ -26,7 +26,16 @@ from millrace.spark.placement import Mode, Size, place, small_relations
 from millrace.spark.reports import FileWarmStart, Reports
 from millrace.spark.session import default_parallelism, facts_of, shuffle_partitions
 from millrace.spark.streaming import Target, refuse_endless, stream_of
-from millrace.spark.task_inputs import LEAST_ROWS, InlineTable, Scan, deal, task_numbers, with_sources
+from millrace.spark.task_inputs import (
+    LEAST_ROWS,
+    InlineTable,
+    Scan,
+    TaskInput,
+    WatchedTable,
+    deal,
+    task_numbers,
+    with_sources,
+)
 from millrace.spark.tasks import CutTask, EddyTask, Reduction, ScanTask
 from millrace.spark.types import spark_schema
 
@@ -233,12 +242,14 @@ class _Assembly:
     def _limits(self) -> Limits:
         return Limits.of(self._spark, self._reports.sink.run, self._called, self._options)
 
-    def _read(self, source: _Source) -> Scan | InlineTable:
+    def _read(self, source: _Source) -> TaskInput:
         if isinstance(source.scan, FrameInput):
             given = source.scan.frame, source.relation.schema
             if self._placement.stream is not None:
                 return InlineTable.beside_stream(source.alias, *given)
             return InlineTable.of(*given)
+        if self._block.stream is not None and isinstance(source.scan, ParquetInput):
+            return WatchedTable.beside_stream(source.alias, source.scan, source.relation.schema)
         return source.deal([0] * (self._placement.cells or 1 if source.mode is Mode.PARTITIONED else 1))
 
     @cached_property

@@ -1,4 +1,4 @@
-"""What tasks read themselves: row groups that are dealt to them, or a table that travels with the plan.
+"""What tasks read themselves: row groups that are dealt to them, a table beside streams, or one in the plan.
 
 A file of its own, so that the tasks of streams load these and not the tasks of blocks.
 """
@@ -6,6 +6,7 @@ A file of its own, so that the tasks of streams load these and not the tasks of 
 from __future__ import annotations
 
 import heapq
+import os
 import pickle
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -14,15 +15,18 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from millrace.engine.plan.expressions import Predicate, Value
+from millrace.engine.plan.expressions import Predicate, Value, columns_of
 from millrace.engine.plan.spec import JoinSpec, RelationSpec
-from millrace.errors import SetupError
+from millrace.errors import InputError, ReadError, SetupError
 from millrace.parquet.pruning import Keeps
 from millrace.parquet.reading import read_splits
-from millrace.parquet.tables import Split
+from millrace.parquet.store import State, locate
+from millrace.parquet.tables import ParquetTable, Split, splits
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+
+    from millrace.spark.block import ParquetInput
 
 LEAST_ROWS = 4096
 """Scans read at least this many rows at once; the eddy cuts them down to its own batches."""
@@ -120,6 +124,89 @@ class Scan:
 
 
 @dataclass(frozen=True)
+class WatchedTable:
+    """A Parquet table beside streams: every task reads it whole, with the files that it has then.
+
+    Attributes:
+        table: As it was when the query was planned, without its files, which its path names.
+        schema: Of what is read.
+    """
+
+    alias: str
+    table: ParquetTable
+    schema: pa.Schema
+    filters: tuple[Predicate, ...] = ()
+
+    @classmethod
+    def beside_stream(cls, alias: str, given: ParquetInput, schema: pa.Schema) -> WatchedTable:
+        """Return a table that streams are joined with; SetupError if its files could not be found anew."""
+        path = given.table.path
+        if not given.table.store.is_remote:  # tasks run in other folders
+            path = os.path.abspath(locate(path)[1])  # noqa: PTH100  # resolve() would follow links
+        made = cls(alias, replace(given.table, path=path, files=()), schema, given.filters)
+        try:
+            found = set(made.open().paths)
+        except ReadError:
+            found = set()
+        if found != set(given.table.paths):
+            raise SetupError(
+                f"table {alias!r} has files that {path} alone does not name, so a stream would not find them "
+                "when they are written anew: expected the path of a file, or of a folder with all files of "
+                "the table and no others"
+            )
+        return made
+
+    def open(self) -> ParquetTable:
+        """Return the table as it is now.
+
+        Raises:
+            ReadError: It is not there, or its columns are others.
+        """
+        from millrace.parquet.discovery import open_table  # here, for few tasks need it
+
+        try:
+            now = open_table(self.table.path, self.table.store.options)
+        except (InputError, OSError) as error:
+            raise self._lost(str(error)) from error
+        if now.unsupported:
+            raise self._lost(now.unsupported)
+        kinds = {field.name.lower(): field.type for field in now.schema}
+        read = [*self.schema.names, *(ref.column for each in self.filters for ref in columns_of(each))]
+        for field in map(self.table.schema.field, sorted(self.table.stored(read))):
+            if (kind := kinds.get(field.name.lower())) != field.type:
+                raise self._lost(f"column {field.name!r} is {kind or 'missing'}, and was {field.type}")
+        return now.with_computed(self.table.computed)
+
+    def _lost(self, why: str) -> ReadError:
+        return ReadError(
+            f"table {self.alias!r}, which streams are joined with, cannot be read anew: {why}. Expected "
+            f"Parquet files with the columns of before at {self.table.path}; put them there, and start the "
+            "query again from its checkpoint"
+        )
+
+    def is_changed(self, known: tuple[tuple[str, State], ...]) -> bool:
+        """Whether it was written anew since its files were as is known; what is being written is not yet."""
+        try:
+            # Spark moves files there one by one, and has a folder of that name until the last one is.
+            temporary = f"{self.table.path}/_temporary"
+            return self.open().states != known and not self.table.store.is_folder(temporary)
+        except (ReadError, InputError, OSError):
+            return False
+
+    def _scan(self) -> Scan:
+        parts = (splits(self.open(), self.filters, tuple(self.schema.names)),)
+        return Scan.of(self.schema, self.filters, parts, self.table.computed)
+
+    def sized(self, relation: RelationSpec, task: int) -> RelationSpec:
+        return self._scan().sized(relation, task)
+
+    def read(
+        self, task: int, batch_size: int = LEAST_ROWS, keeps: Keeps | None = None
+    ) -> Iterator[pa.RecordBatch]:
+        return self._scan().read(task, batch_size, keeps)
+
+
+@dataclass(frozen=True)
 class InlineTable:
     """A table that travels with the plan, read whole by every task."""
 
@@ -151,7 +238,11 @@ class InlineTable:
         yield from self.table.to_batches(max_chunksize=batch_size)
 
 
-def with_sizes(join: JoinSpec, scans: Mapping[str, Scan | InlineTable], task: int) -> JoinSpec:
+TaskInput = Scan | WatchedTable | InlineTable
+"""What a task reads itself of one relation."""
+
+
+def with_sizes(join: JoinSpec, scans: Mapping[str, TaskInput], task: int) -> JoinSpec:
     """Return a block with the sizes of what a task itself reads of it, by alias."""
     return with_sources(
         join, [scans[r.alias].sized(r, task) if r.alias in scans else r for r in join.sources]

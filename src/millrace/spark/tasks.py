@@ -30,7 +30,7 @@ from millrace.spark.coordinator import Limits, Lookups
 from millrace.spark.frames import task_name
 from millrace.spark.reports import FileWarmStart, Sink
 from millrace.spark.streaming import Target
-from millrace.spark.task_inputs import LEAST_ROWS, InlineTable, Scan, number_of, with_sizes
+from millrace.spark.task_inputs import LEAST_ROWS, Scan, TaskInput, number_of, with_sizes
 from millrace.spark.types import normalise
 from millrace.spark.worker import partition_number, worker_task
 
@@ -46,7 +46,7 @@ class EddyTask:
     join: JoinSpec
     options: Options
     stream: str | None  # the relation to leave unbuilt
-    scans: dict[str, Scan | InlineTable]  # what the task reads itself, by alias
+    scans: dict[str, TaskInput]  # what the task reads itself, by alias
     frame: str | None
     exchanged: tuple[str, ...]
     limits: Limits

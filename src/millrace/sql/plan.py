@@ -198,15 +198,8 @@ def with_inputs(plan: BlockPlan, frames: Frames) -> BlockPlan:
     """Return a block with the DataFrames of its inputs."""
     inputs: dict[str, Input] = {}
     relations = []
-    built: dict[object, tuple[Input, int | None]] = {}
     for relation in plan.join.sources:
-        rows = plan.inputs[relation.alias]
-        key: object = relation.alias
-        if plan.times is not None and isinstance(rows, FrameInput) and isinstance(rows.source, str):
-            key = (rows.source, rows.computed)  # a stream that is read twice in the same way is one input
-        if key not in built:
-            built[key] = _make_input(rows, frames)
-        inputs[relation.alias], count = built[key]
+        inputs[relation.alias], count = _make_input(plan.inputs[relation.alias], frames)
         relations.append(relation if count is None else replace(relation, rows=count, guessed=True))
     return replace(plan, join=with_sources(plan.join, relations), inputs=inputs)
 

@@ -10,14 +10,12 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from millrace.streams.feeds.source import feed
     from millrace.streams.reporting import report
     from millrace.streams.watching import log, watch
 
-__all__ = ["feed", "log", "report", "watch"]
+__all__ = ["log", "report", "watch"]
 
 _MODULES = {
-    "feed": "millrace.streams.feeds.source",
     "log": "millrace.streams.watching",
     "report": "millrace.streams.reporting",
     "watch": "millrace.streams.watching",

@@ -5,15 +5,14 @@ Indexes and intermediate tuples are made anew of it, which is what STAIRs call d
 what has expired is removed block by block, without reading it.
 
 A call of Spark's state is a message that is waited for, 50 to 100 microseconds: the log is read whole when a
-cell begins, and never while it goes on.
+cell begins, and never while it goes on, but for writing the window anew.
 """
 
 from __future__ import annotations
 
 import json
-import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
 import pyarrow as pa
@@ -25,12 +24,6 @@ from millrace.streams.task import FORMAT
 if TYPE_CHECKING:
     from pyspark.sql.streaming.stateful_processor import StatefulProcessorHandle
 
-_MERGED = 16
-"""So many blocks of a stream that follow each other become one, until they are of this size:"""
-_LARGE = 1 << 22
-_SHARES = 8
-"""Merged are blocks of the same eighth of the time for which tuples are kept."""
-
 # One variable, because Spark takes some 10 ms a task to make each, for every field of its type.
 _KEY = StructType([StructField("key", StringType())])
 _VALUE = StructType([StructField("text", StringType()), StructField("block", BinaryType())])
@@ -40,13 +33,13 @@ _CHAIN = 64
 """So many micro-batches behind, state in memory can catch up."""
 
 
-class Part(NamedTuple):
-    """Tuples of one stream that came with one micro-batch, of about the same time.
+class BlockKey(NamedTuple):
+    """Names a block: tuples of one stream, of about the same time.
 
     Attributes:
         relation: The stream's number.
         newest: Event time of the newest, microseconds.
-        batch: Number of the micro-batch, counted by the cell.
+        batch: Number of the latest micro-batch that one came with, counted by the cell.
     """
 
     relation: int
@@ -64,8 +57,8 @@ class Head:
         token: Names what came of that attempt at it.
         watermark: Of the latest micro-batch of Spark's, microseconds; None while there is none.
         timer: When tuples expire next, milliseconds; None while nothing is kept.
-        chain: The tokens of micro-batches before it: who has the state after one of these has only to catch
-            up.
+        chain: The tokens of micro-batches that led to it: who has the state after one of these has only to
+            catch up. Since the window was written anew, for blocks have other names from then on.
         tick: The timer of Spark's that wakes the cell, milliseconds; None before there is one.
         format: Version of what was stored.
     """
@@ -79,25 +72,10 @@ class Head:
     tick: int | None = None
     format: int = FORMAT
 
-    def followed(self, token: str) -> dict[str, int]:
-        """Return the chain of the next head."""
-        chain = {**self.chain, token: self.batch + 1}
+    def followed(self, token: str, *, anew: bool = False) -> dict[str, int]:
+        """Return the chain of the next head, which has this token; ``anew`` if it wrote the window anew."""
+        chain = {**({} if anew else self.chain), token: self.batch + 1}
         return dict(list(chain.items())[-_CHAIN:])
-
-
-@dataclass(frozen=True)
-class Stored:
-    """A block of the log.
-
-    Attributes:
-        key: By which it is stored: the stream, its newest tuple, and the micro-batch that stored it.
-        parts: What it is made of, in order, each with its number of tuples.
-        size: Of the block, bytes.
-    """
-
-    key: Part
-    parts: tuple[tuple[Part, int], ...]
-    size: int
 
 
 class Log:
@@ -110,24 +88,22 @@ class Log:
         """Return the head; None for a cell that is new.
 
         Raises:
-            StateError: It is of a version that this one does not read.
+            StateError: It is of another version.
         """
         text = self.text(_HEAD)
         if text is None:
             return None
         fields = json.loads(text)
-        if fields.get("format") == 2:
-            fields["tick"] = fields["timer"]  # the cell was woken when tuples expired, and else not
-        elif fields.get("format") != FORMAT:
+        if fields.get("format") != FORMAT:
             raise StateError(
                 f"the checkpoint has format {fields.get('format')} of a continuous join, and this version of "
-                f"Millrace reads formats 2 and {FORMAT}: go on with the version that wrote it, or begin with "
-                "an empty checkpoint folder"
+                f"Millrace reads format {FORMAT}: go on with the version that wrote it, or begin with an "
+                "empty checkpoint folder"
             )
         return Head(**fields)
 
     def put_head(self, head: Head) -> None:
-        self.put_text(_HEAD, json.dumps(asdict(head) | {"format": FORMAT}, separators=(",", ":")))
+        self.put_text(_HEAD, json.dumps(asdict(head), separators=(",", ":")))
 
     def lessons(self) -> str | None:
         """Return what eddies of the cell have learned; None while it is nothing."""
@@ -145,13 +121,13 @@ class Log:
         """Replace what is kept under a name, which is an identifier."""
         self._state.updateValue((name,), (text, b""))
 
-    def list(self) -> Sequence[Part]:
-        """Return the keys of all blocks, those stored first in front."""
+    def list(self) -> Sequence[BlockKey]:
+        """Return the keys of all blocks, those that came first in front."""
         keys = (key for (key,) in self._state.keys() if not key.isidentifier())  # noqa: SIM118
-        return sorted((Part(*map(int, key.split(","))) for key in keys), key=lambda key: (key.batch, key))
+        return sorted((BlockKey(*map(int, key.split(","))) for key in keys), key=lambda k: (k.batch, k))
 
-    def read(self, key: Part, schema: pa.Schema) -> tuple[Stored, pa.RecordBatch]:
-        """Return a block and its tuples.
+    def read(self, key: BlockKey, schema: pa.Schema) -> tuple[pa.RecordBatch, int]:
+        """Return the tuples of a block, and its size in bytes.
 
         Raises:
             StateError: There is none of that key.
@@ -159,56 +135,20 @@ class Log:
         stored = self._state.getValue((_name(key),))
         if stored is None:
             raise StateError(f"the log of a cell lists block {tuple(key)} and does not have it")
-        text, data = stored
-        parts = tuple((Part(*part), rows) for part, rows in json.loads(text))
-        return Stored(key, parts, len(data)), pa.ipc.read_record_batch(pa.py_buffer(data), schema)
+        data = stored[1]
+        return pa.ipc.read_record_batch(pa.py_buffer(data), schema), len(data)
 
-    def append(self, parts: Sequence[tuple[Part, int]], batch: int, rows: pa.RecordBatch) -> Stored:
-        """Store tuples as a block.
-
-        ``parts`` are what they are made of, in order, each with its number of tuples; ``batch`` is the
-        micro-batch that stores them.
-        """
-        relation, newest = parts[0][0].relation, max(part.newest for part, _ in parts)
-        stored = Stored(Part(relation, newest, batch), tuple(parts), 0)
+    def put(self, key: BlockKey, rows: pa.RecordBatch) -> int:
+        """Store tuples as a block, and return its size in bytes."""
         data = rows.serialize().to_pybytes()
-        text = json.dumps([[tuple(part), rows] for part, rows in parts], separators=(",", ":"))
-        self._state.updateValue((_name(stored.key),), (text, data))
-        return replace(stored, size=len(data))
+        self._state.updateValue((_name(key),), ("", data))
+        return len(data)
 
-    def remove(self, keys: Iterable[Part]) -> None:
+    def remove(self, keys: Iterable[BlockKey]) -> None:
         for key in keys:
             self._state.removeKey((_name(key),))
 
-    def merge(self, blocks: Sequence[Stored], batch: int, schema: pa.Schema) -> Stored:
-        """Make one block of several of a stream."""
-        tuples = [self.read(block.key, schema)[1] for block in blocks]
-        self.remove(block.key for block in blocks)
-        return self.append(
-            [part for block in blocks for part in block.parts], batch, pa.concat_batches(tuples)
-        )
 
-
-def _name(key: Part) -> str:
+def _name(key: BlockKey) -> str:
     """Return the name of a block in Spark's state."""
     return ",".join(map(str, key))
-
-
-def mergeable(blocks: Iterable[Stored], keeps: Mapping[int, int]) -> Iterator[list[Stored]]:
-    """Yield small blocks that are worth merging: of one stream, and of about the same time.
-
-    A micro-batch a second leaves thousands of blocks an hour, and each is a message when a cell begins.
-    Sixteen of like size become one, so a tuple is written again at most a few times, and never where it would
-    keep tuples that are far older than itself.
-
-    ``blocks`` are all of a cell. ``keeps`` has the microseconds for which tuples are kept, by stream.
-    """
-    groups: dict[tuple[int, int, int], list[Stored]] = {}
-    for block in blocks:
-        if block.size < _LARGE:
-            relation, newest, _ = block.key
-            level = int(math.log(max(1, len(block.parts)), _MERGED))
-            groups.setdefault((relation, newest // max(1, keeps[relation] // _SHARES), level), []).append(
-                block
-            )
-    yield from (group for group in groups.values() if len(group) >= _MERGED)

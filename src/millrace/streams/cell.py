@@ -16,20 +16,26 @@ import pyarrow as pa
 from pyspark import TaskContext
 
 from millrace.reports.micro_batch import Orders, StreamFigures
+from millrace.spark.task_inputs import WatchedTable
 from millrace.spark.worker import look_again
 from millrace.streams.arrivals import Arrived
-from millrace.streams.block_log import Head, Log, Part, Stored, mergeable
+from millrace.streams.block_log import BlockKey, Head, Log
 from millrace.streams.task import ContinuousJoin, Stream
 
 if TYPE_CHECKING:
     from millrace.engine.eddy.continuous import ContinuousRun
-    from millrace.engine.figures import CellFigures
 
 _MOST_ROWS = 1 << 30
 """Rows have 32-bit numbers that count up for as long as an eddy lives."""
 
 _STUCK = 1 << 12
 """Fewer expired tuples than this are left in memory, wherever they lie."""
+
+_LARGE = 1 << 22
+"""Bytes of a block that is not written anew."""
+
+_SHARES = 8
+"""One block are tuples of the same eighth of the time for which they are kept: few stay on for others."""
 
 
 class Cell:
@@ -52,12 +58,14 @@ class Cell:
         self.batch = -1
         self.restored = 0
         self._task = task
+        watched = (table for table in task.tables.values() if isinstance(table, WatchedTable))
+        # Before they are read: what is written meanwhile is read next time.
+        self._watched = [(table, table.open().states) for table in watched]
         self._run = run or task.run(lessons)
-        self._blocks: dict[Part, Stored] = {}
-        self._parts: set[Part] = set()
-        # By stream, in order of arrival: the number of tuples up to the end of each part, and its newest.
+        self._sizes: dict[BlockKey, int] = {}  # of all blocks of the log, in bytes
+        # By stream, in order of arrival: the number of tuples up to the end of each block, and its newest.
         self._ends: dict[str, deque[tuple[int, int]]] = {stream.alias: deque() for stream in task.streams}
-        self._fresh: list[tuple[Part, pa.RecordBatch]] = []
+        self._fresh: list[tuple[BlockKey, pa.RecordBatch]] = []
         self._stuck = 0
 
     @property
@@ -71,10 +79,13 @@ class Cell:
 
     @property
     def is_worn(self) -> bool:
-        """Whether the eddy should be made anew: it has seen too many tuples, or keeps too many expired ones.
+        """Whether the eddy should be made anew.
 
-        Tuples leave it in order of arrival, so one from the far future holds back all that came after it.
+        It has seen too many tuples, or a table was written anew, or it keeps too many expired tuples: they
+        leave it in order of arrival, so one from the far future holds back all that came after it.
         """
+        if any(table.is_changed(states) for table, states in self._watched):
+            return True
         if self._stuck > max(_STUCK, self.held - self._stuck):
             return True
         return any(self._run.rows(alias) > _MOST_ROWS for alias in self._ends)
@@ -86,10 +97,10 @@ class Cell:
         the tuples that were let go, by alias.
         """
         sizes: dict[int, list[int]] = {stream.number: [] for stream in self._task.streams}
-        for key, stored in self._blocks.items():
-            sizes[key.relation].append(stored.size)
+        for key, size in self._sizes.items():
+            sizes[key.relation].append(size)
         for stream in self._task.streams:
-            came, stored_sizes = arrived.get(stream.number), sizes[stream.number]
+            came, stored = arrived.get(stream.number), sizes[stream.number]
             nbytes, index_bytes = self._run.nbytes_of(stream.alias)
             yield StreamFigures(
                 stream.alias,
@@ -99,8 +110,8 @@ class Cell:
                 self._run.held(stream.alias),
                 nbytes,
                 index_bytes,
-                sum(stored_sizes),
-                len(stored_sizes),
+                sum(stored),
+                len(stored),
                 int(came.times[-1]) if came is not None and len(came.times) else None,
             )
 
@@ -113,9 +124,6 @@ class Cell:
         """What the eddy has learned, as JSON."""
         return self._run.learned()
 
-    def figures(self, cell: int) -> CellFigures:
-        return self._run.figures(cell)
-
     def follows(self, head: Head) -> bool:
         """Whether this is the state after the micro-batch of a head, or after one that led to it."""
         return self.token == head.token or head.chain.get(self.token) == self.batch
@@ -124,35 +132,26 @@ class Cell:
         """Take in what the log has and this does not."""
         if self.token == head.token:
             return
-        blocks: dict[Part, Stored] = {}
-        missed: list[tuple[Part, pa.RecordBatch]] = []
+        sizes: dict[BlockKey, int] = {}
+        missed: list[tuple[BlockKey, pa.RecordBatch]] = []
         for key in log.list():
-            if key in self._blocks:
-                blocks[key] = self._blocks[key]
-                continue
-            stream = self._task.by_number[key.relation]
-            stored, rows = log.read(key, self._task.schema_of(stream))
-            blocks[key] = stored
-            start = 0
-            for part, count in stored.parts:
-                if part not in self._parts and not self._is_over(part, head.watermark):
-                    missed.append((part, rows.slice(start, count)))
-                start += count
-        self._blocks = blocks
-        self._take_in(sorted(missed, key=lambda each: (each[0].batch, each[0].newest)))
+            if key in self._sizes:
+                sizes[key] = self._sizes[key]
+            else:
+                rows, sizes[key] = log.read(key, self._task.schema_of(self._task.by_number[key.relation]))
+                missed.append((key, rows))
+        self._sizes = sizes
+        self._take_in(missed)
         self._forget(head.watermark)
         self.token, self.batch = head.token, head.batch
 
-    def _take_in(self, missed: list[tuple[Part, pa.RecordBatch]]) -> None:
-        streams = [self._task.by_number[part.relation] for part, _ in missed]
+    def _take_in(self, missed: list[tuple[BlockKey, pa.RecordBatch]]) -> None:
+        streams = [self._task.by_number[key.relation] for key, _ in missed]
         names = [stream.alias for stream in streams]
-        carried = (
-            self._carried(s, rows, part.batch) for s, (part, rows) in zip(streams, missed, strict=True)
-        )
+        carried = (self._carried(s, rows, key.batch) for s, (key, rows) in zip(streams, missed, strict=True))
         ends = self._run.restore(zip(names, carried, strict=True))
-        for name, end, (part, rows) in zip(names, ends, missed, strict=True):
-            self._ends[name].append((end, part.newest))
-            self._parts.add(part)
+        for name, end, (key, rows) in zip(names, ends, missed, strict=True):
+            self._ends[name].append((end, key.newest))
             self.restored += rows.num_rows
 
     def _carried(self, stream: Stream, rows: pa.RecordBatch, batch: int) -> pa.RecordBatch:
@@ -172,18 +171,17 @@ class Cell:
         yield from self._run.extend({alias: rows for alias, rows in carried.items() if rows.num_rows})
         for stream, each in came.items():
             blocks = [
-                (Part(stream.number, newest, self.batch), rows) for newest, rows in each.blocks(stream.keeps)
+                (BlockKey(stream.number, newest, self.batch), rows)
+                for newest, rows in each.blocks(stream.keeps)
             ]
             self._fresh += blocks
             end, last = before[stream.alias], self._run.rows(stream.alias)
-            whole = (
-                last - end == each.rows.num_rows
-            )  # no tuple was left out, for a null key or another reason
-            for part, rows in blocks:
-                self._parts.add(part)
+            # No tuple was left out, for a null key or another reason.
+            whole = last - end == each.rows.num_rows
+            for key, rows in blocks:
                 end += rows.num_rows
-                if whole or part is blocks[-1][0]:
-                    self._ends[stream.alias].append((min(end, last), part.newest))
+                if whole or key is blocks[-1][0]:
+                    self._ends[stream.alias].append((min(end, last), key.newest))
 
     def commit(self, log: Log, watermark: int | None) -> dict[str, int]:
         """Write the micro-batch to the log, without what has expired, and remove that.
@@ -191,57 +189,80 @@ class Cell:
         The watermark is in microseconds. Returns how many tuples have expired, by the stream's alias.
         """
         before = {alias: self._run.held(alias) for alias in self._ends}
-        for part, rows in self._fresh:
-            if not self._is_over(part, watermark):
-                stored = log.append([(part, rows.num_rows)], self.batch, rows)
-                self._blocks[stored.key] = stored
+        for key, rows in self._fresh:
+            if not self._is_over(key, watermark):
+                self._sizes[key] = log.put(key, rows)
         self._fresh.clear()
-        over = [key for key in self._blocks if self._is_over(key, watermark)]
+        over = [key for key in self._sizes if self._is_over(key, watermark)]
         log.remove(over)
         for key in over:
-            del self._blocks[key]
+            del self._sizes[key]
         self._forget(watermark)
-        keeps = {stream.number: stream.keeps for stream in self._task.streams}
-        for blocks in mergeable(self._blocks.values(), keeps):
-            stream = self._task.by_number[blocks[0].key.relation]
-            # Another block of this micro-batch may end at the same time: then they wait for the next one.
-            newest = max(block.key.newest for block in blocks)
-            if Part(stream.number, newest, self.batch) in self._blocks.keys() - {b.key for b in blocks}:
-                continue
-            merged = log.merge(blocks, self.batch, self._task.schema_of(stream))
-            for block in blocks:
-                del self._blocks[block.key]
-            self._blocks[merged.key] = merged
         return {alias: held - self._run.held(alias) for alias, held in before.items()}
+
+    def write_anew(self, log: Log) -> None:
+        """Write the window anew: small blocks of a stream become large ones.
+
+        A micro-batch a second leaves thousands of blocks an hour, and each is a message when a cell begins.
+        A tuple is written again as often as the window is while its eighth of it fills, and never where it
+        would keep tuples that are far older than itself.
+        """
+        groups: dict[tuple[int, ...], list[BlockKey]] = {}
+        for key in sorted(key for key, size in self._sizes.items() if size < _LARGE):
+            share = key.newest // max(1, self._task.by_number[key.relation].keeps // _SHARES)
+            group = groups.setdefault((key.relation, share, self._sight(key.batch)), [])
+            group.append(key)
+            if sum(self._sizes[each] for each in group) >= _LARGE:
+                self._join_blocks(log, group)
+                group.clear()
+        for group in groups.values():
+            self._join_blocks(log, group)
+
+    def _join_blocks(self, log: Log, keys: list[BlockKey]) -> None:
+        if len(keys) < 2:
+            return
+        made = BlockKey(keys[0].relation, keys[-1].newest, max(key.batch for key in keys))
+        if made in self._sizes and made not in keys:
+            return  # another block has that name: these wait for the next time
+        schema = self._task.schema_of(self._task.by_number[made.relation])
+        # As they came, for tuples leave memory in that order.
+        rows = [log.read(key, schema)[0] for key in sorted(keys, key=lambda key: (key.batch, key))]
+        log.remove(keys)
+        for key in keys:
+            del self._sizes[key]
+        self._sizes[made] = log.put(made, pa.concat_batches(rows))
+
+    def _sight(self, batch: int) -> int:
+        """Return what tells apart tuples that become no block together, of the micro-batch they came with."""
+        return 0
 
     @property
     def due(self) -> int | None:
         """Watermark at which the next tuples expire, microseconds; None while nothing is kept."""
-        return min((self._expiry(key) for key in self._blocks), default=None)
+        return min((self._expiry(key) for key in self._sizes), default=None)
 
-    def _expiry(self, part: Part) -> int:
-        return part.newest + max(0, self._task.by_number[part.relation].keeps) + 1
+    def _expiry(self, key: BlockKey) -> int:
+        return key.newest + max(0, self._task.by_number[key.relation].keeps) + 1
 
-    def _is_over(self, part: Part, watermark: int | None) -> bool:
-        return watermark is not None and self._expiry(part) <= watermark
+    def _is_over(self, key: BlockKey, watermark: int | None) -> bool:
+        return watermark is not None and self._expiry(key) <= watermark
 
     def _forget(self, watermark: int | None) -> None:
         """Evict from memory what has expired, as far as it was the first to arrive."""
         below, self._stuck = {}, 0
         for stream in self._task.streams:
             ends, first = self._ends[stream.alias], 0
-            while ends and self._is_over(Part(stream.number, ends[0][1], 0), watermark):
+            while ends and self._is_over(BlockKey(stream.number, ends[0][1], 0), watermark):
                 first = ends.popleft()[0]
             if first:
                 below[stream.alias] = first
             self._stuck += sum(
                 end - start
                 for (start, _), (end, newest) in pairwise(ends)
-                if self._is_over(Part(stream.number, newest, 0), watermark)
+                if self._is_over(BlockKey(stream.number, newest, 0), watermark)
             )
         if below:
             self._run.evict(below)
-        self._parts = {part for part in self._parts if not self._is_over(part, watermark)}
 
 
 _CELLS: OrderedDict[tuple[str, str, int], Cell] = OrderedDict()

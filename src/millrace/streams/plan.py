@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 import uuid
 import warnings
-from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from functools import reduce
 
@@ -18,10 +17,8 @@ from pyspark.sql import DataFrame, SparkSession, functions as sf
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 from pyspark.sql.types import StructField, StructType
 
-from millrace.engine.plan.spec import JoinSpec
 from millrace.errors import MillraceWarning, OptionError, SetupError, require
 from millrace.options import Options
-from millrace.parquet.tables import splits
 from millrace.reports.micro_batch import PREFIX, SEPARATOR
 from millrace.spark.block import Block, FrameInput, ParquetInput, PreparedBlock
 from millrace.spark.exchange import BLOCK_SCHEMA
@@ -29,7 +26,7 @@ from millrace.spark.hypercube import Cube
 from millrace.spark.placement import choose_cube
 from millrace.spark.session import SessionConf, default_parallelism, shuffle_partitions
 from millrace.spark.streaming import refuse_endless
-from millrace.spark.task_inputs import InlineTable, Scan
+from millrace.spark.task_inputs import InlineTable, TaskInput, WatchedTable
 from millrace.spark.types import spark_schema
 from millrace.streams.dataflow import Pack, Unpack, tagged_union
 from millrace.streams.processor import OUTPUT, CellProcessor
@@ -45,6 +42,12 @@ SETTINGS = {
     "spark.sql.streaming.stateStore.rocksdb.trackTotalNumberOfRows": "false",
 }
 """Of a session that joins streams: where state is kept, and that little of it is written."""
+
+_REFUSED = {
+    "static": "a plan that does not change begins anew with every run, while a join of streams goes on",
+    "stairs": "intermediate tuples that move make more work over streams than keeping none of them, or all",
+}
+"""Architectures that join no streams, and why."""
 
 _MOST_CELLS = 4
 """More cells than so many times the cores take more time for their own sake than for tuples."""
@@ -87,55 +90,50 @@ def continuous(spark: SparkSession, block: Block, times: EventTimes, options: Op
     return PreparedBlock(task.name, result, _show(block, task, dealt.cube), refuse_endless)
 
 
-def deal(
-    spark: SparkSession, block: Block, times: EventTimes, options: Options, *, share: bool = True
-) -> Dealt:
+def deal(spark: SparkSession, block: Block, times: EventTimes, options: Options) -> Dealt:
     """Deal the tuples of a block over streams to cells; nothing runs yet.
 
-    The streams among its inputs are DataFrames. With ``share``, a stream in several roles may come once for
-    all of them.
+    The streams among its inputs are DataFrames.
 
     Raises:
         InputError: State would grow without end, or an input is of a kind that does not go with streams.
-        SetupError: The session does not keep state in RocksDB, or a table is too large to send to tasks.
-        OptionError: The architecture is a static plan.
+        SetupError: The session does not keep state in RocksDB, or a table is too large to send to tasks, or
+            its files could not be found anew.
+        OptionError: The architecture is a static plan or STAIRs.
     """
     _check_provider(spark)
+    if options.architecture in _REFUSED:
+        raise OptionError(
+            f"option architecture is {options.architecture!r}, and {_REFUSED[options.architecture]}: "
+            "expected 'stems', 'joins' or 'auto'"
+        )
+    if options.architecture == "auto":
+        options = replace(options, architecture="stems")
     keeps = retention(list(times.columns), times.bounds)
     aliases = block.join.aliases
     cells = _cells(spark, options)
     weights = [1.0 if alias in times.columns else 0.0 for alias in aliases]
     cube = choose_cube(block.join, weights, cells, [w == 0 for w in weights])
     keys = _keys(spark, cells)[: cube.cells]
-    leads = roles(block, times.columns, cube) if share else {}
     streams = tuple(
         Stream(
             alias,
             number,
             times.columns[alias],
-            max(keeps[each] for each in times.columns if leads.get(each, each) == alias),
+            keeps[alias],
             _counted(cube, number),
             _frame(block, alias).computed,
         )
         for number, alias in enumerate(aliases)
-        if alias in times.columns and alias not in leads
+        if alias in times.columns
     )
-    join = in_roles(block.join, leads)
-    if options.architecture == "static":
-        raise OptionError(
-            "option architecture is 'static', and a plan that does not change begins anew with every run, "
-            "while a join of streams goes on: expected 'stems', 'joins', 'stairs' or 'auto'"
-        )
-    if options.architecture == "auto":
-        options = replace(options, architecture="stems")
     task = ContinuousJoin(
         f"{PREFIX}{uuid.uuid4().hex}",
-        join,
+        block.join,
         streams,
         {alias: _table(block, alias) for alias in aliases if alias not in times.columns},
         options,
         cells,
-        cube.show(aliases),
         cube.axes,
     )
     frames = {s.number: _frame(block, s.alias).frame for s in streams}
@@ -202,14 +200,13 @@ def _frame(block: Block, alias: str) -> FrameInput:
     return frame
 
 
-def _table(block: Block, alias: str) -> Scan | InlineTable:
+def _table(block: Block, alias: str) -> TaskInput:
     """Return how a table is read, which every cell does when it begins."""
     source = block.inputs[alias]
     schema = block.join.relation(alias).schema
     match source:
-        case ParquetInput(table, columns, filters):
-            parts = (splits(table, filters, columns),)
-            return Scan.of(schema, filters, parts, table.computed)
+        case ParquetInput():
+            return WatchedTable.beside_stream(alias, source, schema)
         case FrameInput():
             return InlineTable.beside_stream(alias, source.frame, schema)
     raise AssertionError(f"relation {alias!r} is looked up")  # above the join: millrace.streams.lookups
@@ -227,14 +224,14 @@ def without_watermark(schema: StructType) -> StructType:
 
 
 def _show(block: Block, task: ContinuousJoin, cube: Cube) -> str:
-    lines = [f"block {block.name}: continuous, {task.dealt}"]
+    lines = [f"block {block.name}: continuous, {cube.show(task.join.aliases)}"]
     for number, relation in enumerate(task.join.relations):
         stream = task.by_number.get(number)
         copies = cube.copies(number)
-        if relation.same_as is not None:
-            lines.append(f"  {relation.alias}: the rows of {relation.same_as}, which come and are kept once")
-        elif stream is None:
-            lines.append(f"  {relation.alias}: a table, read whole by every cell when it begins")
+        if stream is None:
+            lines.append(
+                f"  {relation.alias}: a table, read whole by every cell, and anew when it is written anew"
+            )
         else:
             kept = f"kept for {stream.keeps / 1e6:,.6g} s" if stream.keeps >= 0 else "not kept"
             more = f", {copies} copies" if copies > 1 else ""
@@ -243,29 +240,3 @@ def _show(block: Block, task: ContinuousJoin, cube: Cube) -> str:
     lines += [f"  on {equality}" for equality in task.join.equalities]
     lines += [f"  where {predicate}" for predicate in task.join.residuals]
     return "\n".join(lines)
-
-
-def roles(block: Block, streams: Collection[str], cube: Cube) -> Mapping[str, str]:
-    """Return which streams are the tuples of an earlier one, under another name: that one's alias by theirs.
-
-    Such tuples come, are kept and are logged once (SteMs, section 2.2). They are where the block has one
-    input for both, and where a tuple goes to the same cells in both roles: else it would be in cells for one
-    role, and meet there what it met elsewhere in the other.
-    """
-    leads: dict[str, str] = {}
-    numbers = {alias: number for number, alias in enumerate(block.join.aliases) if alias in streams}
-    for alias, number in numbers.items():
-        for lead, other in numbers.items():
-            if other == number:
-                break
-            alike = all(axis.column(number) == axis.column(other) for axis in cube.axes)
-            if alike and lead not in leads and block.inputs[lead] is block.inputs[alias]:
-                leads[alias] = lead
-                break
-    return leads
-
-
-def in_roles(join: JoinSpec, leads: Mapping[str, str]) -> JoinSpec:
-    """Return a join whose relations share tuples as :func:`roles` says."""
-    relations = (replace(each, same_as=leads.get(each.alias)) for each in join.relations)
-    return replace(join, relations=tuple(relations))

@@ -36,6 +36,9 @@ _MEMORY = 1 << 30
 _LEARNING = 16
 """What was learned is stored after so many micro-batches."""
 
+_ANEW = 256
+"""The window is written anew after so many micro-batches."""
+
 
 class CellProcessor(StatefulProcessor):
     """Runs the cells of a continuous join; ``keys`` are Spark's, by the cell's number."""
@@ -85,12 +88,9 @@ class CellProcessor(StatefulProcessor):
         head = self._log.head()
         if head is None:
             self._log.put_head(Head(self._task.fingerprint))
-        elif head.format == 2 and head.fingerprint == self._task.fingerprint_2:
-            self._log.put_head(replace(head, fingerprint=self._task.fingerprint))
         elif head.fingerprint != self._task.fingerprint:
             raise StateError(
-                "the checkpoint is of another join: tables, columns, conditions of equality, event times, "
-                "whether a stream joined with itself has the same conditions in all roles, or "
+                "the checkpoint is of another join: tables, columns, conditions of equality, event times or "
                 f"the number of cells ({self._task.cells} now, by spark.sql.shuffle.partitions or option "
                 "cells) are not those that it was begun with; go on with these, or begin with an empty "
                 "checkpoint folder. Policy, architecture, memory and the number of cores may change"
@@ -119,6 +119,9 @@ class CellProcessor(StatefulProcessor):
         # Nothing that is given out depends on what follows.
         expired = cell.commit(log, watermark)
         counted = {n: each for n, each in came.items() if number in task.by_number[n].counted}
+        anew = (cell.batch + 1) % _ANEW == 0
+        if anew:
+            cell.write_anew(log)
         cell.token = uuid.uuid4().hex
         if cell.batch % _LEARNING == 0:
             log.put_lessons(cell.learned)
@@ -129,7 +132,7 @@ class CellProcessor(StatefulProcessor):
                 token=cell.token,
                 watermark=watermark,
                 timer=None if cell.due is None else -(-cell.due // 1000),
-                chain=head.followed(cell.token),
+                chain=head.followed(cell.token, anew=anew),
                 tick=tick,
             )
         )

@@ -15,13 +15,12 @@ from millrace.engine.eddy.continuous import ContinuousRun
 from millrace.engine.plan.evaluation import compute
 from millrace.engine.plan.expressions import Value
 from millrace.engine.plan.spec import JoinSpec
-from millrace.errors import ReadError
 from millrace.options import Options
 from millrace.spark.hypercube import Axis
-from millrace.spark.task_inputs import InlineTable, Scan, with_sizes
+from millrace.spark.task_inputs import TaskInput, with_sizes
 
-FORMAT = 3
-"""Version of what a checkpoint holds. Format 2, which is read too, has fingerprints of text."""
+FORMAT = 4
+"""Version of what a checkpoint holds."""
 
 
 @dataclass(frozen=True)
@@ -52,19 +51,17 @@ class ContinuousJoin:
     Attributes:
         name: Identifies this plan: what is in the memory of a process is of one plan.
         streams: Its streams, by the relation's number.
-        tables: How its tables are read, by alias: every cell reads them whole, when it begins.
+        tables: How its tables are read, by alias: every cell reads them whole, when it is made.
         cells: Number of cells that its tuples are dealt to.
-        dealt: How they are, as text.
-        axes: The same as data.
+        axes: How they are.
     """
 
     name: str
     join: JoinSpec
     streams: tuple[Stream, ...]
-    tables: Mapping[str, Scan | InlineTable]
+    tables: Mapping[str, TaskInput]
     options: Options
     cells: int
-    dealt: str
     axes: tuple[Axis, ...] = ()
 
     @cached_property
@@ -80,8 +77,7 @@ class ContinuousJoin:
         """
         stored = {s.alias: self.schema_of(s) for s in self.streams}
         relations = [
-            (r.alias, _columns(stored.get(r.same_as or r.alias, r.schema)), r.distinct, r.same_as)
-            for r in self.join.sources
+            (r.alias, _columns(stored.get(r.alias, r.schema)), r.distinct) for r in self.join.sources
         ]
         edges = sorted(
             (e.left.relation, e.left.column, e.right.relation, e.right.column, _shape(e.type))
@@ -90,19 +86,6 @@ class ContinuousJoin:
         axes = [(a.share, a.type and _shape(a.type), a.columns, a.nulls) for a in self.axes]
         times = [(s.alias, s.time) for s in self.streams]
         text = json.dumps((relations, edges, times, self.cells, axes))
-        return hashlib.sha256(text.encode()).hexdigest()[:16]
-
-    @property
-    def fingerprint_2(self) -> str:
-        """The fingerprint in checkpoints of format 2, of what pyarrow and ``dealt`` print."""
-        stored = {s.alias: self.schema_of(s).to_string() for s in self.streams}
-        schemas = [
-            (r.alias, stored.get(r.same_as or r.alias) or r.schema.to_string(), r.distinct, r.same_as)
-            for r in self.join.sources
-        ]
-        edges = sorted(map(str, self.join.equalities))
-        times = [(s.alias, s.time) for s in self.streams]
-        text = repr((schemas, edges, times, self.cells, self.dealt))
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
     def schema_of(self, stream: Stream) -> pa.Schema:
@@ -128,20 +111,13 @@ class ContinuousJoin:
         Lessons are what earlier eddies of the cell have learned.
 
         Raises:
-            ReadError: A table cannot be read, as when it was written again.
+            ReadError: A table cannot be read.
         """
         size = self.options.batch_size
         tables = {alias: table.read(0, size) for alias, table in self.tables.items()}
         streams = [stream.alias for stream in self.streams]
         join = with_sizes(self.join, self.tables, 0)
-        try:
-            return ContinuousRun(join, streams, tables, self.options, warm_start=_Lessons(lessons))
-        except ReadError as error:
-            raise ReadError(
-                f"{error}. A cell of a stream reads its tables ({', '.join(tables)}) whenever it is made "
-                "anew: expected files that stay as they were when the query was started; start it again "
-                "from its checkpoint, and it goes on with the files that are there now"
-            ) from error
+        return ContinuousRun(join, streams, tables, self.options, warm_start=_Lessons(lessons))
 
 
 def _columns(schema: pa.Schema) -> list[Any]:

@@ -24,7 +24,7 @@ _PATIENCE = 10.0
 """Seconds to wait, at the end, for what Spark has yet to tell of queries that have ended."""
 
 
-class StreamWatch:
+class StreamWatch(StreamingQueryListener):
     """Calls a function for each micro-batch of a session's queries that Millrace has a part in.
 
     It is a context manager, which stops at its end. What the function raises reaches no query: :meth:`stop`
@@ -46,8 +46,8 @@ class StreamWatch:
         self._changed = threading.Condition()
         self._running: set[str] = set()
         self._error: Exception | None = None
-        self._listener: _Listener | None = _Listener(self)
-        spark.streams.addListener(self._listener)
+        self._listens = True
+        spark.streams.addListener(self)
 
     def stop(self) -> None:
         """Listen no more, once queries that have ended are reported; once is enough.
@@ -55,13 +55,13 @@ class StreamWatch:
         Raises:
             Exception: What the function raised first.
         """
-        if self._listener is None:
+        if not self._listens:
             return
         active = {str(query.runId) for query in self._spark.streams.active}
         with self._changed:
             self._changed.wait_for(lambda: self._running <= active, _PATIENCE)
-        self._spark.streams.removeListener(self._listener)
-        self._listener = None
+        self._spark.streams.removeListener(self)
+        self._listens = False
         if self._error is not None:
             raise self._error
 
@@ -71,49 +71,37 @@ class StreamWatch:
     def __exit__(self, *_: object) -> None:
         self.stop()
 
-    def begun(self, run: str) -> None:
-        """Note that a query has begun."""
-        with self._changed:
-            self._running.add(run)
-
-    def ended(self, run: str, error: str | None) -> None:
-        """Note that a query has ended."""
-        try:
-            if self._over is not None:
-                self._over(run, error)
-        except Exception as raised:  # noqa: BLE001  # it would be lost in Spark's log
-            self._error = self._error or raised
-        with self._changed:
-            self._running.discard(run)
-            self._changed.notify_all()
-
-    def notify(self, progress: Any) -> None:
-        """Take note of a micro-batch."""
-        try:
-            batch = micro_batch(progress)
-            if batch is not None:
-                self._call(batch)
-        except Exception as error:  # noqa: BLE001  # it would be lost in Spark's log
-            self._error = self._error or error
-
-
-class _Listener(StreamingQueryListener):
-    """What Spark calls; the methods' names and arguments are Spark's."""
-
-    def __init__(self, watch: StreamWatch) -> None:
-        self._watch = watch
+    # What Spark calls; the names and arguments are Spark's.
 
     def onQueryStarted(self, event: Any) -> None:  # noqa: N802
-        self._watch.begun(str(event.runId))
+        with self._changed:
+            self._running.add(str(event.runId))
 
     def onQueryProgress(self, event: Any) -> None:  # noqa: N802
-        self._watch.notify(event.progress)
+        self._guard(lambda: self._tell(event.progress))
 
     def onQueryIdle(self, event: Any) -> None:  # noqa: N802
         """Nothing has happened."""
 
     def onQueryTerminated(self, event: Any) -> None:  # noqa: N802
-        self._watch.ended(str(event.runId), event.exception)
+        run = str(event.runId)
+        if (over := self._over) is not None:
+            self._guard(lambda: over(run, event.exception))
+        with self._changed:
+            self._running.discard(run)
+            self._changed.notify_all()
+
+    def _tell(self, progress: Any) -> None:
+        batch = micro_batch(progress)
+        if batch is not None:
+            self._call(batch)
+
+    def _guard(self, call: Callable[[], object]) -> None:
+        """Call a function, and keep what it raises: it would be lost in Spark's log."""
+        try:
+            call()
+        except Exception as error:  # noqa: BLE001
+            self._error = self._error or error
 
 
 def watch(spark: SparkSession, call: Callable[[MicroBatch], object]) -> StreamWatch:

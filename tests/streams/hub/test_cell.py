@@ -91,10 +91,10 @@ class HubCluster(Cluster):
         return found
 
 
-def play(given_events, changes, tries=(), *, restart=None, shuffled=False):
+def play(given_events, changes, tries=(), *, restart=None, shuffled=False, anew=256):
     """Run all micro-batches; returns the rows of each query, and those of each query alone."""
     batches, everything = cut(given_events)
-    cluster = HubCluster(join_of(NAMES, WINDOW), WINDOW)
+    cluster = HubCluster(join_of(NAMES, WINDOW), WINDOW, anew)
     keeps = {stream.alias: stream.keeps for stream in cluster.task.streams}
     number, standing, queries, made = 0, [], {}, []
     for place, batch in enumerate(batches):
@@ -121,7 +121,7 @@ def play(given_events, changes, tries=(), *, restart=None, shuffled=False):
         if shuffled:
             blocks.reverse()
         if place == restart:
-            cluster.restart(architecture="stairs")
+            cluster.restart(architecture="joins")
         cluster.play(batch, DELAY, *(tries[place % len(tries)] if tries else ()), blocks=blocks)
     got = Counter(row for row in cluster.results if row[0] != "made")
     assert [row[1] for row in cluster.results if row[0] == "made"] == made
@@ -149,10 +149,20 @@ def play(given_events, changes, tries=(), *, restart=None, shuffled=False):
 
 @pytest.mark.law
 @settings(max_examples=examples(40, 400))
-@given(events, steps, attempts, st.one_of(st.none(), st.integers(0, 20)), st.booleans())
-def test_each_query_has_its_own_rows(given_events, changes, tries, restart, shuffled):
-    """With queries that come and go, failed attempts, workers that are behind and restarts."""
-    got, want, _ = play(given_events, changes, tries, restart=restart, shuffled=shuffled)
+@given(
+    events,
+    steps,
+    attempts,
+    st.one_of(st.none(), st.integers(0, 20)),
+    st.booleans(),
+    st.sampled_from([2, 256]),
+)
+def test_each_query_has_its_own_rows(given_events, changes, tries, restart, shuffled, anew):
+    """With queries that come and go, failed attempts, workers that are behind and restarts.
+
+    And while small blocks of the log become large ones.
+    """
+    got, want, _ = play(given_events, changes, tries, restart=restart, shuffled=shuffled, anew=anew)
     assert got == want
 
 
@@ -231,6 +241,7 @@ RULES = {
     "old tuples pass for new ones": lambda m: m.setattr(lineage, "_outside", lambda *_: slice(0)),
     "new queries see nothing old": lambda m: m.setattr(lineage, "_outside", lambda *_: slice(None)),
     "new queries do not probe": lambda m: m.setattr(cells.HubCell, "_of_window", lambda *_: iter(())),
+    "old and new tuples are one block": lambda m: m.setattr(cells.HubCell, "_sight", lambda *_: 0),
     "queries do not go": lambda m: m.setattr(Registry, "_changed", _without_removal),
 }
 _changed = Registry._changed
@@ -248,10 +259,12 @@ def steady():
     changes |= {
         0: ([("range", "a", 10, "now"), ("key", "b", 1, "now"), ("pair", "a", 0, "now")], None),
         12: ([("all", "a", 0, "now"), ("list", "c", 5, "window")], 0),
+        14: ([("all", "a", 0, "now")], None),
+        16: ([("key", "c", 1, "window")], None),
         20: ([("either", "b", 40, "window"), ("key", "a", 0, "now")], 1),
         30: ([("range", "c", 30, "window"), ("all", "a", 0, "window")], 0),
     }
-    got, want, _ = play(STEADY, changes)
+    got, want, _ = play(STEADY, changes, anew=2)
     assert got == want and len(want) > 100
     return changes, want
 
@@ -262,7 +275,7 @@ def test_broken_rules_are_caught(monkeypatch, rule):
     """Each rule is needed."""
     changes, want = steady()
     RULES[rule](monkeypatch)
-    got, _, _ = play(STEADY, changes)
+    got, _, _ = play(STEADY, changes, anew=2)
     assert got != want
 
 

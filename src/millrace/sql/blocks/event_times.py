@@ -7,11 +7,10 @@ from collections.abc import Iterable, Iterator
 from pyspark.sql import types as t
 from sqlglot import exp
 
-from millrace.engine.plan.expressions import And, ColumnRef, Predicate, relations_of
+from millrace.engine.plan.expressions import And, Predicate, relations_of
 from millrace.errors import InputError
-from millrace.sql.blocks.conditions import connected
 from millrace.sql.blocks.derived import Shifted, find_shifted
-from millrace.sql.blocks.join_graph import JoinGraph, JoinInput
+from millrace.sql.blocks.join_graph import JoinGraph
 from millrace.sql.syntax.parse import Unsupported, unwrap
 from millrace.streams.retention import EventTimes, TimeBound, retention
 
@@ -44,33 +43,6 @@ def event_times(graph: JoinGraph, group: list[str]) -> EventTimes | None:
     bounds = tuple(_bounds(graph, columns))
     retention(streams, bounds)
     return EventTimes(columns, bounds)
-
-
-def share_streams(graph: JoinGraph, times: EventTimes | None, read: set[ColumnRef]) -> list[list[JoinInput]]:
-    """Return the streams that are one, filtered and joined alike, so that one is read for all.
-
-    That takes the same columns: what is computed for one is for all, and ``read`` of one is read of all.
-    """
-    keys = connected(equality.ends for equality in graph.conditions.equalities)
-    groups: dict[tuple[object, ...], list[JoinInput]] = {}
-    for alias in () if times is None else times.columns:
-        stream = graph.inputs[alias]
-        node = stream.relation.node.copy()
-        node.set("alias", None)
-        texts = graph.conditions.texts.get(alias, ())
-        lead, *_ = same = groups.setdefault((node, stream.names, *texts), [stream])
-        pairs = [{ColumnRef(lead.alias, name), ColumnRef(alias, name)} for name in stream.names]
-        if stream is not lead and any(pair <= {*key} for pair in pairs for key in keys):
-            same.append(stream)
-    shared = [streams for streams in groups.values() if len(streams) > 1]
-    for streams in shared:
-        computed = {column.field.name: column for stream in streams for column in stream.computed}
-        for stream in streams:
-            stream.computed = list(computed.values())
-        aliases = {stream.alias for stream in streams}
-        names = {ref.column for ref in read if ref.relation in aliases}
-        read.update(ColumnRef(alias, name) for alias in aliases for name in names)
-    return shared
 
 
 def together(predicates: Iterable[Predicate]) -> list[Predicate]:

@@ -14,7 +14,7 @@ from millrace.sql.blocks.access import bind, constants_of, lookup_rows
 from millrace.sql.blocks.conditions import Conjunct, SplitConjuncts, as_equality, connected, pushable
 from millrace.sql.blocks.cost_model import why_not_worth
 from millrace.sql.blocks.derived import DerivedColumns
-from millrace.sql.blocks.event_times import check_streams, event_times, share_streams, together
+from millrace.sql.blocks.event_times import check_streams, event_times, together
 from millrace.sql.blocks.join_graph import JoinGraph, JoinInput
 from millrace.sql.blocks.subqueries import (
     OuterJoins,
@@ -255,7 +255,6 @@ def _plan(graph: JoinGraph, group: list[str], left_joins: OuterJoins, rewriting:
     read = {*ends, *clocks, *(ref for p in residuals for ref in columns_of(p))}
     read |= {ref for join, _ in outer for ref in columns_of(join)}
     read |= {column.source for column in output.columns}
-    roles = share_streams(graph, times, read)
     specs: list[RelationSpec] = []
     rows: dict[str, Input] = {}
     for join_input in inputs:
@@ -273,7 +272,6 @@ def _plan(graph: JoinGraph, group: list[str], left_joins: OuterJoins, rewriting:
     for left_join, relation in outer:
         own = {ref.column for ref in read if ref.relation == relation.alias}
         widening.append(relation.rows({*beside(left_join), *own}))
-    rows |= {other.alias: rows[lead.alias] for lead, *others in roles for other in others}
     specs += [*sets, *(spec for spec, _ in access.constants)]
     rows |= {spec.alias: scan for spec, scan in (*scans, *widening)}
     rows |= {spec.alias: literals for spec, literals in access.constants}

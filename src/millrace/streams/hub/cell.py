@@ -86,6 +86,10 @@ class HubCell(Cell):
             self._old.setdefault(stream.alias, []).append(select(tuples, self.came))
         return tuples
 
+    def _sight(self, batch: int) -> int:
+        """Return how many queries see tuples of a micro-batch as new; the others want them of the window."""
+        return sum(each.batch <= batch for each in self.registry.queries)
+
     def extend(self, arrived: Mapping[int, Arrived]) -> Iterator[pa.RecordBatch]:
         """Yield the results of the next micro-batch, as rows of ``ENVELOPE``.
 

@@ -7,10 +7,11 @@ number, and may be called again with it.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -23,8 +24,6 @@ from millrace.streams.hub.cell import ENVELOPE
 from millrace.streams.hub.folder import Folder, place_of
 
 if TYPE_CHECKING:
-    from types import TracebackType
-
     from pyspark.sql import DataFrame
 
 Sink = Callable[[pa.Table, int], Any]
@@ -43,38 +42,6 @@ class FileSink:
     schema: pa.Schema
 
 
-class _File:
-    """A file that gets its name when it is left, complete."""
-
-    def __init__(self, sink: FileSink, name: str) -> None:
-        self._sink = sink
-        self._path = f"{sink.folder}/{name}.parquet"
-        self._open = ExitStack()
-        self._writer: pq.ParquetWriter | None = None
-        self.waiting: list[pa.RecordBatch] = []
-
-    def __enter__(self) -> Self:
-        return self
-
-    def flush(self) -> None:
-        """Write what waits."""
-        if self.waiting:
-            if self._writer is None:
-                file = self._open.enter_context(self._sink.store.writing(self._path))
-                self._writer = self._open.enter_context(pq.ParquetWriter(file, self._sink.schema))
-            self._writer.write_table(pa.Table.from_batches(self.waiting, self._sink.schema))
-            self.waiting = []
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if kind is not None:
-            self._open.__exit__(kind, error, trace)
-            return
-        with self._open:
-            self.flush()
-
-
 @dataclass(frozen=True)
 class Write:
     """Writes the rows of queries that have files, by the query's number, and hands the others on."""
@@ -85,28 +52,35 @@ class Write:
     @worker_task
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Yield what is not written."""
-        name = f"{self.batch:010}-{partition_number():05}"
-        files: dict[int, _File] = {}
+        name = f"{self.batch:010}-{partition_number():05}.parquet"
+        waiting: defaultdict[int, list[pa.RecordBatch]] = defaultdict(list)
+        writers: dict[int, pq.ParquetWriter] = {}
         size = 0
-        with ExitStack() as complete:
+        with ExitStack() as files:  # they get their names at its end, complete
+
+            def write() -> None:
+                for query, rows in waiting.items():
+                    sink = self.sinks[query]
+                    if query not in writers:
+                        file = files.enter_context(sink.store.writing(f"{sink.folder}/{name}"))
+                        writers[query] = files.enter_context(pq.ParquetWriter(file, sink.schema))
+                    writers[query].write_table(pa.Table.from_batches(rows, sink.schema))
+                waiting.clear()
+
             for batch in batches:
                 queries = batch.column("query").to_pylist()
                 others = [place for place, query in enumerate(queries) if query not in self.sinks]
                 if others:
                     yield pa.RecordBatch.from_arrays(batch.take(pa.array(others)).columns, schema=ENVELOPE)
                 for query, block in zip(queries, batch.column("block"), strict=True):
-                    sink = self.sinks.get(query)
-                    if sink is None:
-                        continue
-                    if query not in files:
-                        files[query] = complete.enter_context(_File(sink, name))
-                    rows = pa.ipc.read_record_batch(block.as_buffer(), sink.schema)
-                    files[query].waiting.append(rows)
-                    size += len(block.as_buffer())
+                    if query in self.sinks:
+                        rows = pa.ipc.read_record_batch(block.as_buffer(), self.sinks[query].schema)
+                        waiting[query].append(rows)
+                        size += len(block.as_buffer())
                 if size > _WAITING:
-                    for file in files.values():
-                        file.flush()
+                    write()
                     size = 0
+            write()
 
 
 @dataclass(frozen=True)

@@ -19,8 +19,8 @@ from millrace.streams.processor import CellProcessor
 CHANGES = -3
 """Number, in place of a relation's, of a block that holds a change of the queries."""
 
-# What a cell's log has besides blocks: how many changes are made, and its queries.
-_SEEN, _QUERIES = "seen", "queries"
+_QUERIES = "queries"
+"""Names what a cell's log has besides blocks: its queries."""
 
 
 class HubProcessor(CellProcessor):
@@ -38,17 +38,15 @@ class HubProcessor(CellProcessor):
 
     def _cell(self, number: int, head: Head) -> tuple[Cell, int, bool]:
         """Return the cell's state after the latest micro-batch, for the queries of the next one."""
-        seen = int(self._log.text(_SEEN) or 0)
         kept = take_cell(self._task.name, number, head)
         assert kept is None or isinstance(kept, HubCell), "the plan is a hub's"
-        if kept is not None and len(kept.registry.made) == seen:
+        if kept is not None and kept.token == head.token:
             registry = kept.registry
         else:
             text = self._log.text(_QUERIES)
             registry = Registry() if text is None else from_json(json.loads(text), "the queries of a hub")
         after = registry.after(self._changes, head.batch + 1, self._watermark)
         if self._changes:
-            self._log.put_text(_SEEN, str(len(after.made)))
             self._log.put_text(_QUERIES, to_text(after))
         came = tuple(each for each in after.queries if each.batch == head.batch + 1)
         window = tuple(each for each in came if each.query.since == "window")
