@@ -81,6 +81,3 @@ table a ; -- done
 
 -- none
 with e as (select a.id as i from a join b on a.id = b.id where a.id = 1 and b.id = 2) select e.i from e left join c on e.i = c.id and (e.i, c.k) in (select id, k from b)
-
--- none
-with e as (select a.id as i from a join b on a.id = b.id where a.id = 1) select e.i from e join c on e.i = c.id and (e.i, c.k) in (select id, k from b)
