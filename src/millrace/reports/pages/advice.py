@@ -133,7 +133,7 @@ def _exploded(report: RunReport) -> Iterator[Advice]:
         yield Advice(
             f"{count(sums.intermediate_tuples)} intermediate tuples were made for "
             f"{count(sums.output_tuples)} results.",
-            "A further join condition or filter would cut them down where they arise: see the join graph.",
+            "A further join condition or filter would cut them down: see which probes let most out.",
         )
 
 

@@ -68,14 +68,16 @@ _Turned = tuple[int, float, int, OrderTrace, Change, Change]
 """Tuples that followed a change, its place in percent, its cell and trace, the order before, and itself."""
 
 
-def orders_over_time(cells: Sequence[CellFigures]) -> list[OrdersOverTime]:
-    """Return a chart for each source whose tuples had a choice, the largest first."""
+def orders_over_time(cells: Sequence[CellFigures]) -> OrdersOverTime | None:
+    """Return the chart of the largest source whose tuples had a choice; None where none had."""
     sources: dict[str, list[tuple[int, OrderTrace]]] = {}
     for cell in cells:
         for trace in cell.traces:
             sources.setdefault(trace.source, []).append((cell.cell, trace))
-    found = [_of_source(name, traces) for name, traces in sources.items() if _had_choice(traces)]
-    return [each for _, each in sorted(found, key=lambda pair: -pair[0])][:3]
+    had = {name: traces for name, traces in sources.items() if _had_choice(traces)}
+    if not had:
+        return None
+    return _of_source(*max(had.items(), key=lambda item: sum(trace.tuples for _, trace in item[1])))
 
 
 def _had_choice(traces: Sequence[tuple[int, OrderTrace]]) -> bool:
@@ -83,7 +85,7 @@ def _had_choice(traces: Sequence[tuple[int, OrderTrace]]) -> bool:
     return len(orders) > 1 or any("→" in order for order in orders)
 
 
-def _of_source(source: str, traces: Sequence[tuple[int, OrderTrace]]) -> tuple[int, OrdersOverTime]:
+def _of_source(source: str, traces: Sequence[tuple[int, OrderTrace]]) -> OrdersOverTime:
     totals: Counter[str] = Counter()
     buckets: dict[str, list[float]] = {}
     for _, trace in traces:
@@ -125,7 +127,7 @@ def _of_source(source: str, traces: Sequence[tuple[int, OrderTrace]]) -> tuple[i
         )
     )
     shares = tuple((name, count(tuples), share(tuples / everything)) for name, tuples, _ in layers)
-    return everything, OrdersOverTime(whose, plot, shares, tuple(t for _, t in turns), more, untold)
+    return OrdersOverTime(whose, plot, shares, tuple(t for _, t in turns), more, untold)
 
 
 def _spans(trace: OrderTrace) -> Iterator[tuple[Change, int]]:

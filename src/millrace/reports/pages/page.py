@@ -2,31 +2,26 @@
 
 from __future__ import annotations
 
-import base64
-import json
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
 
 from millrace.engine.figures import CellFigures, ModuleFigures
 from millrace.errors import require
-from millrace.reports.pages import advice, modules, orders, saved
+from millrace.reports.pages import advice, orders, saved
 from millrace.reports.pages.files import GENERATOR
-from millrace.reports.pages.graph import Graph, graph
-from millrace.reports.pages.plots import COLOURS, Plot
+from millrace.reports.pages.plots import COLOURS
 from millrace.reports.run_report import RunReport, Totals
 from millrace.reports.text import count, duration, ratio, share, size
 
 if TYPE_CHECKING:
     from jinja2 import Environment
 
-MOST_BYTES = 500_000
+MOST_BYTES = 300_000
 """Of a page."""
 
-_MOST_DATA = 150_000
-_MOST_TRACED = 10_000
 _MOST_BLOCKS = (12, 4, 1, 0)
 """Blocks that are drawn; the next number where the page would be too large."""
 
@@ -65,19 +60,16 @@ class BlockView:
     """What a page shows of one block."""
 
     name: str
-    orders: tuple[orders.OrdersOverTime, ...]
+    orders: orders.OrdersOverTime | None
     travelled: Table | None
     modules: Table | None
-    over_time: tuple[Plot, ...]
-    graph: Graph | None
     cells: Table | None
     state: Table | None
 
 
 def page(report: RunReport) -> str:
     """Return the whole page."""
-    data, note = _data(report)
-    beside = {"generator": GENERATOR, "data": data, "data_note": note, "version": _version()}
+    beside = {"generator": GENERATOR, "version": _version()}
     view, html = _view(report), ""
     for most in _MOST_BLOCKS:
         view |= {"blocks": view["blocks"][:most], "more_blocks": max(0, len(report.blocks) - most)}
@@ -167,20 +159,12 @@ def _tiles(sums: Totals) -> Iterator[tuple[str, str, str]]:
 def block_view(report: RunReport, name: str) -> BlockView:
     """Return what is drawn of one block."""
     figures = tuple(report.blocks[name])
-    cells = [cell for cell in figures if cell.cell >= 0]
-    shape = report.planned.shapes.get(name)
     alone = RunReport({name: figures})
-    ran = [one for _, one in alone.modules()]
-    scans = [one for one in ran if one.action == "scan" and one.name.startswith("Scan(")]
-    scanned = {one.name.removeprefix("Scan(").removesuffix(")"): one.tuples_in for one in scans}
-    joins = sorted((one for _, one in alone.joins()), key=lambda one: -one.tuples_in)
     return BlockView(
         name,
-        tuple(orders.orders_over_time(cells)),
+        orders.orders_over_time([cell for cell in figures if cell.cell >= 0]),
         _travelled(alone),
-        _modules(ran),
-        tuple(modules.over_time(cells)),
-        None if shape is None else graph(shape, scanned, joins),
+        _modules([one for _, one in alone.modules()]),
         _cells(figures),
         _state(alone),
     )
@@ -323,25 +307,3 @@ def budgets_table(report: RunReport) -> Table | None:
         rows.append(Bar(one.name, max(shares, default=0.0), texts))
     columns = ("budget", "requests", "of", "cost", "of")
     return _table("Budgets; the bars are what is spent, over all runs of the query", columns, rows)
-
-
-def _data(report: RunReport) -> tuple[str, str]:
-    """Return the report's JSON for a link, and what had to be left out of it for size."""
-    traced = sum(
-        sum(len(trace.changes) for trace in cell.traces) + sum(len(each.points) for each in cell.readings)
-        for _, cell in report.cells()
-    )
-    if traced <= _MOST_TRACED and len(text := report.to_json().encode()) <= _MOST_DATA:
-        return base64.b64encode(text).decode(), "all figures"
-    untraced = {
-        name: [replace(c, traces=(), readings=()) for c in cells] for name, cells in report.blocks.items()
-    }
-    without = replace(report, blocks=untraced)
-    if len(text := without.to_json().encode()) <= _MOST_DATA:
-        return base64.b64encode(text).decode(), "figures without those over time: to_json() has all"
-    whole = without.to_dict()
-    for block in whole["blocks"].values():
-        del block["cells"]
-    if len(text := json.dumps(whole, ensure_ascii=False).encode()) <= _MOST_DATA:
-        return base64.b64encode(text).decode(), "figures without those of single cells: to_json() has all"
-    return "", "The figures are too large for a page: to_json() has them."

@@ -133,15 +133,6 @@ def linear(high: float) -> tuple[Callable[[float], float], list[float]]:
     return (lambda value: value / top), [step * i for i in range(round(top / step) + 1)]
 
 
-def logarithmic(low: float, high: float) -> tuple[Callable[[float], float], list[float]]:
-    """Return a scale over whole decades around two numbers above 0, and its ticks."""
-    first, last = math.floor(math.log10(low)), math.ceil(math.log10(high))
-    last = max(last, first + 1)
-    step = -(-(last - first) // 5)
-    ticks = [10.0**each for each in range(first, last + 1, step)]
-    return (lambda value: (math.log10(value) - first) / (last - first) if value > 0 else 0.0), ticks
-
-
 def _nice(value: float) -> float:
     unit = 10.0 ** math.floor(math.log10(value))
     return unit * next(n for n in (1, 2, 2.5, 5, 10) if n * unit >= value * (1 - 1e-9))
