@@ -11,17 +11,10 @@ from typing import Any
 from millrace.limits.progress import merged, quantile
 from millrace.reports.board.query import QueryView
 from millrace.reports.board.stream import StreamView
-from millrace.reports.pages.page import (
-    Bar,
-    BlockView,
-    Table,
-    block_view,
-    budgets_table,
-    environment,
-    lookups_table,
-)
+from millrace.reports.pages.page import block_view, environment
 from millrace.reports.pages.plots import COLOURS, Layer, Plot, Tick, areas, line, linear
 from millrace.reports.text import count, duration, share, short, size
+from millrace.reports.views import Bar, Table, budgets_table, lookups_table
 
 BUCKETS = 80
 _MOST_BLOCKS = 6
@@ -59,7 +52,7 @@ def script() -> str:
 
 def query_part(query: QueryView) -> Part:
     """Return what is shown of a query."""
-    blocks = [_block(query, name) for name in list(query.report.blocks)[:_MOST_BLOCKS]]
+    blocks = [block_view(query.report, name) for name in list(query.report.blocks)[:_MOST_BLOCKS]]
     found = {
         "blocks": blocks,
         "more_blocks": max(0, len(query.report.blocks) - _MOST_BLOCKS),
@@ -105,10 +98,6 @@ def _part(name: str, state: str, title: str, error: str, found: dict[str, Any]) 
         .render(found, id=name, state=state, title=title, error=error)
     )
     return Part(name, state, title, f"{zlib.crc32(html.encode()):08x}", html)
-
-
-def _block(query: QueryView, name: str) -> BlockView:
-    return block_view(query.report, name)
 
 
 def _query_tiles(query: QueryView) -> Iterator[tuple[str, str, str]]:
