@@ -21,7 +21,7 @@ from millrace.limits.secrets import Secrets
 from millrace.lookups.database import database
 from millrace.lookups.function import function
 from millrace.lookups.http import http
-from millrace.lookups.source import Refused
+from millrace.lookups.source import Refused, in_time
 from tests.limits.running import PATIENCE
 from tests.lookups.test_rows import as_json
 from tests.lookups.web import Web
@@ -163,7 +163,7 @@ async def fetched(source, schema, columns, keys, secrets: Secrets | None = None)
     """Open a source, ask once and close it."""
     session = source.open(schema, columns, secrets or Secrets())
     try:
-        rows = await session.fetch(keys_of(schema, columns, keys))
+        rows = await in_time(session.fetch(keys_of(schema, columns, keys)), source.terms.timeout)
     finally:
         await session.close()
     assert rows.schema == schema

@@ -33,7 +33,7 @@ from millrace.predicates.callers import caller_of
 from millrace.predicates.calls import KEPT, RAISED, Outcome, Values
 from millrace.predicates.cascade import Maybe, Score, ScoreKind, Thresholds, learned
 from millrace.predicates.estimate import CostPreview, Judged, LookupEstimate, estimated
-from millrace.predicates.service import CallError, Service
+from millrace.predicates.service import Refused, Service
 from millrace.predicates.spec import PredicateSpec
 from millrace.spark.block import Block, LookupInput
 from millrace.spark.execute import execute
@@ -217,7 +217,7 @@ def _count_calls(spec: PredicateSpec, total: SampleCost) -> PredicateSpec:
         total.requests += 1
         try:
             answer = await spec.function(*arguments)
-        except CallError as error:
+        except Refused as error:
             if error.usage is not None:
                 charge(arguments, error)
             raise

@@ -1,13 +1,11 @@
 """Asking a service over HTTP: one request, its redirects and pages, and what its answer means.
 
 A redirect or a next page leads nowhere but to the same scheme, host and port: the headers may carry
-credentials. The deadline is one for all of a request, so that an answer that drips in byte by byte ends there
-as well.
+credentials.
 """
 
 from __future__ import annotations
 
-import asyncio
 import datetime as dt
 import ssl
 from collections.abc import AsyncIterator
@@ -28,7 +26,6 @@ from millrace.lookups.clients import Client, Request, Unreadable, read, request_
 from millrace.lookups.json_text import has_decimals, parse
 from millrace.lookups.source import Refused, shortened
 from millrace.lookups.strict import ABSENT, Unfit
-from millrace.lookups.terms import Terms
 
 if TYPE_CHECKING:
     from millrace.lookups.http import HttpSource
@@ -86,17 +83,15 @@ class HttpSession:
         batches: list[pa.RecordBatch] = []
         left = self._source.max_bytes
         seen = {str(request.url)}
-        async with _Deadline(self._source.terms, self._shown(request.url)):
-            while True:
-                missing = () if batches else self._source.missing
-                answer, size = await self._document(request, left, missing)
-                left -= size
-                batches.append(self._batch(answer, key, request.url))
-                following = self._following(answer, request, seen)
-                if following is None:
-                    break
-                request = following
-        return batches[0] if len(batches) == 1 else pa.concat_batches(batches)
+        while True:
+            missing = () if batches else self._source.missing
+            answer, size = await self._document(request, left, missing)
+            left -= size
+            batches.append(self._batch(answer, key, request.url))
+            following = self._following(answer, request, seen)
+            if following is None:
+                return batches[0] if len(batches) == 1 else pa.concat_batches(batches)
+            request = following
 
     async def scan(self) -> AsyncIterator[pa.RecordBatch]:
         """Return everything, a batch a page; see :meth:`millrace.lookups.source.Session.scan`."""
@@ -104,8 +99,7 @@ class HttpSession:
         assert request is not None
         seen = {str(request.url)}
         while request is not None:
-            async with _Deadline(self._source.terms, self._shown(request.url)):
-                answer, _ = await self._document(request, self._source.max_bytes, ())
+            answer, _ = await self._document(request, self._source.max_bytes, ())
             batch = self._batch(answer, None, request.url)
             request = self._following(answer, request, seen)
             if batch.num_rows:
@@ -272,26 +266,6 @@ class HttpSession:
 
     def _shown(self, url: URL) -> str:
         return self._secrets.scrub(f"{self._source.method} {url.with_user(None)}")
-
-
-class _Deadline:
-    """Ends what is within it after the source's timeout, by a :class:`Refused`."""
-
-    def __init__(self, terms: Terms, shown: str) -> None:
-        self._seconds = terms.timeout
-        self._shown = shown
-        self._limit = asyncio.timeout(terms.timeout)
-
-    async def __aenter__(self) -> None:
-        await self._limit.__aenter__()
-
-    async def __aexit__(self, *raised: Any) -> None:  # noqa: PYI036  # handed on as they are
-        try:
-            await self._limit.__aexit__(*raised)
-        except TimeoutError:
-            raise Refused(
-                "timeout", f"{self._shown}: no complete answer within {self._seconds:g} s", again=True
-            ) from None
 
 
 def _is_same_host(one: URL, other: URL) -> bool:
