@@ -396,7 +396,7 @@ def _estimate_lookup(
     sample: int,
     seed: int,
 ) -> LookupEstimate:
-    from millrace.lookups.sampled import sampled
+    from millrace.lookups.sampled import estimate_of
 
     source = block.inputs[relation.same_as or relation.alias]
     refs = {f"key{place}": ColumnRef(relation.alias, column) for place, column in enumerate(columns)}
@@ -414,4 +414,4 @@ def _estimate_lookup(
     )
     is_only_lookup = sum(isinstance(each, LookupInput) for each in block.inputs.values()) == 1
     least = most if is_alone and is_only_lookup and not block.join.residuals else 0
-    return sampled(spec, batch).of(spec, least, most)
+    return estimate_of(spec, batch, least, most)

@@ -319,7 +319,7 @@ class Asking:
 
     def _taken(self, digests: list[bytes]) -> pa.RecordBatch:
         """Return the keys of some digests as one batch."""
-        return pa.concat_batches([batch.slice(place, 1) for batch, place in map(self._keys.__getitem__, digests)])
+        return pa.concat_batches([self._keys[d][0].slice(self._keys[d][1], 1) for d in digests])
 
     def _forget(self, digests: Sequence[bytes] | Mapping[bytes, object]) -> None:
         for digest in digests:
