@@ -66,7 +66,7 @@ def leaf(kind: pa.DataType, *, native: bool) -> Leaf:
     if t.is_decimal(kind):
         if native:
             return Leaf(frozenset({int, Decimal}), _native_decimal, lambda v: pa.array(v, kind))
-        return Leaf(frozenset({int, Decimal, Fraction}), _decimal, lambda v: _decimals(v, kind))
+        return Leaf(frozenset({int, Fraction}), _decimal, lambda v: _decimals(v, kind))
     if t.is_string(kind):
         return Leaf(frozenset({str}), _str if native else _no, lambda v: pa.array(v, kind))
     if t.is_binary(kind):
@@ -74,13 +74,12 @@ def leaf(kind: pa.DataType, *, native: bool) -> Leaf:
     if t.is_date(kind):
         if native:
             return Leaf(frozenset({dt.date}), _date, lambda v: pa.array(v, kind))
-        return Leaf(frozenset({str}), _date_text, lambda v: pa.array(v, pa.string()).cast(kind))
+        return Leaf(frozenset({str}), _no, lambda v: pa.array(v, pa.string()).cast(kind))
     if t.is_timestamp(kind):
-        aware = kind.tz is not None
         if native:
-            fit = _aware if aware else _naive
+            fit = _naive if kind.tz is None else _aware
             return Leaf(frozenset({dt.datetime}), fit, lambda v: _datetimes(v, kind, fit))
-        return Leaf(frozenset({str}), _aware_text if aware else _naive_text, lambda v: _timestamps(v, kind))
+        return Leaf(frozenset({str}), _no, lambda v: _timestamps(v, kind))
     raise UnsupportedType(f"Arrow type {kind} is not one that a lookup can have")
 
 
@@ -159,8 +158,6 @@ def _bytes(value: object) -> bytes:
 
 
 def _base64(value: object) -> bytes:
-    if isinstance(value, bytes):
-        return value
     if not isinstance(value, str):
         raise NotOne
     try:
@@ -179,10 +176,6 @@ def _date(value: object) -> dt.date:
     if isinstance(value, str):
         return _parsed(value, pa.date32())  # type: ignore[no-any-return]
     raise NotOne
-
-
-def _date_text(value: object) -> str:
-    return _date(value).isoformat()
 
 
 def _datetimes(
@@ -204,10 +197,6 @@ def _aware(value: object) -> dt.datetime:
     return value
 
 
-def _aware_text(value: object) -> str:
-    return _aware(value).astimezone(dt.UTC).isoformat(timespec="microseconds")
-
-
 def _naive(value: object) -> dt.datetime:
     if isinstance(value, str):
         return _parsed(value, pa.timestamp("us"))  # type: ignore[no-any-return]
@@ -216,10 +205,6 @@ def _naive(value: object) -> dt.datetime:
     if value.tzinfo is not None:
         raise NotOne("a time with a time zone is of type timestamp")
     return value
-
-
-def _naive_text(value: object) -> str:
-    return _naive(value).isoformat(timespec="microseconds")
 
 
 def _parsed(text: str, kind: pa.DataType) -> Any:
