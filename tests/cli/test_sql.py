@@ -33,7 +33,7 @@ STACKS = ("Traceback", "\tat ", "JVM stacktrace", "WARN")
         ("--engine spark", ["ann", "bob", "NULL", "3 rows"], "tuples"),
         ("--limit 1", ["ann", "the first 1 rows"], "bob"),
         ("--explain", ["c.k = o.customer"], "ann"),
-        ("--report", ["3 rows", "tuples routed", "block b0\n  Ways", "largest worker"], "Traceback"),
+        ("--report", ["3 rows", "tuples routed", "block b0\n  Modules", "largest worker"], "Traceback"),
     ],
 )
 def test_what_is_asked_for_is_shown(run, tables, options, shown, hidden):

@@ -7,6 +7,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -163,26 +164,24 @@ class FunctionSession:
     async def scan(self) -> AsyncIterator[pa.RecordBatch]:
         """Return all rows; see :meth:`millrace.lookups.source.Session.scan`."""
         returned = await self._done(self._returned([]))
+        step: Callable[[], Awaitable[list[Any]]]
+        end: Callable[[], Awaitable[Any]] | None = None
         if inspect.isasyncgen(returned):
-            try:
-                while pieces := await self._done(_next_of(returned)):
-                    batch = self._batch(pieces, {})
-                    if batch.num_rows:
-                        yield batch
-            finally:
-                with suppress(Exception):  # it is read or broken, and not wanted any more
-                    await returned.aclose()
-            return
-        steps = returned if isinstance(returned, Iterator) else iter(_pieces_of(returned))
+            step, end = partial(_next_of, returned), returned.aclose
+        else:
+            steps = returned if isinstance(returned, Iterator) else iter(_pieces_of(returned))
+            step = partial(self._threads.run, partial(_next, steps))
+            if inspect.isgenerator(returned):
+                end = partial(self._threads.run, returned.close)
         try:
-            while pieces := await self._done(self._threads.run(lambda: _next(steps))):
+            while pieces := await self._done(step()):
                 batch = self._batch(pieces, {})
                 if batch.num_rows:
                     yield batch
         finally:
-            if inspect.isgenerator(returned):
-                with suppress(Exception):
-                    await self._threads.run(returned.close)
+            if end is not None:
+                with suppress(Exception):  # it is read or broken, and not wanted any more
+                    await end()
 
     async def close(self) -> None:
         """Let go of the threads."""

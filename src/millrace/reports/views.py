@@ -66,14 +66,24 @@ def _table(caption: str, columns: Sequence[str], rows: Sequence[Bar], more: int 
     return Table(caption, tuple(columns), tuple(rows[:opened]), tuple(rows[opened:_MOST_ROWS]), told)
 
 
-def orders_table(report: RunReport) -> Table | None:
-    """Return which way source tuples went; None without any."""
+def block_tables(figures: tuple[CellFigures, ...]) -> dict[str, Table]:
+    """Return the tables of a block by their headings, without those that would have no row."""
+    report = RunReport({"": figures})
+    found = {
+        "Modules": _modules(report),
+        "Ways": _orders(report),
+        "Cells": _cells(figures),
+        "State": _state(report),
+    }
+    return {heading: table for heading, table in found.items() if table is not None}
+
+
+def _orders(report: RunReport) -> Table | None:
     rows = [Bar(one.order, one.share, (count(one.tuples), share(one.share))) for one in report.orders()]
     return _table("Ways that source tuples went, to the end of each", ("way", "tuples", "share"), rows)
 
 
-def modules_table(report: RunReport) -> Table | None:
-    """Return what each module did, and its share of the time; None without any."""
+def _modules(report: RunReport) -> Table | None:
     ran = [one for _, one in report.modules()]
     whole = sum(one.seconds for one in ran if one.action != "profile")
     rows = []
@@ -96,8 +106,7 @@ def modules_table(report: RunReport) -> Table | None:
     return _table("Modules, the costliest first", columns, rows)
 
 
-def cells_table(figures: tuple[CellFigures, ...]) -> Table | None:
-    """Return what those tasks did that did most; None without any."""
+def _cells(figures: tuple[CellFigures, ...]) -> Table | None:
     shown = _slowest(figures, _MOST_CELLS)
     most = max((cell.tuples_routed for cell in shown), default=0)
     rows = [
@@ -132,8 +141,7 @@ def cells_table(figures: tuple[CellFigures, ...]) -> Table | None:
     return _table(caption, columns, rows, len(figures) - len(shown))
 
 
-def state_table(report: RunReport) -> Table | None:
-    """Return what SteMs and STAIRs held at the end; None without any."""
+def _state(report: RunReport) -> Table | None:
     held, sums = [one for _, one in report.state()], report.totals
     most = max((one.nbytes for one in held), default=0)
     rows = [
@@ -221,9 +229,8 @@ def text_of(report: RunReport) -> str:
     lines += [f"{label}: {figure}{note and f' ({note})'}" for label, figure, note in tiles(report.totals)]
     for name, figures in report.blocks.items():
         lines.append(f"block {name}")
-        alone = RunReport({name: figures})
-        for table in (orders_table(alone), modules_table(alone), state_table(alone), cells_table(figures)):
-            lines += [] if table is None else _table_lines(table)
+        for table in block_tables(tuple(figures)).values():
+            lines += _table_lines(table)
         for cell in figures:
             for trace in (each for each in cell.traces if len(each.changes) > 1):
                 told = "; ".join(f"{change.order} after {change.after:,}" for change in trace.changes)

@@ -239,7 +239,7 @@ def test_shares_of_time_add_up_to_the_whole():
         ModuleFigures("Predicate(b(x))", "select", 100, 50, 4, 1.0),
         ModuleFigures("Profile(a(x), b(x))", "profile", 40, 40, 1, 0.5),
     )
-    table = block_view(RunReport({"b0": [CellFigures(0, 4.0, modules)]}), "b0").modules
+    table = block_view(RunReport({"b0": [CellFigures(0, 4.0, modules)]}), "b0").tables["Modules"]
     place = table.columns.index("share of time") - 1
     assert [(row.name, row.length, row.numbers[place]) for row in (*table.rows, *table.rest)] == [
         ("Predicate(a(x))", 0.75, "75 %"),

@@ -12,16 +12,7 @@ from millrace.reports.pages import advice, orders, saved
 from millrace.reports.pages.files import GENERATOR
 from millrace.reports.pages.plots import COLOURS
 from millrace.reports.run_report import RunReport
-from millrace.reports.views import (
-    Table,
-    budgets_table,
-    cells_table,
-    lookups_table,
-    modules_table,
-    orders_table,
-    state_table,
-    tiles,
-)
+from millrace.reports.views import Table, block_tables, budgets_table, lookups_table, tiles
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -44,10 +35,7 @@ class BlockView:
 
     name: str
     orders: orders.OrdersOverTime | None
-    travelled: Table | None
-    modules: Table | None
-    cells: Table | None
-    state: Table | None
+    tables: dict[str, Table]
 
 
 def page(report: RunReport) -> str:
@@ -121,12 +109,5 @@ def _view(report: RunReport) -> dict[str, Any]:
 def block_view(report: RunReport, name: str) -> BlockView:
     """Return what is drawn of one block."""
     figures = tuple(report.blocks[name])
-    alone = RunReport({name: figures})
-    return BlockView(
-        name,
-        orders.orders_over_time([cell for cell in figures if cell.cell >= 0]),
-        orders_table(alone),
-        modules_table(alone),
-        cells_table(figures),
-        state_table(alone),
-    )
+    cells = [cell for cell in figures if cell.cell >= 0]
+    return BlockView(name, orders.orders_over_time(cells), block_tables(figures))
