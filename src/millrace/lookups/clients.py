@@ -37,7 +37,7 @@ _PLAIN = "!$%&'()*+,/:;=?@~"
 """What stands in paths and queries as it is; letters and digits do as well."""
 
 
-class Unreadable(Exception):
+class Undecodable(Exception):
     """The body of an answer is compressed in another way than was asked for, or damaged."""
 
 
@@ -154,7 +154,7 @@ async def read(response: aiohttp.ClientResponse, most: int) -> bytes:
     What is beyond that is not even unpacked.
 
     Raises:
-        Unreadable: It is compressed in another way than was asked for, or damaged.
+        Undecodable: It is compressed in another way than was asked for, or damaged.
         aiohttp.ClientError: It broke off.
     """
     pieces, size = [], 0
@@ -174,7 +174,7 @@ async def _unpacked(response: aiohttp.ClientResponse) -> AsyncIterator[bytes]:
             yield received
         return
     if coding not in ("gzip", "x-gzip"):
-        raise Unreadable(f"it is encoded as {coding!r}, expected {_ACCEPTED} or plain text")
+        raise Undecodable(f"it is encoded as {coding!r}, expected {_ACCEPTED} or plain text")
     unpacker, begun = zlib.decompressobj(_GZIP), False
     async for received in response.content.iter_any():
         left = received
@@ -184,10 +184,10 @@ async def _unpacked(response: aiohttp.ClientResponse) -> AsyncIterator[bytes]:
             try:
                 piece = unpacker.decompress(left, _STEP)
             except zlib.error as error:
-                raise Unreadable(f"it is no gzip: {error}") from None
+                raise Undecodable(f"it is no gzip: {error}") from None
             begun = True
             left = unpacker.unused_data if unpacker.eof else unpacker.unconsumed_tail
             if piece:
                 yield piece
     if begun and not unpacker.eof:
-        raise Unreadable("it ends in the middle of its gzip")
+        raise Undecodable("it ends in the middle of its gzip")

@@ -22,7 +22,7 @@ from yarl import URL
 from millrace.errors import InputError
 from millrace.limits.secrets import Secrets
 from millrace.lookups import paths, template
-from millrace.lookups.clients import Client, Request, Unreadable, read, request_of, url_of
+from millrace.lookups.clients import Client, Request, Undecodable, read, request_of, url_of
 from millrace.lookups.json_text import has_decimals, parse
 from millrace.lookups.source import Refused, shortened
 from millrace.lookups.strict import ABSENT, Unfit
@@ -133,7 +133,7 @@ class HttpSession:
         """
         try:
             text = await self._sent(request, most, missing)
-        except (aiohttp.ClientError, Unreadable, ValueError) as error:
+        except (aiohttp.ClientError, Undecodable, ValueError) as error:
             raise self._broken(error, request.url) from None
         if text is None:
             return ABSENT, 0
@@ -194,7 +194,7 @@ class HttpSession:
         status, begin = response.status, b""
         if 200 <= status < 300:
             return
-        with suppress(Unreadable):  # the status says more than how its page is packed
+        with suppress(Undecodable):  # the status says more than how its page is packed
             begin = await read(response, _ERROR_BYTES)
         said = self._excerpt(begin)
         again = status in _MAY_PASS or status >= 500
@@ -250,7 +250,7 @@ class HttpSession:
 
     def _broken(self, error: Exception, url: URL) -> Refused:
         """Return what a failure of the connection means."""
-        kind = "malformed answer" if isinstance(error, Unreadable) else "connection"
+        kind = "malformed answer" if isinstance(error, Undecodable) else "connection"
         lasting = isinstance(error, ValueError) or _is_of_certificate(error)
         said = str(error) or type(error).__name__
         return self._refused(kind, f"{self._shown(url)}: {type(error).__name__}: {said}", again=not lasting)

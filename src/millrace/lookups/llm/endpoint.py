@@ -20,7 +20,7 @@ import aiohttp
 from millrace.errors import BudgetError, InputError, OptionError
 from millrace.limits.budget import Usage
 from millrace.limits.secrets import Secrets, names_in
-from millrace.lookups.clients import Client, Unreadable, read, request_of
+from millrace.lookups.clients import Client, Undecodable, read, request_of
 from millrace.lookups.credentials import check_url
 from millrace.lookups.http_session import retry_after
 from millrace.lookups.json_text import parse
@@ -228,7 +228,7 @@ class Endpoint:
     async def _document(self, body: dict[str, Any], *, several: bool) -> Any:
         try:
             return await self._answer(body, several=several)
-        except (aiohttp.ClientError, Unreadable, ValueError) as error:
+        except (aiohttp.ClientError, Undecodable, ValueError) as error:
             said = str(error) or type(error).__name__
             lasting = isinstance(error, ValueError)
             raise self._refused("connection", f"{type(error).__name__}: {said}", again=not lasting) from None

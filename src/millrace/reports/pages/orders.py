@@ -18,9 +18,6 @@ _MARKED = 9
 """Changes with a marker and a row that is open; those that most tuples followed."""
 
 _LISTED = 60
-_NEAR = 3.5
-"""Percent of the chart that a marker takes."""
-
 _OTHERS = "other orders"
 
 
@@ -123,7 +120,10 @@ def _of_source(source: str, traces: Sequence[tuple[int, OrderTrace]]) -> OrdersO
                 for place in (0, 25, 50, 75, 100)
             ),
             f"{whose} sent on so far" + (", in each cell" if several else ""),
-            _markers(turns),
+            tuple(
+                Marker(place, turn.number, f"{turn.place}: {turn.before} becomes {turn.after}")
+                for place, turn in turns
+            ),
         )
     )
     shares = tuple((name, count(tuples), share(tuples / everything)) for name, tuples, _ in layers)
@@ -143,23 +143,6 @@ def _spread(heights: list[float], low: float, high: float, weight: float) -> Non
         if inside <= 0 and bucket / BUCKETS > high:
             break
         heights[bucket] += max(0.0, inside) * weight
-
-
-def _markers(turns: Sequence[tuple[float, Turn]]) -> tuple[Marker, ...]:
-    """Return markers for changes at these places, one for those that would cover each other."""
-    groups: list[list[tuple[float, Turn]]] = []
-    for place, turn in turns:
-        if groups and place - groups[-1][0][0] < _NEAR:
-            groups[-1].append((place, turn))
-        else:
-            groups.append([(place, turn)])
-    made = []
-    for group in groups:
-        first, last = group[0][1].number, group[-1][1].number
-        text = "; ".join(f"{turn.place}: {turn.before} becomes {turn.after}" for _, turn in group)
-        label = str(first) if first == last else f"{first}–{last}"
-        made.append(Marker(sum(place for place, _ in group) / len(group), first, label, text))
-    return tuple(made)
 
 
 def _turns(

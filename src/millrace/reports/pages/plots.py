@@ -44,13 +44,11 @@ class Marker:
     Attributes:
         place: In percent.
         number: Of the row that tells.
-        label: What stands on it: numbers of rows.
         text: What happened.
     """
 
     place: float
     number: int
-    label: str
     text: str
 
 
