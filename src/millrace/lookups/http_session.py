@@ -187,7 +187,7 @@ class HttpSession:
                 )
             if response.status == 303 or (response.status in (301, 302) and request.method == "POST"):
                 request = replace(request, method="GET", body=None)
-            request = replace(request, url=url)
+            request = replace(request, url=url.with_user(None))
         raise self._refused("redirect", f"{self._shown(first.url)}: more than {MAX_REDIRECTS} redirects")
 
     async def _check_status(self, response: aiohttp.ClientResponse, url: URL) -> None:
@@ -246,7 +246,7 @@ class HttpSession:
         if str(url) in seen:
             raise self._refused("next page", f"{where} is one that came before, {self._shown(url)}")
         seen.add(str(url))
-        return replace(request, url=url)
+        return replace(request, url=url.with_user(None))
 
     def _broken(self, error: Exception, url: URL) -> Refused:
         """Return what a failure of the connection means."""
