@@ -18,10 +18,11 @@ import sqlalchemy as sa
 from aiohttp import web
 
 from millrace.limits.secrets import Secrets
+from millrace.lookups.asking import in_time
 from millrace.lookups.database import database
 from millrace.lookups.function import function
 from millrace.lookups.http import http
-from millrace.lookups.source import Refused, in_time
+from millrace.lookups.source import Refused
 from tests.limits.running import PATIENCE
 from tests.lookups.test_rows import as_json
 from tests.lookups.web import Web

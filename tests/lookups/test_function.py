@@ -15,8 +15,9 @@ import pytest
 
 from millrace.limits.secrets import Secrets
 from millrace.lookups import threads
+from millrace.lookups.asking import in_time
 from millrace.lookups.function import function
-from millrace.lookups.source import Refused, in_time
+from millrace.lookups.source import Refused
 from tests.limits.running import run
 from tests.lookups.kinds import ended, fetched, keys_of, refusal, scanned
 

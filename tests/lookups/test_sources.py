@@ -11,10 +11,10 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings, strategies as st
 
+from millrace.lookups.asking import in_time
 from millrace.lookups.database import database
 from millrace.lookups.function import function
 from millrace.lookups.http import http
-from millrace.lookups.source import in_time
 from tests.limits.running import run
 from tests.lookups.kinds import PAIR, PAIRS, SLOW, fetched, keys_of, refusal, scanned
 

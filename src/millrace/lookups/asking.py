@@ -16,6 +16,7 @@ import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 import pyarrow as pa
 from tenacity import (
@@ -33,7 +34,7 @@ from millrace.limits.client import KEYS_A_MESSAGE, Client
 from millrace.limits.secrets import Secrets
 from millrace.lookups.bindings import grouped
 from millrace.lookups.index_spec import IndexSpec
-from millrace.lookups.source import Answered, Keeping, Refused, Session, in_time
+from millrace.lookups.source import Answered, Keeping, Refused, Session
 from millrace.predicates.service import OVERLOADED
 from millrace.predicates.spec import FIRST_WAIT, LONGEST_WAIT
 
@@ -46,6 +47,8 @@ _OF_NO_KEY = (*OVERLOADED, "HTTP 401", "HTTP 402", "HTTP 407", "stuck")
 
 _IN_VAIN = 100
 """Keys in a row that failed alone: with so many (or a batch's, if these are more) it is not the keys."""
+
+_T = TypeVar("_T")
 
 Connect = Callable[[], Awaitable[Client]]
 """Joins the limits of a lookup's job."""
@@ -340,6 +343,23 @@ def _is_of_no_key(error: BaseException) -> bool:
 def _may_be_repeated(error: BaseException) -> bool:
     """Whether some keys of a request that was divided may be asked once more: the fault is not theirs."""
     return isinstance(error, Refused) and error.again and _is_of_no_key(error)
+
+
+async def in_time(answer: Awaitable[_T], seconds: float) -> _T:
+    """Return what a session answers, which is cancelled when its time is over.
+
+    Raises:
+        Refused: It is over, or the source itself reports that.
+    """
+    limit = asyncio.timeout(seconds)
+    try:
+        async with limit:
+            return await answer
+    except TimeoutError as error:
+        said = f"no answer within {seconds:g} s"
+        if not limit.expired():
+            said = str(error) or "the source reports a time-out"
+        raise Refused("timeout", said, again=True) from error
 
 
 _backoff = wait_random_exponential(multiplier=FIRST_WAIT, max=LONGEST_WAIT)

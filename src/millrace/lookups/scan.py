@@ -15,9 +15,10 @@ from millrace.engine.access.modules import State
 from millrace.engine.figures import ModuleFigures
 from millrace.limits.clock import Clock
 from millrace.limits.secrets import Secrets
+from millrace.lookups.asking import in_time
 from millrace.lookups.index import Keep
 from millrace.lookups.loop import Loop
-from millrace.lookups.source import Refused, Source, in_time
+from millrace.lookups.source import Refused, Source
 from millrace.predicates.spec import FIRST_WAIT
 
 _AHEAD = 4

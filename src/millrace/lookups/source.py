@@ -7,9 +7,8 @@ What a session raises when a request fails is :class:`Refused`.
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterator, Awaitable
-from typing import Protocol, TypeVar, runtime_checkable
+from collections.abc import AsyncIterator
+from typing import Protocol, runtime_checkable
 
 import pyarrow as pa
 
@@ -17,9 +16,7 @@ from millrace.limits.secrets import Secrets
 from millrace.lookups.terms import Terms
 from millrace.predicates.service import Answered, Refused
 
-__all__ = ["Answered", "Keeping", "Naming", "Refused", "Session", "Source", "in_time", "shortened"]
-
-_T = TypeVar("_T")
+__all__ = ["Answered", "Keeping", "Naming", "Refused", "Session", "Source", "shortened"]
 
 MOST_SHOWN = 500
 """Letters of a message."""
@@ -29,23 +26,6 @@ def shortened(text: str, most: int = MOST_SHOWN) -> str:
     """Return the beginning of a text, on one line; secrets have to be out of it already."""
     line = " ".join(text.split())
     return line if len(line) <= most else line[: most - 1] + "…"
-
-
-async def in_time(answer: Awaitable[_T], seconds: float) -> _T:
-    """Return what a session answers, which is cancelled when its time is over.
-
-    Raises:
-        Refused: It is over, or the source itself reports that.
-    """
-    limit = asyncio.timeout(seconds)
-    try:
-        async with limit:
-            return await answer
-    except TimeoutError as error:
-        said = f"no answer within {seconds:g} s"
-        if not limit.expired():
-            said = str(error) or "the source reports a time-out"
-        raise Refused("timeout", said, again=True) from error
 
 
 class Session(Protocol):
