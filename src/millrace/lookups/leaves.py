@@ -12,6 +12,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from decimal import Decimal
+from functools import partial
 from typing import Any
 from uuid import UUID
 
@@ -77,8 +78,7 @@ def leaf(kind: pa.DataType, *, native: bool) -> Leaf:
         return Leaf(frozenset({str}), _no, lambda v: pa.array(v, pa.string()).cast(kind))
     if t.is_timestamp(kind):
         if native:
-            fit = _naive if kind.tz is None else _aware
-            return Leaf(frozenset({dt.datetime}), fit, lambda v: _datetimes(v, kind, fit))
+            return Leaf(frozenset({dt.datetime}), partial(_time, kind), lambda v: _datetimes(v, kind))
         return Leaf(frozenset({str}), _no, lambda v: _timestamps(v, kind))
     raise UnsupportedType(f"Arrow type {kind} is not one that a lookup can have")
 
@@ -178,31 +178,21 @@ def _date(value: object) -> dt.date:
     raise NotOne
 
 
-def _datetimes(
-    values: list[dt.datetime | None], kind: pa.DataType, fit: Callable[[Any], dt.datetime]
-) -> pa.Array:
+def _datetimes(values: list[dt.datetime | None], kind: pa.DataType) -> pa.Array:
     for value in values:
         if value is not None and (value.tzinfo is None) != (kind.tz is None):
-            fit(value)
+            _time(kind, value)
     return pa.array(values, kind)
 
 
-def _aware(value: object) -> dt.datetime:
+def _time(kind: pa.DataType, value: object) -> dt.datetime:
     if isinstance(value, str):
-        return _parsed(value, pa.timestamp("us", tz="UTC"))  # type: ignore[no-any-return]
+        return _parsed(value, kind)  # type: ignore[no-any-return]
     if not isinstance(value, dt.datetime):
         raise NotOne
-    if value.tzinfo is None:
+    if value.tzinfo is None and kind.tz is not None:
         raise NotOne("a time without a time zone is of type timestamp_ntz")
-    return value
-
-
-def _naive(value: object) -> dt.datetime:
-    if isinstance(value, str):
-        return _parsed(value, pa.timestamp("us"))  # type: ignore[no-any-return]
-    if not isinstance(value, dt.datetime):
-        raise NotOne
-    if value.tzinfo is not None:
+    if value.tzinfo is not None and kind.tz is None:
         raise NotOne("a time with a time zone is of type timestamp")
     return value
 
