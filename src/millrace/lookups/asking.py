@@ -359,7 +359,7 @@ async def in_time(answer: Awaitable[_T], seconds: float) -> _T:
         said = f"no answer within {seconds:g} s"
         if not limit.expired():
             said = str(error) or "the source reports a time-out"
-        raise Refused("timeout", said, again=True) from error
+        raise Refused("timeout", said, again=True) from None
 
 
 _backoff = wait_random_exponential(multiplier=FIRST_WAIT, max=LONGEST_WAIT)

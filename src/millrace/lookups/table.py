@@ -95,7 +95,7 @@ class LookupTable:
 
 
 def table_of(
-    name: str,
+    name: object,
     schema: pa.Schema,
     bind: object,
     via: object,

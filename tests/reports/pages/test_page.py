@@ -91,6 +91,13 @@ def test_a_page_is_whole_and_stands_alone(name):
     assert "h1" not in {tag for tag, _ in page.tags} and page.values("href") == []
 
 
+def test_a_page_of_many_decisions_is_small():
+    """Of 150,000, at most 300 kB, with several blocks drawn."""
+    cells = [cell for _, cell in REPORTS["large"]().cells()]
+    assert sum(len(trace.changes) for cell in cells for trace in cell.traces) > 150_000
+    assert len(drawn("large").encode()) <= 300_000 and "8 more blocks" in drawn("large")
+
+
 @pytest.mark.broken_rule
 def test_what_is_wrong_with_a_page_is_seen():
     """A page with every fault has each of them found."""
@@ -138,7 +145,7 @@ def test_the_page_shows_why_orders_changed():
     assert {"o → c", "c → o"} <= {change.order for change in changes}
     for part in ("o → c", "c → o", "pass", "a tuple", "a reason"):
         assert part in page.text
-    assert any(link.startswith("#change-1-1-") for link in page.values("href"))
+    assert any(link.startswith("#change-1-") for link in page.values("href"))
 
 
 def test_what_was_saved_is_what_the_figures_prove():
