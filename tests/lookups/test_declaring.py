@@ -158,7 +158,7 @@ def test_each_set_of_bind_columns_is_an_index():
         (lambda: http("http://h/", separator=""), "separator is ''"),
         (lambda: http("http://h/", max_bytes=0), "max_bytes is 0"),
         (lambda: http("http://h/", absent="nul"), "did you mean 'null'"),
-        *((lambda each=each: function(find, **dict([each])), f"{each[0]} of a lookup is") for each in TERMS),
+        *((lambda each=each: function(find, **dict([each])), f"a lookup: {each[0]} is") for each in TERMS),
         (lambda: function(5), "not a function"),
         (lambda: function(find, scan=1), "scan is 1"),
         (lambda: checked(VIA, ()), "is no scan"),
@@ -213,7 +213,7 @@ def test_terms_bind_columns_and_types_are_checked(made):
         schema = pa.schema([("sku", kind)])
         return failing(lambda: checked(made(*given), (column,), schema), MillraceError)
 
-    assert "timeout of a lookup is -1" in failing(lambda: made(*given, timeout=-1), OptionError)
+    assert "a lookup: timeout is -1" in failing(lambda: made(*given, timeout=-1), OptionError)
     assert "binds column 'skuu', which it lacks: did you mean 'sku'" in says("skuu", pa.string())
     assert "not a single value" in says("sku", pa.list_(pa.field("element", pa.int64())))
     assert "column 'sku'" in says("sku", pa.large_string())

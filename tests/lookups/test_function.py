@@ -15,6 +15,7 @@ import pytest
 
 from millrace.limits.secrets import Secrets
 from millrace.lookups import threads
+from millrace.lookups.asking import in_time
 from millrace.lookups.function import function
 from millrace.lookups.source import Refused
 from tests.limits.running import run
@@ -158,9 +159,9 @@ async def test_calls_that_never_return_are_counted(monkeypatch):
     """Threads do not pile up without end; when the calls have returned, it goes on."""
     monkeypatch.setattr(threads, "ABANDONED", 3)
     end = threading.Event()
-    session = function(lambda sku: end.wait(20) and ROW, timeout=0.1).open(SCHEMA, SKU, Secrets())
+    session = function(lambda sku: end.wait(20) and ROW).open(SCHEMA, SKU, Secrets())
     keys = keys_of(SCHEMA, SKU, [{"sku": "a"}])
-    kinds = [(await refusal(session.fetch(keys))).kind for _ in range(5)]
+    kinds = [(await refusal(in_time(session.fetch(keys), 0.1))).kind for _ in range(5)]
     end.set()
     rows = None
     while rows is None:

@@ -40,15 +40,16 @@ def test_totals(report):
     # Each cell has a budget of its own: the fullest tells how well it was kept.
     held = RunReport({"b": [replace(FIRST, budget_peak_ratio=0.5), replace(SECOND, budget_peak_ratio=0.87)]})
     assert held.totals.budget_peak_ratio == 0.87
-    assert "most held of the memory budget: 87%" in str(held) and "budget" not in str(report)
+    assert "most held of the memory budget: 87 %" in str(held) and "budget" not in str(report)
 
 
 def test_orders_and_modules_add_up_over_cells(report):
     """The most travelled order comes first, a module is a line for each action; the text has them all."""
     assert [(o.order, o.tuples, o.share) for o in report.orders()] == [("c ⋈ o", 80, 0.8), ("o ⋈ c", 20, 0.2)]
     assert report.modules() == [("b", ModuleFigures("SteM(o)", "probe", 20, 60, 4, 1.0))]
-    parts = ("1 block(s) in 2 cell(s)", "c ⋈ o: 80 tuples, 80%", "SteM(o) probe: 20 in", "map task", "cell 1")
-    assert all(part in str(report) for part in parts) and "0 block(s)" in str(RunReport())
+    told = " ".join(str(report).split())
+    parts = ("(2 cells)", "block b", "c ⋈ o 80 80 %", "SteM(o) probe 20 60", "map task", "cell 1")
+    assert all(part in told for part in parts) and "no eddy" in str(RunReport())
 
 
 @pytest.fixture(scope="module")
@@ -94,9 +95,10 @@ def test_tables_add_up_to_the_text(joined):
         assert list(frame.columns) == schema.names
         assert joined.to_polars(name).columns == schema.names
     text = str(joined)
+    told = " ".join(text.split())
     modules = joined.to_pandas("modules").groupby(["module", "action"]).sum(numeric_only=True)
     for (module, action), row in modules.iterrows():
-        assert f"{module} {action}: {row.tuples_in:,.0f} in, {row.tuples_out:,.0f} out" in text
+        assert f"{module} {action} {row.tuples_in:,.0f} {row.tuples_out:,.0f}" in told
     cells = joined.to_pandas("cells").sum(numeric_only=True)
     assert f"tuples routed: {cells.tuples_routed:,.0f}" in text
     assert f"intermediate tuples: {cells.intermediate_tuples:,.0f}" in text

@@ -25,7 +25,7 @@ from millrace.spark.task_inputs import Scan
 from millrace.spark.tasks import EddyTask, ScanTask
 
 NOT_LOADED = [
-    *("aiohttp", "asyncio", "concurrent.futures", "cryptography", "httpx", "msgspec", "pandas", "rich"),
+    *("aiohttp", "asyncio", "concurrent.futures", "cryptography", "msgspec", "pandas", "rich"),
     *("sqlalchemy", "sqlglot", "tenacity", "typer"),
     *("millrace.api", "millrace.cli", "millrace.lookups", "millrace.streams"),
     *("millrace.engine.spill.spilling", "millrace.engine.stairs.state"),

@@ -33,7 +33,7 @@ from millrace.predicates.callers import caller_of
 from millrace.predicates.calls import KEPT, RAISED, Outcome, Values
 from millrace.predicates.cascade import Maybe, Score, ScoreKind, Thresholds, learned
 from millrace.predicates.estimate import CostPreview, Judged, LookupEstimate, estimated
-from millrace.predicates.service import CallError, Service
+from millrace.predicates.service import Refused, Service
 from millrace.predicates.spec import PredicateSpec
 from millrace.spark.block import Block, LookupInput
 from millrace.spark.execute import execute
@@ -217,7 +217,7 @@ def _count_calls(spec: PredicateSpec, total: SampleCost) -> PredicateSpec:
         total.requests += 1
         try:
             answer = await spec.function(*arguments)
-        except CallError as error:
+        except Refused as error:
             if error.usage is not None:
                 charge(arguments, error)
             raise
@@ -396,7 +396,7 @@ def _estimate_lookup(
     sample: int,
     seed: int,
 ) -> LookupEstimate:
-    from millrace.lookups.sampled import sampled
+    from millrace.lookups.sampled import estimate_of
 
     source = block.inputs[relation.same_as or relation.alias]
     refs = {f"key{place}": ColumnRef(relation.alias, column) for place, column in enumerate(columns)}
@@ -414,4 +414,4 @@ def _estimate_lookup(
     )
     is_only_lookup = sum(isinstance(each, LookupInput) for each in block.inputs.values()) == 1
     least = most if is_alone and is_only_lookup and not block.join.residuals else 0
-    return sampled(spec, batch).of(spec, least, most)
+    return estimate_of(spec, batch, least, most)

@@ -17,7 +17,8 @@ from millrace.api.predicates import where
 from millrace.api.query import Query
 from millrace.api.samples import estimate_predicates
 from millrace.errors import InputError, MillraceError, QueryError, UnsupportedType
-from millrace.lookups.declared import lookup as declare
+from millrace.lookups.declared import schema_of
+from millrace.lookups.table import LookupTable, table_of
 from millrace.options import Options, StorageOptions
 from millrace.spark.frames import remember
 from millrace.spark.session import alive, internal_query, session_of
@@ -35,7 +36,6 @@ if TYPE_CHECKING:
 
     from millrace.api.hub import Hub
     from millrace.lookups.source import Source
-    from millrace.lookups.table import LookupTable
     from millrace.spark.predicates import Predicate
     from millrace.streams.hub.delivery import Sink
 
@@ -355,7 +355,7 @@ def lookup(
             schema = arrow_schema(schema)
         except UnsupportedType as error:
             raise InputError(f"lookup table {name!r}: {error}") from None
-    return declare(name, schema, bind, via, scan=scan, on_error=on_error, cache=cache, ttl=ttl)
+    return table_of(name, schema_of(name, schema), bind, via, scan, on_error, cache, ttl)
 
 
 def _merged(shared: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:

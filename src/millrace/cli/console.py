@@ -16,6 +16,7 @@ import typer
 from rich.console import Console
 
 from millrace.errors import InputError
+from millrace.reports.pages.files import write_whole
 
 _NO_TERMINAL = 200
 """Columns where nobody says how many there are: wide enough for every table, and lines stay whole."""
@@ -67,9 +68,7 @@ def write(document: Any, target: Path | None) -> None:
     if target == STDOUT:
         consoles()[0].out(text, highlight=False)
         return
-    part = target.with_name(f".{target.name}.part")
-    part.write_text(text + "\n", encoding="utf-8")
-    part.replace(target)
+    write_whole(text + "\n", target)
 
 
 def plain(value: Any) -> Any:

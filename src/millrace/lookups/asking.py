@@ -14,11 +14,10 @@ import asyncio
 import json
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import TypeVar
 
-import numpy as np
 import pyarrow as pa
 from tenacity import (
     AsyncRetrying,
@@ -35,38 +34,28 @@ from millrace.limits.client import KEYS_A_MESSAGE, Client
 from millrace.limits.secrets import Secrets
 from millrace.lookups.bindings import grouped
 from millrace.lookups.index_spec import IndexSpec
-from millrace.lookups.source import Fetched, Keeping, Refused, Session
-
-FIRST_WAIT = 0.1
-LONGEST_WAIT = 30.0
-"""Seconds between attempts: random, up to these bounds, doubling from the first to the longest."""
+from millrace.lookups.source import Answered, Keeping, Refused, Session
+from millrace.predicates.service import OVERLOADED
+from millrace.predicates.spec import FIRST_WAIT, LONGEST_WAIT
 
 _CLAIMED_AHEAD = 4
 """Keys that are claimed and not asked yet, at most, over those that may be under way at once."""
 
 _LIMITED = ("HTTP 429",)
-_OVERLOADED = (*_LIMITED, "HTTP 503")
-_OF_NO_KEY = (*_OVERLOADED, "HTTP 401", "HTTP 402", "HTTP 407", "stuck")
+_OF_NO_KEY = (*OVERLOADED, "HTTP 401", "HTTP 402", "HTTP 407", "stuck")
 """Failures that have nothing to do with the keys that were asked for."""
 
 _IN_VAIN = 100
 """Keys in a row that failed alone: with so many (or a batch's, if these are more) it is not the keys."""
 
+_T = TypeVar("_T")
+
 Connect = Callable[[], Awaitable[Client]]
 """Joins the limits of a lookup's job."""
 
 
-class Receiver(Protocol):
-    """Who is told what came of keys; called in the event loop."""
-
-    def found(self, chunk: Chunk) -> None:
-        """Rows of some keys have come."""
-
-    def failed(self, failures: Mapping[bytes, Failure]) -> None:
-        """Keys could not be looked up."""
-
-    def broke(self, error: Exception) -> None:
-        """Nothing will come any more."""
+News = Chunk | Mapping[bytes, Failure] | Exception
+"""What came of keys: rows of some, failures by key, or what ended everything."""
 
 
 @dataclass
@@ -86,11 +75,11 @@ class Asked:
 
 @dataclass
 class Asking:
-    """The questions of one task to one source."""
+    """The questions of one task to one source; ``tell`` gets what came of them, in the event loop."""
 
     spec: IndexSpec
     connect: Connect
-    receiver: Receiver
+    tell: Callable[[News], None]
     totals: Asked = field(default_factory=Asked)
 
     def __post_init__(self) -> None:
@@ -142,7 +131,7 @@ class Asking:
         try:
             await work(*arguments)
         except Exception as error:  # noqa: BLE001  # whatever it is, the eddy must hear of it
-            self.receiver.broke(error)
+            self.tell(error)
 
     async def _open(self) -> tuple[Client, Session, Secrets]:
         """Return the connection to the coordinator and the open source; opened once."""
@@ -199,10 +188,10 @@ class Asking:
     def _hear(self, found: list[Chunk], failed: dict[bytes, Failure], ask: list[bytes]) -> None:
         for chunk in found:
             self._forget(chunk.keys)
-            self.receiver.found(chunk)
+            self.tell(chunk)
         if failed:
             self._forget(failed)
-            self.receiver.failed(failed)
+            self.tell(failed)
         self._due.extend(ask)
         self.totals.keys += len(ask)
         self._start_askers()
@@ -245,14 +234,14 @@ class Asking:
                 self.totals.requests += 1
                 began, limited = time.perf_counter(), False
                 try:
-                    found = await _in_time(session.fetch(keys), terms.timeout)
+                    found = await in_time(session.fetch(keys), terms.timeout)
                     permit.outcome = ""
                     permit.charge(terms.cost, keys.to_pylist(), found)
-                    return found.rows if isinstance(found, Fetched) else found
+                    return found.result if isinstance(found, Answered) else found
                 except Refused as refused:
                     # Whoever says that it was asked too much, or for something wrong, is there.
                     permit.outcome = refused.kind if refused.again and refused.kind not in _LIMITED else ""
-                    limited = refused.kind in _OVERLOADED
+                    limited = refused.kind in OVERLOADED
                     if limited:  # for all tasks, not for this one alone
                         own = min(LONGEST_WAIT, FIRST_WAIT * 2**attempts)
                         client.pause(own if refused.wait is None else self._asked_for(refused))
@@ -287,7 +276,7 @@ class Asking:
             self._forget(digests)
             # First, so that whoever hears that the query failed finds the keys listed.
             await client.fail(failures)
-            self.receiver.failed(failures)
+            self.tell(failures)
             return
         self._in_vain = 0
         self._forget(digests)
@@ -325,27 +314,15 @@ class Asking:
         self._settled = []
         try:
             chunk = Chunk.of(digests, counts, pa.concat_batches(batches) if len(batches) > 1 else batches[0])
-            self.receiver.found(chunk)
+            self.tell(chunk)
             client.settle(chunk)
         except Exception as error:  # noqa: BLE001  # nobody awaits this: the eddy, and other tasks, must hear
             client.give_up(digests)
-            self.receiver.broke(error)
+            self.tell(error)
 
     def _taken(self, digests: list[bytes]) -> pa.RecordBatch:
         """Return the keys of some digests as one batch."""
-        if len(digests) == 1:
-            batch, place = self._keys[digests[0]]
-            return batch.slice(place, 1)
-        places: dict[int, tuple[pa.RecordBatch, list[int]]] = {}
-        order = []
-        for digest in digests:
-            batch, place = self._keys[digest]
-            known = places.setdefault(id(batch), (batch, []))[1]
-            order.append((id(batch), len(known)))
-            known.append(place)
-        taken = pa.concat_batches([batch.take(pa.array(own)) for batch, own in places.values()])
-        starts = dict(zip(places, np.cumsum([0, *(len(own) for _, own in places.values())]), strict=False))
-        return taken.take(pa.array([starts[batch] + place for batch, place in order]))
+        return pa.concat_batches([self._keys[d][0].slice(self._keys[d][1], 1) for d in digests])
 
     def _forget(self, digests: Sequence[bytes] | Mapping[bytes, object]) -> None:
         for digest in digests:
@@ -368,15 +345,21 @@ def _may_be_repeated(error: BaseException) -> bool:
     return isinstance(error, Refused) and error.again and _is_of_no_key(error)
 
 
-async def _in_time(answer: Coroutine[Any, Any, pa.RecordBatch], seconds: float) -> pa.RecordBatch:
+async def in_time(answer: Awaitable[_T], seconds: float) -> _T:
+    """Return what a session answers, which is cancelled when its time is over.
+
+    Raises:
+        Refused: It is over, or the source itself reports that.
+    """
     limit = asyncio.timeout(seconds)
     try:
         async with limit:
             return await answer
     except TimeoutError as error:
+        said = f"no answer within {seconds:g} s"
         if not limit.expired():
-            raise Refused("timeout", str(error) or "the source reports a time-out", again=True) from error
-        raise Refused("timeout", f"no answer within {seconds:g} s", again=True) from error
+            said = str(error) or "the source reports a time-out"
+        raise Refused("timeout", said, again=True) from None
 
 
 _backoff = wait_random_exponential(multiplier=FIRST_WAIT, max=LONGEST_WAIT)

@@ -1,24 +1,22 @@
-"""HTTP clients: httpx's requests and answers, over aiohttp's connections, unpacked a step at a time.
+"""HTTP requests of one session over aiohttp: each is sent once, and its answer unpacked a step at a time.
 
-httpx's own connections are all Python, and its pool looks at each of them for every request. Over aiohttp's,
-whose parser is C, a task spends a third less on a request.
-
-A few kilobytes of a compressed answer can stand for gigabytes; see :func:`unpacked`.
+A few kilobytes of a compressed answer can stand for gigabytes; see :func:`read`.
 """
 
 from __future__ import annotations
 
-import logging
+import base64
+import re
 import ssl
 import zlib
-from collections.abc import AsyncIterator, Iterator
-from contextlib import contextmanager
-from contextvars import ContextVar
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass
 from functools import cache
+from urllib.parse import quote, urlsplit
 from urllib.request import getproxies, proxy_bypass
 
 import aiohttp
-import httpx
+from multidict import CIMultiDict
 from yarl import URL
 
 _IDLE_SECONDS = 5.0
@@ -27,41 +25,73 @@ _IDLE_SECONDS = 5.0
 _LONGEST_HEADER = 1 << 16
 """Bytes: some services send tokens of more than aiohttp's eight kilobytes."""
 
-ACCEPTED = "gzip"
+_ACCEPTED = "gzip"
 """What requests ask for; others are refused, and so are several at once."""
 
 _STEP = 1 << 16
 """Bytes that are unpacked at once."""
 
 _GZIP = 16 + zlib.MAX_WBITS
-
-_ours: ContextVar[bool] = ContextVar("millrace_lookup", default=False)
-
-_LOGGERS = ("httpx", "aiohttp.client", "aiohttp.internal")
-"""They log URLs and headers of requests as they are sent."""
+_STRAY = re.compile("%(?![0-9A-Fa-f]{2})")
+_PLAIN = "!$%&'()*+,/:;=?@~"
+"""What stands in paths and queries as it is; letters and digits do as well."""
 
 
-def client_of(headers: httpx.Headers, width: int) -> httpx.AsyncClient:
-    """Return a client for the requests of one session; to be used in one event loop.
+class Undecodable(Exception):
+    """The body of an answer is compressed in another way than was asked for, or damaged."""
 
-    ``headers`` are of each request. At most ``width`` requests are under way at once; others wait.
+
+@dataclass(frozen=True)
+class Request:
+    """What is sent; the URL has no credentials in it, they are a header."""
+
+    method: str
+    url: URL
+    headers: CIMultiDict[str]
+    body: bytes | None = None
+
+
+def request_of(method: str, url: str, headers: Mapping[str, str], body: str | None = None) -> Request:
+    """Return a request of texts that is to be answered in JSON; the body is JSON, the headers win over ours.
+
+    Raises:
+        ValueError: It is no URL.
     """
-    return httpx.AsyncClient(
-        headers=headers,
-        transport=_Transport(width),
-        timeout=None,  # noqa: S113  # the deadline is the whole request's
-        follow_redirects=False,
+    found = url_of(url)
+    ours = {"Accept": "application/json", "Accept-Encoding": _ACCEPTED, "User-Agent": "millrace"}
+    whole: CIMultiDict[str] = CIMultiDict(ours)
+    if body is not None:
+        whole["Content-Type"] = "application/json"
+    whole.update(headers)
+    if found.user is not None or found.password is not None:
+        credentials = f"{found.user or ''}:{found.password or ''}".encode()
+        whole["Authorization"] = f"Basic {base64.b64encode(credentials).decode()}"
+    return Request(method, found.with_user(None), whole, None if body is None else body.encode())
+
+
+def url_of(text: str) -> URL:
+    """Return a URL with its escapes as they are: yarl would write some of them in other ways.
+
+    Raises:
+        ValueError: It is none, or has no host.
+    """
+    given, pieces = URL(text), urlsplit(text)
+    if given.scheme not in ("http", "https") or not given.host:
+        raise ValueError("it has no host to ask: expected one such as https://host/path/{key}")
+    path, query = (quote(_STRAY.sub("%25", each), safe=_PLAIN) for each in (pieces.path, pieces.query))
+    return URL.build(
+        scheme=given.scheme, authority=given.raw_authority, path=path or "/", query_string=query, encoded=True
     )
 
 
 @cache
 def _certificates() -> ssl.SSLContext:
     """Return the certificates that are trusted; they take a while to read."""
-    return httpx.create_ssl_context()
+    return ssl.create_default_context()
 
 
-class _Transport(httpx.AsyncBaseTransport):
-    """Sends httpx's requests by aiohttp, as they are: URLs are not quoted anew, answers not unpacked."""
+class Client:
+    """Sends requests in one event loop; at most ``width`` are under way at once, others wait."""
 
     def __init__(self, width: int) -> None:
         self._width = width
@@ -69,36 +99,31 @@ class _Transport(httpx.AsyncBaseTransport):
         self._proxies = getproxies()  # of the environment
         self._session: aiohttp.ClientSession | None = None
 
-    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
-        """Send a request, whose body is short."""
+    async def send(self, request: Request) -> aiohttp.ClientResponse:
+        """Send a request as it is and return the answer, of which the body is to be read or released.
+
+        Raises:
+            aiohttp.ClientError: There is no answer.
+            ValueError: It cannot be sent.
+        """
         if self._session is None:
             self._session = self._opened()
-        # httpx has made a header of what stands before the host.
-        url = str(request.url.copy_with(userinfo=b""))
-        body = await request.aread()
-        with _as_httpx():
-            response = await self._session.request(
-                request.method,
-                URL(url, encoded=True),
-                headers=[(name.decode(), value.decode()) for name, value in request.headers.raw],
-                data=body or None,
-                allow_redirects=False,
-                proxy=self._proxy_of(request.url),
-            )
-        return httpx.Response(
-            response.status,
-            headers=response.raw_headers,
-            stream=_Body(response),
-            extensions={"reason_phrase": (response.reason or "").encode()},
+        return await self._session.request(
+            request.method,
+            request.url,
+            headers=request.headers,
+            data=request.body,
+            allow_redirects=False,
+            proxy=self._proxy_of(request.url),
         )
 
-    async def aclose(self) -> None:
+    async def close(self) -> None:
         if self._session is not None:
             await self._session.close()
 
-    def _proxy_of(self, url: httpx.URL) -> str | None:
+    def _proxy_of(self, url: URL) -> str | None:
         proxy = self._proxies.get(url.scheme) or self._proxies.get("all")
-        return None if not proxy or proxy_bypass(url.host) else proxy
+        return None if not proxy or proxy_bypass(url.host or "") else proxy
 
     def _opened(self) -> aiohttp.ClientSession:
         connector = aiohttp.TCPConnector(
@@ -106,8 +131,8 @@ class _Transport(httpx.AsyncBaseTransport):
         )
         return aiohttp.ClientSession(
             connector=connector,
-            cookie_jar=aiohttp.DummyCookieJar(),  # httpx has one
-            timeout=aiohttp.ClientTimeout(total=None, sock_connect=None),
+            cookie_jar=aiohttp.CookieJar(unsafe=True),  # hosts without a name have cookies as well
+            timeout=aiohttp.ClientTimeout(total=None, sock_connect=None),  # who asks has a deadline
             auto_decompress=False,
             middlewares=(_once,),
             max_line_size=_LONGEST_HEADER,
@@ -117,74 +142,41 @@ class _Transport(httpx.AsyncBaseTransport):
 
 async def _once(request: aiohttp.ClientRequest, handler: aiohttp.ClientHandlerType) -> aiohttp.ClientResponse:
     """Keep aiohttp from sending a request again by itself: each takes a permit, and counts."""
-    with _as_httpx():
+    try:
         return await handler(request)
+    except (aiohttp.ClientOSError, aiohttp.ServerDisconnectedError) as error:
+        raise aiohttp.ClientConnectionError(str(error)) from error
 
 
-class _Body(httpx.AsyncByteStream):
-    """The body of an answer, as it comes."""
+async def read(response: aiohttp.ClientResponse, most: int) -> bytes:
+    """Return the body of an answer; of one of more than ``most`` bytes its beginning, which is longer.
 
-    def __init__(self, response: aiohttp.ClientResponse) -> None:
-        self._response = response
-
-    async def __aiter__(self) -> AsyncIterator[bytes]:
-        with _as_httpx():
-            async for part in self._response.content.iter_any():
-                yield part
-
-    async def aclose(self) -> None:
-        """Let the connection go: for the next request if all was read, else for good."""
-        self._response.release()
-
-
-@contextmanager
-def _as_httpx() -> Iterator[None]:
-    """Raise errors of aiohttp as httpx does."""
-    try:
-        yield
-    except (aiohttp.InvalidURL, aiohttp.NonHttpUrlClientError) as error:
-        raise httpx.UnsupportedProtocol(str(error)) from error
-    except aiohttp.ClientConnectorError as error:
-        raise httpx.ConnectError(str(error)) from error
-    except (aiohttp.ClientPayloadError, aiohttp.ClientConnectionError) as error:
-        raise httpx.ReadError(str(error)) from error
-    except aiohttp.ClientError as error:
-        raise httpx.RemoteProtocolError(str(error)) from error
-    except ValueError as error:
-        raise httpx.LocalProtocolError(str(error)) from error
-
-
-def _is_others(_: logging.LogRecord) -> bool:
-    return not _ours.get()
-
-
-@contextmanager
-def unlogged() -> Iterator[None]:
-    """Keep what happens within out of the library's logs; the user's own requests stay in them."""
-    token = _ours.set(True)
-    try:
-        yield
-    finally:
-        _ours.reset(token)
-
-
-async def unpacked(response: httpx.Response) -> AsyncIterator[bytes]:
-    """Yield the body of an answer, in pieces that are no larger than what was received or a step.
-
-    Who has enough of it may stop: what was not asked for is not unpacked.
+    What is beyond that is not even unpacked.
 
     Raises:
-        httpx.DecodingError: It is compressed in another way than was asked for, or damaged.
+        Undecodable: It is compressed in another way than was asked for, or damaged.
+        aiohttp.ClientError: It broke off.
     """
-    coding = response.headers.get("Content-Encoding", "").strip().lower()
+    pieces, size = [], 0
+    async for piece in _unpacked(response):
+        pieces.append(piece)
+        size += len(piece)
+        if size > most:
+            break
+    return b"".join(pieces)
+
+
+async def _unpacked(response: aiohttp.ClientResponse) -> AsyncIterator[bytes]:
+    """Yield the body of an answer, in pieces that are no larger than what was received or a step."""
+    coding = ", ".join(response.headers.getall("Content-Encoding", ())).strip().lower()
     if coding in ("", "identity"):
-        async for received in response.aiter_raw():
+        async for received in response.content.iter_any():
             yield received
         return
     if coding not in ("gzip", "x-gzip"):
-        raise httpx.DecodingError(f"it is encoded as {coding!r}, expected {ACCEPTED} or plain text")
+        raise Undecodable(f"it is encoded as {coding!r}, expected {_ACCEPTED} or plain text")
     unpacker, begun = zlib.decompressobj(_GZIP), False
-    async for received in response.aiter_raw():
+    async for received in response.content.iter_any():
         left = received
         while left:
             if unpacker.eof:  # several members, one after the other, are one body
@@ -192,14 +184,10 @@ async def unpacked(response: httpx.Response) -> AsyncIterator[bytes]:
             try:
                 piece = unpacker.decompress(left, _STEP)
             except zlib.error as error:
-                raise httpx.DecodingError(f"it is no gzip: {error}") from None
+                raise Undecodable(f"it is no gzip: {error}") from None
             begun = True
             left = unpacker.unused_data if unpacker.eof else unpacker.unconsumed_tail
             if piece:
                 yield piece
     if begun and not unpacker.eof:
-        raise httpx.DecodingError("it ends in the middle of its gzip")
-
-
-for _name in _LOGGERS:
-    logging.getLogger(_name).addFilter(_is_others)
+        raise Undecodable("it ends in the middle of its gzip")

@@ -1,9 +1,8 @@
-"""Lookup tables as users declare them: the schema in any of its three forms, and everything checked."""
+"""The schema of a lookup table as users declare it: Spark's DDL, or an Arrow schema."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import pyarrow as pa
 import sqlglot
@@ -11,7 +10,6 @@ from sqlglot import exp
 from sqlglot.errors import SqlglotError
 
 from millrace.errors import InputError
-from millrace.lookups.table import LookupTable, table_of
 from millrace.parquet.types import PLAIN_MICROS, UTC_MICROS, NotSparks, spark_type
 
 _EXAMPLE = "such as 'sku string, price double, day date'"
@@ -31,13 +29,6 @@ _TYPES: dict[exp.DType, pa.DataType] = {
     exp.DType.TIMESTAMPLTZ: UTC_MICROS,
     exp.DType.TIMESTAMPNTZ: PLAIN_MICROS,
 }
-
-
-def lookup(name: str, schema: str | pa.Schema, bind: object, via: object, **settings: Any) -> LookupTable:
-    """Declare a lookup table; see :func:`millrace.lookup`."""
-    if not isinstance(name, str):
-        raise InputError(f"a lookup table is named {name!r}: expected a text, such as 'prices'")
-    return table_of(name, schema_of(name, schema), bind, via, **settings)
 
 
 def schema_of(name: str, schema: object) -> pa.Schema:

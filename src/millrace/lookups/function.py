@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 import inspect
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -158,32 +158,30 @@ class FunctionSession:
         lists = [keys.column(name).to_pylist() for name in self._columns]
         arguments = lists if many else [values[0] for values in lists]
         key = {} if many else {name: keys.column(name)[0] for name in self._columns}
-        pieces = await self._in_time(self._all(arguments))
+        pieces = await self._done(self._all(arguments))
         return self._batch(pieces, key)
 
     async def scan(self) -> AsyncIterator[pa.RecordBatch]:
         """Return all rows; see :meth:`millrace.lookups.source.Session.scan`."""
-        returned = await self._in_time(self._returned([]))
+        returned = await self._done(self._returned([]))
+        step: Callable[[], Awaitable[list[Any]]]
+        end: Callable[[], Awaitable[Any]] | None = None
         if inspect.isasyncgen(returned):
-            try:
-                while pieces := await self._in_time(_next_of(returned)):
-                    batch = self._batch(pieces, {})
-                    if batch.num_rows:
-                        yield batch
-            finally:
-                with suppress(Exception):  # it is read or broken, and not wanted any more
-                    await returned.aclose()
-            return
-        steps = returned if isinstance(returned, Iterator) else iter(_pieces_of(returned))
+            step, end = partial(_next_of, returned), returned.aclose
+        else:
+            steps = returned if isinstance(returned, Iterator) else iter(_pieces_of(returned))
+            step = partial(self._threads.run, partial(_next, steps))
+            if inspect.isgenerator(returned):
+                end = partial(self._threads.run, returned.close)
         try:
-            while pieces := await self._in_time(self._threads.run(lambda: _next(steps))):
+            while pieces := await self._done(step()):
                 batch = self._batch(pieces, {})
                 if batch.num_rows:
                     yield batch
         finally:
-            if inspect.isgenerator(returned):
-                with suppress(Exception):
-                    await self._threads.run(returned.close)
+            if end is not None:
+                with suppress(Exception):  # it is read or broken, and not wanted any more
+                    await end()
 
     async def close(self) -> None:
         """Let go of the threads."""
@@ -211,19 +209,13 @@ class FunctionSession:
             return await self._threads.run(lambda: list(returned))
         return _pieces_of(returned)
 
-    async def _in_time(self, work: Awaitable[Any]) -> Any:
+    async def _done(self, work: Awaitable[Any]) -> Any:
         """Wait for a call of the function; what it raises is a :class:`Refused`."""
-        seconds = self._source.terms.timeout
-        limit = asyncio.timeout(seconds)
         try:
-            async with limit:
-                return await work
+            return await work
         except Refused:
             raise
         except Exception as error:
-            if limit.expired():
-                said = f"{self._source.describe()}: no answer within {seconds:g} s"
-                raise Refused("timeout", said, again=True) from None
             name = type(error).__name__
             said = shortened(f"{self._source.describe()}: {name}: {error}")
             raise Refused(name, said, again=True) from error

@@ -162,7 +162,7 @@ class HttpSource:
                     f"header {name!r} ({value!r}) has a character that headers cannot have, within its "
                     "secrets: is there a line break at their end?"
                 )
-        require("lookups", self.describe(), "aiohttp", "httpx")
+        require("lookups", self.describe(), "aiohttp")
         from millrace.lookups.http_session import base_url
 
         scheme, host, port = base_url(self, secrets)

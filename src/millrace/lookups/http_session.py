@@ -1,31 +1,31 @@
 """Asking a service over HTTP: one request, its redirects and pages, and what its answer means.
 
 A redirect or a next page leads nowhere but to the same scheme, host and port: the headers may carry
-credentials. The deadline is one for all of a request, so that an answer that drips in byte by byte ends there
-as well.
+credentials.
 """
 
 from __future__ import annotations
 
-import asyncio
 import datetime as dt
 import ssl
 from collections.abc import AsyncIterator
 from contextlib import suppress
+from dataclasses import replace
 from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urljoin
 
-import httpx
+import aiohttp
 import pyarrow as pa
+from yarl import URL
 
 from millrace.errors import InputError
 from millrace.limits.secrets import Secrets
 from millrace.lookups import paths, template
-from millrace.lookups.clients import ACCEPTED, client_of, unlogged, unpacked
+from millrace.lookups.clients import Client, Request, Undecodable, read, request_of, url_of
 from millrace.lookups.json_text import has_decimals, parse
 from millrace.lookups.source import Refused, shortened
 from millrace.lookups.strict import ABSENT, Unfit
-from millrace.lookups.terms import Terms
 
 if TYPE_CHECKING:
     from millrace.lookups.http import HttpSource
@@ -36,6 +36,7 @@ _MAY_PASS = (408, 425, 429)
 _ERROR_BYTES = 2048
 _ERROR_SHOWN = 200
 _EMPTY = (204, 205)
+_REDIRECTS = (301, 302, 303, 307, 308)
 
 
 def base_url(source: HttpSource, secrets: Secrets) -> tuple[str, str, int]:
@@ -47,16 +48,12 @@ def base_url(source: HttpSource, secrets: Secrets) -> tuple[str, str, int]:
     pieces = template.parts(source.url, "the URL")
     values = {column: ["x"] for column in template.columns_of(pieces)}
     try:
-        url = httpx.URL(template.fill_url(pieces, values, source.separator, secrets, many=False))
-    except (httpx.InvalidURL, template.Unsendable) as error:
+        url = url_of(template.fill_url(pieces, values, source.separator, secrets, many=False))
+    except ValueError as error:
         raise InputError(
             secrets.scrub(f"the URL {source.url!r} of a lookup cannot be used: {error}")
         ) from None
-    if url.scheme not in ("http", "https") or not url.host:
-        raise InputError(
-            f"the URL {source.url!r} of a lookup has no host to ask: expected one such as https://host/path/{{key}}"
-        )
-    return url.scheme, url.host, url.port or (443 if url.scheme == "https" else 80)
+    return url.scheme, url.host or "", url.port or 0
 
 
 class HttpSession:
@@ -75,13 +72,8 @@ class HttpSession:
         self._pieces = template.parts(source.url, "the URL")
         self._template = source.template
         self._exact = any(map(has_decimals, schema.types))
-        self._headers = httpx.Headers(
-            {"Accept": "application/json", "Accept-Encoding": ACCEPTED, "User-Agent": "millrace"}
-        )
-        if self._template is not None:
-            self._headers["Content-Type"] = "application/json"
-        self._headers.update({name: secrets.fill(value) for name, value in source.headers})
-        self._client = client_of(self._headers, source.terms.max_in_flight)
+        self._headers = {name: secrets.fill(value) for name, value in source.headers}
+        self._client = Client(source.terms.max_in_flight)
 
     async def fetch(self, keys: pa.RecordBatch) -> pa.RecordBatch:
         """Ask for some keys; see :meth:`millrace.lookups.source.Session.fetch`."""
@@ -91,35 +83,32 @@ class HttpSession:
         batches: list[pa.RecordBatch] = []
         left = self._source.max_bytes
         seen = {str(request.url)}
-        async with _Deadline(self._source.terms, self._shown(request.url)):
-            while True:
-                missing = () if batches else self._source.missing
-                answer, size = await self._document(request, left, missing)
-                left -= size
-                batches.append(self._batch(answer, key, request.url))
-                following = self._following(answer, request, seen)
-                if following is None:
-                    break
-                request = following
-        return batches[0] if len(batches) == 1 else pa.concat_batches(batches)
+        while True:
+            missing = () if batches else self._source.missing
+            answer, size = await self._document(request, left, missing)
+            left -= size
+            batches.append(self._batch(answer, key, request.url))
+            following = self._following(answer, request, seen)
+            if following is None:
+                return batches[0] if len(batches) == 1 else pa.concat_batches(batches)
+            request = following
 
     async def scan(self) -> AsyncIterator[pa.RecordBatch]:
         """Return everything, a batch a page; see :meth:`millrace.lookups.source.Session.scan`."""
-        request: httpx.Request | None = self._request(None)
+        request: Request | None = self._request(None)
         assert request is not None
         seen = {str(request.url)}
         while request is not None:
-            async with _Deadline(self._source.terms, self._shown(request.url)):
-                answer, _ = await self._document(request, self._source.max_bytes, ())
+            answer, _ = await self._document(request, self._source.max_bytes, ())
             batch = self._batch(answer, None, request.url)
             request = self._following(answer, request, seen)
             if batch.num_rows:
                 yield batch
 
     async def close(self) -> None:
-        await self._client.aclose()
+        await self._client.close()
 
-    def _request(self, keys: pa.RecordBatch | None) -> httpx.Request:
+    def _request(self, keys: pa.RecordBatch | None) -> Request:
         """Return the request for some keys, or for everything."""
         many = self._source.terms.batch > 1
         keys = pa.record_batch({}) if keys is None else keys
@@ -133,22 +122,19 @@ class HttpSession:
             body = None
             if self._template is not None:
                 body = template.fill_body(self._template, keys, many=many, joined=separator, secrets=secrets)
-            return httpx.Request(self._source.method, url, headers=self._headers, content=body)
-        except (template.Unsendable, httpx.InvalidURL, UnicodeError) as error:
+            return request_of(self._source.method, url, self._headers, body)
+        except ValueError as error:
             raise self._refused("unsendable key", f"{self._source.describe()}: {error}") from None
 
-    async def _document(self, request: httpx.Request, most: int, missing: tuple[int, ...]) -> tuple[Any, int]:
+    async def _document(self, request: Request, most: int, missing: tuple[int, ...]) -> tuple[Any, int]:
         """Send a request; return the JSON value of the answer (``ABSENT`` for none) and its size in bytes.
 
         That a key is missing is an answer; that a page is missing, or all there is, is none.
         """
         try:
-            with unlogged():
-                text = await self._sent(request, most, missing)
-        except httpx.HTTPError as error:
+            text = await self._sent(request, most, missing)
+        except (aiohttp.ClientError, Undecodable, ValueError) as error:
             raise self._broken(error, request.url) from None
-        except (httpx.StreamError, httpx.InvalidURL) as error:
-            raise self._refused("HTTP", f"{self._shown(request.url)}: {error}") from None
         if text is None:
             return ABSENT, 0
         try:
@@ -164,69 +150,62 @@ class HttpSession:
                 "malformed answer", f"{self._shown(request.url)}: the answer is nested too deeply"
             ) from None
 
-    async def _sent(self, request: httpx.Request, most: int, missing: tuple[int, ...]) -> bytes | None:
+    async def _sent(self, request: Request, most: int, missing: tuple[int, ...]) -> bytes | None:
         """Send a request; return the text of the answer, or None if that is that there is nothing."""
-        response = await self._answer(request)
+        response, request = await self._answer(request)
         try:
-            if response.status_code in (*missing, *_EMPTY):
+            if response.status in (*missing, *_EMPTY):
                 return None
-            await self._check_status(response)
-            return await self._text(response, most)
+            await self._check_status(response, request.url)
+            text = await read(response, most)
         finally:
-            await response.aclose()
+            response.release()
+        if len(text) > most:
+            raise self._refused(
+                "too large",
+                f"{self._shown(request.url)}: the answer has more bytes than {most:,}, what is left of "
+                f"max_bytes={self._source.max_bytes:,}",
+            )
+        return text
 
-    async def _answer(self, request: httpx.Request) -> httpx.Response:
-        """Send a request, and follow where it leads on the same host."""
+    async def _answer(self, request: Request) -> tuple[aiohttp.ClientResponse, Request]:
+        """Send a request, and follow where it leads on its host; return the one that was answered, too."""
         first = request
         for _ in range(MAX_REDIRECTS + 1):
-            response = await self._client.send(request, stream=True)
-            following = response.next_request
-            if following is None:
-                return response
-            await response.aclose()
-            if not _same_host(first.url, following.url):
+            response = await self._client.send(request)
+            where = response.headers.get("Location")
+            if response.status not in _REDIRECTS or where is None:
+                return response, request
+            response.release()
+            url = url_of(urljoin(str(request.url), where))
+            if not _is_same_host(first.url, url):
                 raise self._refused(
                     "redirect",
                     f"{self._shown(first.url)}: the service redirects to another host, "
-                    f"{self._shown(following.url.copy_with(query=None))}, which is not followed: requests "
-                    "may carry credentials",
+                    f"{self._shown(url.with_query(None))}, which is not followed: requests may carry "
+                    "credentials",
                 )
-            request = following
+            if response.status == 303 or (response.status in (301, 302) and request.method == "POST"):
+                request = replace(request, method="GET", body=None)
+            request = replace(request, url=url.with_user(None))
         raise self._refused("redirect", f"{self._shown(first.url)}: more than {MAX_REDIRECTS} redirects")
 
-    async def _check_status(self, response: httpx.Response) -> None:
-        status = response.status_code
+    async def _check_status(self, response: aiohttp.ClientResponse, url: URL) -> None:
+        status, begin = response.status, b""
         if 200 <= status < 300:
             return
-        begin = b""
-        with suppress(httpx.DecodingError):  # the status says more than how its page is packed
-            async for chunk in unpacked(response):
-                begin += chunk
-                if len(begin) > _ERROR_BYTES:
-                    break
+        with suppress(Undecodable):  # the status says more than how its page is packed
+            begin = await read(response, _ERROR_BYTES)
         said = self._excerpt(begin)
         again = status in _MAY_PASS or status >= 500
         raise self._refused(
             f"HTTP {status}",
-            f"{self._shown(response.request.url)}: {status} {response.reason_phrase}{said and ': '}{said}",
+            f"{self._shown(url)}: {status} {response.reason}{said and ': '}{said}",
             again=again,
             wait=retry_after(response) if again else None,
         )
 
-    async def _text(self, response: httpx.Response, most: int) -> bytes:
-        chunks, size = [], 0
-        async for chunk in unpacked(response):
-            size += len(chunk)
-            if size > most:
-                raise self._refused(
-                    "too large",
-                    f"{self._shown(response.request.url)}: the answer has more bytes than {most:,}, what is "
-                    f"left of max_bytes={self._source.max_bytes:,}",
-                )
-            chunks.append(chunk)
-        return b"".join(chunks)
-
-    def _batch(self, answer: Any, key: dict[str, Any] | None, url: httpx.URL) -> pa.RecordBatch:
+    def _batch(self, answer: Any, key: dict[str, Any] | None, url: URL) -> pa.RecordBatch:
         try:
             return self._reader.batch(self._found(answer), key)
         except Unfit as error:
@@ -250,7 +229,7 @@ class HttpSession:
             return []
         return found if isinstance(found, list) else [found]
 
-    def _following(self, answer: Any, request: httpx.Request, seen: set[str]) -> httpx.Request | None:
+    def _following(self, answer: Any, request: Request, seen: set[str]) -> Request | None:
         """Return the request for the next page, or None if this is the last."""
         found = ABSENT if self._next is None or answer is ABSENT else self._next.one(answer)
         if found is ABSENT or found is None or found == "":
@@ -259,22 +238,20 @@ class HttpSession:
         if not isinstance(found, str):
             raise self._refused("next page", f"{where} is no text but a {type(found).__name__}")
         try:
-            url = request.url.join(found)
-        except (httpx.InvalidURL, ValueError) as error:
+            url = url_of(urljoin(str(request.url), found))
+        except ValueError as error:
             raise self._refused("next page", f"{where} is no URL: {error}") from None
-        if not _same_host(request.url, url):
+        if not _is_same_host(request.url, url):
             raise self._refused("next page", f"{where} is on another host, {self._shown(url)}")
         if str(url) in seen:
             raise self._refused("next page", f"{where} is one that came before, {self._shown(url)}")
         seen.add(str(url))
-        return httpx.Request(request.method, url, headers=self._headers, content=request.content or None)
+        return replace(request, url=url.with_user(None))
 
-    def _broken(self, error: httpx.HTTPError, url: httpx.URL) -> Refused:
+    def _broken(self, error: Exception, url: URL) -> Refused:
         """Return what a failure of the connection means."""
-        kind = "malformed answer" if isinstance(error, httpx.DecodingError) else "connection"
-        lasting = isinstance(error, httpx.UnsupportedProtocol | httpx.LocalProtocolError) or _of_certificate(
-            error
-        )
+        kind = "malformed answer" if isinstance(error, Undecodable) else "connection"
+        lasting = isinstance(error, ValueError) or _is_of_certificate(error)
         said = str(error) or type(error).__name__
         return self._refused(kind, f"{self._shown(url)}: {type(error).__name__}: {said}", again=not lasting)
 
@@ -287,42 +264,17 @@ class HttpSession:
         scrubbed = self._secrets.scrub(begin) if whole else self._secrets.scrub_beginning(begin)
         return shortened(scrubbed, _ERROR_SHOWN)
 
-    def _shown(self, url: httpx.URL) -> str:
-        return self._secrets.scrub(f"{self._source.method} {url.copy_with(userinfo=b'')}")
+    def _shown(self, url: URL) -> str:
+        return self._secrets.scrub(f"{self._source.method} {url.with_user(None)}")
 
 
-class _Deadline:
-    """Ends what is within it after the source's timeout, by a :class:`Refused`."""
-
-    def __init__(self, terms: Terms, shown: str) -> None:
-        self._seconds = terms.timeout
-        self._shown = shown
-        self._limit = asyncio.timeout(terms.timeout)
-
-    async def __aenter__(self) -> None:
-        await self._limit.__aenter__()
-
-    async def __aexit__(self, *raised: Any) -> None:  # noqa: PYI036  # handed on as they are
-        try:
-            await self._limit.__aexit__(*raised)
-        except TimeoutError:
-            raise Refused(
-                "timeout", f"{self._shown}: no complete answer within {self._seconds:g} s", again=True
-            ) from None
-
-
-def _same_host(one: httpx.URL, other: httpx.URL) -> bool:
+def _is_same_host(one: URL, other: URL) -> bool:
     """Whether both are of one scheme, host and port; https in place of http is as well."""
-    mine, its = _origin(one), _origin(other)
-    upgraded = mine == ("http", one.host, 80) and its == ("https", one.host, 443)
-    return mine == its or upgraded
+    mine, its = ((url.scheme, url.host, url.port) for url in (one, other))
+    return mine == its or (mine == ("http", one.host, 80) and its == ("https", one.host, 443))
 
 
-def _origin(url: httpx.URL) -> tuple[str, str, int | None]:
-    return url.scheme, url.host, url.port or {"http": 80, "https": 443}.get(url.scheme)
-
-
-def retry_after(response: httpx.Response) -> float | None:
+def retry_after(response: aiohttp.ClientResponse) -> float | None:
     """Return the seconds for which a service does not want to be asked; None if it does not say."""
     text = response.headers.get("Retry-After", "").strip()
     if text.isascii() and text.isdigit():
@@ -336,7 +288,7 @@ def retry_after(response: httpx.Response) -> float | None:
     return max(0.0, (until - dt.datetime.now(dt.UTC)).total_seconds())
 
 
-def _of_certificate(error: BaseException | None) -> bool:
+def _is_of_certificate(error: BaseException | None) -> bool:
     """Whether a certificate was not accepted, which waiting does not change."""
     while error is not None:
         if isinstance(error, ssl.SSLCertVerificationError) or "CERTIFICATE_VERIFY_FAILED" in str(error):

@@ -18,7 +18,7 @@ from millrace.engine.figures import ModuleFigures
 from millrace.errors import ExecutionError
 from millrace.limits.chunk import Chunk, Failure, digest
 from millrace.limits.clock import Clock
-from millrace.lookups.asking import Asking, Connect
+from millrace.lookups.asking import Asking, Connect, News
 from millrace.lookups.bindings import narrowed
 from millrace.lookups.index_spec import IndexSpec
 from millrace.lookups.loop import Loop
@@ -53,10 +53,10 @@ class LookupIndex:
         self._keep = keep
         self._loop = loop
         self._clock = clock
-        self._asking = Asking(spec, connect, self)
+        self._asking = Asking(spec, connect, self._tell)
         self._wake = threading.Event()
         self._wanted: dict[bytes, list[_Place]] = {}
-        self._arrived: deque[Chunk | Mapping[bytes, Failure] | Exception] = deque()
+        self._arrived: deque[News] = deque()
         self._unfit: list[Answer] = []
         self._pending = 0
         self._started = False
@@ -142,21 +142,9 @@ class LookupIndex:
             f"Lookup({self.name})", "request", asked.keys, asked.rows, asked.requests, asked.seconds
         )
 
-    # Notification in the event loop
-
-    def found(self, chunk: Chunk) -> None:
-        self._arrived.append(chunk)
+    def _tell(self, news: News) -> None:
+        self._arrived.append(news)
         self._wake.set()
-
-    def failed(self, failures: Mapping[bytes, Failure]) -> None:
-        self._arrived.append(failures)
-        self._wake.set()
-
-    def broke(self, error: Exception) -> None:
-        self._arrived.append(error)
-        self._wake.set()
-
-    # What it means
 
     def _settled(self, failures: Mapping[bytes, Failure]) -> list[pa.RecordBatch]:
         """Return the rows that stand for keys that could not be looked up."""

@@ -11,11 +11,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from millrace.errors import InputError, UnsupportedType, near
-from millrace.lookups.json_text import Named
 from millrace.lookups.paths import Getter
-from millrace.lookups.strict import ABSENT, Absent, Rules, Unfit, array_of, lacks, shown, sql_name
+from millrace.lookups.strict import ABSENT, Rules, Unfit, array_of, lacks, shown, sql_name
 
 
 @dataclass(frozen=True)
@@ -70,12 +70,13 @@ class RowReader:
     ) -> pa.Array:
         if lacks(values):
             if column.name in key:
-                if set(map(type, values)) == {Absent}:
+                absent = [value is ABSENT for value in values]
+                if all(absent):
                     return pa.repeat(key[column.name], len(values))
-                filled = key[column.name].as_py()
-                filled = Named(filled) if isinstance(filled, float) else filled  # infinity is meant
-                values = [filled if value is ABSENT else value for value in values]
-            elif self.rules.absent == "null" and column.name not in self.bound:
+                there = [None if value is ABSENT else value for value in values]
+                found = array_of(there, column.type, column.name, self.rules)
+                return pc.if_else(pa.array(absent), key[column.name], found)
+            if self.rules.absent == "null" and column.name not in self.bound:
                 values = [None if value is ABSENT else value for value in values]
             else:
                 raise self._lacking(column, rows[next(i for i, v in enumerate(values) if v is ABSENT)])

@@ -12,6 +12,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from decimal import Decimal
+from functools import partial
 from typing import Any
 from uuid import UUID
 
@@ -66,7 +67,7 @@ def leaf(kind: pa.DataType, *, native: bool) -> Leaf:
     if t.is_decimal(kind):
         if native:
             return Leaf(frozenset({int, Decimal}), _native_decimal, lambda v: pa.array(v, kind))
-        return Leaf(frozenset({int, Decimal, Fraction}), _decimal, lambda v: _decimals(v, kind))
+        return Leaf(frozenset({int, Fraction}), _decimal, lambda v: _decimals(v, kind))
     if t.is_string(kind):
         return Leaf(frozenset({str}), _str if native else _no, lambda v: pa.array(v, kind))
     if t.is_binary(kind):
@@ -74,13 +75,11 @@ def leaf(kind: pa.DataType, *, native: bool) -> Leaf:
     if t.is_date(kind):
         if native:
             return Leaf(frozenset({dt.date}), _date, lambda v: pa.array(v, kind))
-        return Leaf(frozenset({str}), _date_text, lambda v: pa.array(v, pa.string()).cast(kind))
+        return Leaf(frozenset({str}), _no, lambda v: pa.array(v, pa.string()).cast(kind))
     if t.is_timestamp(kind):
-        aware = kind.tz is not None
         if native:
-            fit = _aware if aware else _naive
-            return Leaf(frozenset({dt.datetime}), fit, lambda v: _datetimes(v, kind, fit))
-        return Leaf(frozenset({str}), _aware_text if aware else _naive_text, lambda v: _timestamps(v, kind))
+            return Leaf(frozenset({dt.datetime}), partial(_time, kind), lambda v: _datetimes(v, kind))
+        return Leaf(frozenset({str}), _no, lambda v: _timestamps(v, kind))
     raise UnsupportedType(f"Arrow type {kind} is not one that a lookup can have")
 
 
@@ -159,8 +158,6 @@ def _bytes(value: object) -> bytes:
 
 
 def _base64(value: object) -> bytes:
-    if isinstance(value, bytes):
-        return value
     if not isinstance(value, str):
         raise NotOne
     try:
@@ -181,45 +178,23 @@ def _date(value: object) -> dt.date:
     raise NotOne
 
 
-def _date_text(value: object) -> str:
-    return _date(value).isoformat()
-
-
-def _datetimes(
-    values: list[dt.datetime | None], kind: pa.DataType, fit: Callable[[Any], dt.datetime]
-) -> pa.Array:
+def _datetimes(values: list[dt.datetime | None], kind: pa.DataType) -> pa.Array:
     for value in values:
         if value is not None and (value.tzinfo is None) != (kind.tz is None):
-            fit(value)
+            _time(kind, value)
     return pa.array(values, kind)
 
 
-def _aware(value: object) -> dt.datetime:
+def _time(kind: pa.DataType, value: object) -> dt.datetime:
     if isinstance(value, str):
-        return _parsed(value, pa.timestamp("us", tz="UTC"))  # type: ignore[no-any-return]
+        return _parsed(value, kind)  # type: ignore[no-any-return]
     if not isinstance(value, dt.datetime):
         raise NotOne
-    if value.tzinfo is None:
+    if value.tzinfo is None and kind.tz is not None:
         raise NotOne("a time without a time zone is of type timestamp_ntz")
-    return value
-
-
-def _aware_text(value: object) -> str:
-    return _aware(value).astimezone(dt.UTC).isoformat(timespec="microseconds")
-
-
-def _naive(value: object) -> dt.datetime:
-    if isinstance(value, str):
-        return _parsed(value, pa.timestamp("us"))  # type: ignore[no-any-return]
-    if not isinstance(value, dt.datetime):
-        raise NotOne
-    if value.tzinfo is not None:
+    if value.tzinfo is not None and kind.tz is None:
         raise NotOne("a time with a time zone is of type timestamp")
     return value
-
-
-def _naive_text(value: object) -> str:
-    return _naive(value).isoformat(timespec="microseconds")
 
 
 def _parsed(text: str, kind: pa.DataType) -> Any:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import threading
-from dataclasses import dataclass
+from dataclasses import replace
 
 import pyarrow as pa
 
@@ -18,54 +18,11 @@ from millrace.lookups.loop import Loop
 from millrace.predicates.estimate import LookupEstimate
 
 
-@dataclass(frozen=True)
-class Sampled:
-    """What a sample of keys has taken.
+def estimate_of(spec: IndexSpec, keys: pa.RecordBatch, least: int, most: int) -> LookupEstimate:
+    """Ask for some keys on the lookup's own terms, and return what many are expected to take.
 
-    Attributes:
-        keys: That were asked for.
-        cached: Of these, known before from the lookup's cache.
-        failed: Of these, without an answer.
-        rows: That came.
-        requests: That were made, repeated ones included.
-        seconds: That all requests took together.
-        cost: Of all requests.
-    """
-
-    keys: int
-    cached: int
-    failed: int
-    rows: int
-    requests: int
-    seconds: float
-    cost: float
-
-    def of(self, spec: IndexSpec, least: int, most: int) -> LookupEstimate:
-        """Return what so many keys are expected to take."""
-        terms = spec.source.terms
-        requests = math.ceil(most / terms.batch)
-        made, answered = max(1, self.requests), max(1, self.keys - self.failed)
-        seconds = requests * self.seconds / made / terms.max_in_flight
-        if terms.per_second is not None:
-            seconds = max(seconds, requests / terms.per_second)
-        return LookupEstimate(
-            spec.name,
-            (least, most),
-            self.keys,
-            requests,
-            seconds / 60,
-            requests * self.cost / made,
-            self.rows / answered,
-            self.failed,
-            self.cached,
-        )
-
-
-def sampled(spec: IndexSpec, keys: pa.RecordBatch) -> Sampled:
-    """Ask for some keys on the lookup's own terms; its cache has the answers then.
-
-    What the index does on errors does not matter here: failed keys are counted. Keys are distinct, without
-    nulls.
+    Its cache has the answers then. What the index does on errors does not matter here: failed keys are
+    counted. ``keys`` are distinct, without nulls; ``least`` and ``most`` say how many there will be.
 
     Raises:
         InputError: A secret has no value in this process's environment, or the cache cannot be used.
@@ -85,8 +42,7 @@ def sampled(spec: IndexSpec, keys: pa.RecordBatch) -> Sampled:
         return found
 
     loop, woken = Loop(), threading.Event()
-    asked = IndexSpec(**{**vars(spec), "on_error": "skip"})
-    index = LookupIndex(asked, keep, loop, connected, WallClock())
+    index = LookupIndex(replace(spec, on_error="skip"), keep, loop, connected, WallClock())
     index.wake_by(woken)
     try:
         index.submit(keys)
@@ -100,12 +56,19 @@ def sampled(spec: IndexSpec, keys: pa.RecordBatch) -> Sampled:
     finally:
         loop.close()
         session.close()
-    return Sampled(
+    terms, asked = spec.source.terms, max(1, progress.requests)
+    requests = math.ceil(most / terms.batch)
+    seconds = requests * made.seconds / asked / terms.max_in_flight
+    if terms.per_second is not None:
+        seconds = max(seconds, requests / terms.per_second)
+    return LookupEstimate(
+        spec.name,
+        (least, most),
         keys.num_rows,
-        progress.cached,
+        requests,
+        seconds / 60,
+        requests * spending.cost / asked,
+        rows / max(1, keys.num_rows - progress.failed),
         progress.failed,
-        rows,
-        progress.requests,
-        made.seconds,
-        spending.cost,
+        progress.cached,
     )

@@ -15,10 +15,11 @@ from millrace.engine.access.modules import State
 from millrace.engine.figures import ModuleFigures
 from millrace.limits.clock import Clock
 from millrace.limits.secrets import Secrets
-from millrace.lookups.asking import FIRST_WAIT
+from millrace.lookups.asking import in_time
 from millrace.lookups.index import Keep
 from millrace.lookups.loop import Loop
 from millrace.lookups.source import Refused, Source
+from millrace.predicates.spec import FIRST_WAIT
 
 _AHEAD = 4
 """Batches that wait for the eddy before the source is asked for more."""
@@ -106,7 +107,8 @@ class LookupScan:
                 given = 0
                 session = self._source.open(self._schema, (), secrets)
                 try:
-                    async for batch in session.scan():
+                    steps = session.scan()
+                    while (batch := await in_time(anext(steps, None), terms.timeout)) is not None:
                         if batch.num_rows:
                             await self._room.acquire()
                             self._tell(batch)

@@ -8,61 +8,18 @@ What a session raises when a request fails is :class:`Refused`.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
-from functools import partial
 from typing import Protocol, runtime_checkable
 
 import pyarrow as pa
 
-from millrace.errors import encodable
-from millrace.limits.budget import Usage
 from millrace.limits.secrets import Secrets
 from millrace.lookups.terms import Terms
+from millrace.predicates.service import Answered, Refused
+
+__all__ = ["Answered", "Keeping", "Naming", "Refused", "Session", "Source", "shortened"]
 
 MOST_SHOWN = 500
 """Letters of a message."""
-
-
-class Refused(Exception):
-    """A request was not answered, or not with what was asked for.
-
-    Whoever asks decides whether to ask again, and what the failure means for the query.
-
-    Attributes:
-        kind: What went wrong, in a few words that are the same for every key, such as ``"HTTP 503"``,
-            ``"timeout"`` or the name of an exception.
-        message: What went wrong with this request; without values of secrets.
-        again: Whether another attempt may succeed.
-        wait: Seconds to wait before it, as the source asks for; None if it did not say. Whoever asks waits
-            for ``max_retry_after`` at most.
-        singly: Of a request for several keys: whether fewer should be asked, rather than the same again.
-        usage: What the request has taken all the same; None if that is not known.
-    """
-
-    def __init__(
-        self,
-        kind: str,
-        message: str,
-        *,
-        again: bool = False,
-        wait: float | None = None,
-        singly: bool = False,
-        usage: Usage | None = None,
-    ) -> None:
-        self.kind = encodable(kind)
-        self.message = encodable(message)
-        super().__init__(self.kind, self.message)
-        self.again = again
-        self.wait = wait
-        self.singly = singly
-        self.usage = usage
-
-    def __str__(self) -> str:
-        return self.message
-
-    def __reduce__(self) -> tuple[object, ...]:
-        how = {name: getattr(self, name) for name in ("again", "wait", "singly", "usage")}
-        return partial(Refused, **how), (self.kind, self.message)
 
 
 def shortened(text: str, most: int = MOST_SHOWN) -> str:
@@ -71,30 +28,21 @@ def shortened(text: str, most: int = MOST_SHOWN) -> str:
     return line if len(line) <= most else line[: most - 1] + "…"
 
 
-@dataclass(frozen=True)
-class Fetched:
-    """Rows with what they took.
+class Session(Protocol):
+    """An open source; to be used in the event loop that uses it first.
 
-    Attributes:
-        rows: As :meth:`Session.fetch` returns them.
-        usage: Counts for ``tokens_per_minute``; the function for ``cost`` gets all of this.
+    Whoever asks sets the time; an answer that is not wanted any more is cancelled.
     """
 
-    rows: pa.RecordBatch
-    usage: Usage
-
-
-class Session(Protocol):
-    """An open source; to be used in the event loop that uses it first."""
-
-    async def fetch(self, keys: pa.RecordBatch) -> pa.RecordBatch | Fetched:
+    async def fetch(self, keys: pa.RecordBatch) -> pa.RecordBatch | Answered:
         """Ask for the rows of some keys: one attempt, without retries and without waiting for turns.
 
         Args:
             keys: The bind columns in the schema's types, no nulls, distinct rows, at most ``terms.batch``.
 
         Returns:
-            Rows in exactly the schema of :meth:`Source.open`. Rows of other keys may be among them.
+            Rows in exactly the schema of :meth:`Source.open`, or these with what they took. Rows of other
+            keys may be among them.
 
         Raises:
             Refused: The request failed, or the answer is not of the schema.

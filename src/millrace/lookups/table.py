@@ -95,7 +95,7 @@ class LookupTable:
 
 
 def table_of(
-    name: str,
+    name: object,
     schema: pa.Schema,
     bind: object,
     via: object,
@@ -110,7 +110,7 @@ def table_of(
         InputError: A column, source or scan cannot be used.
         OptionError: A setting is out of range.
     """
-    if not name.strip():
+    if not isinstance(name, str) or not name.strip():
         raise InputError(f"a lookup table is named {name!r}: expected a text, such as 'prices'")
     where = f"lookup table {name!r}"
     names = _columns(where, schema)

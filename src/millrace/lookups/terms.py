@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 from millrace.errors import OptionError
 from millrace.limits.budget import NO_BUDGET, Budget, Cost
-
-_MOST = 1_000_000
+from millrace.predicates.spec import check_above_zero, check_whole
 
 
 @dataclass(frozen=True)
@@ -47,28 +45,10 @@ class Terms:
     limit_group: str | None = None
 
     def __post_init__(self) -> None:
-        self._whole("max_in_flight", 1, _MOST)
-        self._whole("retries", 0, 1000)
-        self._whole("batch", 1, _MOST)
-        self._above_zero("timeout")
-        self._above_zero("max_retry_after")
+        check_whole("a lookup", self, max_in_flight=1, batch=1)
         if self.circuit_breaker is not None:
-            self._whole("circuit_breaker", 1, _MOST)
-        if self.per_second is not None:
-            self._above_zero("per_second")
-        if self.tokens_per_minute is not None:
-            self._above_zero("tokens_per_minute")
+            check_whole("a lookup", self, circuit_breaker=1)
+        check_whole("a lookup", self, 1000, retries=0)
+        check_above_zero("a lookup", self, "timeout", "max_retry_after", "per_second", "tokens_per_minute")
         if self.limit_group is not None and (type(self.limit_group) is not str or not self.limit_group):
             raise OptionError(f"limit_group of a lookup is {self.limit_group!r}, expected a name")
-
-    def _whole(self, setting: str, low: int, high: int) -> None:
-        value = getattr(self, setting)
-        if type(value) is not int or not low <= value <= high:
-            raise OptionError(
-                f"{setting} of a lookup is {value!r}, expected a whole number from {low} to {high:,}"
-            )
-
-    def _above_zero(self, setting: str) -> None:
-        value = getattr(self, setting)
-        if type(value) not in (int, float) or not 0 < value < math.inf:
-            raise OptionError(f"{setting} of a lookup is {value!r}, expected a number above 0")

@@ -29,7 +29,7 @@ from millrace.limits.permits import Permits
 from millrace.limits.registration import Address, Settings
 from millrace.limits.secrets import Secrets
 from millrace.predicates.calls import RAISED, Failure, Outcome, Values
-from millrace.predicates.service import Answered, CallError, Service, ServiceSession, within
+from millrace.predicates.service import OVERLOADED, Answered, Refused, Service, ServiceSession, within
 from millrace.predicates.spec import PredicateSpec, registration_of, schedule
 from millrace.predicates.truth import check_sized, truth_of, truths
 
@@ -39,8 +39,8 @@ WIDTH = 64
 _TEXT = 4_000
 """Characters of a failure's message, and of its traceback's end, that other tasks are told."""
 
-_LONGEST_WAIT = 60.0
-"""Seconds for which one answer can make all tasks wait."""
+_PAUSE, _LONGEST_WAIT = 1.0, 60.0
+"""Seconds for which one answer makes all tasks wait: where a service is overloaded, and at most."""
 
 _Row = tuple[Any, ...]
 _Answer = tuple[int, Failure | None]  # a code of the outcomes, and what was raised if that is known
@@ -212,7 +212,7 @@ class _Asking:
         except Exception as error:
             if not _of_the_function(error):
                 raise
-            if len(questions) > 1 and isinstance(error, CallError) and error.singly:
+            if len(questions) > 1 and isinstance(error, Refused) and error.singly:
                 await _together([self._ask_piece([question]) for question in questions])
                 return
             await self._failed(questions, Failure.of(error))
@@ -250,10 +250,10 @@ class _Asking:
             began, limited = time.perf_counter(), False
             try:
                 result = await self._in_time(awaitable)
-            except CallError as error:
-                limited = error.wait is not None
-                if error.wait is not None:
-                    self._limits.pause(min(error.wait, _LONGEST_WAIT))
+            except Refused as error:
+                limited = error.wait is not None or error.kind in OVERLOADED
+                if limited:
+                    self._limits.pause(min(_PAUSE if error.wait is None else error.wait, _LONGEST_WAIT))
                 if error.usage is not None:
                     permit.charge(self._cost, request, error)
                 raise
@@ -301,6 +301,6 @@ def _of_the_function(error: BaseException) -> bool:
 
 def _may_pass(error: BaseException) -> bool:
     """Whether a call that raised is to be repeated as it was."""
-    if isinstance(error, CallError):
+    if isinstance(error, Refused):
         return error.again and not error.singly
     return _of_the_function(error)

@@ -32,7 +32,6 @@ FIRST_WAIT = 0.1
 LONGEST_WAIT = 30.0
 """Seconds between attempts: random, up to these bounds, doubling from the first to the longest."""
 
-_MOST = 1_000_000
 _LIMITS = ("max_in_flight", "per_second", "tokens_per_minute", "max_requests", "max_cost")
 
 
@@ -119,16 +118,10 @@ class PredicateSpec:
                 f"predicate {self.name!r} has kind 'async' but is no coroutine function: write it as "
                 "'async def', or give it another kind"
             )
-        self._whole("batch", 1)
-        self._whole("max_in_flight", 1)
-        if type(self.retries) is not int or not 0 <= self.retries <= 1000:
-            raise OptionError(
-                f"predicate {self.name!r}: retries is {self.retries!r}, expected a whole number from 0 "
-                "to 1,000"
-            )
-        self._positive("timeout")
-        self._positive("per_second")
-        self._positive("tokens_per_minute")
+        where = f"predicate {self.name!r}"
+        check_whole(where, self, batch=1, max_in_flight=1)
+        check_whole(where, self, 1000, retries=0)
+        check_above_zero(where, self, "timeout", "per_second", "tokens_per_minute")
         self._answers()
         if self.batch is not None and self.kind == "row":
             raise OptionError(
@@ -175,24 +168,6 @@ class PredicateSpec:
         object.__setattr__(self, "answers", Path(path))
         object.__setattr__(self, "dedupe", True)  # what is kept is known by its arguments
 
-    def _whole(self, setting: str, low: int) -> None:
-        value = getattr(self, setting)
-        if value is None:
-            return
-        if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= _MOST:
-            raise OptionError(
-                f"predicate {self.name!r}: {setting} is {value!r}, expected a whole number from {low} to "
-                f"{_MOST:,}"
-            )
-
-    def _positive(self, setting: str) -> None:
-        value = getattr(self, setting)
-        if value is None:
-            return
-        number = isinstance(value, int | float) and not isinstance(value, bool)
-        if not number or not 0 < value < float("inf"):
-            raise OptionError(f"predicate {self.name!r}: {setting} is {value!r}, expected a number above 0")
-
     def through(self, function: Callable[..., Any], change: str) -> PredicateSpec:
         """Return the predicate with a function that calls the one it has.
 
@@ -225,6 +200,26 @@ class PredicateSpec:
     def budget(self) -> tuple[Budget, Cost | None]:
         """What its calls may cost, and the function that tells what one has."""
         return budget_of(f"predicate {self.name!r}", self.max_requests, self.max_cost, self.cost)
+
+
+def check_whole(where: str, spec: object, most: int = 1_000_000, **least: int) -> None:
+    """Raise an OptionError for a setting that is no whole number from so much to ``most``.
+
+    None will do where it is the default.
+    """
+    for name, low in least.items():
+        value = getattr(spec, name)
+        if (type(value) is not int or not low <= value <= most) and value is not getattr(type(spec), name):
+            raise OptionError(f"{where}: {name} is {value!r}, expected a whole number from {low} to {most:,}")
+
+
+def check_above_zero(where: str, spec: object, *names: str) -> None:
+    """Raise an OptionError for a setting that is no finite number above 0; a default of None will do."""
+    for name in names:
+        value = getattr(spec, name)
+        number = isinstance(value, int | float) and not isinstance(value, bool)
+        if not (number and 0 < value < float("inf")) and value is not getattr(type(spec), name):
+            raise OptionError(f"{where}: {name} is {value!r}, expected a number above 0")
 
 
 def is_coroutine(function: Callable[..., Any]) -> bool:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from millrace.reports.run_report import RunReport, Totals
+from millrace.reports.views import aligned
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -78,11 +79,7 @@ class Comparison:
         rows = [("figure", "first", "second", "ratio"), *self._told()]
         if len(rows) == 1:
             return "no figure differs"
-        widths = [max(len(row[place]) for row in rows) for place in (1, 2, 3)]
-        return "\n".join(
-            "  ".join((*(text.rjust(n) for text, n in zip(row[1:], widths, strict=True)), row[0]))
-            for row in rows
-        )
+        return "\n".join(aligned(rows))
 
     def _repr_html_(self) -> str:
         """Return what notebooks show."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -27,7 +27,6 @@ from millrace.limits.budget import Spent
 from millrace.limits.progress import LookupProgress
 from millrace.reports.planned import Planned
 from millrace.reports.tables import table_of
-from millrace.reports.text import describe, describe_cell, describe_module, describe_state
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -300,32 +299,13 @@ class RunReport:
         )
 
     def __str__(self) -> str:
-        sums = self.totals
-        lines = [f"{len(self.blocks)} block(s) in {sums.cells} cell(s)"]
-        lines += [f"  {label}: {value}" for label, value in describe(sums)]
-        if orders := self.orders():
-            lines.append("orders")
-            lines += [f"  {o.block}: {o.order}: {o.tuples:,} tuples, {o.share:.0%}" for o in orders]
-        for name, cell in self.cells():
-            for trace in cell.traces:
-                if len(trace.changes) > 1:
-                    told = "; ".join(f"{change.order} after {change.after:,}" for change in trace.changes)
-                    lines.append(f"  {name}, cell {cell.cell}, {trace.source} over time: {told}")
-        if modules := self.modules():
-            lines.append("modules")
-            lines += [f"  {block}: {describe_module(m)}" for block, m in modules]
-        if state := self.state():
-            lines.append("join state at the end")
-            lines += [f"  {block}: {describe_state(s)}" for block, s in state]
-        if self.budgets:
-            lines.append("budgets")
-            lines += [f"  {each.name}: {each}" for each in self.budgets]
-        if self.planned.weaker:
-            lines.append("without a coordinator")
-            lines += [f"  {each}" for each in self.planned.weaker]
-        lines.append("cells")
-        lines += [f"  {block}: {describe_cell(cell)}" for block, cell in self.cells()]
-        return "\n".join(lines)
+        from millrace.reports.views import text_of
+
+        return text_of(self)
+
+
+_LARGEST = ("peak_bytes", "peak_state", "budget_peak_ratio")
+"""Figures of which the largest of all cells is told, rather than their sum."""
 
 
 def total(cells: Iterable[CellFigures]) -> Totals:
@@ -335,31 +315,21 @@ def total(cells: Iterable[CellFigures]) -> Totals:
     the larger of the two counts is taken, so that a run which reports only one end is right too.
     """
     everything = list(cells)
-    arrived = [c for c in everything if c.cell >= 0]
-    left = [c for c in everything if c.cell < 0]
+    ends = [c for c in everything if c.cell < 0], [c for c in everything if c.cell >= 0]
 
-    def exchanged(name: str) -> int:
-        ends = (sum(int(getattr(c, name)) for c in end) for end in (left, arrived))
-        return max(ends)
+    def of(name: str) -> Any:
+        if name.endswith("_exchanged"):
+            return max(sum(getattr(c, name) for c in end) for end in ends)
+        values = [getattr(c, name) for c in everything]
+        return max(values, default=0) if name in _LARGEST else sum(values)
 
-    return Totals(
-        cells=len(arrived),
-        worker_seconds=sum(c.seconds for c in everything),
-        slowest_seconds=max((c.seconds for c in everything), default=0.0),
-        tuples_routed=sum(c.tuples_routed for c in everything),
-        intermediate_tuples=sum(c.intermediate_tuples for c in everything),
-        output_tuples=sum(c.output_tuples for c in everything),
-        rows_exchanged=exchanged("rows_exchanged"),
-        blocks_exchanged=exchanged("blocks_exchanged"),
-        bytes_exchanged=exchanged("bytes_exchanged"),
-        peak_bytes=max((c.peak_bytes for c in everything), default=0),
-        peak_state=max((c.peak_state for c in everything), default=0),
-        migrated_tuples=sum(c.migrated_tuples for c in everything),
-        recomputed_tuples=sum(c.recomputed_tuples for c in everything),
-        spilled_bytes=sum(c.spilled_bytes for c in everything),
-        returned_bytes=sum(c.returned_bytes for c in everything),
-        budget_peak_ratio=max((c.budget_peak_ratio for c in everything), default=0.0),
-    )
+    seconds = [c.seconds for c in everything]
+    own: dict[str, Any] = {
+        "cells": len(ends[1]),
+        "worker_seconds": sum(seconds),
+        "slowest_seconds": max(seconds, default=0.0),
+    }
+    return Totals(**own, **{each.name: of(each.name) for each in fields(Totals) if each.name not in own})
 
 
 def _progress(raw: dict[str, Any]) -> LookupProgress:

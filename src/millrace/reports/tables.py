@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import asdict
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, fields
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from millrace.engine.figures import CellFigures, ModuleFigures, StateFigures
 from millrace.errors import OptionError, near
 
 if TYPE_CHECKING:
@@ -15,8 +16,14 @@ if TYPE_CHECKING:
     from millrace.reports.run_report import RunReport
 
 Rows = Iterator[dict[str, Any]]
-_PLACE = (("block", pa.string()), ("cell", pa.int64()))
-_COUNTS = tuple((name, pa.int64()) for name in ("tuples_in", "tuples_out"))
+_WHOLE, _REAL, _TEXT = pa.int64(), pa.float64(), pa.string()
+_TYPES = {"int": _WHOLE, "float": _REAL, "str": _TEXT}
+_PLACE = (("block", _TEXT), ("cell", _WHOLE))
+
+
+def _figures(kind: type[Any]) -> list[tuple[str, pa.DataType]]:
+    """Return the columns of a dataclass: its fields that are single values, but for names."""
+    return [(f.name, _TYPES[str(f.type)]) for f in fields(kind) if f.type in _TYPES and f.name != "name"]
 
 
 def _cells(report: RunReport) -> Rows:
@@ -24,10 +31,15 @@ def _cells(report: RunReport) -> Rows:
         yield {"block": block, **vars(cell)}
 
 
-def _modules(report: RunReport) -> Rows:
-    for block, cell in report.cells():
-        for one in cell.modules:
-            yield {"block": block, "cell": cell.cell, "module": one.name, **asdict(one)}
+def _each(part: str) -> Callable[[RunReport], Rows]:
+    """Return what makes rows of a part of each cell: a row for each of its members, which have names."""
+
+    def rows(report: RunReport) -> Rows:
+        for block, cell in report.cells():
+            for one in getattr(cell, part):
+                yield {"block": block, "cell": cell.cell, "module": one.name, **vars(one)}
+
+    return rows
 
 
 def _orders(report: RunReport) -> Rows:
@@ -67,75 +79,39 @@ def _joins(report: RunReport) -> Rows:
             yield {**place, "tuples_in": one.tuples_in, "tuples_out": one.tuples_out}
 
 
-def _state(report: RunReport) -> Rows:
-    for block, cell in report.cells():
-        for one in cell.state:
-            yield {"block": block, "cell": cell.cell, "module": one.name, **asdict(one)}
-
-
-def _lookups(report: RunReport) -> Rows:
-    return map(_progress, report.lookups)
-
-
-def _calls(report: RunReport) -> Rows:
-    return map(_progress, report.calls)
-
-
 def _progress(one: LookupProgress) -> dict[str, Any]:
     return {**asdict(one), "p50": one.p50, "p95": one.p95}
-
-
-def _schema(*columns: tuple[str, pa.DataType]) -> pa.Schema:
-    return pa.schema([pa.field(name, kind) for name, kind in columns])
 
 
 def _of(kind: pa.DataType, *names: str) -> tuple[tuple[str, pa.DataType], ...]:
     return tuple((name, kind) for name in names)
 
 
-_WHOLE, _REAL, _TEXT = pa.int64(), pa.float64(), pa.string()
-_MODULE = (*_PLACE, *_of(_TEXT, "module", "action"))
-_PROGRESS = _schema(
+_MODULE = (*_PLACE, ("module", _TEXT))
+_COUNTS = _of(_WHOLE, "tuples_in", "tuples_out")
+_PROGRESS = [
     ("name", _TEXT),
     *_of(_WHOLE, "keys", "done", "cached", "failed", "requests", "retried", "limited"),
     *_of(_REAL, "seconds", "rate", "p50", "p95"),
-)
-TABLES: dict[str, tuple[pa.Schema, Callable[[RunReport], Rows]]] = {
-    "modules": (
-        _schema(
-            *_MODULE, *_COUNTS, ("calls", _WHOLE), ("seconds", _REAL), *_of(_WHOLE, "evaluated", "bytes")
-        ),
-        _modules,
-    ),
-    "cells": (
-        _schema(
-            *_PLACE,
-            ("seconds", _REAL),
-            *_of(_WHOLE, "tuples_routed", "intermediate_tuples", "output_tuples", "rows_exchanged"),
-            *_of(_WHOLE, "blocks_exchanged", "bytes_exchanged", "peak_bytes", "peak_state"),
-            *_of(_WHOLE, "migrated_tuples", "recomputed_tuples", "spilled_bytes", "returned_bytes"),
-            ("budget_peak_ratio", _REAL),
-        ),
-        _cells,
-    ),
-    "orders": (_schema(*_of(_TEXT, "block", "order"), ("tuples", _WHOLE), ("share", _REAL)), _orders),
+]
+_COLUMNS: dict[str, tuple[Sequence[tuple[str, pa.DataType]], Callable[[RunReport], Rows]]] = {
+    "modules": ([*_MODULE, *_figures(ModuleFigures)], _each("modules")),
+    "cells": ([("block", _TEXT), *_figures(CellFigures)], _cells),
+    "orders": ([*_of(_TEXT, "block", "order"), ("tuples", _WHOLE), ("share", _REAL)], _orders),
     "changes": (
-        _schema(*_PLACE, ("source", _TEXT), *_of(_WHOLE, "part", "after"), *_of(_TEXT, "order", "why")),
+        [*_PLACE, ("source", _TEXT), *_of(_WHOLE, "part", "after"), *_of(_TEXT, "order", "why")],
         _changes,
     ),
-    "readings": (_schema(*_MODULE, ("after", _WHOLE), *_COUNTS, ("seconds", _REAL)), _readings),
-    "joins": (_schema(*_PLACE, *_of(_TEXT, "span", "join"), *_COUNTS), _joins),
-    "state": (
-        _schema(
-            *_PLACE,
-            ("module", _TEXT),
-            *_of(_WHOLE, "tuples", "nbytes", "inserted", "demoted", "promoted", "evicted"),
-        ),
-        _state,
+    "readings": (
+        [*_MODULE, ("action", _TEXT), ("after", _WHOLE), *_COUNTS, ("seconds", _REAL)],
+        _readings,
     ),
-    "lookups": (_PROGRESS, _lookups),
-    "calls": (_PROGRESS, _calls),
+    "joins": ([*_PLACE, *_of(_TEXT, "span", "join"), *_COUNTS], _joins),
+    "state": ([*_MODULE, *_figures(StateFigures)], _each("state")),
+    "lookups": (_PROGRESS, lambda report: map(_progress, report.lookups)),
+    "calls": (_PROGRESS, lambda report: map(_progress, report.calls)),
 }
+TABLES = {name: (pa.schema(columns), rows) for name, (columns, rows) in _COLUMNS.items()}
 """Each table's columns, and what makes its rows."""
 
 

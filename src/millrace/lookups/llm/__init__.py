@@ -5,4 +5,4 @@ The invariant: an answer that was cut off, or has another number of entries, say
 
 from millrace.errors import require
 
-require("lookups", "a language model", "aiohttp", "httpx")
+require("lookups", "a language model", "aiohttp")

@@ -10,16 +10,17 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from http import HTTPStatus
 from string import Formatter
 from typing import Any
 from urllib.parse import urlsplit, urlunsplit
 
-import httpx
+import aiohttp
 
 from millrace.errors import BudgetError, InputError, OptionError
 from millrace.limits.budget import Usage
 from millrace.limits.secrets import Secrets, names_in
-from millrace.lookups.clients import client_of, unlogged
+from millrace.lookups.clients import Client, Undecodable, read, request_of
 from millrace.lookups.credentials import check_url
 from millrace.lookups.http_session import retry_after
 from millrace.lookups.json_text import parse
@@ -77,7 +78,6 @@ class Prompt:
 MOST_BYTES = 1 << 24
 """Of an answer."""
 
-_LASTING = (httpx.UnsupportedProtocol, httpx.LocalProtocolError, httpx.InvalidURL)
 _OF_THE_BODY = (400, 413, 422)
 """Statuses that may be the fault of one of several rows."""
 
@@ -176,11 +176,9 @@ class Endpoint:
         self._exact = exact
         pieces = urlsplit(secrets.fill(model.base_url))
         self._url = urlunsplit(pieces._replace(path=pieces.path.rstrip("/") + "/chat/completions"))
-        headers = {"Content-Type": "application/json", "User-Agent": "millrace"}
-        headers["Accept-Encoding"] = "identity"  # what is packed could be of any size
-        if model.api_key is not None:
-            headers["Authorization"] = f"Bearer {secrets.fill(model.api_key)}"
-        self._client = client_of(httpx.Headers(headers), width)
+        key = model.api_key
+        self._headers = {} if key is None else {"Authorization": f"Bearer {secrets.fill(key)}"}
+        self._client = Client(width)
 
     async def ask(self, system: str, questions: list[str], item: dict[str, Any]) -> tuple[list[Any], Usage]:
         """Return an answer for each question, and what they took together.
@@ -225,33 +223,31 @@ class Endpoint:
         return {name: value for name, value in body.items() if value is not None}
 
     async def close(self) -> None:
-        await self._client.aclose()
+        await self._client.close()
 
     async def _document(self, body: dict[str, Any], *, several: bool) -> Any:
         try:
-            with unlogged():
-                return await self._answer(body, several=several)
-        except (httpx.HTTPError, httpx.InvalidURL) as error:
+            return await self._answer(body, several=several)
+        except (aiohttp.ClientError, Undecodable, ValueError) as error:
             said = str(error) or type(error).__name__
-            lasting = isinstance(error, _LASTING)
+            lasting = isinstance(error, ValueError)
             raise self._refused("connection", f"{type(error).__name__}: {said}", again=not lasting) from None
 
     async def _answer(self, body: dict[str, Any], *, several: bool) -> Any:
-        parts, size = [], 0
-        async with self._client.stream("POST", self._url, json=body) as response:
-            if response.headers.get("Content-Encoding", "identity") != "identity":
-                raise self._refused("compressed answer", "the answer is compressed, which was not asked for")
-            async for part in response.aiter_raw():
-                size += len(part)
-                if size > MOST_BYTES:
-                    raise self._refused("too large", f"an answer of more than {MOST_BYTES} bytes")
-                parts.append(part)
-        status, text = response.status_code, b"".join(parts).decode(errors="replace")
-        if status != httpx.codes.OK:
+        text = json.dumps(body, ensure_ascii=False)
+        response = await self._client.send(request_of("POST", self._url, self._headers, text))
+        try:
+            answer = await read(response, MOST_BYTES)
+        finally:
+            response.release()
+        if len(answer) > MOST_BYTES:
+            raise self._refused("too large", f"an answer of more than {MOST_BYTES} bytes")
+        status, text = response.status, answer.decode(errors="replace")
+        if status != HTTPStatus.OK:
             raise self._refused(
                 f"HTTP {status}",
                 f"HTTP {status}: {shortened(self._secrets.scrub(text), _SHOWN)}",
-                again=status in _MAY_PASS or status >= httpx.codes.INTERNAL_SERVER_ERROR,
+                again=status in _MAY_PASS or status >= HTTPStatus.INTERNAL_SERVER_ERROR,
                 wait=retry_after(response),
                 singly=several and status in _OF_THE_BODY,
             )

@@ -8,13 +8,9 @@ from typing import Any
 
 from millrace.limits.secrets import Secrets
 from millrace.lookups.llm.endpoint import Endpoint, Model, Priced, Prompt
-from millrace.lookups.source import Refused
-from millrace.predicates.service import Answered, CallError, Service
+from millrace.predicates.service import Answered, Service
 
 _SYSTEM = "You decide questions. Answer each with true or false."
-_PAUSE = 1.0
-"""Seconds for which all tasks wait where an endpoint is overloaded and does not say for how long."""
-
 _ITEM = {"type": "boolean"}
 
 
@@ -61,24 +57,13 @@ class ModelFilterSession:
         """Return a truth for each row, with what they took.
 
         Raises:
-            CallError: The endpoint did not answer, or not with as many truths.
+            Refused: The endpoint did not answer, or not with as many truths.
         """
         names = self._prompt.columns
         rows = [dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)]
-        try:
-            truths, usage = await self._endpoint.ask(_SYSTEM, list(map(self._prompt.fill, rows)), _ITEM)
-            if not all(type(truth) is bool for truth in truths):
-                why = "an answer is neither true nor false"
-                raise self._endpoint.unfit(why, usage, several=len(rows) > 1)
-        except Refused as refused:
-            overloaded = refused.kind in ("HTTP 429", "HTTP 503")
-            raise CallError(
-                refused.message,
-                again=refused.again,
-                wait=_PAUSE if overloaded and refused.wait is None else refused.wait,
-                singly=refused.singly,
-                usage=refused.usage,
-            ) from None
+        truths, usage = await self._endpoint.ask(_SYSTEM, list(map(self._prompt.fill, rows)), _ITEM)
+        if not all(type(truth) is bool for truth in truths):
+            raise self._endpoint.unfit("an answer is neither true nor false", usage, several=len(rows) > 1)
         return Answered(truths, usage)
 
     async def close(self) -> None:

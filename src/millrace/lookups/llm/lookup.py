@@ -14,7 +14,7 @@ from millrace.limits.secrets import Secrets
 from millrace.lookups.json_rows import RowReader, check_bound, check_types
 from millrace.lookups.json_text import has_decimals
 from millrace.lookups.llm.endpoint import Endpoint, Model, Prompt
-from millrace.lookups.source import Fetched, Refused
+from millrace.lookups.source import Answered, Refused
 from millrace.lookups.strict import Rules, Unfit
 from millrace.lookups.terms import Terms
 
@@ -92,7 +92,7 @@ class ModelSession:
         }
         self._system = f"{_SYSTEM} The fields: {', '.join(f'{f.name} ({f.type})' for f in self._wanted)}."
 
-    async def fetch(self, keys: pa.RecordBatch) -> Fetched:
+    async def fetch(self, keys: pa.RecordBatch) -> Answered:
         """Ask for some keys; see :meth:`millrace.lookups.source.Session.fetch`."""
         questions = list(map(self._source.prompt.fill, keys.to_pylist()))
         rows, usage = await self._endpoint.ask(self._system, questions, self._item)
@@ -107,7 +107,7 @@ class ModelSession:
             keys.column(name) if name in keys.schema.names else found.column(name)
             for name in self._schema.names
         ]
-        return Fetched(pa.RecordBatch.from_arrays(columns, schema=self._schema), usage)
+        return Answered(pa.RecordBatch.from_arrays(columns, schema=self._schema), usage)
 
     def scan(self) -> AsyncIterator[pa.RecordBatch]:
         """Never called: it cannot scan."""

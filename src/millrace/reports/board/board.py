@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from millrace.errors import MillraceError
 from millrace.limits.clock import Clock, WallClock
-from millrace.reports.board.query import Beside, QueryView, Running
+from millrace.reports.board.query import Beside, QueryView, Running, unpacked
 from millrace.reports.board.stream import StreamRunning, StreamView
 from millrace.reports.run_report import RunReport
 
@@ -88,7 +88,7 @@ class Board:
         """Note what a task of a run tells while it works, or at its end."""
         with self._lock:
             query = self._of(run, task)
-            if query is None and run in self._known and not over:
+            if query is None and run in self._known and not (over or self._is_late(run, packed)):
                 query = self._add("", [self._known[run]])
             if query is not None:
                 query.told(run, task, (rows_in, rows_out, packed), self._clock.now(), over=over)
@@ -153,6 +153,12 @@ class Board:
         running = [query for query in self._queries if run in query.runs and query.is_running]
         found = running or [query for query in self._queries if query.awaits(run, task)]
         return found[-1] if found else None
+
+    def _is_late(self, run: str, packed: bytes) -> bool:
+        """Whether a task began before an action on its run ended: it is of that one, which was cancelled."""
+        figures = unpacked(packed)
+        began = self._clock.now() - (0.0 if figures is None else figures.seconds)
+        return any(query.ended_after(run, began) for query in self._queries)
 
     def _add(self, action: str, known: list[_Known]) -> Running:
         runs = {run: name for each in known for run, name in each.runs.items()}

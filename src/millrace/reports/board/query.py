@@ -179,6 +179,10 @@ class Running:
         """Tell whether a task has told something, and may tell more."""
         return (run, task) in self._here
 
+    def ended_after(self, run: str, moment: float) -> bool:
+        """Tell whether it had a run, and has ended since a moment."""
+        return run in self.runs and self._ended is not None and self._ended > moment
+
     def left(self, run: str, task: str, now: float) -> None:
         """Note that a task tells nothing more, if it has told anything."""
         if self.awaits(run, task):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from millrace.engine.figures import CellFigures, ModuleFigures
+from millrace.engine.figures import ModuleFigures
 from millrace.reports.run_report import RunReport
 from millrace.reports.text import count, duration, share, size
 
@@ -133,7 +133,7 @@ def _exploded(report: RunReport) -> Iterator[Advice]:
         yield Advice(
             f"{count(sums.intermediate_tuples)} intermediate tuples were made for "
             f"{count(sums.output_tuples)} results.",
-            "A further join condition or filter would cut them down where they arise: see the join graph.",
+            "A further join condition or filter would cut them down: see which probes let most out.",
         )
 
 
@@ -151,9 +151,3 @@ _RULES: tuple[Callable[[RunReport], Iterator[Advice]], ...] = (
 def _timed(report: RunReport) -> list[ModuleFigures]:
     """Return modules whose times add up: what a profile spends counts at each of its predicates already."""
     return [one for _, one in report.modules() if one.action != "profile"]
-
-
-def slowest(cells: tuple[CellFigures, ...], most: int) -> list[CellFigures]:
-    """Return the cells that did most, in their order."""
-    chosen = sorted(cells, key=lambda cell: (-cell.tuples_routed, -cell.seconds))[:most]
-    return [cell for cell in cells if any(cell is each for each in chosen)]

@@ -50,21 +50,26 @@ def _is_page(target: Path) -> bool:
 
 
 def save(html: str, target: Path) -> Path:
-    """Write a page and return its path; what was begun is removed if that fails.
+    """Write a page and return its path.
 
     Raises:
         InputError: It cannot be written there.
     """
     check_target(target)
+    write_whole(html, target)
+    return target
+
+
+def write_whole(text: str, target: Path) -> None:
+    """Write a text to a file, whole or not at all: what was begun is removed if that fails."""
     beside = target.with_name(f".{target.name}.{uuid.uuid4().hex}")
     try:
         with beside.open("x", encoding="utf-8") as file:
-            file.write(html)
+            file.write(text)
         beside.replace(target)
     except BaseException:
         beside.unlink(missing_ok=True)
         raise
-    return target
 
 
 def show(report: RunReport) -> None:

@@ -4,28 +4,20 @@ from __future__ import annotations
 
 import zlib
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from millrace.limits.progress import merged, quantile
 from millrace.reports.board.query import QueryView
 from millrace.reports.board.stream import StreamView
-from millrace.reports.pages.page import (
-    Bar,
-    BlockView,
-    Table,
-    block_view,
-    budgets_table,
-    environment,
-    lookups_table,
-)
-from millrace.reports.pages.plots import COLOURS, Layer, Plot, Tick, areas, line, linear
-from millrace.reports.text import count, duration, share, short, size
+from millrace.reports.pages.page import block_view, environment
+from millrace.reports.pages.plots import Layer, Plot, Tick, line, linear
+from millrace.reports.text import count, duration, short, size
+from millrace.reports.views import Bar, Table, budgets_table, lookups_table
 
 BUCKETS = 80
 _MOST_BLOCKS = 6
-_OTHERS = "other orders"
 
 
 @dataclass(frozen=True)
@@ -59,7 +51,7 @@ def script() -> str:
 
 def query_part(query: QueryView) -> Part:
     """Return what is shown of a query."""
-    blocks = [_block(query, name) for name in list(query.report.blocks)[:_MOST_BLOCKS]]
+    blocks = [block_view(query.report, name) for name in list(query.report.blocks)[:_MOST_BLOCKS]]
     found = {
         "blocks": blocks,
         "more_blocks": max(0, len(query.report.blocks) - _MOST_BLOCKS),
@@ -73,19 +65,12 @@ def query_part(query: QueryView) -> Part:
 
 def stream_part(stream: StreamView) -> Part:
     """Return what is shown of a stream."""
-    rows = [float(each.rows) for each in stream.batches]
-    results = [float(each.results) for each in stream.batches]
-    seconds = [each.seconds for each in stream.batches]
-    plots = [
-        _lines("Rows of each micro-batch", {"rows in time": rows, "results": results}, short, stream),
-        _lines("Seconds of each micro-batch", {"seconds": seconds}, duration, stream),
-        _orders_plot(stream),
-    ]
+    plot = _batches_plot(stream)
     found = {
         "blocks": [],
         "more_blocks": 0,
         "tiles": list(_stream_tiles(stream)),
-        "charts": [plot for plot in plots if plot is not None],
+        "charts": [] if plot is None else [plot],
         "tables": [_streams_table(stream)],
     }
     return _part(f"query-{stream.number}", stream.state, f"stream {stream.title}", stream.error, found)
@@ -105,10 +90,6 @@ def _part(name: str, state: str, title: str, error: str, found: dict[str, Any]) 
         .render(found, id=name, state=state, title=title, error=error)
     )
     return Part(name, state, title, f"{zlib.crc32(html.encode()):08x}", html)
-
-
-def _block(query: QueryView, name: str) -> BlockView:
-    return block_view(query.report, name)
 
 
 def _query_tiles(query: QueryView) -> Iterator[tuple[str, str, str]]:
@@ -154,7 +135,9 @@ def _streams_table(stream: StreamView) -> Table:
             one.alias,
             one.tuples / most if most else 0.0,
             (
-                count(sum(each.rows for b in stream.batches for each in b.streams if _same(each, one))),
+                count(
+                    sum(each.rows for b in stream.batches for each in b.streams if each.alias == one.alias)
+                ),
                 count(one.tuples),
                 size(one.nbytes),
                 size(one.log_bytes),
@@ -164,45 +147,6 @@ def _streams_table(stream: StreamView) -> Table:
     ]
     caption = f"Streams; rows are those of the last {len(stream.batches)} micro-batches"
     return Table(caption, ("stream", "rows", "tuples kept", "memory", "log"), tuple(rows))
-
-
-def _same(one: Any, other: Any) -> bool:
-    return bool(one.alias == other.alias)
-
-
-def _orders_plot(stream: StreamView) -> Plot | None:
-    """Return which orders tuples took, by micro-batch; None where there was one order only."""
-    totals: Counter[str] = Counter()
-    for batch in stream.batches:
-        for order, tuples in batch.orders:
-            totals[order] += tuples
-    if len(totals) < 2:
-        return None
-    named = [order for order, _ in totals.most_common(COLOURS - 1)]
-    whole = sum(totals.values())
-    heights = {order: [0.0] * len(stream.batches) for order in [*named, _OTHERS]}
-    for place, batch in enumerate(stream.batches):
-        told = sum(tuples for _, tuples in batch.orders)
-        for order, tuples in batch.orders:
-            heights[order if order in heights else _OTHERS][place] += tuples / told if told else 0.0
-    layers = [
-        (order, totals[order] if order != _OTHERS else whole - sum(totals[n] for n in named))
-        for order in heights
-        if any(heights[order])
-    ]
-    paths = areas([heights[order] for order, _ in layers])
-    return Plot(
-        "Share of tuples by the order that they took",
-        "; ".join(f"{order} {share(tuples / whole)}" for order, tuples in layers),
-        "areas",
-        tuple(
-            Layer(order, COLOURS - 1 if order == _OTHERS else n, path, share(tuples / whole))
-            for n, ((order, tuples), path) in enumerate(zip(layers, paths, strict=True))
-        ),
-        tuple(Tick(place, f"{place} %") for place in (0, 50, 100)),
-        _batch_ticks(stream),
-        "micro-batch",
-    )
 
 
 def _rows_plot(query: QueryView) -> Plot | None:
@@ -235,27 +179,24 @@ def _rows_plot(query: QueryView) -> Plot | None:
     )
 
 
-def _lines(
-    title: str, series: dict[str, list[float]], shown: Callable[[float], str], stream: StreamView
-) -> Plot | None:
-    """Return a line over the micro-batches; None where there are too few."""
+def _batches_plot(stream: StreamView) -> Plot | None:
+    """Return the rows of each micro-batch; None where there are too few."""
     if len(stream.batches) < 3:
         return None
-    height, ticks = linear(max(max(values) for values in series.values()))
+    rows = [float(each.rows) for each in stream.batches]
+    results = [float(each.results) for each in stream.batches]
+    series = {"rows in time": rows, "results": results}
+    height, ticks = linear(max(*rows, *results))
+    first, last = stream.batches[0].batch, stream.batches[-1].batch
     return Plot(
-        title,
-        "; ".join(f"{name} {shown(min(v))} to {shown(max(v))}" for name, v in series.items()),
+        "Rows of each micro-batch",
+        "; ".join(f"{name} {short(min(v))} to {short(max(v))}" for name, v in series.items()),
         "lines",
         tuple(
-            Layer(name, n, line(values, height), f"{shown(values[-1])} in the latest")
+            Layer(name, n, line(values, height), f"{short(values[-1])} in the latest")
             for n, (name, values) in enumerate(series.items())
         ),
-        tuple(Tick(100 * height(value), shown(value)) for value in ticks),
-        _batch_ticks(stream),
+        tuple(Tick(100 * height(value), short(value)) for value in ticks),
+        (Tick(0, str(first)), Tick(100, str(last))),
         "micro-batch",
     )
-
-
-def _batch_ticks(stream: StreamView) -> tuple[Tick, ...]:
-    first, last = stream.batches[0].batch, stream.batches[-1].batch
-    return tuple(dict.fromkeys([Tick(0, str(first)), Tick(100, str(last))]))

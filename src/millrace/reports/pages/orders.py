@@ -18,9 +18,6 @@ _MARKED = 9
 """Changes with a marker and a row that is open; those that most tuples followed."""
 
 _LISTED = 60
-_NEAR = 3.5
-"""Percent of the chart that a marker takes."""
-
 _OTHERS = "other orders"
 
 
@@ -68,14 +65,16 @@ _Turned = tuple[int, float, int, OrderTrace, Change, Change]
 """Tuples that followed a change, its place in percent, its cell and trace, the order before, and itself."""
 
 
-def orders_over_time(cells: Sequence[CellFigures]) -> list[OrdersOverTime]:
-    """Return a chart for each source whose tuples had a choice, the largest first."""
+def orders_over_time(cells: Sequence[CellFigures]) -> OrdersOverTime | None:
+    """Return the chart of the largest source whose tuples had a choice; None where none had."""
     sources: dict[str, list[tuple[int, OrderTrace]]] = {}
     for cell in cells:
         for trace in cell.traces:
             sources.setdefault(trace.source, []).append((cell.cell, trace))
-    found = [_of_source(name, traces) for name, traces in sources.items() if _had_choice(traces)]
-    return [each for _, each in sorted(found, key=lambda pair: -pair[0])][:3]
+    had = {name: traces for name, traces in sources.items() if _had_choice(traces)}
+    if not had:
+        return None
+    return _of_source(*max(had.items(), key=lambda item: sum(trace.tuples for _, trace in item[1])))
 
 
 def _had_choice(traces: Sequence[tuple[int, OrderTrace]]) -> bool:
@@ -83,7 +82,7 @@ def _had_choice(traces: Sequence[tuple[int, OrderTrace]]) -> bool:
     return len(orders) > 1 or any("→" in order for order in orders)
 
 
-def _of_source(source: str, traces: Sequence[tuple[int, OrderTrace]]) -> tuple[int, OrdersOverTime]:
+def _of_source(source: str, traces: Sequence[tuple[int, OrderTrace]]) -> OrdersOverTime:
     totals: Counter[str] = Counter()
     buckets: dict[str, list[float]] = {}
     for _, trace in traces:
@@ -121,11 +120,14 @@ def _of_source(source: str, traces: Sequence[tuple[int, OrderTrace]]) -> tuple[i
                 for place in (0, 25, 50, 75, 100)
             ),
             f"{whose} sent on so far" + (", in each cell" if several else ""),
-            _markers(turns),
+            tuple(
+                Marker(place, turn.number, f"{turn.place}: {turn.before} becomes {turn.after}")
+                for place, turn in turns
+            ),
         )
     )
     shares = tuple((name, count(tuples), share(tuples / everything)) for name, tuples, _ in layers)
-    return everything, OrdersOverTime(whose, plot, shares, tuple(t for _, t in turns), more, untold)
+    return OrdersOverTime(whose, plot, shares, tuple(t for _, t in turns), more, untold)
 
 
 def _spans(trace: OrderTrace) -> Iterator[tuple[Change, int]]:
@@ -141,23 +143,6 @@ def _spread(heights: list[float], low: float, high: float, weight: float) -> Non
         if inside <= 0 and bucket / BUCKETS > high:
             break
         heights[bucket] += max(0.0, inside) * weight
-
-
-def _markers(turns: Sequence[tuple[float, Turn]]) -> tuple[Marker, ...]:
-    """Return markers for changes at these places, one for those that would cover each other."""
-    groups: list[list[tuple[float, Turn]]] = []
-    for place, turn in turns:
-        if groups and place - groups[-1][0][0] < _NEAR:
-            groups[-1].append((place, turn))
-        else:
-            groups.append([(place, turn)])
-    made = []
-    for group in groups:
-        first, last = group[0][1].number, group[-1][1].number
-        text = "; ".join(f"{turn.place}: {turn.before} becomes {turn.after}" for _, turn in group)
-        label = str(first) if first == last else f"{first}–{last}"
-        made.append(Marker(sum(place for place, _ in group) / len(group), first, label, text))
-    return tuple(made)
 
 
 def _turns(

@@ -44,13 +44,11 @@ class Marker:
     Attributes:
         place: In percent.
         number: Of the row that tells.
-        label: What stands on it: numbers of rows.
         text: What happened.
     """
 
     place: float
     number: int
-    label: str
     text: str
 
 
@@ -131,15 +129,6 @@ def linear(high: float) -> tuple[Callable[[float], float], list[float]]:
     step = _nice(high / 4) if high > 0 else 0.25
     top = step * math.ceil(high / step - 1e-9) if high > 0 else 1.0
     return (lambda value: value / top), [step * i for i in range(round(top / step) + 1)]
-
-
-def logarithmic(low: float, high: float) -> tuple[Callable[[float], float], list[float]]:
-    """Return a scale over whole decades around two numbers above 0, and its ticks."""
-    first, last = math.floor(math.log10(low)), math.ceil(math.log10(high))
-    last = max(last, first + 1)
-    step = -(-(last - first) // 5)
-    ticks = [10.0**each for each in range(first, last + 1, step)]
-    return (lambda value: (math.log10(value) - first) / (last - first) if value > 0 else 0.0), ticks
 
 
 def _nice(value: float) -> float:

@@ -35,8 +35,9 @@ def calls_of(report: RunReport) -> Calls | None:
     """
     predicates = made = everything = 0
     seconds = 0.0
+    ran = report.modules()
     for block in report.blocks:
-        modules = [m for name, m in report.modules() if name == block]
+        modules = [m for name, m in ran if name == block]
         scans = [m for m in modules if m.action == "scan"]
         called = [m for m in modules if m.action == "select" and m.evaluated]
         if len(scans) != 1 or not called:
