@@ -445,8 +445,6 @@ async def look_up_all(coordinator: Coordinator, seed: int) -> list[BaseException
 @pytest.mark.parametrize("seeds", sampled([range(low, low + 50) for low in range(0, 300, 50)], 6), ids=str)
 def test_no_fault_of_disk_or_network_makes_anybody_wait_for_ever(seeds, tmp_path, monkeypatch):
     """Three hundred runs with faults: each task, each question and the end come to an answer or an error."""
-    monkeypatch.setattr("millrace.limits.connection.GRACE_SECONDS", 0.2)
-    monkeypatch.setattr("millrace.limits.server.GRACE_SECONDS", 0.2)
     monkeypatch.setattr("millrace.limits.server._LOOK_SECONDS", 0.05)
     monkeypatch.setattr("millrace.limits.connection.BYE_SECONDS", 1.0)
     ended = failed = 0

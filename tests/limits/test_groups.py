@@ -141,12 +141,11 @@ async def test_a_source_that_is_held_holds_up_no_other(coordinator, clients, mon
     await asyncio.gather(probe, return_exceptions=True)
 
 
-async def test_a_session_that_has_ended_asks_no_more(coordinator, clients, monkeypatch):
+async def test_a_session_that_has_ended_asks_no_more(coordinator, clients):
     """What it waited for goes to nobody; its call counts with its cost, and its clients leave at once.
 
     A query by the name of a view is of the same run, and nobody hears when it begins: it goes on.
     """
-    monkeypatch.setattr("millrace.limits.server.GRACE_SECONDS", 600.0)
     coordinator.register("run", [Registration("prices", 2, budget=Budget(max_cost=100.0))])
     over, held = await clients(*["run/0/0"] * 2)
     async with over.permit() as first:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from itertools import count, islice
@@ -85,8 +85,6 @@ class Client:
         self._tickets = count()
         self._permits: dict[int, asyncio.Future[float]] = {}
         self._lost: ExecutionError | None = None
-        self._share: int | None = None
-        self._shared: Callable[[int], None] | None = None
         link.listen(self._receive, self._lose)
 
     @classmethod
@@ -171,12 +169,6 @@ class Client:
         """Let no task of the job start a call for so long, at most ``LONGEST_PAUSE``."""
         if self._settings.turns:
             self._send({"pause": min(seconds, LONGEST_PAUSE)})
-
-    def on_share(self, shared: Callable[[int], None]) -> None:
-        """Say, now and whenever it changes, how many connections may be kept open between calls."""
-        self._shared = shared
-        if self._share is not None:
-            shared(self._share)
 
     async def close(self) -> None:
         """Leave, giving back what is held."""
@@ -323,10 +315,6 @@ class Client:
             refused = self._permits.get(message["spent"])
             if refused is not None and not refused.done():
                 refused.set_exception(BudgetError(_SPENT.format(message["why"])))
-        elif "share" in message:
-            self._share = int(message["share"])
-            if self._shared is not None:
-                self._shared(self._share)
         else:
             granted = self._permits.get(message["permit"])
             if granted is not None and not granted.done():

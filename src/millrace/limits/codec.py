@@ -50,6 +50,7 @@ _SMALL_PART = 8
 _encoder, _decoder = msgspec.json.Encoder(), msgspec.json.Decoder()
 _LENGTH = struct.Struct(">I")
 _QUIET_SECONDS, _PROBE_SECONDS, _PROBES = 30, 10, 3
+_UNREAD_MS = 30_000
 
 
 def frame(message: Message) -> Frame:
@@ -111,17 +112,21 @@ def receive(connection: socket.socket) -> Message:
     return message
 
 
-def watch(connection: socket.socket) -> None:
-    """Let the kernel find out when the machine on the other side is gone without a word."""
+def watch(connection: socket.socket, *, may_stall: bool = False) -> None:
+    """Let the kernel find out, within a minute, when the machine on the other side is gone without a word.
+
+    What is sent and not acknowledged is given 30 s, for keepalive does not watch that. It is not where the
+    other side ``may_stall``, for the kernel also counts the time in which that is there and reads nothing.
+    """
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    if hasattr(socket, "TCP_KEEPIDLE"):  # not on every system; its defaults hold there
-        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, _QUIET_SECONDS)
-        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, _PROBE_SECONDS)
-        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, _PROBES)
-    if hasattr(
-        socket, "TCP_USER_TIMEOUT"
-    ):  # what is sent and not acknowledged; keepalive does not watch that
-        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _QUIET_SECONDS * 1000)
+    for name, value in (
+        ("TCP_KEEPIDLE" if hasattr(socket, "TCP_KEEPIDLE") else "TCP_KEEPALIVE", _QUIET_SECONDS),
+        ("TCP_KEEPINTVL", _PROBE_SECONDS),
+        ("TCP_KEEPCNT", _PROBES),
+        ("TCP_USER_TIMEOUT", 0 if may_stall else _UNREAD_MS),
+    ):
+        if hasattr(socket, name):  # not on every system; its defaults hold there
+            connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
 
 
 def _length(packed: bytes, largest: int) -> int:

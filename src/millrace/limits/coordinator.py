@@ -366,8 +366,6 @@ class Coordinator(Server):
 
     def _look(self) -> None:
         self._trim()
-        for session in list(self._sessions.values()):
-            self._tried(session.expire)
 
     async def _end(self) -> None:
         self._tried(self._spent.close)

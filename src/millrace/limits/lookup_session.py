@@ -14,11 +14,7 @@ client                                     session
 ``count`` = [requests, retried]
 ``took`` = [seconds, too many]
 ``secrets``                                ``secrets`` by name
-``alive``, every ``ALIVE_SECONDS``
 =========================================  =========================================================
-
-Whoever is not heard of for :data:`LEASE_SECONDS` loses what it holds. If it was only busy, its requests are
-in the queue again as soon as it is heard.
 
 A reply to a claim has keys to ask, keys that others are asking, failed keys with their failures, keys
 whose rows come (as chunks), and keys that are known but must be claimed once more, because the reply is
@@ -63,16 +59,13 @@ from millrace.limits.session import Deliver, OrderedSession
 
 _LONGEST_WRITING = 30.0
 
-LEASE_SECONDS = 30.0
-"""Who holds permits or keys, and says nothing for so long, holds them no more."""
-
 
 class LookupSession(OrderedSession):
     """Holds the limits, the claims and the answers of one lookup among its clients.
 
     Args:
         calendar: Tells seconds since 1970, by which rows in a cache expire; the system's clock by default.
-        clock: Tells the seconds of limits and leases; the system's clock by default.
+        clock: Tells the seconds of limits and figures; the system's clock by default.
         permits: Those of its limits, where others have a share in them; its own by default.
         source: Names what it asks, among those that share the permits: ``run/stream/number``.
         after: What other sessions still write to the cache, to be waited for (with a ``loop``).
@@ -101,13 +94,11 @@ class LookupSession(OrderedSession):
         self.made = time.monotonic()
         self.permits = permits or Permits(registration.settings, clock)
         self._source = source
-        self._clock = clock or WallClock()
-        self._heard: dict[int, float] = {}
         self._owners: dict[int, int] = {}  # among the permits, by client
         today = wall_time if calendar is None else calendar.now
         self._answers = Answers(registration, today, self._name_later)
         self._claims = Claims()
-        self._figures = Figures(self._clock)
+        self._figures = Figures(clock or WallClock())
         self._lost: Message = {}  # what clients hear once it has ended
         self._problem = ""  # of the cache
         self._written: Future[None] | None = None  # once it is closed
@@ -135,7 +126,6 @@ class LookupSession(OrderedSession):
     def join(self, deliver: Deliver) -> int:
         """Let a client in, and return its number; messages for it go to ``deliver``."""
         number = super().join(deliver)
-        self._heard[number] = self._clock.now()
         self._owners[number] = self.permits.join(
             deliver, self._give_up, self._source, self.registration.circuit_breaker
         )
@@ -150,19 +140,8 @@ class LookupSession(OrderedSession):
     def leave(self, client: int) -> None:
         """Take back all that a client has; what it was asking goes to others."""
         super().leave(client)
-        del self._heard[client]
         self._do(partial(self._drop, client))
         self.permits.leave(self._owners.pop(client))
-
-    def expire(self) -> None:
-        """Take back what clients hold that have not been heard for too long; whoever waits gets the keys."""
-        now = self._clock.now()
-        latest = now - LEASE_SECONDS
-        self._heard.update((client, now) for client in self._heard if self._waits(client))  # for our disk
-        for client in [client for client, heard in self._heard.items() if heard < latest]:
-            self.permits.lapse(self._owners[client])
-            self._do(partial(self._hand_over, client, None))
-        self.permits.grant()
 
     def close(self) -> None:
         """Write what is missing to the cache, and remove the answers; clients hear that the run is over.
@@ -203,11 +182,6 @@ class LookupSession(OrderedSession):
             ValueError: It says nothing that a client of ours would say.
         """
         if self._lost and "release" not in message:  # what a call has cost counts, whoever wanted it
-            return
-        self._heard[client] = self._clock.now()
-        self.permits.heard(self._owners[client])
-        if "alive" in message:
-            self.permits.grant()
             return
         if not KINDS.isdisjoint(message):
             if "unpriced" in message:
@@ -256,7 +230,7 @@ class LookupSession(OrderedSession):
                 found = dict(zip(keys, map(codec.failure_of, failures), strict=True))
                 return partial(self._note_failures, client, number, found)
             case {"give_up": True}:
-                return partial(self._hand_over, client, _distinct(split_keys(attachment)))
+                return partial(self._give_up_keys, client, _distinct(split_keys(attachment)))
             case {"count": [int(requests), int(retried)]} if (
                 0 <= requests <= codec.MOST and 0 <= retried <= codec.MOST
             ):
@@ -276,10 +250,10 @@ class LookupSession(OrderedSession):
     def _upkeep(self) -> bool:
         return self._answers.upkeep()
 
-    def _hand_over(self, client: int, keys: list[bytes] | None) -> None:
-        """Give keys that a client is asking (all of them, for None) to those who wait for them."""
+    def _give_up_keys(self, client: int, keys: list[bytes]) -> None:
+        """Give keys that a client is asking to those who wait for them."""
         before = len(self._claims)
-        self._tell({}, self._claims.give_up(client, self._claims.of(client) if keys is None else keys))
+        self._tell({}, self._claims.give_up(client, keys))
         self._later(self._figures.wanted, len(self._claims) - before)
 
     def _drop(self, client: int) -> None:

@@ -9,14 +9,10 @@ client                                   what it hears
 answer, or why there was none; these may
 be missing
 ``pause`` = seconds                      no permit starts before they are over
--                                        ``share`` = connections that it may keep open between calls
 =======================================  ==========================================================
 
 One lookup has permits of its own; those of a ``limit_group`` are shared by the sessions of all its lookups
 and predicates, whatever queries they are of.
-
-Between calls all clients together keep as many connections open as there may be calls at once: each gets an
-equal share, or the first of many one each, and hears when that changes.
 """
 
 from __future__ import annotations
@@ -78,8 +74,6 @@ class Permits:
         self._numbers = count()
         self._deliver: dict[int, Deliver] = {}
         self._given_up: dict[int, Callable[[], None]] = {}
-        self._shares: dict[int, int] = {}
-        self._lapsed: dict[int, list[int]] = {}
         self._timer: asyncio.TimerHandle | None = None
 
     @property
@@ -114,7 +108,6 @@ class Permits:
         self._sources[number] = source
         self._deliver[number] = deliver
         self._given_up[number] = given_up
-        self._tell_shares()
         return number
 
     def leave(self, client: int) -> None:
@@ -123,32 +116,19 @@ class Permits:
         The last client of a source takes its breaker along, so that the next action tries anew. That of a
         stream stays for the next micro-batch.
         """
-        self._shares.pop(client, None)
         source = self._sources.pop(client)
         del self._deliver[client], self._given_up[client]
         if not stream_in(source) and source not in self._sources.values():
             del self._breakers[source]
             self._limiter.resume(source)
-        self._tell_shares()
-        self._lapsed.pop(client, None)
         self._limiter.drop(client)
         self.grant()
 
     def withdraw(self, clients: Collection[int]) -> None:
         """Take clients out of the queue for good; a call of theirs lasts until they say so."""
         for client in clients:
-            self._lapsed.pop(client, None)
             self._limiter.withdraw(client)
         self.grant()
-
-    def lapse(self, client: int) -> None:
-        """Take back what a client has that has not been heard of for too long; see :meth:`heard`."""
-        self._lapsed[client] = self._lapsed.get(client, []) + self._limiter.drop(client)
-
-    def heard(self, client: int) -> None:
-        """Put requests of a client in the queue again that was only busy."""
-        for ticket in self._lapsed.pop(client, ()):
-            self._limiter.request(client, ticket)
 
     def handle(self, client: int, message: Message) -> None:
         """Do what a client's message about permits says.
@@ -189,19 +169,6 @@ class Permits:
         if due is not None:
             delay = max(0.0, due - self._clock.now())
             self._timer = asyncio.get_running_loop().call_later(delay, self.grant)
-
-    def _tell_shares(self) -> None:
-        """Let clients know how many connections they may keep open between calls, where that has changed."""
-        most = self.settings.max_in_flight
-        if most is None or not self._deliver:
-            return
-        # Of as many clients as the next power of two, so that few of them are told of each that comes.
-        each = most // (1 << (len(self._deliver) - 1).bit_length())
-        for place, (client, deliver) in enumerate(self._deliver.items()):
-            share = each or int(place < most)  # of more clients than connections the first have one
-            if share != self._shares.get(client):
-                self._shares[client] = share
-                deliver({"share": share})
 
     def _judge(self, client: int, ticket: int, outcome: object) -> None:
         """Let the breaker of the client's source know what came of a call."""

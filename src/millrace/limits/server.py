@@ -2,8 +2,7 @@
 
 Spark's tasks cannot see each other, so what they share needs one place that all of them reach. It is
 beside Spark's driver, or beside the client of Spark Connect, started when the first query needs it. A client
-whose connection breaks may come back on another within :data:`GRACE_SECONDS`, and finds what was said
-meanwhile; one that does not, or says nonsense, loses all that it held.
+whose connection ends, or that says nonsense, is gone, and loses all that it held.
 """
 
 from __future__ import annotations
@@ -24,7 +23,6 @@ from millrace.errors import ExecutionError, MillraceError
 from millrace.limits import codec
 from millrace.limits.event_loop import runner
 from millrace.limits.registration import Address
-from millrace.limits.seat import GRACE_SECONDS, Seat
 from millrace.limits.session import Session
 from millrace.limits.shared import Shared
 from millrace.limits.tls import server_context
@@ -50,7 +48,7 @@ class Server(Shared):
         self._context, certificate = server_context()
         self._token = secrets.token_hex(16)
         self._connections: dict[asyncio.Task[None], asyncio.StreamWriter] = {}
-        self._seats: dict[str, Seat] = {}
+        self._joined = 0  # connections that are somebody's
         self._stop = asyncio.Event()
         ready: Future[tuple[asyncio.AbstractEventLoop, int]] = Future()
         self._thread = threading.Thread(
@@ -153,8 +151,6 @@ class Server(Shared):
             task.cancel()
         if self._connections:
             await asyncio.wait(list(self._connections))
-        for seat in list(self._seats.values()):
-            self._tried(partial(self._leave, seat))
         await self._end()
 
     def _tried(self, function: Callable[[], object]) -> None:
@@ -182,7 +178,7 @@ class Server(Shared):
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
         assert task is not None
-        if len(self._connections) - len(self._seats) >= _MOST_STRANGERS:
+        if len(self._connections) - self._joined >= _MOST_STRANGERS:
             writer.transport.abort()
             return
         self._connections[task] = writer
@@ -191,14 +187,21 @@ class Server(Shared):
             async with asyncio.timeout(_HELLO_SECONDS):
                 hello = await codec.read(reader, _LARGEST_HELLO)
             try:
-                seat = self._seated(hello, writer)
+                self._admit(hello)
+                name, session = self._enter(hello)
+                client = _join(session, writer)
             except Exception as error:  # noqa: BLE001  # whatever it is, the client is to hear it
                 ours = isinstance(error, ValueError | MillraceError)
                 why = f"{error}" if ours else f"{type(error).__name__}: {error}"
                 self._tried(partial(codec.write, writer, {"error": why}))
                 await writer.drain()
             else:
-                await self._stay(seat, reader, writer)
+                self._joined += 1
+                try:
+                    await self._stay(session, client, reader, writer)
+                finally:
+                    self._joined -= 1
+                    self._tried(partial(self._leave, name, session, client))
         except (OSError, EOFError, ValueError):
             return  # it died, or is no client of ours; what it held is given back above
         except asyncio.CancelledError:
@@ -207,67 +210,31 @@ class Server(Shared):
             del self._connections[task]
             writer.close()
 
-    async def _stay(self, seat: Seat, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        away = False
-        try:
-            while True:
-                if writer.transport.get_write_buffer_size():
-                    with suppress(OSError):  # it may have left; what it said before is here to be read
-                        await writer.drain()
-                await seat.session.ready(seat.client)
-                message = await codec.read(reader)
-                if seat.writer is not writer:
-                    return
-                try:
-                    leaves = seat.handle(message)
-                except Exception as error:  # noqa: BLE001  # the client is to hear it, and nobody else
-                    codec.write(writer, {"lost": _FAILED.format(self.purpose, type(error).__name__, error)})
-                    return
-                if leaves:
-                    await seat.session.done(seat.client)  # who hears of a job's end finds its figures whole
-                    seat.say_goodbye()
-                    return
-        except (OSError, EOFError):
-            away = seat.kept
-        finally:
-            if seat.writer is writer:  # else the client has come back on another connection
-                seat.writer = None
-                leave = partial(self._leave, seat)
-                if away:
-                    seat.expiry = self._loop.call_later(GRACE_SECONDS, leave)
-                else:
-                    self._tried(leave)
+    async def _stay(
+        self, session: Session, client: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
+        """Do what a client says until it has said goodbye."""
+        while True:
+            if writer.transport.get_write_buffer_size():
+                with suppress(OSError):  # it may have left; what it said before is here to be read
+                    await writer.drain()
+            await session.ready(client)
+            message = await codec.read(reader)
+            if "bye" in message:
+                await session.done(client)  # who hears of a job's end finds its figures whole
+                codec.write(writer, {"bye": True})
+                return
+            try:
+                session.handle(client, message)
+            except Exception as error:  # noqa: BLE001  # the client is to hear it, and nobody else
+                codec.write(writer, {"lost": _FAILED.format(self.purpose, type(error).__name__, error)})
+                return
 
-    def _leave(self, seat: Seat) -> None:
-        self._seats.pop(seat.key, None)
+    def _leave(self, name: str, session: Session, client: int) -> None:
         try:
-            seat.leave()
+            session.leave(client)
         finally:
-            self._left(seat.name)
-
-    def _seated(self, hello: codec.Message, writer: asyncio.StreamWriter) -> Seat:
-        """Return the seat of a client: a new one, or the one that it had."""
-        self._admit(hello)
-        match hello:
-            case {"seat": str(key), "read": int(read)}:
-                seat = self._seats.get(key)
-                if seat is None or seat.lost:
-                    raise ValueError(
-                        f"the connection was away for more than {GRACE_SECONDS:g} s, or could not take a "
-                        "message; what its task held goes to others"
-                    )
-                try:
-                    seat.resume(writer, read)
-                except Exception:
-                    seat.writer = None  # so that whoever reads an older connection leaves it alone
-                    self._tried(partial(self._leave, seat))
-                    raise
-                return seat
-        kept = hello.pop("kept_seat", False) is True
-        name, session = self._enter(hello)
-        seat = Seat(name, session, writer, kept=kept)
-        self._seats[seat.key] = seat
-        return seat
+            self._left(name)
 
     def _admit(self, hello: codec.Message) -> None:
         token = hello.get("token")
@@ -277,3 +244,17 @@ class Server(Shared):
         known = (self._token, self.address.of(scope).token)
         if not any(hmac.compare_digest(token.encode(errors="replace"), each.encode()) for each in known):
             raise ValueError("wrong token: it is another run's, or the job was planned by another process")
+
+
+def _join(session: Session, writer: asyncio.StreamWriter) -> int:
+    """Let a client into a session, and return its number there."""
+
+    def deliver(message: codec.Message) -> None:
+        try:
+            if not writer.is_closing():
+                codec.write(writer, message)
+        except Exception:  # noqa: BLE001  # whoever speaks to it has others to speak to
+            writer.transport.abort()
+
+    codec.write(writer, session.welcome())
+    return session.join(deliver)

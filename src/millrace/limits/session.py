@@ -20,9 +20,6 @@ from millrace.errors import ExecutionError
 from millrace.limits.codec import Message
 from millrace.limits.disk_thread import DiskThread, Job
 
-ALIVE_SECONDS = 10.0
-"""A client says at least this often that it is there."""
-
 Deliver = Callable[[Message], None]
 
 
@@ -196,10 +193,6 @@ class OrderedSession(Session):
                 self._clients[client](message)
 
         self._effects.append(deliver)
-
-    def _waits(self, client: int) -> bool:
-        """Whether something that a client has said is not done yet."""
-        return client in self._queued
 
     def _do_for(self, client: int, job: Job, attached: int) -> None:
         """Do what a client has said, with an attachment of so many bytes."""

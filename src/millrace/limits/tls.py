@@ -48,7 +48,7 @@ def dial(address: Address, hello: codec.Message, seconds: float) -> tuple[ssl.SS
     """
     with ExitStack() as opened:
         plain = opened.enter_context(socket.create_connection((address.host, address.port), seconds))
-        codec.watch(plain)
+        codec.watch(plain, may_stall=True)
         plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         connection = opened.enter_context(context_of(address).wrap_socket(plain))
         codec.send(connection, {"token": address.token, **hello})

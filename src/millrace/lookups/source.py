@@ -112,14 +112,6 @@ class Session(Protocol):
 
 
 @runtime_checkable
-class Keeping(Protocol):
-    """A session whose connections are dear to the other side, also those that nothing is asked on."""
-
-    def keep(self, most: int) -> None:
-        """Keep at most so many connections open between requests from now on."""
-
-
-@runtime_checkable
 class Naming(Protocol):
     """A source that mentions the bind columns itself."""
 
