@@ -1,32 +1,34 @@
-"""Coordinators in processes of their own: beside the planning process, and beside an executor."""
+"""Coordinators in processes of their own: beside the planning process, and elsewhere."""
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
-import socket
 import subprocess
 import sys
-import threading
-from contextlib import ExitStack, suppress
+import time
+from contextlib import suppress
 from multiprocessing import Pipe
-from multiprocessing.connection import Connection, Listener
+from multiprocessing.connection import Connection
 from pathlib import Path
-from types import SimpleNamespace
 
 import psutil
 import pytest
-from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
-from millrace.errors import ExecutionError, InputError
+from millrace.errors import ExecutionError, InputError, OptionError
+from millrace.limits.budget import Budget
 from millrace.limits.client import Client
 from millrace.limits.coordinator import Coordinator
-from millrace.limits.detached import _MOST_CALLERS, Call, Seal, Started, _accept, call, start
-from millrace.limits.process import CoordinatorProcess
+from millrace.limits.drivers import DRIVERS, SECRET
+from millrace.limits.joined import JoinedCoordinator
+from millrace.limits.process import CoordinatorProcess, RemoteCoordinator
 from millrace.limits.registration import Registration
 from tests.limits.running import SPAWN, keys_of, rows_of, run
+from tests.limits.test_server import frame, raw
 from tests.session import wait_for
 
+OURS, NINE = "s" * 40, Budget(max_requests=9)
 KEYS = keys_of(9)
 
 
@@ -153,109 +155,93 @@ def test_it_ends_with_the_planning_process_whatever_it_is_doing(tmp_path):
         child.wait()
 
 
-def execute(pipe: Connection, public: bytes) -> None:
-    """Be an executor, with a task that starts a coordinator, until nobody is at the other end of a pipe."""
-    task = SPAWN.Process(target=begin, args=(pipe, public))
-    task.start()
-    task.join()
-    with suppress(EOFError):
-        pipe.recv()
+@pytest.fixture
+def elsewhere(monkeypatch):
+    """A coordinator that planning processes with the secret can join."""
+    monkeypatch.setenv(SECRET, OURS)
+    served = Coordinator(secret=OURS)
+    yield served
+    served.close()
 
 
-def begin(pipe: Connection, public: bytes) -> None:
-    pipe.send(start(public, "127.0.0.1", 0, None, 600.0))
+def join(elsewhere: Coordinator) -> JoinedCoordinator:
+    """Be another planning process."""
+    return JoinedCoordinator("127.0.0.1", elsewhere.address.port)
 
 
-class Caller:
-    """The planning process's side, without Spark between."""
+def test_several_planning_processes_join_one_elsewhere(elsewhere, tmp_path):
+    """Budgets, secrets, answers and groups are there for the tasks; figures and errors come back."""
+    one, other = join(elsewhere), join(elsewhere)
+    cache = tmp_path / "cache.sqlite"
+    kept = Registration("prices", 3, 50.0, cache, 60.0, "f" * 32, {"KEY": "hush \udcff"}, 5, NINE, 9.5, "api")
+    one.register("run", [kept])
+    assert elsewhere._registrations["run"] == (kept,)
+    assert run(settled(one.address_of("run"), KEYS)) == KEYS
+    (progress,), (spent,) = one.progress("run"), one.spent("run")
+    assert (progress.name, progress.keys, progress.done) == ("prices", 9, 9)
+    assert (spent.name, spent.max_requests) == ("limit_group api", 9)
+    assert one.failed("run") == [] == other.failed("another")
 
-    def __init__(self, own: X25519PrivateKey, there: Started) -> None:
-        self.place = (there.host, there.port)
-        self.there = there
-        self.seal = Seal(own, there.public)
-        self.address = self.seal.open(there.sealed, "address")
-
-    @classmethod
-    def started(cls, idle: float = 600.0, host: str = "127.0.0.1") -> Caller:
-        own = X25519PrivateKey.generate()
-        return cls(own, start(own.public_key().public_bytes_raw(), host, 0, None, idle))
-
-    def send(self, number: int, *methods):
-        sealed = self.seal.seal(Call(number, methods), "call")
-        return self.seal.open(call(*self.place, sealed), f"reply {number}")
-
-    def is_gone(self) -> bool:
-        """Whether nobody is there any more."""
-        with pytest.raises(ExecutionError) as told:
-            call(*self.place, b"nonsense")
-        return "ConnectionRefused" in str(told.value)
-
-
-def test_it_serves_who_started_it_and_nobody_else():
-    """Calls with secrets are unreadable on their way, and done once however often they come."""
-    caller = Caller.started()
-    registered = ("register", ("run", (Registration("prices", 3, secrets={"KEY": "hush-hush"}),)))
-    sealed, place = caller.seal.seal(Call(1, (registered,)), "call"), caller.place
-    assert b"hush-hush" not in sealed and caller.address.token.encode() not in caller.there.sealed
-    first, again = call(*place, sealed), call(*place, sealed)  # a task may run twice
-    assert first == again and caller.seal.open(first, "reply 1") == (None, None)
-    assert run(settled(caller.address.of("run"), KEYS)) == KEYS
-    error, (progress,) = caller.send(2, ("ping", ()), ("progress", ("run",)))
-    assert error is None and (progress.name, progress.keys, progress.done) == ("prices", 9, 9)
-    assert isinstance(caller.send(3, ("register", ("run", ())))[0], ValueError)
-    assert "no method" in str(caller.send(4, ("_call", ()))[0])
-
-    stranger = Seal(X25519PrivateKey.generate(), caller.there.public)
-    for wrong in (
-        stranger.seal(Call(9, (("close", ()),)), "call"),
-        caller.seal.seal(Call(9, (("close", ()),)), "reply 9"),
-        sealed[:-1] + bytes([sealed[-1] ^ 1]),
-        b"",
-    ):
-        with pytest.raises(ExecutionError, match="not there any more"):
-            call(*place, wrong)
-    for number in range(5, 75):
-        assert caller.send(number, ("ping", ())) == (None, None)
-    with pytest.raises(ExecutionError, match="not there any more"):
-        call(*place, sealed)  # long ago
-    assert caller.send(75, ("close", ())) == (None, None)
-    wait_for(caller.is_gone)
+    other.register("another", [Registration("prices", cache=cache, fingerprint="f" * 32)])
+    assert run(settled(other.address_of("another"), KEYS)) == []
+    with pytest.raises(OptionError, match="give all of a group the same"):
+        other.register("third", [Registration("p", 1, group="api"), Registration("p", 2, group="api")])
+    with pytest.raises(ValueError, match="has other lookups"):
+        other.register("run", [])
+    one.close()
+    wait_for(lambda: "run" in elsewhere._released)
+    assert "another" not in elsewhere._released and other.progress("another")[0].done == 9
 
 
-def test_it_ends_when_nobody_has_been_there_for_long():
-    """A task that is connected is somebody; then it goes, though nobody tells it to."""
-    wait_for(Caller.started(idle=0.2).is_gone)
+async def test_what_an_action_wants_no_more_is_not_asked(elsewhere):
+    """Times are those of the planning process, whatever the clock of the other machine says."""
+    joined = await asyncio.to_thread(JoinedCoordinator.started, "127.0.0.1", elsewhere.address.port)
+    joined._ahead -= 1000.0
+    await asyncio.to_thread(joined.register, "run", [Registration("prices", 3)])
+    began = time.monotonic() + 1000.0
+    client = await Client.connect(joined.address_of("run"), "run/0/0")
+    RemoteCoordinator.stop({"run": began + 60.0})
+    await asyncio.to_thread(joined.progress, "run")  # what was said before is done
+    await client.claim(KEYS)
+    RemoteCoordinator.stop({"run": began})
+    with pytest.raises(ExecutionError, match="stopped"):
+        await client.notification()
+    await client.close()
+    joined.close()
 
 
-def test_it_ends_with_its_executor():
-    """The process that starts tasks is its witness."""
-    own = X25519PrivateKey.generate()
-    ours, theirs = SPAWN.Pipe()
-    executor = SPAWN.Process(target=execute, args=(theirs, own.public_key().public_bytes_raw()))
-    executor.start()
-    theirs.close()
-    caller = Caller(own, ours.recv())
-    assert caller.send(1, ("ping", ())) == (None, None)
-    ours.close()
-    executor.join(30)
-    wait_for(caller.is_gone)
+def test_who_has_not_the_secret_does_not_get_in(elsewhere, monkeypatch):
+    """Neither with another one, nor with what tasks have; a short one could be guessed."""
+    joined = join(elsewhere)
+    joined.register("run", [Registration("prices", secrets={"KEY": "hush"})])
+    address = joined.address_of("run")
+    for hello in (f'"driver": true, "token": "{address.token}", "session": "run/0/0"', '"driver": true'):
+        assert b"welcome" not in (answer := raw(address, frame(f"{{{hello}}}"))) and b"now" not in answer
+    assert OURS not in f"{elsewhere.address}{address}{address.token}"
+    for garbage in ('{"call": "close", "number": 1, "arguments": []}', '{"call": "register"}', "[]"):
+        hello = frame(f'{{"driver": true, "token": "{elsewhere.address.of(DRIVERS).token}"}}')
+        assert b"lost" in raw(address, hello, frame(garbage)) or garbage == "[]"
+    with pytest.raises(ExecutionError, match="ValidationError"):
+        joined._call("register", "run", (1,))
+    assert joined.progress("run")[0].name == "prices"
+    for secret, why in (("t" * 40, "has another secret"), ("short", "expected 32 or more"), ("", "set MILL")):
+        monkeypatch.setenv(SECRET, secret)
+        with pytest.raises(InputError, match=why):
+            join(elsewhere)
 
 
-def test_what_cannot_start_says_why():
-    """An address that is not this machine's, with what to set."""
-    with pytest.raises(ExecutionError, match=r"cannot listen.*192\.0\.2\.77"):
-        Caller.started(host="192.0.2.77")
-
-
-def test_strangers_get_few_places_and_little_time(monkeypatch):
-    """Who says nothing, or begins and stops, has one of a few threads for a moment; calls come after."""
-    monkeypatch.setattr("millrace.limits.detached._SAID_SECONDS", 0.2)
-
-    before = threading.active_count()
-    with ExitStack() as opened, Listener(("127.0.0.1", 0), backlog=64) as listener:
-        _accept(listener, SimpleNamespace(to=lambda sealed: sealed[::-1]))
-        for number in range(20):
-            stranger = opened.enter_context(socket.create_connection(listener.address))
-            stranger.sendall(b"\x00\x00\x01\x00half" if number % 2 else b"")
-        assert threading.active_count() - before <= _MOST_CALLERS
-        assert call(*listener.address, b"call") == b"llac"
+def test_a_coordinator_elsewhere_that_ends_is_an_error_and_is_joined_again(elsewhere):
+    """Whoever asks it hears that it is gone; the next query finds the one that was started again."""
+    place = "127.0.0.1", elsewhere.address.port
+    first = JoinedCoordinator.started(*place)
+    assert JoinedCoordinator.started(*place) is first
+    elsewhere.close()
+    with pytest.raises(ExecutionError, match=r"coordinator at 127\.0\.0\.1:\d+ (has ended|.*was lost)"):
+        first.progress("run") or first.progress("run")
+    with pytest.raises(ExecutionError, match=r"is not reached .*does `millrace coordinator` run there"):
+        JoinedCoordinator.started(*place)
+    again = Coordinator("127.0.0.1", place[1], secret=OURS)
+    second = JoinedCoordinator.started(*place)
+    assert second is not first and second.progress("run") == []
+    second.close()
+    again.close()

@@ -22,8 +22,6 @@ import pyarrow as pa
 from millrace.limits.chunk import KEY_BYTES, Chunk, Claimed, Failure, cut, encoded, split_keys
 
 Message = dict[str, Any]
-Frame = tuple[bytes, bytes]
-"""A message as it is sent: what comes before its attachment, and the attachment."""
 
 LARGEST = 1 << 24
 """Bytes of one message without its attachment; whoever sends more is no client of ours."""
@@ -53,8 +51,8 @@ _QUIET_SECONDS, _PROBE_SECONDS, _PROBES = 30, 10, 3
 _UNREAD_MS = 30_000
 
 
-def frame(message: Message) -> Frame:
-    """Return a message as it is sent."""
+def frame(message: Message) -> tuple[bytes, bytes]:
+    """Return a message as it is sent: what comes before its attachment, and the attachment."""
     attachment: bytes = message.get("attachment", b"")
     if "attachment" in message:
         message = {**message, "attached": len(attachment)}
@@ -68,12 +66,7 @@ def frame(message: Message) -> Frame:
 
 def write(writer: asyncio.StreamWriter, message: Message) -> None:
     """Queue a message for sending."""
-    write_frame(writer, frame(message))
-
-
-def write_frame(writer: asyncio.StreamWriter, framed: Frame) -> None:
-    """Queue a message for sending that is ready for it."""
-    head, attachment = framed
+    head, attachment = frame(message)
     writer.write(head)
     if attachment:
         writer.write(attachment)

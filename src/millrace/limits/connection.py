@@ -223,14 +223,13 @@ def unreachable(address: Address, purpose: str, error: Exception) -> ExecutionEr
     """Return the error that says what to do."""
     return ExecutionError(
         f"the tasks cannot reach {_where(address, purpose)} ({type(error).__name__}: {error}): "
-        "set the option `limits_host` to an address of the driver that the executors can reach"
+        "set the option `limits_host`, or `coordinator`, to an address there that the executors can reach"
     )
 
 
 def refused(address: Address, purpose: str, reply: codec.Message) -> ExecutionError:
     """Return the error with the server's reason."""
-    where = f"{address.host}:{address.port}"
-    return ExecutionError(f"the driver at {where} refused to share {purpose}: {reply['error']}")
+    return ExecutionError(f"{address.host}:{address.port} refused to share {purpose}: {reply['error']}")
 
 
 def lost(address: Address, purpose: str, error: Exception) -> ExecutionError:

@@ -6,12 +6,14 @@ import asyncio
 import atexit
 import math
 import os
+import tempfile
 import weakref
 from collections import OrderedDict
 from collections.abc import Coroutine, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
 from millrace.errors import ExecutionError, OptionError
@@ -19,6 +21,7 @@ from millrace.limits import codec
 from millrace.limits.budget import Spent
 from millrace.limits.cache import check_cache
 from millrace.limits.clock import Clock
+from millrace.limits.drivers import DRIVERS, Driver
 from millrace.limits.ledger import Spendings, stream_in
 from millrace.limits.lookup_session import LookupSession
 from millrace.limits.permits import Permits
@@ -50,10 +53,12 @@ class Coordinator(Server):
     """Serves the limits and the lookups of any number of jobs until it is closed or the process ends.
 
     See :class:`~millrace.limits.shared.Shared` for where it listens. ``calendar`` tells seconds since 1970,
-    by which rows in caches expire; None for the system's clock.
+    by which rows in caches expire; None for the system's clock. With a ``secret`` it also serves planning
+    processes that have the same one, see :mod:`millrace.limits.drivers`.
 
     Raises:
         ExecutionError: It cannot listen.
+        InputError: The secret is too short.
     """
 
     purpose: ClassVar[str] = "limits"
@@ -65,6 +70,7 @@ class Coordinator(Server):
         bind: str | None = None,
         *,
         calendar: Clock | None = None,
+        secret: str | None = None,
     ) -> None:
         self._registrations: dict[str, tuple[Registration, ...]] = {}
         self._released: OrderedDict[str, None] = OrderedDict()
@@ -75,7 +81,8 @@ class Coordinator(Server):
         self._retiring: set[str] = set()
         self._closing: dict[asyncio.Task[None], LookupSession | None] = {}
         self._calendar = calendar
-        super().__init__(host, port, bind)
+        self._streams: tempfile.TemporaryDirectory[str] | None = None
+        super().__init__(host, port, bind, secret=secret)
         atexit.register(_close, weakref.ref(self), os.getpid())
 
     def register(self, run: str, lookups: Sequence[Registration]) -> None:
@@ -232,10 +239,12 @@ class Coordinator(Server):
             self._forget(run)
 
     def _scope(self, hello: codec.Message) -> str:
-        return _run_of(str(hello.get("session")))
+        return DRIVERS if "driver" in hello else _run_of(str(hello.get("session")))
 
     def _enter(self, hello: codec.Message) -> tuple[str, Session]:
         match hello:
+            case {"driver": True}:
+                return DRIVERS, Driver(self, self._loop)
             case {"session": str(namespace), "limits": [*numbers]}:
                 limits = Settings.of(numbers)
                 group = hello.get("group")
@@ -303,7 +312,18 @@ class Coordinator(Server):
             )
         if not number.isascii() or not number.isdigit() or int(number) >= len(registrations):
             raise ValueError(f"run {run!r} has {len(registrations)} lookups, got {namespace!r}")
-        return registrations[int(number)]
+        found = registrations[int(number)]
+        if found.cache is None and found.fingerprint and stream_in(namespace):
+            return replace(found, cache=self._folder_of_streams())
+        return found
+
+    def _folder_of_streams(self) -> Path:
+        """Return the folder for answers to streams that name none, from one micro-batch to the next."""
+        if self._streams is None:
+            self._streams = tempfile.TemporaryDirectory(
+                prefix="millrace-streams-", ignore_cleanup_errors=True
+            )
+        return Path(self._streams.name)
 
     def _kept(self, namespace: str, limits: Registration) -> Registration:
         """Return the limits that a task names, with what only the planning process may: cache and secrets."""
@@ -373,6 +393,8 @@ class Coordinator(Server):
             self._close(session)
         while self._closing:
             await asyncio.wait(set(self._closing))
+        if self._streams is not None:
+            self._tried(self._streams.cleanup)
 
 
 def _run_of(name: str) -> str:

@@ -102,7 +102,7 @@ class Registration:
         max_in_flight: Requests under way at once, over all tasks; None sets no bound.
         per_second: Requests started a second; None sets no bound.
         cache: A folder, or a file that ends in ``.sqlite``, where rows outlive the run; None keeps them
-            for the run only.
+            for the run only, or with a fingerprint for a stream.
         ttl: Seconds for which rows in the cache count; None for ever.
         fingerprint: Names the definition (source, columns, schema): rows in a cache are read only by
             lookups with the same one.

@@ -16,6 +16,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Future, wait
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
 
@@ -25,7 +26,7 @@ from millrace.limits.event_loop import runner
 from millrace.limits.registration import Address
 from millrace.limits.session import Session
 from millrace.limits.shared import Shared
-from millrace.limits.tls import server_context
+from millrace.limits.tls import address_of, secret_context, server_context
 
 T = TypeVar("T")
 
@@ -38,15 +39,24 @@ _MOST_STRANGERS = 1024
 _GOODBYE_SECONDS = 2.0
 
 _FAILED = "the place where the job's {} are kept failed ({}: {}): run the query again"
-_CLOSED = "the place where the job's {} are kept has been closed: has the driver been stopped?"
+_CLOSED = "the place where the job's {} are kept has been closed: has its process been stopped?"
 
 
 class Server(Shared):
-    """Serves until it is closed or the process ends; see :class:`Shared`."""
+    """Serves until it is closed or the process ends; see :class:`Shared`.
 
-    def __init__(self, host: str = "127.0.0.1", port: int = 0, bind: str | None = None) -> None:
-        self._context, certificate = server_context()
-        self._token = secrets.token_hex(16)
+    ``secret`` opens it to planning processes that have the same one; without one its token stays here.
+    """
+
+    def __init__(
+        self, host: str = "127.0.0.1", port: int = 0, bind: str | None = None, *, secret: str | None = None
+    ) -> None:
+        if secret is None:
+            self._context, certificate = server_context()
+            self.address = Address(host, port, secrets.token_hex(16), certificate)
+        else:
+            self._context, _ = secret_context(secret)
+            self.address = address_of(host, port, secret)
         self._connections: dict[asyncio.Task[None], asyncio.StreamWriter] = {}
         self._joined = 0  # connections that are somebody's
         self._stop = asyncio.Event()
@@ -66,7 +76,7 @@ class Server(Shared):
                 "set `limits_host` to an address of this machine that executors reach, "
                 "and where they reach it by another one, `limits_bind` to its own, or to '0.0.0.0'"
             ) from error
-        self.address = Address(host, found, self._token, certificate)
+        self.address = replace(self.address, port=found)
 
     @abstractmethod
     def _scope(self, hello: codec.Message) -> str:
@@ -241,7 +251,7 @@ class Server(Shared):
         if not isinstance(token, str):
             raise ValueError("it did not introduce itself")  # noqa: TRY004  # it came in a message
         scope = self._scope(hello)
-        known = (self._token, self.address.of(scope).token)
+        known = (self.address.token, self.address.of(scope).token)
         if not any(hmac.compare_digest(token.encode(errors="replace"), each.encode()) for each in known):
             raise ValueError("wrong token: it is another run's, or the job was planned by another process")
 

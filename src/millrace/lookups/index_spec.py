@@ -58,14 +58,13 @@ class IndexSpec:
         """Return what the planning process registers for this index."""
         terms = self.source.terms
         needed = {name: value for name, value in secrets.values().items() if name in self.source.secrets}
-        fingerprint = self.fingerprint(secrets) if self.cache is not None else ""
         return Registration(
             self.name,
             terms.max_in_flight,
             terms.per_second,
             self.cache,
             self.ttl,
-            fingerprint,
+            self.fingerprint(secrets),
             needed,
             terms.circuit_breaker,
             terms.budget,

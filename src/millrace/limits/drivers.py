@@ -1,0 +1,113 @@
+"""Planning processes that join a coordinator elsewhere, and speak to it over the connection of a client.
+
+=========================================  =========================================================
+planning process                           session
+=========================================  =========================================================
+``call`` = method, ``number``;             ``answer`` = number; the result as JSON, or
+``arguments``                              ``error`` = [kind, why]
+=========================================  =========================================================
+
+The welcome tells the time ``now`` by the coordinator's clock. All that is told is data: nothing is unpickled.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from millrace import errors
+from millrace.errors import ExecutionError, MillraceError
+from millrace.limits.budget import Spent
+from millrace.limits.codec import Message
+from millrace.limits.progress import FailedKey, LookupProgress
+from millrace.limits.registration import Registration
+from millrace.limits.session import OrderedSession
+
+if TYPE_CHECKING:
+    from millrace.limits.coordinator import Coordinator
+
+DRIVERS = "/"
+"""The scope of planning processes at a coordinator: runs have no slash, so no run's token opens it."""
+
+SECRET = "MILLRACE_COORDINATOR_SECRET"  # noqa: S105  # its name
+"""The environment variable that has the secret of a coordinator elsewhere, on both sides."""
+
+METHODS: dict[str, tuple[Any, Any]] = {
+    "register": (tuple[str, tuple[Registration, ...]], None),
+    "progress": (tuple[str], list[LookupProgress]),
+    "spent": (tuple[str], list[Spent]),
+    "failed": (tuple[str], list[FailedKey]),
+    "release": (tuple[str], None),
+    "stop": (tuple[dict[str, float]], None),
+}
+"""What may be called: the types of the arguments, and that of the result."""
+
+
+class Driver(OrderedSession):
+    """One planning process; the runs that it has registered are released when it is gone."""
+
+    def __init__(self, coordinator: Coordinator, loop: asyncio.AbstractEventLoop) -> None:
+        super().__init__(loop)
+        self._coordinator = coordinator
+        self._runs: set[str] = set()
+
+    def welcome(self) -> Message:
+        return {"now": time.monotonic()}
+
+    def handle(self, client: int, message: Message) -> None:
+        """Have a call done, in this planning process's own thread: a large cache may have to be read."""
+        match message:
+            case {"call": str(method), "number": int(number), "arguments": [*arguments]} if method in METHODS:
+                self._do_for(client, partial(self._answer, client, number, method, arguments), 0)
+            case _:
+                raise ValueError(f"no such message: {list(message)[:3]}")
+
+    def leave(self, client: int) -> None:
+        """Release its runs, when all that it has said is done."""
+        super().leave(client)
+        self._do(self._release)
+        self._end_thread()
+
+    def _answer(self, client: int, number: int, method: str, arguments: list[Any]) -> None:
+        answer: Message = {"answer": number}
+        try:
+            given = msgspec.convert(arguments, METHODS[method][0], dec_hook=_made)
+            if method == "register":
+                self._runs.add(given[0])
+            result = getattr(self._coordinator, method)(*given)
+            answer["attachment"] = msgspec.json.encode(result)
+        except Exception as error:  # noqa: BLE001  # the caller's
+            answer["error"] = [type(error).__name__, str(error)]
+        self._say(client, answer)
+
+    def _release(self) -> None:
+        for run in self._runs:
+            self._coordinator.release(run)
+
+    def _broke(self, error: Exception) -> None:
+        for deliver in self._clients.values():
+            deliver({"lost": f"{type(error).__name__}: {error}"})
+
+
+def call_message(number: int, method: str, arguments: tuple[Any, ...]) -> Message:
+    """Return a call as it is sent."""
+    told = msgspec.to_builtins(arguments, enc_hook=str)  # of paths
+    return {"call": method, "number": number, "arguments": told}
+
+
+def result_of(method: str, answer: Message) -> Any:
+    """Return what a call has returned, or raise what it has raised; ExecutionError for what is not ours."""
+    if "error" in answer:
+        kind, why = answer["error"]
+        known = getattr(errors, kind, ValueError if kind == "ValueError" else None)
+        ours = isinstance(known, type) and issubclass(known, MillraceError | ValueError)
+        raise known(why) if ours else ExecutionError(f"{kind}: {why}")
+    return msgspec.json.decode(answer["attachment"], type=METHODS[method][1])
+
+
+def _made(kind: type, value: Any) -> Any:
+    return kind(value)

@@ -1,0 +1,59 @@
+"""``millrace coordinator`` in a process of its own, as a service or a user in a terminal starts it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+
+import pytest
+
+from millrace.limits.coordinator import Coordinator
+from millrace.limits.drivers import SECRET
+from millrace.limits.joined import JoinedCoordinator
+from millrace.limits.registration import Registration
+from tests.cli.conftest import COMMAND
+from tests.limits.running import keys_of, run
+from tests.limits.test_process import settled
+
+KEYS = keys_of(9)
+
+
+@pytest.mark.parametrize("given", ["", "g" * 40])
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
+def test_it_serves_until_it_is_told_to_end(monkeypatch, tmp_path, given, how):
+    """It says where it listens and, if it made it, its secret; at the end caches have what was answered."""
+    cache = Registration("prices", cache=tmp_path / "cache.sqlite", fingerprint="f" * 32)
+    command, environment = [*COMMAND, "coordinator", "--listen=127.0.0.1:0"], {**os.environ, SECRET: given}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as process:
+        try:
+            place = process.stdout.readline().strip().removeprefix("listens on ")
+            secret = given or process.stdout.readline().strip().removeprefix(f"export {SECRET}=")
+            monkeypatch.setenv(SECRET, secret)
+            joined = JoinedCoordinator("127.0.0.1", int(place.removeprefix("127.0.0.1:")))
+            joined.register("run", [cache])
+            assert run(settled(joined.address_of("run"), KEYS)) == KEYS
+            process.send_signal(how)
+            rest, _ = process.communicate(timeout=60)
+            assert process.returncode == 0 and secret not in rest
+        finally:
+            process.kill()
+    later = Coordinator()
+    later.register("run", [cache])
+    assert run(settled(later.address_of("run"), KEYS)) == []
+    later.close()
+
+
+@pytest.mark.parametrize(
+    ("listen", "secret", "why"),
+    [
+        ("7077", "", "expected HOST:PORT"),
+        ("192.0.2.1:7077", "", "cannot listen"),
+        ("127.0.0.1:0", "short", "expected 32 or more"),
+    ],
+)
+def test_what_cannot_serve_says_why(run, monkeypatch, listen, secret, why):
+    """With an exit code, and no secret."""
+    monkeypatch.setenv(SECRET, secret)
+    done = run("coordinator", "--listen", listen)
+    assert done.exit_code == 1 and why in done.stderr and "export" not in done.stdout
