@@ -49,6 +49,8 @@ def test_every_command_has_help_and_tells_programs_too(run_without_spark):
         (f"{SQL} --option storage_options=key", 2, "storage_options is no JSON: expected an object such as"),
         (f"{SQL} --wait", 2, "--wait needs --live"),
         (f"{SQL} --lookup prices", 2, "--lookup 'prices': expected NAME=VALUE"),
+        ("coordinator --listen 7077", 2, "a coordinator at '7077': expected HOST:PORT"),
+        ("coordinator --listen 192.0.2.1:7077", 1, "cannot listen for the limits of jobs on '192.0.2.1'"),
         # A folder that is not there costs nobody a run.
         (f"{SQL} --output /no/such/folder/x.csv", 1, "there is no folder /no/such/folder"),
         (f"{SQL} --page /no/such/folder/x.html", 1, "/no/such/folder"),

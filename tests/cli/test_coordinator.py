@@ -24,7 +24,10 @@ KEYS = keys_of(9)
 def test_it_serves_until_it_is_told_to_end(monkeypatch, tmp_path, given, how):
     """It says where it listens and, if it made it, its secret; at the end caches have what was answered."""
     cache = Registration("prices", cache=tmp_path / "cache.sqlite", fingerprint="f" * 32)
-    command, environment = [*COMMAND, "coordinator", "--listen=127.0.0.1:0"], {**os.environ, SECRET: given}
+    command, environment = (
+        [*COMMAND, "coordinator", "--listen=127.0.0.1:0", f"--json={tmp_path}/place"],
+        {**os.environ, SECRET: given},
+    )
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as process:
         try:
             place = process.stdout.readline().strip().removeprefix("listens on ")
@@ -42,18 +45,3 @@ def test_it_serves_until_it_is_told_to_end(monkeypatch, tmp_path, given, how):
     later.register("run", [cache])
     assert run(settled(later.address_of("run"), KEYS)) == []
     later.close()
-
-
-@pytest.mark.parametrize(
-    ("listen", "secret", "why"),
-    [
-        ("7077", "", "expected HOST:PORT"),
-        ("192.0.2.1:7077", "", "cannot listen"),
-        ("127.0.0.1:0", "short", "expected 32 or more"),
-    ],
-)
-def test_what_cannot_serve_says_why(run, monkeypatch, listen, secret, why):
-    """With an exit code, and no secret."""
-    monkeypatch.setenv(SECRET, secret)
-    done = run("coordinator", "--listen", listen)
-    assert done.exit_code == 1 and why in done.stderr and "export" not in done.stdout

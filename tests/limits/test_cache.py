@@ -397,7 +397,8 @@ PLACES = [
         "store": "connect insert enter rows_of places",
         "store.Store": "fail failure failures after close",
         "cache.Cache": "__init__ find chunk upkeep finish",
-        "codec": "frame write read cut",
+        "codec": "frame write read",
+        "messages": "cut",
         "disk_thread.threading.Thread": "start",
     }.items()
     for name in names.split()

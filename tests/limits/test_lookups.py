@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-import struct
+import math
 import threading
 
 import pyarrow as pa
 import pytest
 
 from millrace.errors import ExecutionError
-from millrace.limits import coordinator as coordinating
+from millrace.limits import coordinator as coordinating, messages as m
 from millrace.limits.chunk import Chunk, Failure, Notification
+from millrace.limits.codec import frame
 from millrace.limits.lookup_session import LookupSession
 from millrace.limits.progress import FailedKey
 from millrace.limits.registration import Registration
 from millrace.limits.store import Store
 from tests.limits.running import PATIENCE, found, keys_of, rows_of
-from tests.limits.test_server import frame, raw
+from tests.limits.test_server import raw
 
 KEY, OTHER, THIRD = b"k" * 16, b"o" * 16, b"t" * 16
 # Names of files can have half of a character, and errors of users' functions have such names.
@@ -85,7 +86,7 @@ async def test_news_wait_until_the_claim_has_returned(clients, monkeypatch):
         reply = await ask(name, message)
         one.give_up([KEY])
         await one.secrets()  # the coordinator has done it when this is answered
-        await ask("secrets", {"secrets": True})  # and the news have come when this is
+        await ask("secrets", m.AskSecrets())  # and the news have come when this is
         cancelled.cancel()
         return reply
 
@@ -183,40 +184,40 @@ async def test_what_was_said_before_leaving_is_heard(coordinator, clients, monke
 @pytest.mark.parametrize(
     "garbage",
     [
-        frame("{}"),
-        frame("[]"),
-        frame('{"request": "a"}'),
-        frame('{"request": 0}'),  # which is its ticket already
-        frame('{"permit": 0}'),
-        *(frame(f'{{"pause": {seconds}}}') for seconds in ("1e9", "-1", "Infinity", "NaN")),
-        frame('{"claim": 1, "attached": 5}') + b"short",
-        frame('{"claim": 1, "attached": true}'),
-        frame('{"settle": {"keys": 0}}'),
-        frame('{"settle": {"keys": 9}, "attached": 16}') + KEY,
-        frame('{"settle": {"keys": 2}, "attached": 48}') + KEY + KEY + bytes(16),
-        frame('{"settle": {"keys": 1}, "attached": 24}') + KEY + struct.pack("<q", -1),
-        frame('{"fail": [], "attached": 16}') + KEY,
-        frame('{"fail": [["a", "b", -1, ""]], "attached": 16}') + KEY,
-        frame('{"count": [1]}'),
-        frame('{"count": [-1, 0]}'),
-        frame('{"give_up": true, "attachment": "text", "attached": 1}') + b"x",
+        m.Granted(0, 0.0),
+        m.MethodCall(1, "close", b"[]"),
+        m.Request("a"),
+        m.Request(0),  # which is its ticket already
+        *map(m.Pause, (1e9, -1.0, math.inf, math.nan)),
+        m.Release(0, math.nan),
+        m.Claim(1, [b"short"]),
+        m.Claim(True, [KEY]),
+        m.Settle([], [], b""),
+        m.Settle([KEY], [], b""),
+        m.Settle([KEY, KEY], [1, 1], b""),
+        m.Settle([KEY], [-1], b""),
+        m.Fail(1, [KEY]),
+        m.Fail(1, {KEY: ("a", "b", -1, "")}),
+        m.Counted(1, None),
+        m.Counted(-1, 0),
+        m.GiveUp("text"),
         b"\xff" * 100,
     ],
 )
 async def test_a_client_that_talks_nonsense_loses_what_it_held(coordinator, clients, garbage):
     """It is shown out; its turn and its keys go to the next one."""
-    hello = frame(f'{{"token": "{coordinator.address.token}", "session": "run/0/1"}}')
-    claim = frame('{"claim": 0, "attached": 16}') + KEY
-    raw(coordinator.address, hello, frame('{"request": 0}'), claim, garbage, before_last=b"claimed")
+    hello = frame(m.Join(coordinator.address.token, "run/0/1"))
+    said = garbage if isinstance(garbage, bytes) else frame(garbage)
+    asked = frame(m.Request(0)) + frame(m.Claim(0, [KEY]))
+    raw(coordinator.address, hello, asked, said, before_last=b"ClaimReply")
     (one,) = await clients("run/0/1")
     async with one.permit():
         assert (await one.claim([KEY])).ask == [KEY]
 
 
-def test_nothing_is_attached_to_a_hello(coordinator):
+def test_a_hello_is_short(coordinator):
     """A stranger cannot make the coordinator read much before it has shown the token."""
-    hello = frame(f'{{"token": "{coordinator.address.token}", "session": "run/0/1", "attached": 1}}')
-    assert raw(coordinator.address, hello, b"x") == b""
+    assert raw(coordinator.address, frame(m.Join(coordinator.address.token, "run/0/1" + "x" * 5000))) == b""
 
 
 @pytest.mark.parametrize(("end", "why"), [("close", "has been closed"), ("forget", "is over")])

@@ -19,13 +19,15 @@ import pytest
 from millrace.errors import ExecutionError, InputError, OptionError
 from millrace.limits.budget import Budget
 from millrace.limits.client import Client
+from millrace.limits.codec import frame
 from millrace.limits.coordinator import Coordinator
 from millrace.limits.drivers import DRIVERS, SECRET
 from millrace.limits.joined import JoinedCoordinator
+from millrace.limits.messages import Claim, JoinDriver, MethodCall
 from millrace.limits.process import CoordinatorProcess, RemoteCoordinator
 from millrace.limits.registration import Registration
 from tests.limits.running import SPAWN, keys_of, rows_of, run
-from tests.limits.test_server import frame, raw
+from tests.limits.test_server import raw
 from tests.session import wait_for
 
 OURS, NINE = "s" * 40, Budget(max_requests=9)
@@ -50,9 +52,9 @@ def coordinator():
     served.close()
 
 
-async def settled(address, keys) -> list[bytes]:
+async def settled(address, keys, run="run") -> list[bytes]:
     """Look keys up as a task does; returns those that had to be asked."""
-    client = await Client.connect(address, "run/0/0")
+    client = await Client.connect(address, f"{run}/0/0")
     claimed = await client.claim(keys)
     client.settle(rows_of(claimed.ask))
     await client.close()
@@ -183,7 +185,7 @@ def test_several_planning_processes_join_one_elsewhere(elsewhere, tmp_path):
     assert one.failed("run") == [] == other.failed("another")
 
     other.register("another", [Registration("prices", cache=cache, fingerprint="f" * 32)])
-    assert run(settled(other.address_of("another"), KEYS)) == []
+    assert run(settled(other.address_of("another"), KEYS, "another")) == []
     with pytest.raises(OptionError, match="give all of a group the same"):
         other.register("third", [Registration("p", 1, group="api"), Registration("p", 2, group="api")])
     with pytest.raises(ValueError, match="has other lookups"):
@@ -215,12 +217,12 @@ def test_who_has_not_the_secret_does_not_get_in(elsewhere, monkeypatch):
     joined = join(elsewhere)
     joined.register("run", [Registration("prices", secrets={"KEY": "hush"})])
     address = joined.address_of("run")
-    for hello in (f'"driver": true, "token": "{address.token}", "session": "run/0/0"', '"driver": true'):
-        assert b"welcome" not in (answer := raw(address, frame(f"{{{hello}}}"))) and b"now" not in answer
+    for token in (address.token, ""):
+        assert b"Welcome" not in raw(address, frame(JoinDriver(token)))
     assert OURS not in f"{elsewhere.address}{address}{address.token}"
-    for garbage in ('{"call": "close", "number": 1, "arguments": []}', '{"call": "register"}', "[]"):
-        hello = frame(f'{{"driver": true, "token": "{elsewhere.address.of(DRIVERS).token}"}}')
-        assert b"lost" in raw(address, hello, frame(garbage)) or garbage == "[]"
+    hello = frame(JoinDriver(elsewhere.address.of(DRIVERS).token))
+    for garbage in (MethodCall(1, "close", b"[]"), MethodCall(1, "_trim", b"[]"), Claim(1, [])):
+        assert b"Lost" in raw(address, hello, frame(garbage))
     with pytest.raises(ExecutionError, match="ValidationError"):
         joined._call("register", "run", (1,))
     assert joined.progress("run")[0].name == "prices"

@@ -200,12 +200,11 @@ def test_the_doctor(spark, monkeypatch):
     assert [each for each in found.values() if not each.well] == []
     assert found["executors"].found.startswith(f"{2 if ON_CLUSTER else 1} seen")
     assert {"coordinator reached by tasks", "a join and a filter"} <= set(found)
-    for secret, is_well in (("s" * 40, True), ("t" * 40, False)):
-        monkeypatch.setenv(SECRET, secret)
-        with closing(Coordinator(secret="s" * 40)) as coordinator:
-            place = f"127.0.0.1:{coordinator.address.port}"
-            found = {each.check: each for each in examine(spark, Options(coordinator=place))}
-        assert found["coordinator elsewhere"].well == is_well
+    monkeypatch.setenv(SECRET, "s" * 40)
+    with closing(Coordinator(secret="s" * 40)) as coordinator:
+        place = f"127.0.0.1:{coordinator.address.port}"
+        found = {each.check: each for each in examine(spark, Options(coordinator=place))}
+    assert found["coordinator elsewhere"].well
 
 
 def test_enabled_sessions(spark, paths):

@@ -13,7 +13,7 @@ from millrace.cli import cache, console
 from millrace.cli.console import Json, consoles
 from millrace.cli.errors import USAGE, one_message
 from millrace.errors import OptionError
-from millrace.options import Options
+from millrace.options import Options, place_of
 
 app = typer.Typer(
     name="millrace",
@@ -195,6 +195,7 @@ def coordinator_command(
     listen: Annotated[
         str, typer.Option(metavar="HOST:PORT", help="Address of this machine; port 0 takes a free one.")
     ],
+    json: Json = None,
     debug: Debug = False,
 ) -> None:
     """Keep limits, budgets and answers of all jobs that join, until Ctrl-C.
@@ -206,5 +207,8 @@ def coordinator_command(
     from millrace.cli import coordinator
 
     stdout, stderr = consoles()
+    with one_message(stderr, debug, USAGE):
+        host, port = place_of(listen)
     with one_message(stderr, debug):
-        coordinator.run(listen, stdout)
+        console.check(json)
+        coordinator.run(host, port, json, console.beside(json, stdout, stderr))

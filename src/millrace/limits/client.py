@@ -3,20 +3,40 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from itertools import count, islice
 from typing import Any
 
-from millrace.errors import BudgetError, ExecutionError
+from millrace.errors import BudgetError, ExecutionError, encodable
 from millrace.limits import codec
 from millrace.limits.budget import Cost, Usage, cost_of
-from millrace.limits.chunk import Chunk, Claimed, Failure, Notification, split_keys
-from millrace.limits.codec import Message
+from millrace.limits.chunk import Chunk, Claimed, Failure, Notification
 from millrace.limits.connection import Connection, LocalConnection, RemoteConnection
 from millrace.limits.lookup_session import LookupSession
-from millrace.limits.permits import LONGEST_PAUSE
+from millrace.limits.messages import (
+    LONGEST_PAUSE,
+    AskSecrets,
+    BudgetSpent,
+    Claim,
+    ClaimReply,
+    Counted,
+    Fail,
+    GiveUp,
+    Granted,
+    Join,
+    Message,
+    News,
+    Noted,
+    Pause,
+    Release,
+    Request,
+    SecretValues,
+    Settle,
+    Took,
+)
 from millrace.limits.registration import Address, Settings
 
 KEYS_A_MESSAGE = 4096
@@ -62,7 +82,7 @@ class Permit:
             try:
                 self.cost = cost_of(cost, request, answer)
             except BudgetError as error:
-                self.unpriced = str(error)[:_LONGEST_TEXT]
+                self.unpriced = encodable(str(error)[:_LONGEST_TEXT])
                 raise
 
 
@@ -98,7 +118,7 @@ class Client:
             ExecutionError: The coordinator cannot be reached, does not accept this client, or has no
                 such lookup.
         """
-        return await cls._joined(address, {"session": namespace})
+        return await cls._joined(address, Join(address.token, namespace))
 
     @classmethod
     async def limited(
@@ -119,15 +139,12 @@ class Client:
         Raises:
             ExecutionError: The coordinator cannot be reached or does not accept this client.
         """
-        hello: Message = {"session": namespace, "limits": settings.numbers}
-        optional = {"kept": kept or None, "group": group}
-        hello |= {name: each for name, each in optional.items() if each is not None}
-        return await cls._joined(address, hello)
+        return await cls._joined(address, Join(address.token, namespace, settings.numbers, kept, group))
 
     @classmethod
-    async def _joined(cls, address: Address, hello: Message) -> Client:
+    async def _joined(cls, address: Address, hello: Join) -> Client:
         link, welcome = await RemoteConnection.dial(address, hello, "limits and answers")
-        return cls(link, Settings.of(welcome["limits"]))
+        return cls(link, Settings.of(welcome.limits))
 
     @classmethod
     def local(cls, session: LookupSession) -> Client:
@@ -154,7 +171,7 @@ class Client:
             return
         ticket = next(self._tickets)
         granted = self._permits[ticket] = asyncio.get_running_loop().create_future()
-        self._send({"request": ticket})
+        self._send(Request(ticket))
         try:
             wait = await granted
             if wait > 0:
@@ -162,13 +179,13 @@ class Client:
             yield permit
         finally:
             self._permits.pop(ticket, None)
-            told = {name: each for name, each in vars(permit).items() if each is not None}
-            self._send({"release": ticket, **told})
+            outcome = permit.outcome and encodable(permit.outcome)
+            self._send(Release(ticket, permit.cost, permit.tokens, outcome, permit.unpriced))
 
     def pause(self, seconds: float) -> None:
         """Let no task of the job start a call for so long, at most ``LONGEST_PAUSE``."""
         if self._settings.turns:
-            self._send({"pause": min(seconds, LONGEST_PAUSE)})
+            self._send(Pause(min(seconds, LONGEST_PAUSE)))
 
     async def close(self) -> None:
         """Leave, giving back what is held."""
@@ -180,8 +197,9 @@ class Client:
         Raises:
             ExecutionError: The coordinator is gone.
         """
-        reply = await self._ask("secrets", {"secrets": True})
-        return dict(reply["secrets"])
+        reply = await self._ask("secrets", AskSecrets())
+        assert isinstance(reply, SecretValues)
+        return {name: os.fsdecode(value) for name, value in reply.values.items()}
 
     async def claim(self, keys: Sequence[bytes], most: int | None = None) -> Claimed:
         """Return which keys are to be looked up here, which are known and which others look up.
@@ -204,11 +222,10 @@ class Client:
         while left:
             some, left = left[:KEYS_A_MESSAGE], left[KEYS_A_MESSAGE:]
             number = next(self._numbers)
-            message = codec.keys_message("claim", number, some)
-            if most is not None:
-                message["most"] = max(0, most - len(claimed.ask))
-            reply = await self._ask(number, message)
-            left += codec.read_reply(reply, claimed)
+            more = None if most is None else max(0, most - len(claimed.ask))
+            reply = await self._ask(number, Claim(number, some, more))
+            assert isinstance(reply, ClaimReply)
+            left += reply.add_to(claimed)
         return claimed
 
     def settle(self, chunk: Chunk) -> None:
@@ -218,14 +235,13 @@ class Client:
             ExecutionError: A single key has more rows than can be sent.
         """
         for part in chunk.parts(codec.USUAL_ATTACHMENT):
-            message = codec.chunk_message(part)
-            size = len(message["attachment"])
+            size = len(part.rows)
             if size > codec.LARGEST_ATTACHMENT:
                 raise ExecutionError(
                     f"the rows of a single key of a lookup take {size} bytes, expected at most "
                     f"{codec.LARGEST_ATTACHMENT}: bind more columns, so that a key has fewer rows"
                 )
-            self._send(message)
+            self._send(Settle(part.keys, part.counts, part.rows))
 
     async def fail(self, failures: Mapping[bytes, Failure]) -> None:
         """Say of keys to ask that they could not be looked up; that holds for the whole job.
@@ -237,22 +253,21 @@ class Client:
         """
         left = iter(failures.items())
         while some := dict(islice(left, _FAILURES_A_MESSAGE)):
-            texts = [
-                [
+            short = {
+                key: Failure(
                     each.kind[:_LONGEST_TEXT],
                     each.message[:_LONGEST_TEXT],
                     each.attempts,
                     each.binding[:_LONGEST_TEXT],
-                ]
-                for each in some.values()
-            ]
+                )
+                for key, each in some.items()
+            }
             number = next(self._numbers)
-            message = codec.keys_message("fail", texts, list(some))
-            await self._ask(number, {**message, "number": number})
+            await self._ask(number, Fail(number, short))
 
     def give_up(self, keys: Sequence[bytes]) -> None:
         """Hand keys to ask back: whoever waits for them asks, or the next one who wants them."""
-        self._send(codec.keys_message("give_up", True, keys))
+        self._send(GiveUp(list(keys)))
 
     async def notification(self) -> Notification:
         """Return the next news of keys that are waited for; waits until there are some.
@@ -276,14 +291,15 @@ class Client:
 
     def count(self, *, requests: int = 0, retried: int = 0) -> None:
         """Count requests for the lookup's progress; ``retried`` of them repeated a failed one."""
-        self._send({"count": [requests, retried]}, soon=False)
+        self._send(Counted(requests, retried), soon=False)
 
     def took(self, seconds: float, *, limited: bool) -> None:
         """Tell, for the lookup's progress, how long a request took, and whether there were too many."""
-        self._send({"took": [seconds, limited]}, soon=False)
+        self._send(Took(seconds, limited), soon=False)
 
     def _send(self, message: Message, *, soon: bool = True) -> None:
-        if self._lost is None or "release" in message:  # others wait for the permit, and it may have a cost
+        # Others wait for a permit that is given back, and its call may have a cost.
+        if self._lost is None or isinstance(message, Release):
             self._link.send(message, soon=soon)
 
     def _check(self) -> None:
@@ -302,23 +318,21 @@ class Client:
         return message
 
     def _receive(self, message: Message) -> None:
-        if "told" in message:
-            keys, settled = split_keys(message.get("attachment", b"")), message["told"]
-            self._news.put_nowait((keys[:settled], keys[settled:]))
-        elif "claimed" in message:
-            self._answer(message["claimed"], message)
-        elif "noted" in message:
-            self._answer(message["noted"], message)
-        elif "secrets" in message:
-            self._answer("secrets", message)
-        elif "spent" in message:
-            refused = self._permits.get(message["spent"])
-            if refused is not None and not refused.done():
-                refused.set_exception(BudgetError(_SPENT.format(message["why"])))
-        else:
-            granted = self._permits.get(message["permit"])
-            if granted is not None and not granted.done():
-                granted.set_result(message["wait"])
+        match message:
+            case Granted():
+                granted = self._permits.get(message.ticket)
+                if granted is not None and not granted.done():
+                    granted.set_result(message.wait)
+            case News():
+                self._news.put_nowait((message.settled, message.handed))
+            case ClaimReply() | Noted():
+                self._answer(message.number, message)
+            case SecretValues():
+                self._answer("secrets", message)
+            case BudgetSpent():
+                refused = self._permits.get(message.ticket)
+                if refused is not None and not refused.done():
+                    refused.set_exception(BudgetError(_SPENT.format(message.why)))
 
     def _answer(self, name: int | str, message: Message) -> None:
         waiting = self._replies.get(name)

@@ -14,6 +14,7 @@ from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_attempt,
 
 from millrace.errors import BudgetError, ExecutionError
 from millrace.limits import codec
+from millrace.limits.messages import Bye, Join, Lost, Message, Refusal, Welcome
 from millrace.limits.registration import Address
 from millrace.limits.session import Session
 from millrace.limits.tls import context_of
@@ -23,12 +24,12 @@ BYE_SECONDS = 10.0
 _SHUTDOWN_SECONDS = 2.0
 _DIALS = 3
 _TOGETHER = 1 << 14
-"""Bytes of an attachment up to which it is copied, to be written with what goes before and after."""
+"""Bytes of a message up to which it is copied, to be written with what goes before and after."""
 
 _MOMENT = 0.05
 _FIRST_WAIT, _LONGEST_WAIT = 0.05, 1.0
 
-Receive = Callable[[codec.Message], None]
+Receive = Callable[[Message], None]
 Lose = Callable[[ExecutionError], None]
 
 
@@ -44,7 +45,7 @@ class Connection(Protocol):
         """Hand messages of the session to ``receive`` from now on; ``lose`` hears if it ends by itself."""
         ...
 
-    def send(self, message: codec.Message, *, soon: bool = True) -> None:
+    def send(self, message: Message, *, soon: bool = True) -> None:
         """Send a message; does not wait. Not ``soon`` is for what nobody waits for."""
         ...
 
@@ -64,18 +65,15 @@ class RemoteConnection:
         self._address = address
         self._purpose = purpose
         self._reader, self._writer = opened
-        self._unsent: list[bytes] = []
+        self._unsent: list[bytearray] = []
         self._flushing = False
         self._listening: asyncio.Task[None] | None = None
 
     @classmethod
-    async def dial(
-        cls, address: Address, hello: codec.Message, purpose: str
-    ) -> tuple[RemoteConnection, codec.Message]:
+    async def dial(cls, address: Address, hello: Join, purpose: str) -> tuple[RemoteConnection, Welcome]:
         """Connect, and introduce a client; returns the link, and the server's welcome.
 
-        ``hello`` is what the client says of itself, beside the token. ``purpose`` is what the server keeps,
-        in errors.
+        ``purpose`` is what the server keeps, in errors.
 
         Raises:
             ExecutionError: The server cannot be reached or does not accept this client.
@@ -86,12 +84,14 @@ class RemoteConnection:
             stop=stop_after_attempt(_DIALS),
             reraise=True,
         )
+        opened: _Opened
+        reply: Message
         try:
             async with asyncio.timeout(CONNECT_SECONDS):
-                opened, reply = await retrying(_opened, address, {"token": address.token, **hello})
+                opened, reply = await retrying(_opened, address, hello)
         except (OSError, EOFError, ValueError) as error:
             raise unreachable(address, purpose, error) from error
-        if "error" in reply:
+        if not isinstance(reply, Welcome):
             opened.writer.transport.abort()
             raise refused(address, purpose, reply)
         return cls(address, purpose, opened), reply
@@ -99,20 +99,18 @@ class RemoteConnection:
     def listen(self, receive: Receive, lose: Lose) -> None:
         self._listening = asyncio.get_running_loop().create_task(self._listen(receive, lose))
 
-    def send(self, message: codec.Message, *, soon: bool = True) -> None:
+    def send(self, message: Message, *, soon: bool = True) -> None:
         """Send a message; does not wait.
 
         What nobody waits for (not ``soon``) goes with whatever is sent next, or after a moment.
         """
-        head, attachment = codec.frame(message)
-        self._unsent.append(head)
-        if len(attachment) > _TOGETHER:
+        framed = codec.frame(message)
+        if len(framed) > _TOGETHER:
             self._flush()
             if not self._writer.is_closing():
-                self._writer.write(attachment)
+                self._writer.write(framed)
             return
-        if attachment:
-            self._unsent.append(attachment)
+        self._unsent.append(framed)
         if soon and not self._flushing:
             self._flushing = True
             asyncio.get_running_loop().call_soon(self._flush)
@@ -137,7 +135,7 @@ class RemoteConnection:
         listening = self._listening
         try:
             if listening is not None and not listening.done():
-                self.send({"bye": True})
+                self.send(Bye())
                 await asyncio.wait([listening], timeout=BYE_SECONDS)
         finally:
             if listening is not None:
@@ -153,8 +151,8 @@ class RemoteConnection:
         """Hand messages on until the conversation is over."""
         is_over = False
         try:
-            while "bye" not in (message := await codec.read(self._reader)):
-                if "lost" not in message:
+            while not isinstance(message := await codec.read(self._reader), Bye):
+                if not isinstance(message, Lost):
                     receive(message)
                 elif not is_over:  # it listens on, for the session hears what calls cost, and goodbye
                     is_over = True
@@ -165,7 +163,7 @@ class RemoteConnection:
                 lose(lost(self._address, self._purpose, error))
 
 
-async def _opened(address: Address, hello: codec.Message) -> tuple[_Opened, codec.Message]:
+async def _opened(address: Address, hello: Join) -> tuple[_Opened, Message]:
     reader, writer = await asyncio.open_connection(
         address.host,
         address.port,
@@ -191,15 +189,15 @@ class LocalConnection:
         self._number: int | None = None
 
     def listen(self, receive: Receive, lose: Lose) -> None:
-        def deliver(message: codec.Message) -> None:
-            if "lost" in message:
+        def deliver(message: Message) -> None:
+            if isinstance(message, Lost):
                 lose(ended(message))
             else:
                 receive(message)
 
         self._number = self._session.join(deliver)
 
-    def send(self, message: codec.Message, *, soon: bool = True) -> None:
+    def send(self, message: Message, *, soon: bool = True) -> None:
         if self._number is not None:
             self._session.handle(self._number, message)
 
@@ -214,9 +212,9 @@ class LocalConnection:
                 self._closes()
 
 
-def ended(message: codec.Message) -> ExecutionError:
+def ended(message: Lost) -> ExecutionError:
     """Return the error with why a session has ended: nothing is to be had there any more."""
-    return (BudgetError if message.get("spent") else ExecutionError)(str(message["lost"]))
+    return (BudgetError if message.spent else ExecutionError)(message.why)
 
 
 def unreachable(address: Address, purpose: str, error: Exception) -> ExecutionError:
@@ -227,9 +225,10 @@ def unreachable(address: Address, purpose: str, error: Exception) -> ExecutionEr
     )
 
 
-def refused(address: Address, purpose: str, reply: codec.Message) -> ExecutionError:
+def refused(address: Address, purpose: str, reply: Message) -> ExecutionError:
     """Return the error with the server's reason."""
-    return ExecutionError(f"{address.host}:{address.port} refused to share {purpose}: {reply['error']}")
+    why = reply.why if isinstance(reply, Refusal) else f"it says {type(reply).__name__}"
+    return ExecutionError(f"{address.host}:{address.port} refused to share {purpose}: {why}")
 
 
 def lost(address: Address, purpose: str, error: Exception) -> ExecutionError:

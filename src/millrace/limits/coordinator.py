@@ -17,13 +17,13 @@ from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
 from millrace.errors import ExecutionError, OptionError
-from millrace.limits import codec
 from millrace.limits.budget import Spent
 from millrace.limits.cache import check_cache
 from millrace.limits.clock import Clock
 from millrace.limits.drivers import DRIVERS, Driver
 from millrace.limits.ledger import Spendings, stream_in
 from millrace.limits.lookup_session import LookupSession
+from millrace.limits.messages import Hello, Join, JoinDriver
 from millrace.limits.permits import Permits
 from millrace.limits.progress import MOST_FAILED, NOTHING, FailedKey, LookupProgress, together
 from millrace.limits.registration import Registration, Settings
@@ -238,29 +238,28 @@ class Coordinator(Server):
         for run in idle[: max(0, len(self._released) - _MOST_RELEASED)]:
             self._forget(run)
 
-    def _scope(self, hello: codec.Message) -> str:
-        return DRIVERS if "driver" in hello else _run_of(str(hello.get("session")))
+    def _scope(self, hello: Hello) -> str:
+        return _run_of(hello.session) if isinstance(hello, Join) else DRIVERS
 
-    def _enter(self, hello: codec.Message) -> tuple[str, Session]:
+    def _enter(self, hello: Hello) -> tuple[str, Session]:
         match hello:
-            case {"driver": True}:
+            case JoinDriver():
                 return DRIVERS, Driver(self, self._loop)
-            case {"session": str(namespace), "limits": [*numbers]}:
-                limits = Settings.of(numbers)
-                group = hello.get("group")
+            case Join(session=namespace, limits=None):
+                registration = self._registered(namespace)
+            case Join(session=namespace):
+                limits = Settings.of(hello.limits or [])
                 registration = Registration(
                     namespace,
                     limits.max_in_flight,
                     limits.per_second,
                     budget=limits.budget,
                     tokens_per_minute=limits.tokens_per_minute,
-                    group=None if group is None else str(group),
+                    group=hello.group,
                 )
-            case {"session": str(namespace), **rest} if not rest.keys() - {"token"}:
-                registration = self._registered(namespace)
             case _:
-                raise ValueError("it did not introduce itself")
-        if hello.get("kept") is True:
+                raise ValueError("it wants no lookup")
+        if hello.kept:
             registration = self._kept(namespace, registration)
         if namespace not in self._sessions:
             self._sessions[namespace] = LookupSession(

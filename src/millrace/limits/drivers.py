@@ -1,18 +1,13 @@
 """Planning processes that join a coordinator elsewhere, and speak to it over the connection of a client.
 
-=========================================  =========================================================
-planning process                           session
-=========================================  =========================================================
-``call`` = method, ``number``;             ``answer`` = number; the result as JSON, or
-``arguments``                              ``error`` = [kind, why]
-=========================================  =========================================================
-
-The welcome tells the time ``now`` by the coordinator's clock. All that is told is data: nothing is unpickled.
+One says :class:`~millrace.limits.messages.MethodCall`, and hears ``MethodResult`` of the same number. The
+welcome tells the time ``now`` by the coordinator's clock. All that is told is data: nothing is unpickled.
 """
 
 from __future__ import annotations
 
 import asyncio
+import json
 import time
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -20,9 +15,9 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from millrace import errors
-from millrace.errors import ExecutionError, MillraceError
+from millrace.errors import ExecutionError, MillraceError, encodable
 from millrace.limits.budget import Spent
-from millrace.limits.codec import Message
+from millrace.limits.messages import Lost, Message, MethodCall, MethodResult, Welcome
 from millrace.limits.progress import FailedKey, LookupProgress
 from millrace.limits.registration import Registration
 from millrace.limits.session import OrderedSession
@@ -55,16 +50,14 @@ class Driver(OrderedSession):
         self._coordinator = coordinator
         self._runs: set[str] = set()
 
-    def welcome(self) -> Message:
-        return {"now": time.monotonic()}
+    def welcome(self) -> Welcome:
+        return Welcome(now=time.monotonic())
 
     def handle(self, client: int, message: Message) -> None:
         """Have a call done, in this planning process's own thread: a large cache may have to be read."""
-        match message:
-            case {"call": str(method), "number": int(number), "arguments": [*arguments]} if method in METHODS:
-                self._do_for(client, partial(self._answer, client, number, method, arguments), 0)
-            case _:
-                raise ValueError(f"no such message: {list(message)[:3]}")
+        if not isinstance(message, MethodCall) or message.method not in METHODS:
+            raise ValueError("no call of a planning process")
+        self._do_for(client, partial(self._answer, client, message))
 
     def leave(self, client: int) -> None:
         """Release its runs, when all that it has said is done."""
@@ -72,16 +65,15 @@ class Driver(OrderedSession):
         self._do(self._release)
         self._end_thread()
 
-    def _answer(self, client: int, number: int, method: str, arguments: list[Any]) -> None:
-        answer: Message = {"answer": number}
+    def _answer(self, client: int, call: MethodCall) -> None:
+        answer = MethodResult(call.number)
         try:
-            given = msgspec.convert(arguments, METHODS[method][0], dec_hook=_made)
-            if method == "register":
+            given = msgspec.convert(json.loads(call.arguments), METHODS[call.method][0], dec_hook=_made)
+            if call.method == "register":
                 self._runs.add(given[0])
-            result = getattr(self._coordinator, method)(*given)
-            answer["attachment"] = msgspec.json.encode(result)
+            answer.result = msgspec.json.encode(getattr(self._coordinator, call.method)(*given))
         except Exception as error:  # noqa: BLE001  # the caller's
-            answer["error"] = [type(error).__name__, str(error)]
+            answer.error = type(error).__name__, encodable(str(error))
         self._say(client, answer)
 
     def _release(self) -> None:
@@ -90,23 +82,24 @@ class Driver(OrderedSession):
 
     def _broke(self, error: Exception) -> None:
         for deliver in self._clients.values():
-            deliver({"lost": f"{type(error).__name__}: {error}"})
+            deliver(Lost(encodable(f"{type(error).__name__}: {error}")))
 
 
-def call_message(number: int, method: str, arguments: tuple[Any, ...]) -> Message:
+def call_of(number: int, method: str, arguments: tuple[Any, ...]) -> MethodCall:
     """Return a call as it is sent."""
     told = msgspec.to_builtins(arguments, enc_hook=str)  # of paths
-    return {"call": method, "number": number, "arguments": told}
+    return MethodCall(number, method, json.dumps(told).encode())
 
 
-def result_of(method: str, answer: Message) -> Any:
-    """Return what a call has returned, or raise what it has raised; ExecutionError for what is not ours."""
-    if "error" in answer:
-        kind, why = answer["error"]
-        known = getattr(errors, kind, ValueError if kind == "ValueError" else None)
-        ours = isinstance(known, type) and issubclass(known, MillraceError | ValueError)
-        raise known(why) if ours else ExecutionError(f"{kind}: {why}")
-    return msgspec.json.decode(answer["attachment"], type=METHODS[method][1])
+def result_of(method: str, answer: MethodResult) -> Any:
+    """Return what a call has returned, or raise what it has raised."""
+    if answer.error is not None:
+        kind, why = answer.error
+        known = ValueError if kind == "ValueError" else getattr(errors, kind, None)
+        if isinstance(known, type) and issubclass(known, MillraceError | ValueError):
+            raise known(why)
+        raise ExecutionError(f"{kind}: {why}")
+    return msgspec.json.decode(answer.result, type=METHODS[method][1])
 
 
 def _made(kind: type, value: Any) -> Any:

@@ -11,8 +11,9 @@ from typing import Any, ClassVar, Self
 
 from millrace.errors import ExecutionError, InputError
 from millrace.limits import codec
-from millrace.limits.connection import CONNECT_SECONDS
-from millrace.limits.drivers import DRIVERS, SECRET, call_message, result_of
+from millrace.limits.connection import CONNECT_SECONDS, refused
+from millrace.limits.drivers import DRIVERS, SECRET, call_of, result_of
+from millrace.limits.messages import JoinDriver, Lost, MethodResult, Welcome
 from millrace.limits.process import Call, RemoteCoordinator
 from millrace.limits.tls import address_of, dial
 
@@ -37,8 +38,9 @@ class JoinedCoordinator(RemoteCoordinator):
         if not secret:
             raise InputError(f"{self.name} lets nobody in without its secret: set {SECRET} to what it told")
         self.address = address_of(host, port, secret)
+        address = self.address.of(DRIVERS)
         try:
-            self._connection, welcome = dial(self.address.of(DRIVERS), {"driver": True}, CONNECT_SECONDS)
+            self._connection, welcome = dial(address, JoinDriver(address.token), CONNECT_SECONDS)
         except ssl.SSLCertVerificationError as error:
             raise InputError(f"{self.name} has another secret than {SECRET} has here") from error
         except (OSError, EOFError, ValueError) as error:
@@ -46,11 +48,11 @@ class JoinedCoordinator(RemoteCoordinator):
                 f"{self.name} is not reached ({type(error).__name__}: {error}): does `millrace coordinator` "
                 "run there, and does the network let this machine connect to it?"
             ) from error
-        if "error" in welcome:
+        if not isinstance(welcome, Welcome):
             self._connection.close()
-            raise ExecutionError(f"{self.name} lets this process not in: {welcome['error']}")
+            raise refused(self.address, "limits", welcome)
         self._connection.settimeout(None)
-        self._ahead = float(welcome["now"]) - time.monotonic()
+        self._ahead = welcome.now - time.monotonic()
         self._numbers = count()
         super().__init__()
 
@@ -81,7 +83,7 @@ class JoinedCoordinator(RemoteCoordinator):
         if call.method == "stop":  # times by this machine's clock
             arguments = ({run: since + self._ahead for run, since in arguments[0].items()},)
         try:
-            codec.send(self._connection, call_message(next(self._numbers), call.method, arguments))
+            codec.send(self._connection, call_of(next(self._numbers), call.method, arguments))
             answer = codec.receive(self._connection)
         except (OSError, EOFError, ValueError) as error:
             self._connection.close()
@@ -89,7 +91,8 @@ class JoinedCoordinator(RemoteCoordinator):
                 f"the connection to {self.name} was lost ({type(error).__name__}), and perhaps with it "
                 "limits and answers of the jobs that used it: run them again"
             ) from error
-        if "lost" in answer:
-            self._connection.close()
-            raise ExecutionError(f"{self.name} has ended: {answer['lost']}")
-        return result_of(call.method, answer)
+        if isinstance(answer, MethodResult):
+            return result_of(call.method, answer)
+        self._connection.close()
+        why = answer.why if isinstance(answer, Lost) else f"it says {type(answer).__name__}"
+        raise ExecutionError(f"{self.name} has ended: {why}")

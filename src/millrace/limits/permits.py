@@ -1,15 +1,7 @@
 """Leave to make calls, for all tasks that a source's or a predicate's limits hold for.
 
-=======================================  ==========================================================
-client                                   what it hears
-=======================================  ==========================================================
-``request``, ``id``                      ``permit`` = id, ``wait``: start after so many seconds
-``release``, ``id``, ``cost``,           ``spent`` = id, ``why``: the budget has no permit for it
-``tokens``, ``outcome``: ``""`` for an
-answer, or why there was none; these may
-be missing
-``pause`` = seconds                      no permit starts before they are over
-=======================================  ==========================================================
+A client says :class:`~millrace.limits.messages.Request`, ``Release`` and ``Pause``, and hears ``Granted`` or
+``BudgetSpent``.
 
 One lookup has permits of its own; those of a ``limit_group`` are shared by the sessions of all its lookups
 and predicates, whatever queries they are of.
@@ -18,24 +10,17 @@ and predicates, whatever queries they are of.
 from __future__ import annotations
 
 import asyncio
-import math
 from collections.abc import Callable, Collection
 from itertools import count
 
 from millrace.limits.breaker import Breaker
 from millrace.limits.budget import Spending
 from millrace.limits.clock import Clock, WallClock
-from millrace.limits.codec import MOST, Message
 from millrace.limits.ledger import stream_in
 from millrace.limits.limiter import Limiter
+from millrace.limits.messages import BudgetSpent, Granted, Pause, Release, Request
 from millrace.limits.registration import Settings
 from millrace.limits.session import Deliver
-
-KINDS = frozenset({"request", "release", "pause"})
-"""The messages that are about permits."""
-
-LONGEST_PAUSE = 86_400.0
-"""Seconds for which one message can make all tasks wait before they ask a service again."""
 
 _AHEAD = 0.02
 """Seconds by which permits are given out early: more than a timer is late, and than a message takes."""
@@ -130,28 +115,16 @@ class Permits:
             self._limiter.withdraw(client)
         self.grant()
 
-    def handle(self, client: int, message: Message) -> None:
-        """Do what a client's message about permits says.
-
-        Raises:
-            ValueError: It says nothing that a client of ours would say.
-        """
+    def handle(self, client: int, message: Request | Release | Pause) -> None:
+        """Do what a client's message about permits says; ValueError for a ticket that is in use."""
         match message:
-            case {"request": int(ticket)}:
-                self._limiter.request(client, ticket)
-            case {"release": int(ticket), **rest}:
-                cost = rest.get("cost")
-                if cost is not None and not (isinstance(cost, int | float) and 0 <= cost < math.inf):
-                    raise ValueError(f"a cost of {cost!r}")
-                tokens = rest.get("tokens")
-                if tokens is not None and not (isinstance(tokens, int) and 0 <= tokens < MOST):
-                    raise ValueError(f"{tokens!r} tokens")
-                if self._limiter.release(client, ticket, cost, tokens):
-                    self._judge(client, ticket, rest.get("outcome"))
-            case {"pause": int() | float() as seconds} if 0 <= seconds <= LONGEST_PAUSE:
-                self._limiter.pause(seconds)
-            case _:
-                raise ValueError(f"no such message: {list(message)[:3]}")
+            case Request():
+                self._limiter.request(client, message.ticket)
+            case Release():
+                if self._limiter.release(client, message.ticket, message.cost, message.tokens):
+                    self._judge(client, message.ticket, message.outcome)
+            case Pause():
+                self._limiter.pause(message.seconds)
         self.grant()
 
     def grant(self) -> None:
@@ -162,22 +135,22 @@ class Permits:
         for grant in self._limiter.grants():
             self.breaker(self._sources[grant.owner]).started((grant.owner, grant.ticket))
             wait = max(0.0, grant.start - self._clock.now())
-            self._deliver[grant.owner]({"permit": grant.ticket, "wait": wait})
+            self._deliver[grant.owner](Granted(grant.ticket, wait))
         for owner, ticket in self._limiter.refused():
-            self._deliver[owner]({"spent": ticket, "why": str(self.spending)})
+            self._deliver[owner](BudgetSpent(ticket, str(self.spending)))
         due = self._limiter.due()
         if due is not None:
             delay = max(0.0, due - self._clock.now())
             self._timer = asyncio.get_running_loop().call_later(delay, self.grant)
 
-    def _judge(self, client: int, ticket: int, outcome: object) -> None:
+    def _judge(self, client: int, ticket: int, outcome: str | None) -> None:
         """Let the breaker of the client's source know what came of a call."""
         source = self._sources[client]
         breaker = self.breaker(source)
         if outcome == "":
             if breaker.answered():
                 self._limiter.resume(source)
-        elif isinstance(outcome, str):
+        elif outcome is not None:
             pause = breaker.failed((client, ticket), outcome[:_LONGEST_OUTCOME])
             if pause is not None:
                 self._limiter.hold(pause, source)

@@ -20,9 +20,10 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
 
-from millrace.errors import ExecutionError, MillraceError
+from millrace.errors import ExecutionError, MillraceError, encodable
 from millrace.limits import codec
 from millrace.limits.event_loop import runner
+from millrace.limits.messages import Bye, Hello, Lost, Message, Refusal
 from millrace.limits.registration import Address
 from millrace.limits.session import Session
 from millrace.limits.shared import Shared
@@ -79,7 +80,7 @@ class Server(Shared):
         self.address = replace(self.address, port=found)
 
     @abstractmethod
-    def _scope(self, hello: codec.Message) -> str:
+    def _scope(self, hello: Hello) -> str:
         """Return the scope that a client wants to get into."""
 
     @property
@@ -98,7 +99,7 @@ class Server(Shared):
             self._thread.join()
 
     @abstractmethod
-    def _enter(self, hello: codec.Message) -> tuple[str, Session]:
+    def _enter(self, hello: Hello) -> tuple[str, Session]:
         """Return the name and the session that a client with the right token wants to join.
 
         Raises:
@@ -156,7 +157,7 @@ class Server(Shared):
         server.close()
         # All at once, so that none is told of what another one leaves behind.
         for task, writer in self._connections.items():
-            self._tried(partial(codec.write, writer, {"lost": _CLOSED.format(self.purpose)}))
+            self._tried(partial(codec.write, writer, Lost(_CLOSED.format(self.purpose))))
             writer.transport.abort()
             task.cancel()
         if self._connections:
@@ -197,13 +198,12 @@ class Server(Shared):
             async with asyncio.timeout(_HELLO_SECONDS):
                 hello = await codec.read(reader, _LARGEST_HELLO)
             try:
-                self._admit(hello)
-                name, session = self._enter(hello)
+                name, session = self._enter(self._admitted(hello))
                 client = _join(session, writer)
             except Exception as error:  # noqa: BLE001  # whatever it is, the client is to hear it
                 ours = isinstance(error, ValueError | MillraceError)
                 why = f"{error}" if ours else f"{type(error).__name__}: {error}"
-                self._tried(partial(codec.write, writer, {"error": why}))
+                self._tried(partial(codec.write, writer, Refusal(encodable(why))))
                 await writer.drain()
             else:
                 self._joined += 1
@@ -230,14 +230,15 @@ class Server(Shared):
                     await writer.drain()
             await session.ready(client)
             message = await codec.read(reader)
-            if "bye" in message:
+            if isinstance(message, Bye):
                 await session.done(client)  # who hears of a job's end finds its figures whole
-                codec.write(writer, {"bye": True})
+                codec.write(writer, message)
                 return
             try:
                 session.handle(client, message)
             except Exception as error:  # noqa: BLE001  # the client is to hear it, and nobody else
-                codec.write(writer, {"lost": _FAILED.format(self.purpose, type(error).__name__, error)})
+                why = _FAILED.format(self.purpose, type(error).__name__, error)
+                codec.write(writer, Lost(encodable(why)))
                 return
 
     def _leave(self, name: str, session: Session, client: int) -> None:
@@ -246,20 +247,21 @@ class Server(Shared):
         finally:
             self._left(name)
 
-    def _admit(self, hello: codec.Message) -> None:
-        token = hello.get("token")
-        if not isinstance(token, str):
+    def _admitted(self, hello: Message) -> Hello:
+        """Return what a client with the right token has said; ValueError if it has another one."""
+        if not isinstance(hello, Hello):
             raise ValueError("it did not introduce itself")  # noqa: TRY004  # it came in a message
         scope = self._scope(hello)
         known = (self.address.token, self.address.of(scope).token)
-        if not any(hmac.compare_digest(token.encode(errors="replace"), each.encode()) for each in known):
+        if not any(hmac.compare_digest(hello.token.encode(), each.encode()) for each in known):
             raise ValueError("wrong token: it is another run's, or the job was planned by another process")
+        return hello
 
 
 def _join(session: Session, writer: asyncio.StreamWriter) -> int:
     """Let a client into a session, and return its number there."""
 
-    def deliver(message: codec.Message) -> None:
+    def deliver(message: Message) -> None:
         try:
             if not writer.is_closing():
                 codec.write(writer, message)

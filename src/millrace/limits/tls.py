@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING
 
 from millrace.errors import InputError
 from millrace.limits import codec
+from millrace.limits.messages import Hello, Message
 from millrace.limits.registration import Address
 
 if TYPE_CHECKING:
@@ -83,7 +84,7 @@ def context_of(address: Address) -> ssl.SSLContext:
     return client_context(address.certificate)
 
 
-def dial(address: Address, hello: codec.Message, seconds: float) -> tuple[ssl.SSLSocket, codec.Message]:
+def dial(address: Address, hello: Hello, seconds: float) -> tuple[ssl.SSLSocket, Message]:
     """Return a connection of a thread that does nothing else meanwhile, and the server's welcome.
 
     OSError, EOFError or ValueError if one of the steps fails, or takes longer than so many seconds.
@@ -93,7 +94,7 @@ def dial(address: Address, hello: codec.Message, seconds: float) -> tuple[ssl.SS
         codec.watch(plain, may_stall=True)
         plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         connection = opened.enter_context(context_of(address).wrap_socket(plain))
-        codec.send(connection, {"token": address.token, **hello})
+        codec.send(connection, hello)
         welcome = codec.receive(connection)
         opened.pop_all()
     return connection, welcome
