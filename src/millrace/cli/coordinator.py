@@ -37,8 +37,8 @@ def run(host: str, port: int, json: Path | None, shown: Console) -> None:
     coordinator = Coordinator(host, port, secret=secret)
     for number in (signal.SIGINT, signal.SIGTERM):  # a shell's background jobs ignore the first
         signal.signal(number, signal.default_int_handler)
+    said = partial(shown.print, markup=False, highlight=False, soft_wrap=True)
     try:
-        said = partial(shown.print, markup=False, highlight=False, soft_wrap=True)
         said(f"listens on {f'[{host}]' if ':' in host else host}:{coordinator.address.port}")
         if not given:
             said(f"export {SECRET}={secret}")

@@ -399,7 +399,7 @@ class Lookups(Registered):
         for alias, lookup in inputs.items():
             for spec in lookup.indexes:
                 secrets = Secrets.of_environment(spec.source.secrets, f"lookup {spec.name!r}")
-                registrations.append(spec.registration(secrets))
+                registrations.append(spec.registration(secrets, stream=stream))
                 methods.append(Access(alias, lookup.filters, spec, spec.source, spec.schema))
             schema = lookup.indexes[0].schema if lookup.indexes else join.relation(alias).schema
             for source in lookup.sources:
