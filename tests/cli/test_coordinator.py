@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
 
@@ -24,11 +23,9 @@ KEYS = keys_of(9)
 def test_it_serves_until_it_is_told_to_end(monkeypatch, tmp_path, given, how):
     """It says where it listens and, if it made it, its secret; at the end caches have what was answered."""
     cache = Registration("prices", cache=tmp_path / "cache.sqlite", fingerprint="f" * 32)
-    command, environment = (
-        [*COMMAND, "coordinator", "--listen=127.0.0.1:0", f"--json={tmp_path}/place"],
-        {**os.environ, SECRET: given},
-    )
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as process:
+    monkeypatch.setenv(SECRET, given)
+    command = [*COMMAND, "coordinator", "--listen=127.0.0.1:0", f"--json={tmp_path}/place"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         try:
             place = process.stdout.readline().strip().removeprefix("listens on ")
             secret = given or process.stdout.readline().strip().removeprefix(f"export {SECRET}=")

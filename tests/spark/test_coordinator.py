@@ -130,11 +130,10 @@ def test_tasks_agree_where_the_option_says(spark, numbers, monkeypatch, elsewher
     text = "SELECT n.id, p.v FROM numbers n JOIN p ON n.x % 40 = p.k WHERE n.id < 90"
     with Shop() as shop:
         via = millrace.http(f"{shop.url}/{{k}}", headers={"Authorization": "${HUSH}"})
-        lookup = millrace.lookup(
-            "p", "k bigint, v string", bind=["k"], via=via, cache=tmp_path / "cache.sqlite"
-        )
+        cache = tmp_path / "cache.sqlite"
+        lookup = millrace.lookup("p", "k bigint, v string", bind=["k"], via=via, cache=cache)
+        tables = {"numbers": numbers, "p": lookup}
         for _ in range(2):
-            tables = {"numbers": numbers, "p": lookup}
             query = millrace.query(text, spark=spark, tables=tables, options=options)
             assert sorted(map(tuple, query.df.collect())) == [(i, f"value {i % 60 % 40}") for i in range(90)]
             assert shop.headers == {"hush-value"} and set(shop.asked.values()) == {1}
