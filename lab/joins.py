@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from millrace.engine.access.schedule import Source
-from millrace.engine.eddy.eddy_run import run_of
+from millrace.engine.eddy.run import Run
 from millrace.engine.figures import CellFigures
 from millrace.engine.plan.expressions import ColumnRef, Predicate
 from millrace.engine.plan.spec import Equality, JoinSpec, OutputColumn, RelationSpec
@@ -101,7 +101,7 @@ def run_block(
     spec: JoinSpec, sources: Mapping[str, Source], options: Options, **given: Any
 ) -> tuple[int, CellFigures]:
     """Run a block; return how many rows it has, and what the engine did."""
-    run = run_of(spec, sources, options, **given)
+    run = Run(spec, sources, options, **given)
     rows = sum(batch.column(0)[0].as_py() if spec.count_only else batch.num_rows for batch in run.run())
     return rows, run.figures()
 

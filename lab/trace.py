@@ -6,19 +6,20 @@ tuple at a time. Tuples are told by their rows: ``R1S4`` is the second of R with
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from lab.joins import block
-from millrace.engine.eddy.eddy_run import EddyRun
-from millrace.engine.eddy.operator import Kind, Operator, Step
-from millrace.engine.plan.graph import members
+from millrace.engine.eddy.operator import Kind, Operator, Step, Visit
+from millrace.engine.eddy.run import Run
+from millrace.engine.figures import StateFigures
+from millrace.engine.plan.graph import QueryGraph, members
 from millrace.engine.plan.spec import JoinSpec
 from millrace.engine.policies import Candidate, Decision, Policy, policy_from
-from millrace.engine.tuples.batch import Signature, TupleBatch
+from millrace.engine.tuples.batch import Signature, TupleBatch, is_result
 from millrace.options import Options
 
 _ROWS = 5
@@ -55,54 +56,47 @@ class _Told(Policy):
         return chosen
 
 
-class Watched(EddyRun):
-    """An eddy that tells of all that it does.
+class Watch:
+    """Tells of all that an eddy does, in one line after the other."""
 
-    Args:
-        spec: The block.
-        sources: Its tables, by alias.
-        options: Policy, architecture and the other settings.
-        tell: Gets one line after the other.
-    """
+    def __init__(self, spec: JoinSpec, tell: Tell) -> None:
+        self.steps = 0
+        self.kept: Callable[[], Sequence[StateFigures]] = tuple
+        self._spec, self._graph, self._tell = spec, QueryGraph.of(spec), tell
 
-    def __init__(
-        self, spec: JoinSpec, sources: dict[str, list[pa.RecordBatch]], options: Options, tell: Tell
-    ) -> None:
-        self._tell, self.steps = tell, 0
-        policy = _Told(policy_from(options.policy, options), self._signature, tell)
-        super().__init__(spec, sources, options, policy=policy)
-
-    def _signature(self, signature: Signature) -> str:
-        span = "".join(self.spec.aliases[relation] for relation in members(signature.span))
+    def signature(self, signature: Signature) -> str:
+        span = "".join(self._spec.aliases[relation] for relation in members(signature.span))
         return span if signature.built else f"{span}, not built"
 
     def _tuples(self, batch: TupleBatch) -> str:
         """Return tuples by the rows of their components; what is not kept yet has no number."""
         if not batch.signature.built:
-            return f"a new {self._signature(batch.signature).split(',')[0]}"
+            return f"a new {self.signature(batch.signature).split(',')[0]}"
         parts = [
-            [f"{self.spec.aliases[n]}{row}" for row in batch.rows[n].tolist()] for n in sorted(batch.rows)
+            [f"{self._spec.aliases[n]}{row}" for row in batch.rows[n].tolist()] for n in sorted(batch.rows)
         ]
         return ", ".join(map("".join, zip(*parts, strict=True))) or "nothing"
 
-    def _step(self, operator: Operator, signature: Signature, work: Any, *, fresh: bool) -> Step:
-        self.steps += 1
-        taken = self._tuples(work) if fresh else f"what is left of a {self._signature(signature)}"
-        self._tell(f"{self.steps:>4}  pop {taken} → {_name(operator)}")
-        step = super()._step(operator, signature, work, fresh=fresh)
-        back = [self._tuples(batch) for batch in step.batches if batch.size]
-        self._tell(f"      push {'; '.join(back)}" if back else "      nothing comes back")
-        if operator.kind in (Kind.BUILD, Kind.JOIN):
-            self._tell(f"      kept: {self._kept()}")
-        return step
+    def observe(self, visit: Visit) -> Visit:
+        """Return what lets an operator do a step as before, and tells of it."""
 
-    def _kept(self) -> str:
-        state = [f"{each.name} {each.tuples}" for each in self._held().state if each.tuples]
-        return ", ".join(state) or "nothing"
+        def told(operator: Operator, signature: Signature, work: Any, *, fresh: bool) -> Step:
+            self.steps += 1
+            taken = self._tuples(work) if fresh else f"what is left of a {self.signature(signature)}"
+            self._tell(f"{self.steps:>4}  pop {taken} → {_name(operator)}")
+            step = visit(operator, signature, work, fresh=fresh)
+            for batch in step.batches:
+                if batch.size:
+                    word = "result" if is_result(batch.signature, self._graph) else "push"
+                    self._tell(f"      {word} {self._tuples(batch)}")
+            if not any(batch.size for batch in step.batches):
+                self._tell("      nothing comes back")
+            if operator.kind in (Kind.BUILD, Kind.JOIN):
+                state = [f"{each.name} {each.tuples}" for each in self.kept() if each.tuples]
+                self._tell(f"      kept: {', '.join(state) or 'nothing'}")
+            return step
 
-    def _emit(self, batch: TupleBatch) -> Iterator[Any]:
-        self._tell(f"      result {self._tuples(batch)}")
-        return super()._emit(batch)
+        return told
 
 
 def _name(operator: Operator) -> str:
@@ -119,7 +113,11 @@ def trace(options: Options, seed: int, tell: Tell) -> int:
         tell(f"{alias}({', '.join(table.column_names)}): {rows}")
     tell(f"{' AND '.join(EQUALITIES)}; policy {options.policy}, architecture {options.architecture}")
     sources = {alias: table.to_batches(max_chunksize=1) for alias, table in made.items()}
-    run = Watched(block(made, *EQUALITIES, all_columns=True), sources, options, tell)
+    spec = block(made, *EQUALITIES, all_columns=True)
+    watch = Watch(spec, tell)
+    policy = _Told(policy_from(options.policy, options), watch.signature, tell)
+    run = Run(spec, sources, options, policy=policy, observe=watch.observe)
+    watch.kept = lambda: run.dataflow.held().state
     found: int = sum(batch.num_rows for batch in run.run())
-    tell(f"{found} rows in {run.steps} steps")
+    tell(f"{found} rows in {watch.steps} steps")
     return found

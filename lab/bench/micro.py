@@ -218,9 +218,9 @@ _WORKER = """
 import pickle, sys, time
 import pyarrow, pyspark.worker
 began = time.perf_counter()
-from millrace.engine.eddy.eddy_run import run_of
+from millrace.engine.eddy.run import Run
 spec, sources, options = pickle.loads(sys.stdin.buffer.read())
-found = next(run_of(spec, {alias: iter([batch]) for alias, batch in sources.items()}, options).run())
+found = next(Run(spec, {alias: iter([batch]) for alias, batch in sources.items()}, options).run())
 print(found.num_rows, time.perf_counter() - began)
 """
 

@@ -32,7 +32,7 @@ from millrace.cli.demo import cache_folder
 from millrace.engine.access.schedule import Schedule
 from millrace.engine.figures import CellFigures
 from millrace.engine.plan.spec import JoinSpec
-from millrace.engine.stairs import default_migration
+from millrace.engine.stairs import DEFAULT_MIGRATION
 from millrace.engine.stairs.choice import architecture_of
 from millrace.options import ALGORITHMS, ARCHITECTURES, MIGRATIONS, Options
 
@@ -178,7 +178,7 @@ def measure(run: Run) -> None:
         _budget(run)
     run.notes += [
         "made: intermediate tuples and those recomputed while state was moved; peak state: most tuples held",
-        f"stairs move state by the policy {default_migration()}",
+        f"stairs move state by the policy {DEFAULT_MIGRATION}",
         "the best and the worst static plan are those of the exact sizes of what their joins make",
         "what is timed is count(*), the reading of the files included",
         "the targets are for scale 1: fixed costs weigh more on less",
@@ -208,7 +208,7 @@ def _race(run: Run, name: str, join: Join) -> Times:
         else:
             few.append(DUCKDB)
         for policy in MIGRATIONS if join.policies and not run.quick else ():
-            if policy != default_migration():
+            if policy != DEFAULT_MIGRATION:
                 sides[f"{STAIRS} {policy}"] = _by_millrace(join, architecture="stairs", migration=policy)
                 few.append(f"{STAIRS} {policy}")
         rounds = min(run.rounds, join.rounds)

@@ -23,7 +23,6 @@ from lab.figures.engine import (
     Noting,
     Ran,
     RemoteIndex,
-    Started,
     all_batches,
     batches,
     chain,
@@ -39,6 +38,7 @@ from millrace.engine.access.modules import IndexAM
 from millrace.engine.access.paths import Access
 from millrace.engine.access.schedule import Source
 from millrace.engine.eddy.back_pressure import ROUTE, Backpressure
+from millrace.engine.eddy.run import Run
 from millrace.engine.plan.spec import JoinSpec
 from millrace.engine.policies import Fixed, Lottery, Naive, Policy, WindowedLottery
 from millrace.limits.clock import VirtualClock
@@ -556,7 +556,7 @@ def _toggled(query: Indexed, plan: str, settings: Settings) -> tuple[list[float]
 
     at, shares = [0.0], [0.5]
 
-    def note(started: Started, _: str, read: int) -> None:
+    def note(started: Run, _: str, read: int) -> None:
         nonlocal begun
         begun = min(read, tuples - 1)
         if read == tuples or read / tuples >= at[-1] + 1 / SAMPLES:
@@ -590,7 +590,7 @@ def run_delayed(plan: str, settings: Settings, late: str, routing: float) -> tup
     delay = 0.0 if settings.ablated == PUNCTUAL else settings["scale"] * settings["delay"]
     samples = [(0.0, 0.0, 0.0)]
 
-    def note(started: Started, alias: str, read: int) -> None:
+    def note(started: Run, alias: str, read: int) -> None:
         if alias == "S" and read / tuples >= samples[-1][1] + 1 / SAMPLES:
             samples.append((clock.now(), read / tuples, share_of(started.figures(), "S", "R")))
 

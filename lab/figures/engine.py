@@ -1,8 +1,7 @@
 """The production engine on a virtual clock: selections, indexes and costs of declared time, a run.
 
-Nothing here routes or joins. A run is an :class:`~millrace.engine.eddy.eddy_run.EddyRun` or a static plan
-on a clock that only declared work moves, so that its times are exact, repeatable, and the same on every
-machine.
+Nothing here routes or joins. A run is a :class:`~millrace.engine.eddy.run.Run` on a clock that only declared
+work moves, so that its times are exact, repeatable, and the same on every machine.
 """
 
 from __future__ import annotations
@@ -22,13 +21,14 @@ from lab.figures.figure import Curve, Parameter
 from lab.joins import block, rows_of
 from millrace.engine.access.modules import Answer
 from millrace.engine.access.schedule import Source
-from millrace.engine.eddy.eddy_run import EddyRun
+from millrace.engine.eddy.dataflow import EddyDataflow
+from millrace.engine.eddy.preference import Wanted
+from millrace.engine.eddy.run import Run
 from millrace.engine.figures import CellFigures
 from millrace.engine.plan.expressions import Call, Column, ColumnRef
 from millrace.engine.plan.graph import QueryGraph
 from millrace.engine.plan.spec import JoinSpec
 from millrace.engine.plan.trees import edges_of
-from millrace.engine.static_plan import StaticPlan
 from millrace.errors import ExecutionError
 from millrace.limits.clock import Clock, VirtualClock
 from millrace.options import Options
@@ -203,14 +203,8 @@ class Ran:
         return Curve(name, (0.0, *self.times, self.seconds), (0, *ascending, len(self.times)))
 
 
-Started = EddyRun | StaticPlan
-Noting = Callable[[Started, str, int], None]
+Noting = Callable[[Run, str, int], None]
 """Takes the run, a source's alias, and how many of its tuples have been read."""
-
-
-def start(spec: JoinSpec, sources: Mapping[str, Source], options: Options, **more: Any) -> Started:
-    """Return a run of a block by the production engine: see :func:`run`, which also takes it to its end."""
-    return (StaticPlan if options.architecture == "static" else EddyRun)(spec, sources, options, **more)
 
 
 def run(
@@ -221,7 +215,8 @@ def run(
     clock: VirtualClock,
     rows: int | None = None,
     reading: Noting | None = None,
-    on_batch: Callable[[Started], None] | None = None,
+    on_batch: Callable[[Run], None] | None = None,
+    prefer: Wanted = None,
     **more: Any,
 ) -> Ran:
     """Run a block with the production engine, on a virtual clock, to its end.
@@ -234,7 +229,8 @@ def run(
         rows: Of the result, if known.
         reading: Called before each batch of a source is read, and at its end.
         on_batch: Called after each batch of results, an empty one when all sources have stalled.
-        more: As :class:`EddyRun` or :class:`StaticPlan` takes it.
+        prefer: What the user wants first.
+        more: As :class:`Run` takes it.
 
     Raises:
         ExecutionError: The result has another number of rows.
@@ -251,7 +247,9 @@ def run(
 
     if reading is not None:
         sources = {alias: noted(alias, source, reading) for alias, source in sources.items()}
-    started = start(spec, sources, options, clock=clock, **more)
+    started = Run(spec, sources, options, clock=clock, **more)
+    if prefer is not None:
+        started.prefer(prefer)
     for batch in started.run():
         found.append(batch)
         if not spec.count_only:
@@ -267,7 +265,7 @@ def run(
         raise ExecutionError(f"the run found {number:,} rows, expected {rows:,}")
     indexes = [each for ways in (more.get("access") or {}).values() for each in ways]
     answered = [one for each in indexes if isinstance(each, RemoteIndex) for one in each.answered]
-    sampled = started.sampled if isinstance(started, EddyRun) else 0
+    sampled = started.dataflow.sampled if isinstance(started.dataflow, EddyDataflow) else 0
     figures, seconds = started.figures(), clock.now() - began
     return Ran(seconds, number, figures, np.array(times), table, answered, sampled)
 

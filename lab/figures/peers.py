@@ -16,11 +16,11 @@ from random import Random
 from statistics import geometric_mean
 
 from lab.bench.robust import CASES, Case, cases
-from lab.figures import engine
 from lab.figures.engine import all_batches, key
 from lab.figures.figure import Outcome, Panel, Parameter, Settings, figure
 from millrace.engine.eddy.back_pressure import Backpressure
 from millrace.engine.eddy.operator import Kind
+from millrace.engine.eddy.run import Run
 from millrace.engine.eddy.statistics import Account
 from millrace.engine.policies import POLICIES, Candidate, Decision, Policy
 from millrace.engine.tuples.batch import Signature
@@ -214,7 +214,7 @@ def made(case: Case, settings: Settings, peer: type[ByOrders] | None, rows: int 
     if peer is not None:
         orders = orders_of(case, list(rows_of).index(stream))
         policy = peer(orders, lambda: started.figures().intermediate_tuples)
-    started = engine.start(
+    started = Run(
         case.spec,
         all_batches(case.tables, batch),
         options,

@@ -17,12 +17,12 @@ import numpy as np
 import pyarrow as pa
 
 from lab.access import PacedScan
-from lab.figures import engine
 from lab.figures.engine import SCALE, Array, all_batches, batches, chain, key, share_of
 from lab.figures.figure import Curve, Outcome, Panel, Parameter, Settings, figure
 from lab.figures.work import COST, Arriving, Plan, Prices, Query, Stream, Work, drawn, panels
 from lab.joins import DRIFT, block, drift, rows_of
 from millrace.engine.eddy.operator import Kind
+from millrace.engine.eddy.run import Run
 from millrace.engine.figures import CellFigures
 from millrace.engine.policies import Candidate, Decision, Policy
 from millrace.engine.tuples.batch import Signature
@@ -462,7 +462,7 @@ def _around_stall(settings: Settings, architecture: str) -> tuple[int, int]:
 
     stall = tables["R"].num_rows // 2 // size, STALL
     scan = PacedScan("R", resuming(), clock, every=size / 1e6, stall=stall)
-    started = engine.start(
+    started = Run(
         spec,
         all_batches({alias: tables[alias] for alias in "ST"}, size),
         Options(architecture=architecture, policy="fixed", order=("R", "T"), batch_size=size, online=True),

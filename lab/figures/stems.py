@@ -15,13 +15,13 @@ import numpy as np
 import pyarrow as pa
 
 from lab.access import PacedScan
-from lab.figures.engine import Array, Ran, RemoteIndex, Started, batches, run
+from lab.figures.engine import Array, Ran, RemoteIndex, batches, run
 from lab.figures.figure import Curve, Outcome, Panel, Parameter, Settings, figure
 from lab.joins import block
 from millrace.engine.access.modules import IndexAM, ScanAM
-from millrace.engine.eddy.eddy_run import EddyRun
 from millrace.engine.eddy.output import Output
 from millrace.engine.eddy.preference import Wanted
+from millrace.engine.eddy.run import Run
 from millrace.engine.plan.expressions import And, Column, ColumnRef, Compare, Literal, Predicate
 from millrace.engine.plan.spec import JoinSpec
 from millrace.engine.spill.spilling import SpillingEddy
@@ -58,7 +58,7 @@ def timed(
     access: Mapping[str, Sequence[Way]],
     *,
     prefer: Wanted = None,
-    look: Callable[[EddyRun, float], None] | None = None,
+    look: Callable[[Run, float], None] | None = None,
     **options: Any,
 ) -> Ran:
     """Run a block over each relation's access modules, by default tuple by tuple.
@@ -68,12 +68,12 @@ def timed(
     clock = VirtualClock()
     made = {alias: [way(clock) for way in ways] for alias, ways in access.items()}
 
-    def looked(eddy: Started) -> None:
-        if look is not None and isinstance(eddy, EddyRun):
+    def see(eddy: Run) -> None:
+        if look is not None:
             look(eddy, clock.now())
 
     given, output = Options(**{"batch_size": 1, **options}), Output(spec, 1)
-    return run(spec, {}, given, clock=clock, access=made, output=output, prefer=prefer, on_batch=looked)
+    return run(spec, {}, given, clock=clock, access=made, output=output, prefer=prefer, on_batch=see)
 
 
 def times_of(run: Ran, keys: range) -> Array:
@@ -365,7 +365,7 @@ def spanning_tree(settings: Settings) -> Outcome:
     access["S"] = [scan("S", tables["S"], rate_s, stall=(before, settings["stall"]))]
     looks: list[tuple[float, ...]] = [(0.0, 0, 0, 0)]
 
-    def look(eddy: EddyRun, now: float) -> None:
+    def look(eddy: Run, now: float) -> None:
         if now >= looks[-1][0] + scanned / 100 or scanned <= now < ends:
             joins = {(join.span, join.name): join for join in eddy.figures().joins}
             r_s, r_t, t_r = (joins.get(way) for way in ((("R",), "S"), (("R",), "T"), (("T",), "R")))
@@ -454,7 +454,7 @@ def interactive(settings: Settings) -> Outcome:
     def side(first: str, later: str) -> Ran:
         wants = first
 
-        def look(eddy: EddyRun, now: float) -> None:
+        def look(eddy: Run, now: float) -> None:
             nonlocal wants
             if now >= moment and wants != later:
                 wants = later

@@ -15,10 +15,10 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from lab.figures import engine
 from lab.figures.engine import MICRO, Array
 from lab.figures.figure import Panel
 from millrace.engine.access.schedule import STALLED, Schedule, Source, Stalled
+from millrace.engine.eddy.run import Run
 from millrace.engine.figures import CellFigures, StateFigures
 from millrace.engine.plan.graph import QueryGraph
 from millrace.engine.plan.spec import JoinSpec
@@ -298,7 +298,7 @@ class Query:
         else:
             policy = policy or policy_from(policy_of(self.spec, options), options)
             given["policy"] = Opening(plan, policy, lambda: held(arriving) if callable(held) else held)
-        run = engine.start(self.spec, sources, options, **given)
+        run = Run(self.spec, sources, options, **given)
         rows = sum(batch.column(0)[0].as_py() for batch in run.run())
         look()
         if self.rows not in (None, rows):

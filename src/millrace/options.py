@@ -181,7 +181,7 @@ class Options(Research):
             within each, and what then cannot be promised is told or refused; ``"fail"`` fails the query.
         idle_timeout: Seconds after which the tasks of ``to_batches`` are stopped with an error while its
             reader takes nothing and they wait for it; None lets them wait for ever.
-        storage_options: How to reach the object stores that tables are in: a mapping of arguments for the
+        storage_options: How to reach the object stores of tables and hubs: a mapping of arguments for the
             constructor of pyarrow's file system, such as ``{"endpoint_override": …, "region": …}``, beside
             what the environment says. Never shown.
 

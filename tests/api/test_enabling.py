@@ -218,7 +218,7 @@ def test_patches_are_those_of_the_table_and_are_given_back(spark, views, unpatch
 
 
 IMPORTS = """
-import millrace.api.enabling, millrace.api.session, millrace.engine.eddy.eddy_run
+import millrace.api.enabling, millrace.api.session, millrace.engine.eddy.run
 import pyspark.sql.connect.udf, pyspark.sql.udf
 
 def calls():

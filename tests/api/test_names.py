@@ -49,7 +49,7 @@ def test_sql_is_the_function_whatever_was_imported(imports):
 def test_a_name_loads_what_it_needs():
     """The package, the engine and doors of rooms load no Spark; ``live`` alone loads what draws its page."""
     code = """
-import sys, millrace, millrace.engine.eddy.eddy_run, millrace.parquet, millrace.sql, millrace.streams
+import sys, millrace, millrace.engine.eddy.run, millrace.parquet, millrace.sql, millrace.streams
 millrace.streams, millrace.Options, millrace.MillraceError
 print([name for name in ("pyspark", "sqlglot", "jinja2") if name in sys.modules])
 millrace.monitor.progress

@@ -7,9 +7,11 @@ from collections import OrderedDict
 import pyarrow.parquet as pq
 import pytest
 from pyspark.errors import AnalysisException
+from pyspark.sql import DataFrameWriter
 
 from millrace import enable, query, sql
-from millrace.errors import QueryError
+from millrace.errors import InputError, QueryError
+from millrace.spark.overwriting import Overwriting
 from millrace.sql.planner import plan_cache, planner
 from millrace.sql.session import errors
 from tests.session import changed
@@ -97,6 +99,101 @@ def test_relative_paths_are_of_this_process(spark, files, tmp_path, monkeypatch)
         for text in texts:
             found = query(text, spark=spark, tables={"a": "a.parquet", "b": "./b.parquet"})
             assert bag(found.df) == bag(query(text, spark=spark, tables=given).df)
+
+
+def test_what_tasks_read_is_not_overwritten(spark, tmp_path):
+    """Spark empties a folder before tasks read it, and does not see what they read."""
+    a, b, link = f"{tmp_path}/o wn", f"{tmp_path}/b", tmp_path / "link"
+    spark.range(50).selectExpr("id AS k", "id % 5 AS part").write.parquet(a)
+    spark.range(40).selectExpr("id AS k", "id % 3 AS v").write.partitionBy("v").parquet(b)
+    link.symlink_to(a)
+    tables = {"a": a, "b": b}
+    df = sql("SELECT a.k, a.part, b.v FROM a JOIN b ON a.k = b.k", tables=tables, spark=spark)
+    df.createOrReplaceTempView("joined_before")
+    with enable(spark, {"take_all": True}):
+        spark.read.parquet(a).createOrReplaceTempView("a")
+        spark.read.parquet(b).createOrReplaceTempView("b")
+        text = spark.sql("SELECT a.k, a.part, b.v FROM a JOIN b ON a.k = b.k")
+        over_view = spark.table("joined_before").select("v", "k")
+        for write in (
+            lambda: df.write.mode("overwrite").parquet(a),
+            lambda: df.select("k").distinct().write.parquet(f"file://{tmp_path}/./b/", "Overwrite"),
+            lambda: df.write.mode("overwrite").option("Path", f"{tmp_path}/x/../b/v=1").save(),
+            lambda: df.write.save(path=str(link), mode="overwrite"),
+            lambda: df.write.partitionBy("v").mode("overwrite").json(str(tmp_path)),
+            lambda: text.write.mode("overwrite").parquet(a),
+            lambda: text.groupBy("v").count().write.orc(a, "overwrite"),
+            lambda: over_view.write.mode("overwrite").parquet(a),
+        ):
+            with pytest.raises(InputError, match="would replace files that the query reads"):
+                write()
+        wanted = spark.range(40).selectExpr("id AS k", "id % 5 AS part", "id % 3 AS v")
+        df.localCheckpoint().write.mode("overwrite").parquet(f"{tmp_path}/out")
+        text.write.mode("overwrite").parquet(f"{tmp_path}/out")
+        assert bag(spark.read.parquet(f"{tmp_path}/out").select("k", "part", "v")) == bag(wanted)
+        df.write.mode("overwrite").mode("append").parquet(a)  # the last mode counts
+        # What is pruned is not read.
+        some = sql("SELECT a.k, a.part FROM a JOIN b ON a.k = b.k WHERE b.v = 1", tables=tables, spark=spark)
+        some.write.mode("overwrite").parquet(f"{b}/v=2")
+    assert spark.read.parquet(a).count() == 90
+
+
+@pytest.mark.parametrize(
+    ("target", "file", "same"),
+    [
+        ("hdfs://nn:8020/data/t", "hdfs://nn:8020/data/t/x", True),
+        ("hdfs:///data/t/", "hdfs://nn:8020/data/t/x", True),
+        ("/data/t", "hdfs://nn:8020/data/t/x", True),
+        ("hdfs://new/data/t", "hdfs://old/data/t/x", False),
+        ("s3a://bucket/t", "s3://bucket/t/k=1/x", True),
+        ("s3://bucket/t/x", "s3://bucket/t/x", True),
+        ("s3://bucket/t/x", "s3://bucket/t/xy", False),
+        ("/t", "s3://bucket/t/x", False),
+        ("dbfs:/mnt/t", "/dbfs/mnt/t/x", True),
+        ("file:///data/a b", "/data/a b/x", True),
+        ("/data", "/data2/x", False),
+    ],
+)
+def test_files_by_other_names_are_the_same(spark, target, file, same):
+    """As stores and Spark spell them."""
+    call = Overwriting()
+    given = call.note(DataFrameWriter.parquet, [target, "Overwrite"], {})
+    assert call.overwrites and call.replaces(spark, "parquet", given, {file}) == same
+
+
+def test_tables_that_tasks_read_are_not_overwritten(spark, tmp_path):
+    """Partitions that are overwritten dynamically are replaced when all is read, and are no loss."""
+    spark.range(50).selectExpr("id AS k", "id % 5 AS part").write.partitionBy("part").saveAsTable("kept")
+    spark.range(0, 50, 5).selectExpr("id AS k").write.parquet(f"{tmp_path}/b")
+    try:
+        df = sql(
+            "SELECT a.k, a.part FROM kept a JOIN b ON a.k = b.k", tables={"b": f"{tmp_path}/b"}, spark=spark
+        )
+        for write in (
+            lambda: df.write.insertInto("kept", overwrite=True),
+            lambda: df.write.mode("overwrite").saveAsTable("kept"),
+        ):
+            with pytest.raises(InputError, match="would replace files that the query reads"):
+                write()
+        df.write.mode("overwrite").format("noop").save()
+        with pytest.raises(InputError, match="would replace files"):
+            df.write.mode("overwrite").option("partitionOverwriteMode", "dynamic").insertInto("kept")
+        with changed(spark, {"spark.sql.sources.partitionOverwriteMode": "DYNAMIC"}):
+            df.write.mode("overwrite").insertInto("kept")
+        spark.catalog.refreshTable("kept")
+        assert spark.table("kept").where("part = 0").count() == 10
+        assert spark.table("kept").count() == 50
+        spark.range(0, 50, 5).selectExpr("id AS k", "id % 3 AS v").write.partitionBy("v").parquet(
+            f"{tmp_path}/c"
+        )
+        df = sql(
+            "SELECT c.* FROM c JOIN b ON c.k = b.k", tables={n: f"{tmp_path}/{n}" for n in "bc"}, spark=spark
+        )
+        dynamic = df.write.partitionBy("v").option("partitionOverwriteMode", "dynamic")
+        dynamic.parquet(f"{tmp_path}/c", mode="overwrite")
+        assert spark.read.parquet(f"{tmp_path}/c").count() == 10
+    finally:
+        spark.sql("DROP TABLE IF EXISTS kept")
 
 
 def test_names_in_tables_hide_the_catalog(spark, views):

@@ -186,7 +186,9 @@ def test_csv_and_json_are_tables(run, tmp_path, engine):
     """A CSV file, one that is packed, tabs, JSON lines, a JSON array and a folder of Spark's join by name."""
     (tmp_path / "a.csv").write_text('k,name\n1,ann\n2,"bo""b\n"\n')
     (tmp_path / "b.tsv").write_text("k\tprice\n2\t2.5\n")
-    (tmp_path / "c.jsonl").write_text('{"k": 2, "tags": ["x"]}\n')
+    (tmp_path / "c.jsonl").write_text(
+        '\n{"k": 1}\n{"k": \n{"k": 2, "tags": ["x"]}\n'
+    )  # one line is cut short
     (tmp_path / "d.json").write_text('[\n  {"k": 1},\n  {"k": 2}\n]\n')
     with gzip.open(tmp_path / "e.csv.gz", "wt") as file:
         file.write("k\n2\n")

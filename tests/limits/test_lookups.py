@@ -15,7 +15,7 @@ from millrace.limits.chunk import Chunk, Failure, Notification
 from millrace.limits.codec import frame
 from millrace.limits.lookup_session import LookupSession
 from millrace.limits.progress import FailedKey
-from millrace.limits.registration import Registration
+from millrace.limits.registration import STREAM, Registration
 from millrace.limits.store import Store
 from tests.limits.running import PATIENCE, found, keys_of, rows_of
 from tests.limits.test_server import raw
@@ -280,6 +280,26 @@ async def test_runs_that_nothing_refers_to_are_let_go(coordinator, clients, monk
     coordinator.release("nobody")
     coordinator.release("old9")
     assert await known() == ["run", "old7", "old8", "old9"]
+
+
+async def test_what_streams_ask_outlives_their_queries(coordinator, clients, monkeypatch):
+    """A stream goes on when nothing refers to its DataFrame, and between its micro-batches nobody asks."""
+    monkeypatch.setattr("millrace.limits.coordinator._MOST_RELEASED", 1)
+
+    async def run(batch: int) -> None:
+        for query in ("before", "after"):
+            (client,) = await clients(f"{query}/{STREAM}1/{batch}/0")
+            await client.close()
+
+    for query in ("before", "after"):
+        coordinator.register(query, [Registration("names")])
+    coordinator.release("before")
+    await run(0)
+    coordinator.release("after")
+    for number in range(3):
+        coordinator.register(f"old{number}", [Registration("names")])
+        coordinator.release(f"old{number}")
+    await run(1)
 
 
 async def test_answers_of_jobs_long_gone_are_let_go_and_their_figures_stay(coordinator, clients, monkeypatch):

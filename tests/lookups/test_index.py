@@ -15,7 +15,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import example, given, settings, strategies as st
 
-from millrace.engine.eddy.eddy_run import EddyRun
+from millrace.engine.eddy.run import Run
 from millrace.errors import ExecutionError
 from millrace.limits.client import Client
 from millrace.limits.clock import WallClock
@@ -152,7 +152,7 @@ def run(case: Case, access: dict, given: Options | None = None, chunk: int = 4) 
         for r in case.spec.relations
         if r.alias not in access
     }
-    eddy = EddyRun(case.spec, sources, given, access=access)
+    eddy = Run(case.spec, sources, given, access=access)
     return pa.Table.from_batches(list(eddy.run()), case.spec.output_schema)
 
 
@@ -329,7 +329,7 @@ def test_answers_do_not_wait_for_slower_ones_before_them() -> None:
 
     with Lookups() as maker:
         index = maker.index("s", ("x",), TableSource(S, Terms(max_in_flight=2), before=wait))
-        eddy = EddyRun(case.spec, {"r": R.to_batches()}, Options(online=True), access={"s": [index]})
+        eddy = Run(case.spec, {"r": R.to_batches()}, Options(online=True), access={"s": [index]})
         rows = 0
         for batch in eddy.run():
             rows += batch.num_rows

@@ -248,6 +248,9 @@ COLUMNS = {
         .select(sf.udf(lambda v: f"<{v}>")("v").alias("o"))
     ),
     "numbered": lambda a, b, c: a.join(b, "id").select("x", sf.monotonically_increasing_id() >= 0),
+    "named in a text": lambda a, b, c: (
+        a.join(b, "id").select(sf.expr("x AS y"), a.x, "v").drop(a.x).where("y > 1")
+    ),
     "ordinal": lambda a, b, c: a.join(b, "id").orderBy(sf.expr("2"), "x").limit(2).select("x", "v"),
     "named rows": lambda a, b, c: a.withColumnRenamed("x", "y").join(b, "id").selectExpr("to_json((y, v)) j"),
     "counted": lambda a, b, c: a.join(c, "id").select(sf.expr("count(x, *)").alias("n")),

@@ -27,7 +27,6 @@ import pytest
 from pyspark.sql import SparkSession, functions as sf
 
 import millrace
-from millrace.api.enabling import reads
 from millrace.cli.doctor import examine
 from millrace.engine.plan.expressions import Call, Column, ColumnRef
 from millrace.engine.plan.spec import JoinSpec, OutputColumn, RelationSpec
@@ -286,7 +285,13 @@ def test_what_spark_keeps_and_what_it_reads(spark, paths, tmp_path):
         kept.unpersist()
         whole = big.join(small, "k")
         whole.write.mode("overwrite").parquet(f"{tmp_path}/out")
-        assert reads(whole, f"{tmp_path}/big/") and not reads(whole, f"{tmp_path}/out")
+        over = whole.select("k").write.mode("overwrite")
+        for write in (
+            lambda: over.parquet(f"{tmp_path}/big/"),
+            lambda: whole.write.csv(str(tmp_path), "overwrite"),
+        ):
+            with pytest.raises(InputError, match="would replace files that the query reads"):
+                write()
         assert whole.count() == spark.read.parquet(f"{tmp_path}/out").count() == 1000
     some.unpersist()
 

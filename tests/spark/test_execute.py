@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import itertools
+import threading
 from collections import Counter
+from functools import reduce
 from pathlib import Path
 
 import duckdb
@@ -11,6 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from hypothesis import HealthCheck, given, settings
+from pyspark.sql import DataFrame
 
 import millrace
 from millrace.engine.plan.expressions import ColumnRef
@@ -208,6 +211,23 @@ SETTINGS = (
     Options(memory_budget=50_000, placement="hypercube", cells=2, batch_size=3),
 )
 NUMBERS = itertools.count()
+
+
+def test_astronomical_estimates_take_no_time(spark, tmp_path):
+    """Spark takes a product of twelve relations for petabytes, of however few rows."""
+    spark.range(5).write.parquet(f"{tmp_path}/a")
+    few = [spark.range(2).toDF(f"c{n}") for n in range(12)]
+    product = reduce(DataFrame.crossJoin, few)
+    tables = {"a": f"{tmp_path}/a", "p": product}
+    forced = {"take_all": True, "placement": "hypercube"}
+    text = "SELECT a.id FROM a JOIN p ON a.id = p.c0"
+    found = millrace.sql(text, spark=spark, tables=tables, options=forced).select("id")
+    stop = threading.Timer(60, spark.sparkContext.cancelAllJobs)
+    stop.start()
+    try:
+        assert len(found.collect()) == 1 << 12
+    finally:
+        stop.cancel()
 
 
 @pytest.mark.slow

@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 import millrace
+from millrace.errors import ExecutionError
 from millrace.limits.process import CoordinatorProcess
 from tests.gate import sampled
 from tests.limits.service import Service
@@ -86,6 +87,16 @@ def test_a_failed_job_that_runs_again_asks_nothing_twice(spark, tmp_path):
         assert sorted(kept(joined)) == list(range(3, 120, 2))
         assert len(kept(millrace.where(rows, asking(service.url, answers=tmp_path)("x")))) == 60
         assert sum(service.asked.values()) == 121
+
+
+def test_a_predicate_that_no_text_calls_needs_no_coordinator(spark):
+    """A session has predicates for all its queries."""
+    ask = asking("http://127.0.0.1:9/", max_in_flight=1)
+    away = {"limits_host": "nowhere.invalid", "without_coordinator": "fail"}
+    session = millrace.Session(spark, {"a": spark.range(9)}, predicates={"ask": ask}, options=away)
+    assert session.sql("SELECT id FROM a JOIN a b USING (id)").count() == 9
+    with pytest.raises(ExecutionError, match=r"nowhere\.invalid"):
+        session.sql("SELECT id FROM a WHERE ask(id)")
 
 
 def test_the_sample_of_an_estimate_is_kept(spark, tmp_path):

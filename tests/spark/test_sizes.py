@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import millrace
-from millrace.engine.eddy.eddy_run import EddyRun
+from millrace.engine.eddy.run import Run
 from millrace.engine.stairs.state import StairState
 from millrace.options import Options
 from millrace.spark import execute as execution
@@ -110,5 +110,5 @@ def test_a_migration_knows_whether_the_end_is_certain(spark, tables, monkeypatch
     monkeypatch.setattr(StairState, "at_stasis", noting)
     batches = {r.alias: pq.read_table(tables[r.alias], columns=r.schema.names).to_batches(100) for r in known}
     settings = Options(architecture="stairs", online=True, batch_size=100, transfer=False)
-    list(EddyRun(replace(join, relations=tuple(known)), batches, settings).run())
+    list(Run(replace(join, relations=tuple(known)), batches, settings).run())
     assert {change.guessed for change in changes if change.remaining} == {guessed}

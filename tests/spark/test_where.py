@@ -88,6 +88,14 @@ def elsewhere(spark):
         yield
 
 
+def test_a_plan_of_joins_says_nothing_of_filters(spark):
+    """A static plan and its order are of joins; a filter beside is an eddy's."""
+    even = millrace.predicate(lambda x: x % 2 == 0, name="even")
+    static = {"architecture": "static", "order": ("b", "a")}
+    found = millrace.where(spark.range(10), even("id"), options=static)
+    assert [row.id for row in found.collect()] == [0, 2, 4, 6, 8]
+
+
 def test_functions_get_the_values_that_spark_gives_them(spark, typed, elsewhere):
     """Types, nulls and contents of every argument are the same as in a function that Spark calls."""
     seen = spark.sparkContext.accumulator(0)

@@ -211,7 +211,12 @@ def test_no_name_of_a_filter_stays_in_the_session(spark, views, monkeypatch):
     lock = threading.Lock()
     unsendable = udf(lambda x: lock is not None, BOOLEAN)
     with pytest.raises(PredicateError):
-        called(spark, views, "select 1", {"above": above, "holds": unsendable})
+        called(
+            spark,
+            views,
+            "select id from a where above(id) and holds(id)",
+            {"above": above, "holds": unsendable},
+        )
     monkeypatch.setattr(planner, "Catalog", lambda *_: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         called(spark, views, "select 1")

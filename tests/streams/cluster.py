@@ -17,8 +17,7 @@ from millrace.engine.plan.expressions import Column, ColumnRef, Compare
 from millrace.engine.plan.spec import Equality, JoinSpec, OutputColumn, RelationSpec
 from millrace.options import Options
 from millrace.spark.task_inputs import InlineTable
-from millrace.streams import processor as processing, warm
-from millrace.streams.mapped import MappedBlocks
+from millrace.streams import cell as cells, processor as processing
 from millrace.streams.processor import CONTROL, CellProcessor
 from millrace.streams.retention import TimeBound, retention
 from millrace.streams.task import ContinuousJoin, Stream
@@ -150,8 +149,8 @@ class Cluster:
 
     processor = CellProcessor
 
-    def __init__(self, task: ContinuousJoin, window: int, folder=None):
-        self.task, self.window, self.folder = task, window, folder
+    def __init__(self, task: ContinuousJoin, window: int):
+        self.task, self.window = task, window
         self.state, self.results, self.rows = State(), [], []
         self.processes = [OrderedDict(), OrderedDict()]
         self.watermark = self.latest = 0
@@ -187,9 +186,8 @@ class Cluster:
         elif any(timer <= self.watermark for timer in state.timers.get(0, ())):
             calls.append((0, lambda times: spark.handleExpiredTimer((0,), times, None)))
         with (
-            patch.object(processing.MappedBlocks, "of_task", lambda cell: MappedBlocks(self.folder)),
             patch.object(processing, "_LEARNING", 2),
-            patch.object(warm, "_CELLS", self.processes[process]),
+            patch.object(cells, "_CELLS", self.processes[process]),
         ):
             spark.init(state)
             for cell, call in calls:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import json
-import tempfile
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -21,12 +20,11 @@ from millrace.parquet.discovery import open_table
 from millrace.parquet.tables import splits
 from millrace.spark.hypercube import Axis
 from millrace.spark.task_inputs import Scan
-from millrace.streams import block_log as logs, cell as cells, warm
+from millrace.streams import block_log as logs, cell as cells
 from millrace.streams.cell import Cell
-from millrace.streams.mapped import MappedBlocks
 from millrace.streams.task import ContinuousJoin
 from tests.gate import examples
-from tests.streams.cluster import LOST, SCHEMA, SECOND, Cluster, StateMap, answer, join_of, rows_of
+from tests.streams.cluster import LOST, SCHEMA, SECOND, Cluster, answer, join_of, rows_of
 
 NAMES = "abc"
 WINDOW, DELAY = 5, 4
@@ -59,38 +57,18 @@ def cut(given_events, names=NAMES):
     return batches, whole
 
 
-harms = st.lists(st.sampled_from(["", "lost", "cut", "flipped", "renamed"]), min_size=1, max_size=8)
-
-
-def harm(folder, how):
-    """Damage the files of a cell, or have those of an attempt stand for another's."""
-    for number, path in enumerate(sorted(folder.glob("*"))):
-        if how == "lost":
-            path.unlink()
-        elif how in ("cut", "flipped"):
-            data, place = bytearray(path.read_bytes()), path.stat().st_size * (number % 4) // 4
-            if how == "flipped" and data:
-                data[place] ^= 1
-            path.unlink()  # who has it mapped keeps what it has
-            path.write_bytes(data if how == "flipped" else data[:place])
-        elif how == "renamed":
-            path.rename(path.with_name(f"{path.stem.split('-')[0]}-other.blocks"))
-
-
 TABLE = [(0, 1, 7000), (1, 2, 7001), (1, 3, 7002)]
 """Rows of ``d``, by key."""
 
 
-def play(given_events, tries=(), changes=None, folder=None, harmed=("",), same=None, tables=(), cyclic=False):
+def play(given_events, tries=(), changes=None, same=None, tables=(), cyclic=False):
     """Run all micro-batches, with failures and restarts; the watermark is the latest time minus the delay."""
     leads, names = same or {}, [*NAMES, *tables]
     held = {name: pa.Table.from_batches([rows_of(TABLE, WINDOW)]) for name in tables}
     batches, whole = cut([(leads.get(name, name), *rest) for name, *rest in given_events])
     whole |= {name: whole[lead] for name, lead in leads.items()}
-    cluster = Cluster(join_of(names, WINDOW, cyclic=cyclic, tables=held, same=same), WINDOW, folder)
+    cluster = Cluster(join_of(names, WINDOW, cyclic=cyclic, tables=held, same=same), WINDOW)
     for place, batch in enumerate(batches):
-        if folder is not None:
-            harm(folder, harmed[place % len(harmed)])
         if changes and place in changes:
             cluster.restart(architecture=changes[place])
         cluster.play(batch, DELAY, *(tries[place % len(tries)] if tries else ()))
@@ -107,16 +85,16 @@ roles = st.sampled_from([None, None, {"b": "a"}, {"c": "a"}, {"b": "a", "c": "a"
 
 @pytest.mark.law
 @settings(max_examples=examples(40, 400))
-@given(events, attempts, restarts, harms, roles, st.sampled_from(["", "d"]), st.booleans(), st.booleans())
-def test_results_are_the_batch_answer(given_events, tries, changes, harmed, same, tables, cyclic, merges):
-    """Failed attempts, workers that are behind, restarts, files that are damaged or gone: each once.
+@given(events, attempts, restarts, roles, st.sampled_from(["", "d"]), st.booleans(), st.booleans())
+def test_results_are_the_batch_answer(given_events, tries, changes, same, tables, cyclic, merges):
+    """Failed attempts, workers that are behind, restarts: each once.
 
     Streams in several roles too, which come once; with a table or without, which is read when a cell begins;
     in cyclic joins; and while small blocks of the log become large ones.
     """
     often = patch.multiple(logs, _MERGED=3, _SHARES=1) if merges else nullcontext()
-    with tempfile.TemporaryDirectory() as folder, often:
-        _, got, want = play(given_events, tries, changes, Path(folder), harmed, same, tables, cyclic)
+    with often:
+        _, got, want = play(given_events, tries, changes, same, tables, cyclic)
     assert got == want
 
 
@@ -174,7 +152,7 @@ def test_a_cell_above_the_budget_is_kept_and_others_go():
 
 def test_cells_of_earlier_starts_of_a_query_go(monkeypatch):
     """Those of other queries stay."""
-    monkeypatch.setattr(warm, "query", lambda: "one")
+    monkeypatch.setattr(cells, "query_id", lambda: "one")
     cluster = Cluster(join_of(NAMES, WINDOW), WINDOW)
     kept = cluster.processes[0]
     kept.update({("one", cluster.task.name, 3): Cell(cluster.task), ("two", "plan", 0): Cell(cluster.task)})
@@ -212,23 +190,9 @@ def beginnings(monkeypatch, olds):
 
 def recent_tuples(run, olds):
     """Return the tuples that decisions of a run look back on, by account; of accounts that old runs have."""
-    keys = [key for old in olds for key, _ in old._run.statistics.accounts.items()]
-    recent = {repr(key): run._run.statistics.accounts.get(key).recent_in for key in keys}
+    keys = [key for old in olds for key, _ in old._statistics.accounts.items()]
+    recent = {repr(key): run._statistics.accounts.get(key).recent_in for key in keys}
     return {key: tuples for key, tuples in recent.items() if tuples}
-
-
-def test_what_a_process_missed_comes_from_files(tmp_path, monkeypatch):
-    """Of the log only the list of its blocks is read, also after a restart; files go when their tuples do."""
-    read = []
-    get = StateMap.getValue
-    monkeypatch.setattr(StateMap, "getValue", lambda self, key: read.append(key[0]) or get(self, key))
-    cluster, got, want = play(STEADY[:80], [(0, None), (1, None), (0, 7)], {20: "stairs"}, tmp_path)
-    assert got == want and set(read) <= {"head", "lessons"}
-    batches = {batch for _, _, batch in cluster.state.blocks()}
-    assert {int(path.name.split("-")[0]) for path in tmp_path.iterdir()} == batches
-    read.clear()
-    cluster, got, want = play(STEADY[:80], [(0, None), (1, None)])
-    assert got == want and set(read) > {"head", "lessons"}
 
 
 def test_blocks_that_end_at_the_same_time_stay_apart(monkeypatch):
@@ -246,36 +210,24 @@ FAILURES = [(0, None), (1, LOST), (0, 9), (1, None)]
 
 
 @pytest.fixture(scope="module")
-def unbroken(tmp_path_factory):
+def unbroken():
     """With all rules results are right."""
-    _, got, want = play(STEADY[:72], FAILURES, folder=tmp_path_factory.mktemp("right"))
+    _, got, want = play(STEADY[:72], FAILURES)
     assert got == want
 
 
 @pytest.mark.broken_rule
-@pytest.mark.parametrize(
-    "rule", ["evicts too early", "trusts a failed attempt", "trusts its files", "forgets what it missed"]
-)
-def test_broken_rules_are_caught(unbroken, monkeypatch, tmp_path, rule):
+@pytest.mark.parametrize("rule", ["evicts too early", "trusts a failed attempt", "forgets what it missed"])
+def test_broken_rules_are_caught(unbroken, monkeypatch, rule):
     """Each rule is needed."""
     if rule == "evicts too early":
         right = cells.Cell._expiry
         monkeypatch.setattr(cells.Cell, "_expiry", lambda self, part: right(self, part) - 9 * SECOND)
     elif rule == "trusts a failed attempt":
         monkeypatch.setattr(cells.Cell, "follows", lambda self, head: True)
-    elif rule == "trusts its files":
-        find = MappedBlocks.find
-
-        def any_of(self, name, batch, token):
-            tokens = [each.stem.split("-")[1] for each in self._folder.glob(f"{batch}-*")]
-            others = [each for each in tokens if each != token] or tokens
-            return find(self, name, batch, others[0]) if others else None
-
-        monkeypatch.setattr(MappedBlocks, "find", any_of)
-        monkeypatch.setattr(MappedBlocks, "keep", lambda *_: None)
     else:
         monkeypatch.setattr(cells.Cell, "_take_in", lambda self, missed: None)
-    _, got, want = play(STEADY[:72], FAILURES, folder=tmp_path)
+    _, got, want = play(STEADY[:72], FAILURES)
     assert got != want
 
 

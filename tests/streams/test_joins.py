@@ -9,7 +9,7 @@ import pytest
 
 import millrace
 from millrace.errors import ExecutionError, InputError, SetupError
-from millrace.streams import plan
+from millrace.spark import task_inputs
 from tests.session import ROCKSDB, changed
 from tests.streams.feed import SCHEMA, Feed, figures
 
@@ -155,7 +155,7 @@ def test_what_does_not_work_here_is_refused(streaming, tmp_path, monkeypatch):
         pytest.raises(SetupError, match=r"run spark.conf.set\(.*RocksDBStateStoreProvider"),
     ):
         millrace.sql(PAIR, spark=streaming, tables=tables)
-    monkeypatch.setattr(plan, "_MOST_TABLE", 99 * 8 - 1)
+    monkeypatch.setattr(task_inputs, "_MOST_TABLE", 99 * 8 - 1)
     more = {**tables, "d": streaming.range(99).withColumnRenamed("id", "k")}
     with pytest.raises(SetupError, match=r"'d' is a DataFrame of 792 bytes.*Parquet"):
         millrace.sql(f"{PAIR} JOIN d ON d.k = a.k", spark=streaming, tables=more)

@@ -8,7 +8,8 @@ import pytest
 from pyspark.errors import StreamingQueryException
 
 import millrace
-from millrace.errors import InputError
+from millrace.errors import InputError, SetupError
+from millrace.spark import task_inputs
 from tests.spark.shop import KEYS
 from tests.streams.feed import Feed, figures
 
@@ -61,7 +62,9 @@ def test_a_join_of_streams_with_a_lookup_a_table_behind_it_and_a_predicate(strea
     assert set(shop.asked.values()) == {1} and shop.asked.keys() <= wanted
 
 
-def test_one_stream_is_joined_with_lookups_as_it_comes_and_keeps_its_watermark(streaming, tmp_path, shop):
+def test_one_stream_is_joined_with_lookups_as_it_comes_and_keeps_its_watermark(
+    streaming, tmp_path, shop, monkeypatch
+):
     """Without a cache answers last from one micro-batch to the next too; a scan is not read every time."""
     feed = Feed(streaming, tmp_path, ("orders",))
     feed.put(80, 0, 0, 0, 0)
@@ -78,6 +81,10 @@ def test_one_stream_is_joined_with_lookups_as_it_comes_and_keeps_its_watermark(s
     assert "o: about" in query.explain() and "scan" not in told
     with pytest.raises(InputError, match="no end to wait for"):
         next(query.to_batches())
+    with monkeypatch.context() as small:
+        small.setattr(task_inputs, "_MOST_TABLE", 7)
+        with pytest.raises(SetupError, match=r"'b' is a DataFrame of 8 bytes.*Parquet"):
+            millrace.query(f"{text} ", spark=streaming, tables=tables)
     feed.run(query.df)
     whole = f"""
         {WITH} SELECT time_bucket(INTERVAL 10 SECONDS, o.t) AS start, s.v, count(*)

@@ -4,12 +4,22 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from types import SimpleNamespace
 
 import pytest
+from pyspark.sql import Row
 
 import millrace
 from millrace.errors import ExecutionError, InputError, OptionError
-from millrace.reports.micro_batch import MOST_ORDERS, SEPARATOR, StreamFigures, decode_cells, encode_cell
+from millrace.reports.micro_batch import (
+    MOST_ORDERS,
+    PREFIX,
+    SEPARATOR,
+    StreamFigures,
+    decode_cells,
+    encode_cell,
+    micro_batch,
+)
 from tests.session import write_stream
 from tests.streams.feed import Feed
 
@@ -116,3 +126,23 @@ def test_a_stream_without_a_join_of_millraces_has_no_report(streaming):
     assert query.recentProgress[0].numInputRows >= 50
     with pytest.raises(ExecutionError, match="told nothing of a join of Millrace's"):
         millrace.streams.report(query)
+
+
+def test_event_times_beyond_the_year_9999_are_told():
+    """Spark's timestamps reach further than Python's."""
+    late = 253_402_300_800_000_000  # microseconds, the first of the year 10000
+    line = encode_cell([StreamFigures("o", 1, 0, 0, 1, 8, 8, 8, 0, late)], [])
+    sums = dict.fromkeys(("rows", "late", "results", "expired", "held", "bytes", "restored", "rebuilt"), 1)
+    progress = SimpleNamespace(
+        id="q",
+        runId="r",
+        name=None,
+        batchId=7,
+        timestamp="2026-11-28T00:00:00.000Z",
+        durationMs={"addBatch": 1, "triggerExecution": 2000},
+        eventTime={"watermark": "10000-01-01T00:00:00.000Z"},
+        observedMetrics={f"{PREFIX}1": Row(cells=line, seconds=0.5, **sums)},
+    )
+    told = micro_batch(progress).to_dict()
+    assert told["lag"] == 0.0
+    assert told["watermark"] == told["streams"][0]["newest"] == "10000-01-01T00:00:00.000000+00:00"

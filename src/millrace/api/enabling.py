@@ -4,27 +4,23 @@ While any session is enabled, actions of DataFrames, ``write`` and ``explain`` a
 how their DataFrame was made (:mod:`millrace.api.optimize`) and run what Millrace makes of it. They do what
 they always did where that is nothing, for other sessions, and within Millrace.
 
-What writes a pipeline's rows is Millrace's writer, but Spark's where what is read may be overwritten: Spark
-sees which files its own plan reads, and may refuse to overwrite them. It does not see what tasks read.
+What writes a pipeline's rows is Millrace's writer. It refuses to replace files that tasks read, which Spark
+would empty before it reads them.
 """
 
 from __future__ import annotations
 
-import copy
 import functools
-import re
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from contextlib import AbstractContextManager
-from os.path import normpath, realpath
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
-from urllib.parse import unquote
 
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, functions as sf
 
-from millrace.api.optimize import better, plan_of
+from millrace.api.optimize import better
 from millrace.api.predicates import where
 from millrace.api.session import Session
 from millrace.errors import MillraceError
@@ -159,11 +155,10 @@ def _run(name: str, plain: Any, *, is_property: bool = False) -> Any:
         try:
             chosen = _count_in_place(self) if name == "count" else frames.chosen_in_place(self)
             if chosen is None:
-                return plain(self, *args, **named)
+                done = plain(self, *args, **named)
+                return frames.refuse_overwriting(self, done) if name == "write" else done
             if name == "count":
                 return int(chosen.collect()[0][0])
-            if name == "write":
-                return choose_writer(self, plain(self), chosen.write)
             return getattr(chosen, name) if is_property else getattr(chosen, name)(*args, **named)
         finally:
             _running.action = False
@@ -204,84 +199,3 @@ def _filter(plain: Callable[..., DataFrame]) -> Callable[..., DataFrame]:
 def _latest(spark: SparkSession) -> Enabled | None:
     found = None if is_internal_query() else _enabled.get(id(spark))
     return found[-1] if found else None
-
-
-# Writers
-
-
-def choose_writer(df: DataFrame, plain: Any, ours: Any) -> Any:
-    """Return a writer whose methods are called on two, Spark's and Millrace's, till one of them writes."""
-    writer = copy.copy(plain)
-    overwrites, folder = False, None
-
-    def method(name: str) -> Any:
-        @functools.wraps(getattr(plain, name))
-        def call(*args: Any, **named: Any) -> Any:
-            nonlocal overwrites, folder
-            given = [*args, *named.values()]
-            overwrites |= any(isinstance(each, str) and each.lower() == "overwrite" for each in given)
-            overwrites |= name == "insertInto" and bool(named.get("overwrite", (*args, False, False)[1]))
-            if name == "option" and "path" in (words := [str(each).lower() for each in given]):
-                folder = given[1 - words.index("path")]
-            folder = next((value for key, value in named.items() if key.lower() == "path" and value), folder)
-            if name not in frames.ACTIONS["DataFrameWriter"]:
-                for own in (plain, ours):
-                    getattr(own, name)(*args, **named)
-                return writer
-            if overwrites and _replaces_input(df, name, args, named, folder):
-                frames.left_to_spark(df, "what is written may replace what it reads")
-                return getattr(plain, name)(*args, **named)
-            return getattr(ours, name)(*args, **named)
-
-        return call
-
-    names = [name for name in dir(plain) if not name.startswith("_") and callable(getattr(plain, name))]
-    vars(writer).update({name: method(name) for name in names})
-    return writer
-
-
-def _replaces_input(
-    df: DataFrame, name: str, args: Sequence[Any], named: Mapping[str, Any], folder: str | None
-) -> bool:
-    """Tell whether an action of a writer may replace files that a pipeline reads.
-
-    What has no path, such as ``noop`` and JDBC, is no file. ``folder`` is the option or argument ``path``.
-    """
-    target = args[0] if args else named.get("name", named.get("tableName"))
-    places = [folder]
-    if name in ("saveAsTable", "insertInto"):
-        try:
-            with internal_query():
-                if df.sparkSession.catalog.tableExists(target):
-                    rows = df.sparkSession.sql(f"DESCRIBE TABLE EXTENDED {target}").collect()
-                    described = {row["col_name"]: row["data_type"] for row in rows}
-                    if "Location" not in described or "# Partition Information" in described:
-                        return True  # partitions may lie anywhere
-                    places.append(described["Location"])
-        except PySparkException:
-            return True  # Spark's own writer fails in its own words
-    elif name != "jdbc":
-        places = [target or folder]
-    return any(reads(df, place) for place in places if place is not None)
-
-
-def reads(pipeline: DataFrame, path: Any) -> bool:
-    """Tell whether files at or below a path may be among those of a pipeline."""
-    if not isinstance(path, str):
-        return True  # Spark refuses it in its own words
-    try:
-        with internal_query():
-            if plan_of(pipeline).reads_cache:
-                return True  # what was cached may come from any files
-            files = [_plain(unquote(file)) for file in pipeline.inputFiles()]
-    except Exception as error:  # noqa: BLE001  # Spark's own writer sees it, or fails in its own words
-        contain(error)
-        return True
-    folders = {f"{each}/" for each in (_plain(path), realpath(_plain(path)))}
-    files = [f"{each}/" for file in files for each in (file, realpath(file))]
-    return any(folder in file for file in files for folder in folders)
-
-
-def _plain(path: str) -> str:
-    """Return a path without its store, and without steps that lead nowhere."""
-    return normpath("/" + re.sub(r"^[\w+.-]+:", "", path).lstrip("/")) if ":" in path else normpath(path)

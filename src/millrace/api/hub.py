@@ -4,32 +4,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import ExitStack, closing, contextmanager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import replace
 from pathlib import Path
-from threading import Lock
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+from pyspark.sql import functions as sf
 
 from millrace.engine.plan.expressions import Predicate, columns_of
-from millrace.errors import InputError, near
-from millrace.options import Options
+from millrace.errors import InputError, MillraceError, near
+from millrace.options import Options, StorageOptions
+from millrace.parquet.store import Store, StoreError
 from millrace.spark.block import FrameInput
 from millrace.spark.session import internal_query, is_connect
-from millrace.spark.types import arrow_schema
-from millrace.sql.blocks.conditions import connected
+from millrace.spark.types import arrow_schema, spark_schema
 from millrace.sql.plan import BlockPlan, Plan, with_inputs
 from millrace.sql.planner.planner import Planner
-from millrace.sql.syntax.edits import quote
 from millrace.sql.syntax.parse import parse
+from millrace.streams.hub.cell import ENVELOPE
 from millrace.streams.hub.delivery import Deliver, Sink
-from millrace.streams.hub.folder import Folder, Listed
+from millrace.streams.hub.folder import WRITING, Folder, place_of
 from millrace.streams.hub.lineage import STEM
-from millrace.streams.hub.plan import hub as planned
-from millrace.streams.hub.query import Since, StandingQuery, terms
-from millrace.streams.retention import EventTimes, retention
+from millrace.streams.hub.processor import CHANGES, HubProcessor
+from millrace.streams.hub.query import Change, Since, StandingQuery, terms
+from millrace.streams.plan import deal
+from millrace.streams.retention import EventTimes
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -46,14 +48,10 @@ class Hub:
         on: str,
         checkpoint: str | Path,
         sinks: Mapping[str, Sink] | None = None,
-        keep: Literal["all", "wanted"] = "all",
         options: Options | dict[str, Any] | None = None,
     ) -> None:
-        if keep not in ("all", "wanted"):
-            raise InputError(f"keep is {keep!r}: expected 'all' or 'wanted'")
         self._spark = spark
         self._options = Options.of(options)
-        self._keeps_all = keep == "all"
         self._join = SharedJoin(spark, streams, on, self._options)
         for relation in self._join.block.join.relations:
             taken = [name for name in relation.schema.names if name.startswith(STEM)]
@@ -61,13 +59,13 @@ class Hub:
                 raise InputError(
                     f"stream {relation.alias!r} has a column {taken[0]!r}: a hub needs that name"
                 )
-        self._folder = Folder(checkpoint)
-        self._folder.begin({"on": on, "keep": keep})
+        self._storage = StorageOptions.of(self._options.storage_options)
+        self._folder = Folder(checkpoint, self._storage)
+        self._folder.begin(on)
         # By the query's number: a query that has gone may have had the name of one that stands.
         ids = {query.name: query.id for query in self.list() if query.sink is None}
         self._functions = {ids[name]: sink for name, sink in (sinks or {}).items() if name in ids}
         self._query: StreamingQuery | None = None
-        self._claiming = Lock()
 
     def add(
         self,
@@ -77,7 +75,6 @@ class Hub:
         *,
         sink: Sink | str | Path,
         since: Since = "now",
-        streams: Iterable[str] | None = None,
     ) -> None:
         """Add a query; the next micro-batch begins with it, whether the hub runs or not.
 
@@ -85,51 +82,52 @@ class Hub:
             name: Names it among those that stand.
             select: Columns of the join, as behind SELECT.
             where: Its own conditions, as behind WHERE.
-            sink: A folder to write Parquet files to; or a function that is given the rows of each
-                micro-batch as an Arrow table, and the micro-batch's number.
+            sink: A folder to write Parquet files to, which may be in an object store; or a function that is
+                given the rows of each micro-batch as an Arrow table, and the micro-batch's number.
             since: ``"now"`` for results of rows that arrive from now on, ``"window"`` also of those that
                 arrived before and are still kept.
-            streams: The streams that it joins, by their names in the join: all by default, or some, with the
-                join's conditions over these alone.
 
         Raises:
             InputError: There is a query of that name, or it wants what a hub does not give.
+            StateError: Another process has added or removed a query at the same time.
             pyspark.errors.AnalysisException: Spark refuses the query.
         """
         if since not in ("now", "window"):
             raise InputError(f"query {name!r}: since is {since!r}: expected 'now' or 'window'")
-        if since == "window" and not self._keeps_all:
-            raise InputError(
-                f"query {name!r}: this hub keeps only rows that some query wants, so what the window had is "
-                "gone: add it with since='now', or begin a hub with keep='all'"
-            )
-        if any(listed.name == name and listed.state != "leaving" for listed in self.list()):
-            raise InputError(f"there is a query {name!r}: remove it first, or give this one another name")
-        query = self._join.query(name, select, where, streams, since)
-        entry: dict[str, Any] = {"select": select, "where": where, "sink": None}
-        if not callable(sink):
-            entry["sink"] = str(self._files(name, Path(sink).absolute(), query.schema))
-            self._folder.add(query, entry)
-        elif self._is_active and is_connect(self._spark):
+        query = self._join.query(name, select, where, since)
+        if callable(sink) and self._is_active and is_connect(self._spark):
             raise InputError(
                 f"query {name!r}: on Spark Connect functions are sent when the hub starts: stop() it, add "
                 "the query, and start() it"
             )
-        else:
-            # Two threads may claim the same number, and one of them gets it.
-            with self._claiming, ExitStack() as lost:
+        with WRITING:
+            listed = self.list()
+            if any(other.name == name and other.state != "leaving" for other in listed):
+                raise InputError(f"there is a query {name!r}: remove it first, or give this one another name")
+            for gone in self._functions.keys() - {other.id for other in listed}:
+                del self._functions[gone]
+            query = replace(query, id=self._folder.next())
+            if callable(sink):
+                self._functions[query.id] = sink  # before a micro-batch can begin with the query
+            else:
+                query = replace(query, sink=self._begin_files(name, sink, query.schema, listed))
+            try:
+                self._folder.write(Change(query.id, query))
+            except MillraceError:
+                self._functions.pop(query.id, None)  # the number may be another's
+                raise
 
-                def claim(number: int) -> None:
-                    lost.close()
-                    self._functions[number] = sink
-                    lost.callback(self._functions.pop, number)
-
-                self._folder.add(query, entry, claim)
-                lost.pop_all()
-
-    def _files(self, name: str, path: Path, schema: pa.Schema) -> Path:
+    def _begin_files(
+        self, name: str, sink: str | Path, schema: pa.Schema, others: Sequence[StandingQuery]
+    ) -> str:
         """Return the folder of a query's files; whoever reads it finds the columns before there are rows."""
-        shared = [other.name for other in self.list() if other.sink == str(path)]
+        store, path = place_of(sink, self._storage)
+        shared = [
+            other.name
+            for other in others
+            if other.sink is not None
+            and Store.identity(*place_of(other.sink, self._storage)) == store.identity(path)
+        ]
         if shared:
             raise InputError(f"query {name!r}: {path} is the sink of query {shared[0]!r}: give another")
         lower = [column.lower() for column in schema.names]
@@ -140,12 +138,12 @@ class Hub:
                 "apart with AS"
             )
         try:
-            path.mkdir(parents=True, exist_ok=True)
-            pq.write_table(schema.empty_table(), path / "empty.parquet")
-        except (OSError, pa.ArrowException) as error:
+            empty = f"{path}/empty.parquet"
+            with store.naming(empty, "write"), store.writing(empty) as file:
+                pq.write_table(schema.empty_table(), file)
+        except StoreError as error:
             raise InputError(
-                f"query {name!r}: its files cannot be written to {path}: {error}; give a folder that the hub "
-                "may make and write to"
+                f"query {name!r}: {error}; give a folder that the hub may make and write to"
             ) from error
         return path
 
@@ -154,15 +152,17 @@ class Hub:
 
         Raises:
             InputError: There is none of that name.
+            StateError: Another process has added or removed a query at the same time.
         """
-        queries = {query.name: query for query in self.list() if query.state != "leaving"}
-        if name not in queries:
-            raise InputError(f"there is no query {name!r}: {near(name, list(queries))}")
-        self._folder.remove(queries[name].id)
+        with WRITING:
+            ids = {query.name: query.id for query in self.list() if query.state != "leaving"}
+            if name not in ids:
+                raise InputError(f"there is no query {name!r}: {near(name, list(ids))}")
+            self._folder.write(Change(self._folder.next(), gone=ids[name]))
 
-    def list(self) -> list[Listed]:
-        """Return the queries."""
-        return self._folder.list()
+    def list(self) -> list[StandingQuery]:
+        """Return the queries that stand, are to come, or are about to leave."""
+        return self._folder.queries()
 
     def start(self, **trigger: Any) -> StreamingQuery:
         """Start, or go on where the hub was stopped.
@@ -172,12 +172,10 @@ class Hub:
 
         Raises:
             InputError: It runs, or a query's function is not given.
-            StateError: Spark's checkpoint is missing.
             MillraceError: As :func:`millrace.sql` over streams.
         """
         if self._is_active:
             raise InputError("the hub runs already: stop() it first")
-        self._folder.check_checkpoint()
         listed = self.list()
         latest = {query.name: query.id for query in listed}
         for query in listed:
@@ -186,21 +184,15 @@ class Hub:
                     f"query {query.name!r} gives its rows to a function, which no restart remembers: give "
                     f"hub() sinks={{{query.name!r}: function}}"
                 )
-            if query.sink is not None:
-                for part in Path(query.sink).glob(".*.part"):
-                    part.unlink(missing_ok=True)  # what processes that died have left
-        frame = planned(
-            self._spark,
-            self._join.block,
-            self._join.times,
-            self._options,
-            str(self._folder.changes),
-            keeps_all=self._keeps_all,
-        )
-        retained = int(str(self._spark.conf.get("spark.sql.streaming.minBatchesToRetain", "100")))
-        deliver = Deliver(Folder(self._folder.path), self._functions, retained)
+        with WRITING:
+            sinks = [place_of(query.sink, self._storage) for query in listed if query.sink is not None]
+            of_hub = [(self._folder.store, self._folder.path + below) for below in ("", "/changes")]
+            for store, path in (*sinks, *of_hub):
+                store.clean(path)
+        frame = self._join.run(f"{self._folder.uri}/changes")
+        deliver = Deliver(self._folder, self._storage, self._functions)
         writer = frame.writeStream.foreachBatch(lambda rows, batch: deliver(rows, batch))
-        writer = writer.option("checkpointLocation", str(self._folder.spark))
+        writer = writer.option("checkpointLocation", f"{self._folder.uri}/spark")
         self._query = (writer.trigger(**trigger) if trigger else writer).start()
         return self._query
 
@@ -235,13 +227,8 @@ class SharedJoin:
         self._residuals = frozenset(terms(plan.join.residuals))
         self._equalities = frozenset(plan.join.equalities)
 
-    def query(
-        self, name: str, select: str, where: str | None, streams: Iterable[str] | None, since: Since
-    ) -> StandingQuery:
+    def query(self, name: str, select: str, where: str | None, since: Since) -> StandingQuery:
         """Return a query without a number: columns as behind SELECT, conditions as behind WHERE."""
-        joined = self._some(streams)
-        if len(joined) < len(self.block.join.aliases) and select.strip() == "*":
-            select = ", ".join(f"{quote(alias)}.*" for alias in joined)
         text = f"SELECT {select}\nFROM {self._source}"
         with self._planner() as planner:
             whole, schema = planner.plan(parse(text if where is None else f"{text}\nWHERE (\n{where}\n)"))
@@ -266,48 +253,34 @@ class SharedJoin:
         for ref in (*read, *columns):
             if ref.column not in self.block.join.relation(ref.relation).schema.names:
                 raise _left_to_spark(ref.column)
-            if ref.relation not in joined:
-                raise InputError(
-                    f"the query reads {ref}, and joins {', '.join(joined)} only: name {ref.relation!r} among "
-                    "its streams"
-                )
-        return StandingQuery(0, name, filters, residuals, columns, arrow_schema(schema), joined, since)
+        return StandingQuery(
+            0,
+            name,
+            select,
+            where,
+            since,
+            filters=filters,
+            residuals=residuals,
+            columns=columns,
+            schema=arrow_schema(schema),
+        )
 
-    def _some(self, streams: Iterable[str] | None) -> tuple[str, ...]:
-        """Return the streams that a query joins, in the join's order; refuse what the hub cannot join."""
-        join = self.block.join
-        if streams is None:
-            return join.aliases
-        named = set(streams)
-        if not named <= set(join.aliases) or len(named) < 2:
-            raise InputError(
-                f"a query joins the streams {sorted(named)}: expected two or more of "
-                f"{', '.join(join.aliases)}"
-            )
-        some = tuple(alias for alias in join.aliases if alias in named)
-        if len(some) == len(join.aliases):
-            return some
-        keys = connected(equality.ends for equality in join.equalities)
-        if len(keys) != 1 or {ref.relation for ref in keys[0]} != set(join.aliases):
-            raise InputError(
-                "a query joins some of a hub's streams only where all of them are joined by one key, for "
-                "else rows of one stream are in several places: join all of them, or make another hub"
-            )
-        edges = [{*equality.relations} for equality in join.equalities]
-        if len(connected([edge for edge in edges if edge <= named], some)) != 1:
-            raise InputError(
-                f"no equality of the hub's join ties {', '.join(some)} together: name the streams between"
-            )
-        bounds = [bound for bound in self.times.bounds if {bound.earlier, bound.later} <= named]
-        whole, own = retention(join.aliases, self.times.bounds), retention(some, bounds)
-        short = [alias for alias in some if own[alias] > whole[alias]]
-        if short:
-            raise InputError(
-                f"without the other streams' ranges of time, rows of {', '.join(short)} would be needed "
-                "longer than the hub keeps them: add a range between these streams to the hub's join, or "
-                "make another hub"
-            )
-        return some
+    def run(self, changes: str) -> DataFrame:
+        """Return what the cells of a hub give out, as rows of ``ENVELOPE``; nothing runs yet.
+
+        Changes of the queries are one more source of the cells; ``changes`` is their folder.
+        """
+        # Queries have conditions on each role by itself.
+        dealt = deal(self._spark, self.block, self.times, self._options, share=False)
+        texts = self._spark.readStream.schema("value string").option("wholetext", True).text(changes)
+        side = texts.select(  # as BLOCK_SCHEMA has them: a row for each change and cell
+            sf.explode(sf.array(*map(sf.lit, dealt.keys))).alias("cell"),
+            sf.lit(CHANGES).alias("relation"),
+            sf.col("value").cast("binary").alias("block"),
+        )
+        return replace(dealt, sides=(*dealt.sides, side)).run(
+            HubProcessor(dealt.task, dealt.keys), ENVELOPE, spark_schema(ENVELOPE)
+        )
 
     @contextmanager
     def _planner(self) -> Iterator[Planner]:

@@ -226,6 +226,7 @@ def _query(view: QueryView) -> dict[str, Any]:
         ],
         "state_held": [asdict(entry) | {"block": block} for block, entry in report.state()],
         "lookups": [asdict(entry) for entry in report.lookups],
+        "calls": [asdict(entry) for entry in report.calls],
         "budgets": [vars(entry) for entry in report.budgets],
     }
 

@@ -18,7 +18,7 @@ from millrace.errors import InputError, MillraceError, MillraceWarning, Predicat
 from millrace.options import Options
 from millrace.reports.planned import Planned, settings
 from millrace.reports.run_report import RunReport
-from millrace.spark.frames import remember
+from millrace.spark.frames import Scans, remember
 from millrace.spark.mask import Mask, Slot
 from millrace.spark.patches import noted, watch
 from millrace.spark.predicates import Applied, Predicate, check_sendable
@@ -219,6 +219,11 @@ class Filtered:
     @property
     def tasks(self) -> dict[str, int]:
         """Nothing: of a DataFrame's partitions Spark alone knows, and not before it runs."""
+        return {}
+
+    @property
+    def scans(self) -> Scans:
+        """Nothing: Spark reads all."""
         return {}
 
     def explain_lines(self) -> list[str]:

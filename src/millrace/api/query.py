@@ -19,7 +19,7 @@ from millrace.reports.micro_batch import PREFIX
 from millrace.reports.planned import SPARKS_PLAN, BlockShape, Explanation, Planned, settings
 from millrace.reports.run_report import RunReport
 from millrace.spark import frames
-from millrace.spark.block import Block, FrameInput, LookupInput
+from millrace.spark.block import Block, FrameInput, LookupInput, ParquetInput, scan_of
 from millrace.spark.coordinator import Limits, Lookups, Registered
 from millrace.spark.session import Mode, planned
 from millrace.spark.streaming import refuse_endless, sender_of, stream_of
@@ -167,6 +167,15 @@ class Query(PlannedQuery):
     def tasks(self) -> dict[str, int]:
         """How many tasks each run has at most, by its name, where that is known."""
         return {plan.run.name: plan.run.tasks for plan in self.taken if plan.run.tasks is not None}
+
+    @property
+    def scans(self) -> frames.Scans:
+        """What tasks read of files themselves, by the functions of its runs."""
+        found = {}
+        for plan in self.taken:
+            scans = map(scan_of, plan.block.inputs.values())
+            found[frames.task_name(plan.run.name)] = tuple(s for s in scans if isinstance(s, ParquetInput))
+        return found
 
     def report(self, executed: DataFrame | None = None) -> RunReport:
         """Return the figures of the latest run of :attr:`df`.

@@ -157,7 +157,6 @@ class Session:
         *,
         streams: Mapping[str, DataFrame] | None = None,
         sinks: Mapping[str, Sink] | None = None,
-        keep: Literal["all", "wanted"] = "all",
         options: Options | dict[str, Any] | None = None,
     ) -> Hub:
         """Return a hub: many standing queries over one join of streams, run by one eddy for all of them.
@@ -179,14 +178,13 @@ class Session:
 
         Args:
             on: The join that all queries share, as behind FROM: equalities, and ranges of event time.
-            checkpoint: A folder for the queries and for Spark's checkpoint; one that has a hub is gone on
-                with.
+            checkpoint: A folder for the queries and for Spark's checkpoint, which may be in an object store
+                under the name that Spark has for it (``s3a://bucket/hub``); one that has a hub is gone on
+                with. Queries are added and removed by one process.
             streams: Streaming DataFrames with watermarks, by name, beside the session's tables, and before
                 them.
             sinks: Functions for queries that are there from before and give their rows to one, by name. Where
                 a query has gone and another has its name, the function is the other's.
-            keep: ``"all"`` keeps every row of the window, for queries to come; ``"wanted"`` those that pass
-                the conditions of some query, and queries begin with ``since="now"``.
             options: Settings of the run, beside the session's, and before them.
 
         Raises:
@@ -198,7 +196,7 @@ class Session:
         check_tables(streams)
         tables = _merged(self._tables, streams or {})
         settings = self._options.updated(options)
-        return Hub(session_of(self._spark, tables), tables, on, checkpoint, sinks, keep, settings)
+        return Hub(session_of(self._spark, tables), tables, on, checkpoint, sinks, settings)
 
     def lookup(self, name: str, schema: Any, bind: Any, via: Any, **settings: Any) -> LookupTable:
         """Declare a lookup table and keep it among the session's tables; see :func:`millrace.lookup`."""
@@ -382,6 +380,8 @@ def prepare(
             statement = None
             if not plan_cache.is_known(key):
                 statement = _parsed(query, predicates, args)  # before a session is made
+                called = {name for _, name in statement.functions}
+                predicates = {name: each for name, each in predicates.items() if name in called}
             session = alive(session_of(spark, tables))
             with closing(Planner(session, options, tables, predicates, values)) as planner:
                 own = plan_cache.find(key, planner.catalog)

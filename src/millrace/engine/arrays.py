@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyarrow import types as t
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -78,6 +79,15 @@ def to_numpy(array: pa.Array) -> Array:
     octets = np.frombuffer(data, np.uint8)[first // 8 :]
     bits = np.unpackbits(octets, count=first % 8 + size, bitorder="little")
     return bits[first % 8 :].view(np.bool_)
+
+
+def ends_of(chunks: Sequence[pa.Array]) -> tuple[pa.Scalar, pa.Scalar] | None:
+    """Return the least and the greatest value in arrays; None where there is none, or no order."""
+    try:
+        found = pc.min_max(pa.chunked_array(chunks))
+    except pa.ArrowException:
+        return None
+    return (found["min"], found["max"]) if found["min"].is_valid else None
 
 
 def is_true(truth: pa.Array) -> Array:

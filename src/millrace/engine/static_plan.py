@@ -8,19 +8,20 @@ applied as soon as what it reads is there.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Unpack
+from typing import Any
 
 import pyarrow as pa
 
-from millrace.engine.access.schedule import STALLED, Source
+from millrace.engine.access.schedule import STALLED
+from millrace.engine.eddy.context import RunContext
 from millrace.engine.eddy.operator import Kind, Operator, Step, Work
-from millrace.engine.eddy.run import BlockRun, Given
 from millrace.engine.operators.index_join import IndexJoin
 from millrace.engine.plan.graph import QueryGraph
 from millrace.engine.plan.spec import JoinSpec
-from millrace.engine.plan.trees import Edge, edge_names, edges_of, spanning_tree
+from millrace.engine.plan.trees import Edge, edge_names, edges_of
+from millrace.engine.policies.simple import names_in
 from millrace.engine.stairs.index_join import IndexJoins
 from millrace.engine.stairs.stair import BinaryJoin, StairProbe
 from millrace.engine.stems.conditions import Matching
@@ -28,96 +29,84 @@ from millrace.engine.stems.join_state import StateTotals, held_by
 from millrace.engine.stems.stem import SteM
 from millrace.engine.tuples import RelationStore
 from millrace.engine.tuples.batch import TupleBatch, is_complete, is_result, ready_outer, ready_predicates
-from millrace.errors import InputError, OptionError, near
-from millrace.options import Options, Order
+from millrace.errors import OptionError, near
+from millrace.options import Order
 
 
-class StaticPlan(BlockRun):
-    """Runs one block over the tuples of one task by a plan that does not change.
+class StaticPlan:
+    """A plan that does not change, between arrivals and the output.
 
-    Args:
-        sources: Record batches by alias, each with exactly the schema of its relation.
-        options: ``order`` gives the plan; the default joins small relations first.
-        given: See :class:`millrace.engine.eddy.run.Given`. Of access modules a relation has one scan,
-            or only indexes: then it is the inner input of an index join with what binds one of them.
+    ``Options.order`` gives it; the default joins small relations first. Of access modules a relation has one
+    scan, or only indexes: then it is the inner input of an index join with what binds one of them.
 
     Raises:
-        OptionError: ``options.order`` names what is not in the block, or something twice.
+        OptionError: ``Options.order`` names what is not in the block, or something twice.
         InputError: A relation has access methods that compete; or it is to be asked before anything binds
             its indexes.
     """
 
-    def __init__(
-        self,
-        spec: JoinSpec,
-        sources: Mapping[str, Source],
-        options: Options | None = None,
-        **given: Unpack[Given],
-    ) -> None:
-        options = options or Options()
-        super().__init__(spec, sources, options, "static", options.reoptimize_every, given)
-        spec = self.spec
-        self._asks = IndexJoins.of(spec, self._graph, self._methods, self._clock, "static")
-        self.plan = plan_of(spec, self._graph, options.order, self._asks)
-        self._asks.end(self.stems)
-        self._builds = [_Build(stem, alias) for stem, alias in zip(self.stems, spec.aliases, strict=True)]
-        stores = {stem.number: stem.store for stem in self.stems}
-        matching, names = Matching(self._graph), edge_names(spec, self._graph)
+    def __init__(self, context: RunContext) -> None:
+        spec, graph, stems = context.spec, context.graph, context.stems
+        self._context, self._graph, self._stems = context, graph, stems
+        self._statistics, self._selecting, self._visit = context.statistics, context.selecting, context.visit
+        self._asks = IndexJoins.of(spec, graph, context.methods, context.clock, "static")
+        self._plan = plan_of(spec, graph, context.options.order, self._asks)
+        self._asks.end(stems)
+        self._builds = [_Build(stem, alias) for stem, alias in zip(stems, spec.aliases, strict=True)]
+        stores = {stem.number: stem.store for stem in stems}
+        matching, names = Matching(graph), edge_names(spec, graph)
         self._joins = {
             node.span: _Join(self._join(node, matching, stores), names[node.edge.number])
-            for node in joins_of(self.plan)
+            for node in joins_of(self._plan)
         }
         self._flying: list[Work] = []
-        stairs = [s for join in self._joins.values() for s in join.binary.stairs.values()]
-        self._watch.attach(self.stems, lambda: held_by(self.stems, stairs), lambda: self._flying)
+        self._stairs = [s for join in self._joins.values() for s in join.binary.stairs.values()]
+        if context.watch is not None:
+            context.watch.attach(stems, lambda: held_by(stems, self._stairs), lambda: self._flying)
         self._peak = 0
 
     def _join(self, node: JoinNode, matching: Matching, stores: Mapping[int, RelationStore]) -> BinaryJoin:
         """Return the join of a node: an index join where one input is asked by its index alone."""
+        spec = self._context.spec
         for each in node.inputs:
             if isinstance(each, Scan) and self._asks.inner >> each.relation & 1:
                 path = self._asks.path_from(node.span & ~each.span, each.relation)
                 assert path is not None, "plans are checked when they are made"
-                stem = self.stems[each.relation]
-                return IndexJoin(node.edge, self.spec, matching, stores, stem, path, self._clock)
-        return BinaryJoin(node.edge, self.spec, matching, stores)
+                stem = self._stems[each.relation]
+                return IndexJoin(node.edge, spec, matching, stores, stem, path, self._context.clock)
+        return BinaryJoin(node.edge, spec, matching, stores)
 
-    def _results(self) -> Iterator[Any]:
-        for arrivals in self._arrivals.rounds(self._schedule, self._limit):
+    def results(self) -> Iterator[Any]:
+        """Yield output as it becomes ready."""
+        context = self._context
+        for arrivals in context.arrivals.rounds(context.schedule, context.limit):
             if all(batch is STALLED for _, batch in arrivals):
                 continue
             for relation, batch in arrivals:
                 if batch is None:
-                    self.stems[relation].complete = True
+                    self._stems[relation].complete = True
                 elif isinstance(batch, pa.RecordBatch):
-                    for tuples in self._made(self.plan, self._base(relation, batch)):
-                        yield from self._emit(tuples)
-            yield from self._output.rest()
-            held = sum(s.tuples for join in self._joins.values() for s in join.binary.stairs.values())
-            self._peak = max(self._peak, held + sum(stem.store.held for stem in self.stems))
+                    for tuples in self._made(self._plan, self._base(relation, batch)):
+                        yield from context.emit(tuples)
+            yield from context.output.rest()
+            held = sum(stair.tuples for stair in self._stairs)
+            self._peak = max(self._peak, held + sum(stem.store.held for stem in self._stems))
             self._expire()
-
-    def partial(self, missing: Sequence[str]) -> Iterator[pa.RecordBatch]:
-        """Raise InputError: a plan that does not change makes no partial results."""
-        raise InputError(
-            f"partial results without {list(missing)} of a static plan: its joins wait for each other in a "
-            "fixed order; architecture='stairs', 'stems' or 'joins' can make them"
-        )
 
     def _expire(self) -> None:
         """Evict what has expired before the watermark."""
-        for relation, below in self._watermark.due(self._watermark.value()).items():
-            for join in self._joins.values():
-                for stair in join.binary.stairs.values():
-                    stair.expire(relation, below)
-            self.stems[relation].evict(below)
+        watermark = self._context.watermark
+        for relation, below in watermark.due(watermark.value()).items():
+            for stair in self._stairs:
+                stair.expire(relation, below)
+            self._stems[relation].evict(below)
 
     def _base(self, relation: int, batch: pa.RecordBatch) -> TupleBatch:
-        tuples = self._singletons(relation, batch)
-        self.statistics.route(tuples)
-        if relation == self._schedule.unbuilt:
+        tuples = self._context.arrive(relation, batch)
+        self._statistics.route(tuples)
+        if relation == self._context.schedule.unbuilt:
             return tuples
-        (built,) = self._step(self._builds[relation], tuples.signature, tuples, fresh=True).batches
+        (built,) = self._visit(self._builds[relation], tuples.signature, tuples, fresh=True).batches
         return built
 
     def _made(self, node: Plan, arrived: TupleBatch) -> Iterator[TupleBatch]:
@@ -129,26 +118,27 @@ class StaticPlan(BlockRun):
         other = next(each for each in node.inputs if each is not below)
         join = self._joins[node.span]
         for batch in self._made(below, arrived):
-            self.statistics.route(batch)
-            join.awaited = any(other.span >> stem.number & 1 and not stem.complete for stem in self.stems)
+            self._statistics.route(batch)
+            join.awaited = any(other.span >> stem.number & 1 and not stem.complete for stem in self._stems)
             for found in self._steps(join, batch):
                 yield from self._selected(found)
 
     def _steps(self, operator: Operator, batch: TupleBatch) -> Iterator[TupleBatch]:
         """Yield what an operator makes of a batch, each piece before the next one is made."""
-        step = self._step(operator, batch.signature, batch, fresh=True)
+        step = self._visit(operator, batch.signature, batch, fresh=True)
         while True:
             self._flying.append((operator, batch if step.rest is None else step.rest))
-            self._watch.look()
+            if self._context.watch is not None:
+                self._context.watch.look()
             for found in step.batches:
                 if not is_result(found.signature, self._graph):
-                    self.statistics.intermediate += found.size
+                    self._statistics.intermediate += found.size
                 if found.size:
                     yield found
             self._flying.pop()
             if step.rest is None:
                 break
-            step = self._step(operator, batch.signature, step.rest, fresh=False)
+            step = self._visit(operator, batch.signature, step.rest, fresh=False)
 
     def _selected(self, batch: TupleBatch) -> Iterator[TupleBatch]:
         """Yield what predicates that can be applied leave of a batch."""
@@ -157,22 +147,23 @@ class StaticPlan(BlockRun):
             batch = waiting.pop()
             ready = ready_predicates(batch.signature, self._graph)
             if not batch.size:
-                self.statistics.end(batch)
+                self._statistics.end(batch)
             elif ready:
                 select = self._selecting.selects[ready[0]]
-                waiting += self._step(select, batch.signature, batch, fresh=True).batches
+                waiting += self._visit(select, batch.signature, batch, fresh=True).batches
             elif outer := ready_outer(batch.signature, self._graph):
                 for widened in self._steps(self._selecting.outer[outer[0]], batch):
                     yield from self._selected(widened)
             elif is_complete(batch.signature, self._graph) and batch.signature.raised:
-                waiting += self._selecting.settlement.step(batch, self._limit).batches
+                waiting += self._selecting.settlement.step(batch, self._context.limit).batches
             else:
                 yield batch
 
-    def _held(self) -> StateTotals:
+    def held(self) -> StateTotals:
+        """Return what join state holds and did."""
         joins = [join.binary for join in self._joins.values()]
-        stairs = [stair.figures() for join in joins for stair in join.stairs.values()]
-        bases = [stem.figures() for stem in self.stems if stem.rows]
+        stairs = [stair.figures() for stair in self._stairs]
+        bases = [stem.figures() for stem in self._stems if stem.rows]
         asked = tuple(join.figures() for join in joins if isinstance(join, IndexJoin))
         return StateTotals((*bases, *stairs), self._peak, lookups=asked)
 
@@ -241,37 +232,28 @@ class JoinNode:
 Plan = Scan | JoinNode
 
 
-def plan_of(spec: JoinSpec, graph: QueryGraph, order: Order, asks: IndexJoins | None = None) -> Plan:
+def plan_of(spec: JoinSpec, graph: QueryGraph, order: Order, asks: IndexJoins) -> Plan:
     """Return the plan of an order: left-deep for a flat one, bushy where pairs are nested.
 
-    Without an order the smallest relations are joined first, along the pre-optimizer's spanning tree.
-    Relations in ``asks`` are asked by index, each when what binds the index is there.
+    Without an order the smallest relations are joined first, along equalities. Relations in ``asks`` are
+    asked by index, each when what binds the index is there.
 
     Raises:
         OptionError: The order does not name every relation once.
         InputError: A relation that is asked by index is joined with what does not bind it.
     """
     if not order:
-        return _asking(spec, graph, asks) if asks is not None and asks.inner else _default(spec, graph)
-    named = list(_names(order))
+        return _default(spec, graph, asks)
+    named = list(names_in(order))
     if sorted(n.lower() for n in named) != sorted(a.lower() for a in spec.aliases):
         strange = [n for n in named if n.lower() not in {a.lower() for a in spec.aliases}]
         hint = near(strange[0], spec.aliases) if strange else f"expected each of {list(spec.aliases)} once"
         raise OptionError(f"option order is {order!r}, which is no plan of this join: {hint}")
     numbers = {alias.lower(): i for i, alias in enumerate(spec.aliases)}
     plan = _nested(graph, order, numbers)
-    if asks is not None:
-        for node in joins_of(plan):
-            asks.check_plan([each.span for each in node.inputs])
+    for node in joins_of(plan):
+        asks.check_plan([each.span for each in node.inputs])
     return plan
-
-
-def _names(order: Order) -> Iterator[str]:
-    for part in order:
-        if isinstance(part, str):
-            yield part
-        else:
-            yield from _names(part)
 
 
 def _nested(graph: QueryGraph, order: Order, numbers: Mapping[str, int]) -> Plan:
@@ -296,19 +278,7 @@ def _crosses(edge: Edge, left: int, right: int) -> bool:
     return bool((left >> a & 1 and right >> b & 1) or (left >> b & 1 and right >> a & 1))
 
 
-def _default(spec: JoinSpec, graph: QueryGraph) -> Plan:
-    sizes = [r.rows or 0 for r in spec.relations]
-    tree = spanning_tree(graph, sizes)
-    first = min(range(graph.relations), key=lambda r: (sizes[r], r))
-    plan: Plan = Scan(first)
-    while border := tree.border(plan.span):
-        span = plan.span
-        edge = min(border, key=lambda e: (sizes[tree.far(e, span)], e))
-        plan = JoinNode((plan, Scan(tree.far(edge, span))), tree.by_number[edge])
-    return plan
-
-
-def _asking(spec: JoinSpec, graph: QueryGraph, asks: IndexJoins) -> Plan:
+def _default(spec: JoinSpec, graph: QueryGraph, asks: IndexJoins) -> Plan:
     """Return a left-deep plan: small relations first, and nothing asked before its index is bound."""
     sizes = [r.rows or 0 for r in spec.relations]
     rest = set(range(graph.relations))

@@ -35,6 +35,8 @@ _MOST_ENDED = 256
 _MOST_GROUPS = 4096
 _MOST_RELEASED = 64
 """Runs that are kept although nothing refers to their queries: DataFrames derived from them may still run."""
+_MOST_STREAMS = 256
+"""As many runs of streams."""
 
 
 class _Ended(NamedTuple):
@@ -74,6 +76,7 @@ class Coordinator(Server):
     ) -> None:
         self._registrations: dict[str, tuple[Registration, ...]] = {}
         self._released: OrderedDict[str, None] = OrderedDict()
+        self._streaming: OrderedDict[str, None] = OrderedDict()  # runs of streams, by their latest session
         self._sessions: OrderedDict[str, LookupSession] = OrderedDict()
         self._ended: OrderedDict[str, _Ended] = OrderedDict()  # by run/number
         self._spent = Spendings()
@@ -212,6 +215,7 @@ class Coordinator(Server):
         """Let a run go; returns its sessions, which are being closed."""
         self._registrations.pop(run, None)
         self._released.pop(run, None)
+        self._streaming.pop(run, None)
         closing = [self._sessions.pop(name) for name in list(self._sessions) if _run_of(name) == run]
         for session in closing:
             self._close(session)
@@ -232,11 +236,17 @@ class Coordinator(Server):
         task.add_done_callback(self._closing.pop)
 
     def _trim(self) -> None:
-        """Forget the runs that were released first, beyond those that are kept."""
+        """Forget the runs that were released first, beyond those that are kept.
+
+        A stream goes on when nothing refers to its query, so that the latest streams are kept beside them.
+        """
         working = {_run_of(name) for name, session in self._sessions.items() if not session.empty}
-        idle = [run for run in self._released if run not in working]
-        for run in idle[: max(0, len(self._released) - _MOST_RELEASED)]:
-            self._forget(run)
+        streams = [run for run in self._streaming if run in self._released]
+        jobs = [run for run in self._released if run not in self._streaming]
+        for runs, most in ((jobs, _MOST_RELEASED), (streams, _MOST_STREAMS)):
+            idle = [run for run in runs if run not in working]
+            for run in idle[: max(0, len(runs) - most)]:
+                self._forget(run)
 
     def _scope(self, hello: Hello) -> str:
         return _run_of(hello.session) if isinstance(hello, Join) else DRIVERS
@@ -259,6 +269,9 @@ class Coordinator(Server):
                 )
             case _:
                 raise ValueError("it wants no lookup")
+        if stream_in(namespace) and (run := _run_of(namespace)) in self._registrations:
+            self._streaming[run] = None
+            self._streaming.move_to_end(run)
         if hello.kept:
             registration = self._kept(namespace, registration)
         if namespace not in self._sessions:

@@ -8,13 +8,17 @@ from __future__ import annotations
 
 import errno
 import os
+import posixpath
 import re
+import shutil
+import tempfile
+import uuid
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import IO, Any, NamedTuple
 
 import pyarrow as pa
 from pyarrow import fs
@@ -30,6 +34,12 @@ _SCHEMES = {
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):")
 _URI = re.compile(r"(([a-z0-9]+)://([^/]*))(?:/.*)?", re.DOTALL)
 _DBFS = "/dbfs"
+_PART = ".part"
+"""What the name of a file ends in while it is written; it begins with a dot."""
+_CLOSED = {"S3", "Gcs"}
+"""Stores that show a file once it is closed; others show it while it is written."""
+_SPOOLED = 1 << 20
+"""What is written to a store waits in memory up to so many bytes, and else in a temporary file."""
 # A request that is not answered in that time (seconds) is sent again, so often in all.
 _CONNECT_SECONDS, _ANSWER_SECONDS, _ATTEMPTS = 10, 60, 6
 _REFUSALS = re.compile(
@@ -107,7 +117,7 @@ class Store:
 
     def info(self, path: str) -> fs.FileInfo:
         """Return what there is at a path: a file, a folder or nothing."""
-        with self._naming(path):
+        with self.naming(path):
             return self.system.get_file_info(self._inner(path))
 
     def is_folder(self, path: str) -> bool:
@@ -125,11 +135,76 @@ class Store:
 
     def source(self, path: str) -> Any:
         """Return an open file."""
-        with self._naming(path):
+        with self.naming(path):
             file = self.system.open_input_file(self._inner(path))
             if self.is_remote and not file.size():
                 file = self.system.open_input_file(self._inner(path))  # as for the state
             return file
+
+    @contextmanager
+    def writing(self, path: str, *, anew: bool = False) -> Iterator[IO[bytes]]:
+        """Give a file to write, which is at ``path`` when it is left, whole, and else nowhere.
+
+        It replaces what was there; with ``anew`` that stays, on disks that have links. Errors of what is
+        done with the file are not named: they may be of anything.
+        """
+        folder, slash, name = path.rpartition("/")
+        # A name of its own: a task that Spark has given up may still be writing.
+        part = f"{folder}{slash}.{name}.{uuid.uuid4().hex}{_PART}"
+        if self.is_remote:
+            with tempfile.SpooledTemporaryFile(_SPOOLED) as file:
+                yield file
+                file.seek(0)
+                with self.naming(path, "write"):
+                    self._upload(file, path, path if self.kind in _CLOSED else part)
+            return
+        with self.naming(path, "write"):
+            Path(folder).mkdir(parents=True, exist_ok=True)
+            disk = Path(part).open("wb")  # noqa: SIM115  # closed below
+        try:
+            with disk:
+                yield disk
+            with self.naming(path, "write"):
+                if not (anew and _link(part, path)):
+                    Path(part).replace(path)
+        finally:
+            Path(part).unlink(missing_ok=True)
+
+    def _upload(self, file: IO[bytes], path: str, first: str) -> None:
+        """Write a file to a store, under its first name until it is whole."""
+        with self.system.open_output_stream(self._inner(first)) as whole:
+            shutil.copyfileobj(file, whole)
+        if first == path:
+            return
+        try:
+            self.system.move(self._inner(first), self._inner(path))
+        except NotImplementedError:
+            self.system.delete_file(self._inner(first))
+            raise StoreError(
+                f"cannot write {path}: {self.root} cannot rename files, so others might read half of one; "
+                "expected a storage account with a hierarchical namespace, or another store"
+            ) from None
+
+    def clean(self, folder: str) -> None:
+        """Remove what processes that died while they wrote have left in a folder, if there is one."""
+        if self.kind in _CLOSED:
+            return
+        with self.naming(folder, "write"):
+            for info in self.system.get_file_info(fs.FileSelector(self._inner(folder), allow_not_found=True)):
+                if info.base_name.startswith(".") and info.base_name.endswith(_PART):
+                    with suppress(FileNotFoundError):
+                        self.system.delete_file(info.path)
+
+    def identity(self, path: str) -> str:
+        """Return one name for all that a path may be written as."""
+        if not self.is_remote:
+            return os.path.realpath(path)
+        return f"{self.kind}:{posixpath.normpath(path.partition('://')[2])}"
+
+    def make_folder(self, path: str) -> None:
+        """Make a folder, if there is none."""
+        with self.naming(path, "write"):
+            self.system.create_dir(self._inner(path), recursive=True)
 
     def below(self, folder: str) -> Iterator[tuple[str, State | None]]:
         """Yield all that is below a folder, and itself: files with their states, folders with None.
@@ -138,7 +213,7 @@ class Store:
         hidden.
         """
         top = folder.rstrip("/")
-        with self._naming(folder):
+        with self.naming(folder):
             infos = self.system.get_file_info(fs.FileSelector(self._inner(top), recursive=self.is_remote))
             found = [(self._outer(info.path), info) for info in infos]  # a path may be no text
         yield top, None
@@ -180,43 +255,44 @@ class Store:
         if not self.is_remote:
             there = next(parent for parent in Path(path).parents if parent.exists())
             return f"there is no {path}: expected a Parquet file, a folder or a glob; {there} exists"
-        with self._naming(path):
+        with self.naming(path):
             if self.bucket and self.system.get_file_info(self.bucket).type == fs.FileType.NotFound:
                 return self._without_bucket(path)
         return f"there is no {path}: expected a Parquet file or a folder; {self.root} exists"
 
     @contextmanager
-    def _naming(self, path: str) -> Iterator[None]:
+    def naming(self, path: str, verb: str = "read") -> Iterator[None]:
+        """Raise errors of a file as a StoreError that names it; ``verb`` is what could not be done."""
         try:
             yield
         except (OSError, pa.ArrowException, UnicodeError) as error:
-            raise StoreError(self._sentence(path, error)) from None
+            raise StoreError(self._sentence(path, error, verb)) from None
 
-    def _sentence(self, path: str, error: Exception) -> str:
+    def _sentence(self, path: str, error: Exception, verb: str = "read") -> str:
         detail = self._detail(error)
         if not self.is_remote:
             number = getattr(error, "errno", None)
-            return f"cannot read {path}: {os.strerror(number) if number else detail}"
+            return f"cannot {verb} {path}: {os.strerror(number) if number else detail}"
         if isinstance(error, FileNotFoundError):
             return self.missing(path)
-        if "NO_SUCH_BUCKET" in detail:
-            return self._without_bucket(path)
+        if "NO_SUCH_BUCKET" in detail or f"Bucket '{self.bucket}' not found" in detail:
+            return self._without_bucket(path, verb)
         given = "storage_options" if self.options else "the environment, for there are no storage_options"
         if _REFUSALS.search(detail):
             return (
-                f"cannot read {path}: the store refuses ({detail}). Expected credentials that may read "
+                f"cannot {verb} {path}: the store refuses ({detail}). Expected credentials that may {verb} "
                 f"{self.root}, in {given}; what works is the option storage_options, or "
                 f"{_FROM_ENVIRONMENT[self.kind]} in the environment of the driver and of the executors"
             )
         return (
-            f"cannot read {path}: the store does not answer as expected ({detail}). Requests were repeated "
+            f"cannot {verb} {path}: the store does not answer as expected ({detail}). Requests were repeated "
             f"already; check the network, and the endpoint and region in {given}, or give more time "
             "(storage_options: connect_timeout, request_timeout, retry_strategy)"
         )
 
-    def _without_bucket(self, path: str) -> str:
+    def _without_bucket(self, path: str, verb: str = "read") -> str:
         return (
-            f"cannot read {path}: there is no bucket {self.bucket!r}. Expected one that exists at the "
+            f"cannot {verb} {path}: there is no bucket {self.bucket!r}. Expected one that exists at the "
             "endpoint asked; check its name, and endpoint and region in storage_options or the environment"
         )
 
@@ -277,6 +353,17 @@ class Store:
 
 _SYSTEMS: dict[Store, fs.FileSystem] = {}
 DISKS = Store()
+
+
+def _link(part: str, path: str) -> bool:
+    """Name a file, unless the name is taken; returns whether the disk can tell."""
+    try:
+        os.link(part, path)
+    except FileExistsError:
+        return True
+    except OSError:
+        return False
+    return True
 
 
 def _state_of(info: fs.FileInfo) -> State:

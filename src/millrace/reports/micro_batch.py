@@ -7,11 +7,12 @@ together. A line has a few hundred bytes, however many tuples there were.
 
 from __future__ import annotations
 
-import datetime as dt
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, astuple, dataclass, replace
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from millrace.engine.figures import Sums
 
@@ -213,12 +214,11 @@ def _watermark(text: str | None) -> int | None:
     """Return a watermark in microseconds; Spark writes 1970 where there is none."""
     if text is None:
         return None
-    return round(dt.datetime.fromisoformat(text).timestamp() * 1e6) or None
+    return int(np.datetime64(text.removesuffix("Z"), "us").astype(np.int64)) or None
 
 
 def iso(microseconds: int | None) -> str | None:
     """Return a time as text, ISO 8601 in UTC."""
     if microseconds is None:
         return None
-    moment = dt.datetime.fromtimestamp(0, dt.UTC) + dt.timedelta(microseconds=microseconds)
-    return moment.isoformat()
+    return f"{np.datetime64(microseconds, 'us')}+00:00"  # also beyond the year 9999

@@ -79,6 +79,11 @@ class LookupInput:
 Input = ParquetInput | FrameInput | LookupInput
 
 
+def scan_of(source: Input) -> ParquetInput | FrameInput | None:
+    """Return what is read of a relation, None where it is only looked up."""
+    return source.scan if isinstance(source, LookupInput) else source
+
+
 @dataclass(frozen=True)
 class Block:
     """One block of a query: the join and, per relation alias, its input.

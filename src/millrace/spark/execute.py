@@ -19,7 +19,7 @@ from millrace.options import Options
 from millrace.parquet.tables import Split, splits
 from millrace.parquet.types import fixed_width
 from millrace.predicates import PredicateSpec
-from millrace.spark.block import Block, FrameInput, Input, LookupInput, ParquetInput, PreparedBlock
+from millrace.spark.block import Block, FrameInput, LookupInput, ParquetInput, PreparedBlock, scan_of
 from millrace.spark.coordinator import Limits, Lookups, Registered
 from millrace.spark.exchange import BLOCK_SCHEMA, NOTHING, Cut
 from millrace.spark.placement import Mode, Size, place, small_relations
@@ -49,7 +49,7 @@ def execute(spark: SparkSession, block: Block, options: Options) -> PreparedBloc
     for relation in block.join.sources:
         if relation.alias not in block.inputs:
             raise InputError(f"block {block.name}: relation {relation.alias!r} has no input")
-        scan = _scan_of(block.inputs[relation.alias])
+        scan = scan_of(block.inputs[relation.alias])
         if isinstance(scan, ParquetInput) and scan.table.unsupported:
             raise InputError(
                 f"block {block.name}: {scan.table.path} cannot be scanned directly "
@@ -235,7 +235,10 @@ class _Assembly:
 
     def _read(self, source: _Source) -> Scan | InlineTable:
         if isinstance(source.scan, FrameInput):
-            return InlineTable.of(source.scan.frame, source.relation.schema)
+            given = source.scan.frame, source.relation.schema
+            if self._placement.stream is not None:
+                return InlineTable.beside_stream(source.alias, *given)
+            return InlineTable.of(*given)
         return source.deal([0] * (self._placement.cells or 1 if source.mode is Mode.PARTITIONED else 1))
 
     @cached_property
@@ -367,14 +370,9 @@ def _numbers(spark: SparkSession, tasks: int, words: int) -> DataFrame:
     return numbers[tasks, of]
 
 
-def _scan_of(source: Input) -> ParquetInput | FrameInput | None:
-    """Return what is read of a relation, None where it is only looked up."""
-    return source.scan if isinstance(source, LookupInput) else source
-
-
 def _sources(block: Block) -> list[_Source]:
     """Return the relations, with what is known of their sizes; nothing is read of those only looked up."""
-    scans = [_scan_of(block.inputs[relation.alias]) for relation in block.join.sources]
+    scans = [scan_of(block.inputs[relation.alias]) for relation in block.join.sources]
     pruned = [splits(s.table, s.filters, s.columns) if isinstance(s, ParquetInput) else None for s in scans]
     totals: list[int | None] = []
     for scan, own in zip(scans, pruned, strict=True):

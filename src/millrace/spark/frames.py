@@ -19,14 +19,16 @@ import re
 import threading
 import weakref
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar, runtime_checkable
 
 from pyspark.errors import PySparkException
 
 from millrace.errors import InputError
-from millrace.spark.session import explained, is_internal_query
+from millrace.spark.overwriting import Overwriting
+from millrace.spark.session import explained, internal_query, is_connect, is_internal_query
 from millrace.spark.worker import translated
 
 if TYPE_CHECKING:
@@ -36,6 +38,7 @@ if TYPE_CHECKING:
     from millrace.limits.progress import LookupProgress
     from millrace.options import Options
     from millrace.reports.run_report import RunReport
+    from millrace.spark.block import ParquetInput
 
 T = TypeVar("T")
 
@@ -63,9 +66,11 @@ ACTIONS: dict[str, frozenset[str]] = {
 
 _PROPERTIES = ("write", "writeStream", "na", "stat")
 """Properties of Spark's own DataFrame that write it, or whose methods are derived from it."""
+_SAVING = frozenset(("save", "saveAsTable", "insertInto"))
 _LAZY = "toLocalIterator"
 """The action that begins with the first row that is asked for."""
 _SUBCLASS, _RAN, _PARTS = "_millrace_subclass", "_millrace_ran", "_millrace_parts"
+_WRITING = "_millrace_writing"
 _chooser: Callable[[Any], Any] | None = None
 
 
@@ -137,8 +142,12 @@ def _method(kind: type[Any], name: str) -> Callable[..., Any]:
 
     @functools.wraps(current())
     def called(self: Any, /, *args: Any, **named: Any) -> Any:
+        if kind.__name__ == "DataFrameWriter":
+            _refuse_own_input(self, current(), args, named)
         with acting(None if action == _LAZY else action, self):
             result = current()(self, *args, **named)
+        if name == "write":
+            result = refuse_overwriting(self, result)
         if type(result).__name__ in ACTIONS and type(result).__module__.startswith("pyspark.sql."):
             carry(_extend(result), carried(result, self, *args, *named.values()))
         return rows_of_action(action, self, result) if isinstance(result, Iterator) else result
@@ -146,7 +155,51 @@ def _method(kind: type[Any], name: str) -> Callable[..., Any]:
     return called
 
 
+def refuse_overwriting(frame: DataFrame, writer: Any) -> Any:
+    """Have a writer refuse to replace files that tasks of Millrace read for a DataFrame; returns it."""
+    vars(writer)[_WRITING] = frame, Overwriting()
+    return _extend(writer)
+
+
+def _refuse_own_input(writer: Any, method: Any, args: Sequence[Any], named: Mapping[str, Any]) -> None:
+    """Note a call of a writer; refuse an action that would replace files which tasks have yet to read."""
+    frame, overwriting = vars(writer)[_WRITING]
+    given = overwriting.note(method, args, named)
+    # On Spark Connect the others call save.
+    actions = _SAVING if is_connect(frame.sparkSession) else ACTIONS["DataFrameWriter"]
+    if method.__name__ not in actions or not overwriting.overwrites:
+        return
+    try:
+        with internal_query():
+            files = _files_in_plan(frame)
+            refused = bool(files) and overwriting.replaces(frame.sparkSession, method.__name__, given, files)
+    except Exception as error:  # noqa: BLE001  # of whichever catalog; Spark's writer fails in its own words
+        _log.debug("nothing is known of what %s replaces", method.__name__, exc_info=error)
+        return
+    if refused:
+        raise InputError(
+            "what is written would replace files that the query reads: write to another place, and put that "
+            "in the old one's place when it is complete"
+        )
+
+
+def _files_in_plan(frame: DataFrame) -> set[str]:
+    """Return the files that tasks in a DataFrame's plan read themselves, as far as that is known."""
+    from millrace.parquet.tables import splits  # tasks need no tables
+
+    kept, files = carried(frame).scans, set[str]()
+    for match in _RUN.finditer(explained(frame)):
+        handle = _runs.get(match[0])
+        scans = kept.get(match[0]) or (() if handle is None else handle.scans.get(match[0], ()))
+        files.update(split.path for scan in scans for split in splits(scan.table, scan.filters, scan.columns))
+    return files
+
+
 # Actions
+
+
+Scans = Mapping[str, tuple["ParquetInput", ...]]
+"""What tasks read of files themselves, by the names of their functions in Spark's plans."""
 
 
 class Carried(NamedTuple):
@@ -155,6 +208,7 @@ class Carried(NamedTuple):
     runs: frozenset[str] = frozenset()
     quiet: bool = False  # whether no line shall show its progress
     spark: SparkSession | None = None  # its session, which writers have none of that is public
+    scans: Scans = MappingProxyType({})
 
 
 End = Callable[[BaseException | None], None]
@@ -201,7 +255,8 @@ def carried(*arguments: Any) -> Carried:
     if len(parts) < 2:
         return parts[0] if parts else Carried()
     runs = frozenset().union(*(what.runs for what in parts))
-    return Carried(runs, any(what.quiet for what in parts), parts[0].spark)
+    scans = {run: found for what in parts for run, found in what.scans.items()}
+    return Carried(runs, any(what.quiet for what in parts), parts[0].spark, scans)
 
 
 @contextmanager
@@ -252,6 +307,10 @@ class Handle(Protocol):
     def tasks(self) -> Mapping[str, int]:
         """How many tasks its runs have at most, by their names, where that is known."""
 
+    @property
+    def scans(self) -> Scans:
+        """What tasks read of files themselves, by the functions of its runs."""
+
     def explain_lines(self) -> list[str]:
         """Return what runs, without Spark's own plan."""
 
@@ -301,8 +360,9 @@ def remember(
         watcher = _planning  # another thread may end that
         if watcher is not None:
             watcher(planned)
-    below = carried(frame).runs
-    carry(frame, Carried(below.union(runs or ()), not handle.options.progress, frame.sparkSession))
+    below, quiet = carried(frame), not handle.options.progress
+    scans = {**below.scans, **handle.scans}
+    carry(frame, Carried(below.runs.union(runs or ()), quiet, frame.sparkSession, scans))
     _latest.append(handle)
     return _extend(frame)
 

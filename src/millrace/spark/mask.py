@@ -8,7 +8,7 @@ an expression does: on streams, on Spark Connect, inside SQL text.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import Any
 
@@ -16,8 +16,8 @@ import pyarrow as pa
 from pyspark.sql import SparkSession, functions as sf
 
 from millrace.engine.arrays import array_of
-from millrace.engine.eddy.eddy_run import EddyRun
 from millrace.engine.eddy.output import Mask as KeepMask
+from millrace.engine.eddy.run import Run
 from millrace.engine.plan.expressions import Call, Column, ColumnRef
 from millrace.engine.plan.spec import JoinSpec, RelationSpec
 from millrace.engine.policies import default_policy
@@ -112,10 +112,12 @@ class MaskTask:
         join = self._join([column.type for column in first])
         schema = join.relations[0].schema
         rows = (pa.RecordBatch.from_arrays(arrays, schema=schema) for arrays in chain([first], arrivals))
-        eddy = EddyRun(
+        # A static plan is of joins: filters are an eddy's.
+        joins_only = self.options.architecture == "static"
+        eddy = Run(
             join,
             {_ROWS: rows},
-            self.options,
+            replace(self.options, architecture="stems", order=()) if joins_only else self.options,
             stream=_ROWS,
             output=KeepMask(),
             callers=self.limits.caller,
@@ -161,7 +163,7 @@ class MaskTask:
         return JoinSpec((RelationSpec(_ROWS, schema),), residuals=calls)
 
 
-def _with_reports(eddy: EddyRun, number: int) -> Iterator[pa.Array]:
+def _with_reports(eddy: Run, number: int) -> Iterator[pa.Array]:
     """Yield masks as structs with a report, which stands in the very last row."""
     waiting: pa.Array | None = None
     for kept in chain(eddy.run(), [None]):

@@ -13,6 +13,7 @@ settings, give a DataFrame.
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -280,8 +281,8 @@ def _in_format(spark: SparkSession, path: str, form: str) -> DataFrame:
             )
         elif form == "json":
             frame = spark.read.json(path)
-            if _CORRUPT in frame.columns:
-                # Some lines are no objects: the file as a whole may be one, or an array of them.
+            if _CORRUPT in frame.columns and not _begins_with_object(spark, path):
+                # The file as a whole may be an object, or an array of them.
                 whole = spark.read.json(path, multiLine=True)
                 frame = frame if _CORRUPT in whole.columns else whole
         else:
@@ -292,3 +293,12 @@ def _in_format(spark: SparkSession, path: str, form: str) -> DataFrame:
             raise
         raise InputError(f"there is no {path}: expected a file, a folder or a glob") from None
     return frame
+
+
+def _begins_with_object(spark: SparkSession, path: str) -> bool:
+    """Tell whether the first line of a file is a JSON object, as in a file that has one in each line."""
+    lines = spark.read.text(path).where("trim(value) <> ''").head(1)
+    try:
+        return bool(lines) and isinstance(json.loads(lines[0][0]), dict)
+    except ValueError:
+        return False

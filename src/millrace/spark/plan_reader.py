@@ -107,11 +107,6 @@ class AnalysedPlan:
         """In the order of the operators' places."""
         return tuple(kind for kind, *_ in self._read)
 
-    @property
-    def reads_cache(self) -> bool:
-        """Whether Spark has rows of it in its cache."""
-        return "InMemoryRelation" in self.kinds
-
     @cached_property
     def root(self) -> Operator:
         return _build(enumerate(self._read))

@@ -62,7 +62,9 @@ class Predicate:
         PredicateError if it is something else, or does not return booleans.
         """
         if isinstance(function, Predicate):
-            return function if name is None else replace(function, spec=replace(function.spec, name=name))
+            if name in (None, function.name):
+                return function
+            return replace(function, spec=replace(function.spec, name=name))
         if not hasattr(function, "evalType") or not hasattr(function, "func"):
             hint = " (apply @millrace.predicate to it)" if callable(function) else ""
             raise PredicateError(

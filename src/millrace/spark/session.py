@@ -288,11 +288,10 @@ def why_unreached(spark: SparkSession, store: Store, path: str) -> str | None:
     """
     unreached = facts_of(spark).unreached
     if store not in unreached:
-        why = _why(store, path)
-        unreached[store] = f"this process does not reach {store.root}: {why}" if why else None
+        who, why = "this process does", _why(store, path)
         if why is None and not store.options:
-            why = try_in_task(spark, partial(_why, store, path))
-            unreached[store] = f"tasks do not reach {store.root}: {why}" if why else None
+            who, why = "tasks do", try_in_task(spark, partial(_why, store, path))
+        unreached[store] = f"{who} not reach {store.root}: {why}" if why else None
     return unreached[store]
 
 

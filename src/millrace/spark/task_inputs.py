@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from millrace.engine.plan.expressions import Predicate, Value
 from millrace.engine.plan.spec import JoinSpec, RelationSpec
+from millrace.errors import SetupError
 from millrace.parquet.pruning import Keeps
 from millrace.parquet.reading import read_splits
 from millrace.parquet.tables import Split
@@ -26,6 +27,12 @@ if TYPE_CHECKING:
 LEAST_ROWS = 4096
 """Scans read at least this many rows at once; the eddy cuts them down to its own batches."""
 
+_MOST_TABLE = 1 << 28
+"""Bytes of a table that is a DataFrame and joined with streams."""
+
+_MOST_NUMBERS = 1 << 26
+"""Half a gigabyte: Spark sends nothing as large as that to all executors unless it is told to."""
+
 WORD = 8
 """Bytes that a number takes, for Spark as well."""
 
@@ -34,8 +41,10 @@ def task_numbers(spark: SparkSession, tasks: int, of: int = 1) -> DataFrame:
     """Return one partition for each number from 0, which is its only row, filtered out of so many numbers.
 
     What tasks make of numbers is for Spark of the size of the numbers. Of a few it would send whatever comes
-    to all executors, by way of the driver, whose memory may not hold it. Spark counts on no filter.
+    to all executors, by way of the driver, whose memory may not hold it. Spark counts on no filter. However
+    many are wanted, there are no more than are counted in a moment: estimates of joins may be astronomical.
     """
+    of = min(of, max(1, _MOST_NUMBERS // tasks))
     numbers = spark.range(0, tasks * of, 1, numPartitions=tasks)
     return numbers if of == 1 else numbers.where(f"id % {of} = 0").selectExpr(f"id DIV {of} AS id")
 
@@ -120,6 +129,18 @@ class InlineTable:
     def of(cls, frame: DataFrame, schema: pa.Schema) -> InlineTable:
         """Return the rows of a DataFrame, with a relation's columns; runs it."""
         return cls(frame.toArrow().rename_columns(schema.names).cast(schema))
+
+    @classmethod
+    def beside_stream(cls, alias: str, frame: DataFrame, schema: pa.Schema) -> InlineTable:
+        """Return a table that streams are joined with; SetupError if it is too large for that."""
+        made = cls.of(frame, schema)
+        if made.table.nbytes > _MOST_TABLE:
+            raise SetupError(
+                f"table {alias!r} is a DataFrame of {made.table.nbytes:,} bytes, and travels with every task "
+                f"of every micro-batch: expected at most {_MOST_TABLE:,} bytes; write it to Parquet files "
+                "and give these, for each cell reads files itself"
+            )
+        return made
 
     def sized(self, relation: RelationSpec, task: int) -> RelationSpec:
         return replace(relation, rows=self.table.num_rows, guessed=False)

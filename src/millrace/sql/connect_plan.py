@@ -555,7 +555,8 @@ class _Sayer:
         if kind == "unresolved_attribute":
             own = _parts(given.unresolved_attribute.unparsed_identifier)[-1]
         columns = [each for each in self._scope.columns if _of_column(each) == expression]
-        return expression, name or own, columns[-1] if columns and name is None else None
+        is_column = bool(columns) and name is None and own in (None, columns[-1].name)
+        return expression, name or own, columns[-1] if is_column else None
 
     def say(self, given: Any) -> Expression:
         kind = str(given.WhichOneof("expr_type"))

@@ -20,7 +20,6 @@ import pyarrow as pa
 from pyspark.sql.types import BinaryType, StringType, StructField, StructType
 
 from millrace.errors import StateError
-from millrace.streams.mapped import MappedBlocks
 from millrace.streams.task import FORMAT
 
 if TYPE_CHECKING:
@@ -105,8 +104,6 @@ class Log:
     """The log of the cell that Spark works on."""
 
     def __init__(self, handle: StatefulProcessorHandle) -> None:
-        self._mapped = MappedBlocks(None)
-        self._tokens: dict[int, str] = {}
         self._state = handle.getMapState("log", _KEY, _VALUE)
 
     def head(self) -> Head | None:
@@ -128,19 +125,6 @@ class Log:
                 "an empty checkpoint folder"
             )
         return Head(**fields)
-
-    def begin(self, mapped: MappedBlocks, head: Head) -> None:
-        """Read blocks from files where these have them; the log's head says which of them count."""
-        self._mapped = mapped
-        self._tokens = {batch: token for token, batch in head.chain.items()}
-
-    def seal(self, batch: int, token: str, in_use: Iterable[Part]) -> None:
-        """Write the blocks of an attempt to a file, and remove the files that are of no more use.
-
-        ``in_use`` are the keys of all blocks.
-        """
-        self._mapped.seal(batch, token)
-        self._mapped.keep({key.batch for key in in_use}, self._tokens | {batch: token})
 
     def put_head(self, head: Head) -> None:
         self.put_text(_HEAD, json.dumps(asdict(head) | {"format": FORMAT}, separators=(",", ":")))
@@ -172,9 +156,7 @@ class Log:
         Raises:
             StateError: There is none of that key.
         """
-        token = self._tokens.get(key.batch)
-        mapped = None if token is None else self._mapped.find(_name(key), key.batch, token)
-        stored = mapped or self._state.getValue((_name(key),))
+        stored = self._state.getValue((_name(key),))
         if stored is None:
             raise StateError(f"the log of a cell lists block {tuple(key)} and does not have it")
         text, data = stored
@@ -191,9 +173,7 @@ class Log:
         stored = Stored(Part(relation, newest, batch), tuple(parts), 0)
         data = rows.serialize().to_pybytes()
         text = json.dumps([[tuple(part), rows] for part, rows in parts], separators=(",", ":"))
-        name = _name(stored.key)
-        self._state.updateValue((name,), (text, data))
-        self._mapped.add(name, text, data)
+        self._state.updateValue((_name(stored.key),), (text, data))
         return replace(stored, size=len(data))
 
     def remove(self, keys: Iterable[Part]) -> None:
@@ -210,7 +190,7 @@ class Log:
 
 
 def _name(key: Part) -> str:
-    """Return the name of a block in Spark's state, and in files."""
+    """Return the name of a block in Spark's state."""
     return ",".join(map(str, key))
 
 

@@ -1,20 +1,28 @@
-"""The state of a cell in memory: an eddy with everything that the cell's log says."""
+"""The state of a cell in memory: an eddy with everything that the cell's log says.
+
+A worker process keeps its cells between micro-batches. Spark gives a task to any process that is free, so
+this is a hope and no promise: a cell found here may be some micro-batches behind, and then catches up from
+the log; one that came of an attempt which failed is of no use.
+"""
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections import OrderedDict, deque
+from collections.abc import Iterator, Mapping
 from itertools import pairwise
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
+from pyspark import TaskContext
 
 from millrace.reports.micro_batch import Orders, StreamFigures
+from millrace.spark.worker import look_again
 from millrace.streams.arrivals import Arrived
 from millrace.streams.block_log import Head, Log, Part, Stored, mergeable
 from millrace.streams.task import ContinuousJoin, Stream
 
 if TYPE_CHECKING:
+    from millrace.engine.eddy.continuous import ContinuousRun
     from millrace.engine.figures import CellFigures
 
 _MOST_ROWS = 1 << 30
@@ -24,50 +32,12 @@ _STUCK = 1 << 12
 """Fewer expired tuples than this are left in memory, wherever they lie."""
 
 
-class Kept(Protocol):
-    """Keeps tuples of streams in memory and makes results of them: what a cell needs of its eddy.
-
-    See :class:`millrace.engine.eddy.continuous.ContinuousRun`.
-    """
-
-    def restore(self, arrived: Iterable[tuple[str, pa.RecordBatch]]) -> list[int]:
-        """Take in tuples whose results are out already."""
-
-    def extend(self, arrived: Mapping[str, pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Yield the results that have a component among these tuples."""
-
-    def evict(self, below: Mapping[str, int]) -> None:
-        """Drop tuples."""
-
-    @property
-    def nbytes(self) -> int:
-        """Memory in bytes."""
-
-    def rows(self, alias: str) -> int:
-        """Return how many tuples of a stream have been kept so far."""
-
-    def held(self, alias: str) -> int:
-        """Return how many tuples of a stream are kept."""
-
-    def nbytes_of(self, alias: str) -> tuple[int, int]:
-        """Return the bytes of a stream's tuples with their indexes, and of the indexes alone."""
-
-    def take_orders(self) -> Orders:
-        """Return the orders that tuples took since this was last asked."""
-
-    def learned(self) -> str:
-        """Return what has been learned."""
-
-    def figures(self, cell: int) -> CellFigures:
-        """Return what has been done."""
-
-
 class Cell:
     """A cell's state after some micro-batch, and the eddy that makes results of the next one.
 
     Args:
         lessons: What earlier eddies of the cell have learned.
-        run: What keeps the tuples in memory and makes results, where it is not an eddy of the join.
+        run: The eddy, where it is one of another join: of the same streams, with further columns.
 
     Attributes:
         token: Names the attempt at a micro-batch that this is the state after.
@@ -75,12 +45,14 @@ class Cell:
         restored: Tuples that were read from the log so far.
     """
 
-    def __init__(self, task: ContinuousJoin, lessons: str | None = None, run: Kept | None = None) -> None:
+    def __init__(
+        self, task: ContinuousJoin, lessons: str | None = None, run: ContinuousRun | None = None
+    ) -> None:
         self.token = ""
         self.batch = -1
         self.restored = 0
         self._task = task
-        self._run: Kept = run or task.run(lessons)
+        self._run = run or task.run(lessons)
         self._blocks: dict[Part, Stored] = {}
         self._parts: set[Part] = set()
         # By stream, in order of arrival: the number of tuples up to the end of each part, and its newest.
@@ -91,11 +63,6 @@ class Cell:
     @property
     def nbytes(self) -> int:
         return self._run.nbytes
-
-    @property
-    def blocks(self) -> Collection[Part]:
-        """The keys of the blocks that the log has of it."""
-        return self._blocks.keys()
 
     @property
     def held(self) -> int:
@@ -275,3 +242,43 @@ class Cell:
         if below:
             self._run.evict(below)
         self._parts = {part for part in self._parts if not self._is_over(part, watermark)}
+
+
+_CELLS: OrderedDict[tuple[str, str, int], Cell] = OrderedDict()
+
+
+def query_id() -> str:
+    """Return Spark's number of the query whose task runs here, which stays over restarts; else nothing."""
+    context = TaskContext.get()
+    return (context.getLocalProperty("sql.streaming.queryId") or "") if context else ""
+
+
+def take_cell(plan: str, cell: int, head: Head) -> Cell | None:
+    """Take a cell out that can go on; None if there is none. Who fails with it does not put it back.
+
+    What is here of the query's earlier starts goes. The head is of the cell's log; a state has to lead to it.
+    """
+    query = query_id()
+    old = [key for key in _CELLS if query and key[0] == query and key[1] != plan]
+    for key in old:
+        del _CELLS[key]
+    state = _CELLS.pop((query, plan, cell), None)
+    if state is not None and (not state.follows(head) or state.is_worn):
+        old, state = [*old, (query, plan, cell)], None
+    if old:
+        look_again()
+    return state
+
+
+def keep_cell(plan: str, cell: int, state: Cell, budget: int) -> None:
+    """Keep a cell, and let go of others that have not been used for long.
+
+    Cells kept here may take ``budget`` bytes together. This one stays whatever it takes: it was just in
+    memory, and making it anew costs most.
+    """
+    _CELLS[query_id(), plan, cell] = state
+    kept = len(_CELLS)
+    while len(_CELLS) > 1 and sum(each.nbytes for each in _CELLS.values()) > budget:
+        _CELLS.popitem(last=False)
+    if len(_CELLS) < kept:
+        look_again()

@@ -31,10 +31,9 @@ from millrace.spark.session import SessionConf, default_parallelism, shuffle_par
 from millrace.spark.streaming import refuse_endless
 from millrace.spark.task_inputs import InlineTable, Scan
 from millrace.spark.types import spark_schema
-from millrace.streams.exchange import Pack, Unpack
+from millrace.streams.dataflow import Pack, Unpack, tagged_union
 from millrace.streams.processor import OUTPUT, CellProcessor
 from millrace.streams.retention import EventTimes, retention
-from millrace.streams.tagged_union import tagged_union
 from millrace.streams.task import ContinuousJoin, Stream
 
 _PROVIDER = "spark.sql.streaming.stateStore.providerClass"
@@ -49,10 +48,6 @@ SETTINGS = {
 
 _MOST_CELLS = 4
 """More cells than so many times the cores take more time for their own sake than for tuples."""
-
-
-_MOST_TABLE = 1 << 28
-"""Bytes of a table that is a DataFrame."""
 
 
 @dataclass(frozen=True)
@@ -216,14 +211,7 @@ def _table(block: Block, alias: str) -> Scan | InlineTable:
             parts = (splits(table, filters, columns),)
             return Scan.of(schema, filters, parts, table.computed)
         case FrameInput():
-            kept = InlineTable.of(source.frame, schema)
-            if kept.table.nbytes > _MOST_TABLE:
-                raise SetupError(
-                    f"table {alias!r} is a DataFrame of {kept.table.nbytes:,} bytes, and travels with every "
-                    f"task of every micro-batch: expected at most {_MOST_TABLE:,} bytes; write it to Parquet "
-                    "files and give these, for each cell reads files itself"
-                )
-            return kept
+            return InlineTable.beside_stream(alias, source.frame, schema)
     raise AssertionError(f"relation {alias!r} is looked up")  # above the join: millrace.streams.lookups
 
 

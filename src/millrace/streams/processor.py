@@ -16,11 +16,9 @@ from millrace.errors import StateError
 from millrace.reports.micro_batch import encode_cell
 from millrace.spark.exchange import NOTHING
 from millrace.spark.worker import acknowledge, keep_modules
-from millrace.streams import warm
 from millrace.streams.arrivals import Arrived, arrived
 from millrace.streams.block_log import Head, Log
-from millrace.streams.cell import Cell
-from millrace.streams.mapped import MappedBlocks
+from millrace.streams.cell import Cell, keep_cell, take_cell
 from millrace.streams.task import ContinuousJoin
 
 CONTROL = -1
@@ -111,7 +109,6 @@ class CellProcessor(StatefulProcessor):
             if tick != head.tick:
                 log.put_head(replace(head, watermark=watermark, tick=tick))
             return
-        log.begin(MappedBlocks.of_task(number), head)
         cell, before, rebuilt = self._cell(number, head)
         # Until the first one Spark's watermark is 0, and that is what its joins go by.
         came = self._arrived(blocks, head.watermark or 0)
@@ -123,7 +120,6 @@ class CellProcessor(StatefulProcessor):
         expired = cell.commit(log, watermark)
         counted = {n: each for n, each in came.items() if number in task.by_number[n].counted}
         cell.token = uuid.uuid4().hex
-        log.seal(cell.batch, cell.token, cell.blocks)
         if cell.batch % _LEARNING == 0:
             log.put_lessons(cell.learned)
         log.put_head(
@@ -137,7 +133,7 @@ class CellProcessor(StatefulProcessor):
                 tick=tick,
             )
         )
-        warm.put(warm.query(), task.name, number, cell, task.options.memory_budget or _MEMORY)
+        keep_cell(task.name, number, cell, task.options.memory_budget or _MEMORY)
         yield _row(
             rows=sum(each.rows.num_rows for each in counted.values()),
             late=sum(each.late for each in counted.values()),
@@ -162,7 +158,7 @@ class CellProcessor(StatefulProcessor):
         That is how much had been restored in it before; and whether it was made anew, for a cell that has
         worked before.
         """
-        cell = warm.take(warm.query(), self._task.name, number, head)
+        cell = take_cell(self._task.name, number, head)
         rebuilt = cell is None and head.batch >= 0  # a cell that has worked before
         cell = cell or Cell(self._task, self._log.lessons())
         before = cell.restored

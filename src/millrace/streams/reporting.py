@@ -6,6 +6,7 @@ import html
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -56,32 +57,36 @@ class StreamReport:
         """The latest micro-batch: what is held stands there."""
         return self.batches[-1]
 
-    @property
-    def totals(self) -> dict[str, int]:
-        """Rows in time and late, results, and tuples expired and restored, and cells rebuilt, added up."""
-        return {name: sum(getattr(each, name) for each in self.batches) for name in _SUMS}
-
-    @property
-    def streams(self) -> tuple[StreamFigures, ...]:
-        """State by stream after the latest micro-batch, with the sums of what came and went."""
+    @cached_property
+    def _whole(self) -> MicroBatch:
+        """All micro-batches as one: what came and went added up, and what is held after the latest."""
         sums: dict[str, StreamFigures] = {}
         now: dict[str, StreamFigures] = {}
         for batch in self.batches:
             for figures in batch.streams:
                 sums[figures.alias] = sums[figures.alias] + figures if figures.alias in sums else figures
                 now[figures.alias] = figures
-        return tuple(
+        streams = tuple(
             replace(now[alias], rows=whole.rows, late=whole.late, expired=whole.expired, newest=whole.newest)
             for alias, whole in sums.items()
         )
+        whole = {name: sum(getattr(each, name) for each in self.batches) for name in _SUMS}
+        return replace(self.latest, streams=streams, **whole)
+
+    @property
+    def totals(self) -> dict[str, int]:
+        """Rows in time and late, results, and tuples expired and restored, and cells rebuilt, added up."""
+        return {name: getattr(self._whole, name) for name in _SUMS}
+
+    @property
+    def streams(self) -> tuple[StreamFigures, ...]:
+        """State by stream after the latest micro-batch, with the sums of what came and went."""
+        return self._whole.streams
 
     @property
     def lag(self) -> float | None:
         """Seconds of event time from the watermark to the newest row; None where one of them is missing."""
-        newest = max((each.newest for each in self.batches if each.newest is not None), default=None)
-        if newest is None or self.latest.watermark is None:
-            return None
-        return (newest - self.latest.watermark) / 1e6
+        return self._whole.lag
 
     def seconds(self, percentile: float) -> float:
         """Return how long that percentage of micro-batches took at most.
@@ -110,20 +115,14 @@ class StreamReport:
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything as plain values that JSON has."""
-        latest = self.latest
-        return {
-            "query": latest.query,
-            "run": latest.run,
-            "name": latest.name,
+        latest, whole = self.latest.to_dict(), self._whole.to_dict()
+        names = ("query", "run", "name", "held", "bytes", "log_bytes", "watermark")
+        return {name: latest[name] for name in names} | {
             "active": self.active,
             "totals": self.totals,
-            "held": latest.held,
-            "bytes": latest.bytes,
-            "log_bytes": latest.log_bytes,
-            "watermark": iso(latest.watermark),
             "lag": self.lag,
             "batch_seconds": {"p50": self.seconds(50), "p95": self.seconds(95)},
-            "streams": [vars(each) | {"newest": iso(each.newest)} for each in self.streams],
+            "streams": whole["streams"],
             "orders": [vars(each) for each in self.orders()],
             "batches": [each.to_dict() for each in self.batches],
         }

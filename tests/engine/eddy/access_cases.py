@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from lab.access import Index, PacedScan
 from millrace.engine.access.modules import IndexAM, ScanAM
-from millrace.engine.eddy.eddy_run import run_of
+from millrace.engine.eddy.run import Run
 from millrace.engine.plan.expressions import Column
 from millrace.limits.clock import VirtualClock
 from millrace.options import POLICY_NAMES, Options
@@ -129,7 +129,7 @@ def run(case: Case, plans, options=None, *, chunk=4, own=None, sources=None, clo
     access |= {alias: [module] for alias, module in own.items()}
     feeds = {a: b for a, b in case.batches(chunk).items() if a not in own and plans.get(a, Plan()).source}
     feeds |= sources or {}
-    running = run_of(case.spec, feeds, options, clock=clock, access=access, **given)
+    running = Run(case.spec, feeds, options, clock=clock, access=access, **given)
     results = [(clock.now(), batch) for batch in running.run()]
     table = pa.Table.from_batches([batch for _, batch in results], case.spec.output_schema)
     return Ran(multiset(table), running, clock, indexes, results)

@@ -23,9 +23,7 @@ from hypothesis import strategies as st
 
 from millrace.engine.access.schedule import STALLED, Schedule
 from millrace.engine.eddy.back_pressure import Backpressure
-from millrace.engine.eddy.eddy_run import EddyRun
 from millrace.engine.eddy.output import Output
-from millrace.engine.eddy.run import Run
 from millrace.engine.eddy.transfer import KeyRanges
 from millrace.engine.operators import beside, content, selection, udf_selection
 from millrace.engine.plan.expressions import Column, ColumnRef, Compare, Literal, Predicate
@@ -392,13 +390,11 @@ def _faults(example: Example, folder: Path, *, strict: bool) -> set[str]:
         given["access"], indexes = modules(case, example.access, clock, example.chunk)
     if example.piece is not None:
         given["output"] = Output(case.spec, options.batch_size, example.piece)
-    if example.wanted or example.limits is not None:
-        given |= {"prefer": example.wanted or None, "backpressure": example.limits}
-        run: Run = EddyRun(case.spec, sources, options, **given)
-    else:
-        run = run_of(case.spec, sources, options, **given)
+    run: Any = run_of(case.spec, sources, options, backpressure=example.limits, **given)
+    if example.wanted:
+        run.prefer(example.wanted)
     faults: set[str] = set()
-    state = run.state if isinstance(run, EddyRun) else None
+    state = getattr(getattr(run, "dataflow", None), "state", None)
     if isinstance(state, StairState):
         if not options.intermediate and case.spec.is_repeatable and not _asked(example.access):
             _watch_base_tuples(state, faults)
@@ -426,13 +422,12 @@ def _sources(example: Example, folder: Path, ranges: KeyRanges | None) -> dict[s
     return pieces
 
 
-def _rows(example: Example, run: Run, case: Case) -> Rows | None:
+def _rows(example: Example, run: Any, case: Case) -> Rows | None:
     results: list[pa.RecordBatch] = []
     try:
         for batch in run.run():
             results.append(batch)
             if example.later is not None and len(results) == 2:
-                assert isinstance(run, EddyRun)
                 run.prefer(example.later)
     except ExecutionError as error:
         if "is one of those" not in str(error):

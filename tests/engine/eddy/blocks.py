@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from millrace.engine.eddy.eddy_run import EddyRun
+from millrace.engine.eddy.dataflow import EddyDataflow
 from millrace.engine.eddy.output import Mask
 from millrace.engine.eddy.run import Run
 from millrace.engine.plan.expressions import Column, ColumnRef
@@ -57,12 +57,12 @@ def stream(seed: int, rows: int = 25) -> Case:
     return with_windows(chained(columns), dict.fromkeys("abc", 4))
 
 
-def rows_of(case: Case, run: Run) -> Rows:
+def rows_of(case: Case, run: Any) -> Rows:
     """Run to the end and return the rows."""
     return multiset(pa.Table.from_batches(list(run.run()), case.spec.output_schema))
 
 
-def run(case: Case, options=None, *, chunk=4, sources=None, of=EddyRun, **how) -> tuple[Rows, Any]:
+def run(case: Case, options=None, *, chunk=4, sources=None, of=Run, **how) -> tuple[Rows, Any]:
     """Run the block in virtual time; return its rows and what ran it, for its figures.
 
     Some relations may have other ``sources`` than the case's own rows; ``of`` makes the run.
@@ -72,7 +72,7 @@ def run(case: Case, options=None, *, chunk=4, sources=None, of=EddyRun, **how) -
     return rows_of(case, made), made
 
 
-def flying(eddy: EddyRun, most: int) -> list[int]:
+def flying(eddy: EddyDataflow, most: int) -> list[int]:
     """Return a list that gets the number of tuples in the buffer, in batches and in probes, at each step.
 
     No batch may have more than so many.
@@ -99,9 +99,9 @@ def numbered(rows: int) -> pa.RecordBatch:
     return pa.record_batch({"row": pa.array(range(rows), pa.int64())})
 
 
-def filtering(data: pa.RecordBatch, calls, arrival=1000, clock=None, limits=None, **options) -> EddyRun:
+def filtering(data: pa.RecordBatch, calls, arrival=1000, clock=None, limits=None, **options) -> Run:
     """Return an eddy that only filters the rows ``t``, and yields masks of those that pass."""
     spec = JoinSpec((RelationSpec("t", data.schema),), residuals=tuple(calls))
     arrivals = [data.slice(low, arrival) for low in range(0, data.num_rows, arrival)]
     how = {"output": Mask(), "clock": clock or VirtualClock(), "backpressure": limits}
-    return EddyRun(spec, {"t": arrivals}, Options(**options), stream="t", **how)
+    return Run(spec, {"t": arrivals}, Options(**options), stream="t", **how)

@@ -15,7 +15,7 @@ from lab.access import Index
 from millrace.engine.access.hybrid import IndexOrScan
 from millrace.engine.access.modules import Answer, MeasuredIndex
 from millrace.engine.eddy.back_pressure import Backpressure
-from millrace.engine.eddy.eddy_run import EddyRun
+from millrace.engine.eddy.run import Run
 from millrace.engine.plan.expressions import Call, Column, ColumnRef
 from millrace.engine.plan.spec import JoinSpec, RelationSpec
 from millrace.engine.stems.stem import SteM
@@ -122,7 +122,7 @@ def test_access_modules_are_checked() -> None:
     spec = replace(case.spec, relations=(*case.spec.relations, shared))
     for own, named in (("bb", "'bb'"), ("d", "'a'")):
         with pytest.raises(InputError, match=named):
-            EddyRun(spec, {}, access={own: []})
+            Run(spec, {}, access={own: []})
     with pytest.raises(InputError, match="is a scan"):
         Index("i", [], case.tables["b"], clock)
     wrong = Index("i", ["k"], lambda _: pa.record_batch({"k": [1]}), clock)
@@ -268,7 +268,7 @@ def test_a_preference_must_be_about_one_relation() -> None:
         (compare("=", "x.nope", "x.nope", INT), "'nope'"),
     ):
         with pytest.raises(InputError, match=named):
-            run(case, {}, prefer=wanted)
+            Run(case.spec, case.batches(1)).prefer(wanted)
 
 
 # Index joins: DuckDB's rows, each binding asked for once, and everything behind a lookup waits for it.

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 from millrace.engine.access.schedule import STALLED, Schedule
-from millrace.engine.eddy.eddy_run import EddyRun, run_of
+from millrace.engine.eddy.run import Run
 from millrace.engine.eddy.transfer import KeyRanges
 from millrace.engine.figures import CellFigures
 from millrace.engine.plan.spec import JoinSpec, RelationSpec, Window
@@ -71,7 +71,7 @@ def test_rows_that_are_ready_come_out_when_sources_stall(seen: int, after: int, 
     """Once for each stall the caller gets control, with what is ready; nothing waits for a full batch."""
     pieces = CHAIN.batches(20)
     stalling = [*pieces["t"][:seen], *([None] * 9), *pieces["t"][seen:], *([None] * after)]
-    eddy = EddyRun(CHAIN.spec, {**pieces, "t": stalling}, Options(online=True), clock=VirtualClock())
+    eddy = Run(CHAIN.spec, {**pieces, "t": stalling}, Options(online=True), clock=VirtualClock())
     found = list(eddy.run())
     assert len(found) == batches
     assert (found[0].num_rows > 0) == (seen > 0)
@@ -94,7 +94,7 @@ def test_work_done_while_stalled_is_spared_later(monkeypatch: pytest.MonkeyPatch
             then.append(eddy.figures())
             yield from pieces["t"]
 
-        eddy = EddyRun(CHAIN.spec, {**pieces, "t": t()}, options, schedule=schedule, clock=VirtualClock())
+        eddy = Run(CHAIN.spec, {**pieces, "t": t()}, options, schedule=schedule, clock=VirtualClock())
         assert rows_of(CHAIN, eddy) == CHAIN.expected()
         return eddy.figures().intermediate_tuples - then[0].intermediate_tuples
 
@@ -108,7 +108,7 @@ def test_time_passes_while_every_source_has_stalled(architecture: str) -> None:
     """The schedule does not spin: each round of nothing takes a moment of the clock, others take none."""
     case, clock, pieces = CHAIN, VirtualClock(), CHAIN.batches(100)
     sources: dict[str, Any] = {**pieces, "t": [*([STALLED] * 10), *pieces["t"]]}
-    run = run_of(case.spec, sources, Options(architecture=architecture, online=True), clock=clock)
+    run = Run(case.spec, sources, Options(architecture=architecture, online=True), clock=clock)
     assert rows_of(case, run) == case.expected()
     # Rounds 1 and 2 bring the others' rows and their ends.
     assert 0.007 < clock.now() < 0.011
@@ -137,7 +137,7 @@ def test_state_is_bounded_over_long_streams(architecture: str) -> None:
     Indexes are made anew when they hold more evicted rows than others, so they do not grow either.
     """
     case = endless(80_000, 1_000)
-    _, made = run(case, Options(architecture=architecture, batch_size=1_000), chunk=1_000, of=run_of)
+    _, made = run(case, Options(architecture=architecture, batch_size=1_000), chunk=1_000)
     figures = made.figures()
     # A window and a third of it, what has come ahead of the others, in a SteM and up to two STAIRs; and
     # about one intermediate tuple for each base tuple.
@@ -207,7 +207,7 @@ def test_rows_out_of_order_are_refused(architecture: str, chunk: int) -> None:
     }
     message = "'a' .*'at'.* row 3 .*00:00:00.000004 after .*00:00:00.000006"
     with pytest.raises(InputError, match=message):
-        run(windows_on(tables, 20), Options(architecture=architecture), chunk=chunk, of=run_of)
+        run(windows_on(tables, 20), Options(architecture=architecture), chunk=chunk)
 
 
 def test_a_memory_budget_does_not_go_with_windows() -> None:

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from millrace.engine.eddy import transfer
-from millrace.engine.eddy.eddy_run import EddyRun
+from millrace.engine.eddy.run import Run
 from millrace.engine.plan.expressions import Exists, Not
 from millrace.engine.plan.spec import RelationSpec
 from millrace.engine.spill.run_of import run_of as spilling_run_of
@@ -22,7 +22,7 @@ from tests.engine.eddy.oracle import Case, block, compare, having
 ARCHITECTURES = ["stems", "joins", "stairs"]
 
 
-def made(eddy: EddyRun) -> Mapping[str, tuple[int, int]]:
+def made(eddy: Run) -> Mapping[str, tuple[int, int]]:
     return {m.name: (m.tuples_in, m.tuples_out) for m in eddy.figures().modules if m.action == "transfer"}
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -11,11 +10,9 @@ import pytest
 from hypothesis import assume, event, given, strategies as st
 
 from millrace.engine.access.schedule import Schedule
-from millrace.engine.eddy.eddy_run import EddyRun, run_of
-from millrace.engine.eddy.partial import partial_schema
+from millrace.engine.eddy.run import Run
 from millrace.engine.plan.expressions import ColumnRef, relations_of
 from millrace.engine.plan.spec import JoinSpec
-from millrace.engine.stairs.stair import STAIR
 from millrace.errors import InputError, StateError
 from millrace.limits.clock import VirtualClock
 from millrace.options import MIGRATIONS, Options
@@ -70,12 +67,12 @@ def paused(case: Case, options: Options, chunk: int, seen: dict[str, int], missi
     pieces = case.batches(chunk)
     sources = {a: [*own[: seen[a]], *([None] * 20), *own[seen[a] :]] for a, own in pieces.items()}
     schedule = Schedule(None, True, tuple(range(len(pieces))))
-    eddy = EddyRun(case.spec, sources, options, schedule=schedule, clock=VirtualClock())
+    eddy = Run(case.spec, sources, options, schedule=schedule, clock=VirtualClock())
     found, rows = None, []
     for batch in eddy.run():
         rows.append(batch)
-        if found is None and eddy._known_stalled:
-            found = pa.Table.from_batches(list(eddy.partial(missing)), partial_schema(case.spec))
+        if found is None and eddy.dataflow._known_stalled:
+            found = pa.Table.from_batches(list(eddy.partial(missing)), case.spec.output_schema)
     assert multiset(pa.Table.from_batches(rows, case.spec.output_schema)) == case.expected()
     arrived = {a: sum(piece.num_rows for piece in own[: seen[a]]) for a, own in pieces.items()}
     return None if found is None else (multiset(found), prefix(case, missing, arrived))
@@ -95,31 +92,11 @@ def test_partial_results_are_duckdbs_over_what_has_arrived(data: st.DataObject) 
     missing = data.draw(st.lists(st.sampled_from(sorted(pieces)), unique=True, max_size=3))
     if not connected(case.spec, set(pieces) - set(missing)):
         with pytest.raises(InputError, match=r"no join predicate connects|without every relation"):
-            EddyRun(case.spec, pieces, options).partial(missing)
+            Run(case.spec, pieces, options).partial(missing)
         return
     got = paused(case, options, chunk, seen, missing)
     event(f"{options.architecture}: {got is not None}")
     assert got is None or got[0] == got[1]
-
-
-@pytest.mark.broken_rule
-def test_a_tuple_in_two_stairs_is_one_partial_result(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each tuple counts once, wherever it is held: the same contents read twice would be found out."""
-    right = STAIR.contents
-
-    def doubled(self: STAIR) -> Iterator[Any]:
-        yield from right(self)
-        yield from right(self)
-
-    def are_right() -> bool:
-        got = paused(CHAIN, Options(architecture="stairs", online=True), 8, {"r": 9, "s": 9, "t": 1}, ["t"])
-        assert got is not None
-        return got[0] == got[1]
-
-    monkeypatch.setattr(STAIR, "contents", doubled)
-    assert are_right()
-    monkeypatch.setattr("millrace.engine.stairs.state.drop_repeats", iter)
-    assert not are_right()
 
 
 # When they cannot be had
@@ -139,14 +116,14 @@ def test_a_tuple_in_two_stairs_is_one_partial_result(monkeypatch: pytest.MonkeyP
 def test_what_cannot_be_asked_for(missing: list[str], how: dict[str, Any], named: str) -> None:
     """Other relations must be connected and kept; the error names the parts."""
     how = {"options": Options(online=True), **how}
-    made = run_of(CHAIN.spec, CHAIN.batches(8), **how)
+    made = Run(CHAIN.spec, CHAIN.batches(8), **how)
     with pytest.raises(InputError, match=named):
-        made.partial(missing)  # type: ignore[attr-defined]
+        made.partial(missing)
 
 
 def test_not_while_tuples_are_in_flight() -> None:
     """With small batches run() yields in the middle of its work."""
     options = Options(online=True, batch_size=2)
-    eddy = EddyRun(CHAIN.spec, CHAIN.batches(40), options, clock=VirtualClock())
+    eddy = Run(CHAIN.spec, CHAIN.batches(40), options, clock=VirtualClock())
     with pytest.raises(StateError, match="in flight"):
         [eddy.partial(["t"]) for _ in eddy.run()]

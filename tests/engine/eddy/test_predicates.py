@@ -13,7 +13,7 @@ import pytest
 from hypothesis import example, given, strategies as st
 
 from millrace.engine.eddy.back_pressure import Backpressure
-from millrace.engine.eddy.eddy_run import EddyRun
+from millrace.engine.eddy.run import Run
 from millrace.engine.operators.udf_selection import UdfSelection
 from millrace.engine.plan.expressions import Call, Column, ColumnRef
 from millrace.errors import ExecutionError, PredicateError
@@ -54,7 +54,7 @@ class Table:
         return Call(PredicateSpec(self.name, of_kind(self.kind, self.one), self.kind, **how), (column,))
 
 
-def kept(eddy: EddyRun) -> list[bool]:
+def kept(eddy: Run) -> list[bool]:
     """Run it and return the mask of all rows, in their order."""
     return [passes for mask in eddy.run() for passes in mask.to_pylist()]
 

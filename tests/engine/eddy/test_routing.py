@@ -16,7 +16,6 @@ from hypothesis import given, strategies as st
 
 from lab.figures.beyond import halves
 from millrace.engine.eddy.decisions import RoutingTable
-from millrace.engine.eddy.eddy_run import EddyRun
 from millrace.engine.eddy.operator import Operator
 from millrace.engine.eddy.statistics import Account
 from millrace.engine.operators import content
@@ -310,7 +309,7 @@ VALUES: dict[str, list[Any]] = {
 }
 
 
-def divided(values: list[Any], **changes: Any) -> tuple[EddyRun, list[str]]:
+def divided(values: list[Any], **changes: Any) -> tuple[Any, list[str]]:
     """Run the block over these values; return the eddy, and what divides tuples."""
     case = parts(values)
     rows, eddy = run(case, Options(**{**OPTIONS, **changes}), chunk=500)
@@ -341,7 +340,7 @@ def test_an_attribute_is_found_and_saves_work(kind: str) -> None:
 def test_what_has_a_route_of_its_own_or_tells_nothing_is_not_divided(values, changes, is_sampled):
     """Where dividing cannot help, tuples stay together."""
     eddy, found = divided(values, **changes)
-    assert not found and (0 < eddy.sampled <= ROWS) == is_sampled
+    assert not found and (0 < eddy.dataflow.sampled <= ROWS) == is_sampled
 
 
 @pytest.mark.broken_rule

@@ -24,7 +24,7 @@ from millrace.engine.access.paths import Paths
 from millrace.engine.eddy import decisions as routing
 from millrace.engine.eddy.back_pressure import QueuedBuffer
 from millrace.engine.eddy.constraints import Legality
-from millrace.engine.eddy.eddy_run import EddyRun
+from millrace.engine.eddy.dataflow import EddyDataflow
 from millrace.engine.eddy.operator import Step
 from millrace.engine.eddy.transfer import Transfer
 from millrace.engine.operators import beside
@@ -298,7 +298,7 @@ def instead(where: Any, *names: str) -> Callable[[Callable[..., Any]], Callable[
 
 def build_last(patch: Patch) -> None:
     """BuildFirst: a tuple probes first and is built only after all that arrived with it has probed."""
-    build, admit = SteM.build, EddyRun.admit
+    build, admit = SteM.build, EddyDataflow.admit
     late: list[tuple[SteM, TupleBatch, int]] = []
 
     def bounce(self: SteM, batch: TupleBatch, stamp: int) -> TupleBatch:
@@ -306,14 +306,14 @@ def build_last(patch: Patch) -> None:
         stamps = np.arange(stamp, stamp + batch.size)
         return replace(batch, signature=replace(batch.signature, built=True), stamps=stamps)
 
-    def admit_later(self: EddyRun, arrivals: Any) -> None:
+    def admit_later(self: EddyDataflow, arrivals: Any) -> None:
         while late:
             module, batch, stamp = late.pop(0)
             build(module, batch, stamp)
         admit(self, arrivals)
 
     patch.setattr(SteM, "build", bounce)
-    patch.setattr(EddyRun, "admit", admit_later)
+    patch.setattr(EddyDataflow, "admit", admit_later)
 
 
 def forget_roles(patch: Patch) -> None:

@@ -18,8 +18,9 @@ from hypothesis import event, given, strategies as st
 from millrace.engine.access.schedule import Schedule
 from millrace.engine.eddy import eddy as buffer, run_statistics as module
 from millrace.engine.eddy.back_pressure import Backpressure
-from millrace.engine.eddy.eddy_run import EddyRun, run_of
+from millrace.engine.eddy.dataflow import EddyDataflow
 from millrace.engine.eddy.output import Output
+from millrace.engine.eddy.run import Run
 from millrace.engine.eddy.run_statistics import Trace
 from millrace.engine.eddy.statistics import Statistics
 from millrace.engine.operators import selection, udf_selection
@@ -67,7 +68,7 @@ def test_results_come_early_only_when_asked_for(online: bool) -> None:
             yield pa.record_batch({"k": [7]})
 
     case = block({a: pa.table({"k": [7] * 50}) for a in "ab"}, ["a.k = b.k"])
-    results = EddyRun(case.spec, {a: source(a) for a in "ab"}, Options(batch_size=1, online=online)).run()
+    results = Run(case.spec, {a: source(a) for a in "ab"}, Options(batch_size=1, online=online)).run()
     assert not read
     next(results)
     assert Counter(read) == ({"a": 1, "b": 1} if online else {"a": 50, "b": 1})
@@ -95,7 +96,7 @@ def test_a_product_of_relations_without_columns_only_counts(schedule: Schedule |
     for counted, is_set in product((True, False), repeat=2):
         own = (*relations[:2], replace(relations[2], distinct=is_set))
         spec = JoinSpec(own, count_only=counted)
-        results = list(EddyRun(spec, sources, Options(batch_size=4), schedule=schedule).run())
+        results = list(Run(spec, sources, Options(batch_size=4), schedule=schedule).run())
         assert all(batch.schema == spec.output_schema for batch in results)
         found = results[0]["__count"][0].as_py() if counted else sum(b.num_rows for b in results)
         assert found == (12 if is_set else 60)
@@ -135,7 +136,7 @@ def test_the_time_of_a_run_that_does_not_end_is_told(architecture: str, fails: b
             raise OSError("the source broke")
 
     options = Options(architecture=architecture, batch_size=2)
-    run = run_of(case.spec, {alias: slow(alias) for alias in "ab"}, options, clock=clock)
+    run = Run(case.spec, {alias: slow(alias) for alias in "ab"}, options, clock=clock)
     with closing(run.run()) as results, pytest.raises(OSError, match="broke") if fails else nullcontext():
         next(results)
         list(results if fails else ())
@@ -165,7 +166,7 @@ def test_wide_rows_come_in_small_batches(monkeypatch, filtered: str, width: int,
     for module_of in (selection, udf_selection):
         monkeypatch.setattr(module_of, "BATCH_BYTES", most)
     output = Output(case.spec, options.batch_size, most)
-    eddy = EddyRun(case.spec, sources, options, stream="fans", output=output, clock=VirtualClock())
+    eddy = Run(case.spec, sources, options, stream="fans", output=output, clock=VirtualClock())
     sizes = [(batch.num_rows, batch.nbytes) for batch in eddy.run()]
     assert sum(rows for rows, _ in sizes) == 60_000
     assert max([size for _, size in sizes] + read) < 3 * most
@@ -212,8 +213,8 @@ def test_memory_under_skew_is_bounded(architecture: str, data: st.DataObject) ->
         how["backpressure"] = data.draw(st.none() | room)
     limits = how.get("backpressure")
     chunk = max(3, batch)
-    made = run_of(case.spec, case.batches(chunk), options, schedule=schedule, clock=VirtualClock(), **how)
-    found = flying(made, batch) if isinstance(made, EddyRun) else [0]
+    made = Run(case.spec, case.batches(chunk), options, schedule=schedule, clock=VirtualClock(), **how)
+    found = flying(made.dataflow, batch) if isinstance(made.dataflow, EddyDataflow) else [0]
     event(f"in turn: {schedule.interleaved}, queues: {limits is not None}")
     assert rows_of(case, made) == case.expected(), case.sql()
     count = len(case.tables)
@@ -263,7 +264,7 @@ def test_queues_do_not_go_with_base_tuples_alone(architecture: str) -> None:
     """While ``r ⋈ s`` waits for ``t``, a tuple of ``t`` would meet it, and ``s``, which stands for it."""
     case, options = chain(1), Options(architecture=architecture, intermediate=False)
     with pytest.raises(InputError, match="intermediate=False"):
-        EddyRun(case.spec, case.batches(2), options, backpressure=Backpressure(None, 20))
+        Run(case.spec, case.batches(2), options, backpressure=Backpressure(None, 20))
 
 
 # What a run keeps of its decisions: true, bounded, and of every kind of run.

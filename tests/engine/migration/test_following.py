@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, strategies as st
 
-from millrace.engine.eddy.eddy_run import EddyRun
+from millrace.engine.eddy.run import Run
 from millrace.engine.stairs import MIGRATION_POLICIES
 from millrace.engine.stairs.estimate import FOUND, MATCHES, MOVED, counts
 from millrace.engine.stairs.fanout import FanoutModel
@@ -38,8 +38,8 @@ def test_only_state_that_follows_routing_changes_its_tree(migration: str) -> Non
     options = Options(
         architecture="stairs", migration=migration, batch_size=4, reoptimize_every=2, online=True
     )
-    eddy = EddyRun(case.spec, case.batches(4), options, clock=VirtualClock())
-    state = eddy.state
+    eddy = Run(case.spec, case.batches(4), options, clock=VirtualClock())
+    state = eddy.dataflow.state
     first = state.stairs.tree
     with mock.patch.object(FanoutModel, "work", lambda _, tree: 1e9 if tree == first else 1.0):
         assert rows_of(case, eddy) == case.expected()

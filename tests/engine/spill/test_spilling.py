@@ -16,7 +16,6 @@ import pyarrow as pa
 import pytest
 
 from lab.bench import budget
-from millrace.engine.eddy.eddy_run import run_of as plain_run_of
 from millrace.engine.spill import algorithms, folder, partitions, runs
 from millrace.engine.spill.folder import SpillFile, SpillFolder
 from millrace.engine.spill.spilling import SpillingEddy
@@ -293,7 +292,7 @@ def test_intermediate_tuples_stay_within_the_budget(architecture, online, tmp_pa
     options = Options(
         architecture=architecture, policy="fixed", order=("a", "b", "c"), batch_size=1024, online=online
     )
-    rows, plain = run(case, options, chunk=1000, of=plain_run_of)
+    rows, plain = run(case, options, chunk=1000)
     assert rows == case.expected()
     assert plain.figures().intermediate_tuples > 500_000
     assert plain.figures().budget_peak_ratio == 0

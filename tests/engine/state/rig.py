@@ -135,7 +135,11 @@ class Rig:
 
     def held(self, owner: str, pair: str) -> list[str]:
         """Return the names of the tuples in a STAIR, in alphabetical order."""
-        return sorted(name for batch in self.stair(owner, pair).contents() for name in self.named(batch))
+        return sorted(
+            name
+            for each in self.stair(owner, pair).segments.values()
+            for name in self.named(each.batch(self.stairs.stores))
+        )
 
     def state(self) -> dict[str, list[str]]:
         """Return what each STAIR holds, by its name."""

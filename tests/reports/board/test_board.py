@@ -69,7 +69,8 @@ def board(clock) -> Board:
     """A board that knows one query, which nobody has run."""
     made = Board(clock)
     lookup = LookupProgress("price", 10, 4, 0, 0, 2, 5, 0, 1.0)
-    made.known(TITLE, {"run": "a"}, lambda: RunReport(lookups=(lookup,)))
+    model = replace(lookup, name="model", in_flight=0, requests=3)
+    made.known(TITLE, {"run": "a"}, lambda: RunReport(lookups=(lookup,), calls=(model,)))
     return made
 
 
@@ -119,6 +120,20 @@ def test_a_query_that_another_dataframe_runs_is_shown_by_its_tasks(board, clock)
     assert len(board.queries()) == 1
 
 
+def test_what_a_cancelled_action_leaves_is_no_query(board):
+    """Its tasks tell for a while yet; when they are gone, another DataFrame's are shown again."""
+    query = board.begun("collect", ["run"])
+    tell(board, "cell 0", 5)
+    tell(board, "cell 1", 5)
+    board.ended(query, KeyboardInterrupt())
+    tell(board, "cell 0", 7)
+    assert [(each.state, each.rows_in) for each in board.queries()] == [("failed", 10)]
+    board.left("run", "cell 0")
+    board.left("run", "cell 1")
+    tell(board, "cell 0", 3)
+    assert [(each.state, each.rows_in) for each in board.queries()] == [("running", 3), ("failed", 10)]
+
+
 def test_memory_is_bounded(board):
     """Tasks beyond a number are summed up, old queries let go; no row is lost from the sums."""
     board.begun("count", ["run"])
@@ -132,6 +147,12 @@ def test_memory_is_bounded(board):
     assert sum(cell.output_tuples for cell in cells) == 5 * count
     select = {one.name: one for _, one in view.report.modules()}["Predicate(a)"]
     assert (select.tuples_in, select.evaluated) == (10 * count, 10 * count)
+
+    for _ in range(2):  # Spark brings what a task has told, and one that was too many worked on
+        board._queries[0].finished("run", {f"cell {task}": packed(10) for task in range(count)}, 1.0)
+    tell(board, "cell 0", 15)
+    (view,) = board.queries()
+    assert (view.tasks, view.rows_in, view.rows_out) == (count, 10 * count + 5, 5 * count + 2)
 
     for _ in range(2 * MOST_QUERIES):
         board.ended(board.begun("count", ["run"]))
@@ -172,6 +193,8 @@ def test_a_series_is_thinned(steps, most):
         end = points[-1]
         begin = max((each for each in points if end[0] - each[0] >= 5), default=points[0])
         span = end[0] - begin[0]
+        series.add(end[0] / 2, *end[1:])  # when it was last heard of, which was before it was last looked at
+        assert series.points == points
         assert series.rate() == (pytest.approx((end[1] - begin[1]) / span) if span else 0)
 
 
@@ -241,6 +264,7 @@ def test_figures_of_a_running_query(page, board, clock):
     assert (select["name"], select["selectivity"], select["evaluated"]) == ("Predicate(a)", 0.5, 400)
     assert query["orders"][0]["changes"][-1]["order"] == "a → b"
     assert (query["lookups"][0]["requests"], query["lookups"][0]["in_flight"]) == (5, 2)
+    assert (query["calls"][0]["name"], query["calls"][0]["requests"]) == ("model", 3)
 
     (part,) = httpx.get(page.url + "parts.json").json()["parts"]
     assert all(text in part["html"] for text in ("Predicate(a)", "2 under way", "collect of SELECT", "a → b"))

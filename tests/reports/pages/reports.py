@@ -10,7 +10,7 @@ from functools import cache
 import numpy as np
 import pyarrow as pa
 
-from millrace.engine.eddy.eddy_run import EddyRun
+from millrace.engine.eddy.run import Run
 from millrace.engine.figures import CellFigures, Change, ModuleFigures, ModuleTrace, OrderTrace, Shift
 from millrace.limits.progress import LookupProgress
 from millrace.options import Options
@@ -37,7 +37,7 @@ def drifting(**options: object) -> CellFigures:
     case = block(tables, ["l.k = o.k", "l.j = c.j"])
     settings = Options.of({"transfer": False, "batch_size": 512, "reoptimize_every": 2048, **options})
     sources = {name: table.to_batches(max_chunksize=512) for name, table in tables.items()}
-    eddy = EddyRun(case.spec, sources, settings)
+    eddy = Run(case.spec, sources, settings)
     for _ in eddy.run():
         pass
     return eddy.figures()

@@ -13,13 +13,14 @@ from types import SimpleNamespace
 
 import pytest
 
-from millrace.engine.figures import CellFigures, ModuleFigures
+from millrace.engine.figures import CellFigures, JoinFigures, ModuleFigures
 from millrace.errors import InputError, SetupError
 from millrace.limits.budget import Spent
 from millrace.reports.pages.advice import advice
+from millrace.reports.pages.graph import graph
 from millrace.reports.pages.page import MOST_BYTES, block_view
 from millrace.reports.pages.saved import calls_of, headline
-from millrace.reports.planned import Explanation
+from millrace.reports.planned import BlockShape, Explanation
 from millrace.reports.run_report import RunReport
 from tests.reports.pages.reports import HOSTILE, REPORTS, drawn, drifting, filtered, hostile, joined
 
@@ -152,6 +153,15 @@ def test_the_page_shows_why_orders_changed():
         assert part in page.text
     assert any(link.startswith("#change-1-1-") for link in page.values("href"))
     assert any("l.k = o.k" in label for label in page.values("aria-label"))
+
+
+def test_two_columns_that_join_two_relations_are_one_link():
+    """Its tuples count once; of joins with names all conditions are looked for."""
+    pairs = (("a", "b", "a.x = b.x"), ("b", "a", "b.y = a.y"))
+    for name in ("b", "a.y = b.y AND a.x = b.x"):
+        drawn = graph(BlockShape(("a", "b"), pairs), {}, [JoinFigures(("a",), name, 10, 3)])
+        assert [link.text for link in drawn.links] == ["10 → 3"]
+        assert "a.x = b.x AND b.y = a.y" in drawn.about
 
 
 def test_what_was_saved_is_what_the_figures_prove():

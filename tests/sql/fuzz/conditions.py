@@ -131,7 +131,9 @@ def _single(g: Gen, scope: Scope, depth: int, *, joined: bool) -> str:
             names = ", ".join(g.spell(key.parts) for key in keys)
             inner = _block(g, around, depth, [key.type.kind for key in keys])
             left = f"({names})" if len(keys) > 1 else names
-            return f"{left} {g.pick(['IN', 'IN', 'IN', 'NOT IN'])} ({inner})"
+            word = g.pick(["IN", "IN", "IN", "NOT IN"])
+            # Spark's NOT IN beside an OR of an ON overlooks nulls, and of a WHERE it does not.
+            return f"{left} {'IN' if joined else word} ({inner})"
     return f"{g.pick(['', '', 'NOT '])}EXISTS ({_block(g, around, depth, None, always=True)})"
 
 

@@ -1,62 +1,152 @@
-"""Changes of a hub's queries are put together, whoever reads and writes them meanwhile."""
+"""A hub's folder, on a disk and in an object store: whoever reads it, and whatever was damaged in it."""
 
 from __future__ import annotations
 
-import json
-from unittest.mock import patch
+import os
+from dataclasses import replace
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings, strategies as st
+from pyarrow import fs
 
 from millrace.engine.plan.expressions import ColumnRef
-from millrace.streams.hub import folder as folders
-from millrace.streams.hub.folder import Folder
-from millrace.streams.hub.plan import Announce
-from millrace.streams.hub.query import StandingQuery
-from millrace.streams.hub.registry import Change, Registry
+from millrace.errors import InputError, StateError
+from millrace.options import StorageOptions
+from millrace.parquet import store as stores
+from millrace.streams.hub.cell import envelop
+from millrace.streams.hub.delivery import FileSink, Write
+from millrace.streams.hub.folder import Folder, place_of
+from millrace.streams.hub.processor import changes_in
+from millrace.streams.hub.query import Change, StandingQuery
+from tests.spark.test_object_stores import Server
 
-JOIN = {"on": "a JOIN b"}
+DISKS = StorageOptions()
+JOIN = "a JOIN b"
 SCHEMA = pa.schema([("n", pa.int64())])
 
 
-def query(name: str) -> StandingQuery:
-    return StandingQuery(0, name, (), (), (ColumnRef("a", "n"),), SCHEMA, ("a", "b"))
+def came(number: int, **more) -> Change:
+    """A query of that number comes."""
+    parts = {"filters": (), "residuals": (), "columns": (ColumnRef("a", "n"),), "schema": SCHEMA}
+    return Change(number, StandingQuery(number, f"q{number}", "n", None, "now", **parts, **more))
 
 
-@pytest.mark.parametrize("left", ["", '{"format": 1, "number": 2, "que'])
-@pytest.mark.parametrize("turn", [1, -1])
-def test_a_damaged_change_is_none(tmp_path, left, turn):
-    """A power failure left it so; the hub goes on without it, and so do its cells."""
-    folder = Folder(tmp_path)
+def begun(path, storage=DISKS) -> Folder:
+    folder = Folder(path, storage)
     folder.begin(JOIN)
-    told = {"select": "n", "where": None, "sink": None}
-    folder.add(query("first"), told)
-    folder.add(query("lost"), told)
-    (folder.changes / "00000002.json").write_text(left)
-    folder = Folder(tmp_path)
-    folder.add(query("third"), told)
-    assert [each.name for each in folder.list()] == ["first", "third"]
-    paths = [path for path in sorted(folder.changes.iterdir())[::turn] if left or path.stat().st_size]
-    texts = pa.record_batch({"value": [path.read_text() for path in paths]})
-    announced = [row for rows in Announce((7,))(iter([texts])) for row in rows.column("block").to_pylist()]
-    changes = [Change.from_json(json.loads(block)) for block in announced]
-    registry = Registry()
-    for number, change in enumerate(changes):  # one that overtook another waits for it
-        registry = Registry.from_text(registry.after([change], number, None).to_text())
-    assert {each.query.name for each in registry.queries} == {"first", "third"} and not registry.waiting
-    for number in range(1, 4):
-        folder.note_made(number, 0)
-    (tmp_path / "made" / "00000003.json").write_text(left)
-    with patch.object(folders, "_MERGED", 3):
-        folder.put_together(2)
-    assert [each.name for each in Folder(tmp_path).list()] == ["first", "third"]
+    return folder
+
+
+@pytest.mark.parametrize("left", ["", '{"format": 2, "value": {"is": "Ch'])
+def test_a_damaged_change_is_none(tmp_path, left):
+    """A power failure left it so; the hub goes on without it, and so do its cells."""
+    folder = begun(tmp_path)
+    folder.write(came(1))
+    folder.write(came(2))
+    (tmp_path / "changes" / "00000002.json").write_text(left)
+    folder = begun(tmp_path)
+    assert folder.next() == 3
+    folder.write(came(3))
+    assert [each.name for each in folder.queries()] == ["q1", "q3"]
+    paths = sorted((tmp_path / "changes").iterdir())
+    assert [each.number for each in changes_in(path.read_bytes() for path in paths)] == [1, 3]
+    folder.note_made([1, 3])
+    (tmp_path / "made.json").write_text(left)
+    assert [each.state for each in folder.queries()] == ["waiting"] * 2
+    folder.note_made([1, 3])
+    assert [each.state for each in begun(tmp_path).queries()] == ["running"] * 2
+
+
+@pytest.mark.parametrize("damage", ["damaged", "missing"])
+def test_a_folder_that_has_lost_its_join_is_refused(tmp_path, damage):
+    """Or any join would go on with its queries."""
+    begun(tmp_path).write(came(1))
+    (tmp_path / "hub.json").write_text("{") if damage == "damaged" else (tmp_path / "hub.json").unlink()
+    with pytest.raises(StateError, match=rf"hub\.json is {damage}: expected .*restore it, or begin"):
+        begun(tmp_path)
+
+
+def test_a_change_of_another_process_stays(tmp_path, monkeypatch):
+    """Who comes second is told so; a disk without links takes changes too."""
+    folder, others = begun(tmp_path), begun(tmp_path)
+    others.write(came(1, sink="theirs"))
+    with pytest.raises(
+        StateError, match=r"another process has changed the queries of the hub .* make it again"
+    ):
+        folder.write(came(1, sink="ours"))
+    assert [each.sink for each in folder.queries()] == ["theirs"]
+    with monkeypatch.context() as no_links:
+        no_links.setattr(os, "link", lambda *_: os.listdir(tmp_path / "none"))  # noqa: PTH208
+        folder.write(came(2))
+    assert folder.next() == 3 and not [*tmp_path.rglob(".*")]
+
+
+def test_spark_finds_the_folder_where_this_process_does(tmp_path, monkeypatch):
+    """Its own file system need not be this machine's disks."""
+    monkeypatch.setattr(stores, "_DBFS", str(tmp_path))
+    for path in (tmp_path, f"file://{tmp_path}"):
+        assert Folder(path, DISKS).uri == f"file:{tmp_path}"
+    assert Folder("dbfs:/hub", DISKS).uri == "dbfs:/hub"
+
+
+class Hdfs:
+    """Local files that are there from their creation, as those of HDFS and Azure are."""
+
+    def __init__(self):
+        self.files, self.created = fs.LocalFileSystem(), []
+
+    def open_output_stream(self, path):
+        self.created.append(path.rpartition("/")[2])
+        return self.files.open_output_stream(path)
+
+    def __getattr__(self, name):
+        return getattr(self.files, name)
+
+
+def test_a_store_that_shows_files_early_shows_none_cut_off(tmp_path, monkeypatch):
+    """They are written beside, and one that cannot rename is refused."""
+    store, system = stores.Store("hdfs://h"), Hdfs()
+    monkeypatch.setitem(stores._SYSTEMS, store, system)
+    path = f"hdfs://h{tmp_path}/rows"
+    with store.writing(path) as file:
+        file.write(b"whole")
+    with pytest.raises(OSError, match=r"^of Spark$"), store.writing(path):
+        raise OSError("of Spark")
+    assert [each.read_bytes() for each in tmp_path.iterdir()] == [b"whole"]
+    assert len(system.created) == 1 and system.created[0].startswith(".rows.")
+    (tmp_path / system.created[0]).touch()
+    store.clean(f"hdfs://h{tmp_path}")
+    system.move = lambda *_: (_ for _ in ()).throw(pa.ArrowNotImplementedError("flat"))
+    with pytest.raises(InputError, match=r"cannot rename files.*hierarchical"), store.writing(path):
+        pass
+    assert [each.read_bytes() for each in tmp_path.iterdir()] == [b"whole"]
+
+
+def test_an_error_of_what_is_written_is_not_the_disks(tmp_path):
+    """And a part that a process has left is removed."""
+    with pytest.raises(OSError, match=r"^of Spark$"), stores.DISKS.writing(f"{tmp_path}/rows"):
+        raise OSError("of Spark")
+    (tmp_path / ".rows.1.part").touch()
+    stores.DISKS.clean(str(tmp_path))
+    assert not [*tmp_path.iterdir()]
+
+
+def test_a_folder_of_another_join_or_version_is_refused(tmp_path):
+    """It says which, and what to do."""
+    begun(tmp_path)
+    with pytest.raises(StateError, match=r"is of another join: it was begun with a JOIN b, and is given b"):
+        Folder(tmp_path, DISKS).begin("b JOIN a")
+    (tmp_path / "hub.json").write_text('{"format": 1, "on": "a JOIN b", "keep": "all"}')
+    with pytest.raises(StateError, match=r"found format 1, .* reads 2: go on with the version that wrote it"):
+        begun(tmp_path)
 
 
 steps = st.lists(
     st.tuples(
-        st.sampled_from(["add", "add", "remove", "make", "make"]),
-        st.integers(0, 2),  # who does it: processes see what the others did late, or never
+        st.sampled_from(["add", "add", "remove", "make"]),
+        st.integers(0, 2),  # who does it: they see what the others did late, or never
         st.integers(0, 5),
     ),
     min_size=1,
@@ -67,34 +157,62 @@ steps = st.lists(
 @settings(max_examples=60, deadline=None)
 @given(steps)
 def test_who_reads_late_sees_the_same_queries(tmp_path_factory, given_steps):
-    """Numbers are never given twice, and files do not grow with the changes that have been."""
+    """Numbers are never given twice."""
     path = tmp_path_factory.mktemp("hub")
-    with patch.object(folders, "_MERGED", 3):
-        everyone = [Folder(path) for _ in range(3)]
-        everyone[0].begin(JOIN)
-        stand, made, batch, numbers = {}, {}, 0, []
-        for what, who, which in given_steps:
-            folder = everyone[who]
-            if what == "add":
-                change = folder.add(query(f"q{len(numbers)}"), {"select": "n", "where": None, "sink": None})
-                numbers.append(change.number)
-                stand[change.number] = change.query.name
-            elif what == "remove" and stand:
-                gone = list(stand)[which % len(stand)]
-                del stand[gone]
-                numbers.append(folder.remove(gone).number)
-            elif what == "make":
-                batch += 1
-                for number in numbers:
-                    if number not in made:
-                        made[number] = batch
-                        folder.note_made(number, batch)
-                folder.put_together(batch - 2)
-        assert numbers == list(range(1, len(numbers) + 1))
-        for folder in (*everyone, Folder(path)):
-            listed = {each.id: each.name for each in folder.list() if each.state != "leaving"}
-            assert listed == stand
-            running = {each.id for each in folder.list() if each.state == "running"}
-            assert running == {number for number in stand if number in made}
-        recent = sum(made.get(number, batch + 1) >= batch - 2 for number in numbers)
-        assert len(list(everyone[0].changes.iterdir())) <= recent + 3 + len(given_steps)
+    everyone = [begun(path) for _ in range(3)]
+    states, number, changes = {}, 0, []
+    for what, who, which in given_steps:
+        folder = everyone[who]
+        if what == "make":
+            folder.note_made(range(1, number + 1))
+            states |= {change.number: "running" for change in changes if change.query is not None}
+            gone = {change.gone for change in changes}
+            states = {each: state for each, state in states.items() if each not in gone}
+            changes = []
+            continue
+        number += 1
+        assert folder.next() == number
+        stand = [each for each, state in states.items() if state != "leaving"]
+        if what == "remove" and stand:
+            change = Change(number, gone=stand[which % len(stand)])
+            states[change.gone] = "leaving"
+        else:
+            change = came(number)
+            states[number] = "waiting"
+        folder.write(change)
+        changes.append(change)
+    for folder in (*everyone, begun(path)):
+        assert {each.id: each.state for each in folder.queries()} == states
+
+
+def test_an_object_store_has_all_of_it():
+    """The queries, and the files of their rows, which are there whole or not at all."""
+    with Server() as server:
+        server.files.create_dir("shop")
+        storage = StorageOptions(server.options)
+        folder = begun("s3://shop/hubs/one", storage)
+        folder.write(came(1, sink="s3://shop/out"))
+        folder.write(Change(folder.next(), gone=1))
+        folder.note_made([1])
+        query = replace(came(1, sink="s3://shop/out").query, state="leaving")
+        assert folder.queries() == begun("s3://shop/hubs/one", storage).queries() == [query]
+        sink = FileSink(*place_of(query.sink, storage), SCHEMA)
+
+        def rows(*numbers):
+            block = pa.record_batch({"n": pa.array(numbers, pa.int64())}).serialize().to_pybytes()
+            return envelop([(1, None, len(numbers), block), (2, None, 0, b"")])
+
+        def cut():
+            yield rows(4)
+            raise RuntimeError
+
+        others = list(Write({1: sink}, 7)(iter([rows(1, 2), rows(3)])))
+        assert [each.column("query").to_pylist() for each in others] == [[2], [2]]
+        with pytest.raises(RuntimeError):
+            list(Write({1: sink}, 8)(cut()))
+        table = pq.read_table("shop/out", filesystem=server.files)
+        assert table["n"].to_pylist() == [1, 2, 3]
+        with pytest.raises(InputError, match=r"cannot write s3://none/hub.*no bucket 'none'"):
+            begun("s3://none/hub", storage)
+    with pytest.raises(InputError, match=r"^wasb:.* is where only Spark can write"):
+        place_of("wasb://c/out", storage)

@@ -13,8 +13,8 @@ from hypothesis import given, settings, strategies as st
 from millrace.engine.plan.expressions import Call, Column, ColumnRef, and_all
 from millrace.errors import InputError
 from millrace.predicates import PredicateSpec
-from millrace.streams.hub.encoding import decoded, encoded
-from millrace.streams.hub.grouped import GroupedFilter
+from millrace.streams.hub.lineage import GroupedFilter
+from millrace.streams.hub.query import decode, encode
 from tests.engine.test_expressions import ROWS, ours, table, tree
 from tests.gate import examples
 
@@ -31,7 +31,7 @@ predicates = st.integers(0, 1 << 40).map(lambda seed: tree(random.Random(seed), 
 def test_a_tuple_has_the_bits_of_the_queries_it_passes(values, rows, wanted):
     """Nulls, NaN, -0.0, constants of wider types, and conditions that no index answers."""
     batch = values.to_batches()[0].slice(0, rows)
-    found = GroupedFilter("t", wanted, 3).passed(batch)
+    found = GroupedFilter("t", wanted, 3).evaluate(batch)
     assert found.dtype == np.uint64 and found.shape == (rows, 3)
     want = np.zeros((rows, 192), bool)
     for slot, each in wanted.items():
@@ -47,13 +47,13 @@ def test_a_tuple_has_the_bits_of_the_queries_it_passes(values, rows, wanted):
 @given(predicates)
 def test_a_condition_that_was_written_down_is_the_same(predicate):
     """With its constants' types; NaN is not equal to itself, but is written alike."""
-    text = json.dumps(encoded(predicate))
-    again = decoded(json.loads(text))
-    assert json.dumps(encoded(again)) == text and type(again) is type(predicate)
+    text = json.dumps(encode(predicate))
+    again = decode(json.loads(text))
+    assert json.dumps(encode(again)) == text and type(again) is type(predicate)
 
 
 def test_a_function_cannot_be_written_down():
     """It is refused, by name."""
     call = Call(PredicateSpec("spam", lambda x: True), (Column(ColumnRef("r", "s")),))
     with pytest.raises(InputError, match=r"cannot have the condition spam\(r.s\)"):
-        encoded(call)
+        encode(call)

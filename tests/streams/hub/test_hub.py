@@ -13,8 +13,10 @@ from pyspark import TaskContext
 from pyspark.errors import StreamingQueryException
 
 import millrace
+from millrace.api import hub as api
 from millrace.errors import InputError, StateError
-from millrace.streams.hub import delivery, folder, plan
+from millrace.streams.hub import delivery
+from millrace.streams.hub.folder import Folder
 from millrace.streams.hub.processor import HubProcessor
 from tests.streams.feed import Feed, plain
 
@@ -33,15 +35,12 @@ QUERIES = {
         "s.t >= TIMESTAMP'2020-09-13 12:27:00' AND NOT p.v BETWEEN 0.2 AND 0.6",
     ),
 }
-QUERIES["two"] = ("p.*, o.t AS ordered", "p.v < o.v AND o.k <> 7")
-SOME = {"two": ("p", "o")}
-"""The queries that join two of the streams."""
 
 
 def alone(feed, name, files=slice(None)):
     """The rows of a query over all files, or over some, by DuckDB."""
     select, where = QUERIES[name]
-    text = f"SELECT {select} FROM {TWO if name in SOME else ON}" + (f" WHERE {where}" if where else "")
+    text = f"SELECT {select} FROM {ON}" + (f" WHERE {where}" if where else "")
     return feed.answer(text, files)
 
 
@@ -71,7 +70,6 @@ def test_queries_come_and_go_over_a_restart(streaming, tmp_path):
     hub = made(sinks={"odd": sink}, options={"architecture": "stairs"})
     hub.add("late", *QUERIES["late"], sink=tmp_path / "late", since="window")
     hub.add("large", *QUERIES["large"], sink=tmp_path / "new")
-    hub.add("two", *QUERIES["two"], sink=tmp_path / "two", streams=SOME["two"])
     feed.put(90)
     hub.start(availableNow=True).awaitTermination()
     assert feed.rows("all") == alone(feed, "all") != []
@@ -80,10 +78,9 @@ def test_queries_come_and_go_over_a_restart(streaming, tmp_path):
     odd = [plain(tuple(row.values())) for _, rows in given for row in rows.to_pylist()]
     assert sorted(odd, key=repr) == alone(feed, "odd") != []
     assert feed.rows("large") == before == alone(feed, "large", slice(2)) != []
-    assert feed.rows("two") == alone(feed, "two", slice(2, None)) != []
     assert feed.rows("new") == alone(feed, "large", slice(2, None)) != []
     assert {each.name: each.state for each in hub.list()} == dict.fromkeys(
-        ("all", "pairs", "odd", "late", "large", "two"), "running"
+        ("all", "pairs", "odd", "late", "large"), "running"
     )
 
 
@@ -123,21 +120,26 @@ def test_a_name_that_comes_again_has_its_own_function(streaming, tmp_path):
 
 
 def test_functions_that_threads_add_at_once_do_not_mix(streaming, tmp_path, monkeypatch):
-    """Each query has its own, also where both want the same number."""
+    """Each query has its own, also where both want the same number; and one folder is of one query."""
     tables = Feed(streaming, tmp_path, ("orders", "payments")).tables()
     hub = millrace.Session(streaming, tables).hub(TWO, tmp_path / "hub")
-    both, write = threading.Barrier(2), folder._write
+    both, write = threading.Barrier(2), Folder.write
 
     def meet(*given):
         with contextlib.suppress(threading.BrokenBarrierError):
             both.wait(timeout=1)
         return write(*given)
 
-    monkeypatch.setattr(folder, "_write", meet)
+    monkeypatch.setattr(Folder, "write", meet)
     given = {"one": print, "two": repr}
     with ThreadPoolExecutor(2) as pool:
         list(pool.map(lambda name: hub.add(name, "o.k", sink=given[name]), given))
     assert {each.name: hub._functions[each.id] for each in hub.list()} == given
+    sinks = [tmp_path / "out", f"file:{tmp_path}/orders/../out"]
+    with ThreadPoolExecutor(2) as pool:
+        adding = [pool.submit(hub.add, f"files {i}", "o.k", sink=sink) for i, sink in enumerate(sinks)]
+    (refused,) = filter(None, (each.exception() for each in adding))
+    assert isinstance(refused, InputError) and "is the sink of query 'files" in str(refused)
 
 
 CRASHES = ("rows", "file", "sink")
@@ -147,7 +149,7 @@ CRASHES = ("rows", "file", "sink")
 def test_crashes_lose_and_double_nothing_while_queries_come_and_go(streaming, tmp_path, monkeypatch):
     """A worker ends behind results, and before a file has its name; a sink raises."""
     feed = Feed(streaming, tmp_path, ("orders", "payments", "shipments"))
-    names, died, given = ["odd", "large", "pairs", "two", "all"], [], {}
+    names, died, given = ["odd", "large", "pairs", "late", "all"], [], {}
 
     def sink(rows, batch):
         if batch == number and (crashes / "sink").exists():
@@ -161,7 +163,7 @@ def test_crashes_lose_and_double_nothing_while_queries_come_and_go(streaming, tm
         crashes.mkdir()
         if point is not None:
             (crashes / point).touch()
-        monkeypatch.setattr(plan, "HubProcessor", crashing(str(crashes / "rows"), number))
+        monkeypatch.setattr(api, "HubProcessor", crashing(str(crashes / "rows"), number))
         monkeypatch.setattr(delivery, "Write", dying(str(crashes / "file"), number))
         hub = millrace.Session(streaming, feed.tables()).hub(ON, tmp_path / "hub", sinks={"first": sink})
         if number == 0:
@@ -169,7 +171,7 @@ def test_crashes_lose_and_double_nothing_while_queries_come_and_go(streaming, tm
         elif number > 2:
             hub.remove(f"q{number - 2}")
         name = names[number]
-        hub.add(f"q{number}", *QUERIES[name], sink=tmp_path / f"q{number}", streams=SOME.get(name))
+        hub.add(f"q{number}", *QUERIES[name], sink=tmp_path / f"q{number}")
         try:
             hub.start(availableNow=True).awaitTermination()
         except StreamingQueryException:
@@ -224,7 +226,7 @@ def test_what_a_hub_cannot_give_is_refused(streaming, tmp_path):
     """With the reason, and what would work."""
     feed = Feed(streaming, tmp_path, ("orders", "payments", "shipments"))
     tables = feed.tables()
-    hub = millrace.Session(streaming, tables).hub(ON, tmp_path / "hub", keep="wanted")
+    hub = millrace.Session(streaming, tables).hub(ON, tmp_path / "hub")
     sink = tmp_path / "out"
     for select, more, message in (
         ("o.v + 1", {}, r"selects columns of the join as they are"),
@@ -238,12 +240,7 @@ def test_what_a_hub_cannot_give_is_refused(streaming, tmp_path):
         ("o.k", {"where": "o.v + 1 > s.v"}, r"only Spark evaluates .*o.v \+ 1"),
         ("o.k", {"where": "o.v = s.v"}, r"o.v = s.v joins streams, and all queries of a hub join them alike"),
         ("o.k", {"where": "o.k IN (SELECT k FROM payments)"}, r"only Spark evaluates|this is none"),
-        ("s.k", {"streams": ("o", "x")}, r"joins the streams \['o', 'x'\]: expected two or more of o, p, s"),
-        ("s.k", {"streams": ("o",)}, r"expected two or more of o, p, s"),
-        ("s.k", {"streams": ("o", "s")}, r"no equality of the hub's join ties o, s together"),
-        ("s.k", {"streams": ("o", "p")}, r"the query reads s.k, and joins o, p only: name 's'"),
         ("*", {"since": "then"}, r"since is 'then': expected 'now' or 'window'"),
-        ("*", {"since": "window"}, r"this hub keeps only rows that some query wants"),
     ):
         with pytest.raises(InputError, match=message):
             hub.add("q", select, sink=sink, **more)
@@ -256,8 +253,10 @@ def test_what_a_hub_cannot_give_is_refused(streaming, tmp_path):
         hub.add("other", "*", sink=tmp_path / "other")
     with pytest.raises(InputError, match=r"there is no query 'p'.*'q'"):
         hub.remove("p")
+    with pytest.raises(InputError, match=r"query 'other': cannot write .*; give a folder that the hub may"):
+        hub.add("other", "o.k", sink=tmp_path / "out" / "empty.parquet")
     with pytest.raises(StateError, match=r"is of another join"):
-        millrace.Session(streaming, tables).hub(ON, tmp_path / "hub")
+        millrace.Session(streaming, tables).hub(TWO, tmp_path / "hub")
     wider = millrace.Session(streaming, {**tables, "n": streaming.range(3).withColumnRenamed("id", "k")})
     with pytest.raises(InputError, match=r"share a join of streams, and n is none"):
         wider.hub(f"{ON} JOIN n ON n.k = o.k", tmp_path / "other")

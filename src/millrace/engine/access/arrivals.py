@@ -13,7 +13,7 @@ its tuples have no time, and may meet anything.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 import pyarrow as pa
@@ -28,7 +28,6 @@ from millrace.engine.stems.bindings import BindingSet
 from millrace.engine.stems.conditions import Matching
 from millrace.engine.stems.stem import SteM
 from millrace.engine.tuples import codes
-from millrace.engine.tuples.batch import TupleBatch
 from millrace.errors import ExecutionError, InputError
 from millrace.limits.clock import POLLED, Clock
 
@@ -40,7 +39,7 @@ _EXPIRED = 4
 
 
 class Arrivals:
-    """The access methods of a block at work."""
+    """The access methods of a block at work; ``requests`` are what indexes are asked."""
 
     def __init__(
         self, spec: JoinSpec, graph: QueryGraph, methods: AccessMethods, stems: Sequence[SteM], clock: Clock
@@ -53,7 +52,7 @@ class Arrivals:
         self._scans = dict(methods.scans)
         self._indexes = methods.indexes
         self._paths = methods.paths
-        self._requests = IndexOrScan(spec, graph, methods, stems, clock)
+        self.requests = IndexOrScan(spec, graph, methods, stems, clock)
         self._reading = True
         self._ended: list[tuple[int, BindingSet, pa.RecordBatch]] = []
         self._read = np.zeros((len(spec.sources), 2))  # rows and bytes, by relation
@@ -79,7 +78,7 @@ class Arrivals:
         """
         scheduled = schedule.arrivals(self._methods.sources, size)
         self._reading, self._waits = True, waits
-        self._requests.begin({relation: len(scans) for relation, scans in self._scans.items()})
+        self.requests.begin({relation: len(scans) for relation, scans in self._scans.items()})
         while True:
             self._ask_beside_scans(busy=is_busy())
             arrivals = self._ends() + self._answers(size)
@@ -116,17 +115,6 @@ class Arrivals:
         known = [module.due() for module in modules]
         at_once = self._reading or None in known
         return -math.inf if at_once else min((due for due in known if due is not None), default=math.inf)
-
-    def ask(self, lookup: int, batch: TupleBatch) -> None:
-        """Submit the bindings of tuples that an index was not asked for yet.
-
-        Where a scan returns the matches too, they are submitted when that pays, if ever.
-        """
-        self._requests.ask(lookup, batch)
-
-    def regrade(self, graded: Callable[[TupleBatch], Iterable[TupleBatch]]) -> None:
-        """Let other tuples ask first of those that wait for a scan or an index."""
-        self._requests.regrade(graded)
 
     # What has arrived
 
@@ -198,14 +186,14 @@ class Arrivals:
             return
         for relation, scans in self._scans.items():
             if not busy and all(scan.state == "broken" or scan.due() == math.inf for scan in scans):
-                self._requests.take_over(relation)
-        self._requests.submit()
+                self.requests.take_over(relation)
+        self.requests.submit()
 
     def _covered(self) -> list[Arrival]:
         """Return the EOTs of relations of which indexes have returned all there is a need for."""
         if self._ended:
             return []
-        return [self._end(relation) for relation in list(self._scans) if self._requests.is_covered(relation)]
+        return [self._end(relation) for relation in list(self._scans) if self.requests.is_covered(relation)]
 
     def _has_lookup(self, relation: int) -> bool:
         return any(self._graph.leads[each.relation] == relation for each in self._paths.lookups)
@@ -218,24 +206,24 @@ class Arrivals:
             return
         if self._indexes:
             self._read[relation] += batch.num_rows, batch.nbytes
-        self._requests.note(relation, scan, batch.num_rows)
+        self.requests.note(relation, scan, batch.num_rows)
 
     # What is still to come
 
     def _is_full(self) -> bool:
         """Whether an index has to answer before more is read; what a scan returns too holds nothing up."""
         asked = [each for each in self._indexes if not self._paths.scanned >> each[0] & 1]
-        if not any(self._requests.missing(relation) for relation, _ in asked):
+        if not any(self.requests.missing(relation) for relation, _ in asked):
             return False
         rows, size = self._read.T
         wide = float(np.max(size / np.maximum(rows, 1)))
         if self._waits() * wide >= MOST_WAITING:
             return True
-        return any(index.is_full and self._requests.missing(relation) for relation, index in asked)
+        return any(index.is_full and self.requests.missing(relation) for relation, index in asked)
 
     def _is_open(self) -> bool:
         """Whether something may come that the answer needs."""
-        return bool(self._scans) or any(self._requests.missing(relation) for relation, _ in self._indexes)
+        return bool(self._scans) or any(self.requests.missing(relation) for relation, _ in self._indexes)
 
     def _open_scans(self) -> list[ScanAM]:
         return [scan for scans in self._scans.values() for scan in scans]
@@ -243,7 +231,7 @@ class Arrivals:
     def _wait(self) -> None:
         """Let time pass until a module has something, or a source may have that has nothing at present."""
         modules: list[ScanAM | IndexAM] = [*self._open_scans()]
-        modules += [index for relation, index in self._indexes if self._requests.missing(relation)]
+        modules += [index for relation, index in self._indexes if self.requests.missing(relation)]
         known = [module.due() for module in modules]
         now = self._clock.now()
         soonest = min((due for due in known if due is not None), default=math.inf)

@@ -228,11 +228,6 @@ class AccessMethods:
             if isinstance(module, Waking):
                 module.wake_by(self.woken)
 
-    @property
-    def is_asynchronous(self) -> bool:
-        """Whether some relation is scanned by modules that may keep the eddy waiting."""
-        return bool(self.scans)
-
     def relative_latency(self, lookup: int, *, ahead: bool) -> float:
         """Return the latency of a lookup's index over that of the relation's fastest one, 2 at most.
 

@@ -25,6 +25,7 @@ from typing import Any
 
 from millrace.engine.eddy.eddy import Buffer
 from millrace.engine.eddy.operator import MODULES, Kind, Operator, Work
+from millrace.engine.eddy.preference import Preference
 from millrace.engine.tuples.batch import Signature, TupleBatch
 from millrace.errors import OptionError
 from millrace.limits.clock import POLLED, Clock, VirtualClock
@@ -88,11 +89,12 @@ class QueuedBuffer(Buffer):
 
     def __init__(
         self,
+        preference: Preference,
         limits: Backpressure,
         clock: Clock,
         coming: Callable[[], float],
     ) -> None:
-        super().__init__()
+        super().__init__(preference)
         self._limits = limits
         self._clock = clock
         self._coming = coming
@@ -110,7 +112,7 @@ class QueuedBuffer(Buffer):
     # What comes in
 
     def push(self, batches: Iterable[TupleBatch]) -> None:
-        for batch in batches:
+        for batch in self._preference.split(batches):
             if batch.size:
                 if self._under_way:
                     self._under_way.append(batch)
@@ -124,13 +126,13 @@ class QueuedBuffer(Buffer):
         """False: other modules have their turns."""
         return False
 
-    def regrade(self, graded: Callable[[TupleBatch], Iterable[TupleBatch]]) -> None:
+    def regrade(self) -> None:
         """Put what has not been routed in order again; what waits for its operator stays."""
         unrouted = [batch for batches in self._unrouted.values() for batch in batches]
         self._unrouted.clear()
         self._refused.clear()
         for batch in unrouted:
-            for piece in graded(batch) if batch.signature.built else (batch,):
+            for piece in self._preference.graded(batch):
                 self._of(piece.signature).append(piece)
 
     def put_back(self, batch: TupleBatch, *, refused: bool) -> None:
@@ -150,7 +152,7 @@ class QueuedBuffer(Buffer):
             self._unrouted = {s: self._unrouted.get(s, deque()) for s in signatures}
         return self._unrouted[signature]
 
-    def resume(self, operator: Operator, rest: Any, *, preferred: int) -> None:
+    def resume(self, operator: Operator, rest: Any) -> None:
         """Add a probe whose output did not fit into one batch."""
         self._under_way.append((operator, rest))
 

@@ -29,9 +29,10 @@ Of predicates and left joins:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 
 from millrace.engine.eddy.operator import Operator
+from millrace.engine.operators.select import Selecting
 from millrace.engine.plan.graph import QueryGraph
 from millrace.engine.tuples.batch import Signature, is_complete, ready_outer, ready_predicates
 
@@ -41,26 +42,18 @@ class Legality:
 
     Args:
         builds: By relation.
-        selects: By predicate.
-        profile: Of all predicates that are ready.
-        settle: Of all predicates that raised.
+        selecting: The operators of predicates and left joins.
         joins: Returns the joins that join state allows for a signature.
-        outer: By left join; their numbers follow those of the predicates.
     """
 
     def __init__(
         self,
         graph: QueryGraph,
         builds: Sequence[Operator],
-        selects: Sequence[Operator],
-        profile: Operator,
-        settle: Operator,
+        selecting: Selecting,
         joins: Callable[[Signature], Sequence[Operator]],
-        outer: Mapping[int, Operator],
     ) -> None:
-        self._graph, self._builds, self._selects = graph, builds, selects
-        self._profile, self._settle = profile, settle
-        self._joins, self._outer = joins, outer
+        self._graph, self._builds, self._selecting, self._joins = graph, builds, selecting, joins
 
     def of(self, signature: Signature) -> Sequence[Operator]:
         """Return every legal operator for tuples that are no results; none: they leave the dataflow."""
@@ -85,16 +78,16 @@ class Legality:
 
     def _settle_last(self, signature: Signature) -> Sequence[Operator] | None:
         """What raised for tuples that have met everything; without that they would be results."""
-        return (self._settle,) if is_complete(signature, self._graph) else None
+        return (self._selecting.settlement,) if is_complete(signature, self._graph) else None
 
     def _widen_last(self, signature: Signature) -> Sequence[Operator] | None:
         """Left joins of tuples that span all relations, and the predicates that they may still meet."""
         if signature.span != self._graph.everything:
             return None
-        outer = (self._outer[i] for i in ready_outer(signature, self._graph))
+        outer = (self._selecting.outer[i] for i in ready_outer(signature, self._graph))
         return (*self._ready(signature), *outer)
 
     def _ready(self, signature: Signature) -> tuple[Operator, ...]:
         """Return the predicates that are ready, one by one and, where there are several, together."""
-        ready = tuple(self._selects[i] for i in ready_predicates(signature, self._graph))
-        return (*ready, self._profile) if len(ready) > 1 else ready
+        ready = tuple(self._selecting.selects[i] for i in ready_predicates(signature, self._graph))
+        return (*ready, self._selecting.profile) if len(ready) > 1 else ready

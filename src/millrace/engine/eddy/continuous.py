@@ -13,9 +13,10 @@ from typing import Unpack
 import pyarrow as pa
 
 from millrace.engine.access.schedule import Arrival, Source
-from millrace.engine.eddy.eddy_run import EddyRun
-from millrace.engine.eddy.run import Given
-from millrace.engine.eddy.statistics import WarmStart, as_text
+from millrace.engine.eddy.context import Given
+from millrace.engine.eddy.dataflow import EddyDataflow
+from millrace.engine.eddy.run import Run
+from millrace.engine.eddy.statistics import as_text
 from millrace.engine.figures import CellFigures
 from millrace.engine.plan.spec import JoinSpec
 from millrace.engine.stairs.state import StairState
@@ -28,8 +29,8 @@ class ContinuousRun:
     Args:
         streams: Aliases of the relations that never end; one that shares their tuples is not named.
         tables: The others, read once, before anything arrives.
-        warm_start: What an earlier run of the block has learned.
-        given: See :class:`millrace.engine.eddy.run.Given`.
+        options: Of an eddy, which goes on with what earlier runs of the block have learned.
+        given: See :class:`millrace.engine.eddy.context.Given`.
     """
 
     def __init__(
@@ -38,19 +39,19 @@ class ContinuousRun:
         streams: Collection[str],
         tables: Mapping[str, Source],
         options: Options,
-        *,
-        warm_start: WarmStart | None = None,
         **given: Unpack[Given],
     ) -> None:
         sources: dict[str, Source] = {r.alias: () for r in spec.sources if r.same_as is None}
-        online = replace(options, online=True)
-        self._run = EddyRun(spec, sources | dict(tables), online, warm_start=warm_start, **given)
+        self._run = Run(spec, sources | dict(tables), replace(options, online=True), **given)
+        context, dataflow = self._run.context, self._run.dataflow
+        assert isinstance(dataflow, EddyDataflow), "a plan that does not change keeps no state to go on with"
+        self._dataflow, self._stems, self._statistics = dataflow, context.stems, context.statistics
         leads = {r.alias: r.same_as or r.alias for r in spec.relations}
         # Without SteMs, relations that are the same data get their tuples one by one.
         self._fed = {
             alias: tuple(
                 n
-                for n, r in enumerate(self._run.spec.relations)
+                for n, r in enumerate(context.spec.relations)
                 if leads[r.alias] == alias and r.same_as is None
             )
             for alias in leads.values()
@@ -64,12 +65,12 @@ class ContinuousRun:
         """Take in all of a relation that ends."""
         self.restore((alias, batch) for batch in table if isinstance(batch, pa.RecordBatch))
         ends: list[Arrival] = [(n, None) for n in self._fed[alias]]
-        self._run.admit(ends)
+        self._dataflow.admit(ends)
 
     def extend(self, arrived: Mapping[str, pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Yield the results that have a component among these new tuples of streams, each once."""
         came: list[Arrival] = [(n, batch) for alias, batch in arrived.items() for n in self._fed[alias]]
-        return self._run.push(came)
+        return self._dataflow.push(came)
 
     def restore(self, arrived: Iterable[tuple[str, pa.RecordBatch]]) -> list[int]:
         """Take in tuples whose results, among them and with all before them, are out already.
@@ -82,43 +83,44 @@ class ContinuousRun:
         """
         ends = []
         for alias, batch in arrived:
-            for relation in self._fed[alias]:
-                self._run.build(relation, batch)
+            for relation in self._fed[alias] if batch.num_rows else ():
+                self._dataflow.build(relation, batch)
             ends.append(self.rows(alias))
-        if isinstance(self._run.state, StairState):
-            self._run.state.switch(self._run.state.stairs.tree)
+        state = self._dataflow.state
+        if isinstance(state, StairState):
+            state.switch(state.stairs.tree)
         return ends
 
     def evict(self, below: Mapping[str, int]) -> None:
         """Drop tuples; ``below`` has by alias the number of the first that stays, in order of arrival."""
-        self._run.state.expire({n: row for alias, row in below.items() for n in self._fed[alias]}, 0)
+        self._dataflow.state.expire({n: row for alias, row in below.items() for n in self._fed[alias]}, 0)
 
     @property
     def nbytes(self) -> int:
         """Memory of the join state, in bytes."""
-        return self._run.state.held().nbytes
+        return self._dataflow.state.held().nbytes
 
     def rows(self, alias: str) -> int:
         """Return how many tuples of a stream have been kept so far, evicted ones counted."""
-        return self._run.stems[self._fed[alias][0]].rows
+        return self._stems[self._fed[alias][0]].rows
 
     def held(self, alias: str) -> int:
         """Return how many tuples of a stream are kept."""
-        return self._run.stems[self._fed[alias][0]].store.held
+        return self._stems[self._fed[alias][0]].store.held
 
     def nbytes_of(self, alias: str) -> tuple[int, int]:
         """Return the bytes of a stream's base tuples with their indexes, and of the indexes alone."""
-        stems = [self._run.stems[number] for number in self._fed[alias]]
+        stems = [self._stems[number] for number in self._fed[alias]]
         whole = sum(stem.nbytes for stem in stems)
         return whole, whole - sum(stem.store.nbytes for stem in stems)
 
     def take_orders(self) -> tuple[tuple[str, int], ...]:
         """Return the orders that tuples took since this was last asked, those of most tuples first."""
-        return self._run.statistics.take_orders()
+        return self._statistics.take_orders()
 
     def learned(self) -> str:
         """Return what the eddy has learned about costs and selectivities, as text for a warm start."""
-        return as_text(self._run.statistics.accounts)
+        return as_text(self._statistics.accounts)
 
     def figures(self, cell: int = 0) -> CellFigures:
         return self._run.figures(cell)

@@ -9,23 +9,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 from millrace.engine.eddy.decisions import RoutingTable
-from millrace.engine.eddy.operator import Operator, Step, Work
+from millrace.engine.eddy.operator import Operator, Visit, Work
+from millrace.engine.eddy.preference import Preference
 from millrace.engine.eddy.run_statistics import RunStatistics
 from millrace.engine.plan.graph import QueryGraph
-from millrace.engine.tuples.batch import Signature, TupleBatch, is_result
+from millrace.engine.tuples.batch import TupleBatch, is_result
 
 _SMALL = 1 / 8
 """Share of a full batch below which a batch waits for others."""
-
-
-class Visit(Protocol):
-    """Lets an operator do the next step of its work, and counts it."""
-
-    def __call__(self, operator: Operator, signature: Signature, work: Any, *, fresh: bool) -> Step:
-        """Do a step; ``fresh``: the work is a whole batch, which the operator has not seen yet."""
 
 
 class Eddy:
@@ -102,7 +96,7 @@ class Eddy:
         signature = work.signature if fresh else work.batch.signature
         step = self._visit(operator, signature, work, fresh=fresh)
         if step.rest is not None:
-            self._buffer.resume(operator, step.rest, preferred=signature.preferred)
+            self._buffer.resume(operator, step.rest)
         batches = step.batches
         for batch in batches:
             if not batch.size:
@@ -129,7 +123,8 @@ class Buffer:
     A full batch has ``limit`` tuples.
     """
 
-    def __init__(self, limit: int = 1) -> None:
+    def __init__(self, preference: Preference, limit: int = 1) -> None:
+        self._preference = preference
         self._small = int(limit * _SMALL)
         self._new: list[TupleBatch] = []
         self._flying: dict[int, list[Work]] = {}  # by how much the user prefers its tuples; no list is empty
@@ -137,7 +132,7 @@ class Buffer:
 
     def push(self, batches: Iterable[TupleBatch]) -> None:
         """Add batches; empty ones are dropped."""
-        for batch in batches:
+        for batch in self._preference.split(batches) if self._preference.wishes else batches:
             if not batch.size:
                 continue
             signature = batch.signature
@@ -156,7 +151,7 @@ class Buffer:
         """Whether a batch would be popped next if it were pushed."""
         if self._new or not batch.signature.built or not batch.size or not self._is_large(batch):
             return False
-        return batch.signature.preferred >= max(self._flying, default=0)
+        return not self._preference.wishes and batch.signature.preferred >= max(self._flying, default=0)
 
     def _collect(self, batch: TupleBatch) -> None:
         """Let a small batch wait for others like it, until all together are not small."""
@@ -170,19 +165,19 @@ class Buffer:
         if crumbs.size >= self._small:
             self._flying.setdefault(0, []).append(TupleBatch.merged(self._waiting.pop(key).batches))
 
-    def resume(self, operator: Operator, rest: Any, *, preferred: int) -> None:
+    def resume(self, operator: Operator, rest: Any) -> None:
         """Add work whose output did not fit into one batch."""
-        self._flying.setdefault(preferred, []).append((operator, rest))
+        self._flying.setdefault(rest.batch.signature.preferred, []).append((operator, rest))
 
-    def regrade(self, graded: Callable[[TupleBatch], Iterable[TupleBatch]]) -> None:
+    def regrade(self) -> None:
         """Put batches in order again, for other tuples are wanted first now; unfinished work stays."""
-        works, before = self.works(), self._flying
+        works = self.works()
         self._new, self._flying, self._waiting = [], {}, {}
         for work in works:
             if isinstance(work, TupleBatch):
-                self.push(graded(work) if work.signature.built else (work,))
+                self.push(self._preference.graded(work))
             else:
-                self.resume(*work, preferred=next(grade for grade, held in before.items() if work in held))
+                self.resume(*work)
 
     def put_back(self, batch: TupleBatch, *, refused: bool) -> None:
         """Take back what has not been routed; ``refused``: where it was to go there is no room at present."""

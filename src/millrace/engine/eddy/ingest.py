@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
 
-from millrace.engine.access.schedule import Schedule
-from millrace.engine.eddy.operator import Kind, Operator, Step
-from millrace.engine.eddy.preference import Preference
-from millrace.engine.eddy.run_statistics import RunStatistics, anywhere
+from millrace.engine.eddy.context import RunContext
+from millrace.engine.eddy.operator import Kind
+from millrace.engine.eddy.run_statistics import anywhere
 from millrace.engine.eddy.transfer import KeyRanges, Transfers
 from millrace.engine.operators.content import Divide
-from millrace.engine.plan.graph import QueryGraph
-from millrace.engine.plan.spec import JoinSpec
 from millrace.engine.policies import Greedy, Policy
 from millrace.engine.stems.join_state import JoinState
 from millrace.engine.tuples import RelationStore
 from millrace.engine.tuples.batch import Signature, TupleBatch
-from millrace.options import Options
 
 _FEW = 1 / 8
 """Share of a full batch below which what filters have left waits for more: an operator takes about as long
@@ -31,50 +27,36 @@ class Admission:
     """Admits base tuples to the dataflow.
 
     Args:
-        statistics: Where it is booked what filters do.
         policy: A fixed order leaves nothing to divide tuples for.
         ranges: Told of relations that have ended.
-        visit: Lets an operator work on a batch, and counts it.
         gathers: Whether what filters leave of the streamed relation may wait until it makes a batch. Not
             where a run may be given up and gone on with, for what has been read has to be out then, nor where
             the output knows batches as they arrived, nor with windows, which let go of what it would meet.
     """
 
     def __init__(
-        self,
-        spec: JoinSpec,
-        graph: QueryGraph,
-        schedule: Schedule,
-        state: JoinState,
-        statistics: RunStatistics,
-        options: Options,
-        policy: Policy,
-        preference: Preference,
-        ranges: KeyRanges,
-        visit: Callable[[Operator, TupleBatch], Step],
-        *,
-        gathers: bool,
+        self, context: RunContext, state: JoinState, policy: Policy, ranges: KeyRanges, *, gathers: bool
     ) -> None:
-        self._statistics, self._state = statistics, state
+        schedule, options = context.schedule, context.options
+        self._statistics, self._state, self._visit = context.statistics, state, context.visit
         self._few = int(options.batch_size * _FEW)
         self._waiting: list[TupleBatch] = []
-        self._preference, self._visit = preference, visit
         self._transfers: Transfers | None = None
         # Who reads all sources side by side may ask for partial results, which dropped tuples are part of.
         if options.transfer and not schedule.interleaved:
-            accounts = statistics.accounts
+            aliases, accounts = context.spec.aliases, context.statistics.accounts
             self._transfers = Transfers(
-                graph, schedule.unbuilt, state.stems, spec.aliases, accounts, visit, ranges
+                context.graph, schedule.unbuilt, state.stems, aliases, accounts, context.visit, ranges
             )
         self._divide: Divide | None = None
         stream = schedule.unbuilt
         self._gathered = stream if gathers and self._transfers is not None else None
-        near = () if stream is None else graph.neighbours(1 << stream)
+        near = () if stream is None else context.graph.neighbours(1 << stream)
         learns = options.by_content and isinstance(policy, Greedy) and state.grouped
-        if stream is not None and learns and len(near) > 1 and len(graph.roles(stream)) == 1:
+        if stream is not None and learns and len(near) > 1 and len(context.graph.roles(stream)) == 1:
             stems = [state.stems[relation] for relation in near]
             begin = options.batch_size + 1
-            self._divide = Divide(stream, spec.aliases[stream], stems, begin, self._told)
+            self._divide = Divide(stream, context.spec.aliases[stream], stems, begin, self._told)
 
     @property
     def dropped(self) -> int:
@@ -127,11 +109,11 @@ class Admission:
             yield from self._divided(each)
 
     def _divided(self, found: TupleBatch) -> Iterator[TupleBatch]:
-        pieces = [found]
-        if self._divide is not None and self._divide.target in found.rows and self._divide.divides(found):
-            pieces = list(self._visit(self._divide, found).batches)
-        for piece in pieces:
-            yield from self._preference.split(piece) if piece.signature.built else [piece]
+        divide = self._divide
+        if divide is not None and divide.target in found.rows and divide.divides(found):
+            yield from self._visit(divide, found.signature, found, fresh=True).batches
+        else:
+            yield found
 
     def _told(self, signature: Signature, relation: int, tuples: int, matches: int) -> None:
         """Believe what a sample says of a join."""

@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Protocol
 
 from millrace.engine.tuples.batch import Signature, TupleBatch
 
@@ -138,3 +138,10 @@ class Operator(ABC):
 
 Work = TupleBatch | tuple[Operator, Any]
 """A batch to route; or an operator with a batch whose turn has come, or with what is left of one."""
+
+
+class Visit(Protocol):
+    """Lets an operator do the next step of its work, and counts it."""
+
+    def __call__(self, operator: Operator, signature: Signature, work: Any, *, fresh: bool) -> Step:
+        """Do a step; ``fresh``: the work is a whole batch, which the operator has not seen yet."""

@@ -1,25 +1,27 @@
 """Partial results: what the data of some relations join to while others are missing.
 
 Raman, Deshpande & Hellerstein 2003, section 3.4: results with missing values can be of use long before a
-stalled source goes on. Deshpande & Hellerstein 2004, section 3.3: STAIRs compute them by promotion, and they
-serve again when the source does go on.
+stalled source goes on. Base tuples are in SteMs whatever the architecture, and are joined for the occasion.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
+import numpy as np
 import pyarrow as pa
 
-from millrace.engine.arrays import array_of
+from millrace.engine.eddy.context import RunContext
+from millrace.engine.eddy.output import Output
+from millrace.engine.operators.beside import null_row
 from millrace.engine.operators.select import Selecting
-from millrace.engine.operators.selection import columns_by_relation
 from millrace.engine.plan.expressions import Call
 from millrace.engine.plan.graph import QueryGraph, members
 from millrace.engine.plan.spec import JoinSpec
-from millrace.engine.tuples import BATCH_BYTES
+from millrace.engine.tuples import RelationStore
 from millrace.engine.tuples.batch import TupleBatch, ready_predicates
-from millrace.errors import InputError, StateError, near
+from millrace.errors import InputError, near
 
 
 def remaining(spec: JoinSpec, graph: QueryGraph, missing: Sequence[str], unbuilt: int | None) -> int:
@@ -60,7 +62,19 @@ def remaining(spec: JoinSpec, graph: QueryGraph, missing: Sequence[str], unbuilt
     return span
 
 
-def passed(batch: TupleBatch, graph: QueryGraph, selecting: Selecting) -> Iterator[TupleBatch]:
+def collect_rows(context: RunContext, batches: Iterator[TupleBatch]) -> Iterator[pa.RecordBatch]:
+    """Yield the tuples that predicates leave as rows of the block, with nulls for missing relations."""
+    output = Output(context.spec, context.limit)
+    nulls = [RelationStore.single(null_row(r.schema), (), []) for r in context.spec.relations]
+    for batch in batches:
+        for one in _passed(batch, context.graph, context.selecting):
+            rows = {**dict.fromkeys(range(len(nulls)), np.zeros(one.size, np.int32)), **one.rows}
+            stores = {**dict(enumerate(nulls)), **one.stores}
+            yield from output.add(replace(one, rows=rows, stores=stores))
+    yield from output.finish()
+
+
+def _passed(batch: TupleBatch, graph: QueryGraph, selecting: Selecting) -> Iterator[TupleBatch]:
     """Yield what the predicates over a batch's relations leave of it."""
     waiting = [batch]
     while waiting:
@@ -74,60 +88,6 @@ def passed(batch: TupleBatch, graph: QueryGraph, selecting: Selecting) -> Iterat
             waiting += selecting.settlement.step(batch, batch.size).batches
         else:
             yield batch
-
-
-def rows_of(spec: JoinSpec, batch: TupleBatch) -> pa.RecordBatch:
-    """Return tuples as rows of the block's output schema, nullable, with nulls for missing relations."""
-    schema = partial_schema(spec)
-    if not schema.names:
-        return pa.record_batch([pa.nulls(batch.size)], ["none"]).select([])
-    arrays = []
-    for column, field in zip(spec.output, schema, strict=True):
-        relation = spec.aliases.index(column.source.relation)
-        if relation in batch.rows:
-            arrays.append(batch.stores[relation].gather(column.source.column, batch.rows[relation]))
-        else:
-            arrays.append(pa.nulls(batch.size, field.type))
-    return pa.RecordBatch.from_arrays(arrays, schema=schema)
-
-
-def partial_schema(spec: JoinSpec) -> pa.Schema:
-    """Return the schema of partial results: that of the output, every column nullable."""
-    return pa.schema([field.with_nullable(True) for field in spec.output_schema])
-
-
-def collected(spec: JoinSpec, batches: Iterator[TupleBatch]) -> Iterator[pa.RecordBatch]:
-    """Yield partial results as record batches; of a block that is only counted, their number."""
-    if spec.count_only:
-        count = sum(batch.size for batch in batches)
-        yield pa.RecordBatch.from_arrays([array_of([count], pa.int64())], schema=partial_schema(spec))
-        return
-    columns = columns_by_relation((column.source for column in spec.output), spec.aliases)
-    for batch in batches:
-        own = {relation: names for relation, names in columns.items() if relation in batch.rows}
-        for piece in batch.pieces(own, BATCH_BYTES):
-            yield rows_of(spec, piece)
-
-
-def undisturbed(rows: Iterator[pa.RecordBatch], rounds: Callable[[], int]) -> Iterator[pa.RecordBatch]:
-    """Return the same rows, which are made while they are taken, as long as no more tuples arrive.
-
-    ``rounds`` returns how many rounds of arrivals there have been.
-
-    Raises:
-        StateError: When a row is taken after another round.
-    """
-    asked = rounds()
-
-    def checked() -> Iterator[pa.RecordBatch]:
-        for batch in rows:
-            if rounds() != asked:
-                raise StateError(
-                    "run() has gone on before all partial results were taken; ask for them again"
-                )
-            yield batch
-
-    return checked()
 
 
 def _parts(graph: QueryGraph, span: int) -> list[int]:

@@ -7,7 +7,7 @@ not matter for the order, only which of both is worth more.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,9 +17,9 @@ import pyarrow as pa
 from millrace.engine.arrays import is_true
 from millrace.engine.plan.evaluation import evaluate
 from millrace.engine.plan.expressions import Call, ColumnRef, Predicate, columns_of, show
-from millrace.engine.plan.spec import JoinSpec
+from millrace.engine.plan.spec import JoinSpec, check_columns
 from millrace.engine.tuples.batch import TupleBatch
-from millrace.errors import InputError, near
+from millrace.errors import InputError
 
 Wanted = Predicate | Sequence[Predicate] | None
 """What the user wants first: one predicate, several with the most wanted first, or nothing in particular."""
@@ -50,10 +50,9 @@ class Preference:
         InputError: A predicate reads columns of no relation or of several, or calls a user's function.
     """
 
-    def __init__(self, wanted: Wanted, spec: JoinSpec) -> None:
+    def __init__(self, spec: JoinSpec) -> None:
         self._spec = spec
-        self._wishes: list[_Wish] = []
-        self.change(wanted)
+        self.wishes: list[_Wish] = []
 
     def change(self, wanted: Wanted) -> None:
         """Grade by other predicates from now on.
@@ -62,7 +61,7 @@ class Preference:
             InputError: As above; then what was wanted before still is.
         """
         predicates = () if wanted is None else wanted if isinstance(wanted, Sequence) else (wanted,)
-        self._wishes = [self._checked(each) for each in reversed(predicates)]
+        self.wishes = [self._checked(each) for each in reversed(predicates)]
 
     def _checked(self, predicate: Predicate) -> _Wish:
         columns = frozenset(columns_of(predicate))
@@ -72,24 +71,19 @@ class Preference:
                 f"tuples cannot be preferred by {show(predicate)}: expected a comparison of columns of one "
                 f"relation, got columns of {aliases or 'none'}"
             )
-        if aliases[0] not in self._spec.aliases:
-            raise InputError(f"unknown relation {aliases[0]!r}: {near(aliases[0], self._spec.aliases)}")
-        names = self._spec.relation(aliases[0]).schema.names
-        for ref in columns:
-            if ref.column not in names:
-                raise InputError(
-                    f"relation {ref.relation!r} has no column {ref.column!r}: {near(ref.column, names)}"
-                )
+        check_columns(columns, self._spec.relations)
         return _Wish(self._spec.aliases.index(aliases[0]), columns, predicate)
 
-    def split(self, batch: TupleBatch) -> list[TupleBatch]:
-        """Return singletons in a batch for each grade, the most wanted last; what has a grade keeps it."""
-        return [batch] if batch.signature.preferred else self.graded(batch)
+    def split(self, batches: Iterable[TupleBatch]) -> Iterator[TupleBatch]:
+        """Yield batches, singletons in one for each grade, the most wanted last; a grade is kept."""
+        for batch in batches:
+            is_joined = batch.signature.span & (batch.signature.span - 1)
+            yield from [batch] if is_joined or batch.signature.preferred else self.graded(batch)
 
     def graded(self, batch: TupleBatch) -> list[TupleBatch]:
-        """Return tuples in a batch for each grade, whatever grade they had."""
-        wishes = [(grade, wish) for grade, wish in enumerate(self._wishes, 1) if wish.relation in batch.rows]
-        if not wishes and not batch.signature.preferred:
+        """Return tuples in a batch for each grade, whatever grade they had; none before they are built."""
+        wishes = [(grade, wish) for grade, wish in enumerate(self.wishes, 1) if wish.relation in batch.rows]
+        if not batch.signature.built or (not wishes and not batch.signature.preferred):
             return [batch]
         grades = np.zeros(batch.size, np.int64)
         for grade, wish in wishes:

@@ -22,7 +22,7 @@ from collections.abc import Callable, Sequence
 
 import pyarrow as pa
 
-from millrace.engine.eddy.operator import Kind, Operator, Step
+from millrace.engine.eddy.operator import Kind, Operator, Step, Visit
 from millrace.engine.eddy.statistics import Statistics
 from millrace.engine.figures import ModuleFigures
 from millrace.engine.plan.expressions import Column, ColumnRef, Compare, Literal, Predicate
@@ -94,7 +94,7 @@ class Transfers:
     Args:
         unbuilt: The relation that is not kept, None where all are.
         statistics: Where outcomes are booked.
-        visit: Lets an operator work on a batch, and books what came of it there.
+        visit: Lets an operator work on a batch, and counts it.
         ranges: Told of relations that have ended, so that less is read of the others.
 
     Attributes:
@@ -108,7 +108,7 @@ class Transfers:
         stems: Sequence[SteM],
         aliases: Sequence[str],
         statistics: Statistics,
-        visit: Callable[[Operator, TupleBatch], Step],
+        visit: Visit,
         ranges: KeyRanges,
     ) -> None:
         self._visit = visit
@@ -140,7 +140,7 @@ class Transfers:
             if not batch.size:
                 break
             before = batch.size
-            (batch,) = self._visit(transfer, batch).batches
+            (batch,) = self._visit(transfer, batch.signature, batch, fresh=True).batches
             self.dropped += before - batch.size
         return batch
 

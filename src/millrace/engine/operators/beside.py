@@ -115,7 +115,7 @@ class BesideRelation:
         self.store = RelationStore(pa.schema([schema.field(name) for name in self._kept]), self._coded)
         self._first = 0 if read is None else 1
         if self._first and (self._kept or self._coded):
-            self.store.append(_nulls(self.store.schema), [np.zeros(1, np.int64)] * len(self._coded))
+            self.store.append(null_row(self.store.schema), [np.zeros(1, np.int64)] * len(self._coded))
 
     def take(self, batch: pa.RecordBatch) -> None:
         """Take tuples of the relation; all of them come before the first tuple of the join."""
@@ -311,8 +311,9 @@ class AskedRelation(BesideRelation):
         self._module.close()
 
 
-def _nulls(schema: pa.Schema) -> pa.RecordBatch:
+def null_row(schema: pa.Schema) -> pa.RecordBatch:
     """Return one row of nulls; without columns too."""
     columns = [pa.nulls(1), *(pa.nulls(1, field.type) for field in schema)]
     rows = pa.record_batch(columns, ["", *schema.names]).select(schema.names)
-    return rows.cast(schema) if schema.names else rows
+    fields = [field.with_nullable(True) for field in schema]
+    return rows.cast(pa.schema(fields)) if fields else rows

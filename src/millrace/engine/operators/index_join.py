@@ -12,7 +12,6 @@ import math
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
-import numpy as np
 import pyarrow as pa
 
 from millrace.engine.access.modules import IndexAM, check_schema, find_types, keep_asked
@@ -22,9 +21,9 @@ from millrace.engine.plan.trees import Edge, index_join_name
 from millrace.engine.stairs.stair import BinaryJoin, StairProbe
 from millrace.engine.stems.bindings import BindingSet, bound
 from millrace.engine.stems.conditions import Classes, Matching
-from millrace.engine.stems.stem import SteM
-from millrace.engine.tuples import KeyColumn, RelationStore, keyed
-from millrace.engine.tuples.batch import Signature, TupleBatch
+from millrace.engine.stems.stem import SteM, singletons
+from millrace.engine.tuples import KeyColumn, RelationStore
+from millrace.engine.tuples.batch import TupleBatch
 from millrace.errors import ExecutionError
 from millrace.limits.clock import POLLED, Clock
 
@@ -77,7 +76,7 @@ class IndexJoin(BinaryJoin):
         self.asked = self.hits = self.returned = 0
         self.seconds = 0.0
         self._inner = inner
-        self._schema = spec.relations[inner.number].schema
+        self._alias, self._schema = spec.aliases[inner.number], spec.relations[inner.number].schema
         self._path = path
         self._matching = matching
         self._clock = clock
@@ -155,14 +154,9 @@ class IndexJoin(BinaryJoin):
 
     def _keep(self, rows: pa.RecordBatch) -> None:
         """Build tuples of the inner relation, and insert them on its side."""
-        layout, number = self._inner.layout, self._inner.number
-        rows, coded = keyed(rows, layout.keys, layout.same)
-        store = RelationStore.single(rows, layout.keys, coded)
-        numbers = np.arange(rows.num_rows, dtype=np.int32)
-        found = TupleBatch(Signature(1 << number, built=False), {number: numbers}, {number: store})
-        built = self._inner.build(found, None)
+        built = self._inner.build(singletons(self._inner, rows, self._alias, built=False), None)
         self.returned += built.size
-        self.stairs[number].insert(built)
+        self.stairs[self._inner.number].insert(built)
         if self._built is not None:
             self._built(built)
 

@@ -7,12 +7,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import replace
 
 import numpy as np
 
-from millrace.engine.access.arrivals import Arrivals
+from millrace.engine.access.hybrid import IndexOrScan
 from millrace.engine.access.paths import AccessMethods, Paths
 from millrace.engine.eddy.operator import Estimate, Kind, Operator, Step
 from millrace.engine.operators.select import Selecting
@@ -24,36 +24,21 @@ from millrace.engine.tuples.batch import Signature, TupleBatch
 
 
 class StateBuild(Operator):
-    """Puts base tuples of a relation into join state.
-
-    Args:
-        selecting: Predicates that the tuples may have met before.
-        split: Tells tuples that the user prefers from others.
-    """
+    """Puts base tuples of a relation, which may have met predicates before, into join state."""
 
     kind = Kind.BUILD
 
-    def __init__(
-        self,
-        relation: int,
-        alias: str,
-        state: JoinState,
-        selecting: Selecting,
-        split: Callable[[TupleBatch], Sequence[TupleBatch]],
-    ) -> None:
+    def __init__(self, relation: int, alias: str, state: JoinState, selecting: Selecting) -> None:
         super().__init__(relation, f"SteM({alias})", alias)
         self._state = state
         self._selecting = selecting
-        self._split = split
 
     def step(self, work: TupleBatch, limit: int) -> Step:
         """Return the tuples that were not here yet, once for each role, and those that waited for them."""
         built = self._state.build(self.target, work)
         self._selecting.remember(built)
         stems = self._state.stems
-        batches = [
-            piece for role in stems[self.target].roles for piece in self._split(stems[role].in_role(built))
-        ]
+        batches = [stems[role].in_role(built) for role in stems[self.target].roles]
         return Step((*batches, *self._state.on_build(self.target)), built.size)
 
 
@@ -146,7 +131,7 @@ class IndexLookup(Operator):
         self,
         number: int,
         methods: AccessMethods,
-        arrivals: Arrivals,
+        requests: IndexOrScan,
         stems: Sequence[SteM],
         unbuilt: int | None,
         waiting: PriorProbers,
@@ -154,7 +139,7 @@ class IndexLookup(Operator):
         name = methods.name(number)
         super().__init__(number, name, name)
         self._methods = methods
-        self._arrivals = arrivals
+        self._requests = requests
         self._stem = stems[methods.paths.lookups[number].relation]
         self._unbuilt = unbuilt
         self._waiting = waiting
@@ -173,7 +158,7 @@ class IndexLookup(Operator):
         """
         stem, signature = self._stem, work.signature
         if not stem.complete:
-            self._arrivals.ask(self.target, work)
+            self._requests.ask(self.target, work)
         asked = replace(work, signature=signature.having(asked=signature.asked | 1 << self.target))
         streamed = self._unbuilt is not None and signature.span >> self._unbuilt & 1
         has_more = stem.scanned and stem.rows > work.seen

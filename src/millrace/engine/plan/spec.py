@@ -154,7 +154,7 @@ class JoinSpec:
         refs += [ref for p in self.residuals for ref in columns_of(p)]
         refs += [o.source for o in self.output]
         joined = {join.relation for join in self.outer}
-        _check_columns(refs, (*self.relations, *(r for r in self.beside if r.alias in joined)))
+        check_columns(refs, (*self.relations, *(r for r in self.beside if r.alias in joined)))
         for place, join in enumerate(self.outer):
             seen = {*self.aliases, *(before.relation for before in self.outer[:place])}
             if unseen := relations_of(join) - seen:
@@ -170,7 +170,7 @@ class JoinSpec:
                 )
         asked: list[Exists | LeftJoin] = [each for p in self.residuals for each in exists_in(p)]
         asked += self.outer
-        _check_columns([ColumnRef(p.relation, name) for p in asked for name in beside(p)], self.beside)
+        check_columns([ColumnRef(p.relation, name) for p in asked for name in beside(p)], self.beside)
         if sorted(p.relation for p in asked) != sorted(r.alias for r in self.beside):
             raise InputError(
                 f"relations {[r.alias for r in self.beside]} stand beside the join, so one residual, not "
@@ -238,7 +238,7 @@ class JoinSpec:
         )
 
 
-def _check_columns(refs: Iterable[ColumnRef], among: tuple[RelationSpec, ...]) -> None:
+def check_columns(refs: Iterable[ColumnRef], among: tuple[RelationSpec, ...]) -> None:
     """Raise InputError unless each is a column of one of these relations."""
     names = {relation.alias: relation.schema.names for relation in among}
     for ref in refs:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import combinations, islice
 
-from millrace.engine.plan.graph import QueryGraph
+from millrace.engine.plan.graph import QueryGraph, members
 from millrace.engine.plan.spec import JoinSpec
 from millrace.errors import InputError
 
@@ -133,31 +133,21 @@ def side_name(spec: JoinSpec, graph: QueryGraph, edge: Edge, end: int) -> str:
     return ", ".join(f"{alias}.{graph.classes[c].columns(end)[0]}" for c in edge.classes) or alias
 
 
-def spanning_trees(
-    graph: QueryGraph, most: int = 256, leaves: int = 0, barred: Collection[int] = ()
-) -> Iterator[JoinTree]:
+def spanning_trees(graph: QueryGraph, most: int = 256) -> Iterator[JoinTree]:
     """Yield spanning trees that use no more cross products than needed, at most ``most`` of them.
 
     Trees come in the order of their edges' numbers, after steps that grow with a power of the number of
-    relations, however many trees there are. ``leaves`` is the span of relations that may only be leaves, and
-    no neighbours of each other, tied by equality. Edges whose numbers are ``barred`` may not lead to such
-    a leaf.
-
-    Raises:
-        InputError: No tree has all of these as leaves.
+    relations, however many trees there are.
     """
-    core, outer = _legal(graph, leaves, barred)
-    linked = _groups(list(range(graph.relations)), [e for e in core if e.classes])
-    useful = [e for e in core if e.classes or linked[e.ends[0]] != linked[e.ends[1]]]
-    useful = sorted([*useful, *outer], key=lambda e: e.number)
+    every, alone = edges_of(graph), list(range(graph.relations))
+    linked = _groups(alone, [e for e in every if e.classes])
+    useful = [e for e in every if e.classes or linked[e.ends[0]] != linked[e.ends[1]]]
 
     def rank(edges: Sequence[Edge]) -> int:
         """Return the most of the edges that one tree may have."""
-        inner = [e for e in edges if not _leaf(e, leaves)]
-        tied = len({_leaf(e, leaves) for e in edges} - {0})
-        joined = _groups(list(range(graph.relations)), [e for e in inner if e.classes])
-        products = _groups(linked, [e for e in inner if not e.classes])
-        return graph.relations - len(set(joined)) + len(set(linked)) - len(set(products)) + tied
+        joined = _groups(alone, [e for e in edges if e.classes])
+        products = _groups(linked, [e for e in edges if not e.classes])
+        return graph.relations - len(set(joined)) + len(set(linked)) - len(set(products))
 
     def complete(chosen: tuple[Edge, ...], first: int) -> Iterator[tuple[Edge, ...]]:
         """Yield the trees that have the chosen edges and else only such from place ``first`` on."""
@@ -182,12 +172,22 @@ def spanning_tree(
 
     Equality edges come first, those on several attributes before those on one, small relations before
     large ones. Cross products only link what nothing else does, through the smallest relations. ``sizes`` are
-    the rows of each relation, as far as known; ``leaves`` and ``barred`` are as in :func:`spanning_trees`.
+    the rows of each relation, as far as known. ``leaves`` is the span of relations that may only be leaves,
+    and no neighbours of each other, tied by equality. Edges whose numbers are ``barred`` may not lead there.
 
     Raises:
         InputError: No tree has all of these as leaves.
     """
-    core, outer = _legal(graph, leaves, barred)
+    every = edges_of(graph)
+    ends = {e: (1 << e.ends[0] | 1 << e.ends[1]) & leaves for e in every}  # those that may only be leaves
+    core = [e for e in every if not ends[e]]
+    outer = [e for e in every if ends[e].bit_count() == 1 and e.classes and e.number not in barred]
+    for relation in members(leaves):
+        if not any(relation in e.ends for e in outer):
+            raise InputError(
+                f"relation number {relation} can only be a leaf of a join tree, but no equalities that serve "
+                "lead to it from a relation that may be an inner node; architecture='stems' can join it"
+            )
 
     def price(edge: Edge) -> tuple[bool, int, int, tuple[int, int]]:
         a, b = edge.ends
@@ -202,29 +202,6 @@ def spanning_tree(
             chosen.append(edge)
             group = [a if g == b else g for g in group]
     return JoinTree(graph.relations, tuple(chosen))
-
-
-def _legal(
-    graph: QueryGraph, leaves: int, barred: Collection[int]
-) -> tuple[tuple[Edge, ...], tuple[Edge, ...]]:
-    """Return the edges between relations that may be inner nodes, and those that may lead to leaves."""
-    everything = edges_of(graph)
-    core = tuple(e for e in everything if not _leaf(e, leaves))
-    outer = tuple(
-        e for e in everything if _leaf(e, leaves).bit_count() == 1 and e.classes and e.number not in barred
-    )
-    for relation in range(graph.relations):
-        if leaves >> relation & 1 and not any(relation in e.ends for e in outer):
-            raise InputError(
-                f"relation number {relation} can only be a leaf of a join tree, but no equalities that serve "
-                "lead to it from a relation that may be an inner node; architecture='stems' can join it"
-            )
-    return core, outer
-
-
-def _leaf(edge: Edge, leaves: int) -> int:
-    """Return the ends of an edge that may only be leaves, as a span."""
-    return (1 << edge.ends[0] | 1 << edge.ends[1]) & leaves
 
 
 def _groups(group: list[int], edges: Sequence[Edge]) -> list[int]:

@@ -98,7 +98,7 @@ class Fixed(Policy):
     """
 
     def __init__(self, order: Order = ()) -> None:
-        self._place = {alias.lower(): place for place, alias in enumerate(_aliases(order))}
+        self._place = {alias.lower(): place for place, alias in enumerate(names_in(order))}
 
     def choose(self, signature: Signature, candidates: Sequence[Candidate]) -> Decision:
         def place(candidate: Candidate) -> tuple[bool, int, int]:
@@ -108,12 +108,13 @@ class Fixed(Policy):
         return Decision.of(min(candidates, key=place))
 
 
-def _aliases(order: Order) -> Iterator[str]:
+def names_in(order: Order) -> Iterator[str]:
+    """Yield the aliases in an order, from the left."""
     for part in order:
         if isinstance(part, str):
             yield part
         else:
-            yield from _aliases(part)
+            yield from names_in(part)
 
 
 class Random(Policy):

@@ -27,9 +27,9 @@ from itertools import chain
 from typing import Any, Protocol
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from millrace.engine.access.schedule import sliced
+from millrace.engine.arrays import ends_of
 from millrace.engine.spill.chunks import Chunk, ChunkStats, Partition, sized
 from millrace.engine.spill.context import SpillContext
 from millrace.engine.spill.guard import Remainder
@@ -140,7 +140,7 @@ class Sources:
                     self._ended(relation, context.spec.aliases, ends.get)
                 return
             for key in keys:
-                ends[key] = _widened(ends.get(key), batch.column(key))
+                ends[key] = ends_of([*(pa.repeat(end, 1) for end in ends.get(key) or ()), batch.column(key)])
             for piece in sliced(batch, context.options.batch_size):
                 context.check(relation, piece)
                 yield piece
@@ -152,19 +152,6 @@ class Sources:
             yield batch
         self._context.folder.finish(file)
         self._copies[lead] = copy
-
-
-def _widened(ends: Ends | None, column: pa.Array) -> Ends | None:
-    """Return the least and the greatest value of a column and of what came before it.
-
-    None where there is none, or the type has no order.
-    """
-    before = [pa.repeat(end, 1) for end in ends or ()]
-    try:
-        found = pc.min_max(pa.chunked_array([*before, column]))
-    except pa.ArrowException:
-        return None
-    return (found["min"], found["max"]) if found["min"].is_valid else None
 
 
 def grace(context: SpillContext, sources: Sources, join: Join) -> Iterator[Any]:

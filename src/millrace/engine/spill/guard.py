@@ -24,7 +24,7 @@ import pyarrow as pa
 
 from millrace.engine.eddy.operator import Work as InFlight
 from millrace.engine.spill.context import SpillContext
-from millrace.engine.stems.join_state import Held, Watch, bytes_in_flight
+from millrace.engine.stems.join_state import Held, bytes_in_flight
 from millrace.engine.stems.stem import SteM
 from millrace.engine.tuples.batch import TupleBatch
 
@@ -57,7 +57,7 @@ class Remainder:
         yield from self.unread[relation]
 
 
-class BudgetMonitor(Watch):
+class BudgetMonitor:
     """Watches one join, whose state may take ``budget.state`` bytes, beside what small indexes take anyhow.
 
     Args:

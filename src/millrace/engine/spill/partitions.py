@@ -21,7 +21,7 @@ import pyarrow as pa
 
 from millrace.engine.arrays import Array, to_arrow
 from millrace.engine.kernels import mix
-from millrace.engine.spill.chunks import Chunk, ChunkStats, Partition, codes_of, sized, total, total_of
+from millrace.engine.spill.chunks import Chunk, ChunkStats, Partition, codes_of, sized, total
 from millrace.engine.spill.context import SpillContext, largest, row_bytes
 from millrace.engine.spill.folder import SpillFile
 from millrace.engine.spill.guard import Remainder
@@ -100,29 +100,13 @@ def most_probed(
     Partitions that are in memory get the room that is left. ``hits`` are how many of the first tuples look
     into each partition, and ``sizes`` its bytes.
     """
-    worth = {
-        number: count / max(1, sizes[number])
-        for number, count in enumerate(hits)
-        if count or number in resident
-    }
     kept = set[int]()
-    for number in sorted(worth, key=lambda each: (-worth[each], sizes[each])):
-        if fits({*kept, number}):
+    for number in sorted(
+        range(len(sizes)), key=lambda each: (-hits[each] / max(1, sizes[each]), sizes[each])
+    ):
+        if (hits[number] or number in resident) and fits({*kept, number}):
             kept.add(number)
     return kept
-
-
-def _pays(
-    resident: set[int], kept: set[int], hits: Sequence[int], sizes: Sequence[int], expected: float
-) -> bool:
-    """Tell whether to exchange partitions; ``expected`` are the bytes of the streamed relation.
-
-    What is exchanged is read or written once, and what is evicted read again later. Each tuple of the
-    streamed relation whose partition is in a file is written and read.
-    """
-    gained = sum(hits[n] for n in kept) - sum(hits[n] for n in resident)
-    saved = 2 * gained / max(1, sum(hits)) * expected
-    return saved > sum(sizes[n] for n in kept - resident) + 2 * sum(sizes[n] for n in resident - kept)
 
 
 class Partitioner:
@@ -207,33 +191,37 @@ class Partitioner:
         if not (sample and resident and self._covers(relation)) or len(resident) == self._count:
             return
         numbers = np.concatenate([self._numbers(relation, batch) for batch in sample])
-        places = {**self._stored, **self._held}
-        others = [r for r in self._relations if r != relation]
-        undivided = {r: total(places.get((r, None), [])) for r in others if not self._covers(r)}
-        divided = [
-            {r: total(places.get((r, number), [])) for r in others if self._covers(r)}
-            for number in range(self._count)
+        places = {place: total(chunks) for place, chunks in (*self._stored.items(), *self._held.items())}
+        # Where another relation has no tuple nothing is found: such tuples go to no file either.
+        others = [r for r in self._relations if r != relation and self._covers(r)]
+        mine = [[places.get((r, n), ChunkStats()) for r in others] for n in range(self._count)]
+        counts = np.bincount(numbers, minlength=self._count).tolist()
+        hits = [
+            count if all(stats.rows for stats in own) else 0 for count, own in zip(counts, mine, strict=True)
         ]
+        sizes = [sum(stats.bytes for stats in own) for own in mine]
 
         def fits(numbers: Collection[int]) -> bool:
-            together = {r: total_of(divided[n][r] for n in numbers) for r in divided[0]}
-            return context.state(undivided | together, None) <= context.budget.state
+            together = dict[int, ChunkStats]()
+            for (relation, number), stats in places.items():
+                if number is None or number in numbers:
+                    together[relation] = together.get(relation, ChunkStats()) + stats
+            return context.state(together, None) <= context.budget.state
 
-        hits = [
-            int(count) if all(stats.rows for stats in mine.values()) else 0
-            for count, mine in zip(np.bincount(numbers, minlength=self._count), divided, strict=True)
-        ]
-        sizes = [sum(stats.bytes for stats in mine.values()) for mine in divided]
         kept = most_probed(resident, hits, sizes, fits)
         known, rows = context.spec.relations[relation].rows, sum(batch.num_rows for batch in sample)
         expected = sum(sizes) if known is None else known * sum(batch.nbytes for batch in sample) / rows
-        if not _pays(resident, kept, hits, sizes, expected):
+        # What is exchanged is read or written once, and what is evicted read again later. Each tuple of the
+        # streamed relation whose partition is in a file is written and read.
+        gained = sum(hits[n] for n in kept) - sum(hits[n] for n in resident)
+        moved = sum(sizes[n] for n in kept - resident) + 2 * sum(sizes[n] for n in resident - kept)
+        if 2 * gained / rows * expected <= moved:
             return
         self._resident = kept
-        for number in resident - self._resident:
+        for number in resident - kept:
             self._put_away(number)
         self.finish()
-        for number in self._resident - resident:
+        for number in kept - resident:
             self._fetch(number)
 
     def hand_over(self) -> dict[int, list[Chunk]]:

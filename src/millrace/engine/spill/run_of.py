@@ -3,26 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Unpack
+from typing import TYPE_CHECKING, Unpack
 
 import pyarrow as pa
 
-from millrace.engine.eddy import eddy_run as in_memory
-from millrace.engine.eddy.run import Given, Run
-from millrace.engine.eddy.statistics import WarmStart
+from millrace.engine.eddy.context import Given
+from millrace.engine.eddy.run import Run
 from millrace.engine.plan.spec import JoinSpec
 from millrace.errors import InputError
 from millrace.options import Options
+
+if TYPE_CHECKING:
+    from millrace.engine.spill.spilling import SpillingEddy
+
+_OF_ONE_EDDY = ("schedule", "watch", "policy", "backpressure", "observe")
 
 
 def run_of(
     spec: JoinSpec,
     sources: Mapping[str, Iterable[pa.RecordBatch]],
     options: Options | None = None,
-    *,
-    warm_start: WarmStart | None = None,
     **given: Unpack[Given],
-) -> Run:
+) -> Run | SpillingEddy:
     """Return what runs a block: ``run()`` yields its result, ``figures(cell)`` says what was done.
 
     A block over one relation keeps no state, so a memory budget means nothing to it.
@@ -31,9 +33,8 @@ def run_of(
         spec: The block.
         sources: Record batches by alias.
         options: The run's settings.
-        warm_start: Where eddies of the same run leave what they learned.
-        given: See :class:`millrace.engine.eddy.run.Given`; no access modules under a memory budget, and
-            neither a schedule nor a watch, for it has its own.
+        given: See :class:`millrace.engine.eddy.context.Given`; no access modules under a memory budget, and
+            no schedule, watch or whatever else of the ways of one eddy, for spilling has its own.
 
     Raises:
         OptionError: A spill folder that cannot be used.
@@ -57,7 +58,7 @@ def run_of(
             f"option memory_budget is set for a join that looks up {', '.join(sorted(access))}, and tuples "
             "that wait for answers wait in memory; expected one of the two: leave memory_budget out"
         )
-    if spills and (own := [name for name in ("schedule", "watch") if given.get(name) is not None]):
+    if spills and (own := [name for name in _OF_ONE_EDDY if given.get(name) is not None]):
         raise InputError(
             f"option memory_budget is set for a run that is given a {' and a '.join(own)}; expected one of "
             "the two: under a budget sources are read, and memory is watched, by the way of spilling"
@@ -65,15 +66,5 @@ def run_of(
     if spills:
         from millrace.engine.spill.spilling import SpillingEddy  # what tasks without a budget do not need
 
-        return SpillingEddy(
-            spec,
-            sources,
-            options,
-            stream=given.get("stream"),
-            clock=given.get("clock"),
-            output=given.get("output"),
-            callers=given.get("callers"),
-            ranges=given.get("ranges"),
-            warm_start=warm_start,
-        )
-    return in_memory.run_of(spec, sources, options, warm_start=warm_start, **given)
+        return SpillingEddy(spec, sources, options, **given)
+    return Run(spec, sources, options, **given)

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from collections.abc import Generator, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, cast
+from typing import Any, Unpack
 
 import pyarrow as pa
 
 from millrace.engine.access.schedule import Schedule, cut
 from millrace.engine.arrays import array_of
-from millrace.engine.eddy.eddy_run import run_of
-from millrace.engine.eddy.output import Output, Sink
-from millrace.engine.eddy.statistics import WarmStart
-from millrace.engine.eddy.transfer import KeyRanges
+from millrace.engine.eddy.context import Given
+from millrace.engine.eddy.output import Output
+from millrace.engine.eddy.run import Run
 from millrace.engine.figures import CellFigures
 from millrace.engine.operators.select import own_caller
 from millrace.engine.plan.expressions import Call
@@ -30,7 +30,7 @@ from millrace.engine.spill.partitions import store
 from millrace.engine.stairs.choice import settled
 from millrace.engine.tuples import BATCH_BYTES
 from millrace.errors import OptionError
-from millrace.limits.clock import Clock, WallClock
+from millrace.limits.clock import WallClock
 from millrace.options import Options
 from millrace.predicates import Caller
 
@@ -57,12 +57,10 @@ class SpillingEddy:
         spec: The block, over two relations or more.
         sources: Record batches by alias; each is read once.
         options: With ``memory_budget``.
-        stream: The relation to leave unbuilt while nothing is spilled; what is read back from files
-            streams its own largest.
-        output: What becomes of result tuples; by default the block's record batches.
-        callers: Returns what calls a user's predicate; asked once for each.
-        ranges: Learns from relations that have ended what need not be read of others.
-        warm_start: Where eddies leave what they learned; each begins with what those before it learned.
+        given: Of :class:`millrace.engine.eddy.context.Given` there may be ``clock``, ``output``, ``ranges``;
+            ``callers``, asked once for each predicate; ``stream``, left unbuilt while nothing is spilled, for
+            what is read back from files streams its own largest; and ``warm_start``. Each eddy begins with
+            what those before it learned.
 
     Raises:
         OptionError: No memory budget, or a spill folder that cannot be used.
@@ -74,15 +72,10 @@ class SpillingEddy:
         spec: JoinSpec,
         sources: Mapping[str, Iterable[pa.RecordBatch]],
         options: Options | None = None,
-        *,
-        stream: str | None = None,
-        clock: Clock | None = None,
-        output: Sink | None = None,
-        callers: Callable[[int, Call], Caller] | None = None,
-        ranges: KeyRanges | None = None,
-        warm_start: WarmStart | None = None,
+        **given: Unpack[Given],
     ) -> None:
         options = settled(spec, options or Options())
+        ranges, stream = given.get("ranges"), given.get("stream")
         if options.memory_budget is None:
             raise OptionError("option memory_budget is None: spilling needs a number of bytes to stay below")
         check_folder(options.spill_folder)
@@ -93,11 +86,11 @@ class SpillingEddy:
         self._spec, self._options = spec, options
         self._sources = {i: iter(sources[alias]) for i, alias in enumerate(spec.aliases) if i not in shared}
         self._shared = shared
-        self._clock = clock or WallClock()
-        self._output = output
+        self._clock = given.get("clock") or WallClock()
+        self._output = given.get("output")
         self._callers: dict[int, Caller] = {}
-        self._make_caller = callers or own_caller
-        self._warm_start = warm_start or _Learned()
+        self._make_caller = given.get("callers") or own_caller
+        self._warm_start = given.get("warm_start") or _Learned()
         self._seconds = 0.0
         self.tally = Tally(spec.aliases)
         schedule = Schedule.of(spec, online=False, stream=stream)
@@ -114,7 +107,7 @@ class SpillingEddy:
         self._can_do_without = stores and spec.is_repeatable
         # An eddy that nothing is sent to checks the block as any eddy does, before a source is read.
         settings = self._settings(1, online=False, intermediate=True)
-        run_of(spec, dict.fromkeys(spec.aliases, ()), settings, stream=stream, callers=self._caller)
+        Run(spec, dict.fromkeys(spec.aliases, ()), settings, stream=stream, callers=self._caller)
 
     def run(self) -> Iterator[Any]:
         """Yield the block's result, in batches of ``spec.output_schema`` and in no certain order.
@@ -207,12 +200,9 @@ class SpillingEddy:
             is_limited=not from_disk or context.fits(partition),
             may_end=online or streamed is not None,
         )
-        output: Any = (
-            Output(spec, batch, min(BATCH_BYTES, context.budget.buffer))
-            if self._output is None
-            else _Lent(self._output)
-        )
-        eddy = run_of(
+        output = self._output or Output(spec, batch, min(BATCH_BYTES, context.budget.buffer))
+        began, counted = self._clock.now(), output.counted
+        eddy = Run(
             spec,
             {alias: monitor.reading(number, unread[number]) for number, alias in enumerate(spec.aliases)},
             self._settings(batch, online=online, intermediate=partition.intermediate),
@@ -225,14 +215,15 @@ class SpillingEddy:
         )
         # Each eddy counts its own; the block's count comes at the end.
         counts = spec.count_only and self._output is None
-        try:
-            for result in eddy.run():
+        with suppress(OverBudget):
+            for result in eddy.dataflow.results():
                 if not counts:
                     yield result
-        except OverBudget:
-            if not counts:
-                yield from output.finish()
-        self.tally.joined(eddy.figures(), from_disk=from_disk)
+        if self._output is None and not counts:
+            yield from output.finish()
+        seconds, found = self._clock.now() - began, output.counted - counted
+        figures = replace(eddy.figures(), seconds=seconds, output_tuples=found)
+        self.tally.joined(figures, from_disk=from_disk)
         rest = monitor.remainder(unread)
         del eddy, inputs, monitor
         # An eddy's parts refer to each other, so without a collection its state would stay for a while.
@@ -259,30 +250,7 @@ class SpillingEddy:
         """Return what calls a user's predicate, one for all eddies: limits and answers are common to them."""
         if number not in self._callers:
             self._callers[number] = self._make_caller(number, call)
-        return cast(Caller, _Lent(self._callers[number]))
-
-
-class _Lent:
-    """A sink or a caller that many eddies use one after the other: none of them has the last word."""
-
-    def __init__(self, shared: Any) -> None:
-        self._shared = shared
-        self._counted_before = int(getattr(shared, "counted", 0))
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._shared, name)
-
-    @property
-    def counted(self) -> int:
-        """Result tuples of this eddy."""
-        return int(self._shared.counted) - self._counted_before
-
-    def finish(self) -> Iterator[Any]:
-        """Nothing: the run has the last word."""
-        return iter(())
-
-    def close(self) -> None:
-        """Nothing: others go on with it."""
+        return self._callers[number]
 
 
 @dataclass

@@ -5,10 +5,10 @@ at points of stasis alone, and no answer depends on what is moved.
 """
 
 from millrace.engine.stairs.policies import (
+    DEFAULT_MIGRATION,
     MIGRATION_POLICIES,
     Change,
     MigrationPolicy,
-    default_migration,
 )
 
-__all__ = ["MIGRATION_POLICIES", "Change", "MigrationPolicy", "default_migration"]
+__all__ = ["DEFAULT_MIGRATION", "MIGRATION_POLICIES", "Change", "MigrationPolicy"]

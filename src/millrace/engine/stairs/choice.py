@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from millrace.engine.access.arrivals import Arrivals
-from millrace.engine.access.paths import AccessMethods
-from millrace.engine.access.schedule import Schedule
+from millrace.engine.eddy.context import RunContext
 from millrace.engine.plan.expressions import Call
-from millrace.engine.plan.graph import QueryGraph
 from millrace.engine.plan.spec import JoinSpec
 from millrace.engine.policies import default_policy
 from millrace.engine.stairs.index_join import IndexJoins
-from millrace.engine.stems.join_state import JoinState, Watch
+from millrace.engine.stems.join_state import JoinState
 from millrace.engine.stems.state import SteMs
-from millrace.engine.stems.stem import SteM
-from millrace.limits.clock import Clock
 from millrace.options import Options
 
 
@@ -64,27 +58,19 @@ def settled(
     return replace(options, architecture=choice.name)
 
 
-def state_of(
-    spec: JoinSpec,
-    graph: QueryGraph,
-    schedule: Schedule,
-    options: Options,
-    stems: Sequence[SteM],
-    methods: AccessMethods,
-    arrivals: Arrivals,
-    clock: Clock,
-    watch: Watch,
-) -> JoinState:
-    """Return the join state that the options ask for; ``watch`` is told of what moving it makes.
+def state_of(context: RunContext) -> JoinState:
+    """Return the join state that the options ask for; the run's watch is told of what moving it makes.
 
     Raises:
         InputError: The state is not SteMs, and a relation has access methods that compete, or it has
             indexes alone and no join with one scanned relation binds them.
     """
+    spec, graph, options, clock = context.spec, context.graph, context.options, context.clock
+    stems, schedule, methods = context.stems, context.schedule, context.methods
     if options.architecture == "stems" or len(spec.relations) == 1:
-        return SteMs(spec, graph, schedule, stems, methods, arrivals)
+        return SteMs(spec, graph, schedule, stems, methods, context.arrivals.requests)
     # Here, for most tasks keep their state in SteMs.
-    from millrace.engine.stairs import MIGRATION_POLICIES, default_migration
+    from millrace.engine.stairs import DEFAULT_MIGRATION, MIGRATION_POLICIES
     from millrace.engine.stairs.state import StairState
 
     index_joins = IndexJoins.of(spec, graph, methods, clock, options.architecture)
@@ -93,9 +79,9 @@ def state_of(
     movable = spec.is_repeatable and not index_joins.inner
     migration = None
     if options.architecture == "stairs" and movable:
-        migration = MIGRATION_POLICIES[options.migration or default_migration()](options)
+        migration = MIGRATION_POLICIES[options.migration or DEFAULT_MIGRATION](options)
     intermediate = options.intermediate or not movable
-    window = 2 * options.reoptimize_every
+    window, watch = 2 * options.reoptimize_every, context.watch
     return StairState(
         spec, graph, schedule, stems, window, clock, migration, index_joins, watch, intermediate=intermediate
     )

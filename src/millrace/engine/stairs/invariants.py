@@ -258,18 +258,16 @@ class Stairs:
             if found.size:
                 self._replay(found, route, coming)
 
-    def precompute(self, missing: int) -> bool:
+    def precompute(self, missing: int) -> None:
         """Join what waits for relations that have stalled, as far as the other relations can (section 3.3).
 
         Every tuple in a STAIR that faces a missing relation, and has components of others alone, becomes its
         matches with all others that the tree connects without the missing ones. By invariant A, each result
-        of joining those is then in one of these STAIRs. Cross products are left for later.
+        of joining those is then in one of these STAIRs. Cross products are left for later, and so is the rest
+        after some steps.
 
         Args:
             missing: Span of the relations that have stalled; some of their tuples may have arrived.
-
-        Returns:
-            Whether all of it is done; the steps of a call are bounded.
         """
         steps = _STEPS * self.tree.relations
         for edge, stair in self.stairs():
@@ -280,7 +278,6 @@ class Stairs:
             while steps and (found := self._unfinished(stair, whole)):
                 self.promote(edge, stair.owner, *found)
                 steps -= 1
-        return steps > 0
 
     def _unfinished(self, stair: STAIR, whole: int) -> tuple[Signature, int] | None:
         """Return a segment that could be joined with more of a span, and by which edge."""

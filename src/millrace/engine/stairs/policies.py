@@ -185,6 +185,5 @@ It is read-only: tasks have a copy of their own, which a change here would not r
 """
 
 
-def default_migration() -> str:
-    """Return the name of the policy to take where the options name none (docs/policies.md)."""
-    return "backoff"
+DEFAULT_MIGRATION = "backoff"
+"""The name of the policy to take where the options name none (docs/policies.md)."""

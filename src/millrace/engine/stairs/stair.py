@@ -19,7 +19,7 @@ probe, for nobody will come to look for them: an index join, or the second phase
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -225,12 +225,6 @@ class STAIR:
         return StateFigures(
             self.name, self.tuples, self.nbytes, self.inserted, self.demoted, self.promoted, self.evicted
         )
-
-    def contents(self) -> Iterator[TupleBatch]:
-        """Yield everything held, a batch for each signature."""
-        for segment in self.segments.values():
-            if segment.live:
-                yield segment.batch(self._stores)
 
     def codes(self, batch: TupleBatch) -> Array | None:
         """Return the codes of the join attributes of tuples that contain the owner."""

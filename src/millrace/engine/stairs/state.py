@@ -26,7 +26,7 @@ from millrace.engine.eddy.operator import Estimate, Kind, Operator, Step
 from millrace.engine.operators.index_join import IndexJoin
 from millrace.engine.plan.graph import QueryGraph
 from millrace.engine.plan.spec import JoinSpec
-from millrace.engine.plan.trees import JoinTree, edge_names, spanning_tree, spanning_trees
+from millrace.engine.plan.trees import JoinTree, edge_names, spanning_tree
 from millrace.engine.stairs import Change, MigrationPolicy
 from millrace.engine.stairs.estimate import FOUND, MOVED, REPLACED, MigrationEstimator, gain
 from millrace.engine.stairs.fanout import FanoutModel
@@ -44,7 +44,6 @@ from millrace.engine.stairs.migration import (
 )
 from millrace.engine.stairs.stair import MakeJoin, StairProbe
 from millrace.engine.stems.join_state import Held, StateTotals, Watch, held_by
-from millrace.engine.stems.state import join_base_tuples
 from millrace.engine.stems.stem import SteM
 from millrace.engine.tuples.batch import Signature, TupleBatch
 from millrace.limits.clock import Clock
@@ -187,46 +186,11 @@ class StairState:
         """
         return self.stairs.enforcing
 
-    @property
-    def _moves(self) -> bool:
-        return self._migration is not None and self._intermediate
-
     def precompute(self, stalled: int) -> None:
         """Promote what waits for stalled relations (query scrambling), if state may be moved at all."""
-        if self._moves:
+        if self._migration is not None and self._intermediate:
             self.stairs.precompute(stalled)
             self._note_peak()
-
-    def partial(self, span: int, limit: int) -> Iterator[TupleBatch]:
-        """Return what STAIRs that face the missing relations hold when everything else is precomputed.
-
-        Where they hold no such tuples, for nothing is waited for there or state may not be moved, base tuples
-        are joined for the occasion.
-        """
-        missing = self._graph.everything & ~span
-        tree = self._connecting(span) if missing and self._moves else None
-        if tree is not None and tree != self.stairs.tree:
-            self.switch(tree)
-        if tree is None or not self.stairs.precompute(missing):
-            return join_base_tuples(self.stems, self._graph, span, limit)
-        self._note_peak()
-        facing = [self.stairs.joins[edge].stairs[tree.near(edge, span)] for edge in tree.border(span)]
-        return drop_repeats([b for stair in facing for b in stair.contents() if b.signature.span == span])
-
-    def _connecting(self, span: int) -> JoinTree | None:
-        """Return a spanning tree that holds a span together and may be taken, the present one if it does.
-
-        None too where nothing arrives any more beyond some edge out of the span: STAIRs there hold nothing.
-        """
-        tree: JoinTree | None = self.stairs.tree
-        if not self.stairs.tree.connected(span):
-            follows = self._migration is not None and self._migration.follows
-            trees = spanning_trees(self._graph) if follows else iter(())
-            tree = next((tree for tree in trees if tree.connected(span)), None)
-        coming = sum(1 << stem.number for stem in self.stems if not stem.complete)
-        if tree and all(tree.beyond(e, 1 << tree.near(e, span)) & coming for e in tree.border(span)):
-            return tree
-        return None
 
     def expire(self, below: Mapping[int, int], watermark: int) -> None:
         """Drop what has expired from STAIRs, then from SteMs."""
@@ -430,17 +394,3 @@ class StairJoin(Operator):
         state.worked += found.size
         found = found.walked(self._aliases[state.stairs.tree.far(self.target, work.batch.signature.span)])
         return Step((found,), found.size, None if work.is_done else work)
-
-
-def drop_repeats(batches: Sequence[TupleBatch]) -> Iterator[TupleBatch]:
-    """Yield the tuples of batches of one span, those that are there several times once."""
-    if not batches:
-        return
-    relations = sorted(batches[0].rows)
-    rows = np.concatenate([np.stack([b.rows[r] for r in relations], axis=1) for b in batches])
-    _, first = np.unique(rows, axis=0, return_index=True)
-    ends = np.cumsum([batch.size for batch in batches])
-    batch_of = np.searchsorted(ends, first, side="right")
-    for number, batch in enumerate(batches):
-        positions = np.sort(first[batch_of == number]) - (ends[number] - batch.size)
-        yield batch.take(positions)

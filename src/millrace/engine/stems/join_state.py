@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -73,12 +73,6 @@ class JoinState(Protocol):
     def precompute(self, stalled: int) -> None:
         """No tuple is in flight, and none will be soon: do what can be done without these relations."""
 
-    def partial(self, span: int, limit: int) -> Iterator[TupleBatch]:
-        """No tuple is in flight: yield the join of what has arrived of relations that predicates connect.
-
-        Predicates that are not join predicates may or may not have been applied, as signatures say.
-        """
-
     def at_stasis(self) -> bool:
         """No tuple is in flight (a point of stasis): state may be moved now.
 
@@ -98,8 +92,8 @@ class JoinState(Protocol):
         """Return what is held where, and what was moved."""
 
 
-class Watch:
-    """Is told whenever a run may hold more than before. This one does nothing."""
+class Watch(Protocol):
+    """Is told whenever a run may hold more than before."""
 
     def attach(
         self, stems: Sequence[SteM], state: Callable[[], Held], in_flight: Callable[[], Iterable[Work]]

@@ -19,7 +19,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
-from millrace.engine.access.arrivals import Arrivals
+from millrace.engine.access.hybrid import IndexOrScan
 from millrace.engine.access.paths import AccessMethods, Paths
 from millrace.engine.access.schedule import Schedule
 from millrace.engine.eddy.operator import Operator
@@ -68,7 +68,7 @@ class SteMs:
         schedule: Schedule,
         stems: Sequence[SteM],
         methods: AccessMethods,
-        arrivals: Arrivals,
+        requests: IndexOrScan,
     ) -> None:
         self.stems = stems
         self._paths = methods.paths
@@ -83,7 +83,7 @@ class SteMs:
             for stem in stems
         ]
         self._lookups = [
-            IndexLookup(i, methods, arrivals, stems, self._unbuilt, self._waiting)
+            IndexLookup(i, methods, requests, stems, self._unbuilt, self._waiting)
             for i in range(len(self._paths.lookups))
         ]
 
@@ -135,9 +135,6 @@ class SteMs:
 
     def precompute(self, stalled: int) -> None:
         """Nothing: SteMs hold no intermediate tuples."""
-
-    def partial(self, span: int, limit: int) -> Iterator[TupleBatch]:
-        return join_base_tuples(self.stems, self._graph, span, limit)
 
     def expire(self, below: Mapping[int, int], watermark: int) -> None:
         """Drop the base tuples below these row numbers, and first the tuples that refer to them."""

@@ -11,9 +11,8 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from millrace.engine.arrays import Array, to_arrow, to_numpy
+from millrace.engine.arrays import Array, ends_of, to_arrow, to_numpy
 from millrace.engine.kernels import MAX_ROWS
 from millrace.engine.tuples.keys import KeyColumn, Values, are_equal
 from millrace.errors import ExecutionError
@@ -154,11 +153,7 @@ class RelationStore:
 
     def ends(self, column: str) -> tuple[pa.Scalar, pa.Scalar] | None:
         """Return the least and the greatest value of a column; None where it has none, or no order."""
-        try:
-            found = pc.min_max(pa.chunked_array([chunk.column(column) for chunk in self._chunks]))
-        except pa.ArrowException:
-            return None
-        return (found["min"], found["max"]) if found["min"].is_valid else None
+        return ends_of([chunk.column(column) for chunk in self._chunks])
 
     def codes(self, key: int) -> Array:
         """Return the codes of key number ``key`` for all rows held, shape ``(held,)``, without a copy."""

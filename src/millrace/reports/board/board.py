@@ -87,7 +87,7 @@ class Board:
     ) -> None:
         """Note what a task of a run tells while it works, or at its end."""
         with self._lock:
-            query = self._of(run)
+            query = self._of(run, task)
             if query is None and run in self._known and not over:
                 query = self._add("", [self._known[run]])
             if query is not None:
@@ -96,8 +96,7 @@ class Board:
     def left(self, run: str, task: str) -> None:
         """Note that a task tells nothing more."""
         with self._lock:
-            query = self._of(run)
-            if query is not None:
+            for query in self._queries:
                 query.left(run, task, self._clock.now())
 
     def batch(self, batch: MicroBatch) -> None:
@@ -149,10 +148,11 @@ class Board:
                     calls = tuple(one for each in found for one in each.calls)
                     query.report = RunReport({}, found[0].planned, lookups, budgets, calls)
 
-    def _of(self, run: str) -> Running | None:
-        """Return the action that a run's tasks work for."""
-        with_run = [query for query in self._queries if run in query.runs and query.is_running]
-        return with_run[-1] if with_run else None
+    def _of(self, run: str, task: str) -> Running | None:
+        """Return the action that a task works for; one that was cancelled has ended before its tasks do."""
+        running = [query for query in self._queries if run in query.runs and query.is_running]
+        found = running or [query for query in self._queries if query.awaits(run, task)]
+        return found[-1] if found else None
 
     def _add(self, action: str, known: list[_Known]) -> Running:
         runs = {run: name for each in known for run, name in each.runs.items()}

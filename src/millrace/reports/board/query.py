@@ -45,9 +45,9 @@ class Series:
         self._points: list[tuple[float, int, int]] = []
 
     def add(self, seconds: float, rows_in: int, rows_out: int) -> None:
-        """Add a point; ``seconds`` never falls."""
-        point = (round(seconds, 3), rows_in, rows_out)
+        """Add a point; one of an earlier time than the last counts as of that."""
         points = self._points
+        point = (max(round(seconds, 3), points[-1][0] if points else 0.0), rows_in, rows_out)
         # The last point moves along until it is far enough from the one before.
         same = bool(points) and points[-1][0] == point[0]
         if same or (len(points) > 1 and points[-1][0] - points[-2][0] < self._spacing):
@@ -159,6 +159,7 @@ class Running:
         self._tasks: dict[tuple[str, str], _Task] = {}
         self._here: set[tuple[str, str]] = set()
         self._folded: dict[str, CellFigures] = {}
+        self._gone: dict[tuple[str, str], tuple[int, int]] = {}  # rows in and out of the tasks in the sum
         self._sum = _Sum()
         self._series = Series()
 
@@ -167,16 +168,22 @@ class Running:
         return self.state == "running"
 
     def told(self, run: str, task: str, figures: tuple[int, int, bytes], now: float, *, over: bool) -> None:
-        """Note what a task tells: rows in and out, and its figures."""
-        self._put(run, task, _Task(*figures, over))
+        """Note what a task tells: rows in and out, and its figures; nothing once the action has ended."""
         (self._here.discard if over else self._here.add)((run, task))
-        self._heard = now
-        self._point(now)
+        if self.is_running:
+            self._put(run, task, _Task(*figures, over))
+            self._heard = now
+            self._point(now)
+
+    def awaits(self, run: str, task: str) -> bool:
+        """Tell whether a task has told something, and may tell more."""
+        return (run, task) in self._here
 
     def left(self, run: str, task: str, now: float) -> None:
-        """Note that a task tells nothing more."""
-        self._here.discard((run, task))
-        self._heard = now
+        """Note that a task tells nothing more, if it has told anything."""
+        if self.awaits(run, task):
+            self._here.discard((run, task))
+            self._heard = now
 
     def finished(self, run: str, entries: Mapping[str, bytes], now: float) -> None:
         """Note the figures of tasks that have ended, as Spark brought them."""
@@ -195,7 +202,7 @@ class Running:
         self.error = "" if error is None else first_line(error)
         self._ended = now
         self._before.clear()
-        self._here.clear()
+        self._gone.clear()
         self._point(now)
 
     def look(self, now: float) -> None:
@@ -235,6 +242,11 @@ class Running:
     def _put(self, run: str, task: str, told: _Task) -> None:
         if run not in self.runs:
             return
+        if (run, task) in self._gone:
+            rows_in, rows_out = self._gone[run, task]
+            self._add_up(0, told.rows_in - rows_in, told.rows_out - rows_out)
+            self._gone[run, task] = told.rows_in, told.rows_out
+            return
         self._tasks.pop((run, task), None)  # what was told last stands last
         self._tasks[run, task] = told
         over = len(self._tasks) - MOST_TASKS
@@ -245,12 +257,17 @@ class Running:
             self._fold(next(iter(self._tasks)))
 
     def _fold(self, key: tuple[str, str]) -> None:
-        task, sums = self._tasks.pop(key), self._sum
-        self._sum = _Sum(sums.tasks + 1, sums.rows_in + task.rows_in, sums.rows_out + task.rows_out)
+        task = self._tasks.pop(key)
+        self._gone[key] = task.rows_in, task.rows_out
+        self._add_up(1, task.rows_in, task.rows_out)
         figures = task.read or unpacked(task.packed)
         if figures is not None:
             known = self._folded.get(key[0])
             self._folded[key[0]] = added([figures] if known is None else [known, figures])
+
+    def _add_up(self, tasks: int, rows_in: int, rows_out: int) -> None:
+        sums = self._sum
+        self._sum = _Sum(sums.tasks + tasks, sums.rows_in + rows_in, sums.rows_out + rows_out)
 
     def _sums(self) -> _Sum:
         tasks, folded = self._tasks.values(), self._sum

@@ -66,10 +66,14 @@ def graph(shape: BlockShape, scanned: dict[str, int], joins: Sequence[JoinFigure
         return None
     layers = _layers(shape, scanned)
     boxes = _boxes(layers)
-    flows = [_flow(edge, shape, joins) for edge in shape.joins]
+    edges: dict[tuple[str, str], list[str]] = {}  # two relations are joined once, by however many columns
+    for left, right, condition in shape.joins:
+        pair = (right, left) if (right, left) in edges else (left, right)
+        edges.setdefault(pair, []).append(condition)
+    flows = [_flow(pair, conditions, shape, joins) for pair, conditions in edges.items()]
     most = max((out for _, out in flows), default=0)
     links = []
-    for (left, right, _), (into, out) in zip(shape.joins, flows, strict=True):
+    for (left, right), (into, out) in zip(edges, flows, strict=True):
         ends = [(x + width / 2, y + _HEIGHT / 2) for x, y, width in (boxes[left], boxes[right])]
         text = f"{short(into)} → {short(out)}" if into else ""
         links.append(Link(*ends[0], *ends[1], 1.5 + 4.5 * (out / most) ** 0.5 if most else 1.5, text))
@@ -81,8 +85,8 @@ def graph(shape: BlockShape, scanned: dict[str, int], joins: Sequence[JoinFigure
         (" ⋈ ".join(one.span), one.name, count(one.tuples_in), count(one.tuples_out)) for one in joins[:40]
     )
     about = f"Join graph of {len(shape.relations)} relations: " + "; ".join(
-        f"{condition}, {count(into)} tuples in, {count(out)} out"
-        for (_, _, condition), (into, out) in zip(shape.joins, flows, strict=True)
+        f"{' AND '.join(conditions)}, {count(into)} tuples in, {count(out)} out"
+        for conditions, (into, out) in zip(edges.values(), flows, strict=True)
     )
     width = max(x + w for x, _, w in boxes.values()) + _MARGIN
     height = max(y for _, y, _ in boxes.values()) + _HEIGHT + _MARGIN
@@ -126,14 +130,20 @@ def _boxes(layers: list[list[str]]) -> dict[str, tuple[float, float, float]]:
     return boxes
 
 
-def _flow(edge: tuple[str, str, str], shape: BlockShape, joins: Sequence[JoinFigures]) -> tuple[int, int]:
+def _flow(
+    pair: tuple[str, str], conditions: Sequence[str], shape: BlockShape, joins: Sequence[JoinFigures]
+) -> tuple[int, int]:
     """Return the tuples that were sent along an edge, and what came of them."""
-    left, right, condition = edge
-    turned = " = ".join(reversed(condition.split(" = ")))
+    left, right = pair
+    known = [
+        " = ".join(sides)
+        for parts in (each.split(" = ") for each in conditions)
+        for sides in (parts, parts[::-1])
+    ]
     into = out = 0
     for one in joins:
         probes = (one.name == right and left in one.span) or (one.name == left and right in one.span)
-        if probes or (one.name not in shape.relations and (condition in one.name or turned in one.name)):
+        if probes or (one.name not in shape.relations and any(each in one.name for each in known)):
             into += one.tuples_in
             out += one.tuples_out
     return into, out

@@ -7,21 +7,24 @@ number, and may be called again with it.
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from millrace.errors import InputError
+from millrace.options import StorageOptions
+from millrace.parquet.store import Store
 from millrace.spark.worker import partition_number, worker_task
-from millrace.streams.hub.folder import Folder
-from millrace.streams.hub.task import ENVELOPE
+from millrace.streams.hub.cell import ENVELOPE
+from millrace.streams.hub.folder import Folder, place_of
 
 if TYPE_CHECKING:
+    from types import TracebackType
+
     from pyspark.sql import DataFrame
 
 Sink = Callable[[pa.Table, int], Any]
@@ -35,36 +38,41 @@ _WAITING = 64 << 20
 class FileSink:
     """A folder of Parquet files; the schema is of their rows."""
 
+    store: Store
     folder: str
     schema: pa.Schema
 
 
 class _File:
-    """A file that gets its name when it is complete."""
+    """A file that gets its name when it is left, complete."""
 
     def __init__(self, sink: FileSink, name: str) -> None:
-        self._schema = sink.schema
-        self._path = Path(sink.folder, f"{name}.parquet")
-        # A name of its own: a task that Spark has given up may still be writing.
-        self._part = self._path.with_name(f".{name}.{uuid.uuid4().hex}.part")
+        self._sink = sink
+        self._path = f"{sink.folder}/{name}.parquet"
+        self._open = ExitStack()
         self._writer: pq.ParquetWriter | None = None
         self.waiting: list[pa.RecordBatch] = []
+
+    def __enter__(self) -> Self:
+        return self
 
     def flush(self) -> None:
         """Write what waits."""
         if self.waiting:
             if self._writer is None:
-                self._part.parent.mkdir(parents=True, exist_ok=True)
-                self._writer = pq.ParquetWriter(self._part, self._schema)
-            self._writer.write_table(pa.Table.from_batches(self.waiting, self._schema))
+                file = self._open.enter_context(self._sink.store.writing(self._path))
+                self._writer = self._open.enter_context(pq.ParquetWriter(file, self._sink.schema))
+            self._writer.write_table(pa.Table.from_batches(self.waiting, self._sink.schema))
             self.waiting = []
 
-    def close(self) -> None:
-        """Give it its name."""
-        self.flush()
-        if self._writer is not None:
-            self._writer.close()
-            self._part.replace(self._path)
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is not None:
+            self._open.__exit__(kind, error, trace)
+            return
+        with self._open:
+            self.flush()
 
 
 @dataclass(frozen=True)
@@ -80,23 +88,25 @@ class Write:
         name = f"{self.batch:010}-{partition_number():05}"
         files: dict[int, _File] = {}
         size = 0
-        for batch in batches:
-            queries = batch.column("query").to_pylist()
-            others = [place for place, query in enumerate(queries) if query not in self.sinks]
-            if others:
-                yield pa.RecordBatch.from_arrays(batch.take(pa.array(others)).columns, schema=ENVELOPE)
-            for query, block in zip(queries, batch.column("block"), strict=True):
-                sink = self.sinks.get(query)
-                if sink is not None:
-                    file = files.setdefault(query, _File(sink, name))
-                    file.waiting.append(pa.ipc.read_record_batch(block.as_buffer(), sink.schema))
+        with ExitStack() as complete:
+            for batch in batches:
+                queries = batch.column("query").to_pylist()
+                others = [place for place, query in enumerate(queries) if query not in self.sinks]
+                if others:
+                    yield pa.RecordBatch.from_arrays(batch.take(pa.array(others)).columns, schema=ENVELOPE)
+                for query, block in zip(queries, batch.column("block"), strict=True):
+                    sink = self.sinks.get(query)
+                    if sink is None:
+                        continue
+                    if query not in files:
+                        files[query] = complete.enter_context(_File(sink, name))
+                    rows = pa.ipc.read_record_batch(block.as_buffer(), sink.schema)
+                    files[query].waiting.append(rows)
                     size += len(block.as_buffer())
-            if size > _WAITING:
-                for file in files.values():
-                    file.flush()
-                size = 0
-        for file in files.values():
-            file.close()
+                if size > _WAITING:
+                    for file in files.values():
+                        file.flush()
+                    size = 0
 
 
 @dataclass(frozen=True)
@@ -104,43 +114,38 @@ class Deliver:
     """Gives each query its rows: what ``foreachBatch`` calls.
 
     Attributes:
+        storage: Reaches the stores that sinks are in.
         functions: Of the queries that have a function as their sink, by the query's number. Names come again.
-        retained: So many micro-batches Spark may run again.
     """
 
     folder: Folder
+    storage: StorageOptions
     functions: Mapping[int, Sink]
-    retained: int
 
     def __call__(self, rows: DataFrame, batch: int) -> None:
-        folder = self.folder
-        changes = folder.written()
-        queries = {
-            change.query.id: (change.query, told["sink"])
-            for change, told in changes
-            if change.query is not None
-        }
-        gone = {change.gone for change, _ in changes}
+        # Those whose removal is made have no rows any more.
+        queries = {query.id: query for query in self.folder.queries()}
         files = {
-            id_: FileSink(sink, query.schema) for id_, (query, sink) in queries.items() if sink is not None
+            id_: FileSink(*place_of(query.sink, self.storage), query.schema)
+            for id_, query in queries.items()
+            if query.sink is not None
         }
         left = rows.mapInArrow(Write(files, batch), rows.schema).toArrow()
         found: dict[int, list[pa.RecordBatch]] = {}
-        for row in left.to_batches():
-            for id_, change, _, block in zip(*row.columns, strict=True):
-                if change.is_valid:
-                    folder.note_made(change.as_py(), batch)
-                else:
-                    schema = queries[id_.as_py()][0].schema
-                    found.setdefault(id_.as_py(), []).append(
-                        pa.ipc.read_record_batch(block.as_buffer(), schema)
-                    )
+        made: list[int] = []
+        for id_, change, _, block in zip(*left.columns, strict=True):
+            if change.is_valid:
+                made.append(change.as_py())
+            elif id_.as_py() in queries:
+                schema = queries[id_.as_py()].schema
+                found.setdefault(id_.as_py(), []).append(pa.ipc.read_record_batch(block.as_buffer(), schema))
+        if made:
+            self.folder.note_made(made)
         for id_, batches in sorted(found.items()):
             if id_ in self.functions:
                 self.functions[id_](pa.Table.from_batches(batches), batch)
-            elif id_ not in gone:
-                name = queries[id_][0].name
+            elif queries[id_].state != "leaving":
+                name = queries[id_].name
                 raise InputError(
                     f"query {name!r} has no function to give its rows to: give hub() sinks={{{name!r}: …}}"
                 )
-        folder.put_together(batch - self.retained)

@@ -1,0 +1,179 @@
+"""What all parts of a run refer to: sources, base tuples, predicates, the output and the books."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from itertools import tee
+from typing import Any, TypedDict, cast
+
+import pyarrow as pa
+
+from millrace.engine.access.arrivals import Arrivals, Watermark
+from millrace.engine.access.modules import IndexAM, is_index
+from millrace.engine.access.paths import Access, AccessMethods
+from millrace.engine.access.schedule import Schedule, Source
+from millrace.engine.eddy.back_pressure import Backpressure
+from millrace.engine.eddy.operator import Operator, Step, Visit
+from millrace.engine.eddy.output import Output, Sink
+from millrace.engine.eddy.run_statistics import RunStatistics
+from millrace.engine.eddy.statistics import WarmStart
+from millrace.engine.eddy.transfer import KeyRanges
+from millrace.engine.operators.select import Selecting, outer_probes_of, selections_of
+from millrace.engine.plan.expressions import Call
+from millrace.engine.plan.graph import QueryGraph
+from millrace.engine.plan.spec import JoinSpec
+from millrace.engine.policies import Policy
+from millrace.engine.stairs.index_join import refuse_shared
+from millrace.engine.stems.join_state import Watch
+from millrace.engine.stems.state import stems_of
+from millrace.engine.stems.stem import singletons
+from millrace.engine.tuples.batch import Signature, TupleBatch
+from millrace.errors import InputError
+from millrace.limits.clock import Clock, WallClock
+from millrace.options import Options
+from millrace.predicates import Caller
+
+_CALLED_WINDOW = 4096
+"""Tuples that statistics of users' predicates look back on, so that drifting data are followed."""
+
+
+class Given(TypedDict, total=False):
+    """What a run of a block can be given beside the block, its sources and its options.
+
+    What is about routing means nothing to a static plan.
+
+    Attributes:
+        stream: The relation to leave unbuilt; the largest by estimate when it is None.
+        schedule: Overrides what ``options.online`` and ``stream`` would choose.
+        clock: What module times are measured by.
+        output: What becomes of result tuples; by default they become the block's record batches.
+        callers: Returns what calls a user's predicate, by its number among the residual predicates;
+            by default limits hold within this run.
+        access: More access modules by alias, scans and indexes, that work asynchronously beside the sources
+            or instead of them. A relation with several gets set semantics. Without SteMs a relation has one
+            scan, or only indexes, one of which an index join asks
+            (:mod:`millrace.engine.operators.index_join`). A left join that has bind columns asks one index.
+        ranges: Learns from relations that have ended what need not be read of others.
+        watch: Told whenever there may be more in memory than before.
+        warm_start: Where eddies of the same run leave what they learned for those that come later.
+        policy: Overrides ``options.policy``.
+        backpressure: Lets tuples wait in bounded queues in front of operators; without it they work at once.
+        observe: Returns what takes the place of the function that lets an operator do a step, to look on.
+    """
+
+    stream: str | None
+    schedule: Schedule | None
+    clock: Clock | None
+    output: Sink | None
+    callers: Callable[[int, Call], Caller] | None
+    access: Access | None
+    ranges: KeyRanges | None
+    watch: Watch | None
+    warm_start: WarmStart | None
+    policy: Policy | None
+    backpressure: Backpressure | None
+    observe: Callable[[Visit], Visit] | None
+
+
+class RunContext:
+    """What an eddy and a static plan have in common.
+
+    ``options`` name an architecture: relations share their tuples in SteMs alone.
+
+    Raises:
+        InputError: A relation with set semantics is to be left unbuilt, or not all of it is joined on.
+    """
+
+    def __init__(self, spec: JoinSpec, sources: Mapping[str, Source], options: Options, given: Given) -> None:
+        access, indexes = _divided(spec, given.get("access") or {})
+        shares = options.architecture == "stems"
+        if not shares:
+            refuse_shared(spec, access, options.architecture)
+            spec, sources = _unshared(spec, sources)
+        self.spec, self.sources, self.options = spec, sources, options
+        self.limit = options.batch_size
+        self.graph = QueryGraph.of(spec)
+        self.clock = given.get("clock") or WallClock()
+        self.methods = AccessMethods(spec, self.graph, sources, access, self.clock)
+        online = options.online or bool(self.methods.scans)
+        built = self.methods.paths.built(self.graph)
+        schedule = given.get("schedule") or Schedule.of(
+            spec, online=online, stream=given.get("stream"), built=built
+        )
+        # Binary joins can only leave unbuilt what comes after all else.
+        self.schedule = schedule if shares else schedule.for_joins()
+        self.schedule.check(spec, built)
+        self.stems = stems_of(spec, self.graph, self.methods.paths)
+        self.arrivals = Arrivals(spec, self.graph, self.methods, self.stems, self.clock)
+        self.watermark = Watermark(spec, self.graph, self.stems)
+        self.output: Sink = given.get("output") or Output(spec, self.limit)
+        self.called = any(isinstance(p, Call) for p in spec.residuals)
+        window = _CALLED_WINDOW if self.called else 2 * options.reoptimize_every
+        self.statistics = RunStatistics([r.alias for r in spec.sources], window)
+        accounts = self.statistics.accounts
+        selects = selections_of(spec, self.clock, options, given.get("callers"), accounts)
+        outer = outer_probes_of(spec, indexes, self.clock, self.methods.woken)
+        self.selecting = Selecting(self.graph, selects, accounts, outer)
+        self.watch = given.get("watch")
+        observe = given.get("observe")
+        self.visit: Visit = self._visit if observe is None else observe(self._visit)
+
+    def arrive(self, relation: int, batch: pa.RecordBatch) -> TupleBatch:
+        """Return base tuples that have arrived."""
+        self.watermark.arrive(relation, batch)
+        unbuilt = relation == self.schedule.unbuilt
+        found = singletons(self.stems[relation], batch, self.spec.aliases[relation], built=unbuilt)
+        self.output.arrive(found)
+        return found
+
+    def emit(self, batch: TupleBatch) -> Iterator[Any]:
+        """Hand result tuples to the output."""
+        began = self.clock.now()
+        self.statistics.end(batch)
+        yield from self.output.add(batch)
+        self.statistics.accounts.update("output", batch.size, batch.size, self.clock.now() - began)
+
+    def _visit(self, operator: Operator, signature: Signature, work: Any, *, fresh: bool) -> Step:
+        """Let an operator do the next step of its work, and count it; ``fresh``: that is a whole batch."""
+        began = self.clock.now()
+        step = operator.step(operator.start(work) if fresh else work, self.limit)
+        tuples_in = work.size if fresh else 0
+        self.clock.spend(operator.place, tuples_in, step.tuples_out)
+        seconds = self.clock.now() - began
+        self.statistics.visit(signature, operator, tuples_in, step.tuples_out, seconds)
+        return step
+
+
+def _divided(spec: JoinSpec, access: Access) -> tuple[Access, dict[str, IndexAM]]:
+    """Return the access modules of joined relations, and the indexes that left joins ask, by alias.
+
+    Raises:
+        InputError: A left join has bind columns and not one index, or has an index and no bind columns.
+    """
+    indexes: dict[str, IndexAM] = {}
+    for join in spec.outer:
+        modules = access.get(join.relation, ())
+        if len(modules) != bool(join.bind) or not all(map(is_index, modules)):
+            raise InputError(
+                f"the left join with {join.relation!r} has {len(modules)} access modules; expected one "
+                "index if it has bind columns, and none without"
+            )
+        if modules:
+            indexes[join.relation] = cast(IndexAM, modules[0])
+    return {alias: modules for alias, modules in access.items() if alias not in indexes}, indexes
+
+
+def _unshared(spec: JoinSpec, sources: Mapping[str, Source]) -> tuple[JoinSpec, Mapping[str, Source]]:
+    """Return the block with a source of its own for every relation.
+
+    Batches are handed to each relation by reference; those that one has read and another has not are kept.
+    """
+    if all(relation.same_as is None for relation in spec.relations):
+        return spec, sources
+    apart = replace(spec, relations=tuple(replace(r, same_as=None) for r in spec.relations))
+    own = dict(sources)
+    for lead in {r.same_as for r in spec.relations if r.same_as is not None}:
+        sharing = [r.alias for r in spec.relations if lead in (r.alias, r.same_as)]
+        own |= zip(sharing, tee(sources[lead], len(sharing)), strict=True)
+    return apart, own
