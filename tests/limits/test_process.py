@@ -7,7 +7,9 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
@@ -19,6 +21,7 @@ import pytest
 from millrace.errors import ExecutionError, InputError, OptionError
 from millrace.limits.budget import Budget
 from millrace.limits.client import Client
+from millrace.limits.clock import VirtualClock
 from millrace.limits.codec import frame
 from millrace.limits.coordinator import Coordinator
 from millrace.limits.drivers import DRIVERS, SECRET
@@ -26,7 +29,7 @@ from millrace.limits.joined import JoinedCoordinator
 from millrace.limits.messages import Claim, JoinDriver, MethodCall
 from millrace.limits.process import CoordinatorProcess, RemoteCoordinator
 from millrace.limits.registration import Registration
-from tests.limits.running import SPAWN, keys_of, rows_of, run
+from tests.limits.running import PATIENCE, SPAWN, keys_of, rows_of, run
 from tests.limits.test_server import raw
 from tests.session import wait_for
 
@@ -122,7 +125,7 @@ def test_it_ends_with_the_planning_process(tmp_path, how):
 
 def test_calls_that_nobody_answers_are_errors_and_the_process_ends(coordinator, monkeypatch):
     """One that hangs is given up, and ended with its planning process."""
-    for name in ("_CALL_SECONDS", "_END_SECONDS", "_EXIT_SECONDS"):
+    for name in ("CALL_SECONDS", "_END_SECONDS", "_EXIT_SECONDS"):
         monkeypatch.setattr(f"millrace.limits.process.{name}", 0.2)
     os.kill(coordinator.pid, signal.SIGSTOP)
     with pytest.raises(ExecutionError, match="has not answered 'progress'"):
@@ -158,17 +161,29 @@ def test_it_ends_with_the_planning_process_whatever_it_is_doing(tmp_path):
 
 
 @pytest.fixture
-def elsewhere(monkeypatch):
+def clock():
+    """The time by which planning processes are away."""
+    return VirtualClock()
+
+
+@pytest.fixture
+def elsewhere(monkeypatch, clock):
     """A coordinator that planning processes with the secret can join."""
     monkeypatch.setenv(SECRET, OURS)
-    served = Coordinator(secret=OURS)
+    served = Coordinator(secret=OURS, clock=clock)
     yield served
     served.close()
 
 
-def join(elsewhere: Coordinator) -> JoinedCoordinator:
+def join(elsewhere: Coordinator, clock: VirtualClock | None = None) -> JoinedCoordinator:
     """Be another planning process."""
-    return JoinedCoordinator("127.0.0.1", elsewhere.address.port)
+    return JoinedCoordinator("127.0.0.1", elsewhere.address.port, clock=clock)
+
+
+def known(elsewhere: Coordinator, *runs: str) -> list[str]:
+    """Return the runs that are there after a look at who is away."""
+    elsewhere._within(elsewhere._look)
+    return [each for each in runs if elsewhere.progress(each)]
 
 
 def test_several_planning_processes_join_one_elsewhere(elsewhere, tmp_path):
@@ -191,8 +206,99 @@ def test_several_planning_processes_join_one_elsewhere(elsewhere, tmp_path):
     with pytest.raises(ValueError, match="has other lookups"):
         other.register("run", [])
     one.close()
-    wait_for(lambda: "run" in elsewhere._released)
-    assert "another" not in elsewhere._released and other.progress("another")[0].done == 9
+    other.close()
+
+
+def test_no_planning_process_pushes_out_what_another_one_has(elsewhere, monkeypatch):
+    """Neither runs that nothing refers to any more, nor answers of executions that are over."""
+    monkeypatch.setattr("millrace.limits.coordinator._MOST_RELEASED", 1)
+    monkeypatch.setattr("millrace.limits.coordinator._MOST_EMPTY_SESSIONS", 1)
+    one, other = join(elsewhere), join(elsewhere)
+    for joined, name in ((one, "kept"), (other, "first"), (other, "last")):
+        joined.register(name, [Registration("prices")])
+        assert run(settled(joined.address_of(name), KEYS, name)) == KEYS
+        joined.release(name)
+        joined.spent("")  # what was said before is done
+    assert known(elsewhere, "kept", "first", "last") == ["kept", "last"]
+    assert run(settled(one.address_of("kept"), KEYS, "kept")) == []
+    one.close()
+    other.close()
+
+
+def test_a_connection_that_breaks_costs_a_planning_process_nothing(elsewhere, clock):
+    """It has five minutes to join again, and has what it had; what is of others that do not come goes."""
+    joined, gone = join(elsewhere), join(elsewhere)
+    joined.register("run", [Registration("prices", budget=NINE)])
+    gone.register("gone", [Registration("prices")])
+    assert run(settled(joined.address_of("run"), KEYS)) == KEYS
+    gone.close()
+    elsewhere._within(lambda: [each.transport.abort() for each in elsewhere._connections.values()])
+    wait_for(lambda: elsewhere._drivers[gone._driver].empty)
+    clock.advance(299.0)
+    assert known(elsewhere, "run", "gone") == ["run", "gone"]
+    assert joined.progress("run")[0].done == 9
+    clock.advance(2.0)
+    assert known(elsewhere, "run", "gone") == ["run"]
+    with pytest.raises(ExecutionError, match=r"away for long.*plan it again"):
+        run(settled(elsewhere.address_of("gone"), KEYS, "gone"))
+    clock.advance(1000.0)
+    assert known(elsewhere, "run") == ["run"]
+    joined.close()
+
+
+def test_nobody_has_to_wait_for_a_coordinator_that_does_not_answer(elsewhere, monkeypatch):
+    """Who leaves ends the call that is under way; who does not hears it when the time is up."""
+    called, gate = threading.Event(), threading.Event()
+
+    def hang(self, run):
+        called.set()
+        gate.wait(PATIENCE)
+        return []
+
+    monkeypatch.setattr(Coordinator, "progress", hang)
+    leaving, staying = join(elsewhere), join(elsewhere)
+    with ThreadPoolExecutor(1) as pool:
+        try:
+            waiting = pool.submit(leaving.progress, "run")
+            assert called.wait(PATIENCE)
+            leaving.close()
+            with pytest.raises(ExecutionError, match="was lost"):
+                waiting.result(PATIENCE)
+            monkeypatch.setattr("millrace.limits.process.CALL_SECONDS", 0.2)
+            with pytest.raises(ExecutionError, match=r"not answered 'progress'|lost \(TimeoutError"):
+                staying.progress("run")
+        finally:
+            gate.set()
+    staying.close()
+
+
+def test_a_network_that_swallows_all_holds_up_nobody_twice(elsewhere, monkeypatch):
+    """Calls fail for as long as one has waited, and who needs nothing from there does not wait at all."""
+    clock, dialled, entered, gate = VirtualClock(), [], threading.Event(), threading.Event()
+
+    def swallow(*_: object, **__: object) -> None:
+        dialled.append(1)
+        entered.set()
+        assert gate.wait(PATIENCE)
+        clock.advance(10.0)
+        raise TimeoutError
+
+    monkeypatch.setattr("millrace.limits.joined.dial", swallow)
+    with ThreadPoolExecutor(1) as pool:
+        started = pool.submit(JoinedCoordinator.started, "127.0.0.1", 1)
+        assert entered.wait(PATIENCE)
+        (dialling,) = [each for each in JoinedCoordinator.all() if each.address.port == 1]
+        gate.set()
+        with pytest.raises(ExecutionError, match="is not reached"):
+            started.result(PATIENCE)
+    dialling.close()
+    joined = join(elsewhere, clock)
+    for tries, seconds in ((2, 9.0), (2, 2.0), (3, 0.0)):
+        with pytest.raises(ExecutionError, match="is not reached"):
+            joined.spent("")
+        assert len(dialled) == tries
+        clock.advance(seconds)
+    joined.close()
 
 
 async def test_what_an_action_wants_no_more_is_not_asked(elsewhere):
@@ -213,36 +319,41 @@ async def test_what_an_action_wants_no_more_is_not_asked(elsewhere):
 
 def test_who_has_not_the_secret_does_not_get_in(elsewhere, monkeypatch):
     """Neither with another one, nor with what tasks have; a short one could be guessed."""
-    joined = join(elsewhere)
+    place = "127.0.0.1", elsewhere.address.port
+    joined = JoinedCoordinator.started(*place)
     joined.register("run", [Registration("prices", secrets={"KEY": "hush"})])
     address = joined.address_of("run")
     for token in (address.token, ""):
-        assert b"Welcome" not in raw(address, frame(JoinDriver(token)))
+        assert b"Welcome" not in raw(address, frame(JoinDriver(token, "d")))
     assert OURS not in f"{elsewhere.address}{address}{address.token}"
-    hello = frame(JoinDriver(elsewhere.address.of(DRIVERS).token))
+    hello = frame(JoinDriver(elsewhere.address.of(DRIVERS).token, "d"))
     for garbage in (MethodCall(1, "close", b"[]"), MethodCall(1, "_trim", b"[]"), Claim(1, [])):
         assert b"Lost" in raw(address, hello, frame(garbage))
     with pytest.raises(ExecutionError, match="ValidationError"):
         joined._call("register", "run", (1,))
     assert joined.progress("run")[0].name == "prices"
+    joined.close()
     for secret, why in (("t" * 40, "has another secret"), ("short", "expected 32 or more"), ("", "set MILL")):
         monkeypatch.setenv(SECRET, secret)
         with pytest.raises(InputError, match=why):
-            join(elsewhere)
+            JoinedCoordinator.started(*place)
+    monkeypatch.setenv(SECRET, OURS)
+    JoinedCoordinator.started(*place).close()
 
 
-def test_a_coordinator_elsewhere_that_ends_is_an_error_and_is_joined_again(elsewhere):
-    """Whoever asks it hears that it is gone; the next query finds the one that was started again."""
+def test_a_coordinator_elsewhere_that_is_started_again_is_joined_again(elsewhere, monkeypatch):
+    """Whoever asks meanwhile hears that it is gone; then tasks find their run, though nobody asks."""
+    monkeypatch.setattr(JoinedCoordinator, "look_seconds", 0.01)
     place = "127.0.0.1", elsewhere.address.port
-    first = JoinedCoordinator.started(*place)
-    assert JoinedCoordinator.started(*place) is first
+    joined = JoinedCoordinator.started(*place)
+    joined.register("run", [Registration("prices")])
     elsewhere.close()
-    with pytest.raises(ExecutionError, match=r"coordinator at 127\.0\.0\.1:\d+ (has ended|.*was lost)"):
-        first.progress("run") or first.progress("run")
-    with pytest.raises(ExecutionError, match=r"is not reached .*does `millrace coordinator` run there"):
-        JoinedCoordinator.started(*place)
+    for ask in (lambda: joined.progress("run"), lambda: JoinedCoordinator.started(*place)):
+        with pytest.raises(ExecutionError, match=r"127\.0\.0\.1:\d+ is not reached .*does `millrace coord"):
+            ask()
     again = Coordinator("127.0.0.1", place[1], secret=OURS)
-    second = JoinedCoordinator.started(*place)
-    assert second is not first and second.progress("run") == []
-    second.close()
+    wait_for(lambda: again.progress("run"))
+    assert run(settled(joined.address_of("run"), KEYS)) == KEYS
+    assert JoinedCoordinator.started(*place) is joined
+    joined.close()
     again.close()

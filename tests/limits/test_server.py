@@ -23,17 +23,32 @@ from millrace.limits.answers import Claims, Keys
 from millrace.limits.client import Client
 from millrace.limits.coordinator import Coordinator
 from millrace.limits.messages import Bye, Join, Message, SecretValues
-from millrace.limits.registration import Address, Registration, Settings
+from millrace.limits.registration import Address, Registration
 from millrace.limits.tls import _made, context_of
 from tests.limits.running import PATIENCE, Calls, keys_of, look_up, run
 
+PRICES = [Registration("prices", max_in_flight=3)]
 
-async def take_a_turn(address: Address, namespace: str = "n") -> None:
+
+@pytest.fixture
+def coordinator(coordinator):
+    """One that has a lookup."""
+    coordinator.register("run", PRICES)
+    return coordinator
+
+
+async def take_a_turn(address: Address, run: str = "run") -> None:
     """Show that a client is served."""
-    limits = await Client.limited(address, namespace, Settings(max_in_flight=1))
-    async with limits.permit():
+    client = await Client.connect(address, f"{run}/0/0")
+    async with client.permit():
         pass
-    await limits.close()
+    await client.close()
+
+
+def a_turn_of(served: Coordinator) -> None:
+    """Show that one that has no run yet serves at this machine's address."""
+    served.register("run", PRICES)
+    run(take_a_turn(replace(served.address, host="127.0.0.1")))
 
 
 def raw(address: Address, *pieces: bytes, before_last: bytes = b"") -> bytes:
@@ -67,7 +82,7 @@ def frame(text: str) -> bytes:
         b"\x00\x00\x00\x02{}",
         b"\xff" * 100,
         frame("[" * 4000),
-        codec.frame(Join("no token", "n", [0, None, None, None, None])),
+        codec.frame(Join("no token", "run/0/0")),
         codec.frame(Bye()),
     ],
 )
@@ -77,31 +92,43 @@ def test_strangers_are_shown_out(coordinator, garbage):
     run(take_a_turn(coordinator.address))
 
 
+def test_another_version_is_told(coordinator):
+    """Whatever else has changed in what it says, the reason names both."""
+    hello = codec.frame(Join(coordinator.address.token, "run/0/0"))
+    for other in (hello.replace(b"Join 1", b"Join 9"), hello.replace(b"Join 1", b"Some 9")):
+        told = raw(coordinator.address, bytes(other))
+        assert b"Refusal" in told and b"version '9'" in told and b"version '1'" in told
+
+
 def test_a_token_opens_one_run_alone(coordinator):
     """The tasks of a run cannot get at what those of another share; the error names the reason."""
-    address = coordinator.address_of("mine")
-    run(take_a_turn(address, "mine/0"))
-    for wrong, namespace in ((address, "another/0"), (replace(address, token="0" * 32), "mine/0")):
+    address = coordinator.address_of("run")
+    run(take_a_turn(address))
+    for wrong, of in ((address, "another"), (replace(address, token="0" * 32), "run")):
         with pytest.raises(ExecutionError, match="refused to share limits and answers: wrong token"):
-            run(take_a_turn(wrong, namespace))
+            run(take_a_turn(wrong, of))
+    for message in (Join(address.token, "run/0/0"), SecretValues({"KEY": b"hush"})):
+        assert address.token not in f"{message!r}" and "hush" not in f"{message!r}"
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="processes cannot fork on this system")
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
 def test_one_coordinator_serves_a_process():
     """It is started once a host, and anew in a forked child; an address pickles and hides its token."""
-    address = Coordinator.started().address
+    served = Coordinator.started()
+    address = served.address
     assert Coordinator.started().address is address
     assert Coordinator.started("127.0.0.2").address.port != address.port
     assert pickle.loads(pickle.dumps(address)) == address
     assert address.token not in repr(address)
-    run(take_a_turn(address))
+    a_turn_of(served)
     child = os.fork()
     if child == 0:
         code = 1
         try:
-            own = Coordinator.started().address
-            run(take_a_turn(own))
+            served = Coordinator.started()
+            own = served.address
+            a_turn_of(served)
             code = 0 if own.port != address.port and own.token != address.token else 2
         finally:
             os._exit(code)
@@ -122,7 +149,7 @@ def test_host_port_and_where_to_listen_are_told_apart():
         port = free.getsockname()[1]
     served = Coordinator("192.0.2.1", port, "127.0.0.1")
     assert (served.address.host, served.address.port) == ("192.0.2.1", port)
-    run(take_a_turn(replace(served.address, host="127.0.0.1")))
+    a_turn_of(served)
     served.close()
 
 
@@ -132,18 +159,11 @@ def test_only_the_certificate_of_the_plan_is_accepted(coordinator):
     with pytest.raises(ExecutionError, match="CERTIFICATE_VERIFY_FAILED"):
         run(take_a_turn(replace(coordinator.address, certificate=stranger)))
     with socket.create_connection((coordinator.address.host, coordinator.address.port), PATIENCE) as plain:
-        plain.sendall(codec.frame(Join(coordinator.address.token, "n", [1, *[None] * 5])))
+        plain.sendall(codec.frame(Join(coordinator.address.token, "run/0/0")))
         assert b"Welcome" not in plain.recv(4096)
 
 
 KEYS = keys_of(400)
-
-
-@pytest.fixture
-def coordinator(coordinator):
-    """One that has a lookup."""
-    coordinator.register("run", [Registration("prices", max_in_flight=3)])
-    return coordinator
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -190,8 +210,8 @@ async def test_tasks_whose_connections_break_are_run_again_and_find_all_answers(
 
 
 @pytest.mark.parametrize("how", ["it breaks", "nothing can be said to it"])
-async def test_who_is_cut_off_loses_what_it_held_at_once(clients, monkeypatch, how):
-    """Others get its permits and keys; whatever it waits for says that the connection was lost."""
+async def test_who_is_cut_off_loses_what_it_held_at_once(coordinator, clients, monkeypatch, how):
+    """Others get its permits and keys; its calls are cancelled, and all it waits for says why."""
     plain = codec.write
 
     def write(writer: asyncio.StreamWriter, message: Message) -> None:
@@ -199,31 +219,40 @@ async def test_who_is_cut_off_loses_what_it_held_at_once(clients, monkeypatch, h
             raise MemoryError  # noqa: TRY004  # as where there is no room
         plain(writer, message)
 
-    away, other = await clients("n", "n", settings=Settings(max_in_flight=1))
-    async with away.permit():
-        assert len((await away.claim(KEYS[:2])).ask) == 2
-        assert (await other.claim(KEYS[:2])).waiting == KEYS[:2]
-        if how == "it breaks":
-            away._link._writer.transport.abort()
-        else:
-            monkeypatch.setattr(codec, "write", write)
-            with pytest.raises(ExecutionError, match="was lost"):
-                await away.secrets()
-        async with other.permit():
-            assert (await other.notification()).ask == KEYS[:2]
-    for late in (away.notification(), away.claim(KEYS), away.permit().__aenter__()):
+    async def call_for_ever() -> None:
+        async with away.permit():
+            under_way.append(1)
+            await asyncio.Event().wait()
+
+    coordinator.register("one", [Registration("prices", max_in_flight=1)])
+    away, other = await clients("one/0/0", "one/0/0")
+    under_way: list[int] = []
+    calls = [asyncio.create_task(call_for_ever()) for _ in range(2)]
+    await asyncio.sleep(0)  # sends the requests
+    assert len((await away.claim(KEYS[:2])).ask) == 2
+    assert (await other.claim(KEYS[:2])).waiting == KEYS[:2]
+    if how == "it breaks":
+        away._link._writer.transport.abort()
+    else:
+        monkeypatch.setattr(codec, "write", write)
+        with pytest.raises(ExecutionError, match="was lost"):
+            await away.secrets()
+    async with other.permit():
+        assert (await other.notification()).ask == KEYS[:2]
+    assert len(under_way) == 1
+    for late in (*calls, away.notification(), away.claim(KEYS), away.permit().__aenter__()):
         with pytest.raises(ExecutionError, match=r"127\.0\.0\.1:\d+.* was lost .*This task fails"):
             await late
 
 
 @pytest.mark.skipif(not hasattr(socket, "TCP_USER_TIMEOUT"), reason="the kernel's own times hold there")
-async def test_a_machine_that_is_gone_without_a_word_is_noticed_within_a_minute(coordinator, clients):
-    """On both sides, whether something was sent to it or not."""
-    (one,) = await clients("n", settings=Settings())
+async def test_a_machine_that_is_gone_without_a_word_is_noticed_within_two_minutes(coordinator, clients):
+    """On both sides, whether something was sent to it or not; one that waits 30 s for a disk is not gone."""
+    (one,) = await clients("run/0/0")
     for writer in (one._link._writer, *coordinator._connections.values()):
         connection = writer.get_extra_info("socket")
         option = partial(connection.getsockopt, socket.IPPROTO_TCP)
         assert connection.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
         probes = option(socket.TCP_KEEPINTVL) * option(socket.TCP_KEEPCNT)
         assert option(socket.TCP_KEEPIDLE) + probes <= 60
-        assert 0 < option(socket.TCP_USER_TIMEOUT) <= 60_000
+        assert 60_000 < option(socket.TCP_USER_TIMEOUT) <= 110_000

@@ -35,9 +35,6 @@ class Claims:
     def __len__(self) -> int:
         return len(self._owners)
 
-    def __contains__(self, key: bytes) -> bool:
-        return key in self._owners
-
     def owner(self, key: bytes) -> int | None:
         """Return who is asking a key; None if nobody is."""
         return self._owners.get(key)

@@ -104,45 +104,22 @@ class Client:
         self._settings = settings
         self._tickets = count()
         self._permits: dict[int, asyncio.Future[float]] = {}
+        self._calls: set[asyncio.Timeout] = set()
         self._lost: ExecutionError | None = None
         link.listen(self._receive, self._lose)
 
     @classmethod
     async def connect(cls, address: Address, namespace: str) -> Client:
-        """Join a lookup of a job.
+        """Join a lookup or predicate of a job.
 
-        The namespace is ``run/execution/number``: the run and the lookup's number there as they were offered.
+        The namespace is ``run/execution/number``: the run and the number there as they were registered.
         Between them stands whatever makes the job's tasks share their answers with each other only.
 
         Raises:
             ExecutionError: The coordinator cannot be reached, does not accept this client, or has no
                 such lookup.
         """
-        return await cls._joined(address, Join(address.token, namespace))
-
-    @classmethod
-    async def limited(
-        cls,
-        address: Address,
-        namespace: str,
-        settings: Settings,
-        *,
-        kept: bool = False,
-        group: str | None = None,
-    ) -> Client:
-        """Join what the tasks of a job share of one predicate, which needs no registration unless it is kept.
-
-        The namespace names the run and the predicate: whoever gives the same one shares its limits, which are
-        the same for all of it. A group shares them with all of the same group. Answers that are ``kept``
-        outlive the job, where the predicate's registration says.
-
-        Raises:
-            ExecutionError: The coordinator cannot be reached or does not accept this client.
-        """
-        return await cls._joined(address, Join(address.token, namespace, settings.numbers, kept, group))
-
-    @classmethod
-    async def _joined(cls, address: Address, hello: Join) -> Client:
+        hello = Join(address.token, namespace)
         link, welcome = await RemoteConnection.dial(address, hello, "limits and answers")
         return cls(link, Settings.of(welcome.limits))
 
@@ -160,6 +137,8 @@ class Client:
     async def permit(self) -> AsyncIterator[Permit]:
         """Wait until one more call may start; leaving the block says that it is over, and what came of it.
 
+        When the connection breaks, others get the permit: the block is cancelled, for the limit is theirs.
+
         Raises:
             ExecutionError: The coordinator is gone.
             BudgetError: The budget has nothing left for the call.
@@ -172,12 +151,20 @@ class Client:
         ticket = next(self._tickets)
         granted = self._permits[ticket] = asyncio.get_running_loop().create_future()
         self._send(Request(ticket))
+        call = asyncio.timeout(None)
         try:
-            wait = await granted
-            if wait > 0:
-                await asyncio.sleep(wait)
-            yield permit
+            async with call:
+                self._calls.add(call)
+                wait = await granted
+                if wait > 0:
+                    await asyncio.sleep(wait)
+                yield permit
+        except TimeoutError:
+            if call.expired():
+                self._check()
+            raise  # the body's own
         finally:
+            self._calls.discard(call)
             self._permits.pop(ticket, None)
             outcome = permit.outcome and encodable(permit.outcome)
             self._send(Release(ticket, permit.cost, permit.tokens, outcome, permit.unpriced))
@@ -339,10 +326,13 @@ class Client:
         if waiting is not None and not waiting.done():
             waiting.set_result(message)
 
-    def _lose(self, error: ExecutionError) -> None:
-        self._lost = error
+    def _lose(self, error: ExecutionError, *, is_broken: bool = False) -> None:
+        self._lost = self._lost or error
+        if is_broken:
+            for call in self._calls:
+                call.reschedule(0.0)  # that is now
         waiters: list[asyncio.Future[Any]] = [*self._permits.values(), *self._replies.values()]
         for waiting in waiters:
             if not waiting.done():
-                waiting.set_exception(error)
+                waiting.set_exception(self._lost)
         self._news.put_nowait(([], []))

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import selectors
 import socket
+import ssl
 import struct
 
-from millrace.limits.messages import Message, decoder, encoder
+import msgspec
+
+from millrace.limits.messages import Message, decoder, encoder, other_version
 
 USUAL_ATTACHMENT = 1 << 22
 """Bytes at which rows of several keys, or batches, are sent in pieces: others get their turn between."""
@@ -22,7 +26,8 @@ BUFFER = 1 << 20
 
 _LENGTH = struct.Struct(">I")
 _QUIET_SECONDS, _PROBE_SECONDS, _PROBES = 30, 10, 3
-_UNREAD_MS = 30_000
+_UNREAD_MS = 90_000
+"""Longer than whoever reads may be held up by another process that writes to the same cache, and its disk."""
 
 
 def frame(message: Message) -> bytearray:
@@ -59,10 +64,17 @@ def receive(connection: socket.socket) -> Message:
     return _message(_exactly(connection, _length(_exactly(connection, _LENGTH.size), LARGEST)))
 
 
-def watch(connection: socket.socket, *, may_stall: bool = False) -> None:
-    """Let the kernel find out, within a minute, when the machine on the other side is gone without a word.
+def has_spoken(connection: ssl.SSLSocket) -> bool:
+    """Whether something is there to be received on a blocking connection, or it is over; does not wait."""
+    with selectors.DefaultSelector() as selector:
+        selector.register(connection, selectors.EVENT_READ)
+        return bool(connection.pending() or selector.select(0))
 
-    What is sent and not acknowledged is given 30 s, for keepalive does not watch that. It is not where the
+
+def watch(connection: socket.socket, *, may_stall: bool = False) -> None:
+    """Let the kernel find out, within two minutes, when the machine on the other side is gone without a word.
+
+    What is sent and not acknowledged is given 90 s, for keepalive does not watch that. It is not where the
     other side ``may_stall``, for the kernel also counts the time in which that is there and reads nothing.
     """
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
@@ -88,6 +100,8 @@ def _message(payload: bytes | bytearray) -> Message:
         return decoder.decode(payload)
     except RecursionError:
         raise ValueError("a message that is nested too deeply") from None
+    except msgspec.ValidationError as error:
+        raise ValueError(other_version(payload) or f"no message: {error}") from error
 
 
 def _exactly(connection: socket.socket, size: int) -> bytearray:

@@ -30,7 +30,12 @@ _MOMENT = 0.05
 _FIRST_WAIT, _LONGEST_WAIT = 0.05, 1.0
 
 Receive = Callable[[Message], None]
-Lose = Callable[[ExecutionError], None]
+
+
+class Lose(Protocol):
+    """Hears why nothing is to be had any more; where the connection is broken, others have what was held."""
+
+    def __call__(self, error: ExecutionError, *, is_broken: bool = False) -> None: ...
 
 
 class _Opened(NamedTuple):
@@ -42,7 +47,10 @@ class Connection(Protocol):
     """A client's connection to its session."""
 
     def listen(self, receive: Receive, lose: Lose) -> None:
-        """Hand messages of the session to ``receive`` from now on; ``lose`` hears if it ends by itself."""
+        """Hand messages of the session to ``receive`` from now on; ``lose`` hears if it ends by itself.
+
+        First the session may end, which hears what calls cost still; then the connection.
+        """
         ...
 
     def send(self, message: Message, *, soon: bool = True) -> None:
@@ -149,18 +157,15 @@ class RemoteConnection:
 
     async def _listen(self, receive: Receive, lose: Lose) -> None:
         """Hand messages on until the conversation is over."""
-        is_over = False
         try:
             while not isinstance(message := await codec.read(self._reader), Bye):
-                if not isinstance(message, Lost):
-                    receive(message)
-                elif not is_over:  # it listens on, for the session hears what calls cost, and goodbye
-                    is_over = True
+                if isinstance(message, Lost):
                     lose(ended(message))
+                else:
+                    receive(message)
         except Exception as error:  # noqa: BLE001  # whoever waits for an answer is to hear it
             self._writer.transport.abort()
-            if not is_over:
-                lose(lost(self._address, self._purpose, error))
+            lose(lost(self._address, self._purpose, error), is_broken=True)
 
 
 async def _opened(address: Address, hello: Join) -> tuple[_Opened, Message]:

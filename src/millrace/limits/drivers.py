@@ -1,5 +1,7 @@
 """Planning processes that join a coordinator elsewhere, and speak to it over the connection of a client.
 
+The connection may break. The planning process joins again, by the same name, and has what it has registered.
+
 One says :class:`~millrace.limits.messages.MethodCall`, and hears ``MethodResult`` of the same number. The
 welcome tells the time ``now`` by the coordinator's clock. All that is told is data: nothing is unpickled.
 """
@@ -17,6 +19,7 @@ import msgspec
 from millrace import errors
 from millrace.errors import ExecutionError, MillraceError, encodable
 from millrace.limits.budget import Spent
+from millrace.limits.clock import Clock
 from millrace.limits.messages import Lost, Message, MethodCall, MethodResult, Welcome
 from millrace.limits.progress import FailedKey, LookupProgress
 from millrace.limits.registration import Registration
@@ -43,12 +46,16 @@ METHODS: dict[str, tuple[Any, Any]] = {
 
 
 class Driver(OrderedSession):
-    """One planning process; the runs that it has registered are released when it is gone."""
+    """One planning process; its clients are its connections. ``seen`` is when one of them ended last."""
 
-    def __init__(self, coordinator: Coordinator, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(
+        self, coordinator: Coordinator, name: str, clock: Clock, loop: asyncio.AbstractEventLoop
+    ) -> None:
         super().__init__(loop)
         self._coordinator = coordinator
-        self._runs: set[str] = set()
+        self._name = name
+        self._clock = clock
+        self.seen = clock.now()
 
     def welcome(self) -> Welcome:
         return Welcome(now=time.monotonic())
@@ -60,25 +67,22 @@ class Driver(OrderedSession):
         self._do_for(client, partial(self._answer, client, message))
 
     def leave(self, client: int) -> None:
-        """Release its runs, when all that it has said is done."""
         super().leave(client)
-        self._do(self._release)
+        self.seen = self._clock.now()
+
+    def close(self) -> None:
+        """Take no more calls; does not wait."""
         self._end_thread()
 
     def _answer(self, client: int, call: MethodCall) -> None:
         answer = MethodResult(call.number)
         try:
             given = msgspec.convert(json.loads(call.arguments), METHODS[call.method][0], dec_hook=_made)
-            if call.method == "register":
-                self._runs.add(given[0])
-            answer.result = msgspec.json.encode(getattr(self._coordinator, call.method)(*given))
+            more = {"driver": self._name} if call.method == "register" else {}
+            answer.result = msgspec.json.encode(getattr(self._coordinator, call.method)(*given, **more))
         except Exception as error:  # noqa: BLE001  # the caller's
             answer.error = type(error).__name__, encodable(str(error))
         self._say(client, answer)
-
-    def _release(self) -> None:
-        for run in self._runs:
-            self._coordinator.release(run)
 
     def _broke(self, error: Exception) -> None:
         for deliver in self._clients.values():

@@ -138,11 +138,6 @@ class Limiter:
         return sum(owner in owners for owner, _ in self._out)
 
     @property
-    def in_flight(self) -> int:
-        """How many permits are out."""
-        return len(self._out)
-
-    @property
     def waiting(self) -> int:
         return len(self._waiting)
 

@@ -21,6 +21,9 @@ from millrace.limits.chunk import KEY_BYTES, Chunk, Claimed, Failure, cut, encod
 MOST = 1 << 40
 """Larger numbers are no counts of anything."""
 
+VERSION = 1
+"""Of all that is said here, and of what travels as JSON; to be raised with every change."""
+
 LONGEST_PAUSE = 86_400.0
 """Seconds for which one message can make all tasks wait before they ask a service again."""
 
@@ -32,20 +35,21 @@ Amount = Annotated[float, Meta(ge=0.0, le=1.7e308)]
 class Message(Struct, tag=True, array_like=True):
     """Travels as its name and its fields."""
 
+    def __repr__(self) -> str:
+        """Return the name alone: some fields are secret, and errors and logs show no secrets."""
+        return type(self).__name__
 
-class Hello(Message):
-    """What a client says first; its token opens what it joins."""
+
+class Hello(Message, tag=lambda name: f"{name} {VERSION}"):
+    """What a client says first; its token opens what it joins. It travels with the version in its name."""
 
     token: str
 
 
 class Join(Hello):
-    """A task joins a lookup of a run, or what its tasks share of a predicate with these ``limits``."""
+    """A task joins a lookup or predicate of a run."""
 
     session: str
-    limits: list[int | float | None] | None = None
-    kept: bool = False
-    group: str | None = None
 
 
 class JoinStream(Hello):
@@ -62,7 +66,9 @@ class JoinBoard(Hello):
 
 
 class JoinDriver(Hello):
-    """A planning process joins a coordinator elsewhere."""
+    """A planning process joins a coordinator elsewhere, by a name that it keeps when it joins again."""
+
+    driver: Annotated[str, Meta(max_length=100)]
 
 
 class Welcome(Message):
@@ -336,6 +342,21 @@ encoder = msgspec.msgpack.Encoder()
 decoder: msgspec.msgpack.Decoder[Message] = msgspec.msgpack.Decoder(
     Union[(*Hello.__subclasses__(), *Message.__subclasses__())]
 )
+
+
+def other_version(payload: bytes | bytearray) -> str:
+    """Return what to do about a hello of another version; empty for any other message, or none at all."""
+    try:
+        fields = msgspec.msgpack.decode(payload, type=list[msgspec.Raw])
+        _, _, version = msgspec.msgpack.decode(fields[0], type=str).partition(" ")
+    except (ValueError, RecursionError, IndexError):
+        return ""
+    if version in ("", str(VERSION)):
+        return ""
+    return (
+        f"it speaks version {version[:20]!r} of the messages, and this is version '{VERSION}': install the "
+        "same version of Millrace on both sides"
+    )
 
 
 @dataclass

@@ -36,7 +36,7 @@ from millrace.limits.shared import Shared
 _END_SECONDS = 120.0
 """Until caches have what they lack; a disk that hangs keeps no process alive for longer."""
 
-_CALL_SECONDS = 300.0
+CALL_SECONDS = 300.0
 """For any other call; large caches are read from end to end before their first query."""
 
 _EXIT_SECONDS = 10.0
@@ -65,10 +65,12 @@ class RemoteCoordinator(Shared):
 
     Attributes:
         where: In errors, beside its address.
+        look_seconds: Without a call until the thread looks whether there is something to do; None for never.
         name: In errors.
     """
 
     where: ClassVar[str]
+    look_seconds: ClassVar[float | None] = None
     name: str
 
     def __init__(self) -> None:
@@ -117,6 +119,9 @@ class RemoteCoordinator(Shared):
             with suppress(ExecutionError):
                 each._put(Call("stop", (runs,), None))  # noqa: SLF001  # of this class
 
+    def _look(self) -> None:
+        """Do what is to be done without a call; in the one thread."""
+
     @abstractmethod
     def _exchanged(self, call: Call) -> Any:
         """Return what a method of the coordinator returns, or raise what it raises; in the one thread."""
@@ -124,12 +129,12 @@ class RemoteCoordinator(Shared):
     def _call(self, method: str, *arguments: Any) -> Any:
         answer: Future[Any] = Future()
         self._put(Call(method, arguments, answer))
-        seconds = _END_SECONDS if method == "close" else _CALL_SECONDS
+        seconds = _END_SECONDS if method == "close" else CALL_SECONDS
         wait([answer], seconds)
         if not answer.done():
             raise ExecutionError(
                 f"{self.name} has not answered {method!r} within {seconds:g} s: is the disk of a cache, or "
-                "of the folder for temporary files, overloaded or away?"
+                "of the folder for temporary files, or the network to it, overloaded or away?"
             )
         return answer.result()
 
@@ -146,7 +151,11 @@ class RemoteCoordinator(Shared):
 
     def _speak(self) -> None:
         while True:
-            call = self._calls.get()
+            try:
+                call = self._calls.get(timeout=self.look_seconds)
+            except queue.Empty:
+                self._look()
+                continue
             result, error = None, None
             try:
                 result = self._exchanged(call)

@@ -11,6 +11,9 @@ from typing import Any
 from millrace.errors import OptionError
 from millrace.limits.budget import NO_BUDGET, Budget
 
+PREFLIGHT = "preflight"
+"""The run of tasks that try whether they reach the coordinator."""
+
 STREAM = "stream "
 """Executions of streams are named so, with an id behind it that restarts of the stream keep."""
 
@@ -137,11 +140,6 @@ class Registration:
             )
         if self.cache is not None and not self.fingerprint:
             raise OptionError(f"lookup {self.name!r}: a cache needs a fingerprint of the lookup's definition")
-
-    @property
-    def needed(self) -> bool:
-        """Whether the coordinator has to know of it before its tasks join, beside limits that they name."""
-        return self.cache is not None or self.group is not None or bool(self.budget) or bool(self.secrets)
 
     @property
     def settings(self) -> Settings:

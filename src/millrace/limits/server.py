@@ -41,6 +41,7 @@ _GOODBYE_SECONDS = 2.0
 
 _FAILED = "the place where the job's {} are kept failed ({}: {}): run the query again"
 _CLOSED = "the place where the job's {} are kept has been closed: has its process been stopped?"
+_UNHEARD = "where the job's {} are kept, a message was not understood ({})"
 
 
 class Server(Shared):
@@ -195,16 +196,17 @@ class Server(Shared):
         self._connections[task] = writer
         try:
             codec.watch(writer.get_extra_info("socket"))
-            async with asyncio.timeout(_HELLO_SECONDS):
-                hello = await codec.read(reader, _LARGEST_HELLO)
+            try:
+                async with asyncio.timeout(_HELLO_SECONDS):
+                    hello = await codec.read(reader, _LARGEST_HELLO)
+            except ValueError as error:
+                await self._refuse(writer, error)
+                return
             try:
                 name, session = self._enter(self._admitted(hello))
                 client = _join(session, writer)
             except Exception as error:  # noqa: BLE001  # whatever it is, the client is to hear it
-                ours = isinstance(error, ValueError | MillraceError)
-                why = f"{error}" if ours else f"{type(error).__name__}: {error}"
-                self._tried(partial(codec.write, writer, Refusal(encodable(why))))
-                await writer.drain()
+                await self._refuse(writer, error)
             else:
                 self._joined += 1
                 try:
@@ -212,13 +214,19 @@ class Server(Shared):
                 finally:
                     self._joined -= 1
                     self._tried(partial(self._leave, name, session, client))
-        except (OSError, EOFError, ValueError):
-            return  # it died, or is no client of ours; what it held is given back above
+        except (OSError, EOFError):
+            return  # it died; what it held is given back above
         except asyncio.CancelledError:
             return  # this server ends
         finally:
             del self._connections[task]
             writer.close()
+
+    async def _refuse(self, writer: asyncio.StreamWriter, error: Exception) -> None:
+        ours = isinstance(error, ValueError | MillraceError)
+        why = f"{error}" if ours else f"{type(error).__name__}: {error}"
+        self._tried(partial(codec.write, writer, Refusal(encodable(why))))
+        await writer.drain()
 
     async def _stay(
         self, session: Session, client: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
@@ -229,7 +237,11 @@ class Server(Shared):
                 with suppress(OSError):  # it may have left; what it said before is here to be read
                     await writer.drain()
             await session.ready(client)
-            message = await codec.read(reader)
+            try:
+                message = await codec.read(reader)
+            except ValueError as error:
+                codec.write(writer, Lost(encodable(_UNHEARD.format(self.purpose, error))))
+                return
             if isinstance(message, Bye):
                 await session.done(client)  # who hears of a job's end finds its figures whole
                 codec.write(writer, message)

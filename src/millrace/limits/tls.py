@@ -84,14 +84,16 @@ def context_of(address: Address) -> ssl.SSLContext:
     return client_context(address.certificate)
 
 
-def dial(address: Address, hello: Hello, seconds: float) -> tuple[ssl.SSLSocket, Message]:
+def dial(address: Address, hello: Hello, seconds: float, *, may_stall: bool) -> tuple[ssl.SSLSocket, Message]:
     """Return a connection of a thread that does nothing else meanwhile, and the server's welcome.
 
-    OSError, EOFError or ValueError if one of the steps fails, or takes longer than so many seconds.
+    ``may_stall`` is that of :func:`~millrace.limits.codec.watch`: whether the server may read nothing for
+    minutes, because somebody does not take what it has. OSError, EOFError or ValueError if one of the steps
+    fails, or takes longer than so many seconds.
     """
     with ExitStack() as opened:
         plain = opened.enter_context(socket.create_connection((address.host, address.port), seconds))
-        codec.watch(plain, may_stall=True)
+        codec.watch(plain, may_stall=may_stall)
         plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         connection = opened.enter_context(context_of(address).wrap_socket(plain))
         codec.send(connection, hello)

@@ -27,7 +27,7 @@ from millrace.engine.plan.spec import JoinSpec
 from millrace.errors import ExecutionError, OptionError
 from millrace.limits.budget import Spent
 from millrace.limits.clock import WallClock
-from millrace.limits.registration import STREAM, Registration
+from millrace.limits.registration import PREFLIGHT, STREAM, Registration
 from millrace.options import Options, place_of
 from millrace.predicates import Caller, PredicateSpec
 from millrace.predicates.callers import caller_of
@@ -54,7 +54,6 @@ DIAL_SECONDS = 2.0
 _PREFLIGHT_SECONDS = 30.0
 """What a session's first query with limits waits at most for that task: executors may have to start."""
 
-_SCOPE = "preflight"
 _ADVICE = (
     "set the option limits_host (and limits_port, limits_bind) to where they do, or coordinator, see "
     "docs/guides/clusters.md"
@@ -227,11 +226,13 @@ def _why_unreached(spark: SparkSession, coordinator: RemoteCoordinator) -> str:
     def run() -> None:
         why: str | None = "its job failed"
         try:
-            why = try_in_task(spark, partial(_why, address.of(_SCOPE)))
+            why = try_in_task(spark, partial(_why, address.of(PREFLIGHT)))
         finally:
             known[place] = f"tasks do not reach {where} ({why}): {_ADVICE}" if why else ""
+            coordinator.release(PREFLIGHT)
 
     if place not in known:
+        coordinator.register(PREFLIGHT, [Registration(PREFLIGHT)])
         job = threading.Thread(target=run, name="millrace preflight", daemon=True)
         job.start()
         job.join(_PREFLIGHT_SECONDS)
@@ -244,11 +245,10 @@ def _why(address: Address) -> str:
     import asyncio  # here, for tasks without limits do without
 
     from millrace.limits.client import Client
-    from millrace.limits.registration import Settings
 
     async def dial() -> None:
         async with asyncio.timeout(DIAL_SECONDS):
-            await (await Client.limited(address, f"{_SCOPE}/0/0", Settings())).close()
+            await (await Client.connect(address, f"{PREFLIGHT}/0/0")).close()
 
     try:
         asyncio.run(dial())

@@ -30,7 +30,6 @@ from __future__ import annotations
 import asyncio
 import queue
 import secrets
-import selectors
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -406,7 +405,9 @@ class ResultsSink(AbstractContextManager["ResultsSink"]):
     def __init__(self, address: Address, stream: str, partition: int, attempt: int) -> None:
         self._address = address
         try:
-            self._connection, welcome = dial(address, JoinStream(address.token, stream), CONNECT_SECONDS)
+            self._connection, welcome = dial(
+                address, JoinStream(address.token, stream), CONNECT_SECONDS, may_stall=True
+            )
         except (OSError, EOFError, ValueError) as error:
             raise unreachable(address, _PURPOSE, error) from error
         with ExitStack() as on_failure:
@@ -488,8 +489,5 @@ class ResultsSink(AbstractContextManager["ResultsSink"]):
 
     def _check_open(self) -> None:
         """Raise if the server has said something: that can only be that the stream is closed."""
-        with selectors.DefaultSelector() as selector:
-            selector.register(self._connection, selectors.EVENT_READ)
-            has_message = self._connection.pending() or selector.select(0)
-        if has_message:
+        if codec.has_spoken(self._connection):
             self._receive()

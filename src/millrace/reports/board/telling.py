@@ -129,7 +129,7 @@ def _may_reach(address: Address) -> bool:
 
 
 def _opened(address: Address, run: str, task: str) -> ssl.SSLSocket:
-    connection, welcome = dial(address, JoinBoard(address.token, run, task), _REACH_SECONDS)
+    connection, welcome = dial(address, JoinBoard(address.token, run, task), _REACH_SECONDS, may_stall=True)
     if not isinstance(welcome, Welcome):
         connection.close()
         raise ValueError("it lets nobody in")  # noqa: TRY004  # it came in a message
