@@ -12,6 +12,7 @@ from millrace import __version__
 from millrace.cli import session, sql
 from millrace.cli.app import app
 from millrace.errors import InputError, SetupError
+from millrace.limits.drivers import SECRET
 from millrace.options import Options
 
 SQL = "sql 'select * from range(3)'"
@@ -62,8 +63,9 @@ def test_every_command_has_help_and_tells_programs_too(run_without_spark):
         (f"{SQL} --policy fixed", 2, "--policy"),
     ],
 )
-def test_a_bad_argument_is_one_message(run_without_spark, arguments, code, expected):
+def test_a_bad_argument_is_one_message(run_without_spark, monkeypatch, arguments, code, expected):
     """The message stands on standard error, without a stack; usage has a code of its own."""
+    monkeypatch.setenv(SECRET, "s" * 40)
     done = run_without_spark(*shlex.split(arguments))
     assert done.exit_code == code
     assert expected in done.stderr

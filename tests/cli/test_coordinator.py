@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import pty
 import signal
 import subprocess
 
@@ -25,20 +27,28 @@ def test_it_serves_until_it_is_told_to_end(monkeypatch, tmp_path, given, how):
     cache = Registration("prices", cache=tmp_path / "cache.sqlite", fingerprint="f" * 32)
     monkeypatch.setenv(SECRET, given)
     command = [*COMMAND, "coordinator", "--listen=127.0.0.1:0", f"--json={tmp_path}/place"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+    ours, theirs = pty.openpty() if not given else os.pipe()
+    with subprocess.Popen(command, stdout=theirs) as process, os.fdopen(ours) as said:
+        os.close(theirs)
         try:
-            place = process.stdout.readline().strip().removeprefix("listens on ")
-            secret = given or process.stdout.readline().strip().removeprefix(f"export {SECRET}=")
+            place = said.readline().strip().removeprefix("listens on ")
+            secret = given or said.readline().strip().removeprefix(f"export {SECRET}=")
             monkeypatch.setenv(SECRET, secret)
             joined = JoinedCoordinator("127.0.0.1", int(place.removeprefix("127.0.0.1:")))
             joined.register("run", [cache])
             assert run(settled(joined.address_of("run"), KEYS)) == KEYS
             process.send_signal(how)
-            rest, _ = process.communicate(timeout=60)
-            assert process.returncode == 0 and secret not in rest
+            assert said.readline().strip() == "ends" and process.wait(60) == 0
         finally:
             process.kill()
     later = Coordinator()
     later.register("run", [cache])
     assert run(settled(later.address_of("run"), KEYS)) == []
     later.close()
+
+
+def test_no_log_gets_a_secret(run_without_spark, monkeypatch):
+    """One that is not given is made on a terminal alone: what goes elsewhere is kept."""
+    monkeypatch.delenv(SECRET, raising=False)
+    ended = run_without_spark("coordinator", "--listen=127.0.0.1:0")
+    assert (ended.exit_code, ended.stdout) == (1, "") and f"set {SECRET} here" in ended.stderr

@@ -202,7 +202,7 @@ def coordinator_command(
 
     Run it where planning processes and executors reach it, and name it there: the option
     coordinator="HOST:PORT". All have its secret in MILLRACE_COORDINATOR_SECRET; without one it makes one, and
-    prints it.
+    shows it, on a terminal alone.
     """
     from millrace.cli import coordinator
 

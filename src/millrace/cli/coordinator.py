@@ -13,7 +13,7 @@ from rich.console import Console
 
 from millrace import limits
 from millrace.cli.console import write
-from millrace.errors import ExecutionError
+from millrace.errors import ExecutionError, InputError
 from millrace.limits.event_loop import end_within
 
 _LOOK_SECONDS = 1.0
@@ -25,7 +25,7 @@ def run(host: str, port: int, json: Path | None, shown: Console) -> None:
     """Serve until Ctrl-C, or the system's request to end; ``json`` gets where it listens, without the secret.
 
     Raises:
-        InputError: The secret in the environment is too short.
+        InputError: The secret in the environment is too short; or there is none, and no terminal to show one.
         ExecutionError: It cannot listen, or has failed.
     """
     limits.check_libraries("a coordinator")
@@ -33,6 +33,11 @@ def run(host: str, port: int, json: Path | None, shown: Console) -> None:
     from millrace.limits.drivers import SECRET
 
     given = os.environ.get(SECRET)
+    if not given and not shown.file.isatty():
+        raise InputError(
+            f"there is no secret, and one that is made is shown on a terminal alone, for logs are kept: set "
+            f"{SECRET} here and where queries are planned, to what `openssl rand -hex 32` gives"
+        )
     secret = given or secrets.token_urlsafe(32)
     coordinator = Coordinator(host, port, secret=secret)
     for number in (signal.SIGINT, signal.SIGTERM):  # a shell's background jobs ignore the first
