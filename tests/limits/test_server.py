@@ -73,31 +73,30 @@ def frame(text: str) -> bytes:
     return struct.pack(">I", len(text)) + text.encode()
 
 
+HELLO = codec.frame(Join("no token", "run/0/0"))
+
+
 @pytest.mark.parametrize(
-    "garbage",
+    ("garbage", "why"),
     [
-        b"GET / HTTP/1.1\r\nHost: driver\r\n\r\n",
-        b"\x00\x00\x00\x05hello",
-        b"\x00\x00\x00\x02[]",
-        b"\x00\x00\x00\x02{}",
-        b"\xff" * 100,
-        frame("[" * 4000),
-        codec.frame(Join("no token", "run/0/0")),
-        codec.frame(Bye()),
+        (b"GET / HTTP/1.1\r\nHost: driver\r\n\r\n", "expected at most 4096"),
+        (b"\x00\x00\x00\x05hello", "Refusal"),
+        (b"\x00\x00\x00\x02[]", "Refusal"),
+        (b"\x00\x00\x00\x02{}", "Refusal"),
+        (b"\xff" * 100, "expected at most 4096"),
+        (frame("[" * 4000), "Refusal"),
+        (HELLO, "wrong token"),
+        (codec.frame(Join("no token", "n" * 5000)), "expected at most 4096"),
+        (HELLO.replace(b"Join 1", b"Join 9"), "version '9' of the messages, and this is version '1'"),
+        (HELLO.replace(b"Join 1", b"Some 9"), "version '9' of the messages, and this is version '1'"),
+        (codec.frame(Bye()), "did not introduce itself"),
     ],
 )
-def test_strangers_are_shown_out(coordinator, garbage):
-    """Whatever they send, their connection is closed and the others are served."""
-    raw(coordinator.address, garbage)
+def test_strangers_are_shown_out(coordinator, garbage, why):
+    """Whatever they send, they hear why, their connection is closed and the others are served."""
+    told = raw(coordinator.address, bytes(garbage))
+    assert why.encode() in told and b"Welcome" not in told
     run(take_a_turn(coordinator.address))
-
-
-def test_another_version_is_told(coordinator):
-    """Whatever else has changed in what it says, the reason names both."""
-    hello = codec.frame(Join(coordinator.address.token, "run/0/0"))
-    for other in (hello.replace(b"Join 1", b"Join 9"), hello.replace(b"Join 1", b"Some 9")):
-        told = raw(coordinator.address, bytes(other))
-        assert b"Refusal" in told and b"version '9'" in told and b"version '1'" in told
 
 
 def test_a_token_opens_one_run_alone(coordinator):

@@ -37,7 +37,7 @@ from millrace.limits.messages import (
     Settle,
     Took,
 )
-from millrace.limits.registration import Address, Settings
+from millrace.limits.registration import Address
 
 KEYS_A_MESSAGE = 4096
 _FAILURES_A_MESSAGE = 256
@@ -93,7 +93,7 @@ class Client:
     is gone.
     """
 
-    def __init__(self, link: Connection, settings: Settings) -> None:
+    def __init__(self, link: Connection, *, turns: bool) -> None:
         self._numbers = count()
         self._replies: dict[int | str, asyncio.Future[Message]] = {}
         self._news: asyncio.Queue[tuple[list[bytes], list[bytes]]] = asyncio.Queue()
@@ -101,7 +101,7 @@ class Client:
         # claims would hear of keys before it knows that it waits for them.
         self._claiming = asyncio.Lock()
         self._link = link
-        self._settings = settings
+        self._turns = turns
         self._tickets = count()
         self._permits: dict[int, asyncio.Future[float]] = {}
         self._calls: set[asyncio.Timeout] = set()
@@ -121,17 +121,17 @@ class Client:
         """
         hello = Join(address.token, namespace)
         link, welcome = await RemoteConnection.dial(address, hello, "limits and answers")
-        return cls(link, Settings.of(welcome.limits))
+        return cls(link, turns=welcome.turns)
 
     @classmethod
     def local(cls, session: LookupSession) -> Client:
         """Join a session of this process, in the event loop that runs now and that all its clients use."""
-        return cls(LocalConnection(session), session.settings)
+        return cls(LocalConnection(session), turns=session.settings.turns)
 
     @classmethod
     def alone(cls, session: LookupSession) -> Client:
         """Join a session that nobody else is in, and that ends with the client."""
-        return cls(LocalConnection(session, closes=session.close), session.settings)
+        return cls(LocalConnection(session, closes=session.close), turns=session.settings.turns)
 
     @asynccontextmanager
     async def permit(self) -> AsyncIterator[Permit]:
@@ -145,7 +145,7 @@ class Client:
         """
         self._check()
         permit = Permit()
-        if not self._settings.turns:
+        if not self._turns:
             yield permit
             return
         ticket = next(self._tickets)
@@ -171,7 +171,7 @@ class Client:
 
     def pause(self, seconds: float) -> None:
         """Let no task of the job start a call for so long, at most ``LONGEST_PAUSE``."""
-        if self._settings.turns:
+        if self._turns:
             self._send(Pause(min(seconds, LONGEST_PAUSE)))
 
     async def close(self) -> None:

@@ -89,7 +89,8 @@ class JoinedCoordinator(RemoteCoordinator):
 
     def _exchanged(self, call: Call) -> Any:
         if call.method == "close":
-            return self._cut()
+            self._cut()
+            return None
         if call.method == "release":
             self._runs.pop(call.arguments[0], None)
         if self._connection is not None:

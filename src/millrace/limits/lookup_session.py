@@ -151,8 +151,8 @@ class LookupSession(OrderedSession):
         return number
 
     def welcome(self) -> Welcome:
-        """Return what a client hears first: the limits."""
-        return Welcome(self.settings.numbers)
+        """Return what a client hears first: whether there are limits."""
+        return Welcome(self.settings.turns)
 
     def leave(self, client: int) -> None:
         """Take back all that a client has; what it was asking goes to others."""

@@ -72,9 +72,9 @@ class JoinDriver(Hello):
 
 
 class Welcome(Message):
-    """What a client hears first: limits of a lookup, a schema of results, the time at the coordinator."""
+    """What a client hears first: whether calls take turns, a schema of results, the coordinator's time."""
 
-    limits: list[int | float | None] = []
+    turns: bool = False
     schema: bytes = b""
     now: float = 0.0
 

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import hmac
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 from millrace.errors import OptionError
 from millrace.limits.budget import NO_BUDGET, Budget
@@ -63,13 +62,6 @@ class Settings:
         limits = (self.max_in_flight, self.per_second, self.tokens_per_minute)
         return any(each is not None for each in limits) or bool(self.budget)
 
-    @property
-    def numbers(self) -> list[int | float | None]:
-        """The limits as they travel."""
-        budget = self.budget
-        spent = (budget.max_requests, budget.max_cost, budget.price)
-        return [self.max_in_flight, self.per_second, *spent, self.tokens_per_minute]
-
     def __str__(self) -> str:
         budget = self.budget
         named = {
@@ -83,17 +75,6 @@ class Settings:
         return (
             ", ".join(f"{name}={each:g}" for name, each in named.items() if each is not None) or "no limits"
         )
-
-    @classmethod
-    def of(cls, numbers: Sequence[Any]) -> Settings:
-        """Return the limits that have travelled; ValueError if they are none."""
-        fits = len(numbers) == 6 and all(
-            each is None or (type(each) in (int, float) and each > 0) for each in numbers
-        )
-        if not fits:
-            raise ValueError(f"no limits: {numbers!r}")
-        in_flight, per_second, *budget, tokens = numbers
-        return cls(in_flight, per_second, Budget(*budget), tokens)
 
 
 @dataclass(frozen=True)
