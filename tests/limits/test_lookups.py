@@ -275,44 +275,34 @@ async def test_runs_that_nothing_refers_to_are_let_go(coordinator, clients, monk
     assert await known() == ["run", "old7", "old8", "old9"]
 
 
-async def test_what_streams_ask_outlives_their_queries(coordinator, clients, monkeypatch):
-    """A stream goes on when nothing refers to its DataFrame, and between its micro-batches nobody asks."""
-    monkeypatch.setattr("millrace.limits.coordinator._MOST_RELEASED", 1)
+async def test_what_streams_ask_outlives_their_queries(coordinator, clients, monkeypatch, tmp_path):
+    """A stream goes on when nothing refers to its DataFrame, and between its micro-batches nobody asks.
 
-    async def run(batch: int) -> None:
+    Its answers are those of its run, in a folder that goes with the run.
+    """
+    monkeypatch.setattr("millrace.limits.coordinator._MOST_RELEASED", 1)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+
+    async def run(batch: int, asked: list[bytes]) -> None:
         for query in ("before", "after"):
             (client,) = await clients(f"{query}/{STREAM}1/{batch}/0")
+            assert (await client.claim([KEY])).ask == asked
+            client.settle(rows_of([KEY]))
             await client.close()
 
     for query in ("before", "after"):
-        coordinator.register(query, [Registration("names")])
+        coordinator.register(query, [Registration("names", fingerprint="f" * 32)])
     coordinator.release("before")
-    await run(0)
+    await run(0, [KEY])
     coordinator.release("after")
     for number in range(3):
         coordinator.register(f"old{number}", [Registration("names")])
         coordinator.release(f"old{number}")
-    await run(1)
-
-
-async def test_answers_of_a_stream_without_a_cache_are_those_of_its_run(
-    coordinator, clients, monkeypatch, tmp_path
-):
-    """From one micro-batch to the next, for no other run, and not for longer."""
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    await run(1, [])
+    assert len(list(tmp_path.glob("millrace-stream-*"))) == 2
     monkeypatch.setattr("millrace.limits.coordinator._MOST_STREAMS", 0)
-    for run in ("one", "two"):
-        coordinator.register(run, [Registration("names", fingerprint="f" * 32)])
-        for batch in range(2):
-            (client,) = await clients(f"{run}/{STREAM}1/{batch}/0")
-            asked = (await client.claim([KEY])).ask
-            assert asked == ([] if batch else [KEY])
-            if asked:
-                client.settle(rows_of(asked))
-            await client.close()
-    for left in (1, 0):
-        coordinator.release(("one", "two")[left])
-        wait_for(lambda left=left: len(list(tmp_path.glob("millrace-stream-*"))) == left, 10)
+    coordinator.release("after")
+    wait_for(lambda: not list(tmp_path.glob("millrace-stream-*")), 10)
 
 
 async def test_answers_of_jobs_long_gone_are_let_go_and_their_figures_stay(coordinator, clients):
