@@ -50,5 +50,5 @@ def test_it_serves_until_it_is_told_to_end(monkeypatch, tmp_path, given, how):
 def test_no_log_gets_a_secret(run_without_spark, monkeypatch):
     """One that is not given is made on a terminal alone: what goes elsewhere is kept."""
     monkeypatch.delenv(SECRET, raising=False)
-    ended = run_without_spark("coordinator", "--listen=127.0.0.1:0")
+    ended = run_without_spark("coordinator", "--listen=192.0.2.1:7077")
     assert (ended.exit_code, ended.stdout) == (1, "") and f"set {SECRET} here" in ended.stderr
