@@ -168,12 +168,14 @@ def _coordination(run: Run, name: str) -> None:
     """Measure permits; each round has a coordinator of its own, and everything is encrypted as always."""
     from millrace.limits.event_loop import runner
     from millrace.limits.process import CoordinatorProcess
+    from millrace.limits.registration import Registration
 
     tasks, connections = (40, 20) if run.quick else (TASKS, CONNECTIONS)
     found: dict[str, list[float]] = {"permits_per_s": [], "permit_p99_ms": [], "memory_mb": []}
     for number in range(run.rounds):
         run.says(f"{name}: round {number + 1}")
         with closing(CoordinatorProcess()) as coordinator:
+            coordinator.register("load", [Registration("load", max_in_flight=100_000)])
             with runner() as running:
                 load = _load(coordinator.address, tasks, connections, 5.0 * min(1.0, run.scale))
                 waits, spent = running.run(load)
@@ -193,10 +195,8 @@ async def _load(address: Address, tasks: int, connections: int, seconds: float) 
     asks for a permit, gives it back and asks again.
     """
     from millrace.limits.client import Client
-    from millrace.limits.registration import Settings
 
-    settings = Settings(max_in_flight=100_000)
-    clients = [await Client.limited(address, "load/0", settings) for _ in range(connections)]
+    clients = [await Client.connect(address, "load/0/0") for _ in range(connections)]
     waits: list[float] = []
 
     async def work(client: Client, count: int) -> None:

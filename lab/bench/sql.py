@@ -16,6 +16,7 @@ import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from pyspark.errors import PySparkException
@@ -27,6 +28,7 @@ from lab.bench.trips import Trips, count_trips
 from lab.joins import draw_orders
 from millrace.cli.demo import difference
 from millrace.errors import ExecutionError, first_line
+from millrace.options import Options
 from millrace.reports.run_report import Totals
 
 if TYPE_CHECKING:
@@ -185,16 +187,16 @@ def _routing(run: Run, names: Sequence[str]) -> None:
     tables, texts = ensure(run.scale), query_texts()
     for name in names:
 
-        def call(query: str = texts[name], **options: Any) -> Any:
-            planned = millrace.query(query, spark=run.spark, tables=tables, **options)
-            return planned, planned.df.collect()
+        def rows_of(options: Options, query: str = texts[name]) -> Any:
+            return millrace.sql(query, spark=run.spark, tables=tables, options=options).collect()
 
-        planned, rows = call()
+        planned = millrace.query(texts[name], spark=run.spark, tables=tables)
         if not planned.blocks:
             continue
-        sides: dict[str, Callable[[], Any]] = {MILLRACE: lambda call=call: call()[1]}
+        rows = planned.df.collect()
+        sides: dict[str, Callable[[], Any]] = {MILLRACE: partial(rows_of, Options())}
         for number, order in enumerate(_orders(planned)):
-            sides[f"order {number}"] = lambda call=call, order=order: call(policy="fixed", order=order)[1]
+            sides[f"order {number}"] = partial(rows_of, Options(policy="fixed", order=order))
 
         def check(side: str, found: Any, wanted: Any, name: str = name) -> None:
             if unequal := difference(found, wanted):

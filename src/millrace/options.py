@@ -33,9 +33,6 @@ ALGORITHMS: tuple[str, ...] = ("shj", "grace", "hybrid", "sort_merge")
 PLACEMENTS: tuple[str, ...] = ("auto", "in_place", "hypercube")
 
 
-EXECUTOR = "executor"
-"""As ``limits_host``: where the coordinator runs on an executor."""
-
 _SECRET = re.compile("key|secret|token|password|credential|signature|sas", re.IGNORECASE)
 
 
@@ -171,16 +168,17 @@ class Options(Research):
         take_all: Take every join that can be taken, also where starting Python is expected to take longer
             than it saves.
         limits_host: Address under which executors reach the process that plans the query, where the
-            tasks of a job agree on the limits of ``async`` predicates; None finds it out. ``"executor"`` has
-            them agree on an executor instead, where they reach no other place: answers that outlive the job
-            and ``to_batches`` are not to be had then.
+            tasks of a job agree on the limits of ``async`` predicates; None finds it out.
         limits_port: TCP port there, for firewalls that let only some through; ``to_batches`` takes the
             one after it, and what ``millrace.monitor.live`` shows the next. 0 takes free ones.
         limits_bind: Address of this machine to listen on, where it is not ``limits_host`` itself: behind an
             address translation, or in a container, ``"0.0.0.0"`` for all.
-        without_coordinator: What becomes of limits and lookups where executors do not reach that process:
-            ``"split"`` splits limits over the tasks and shares answers within each, and what then cannot be
-            promised is told or refused; ``"fail"`` fails the query.
+        coordinator: Where ``millrace coordinator`` runs, as ``"HOST:PORT"``, and this process and executors
+            both reach it: tasks then agree on limits there. Its secret is read from the environment variable
+            ``MILLRACE_COORDINATOR_SECRET``; ``cache`` and ``answers`` are folders of that machine.
+        without_coordinator: What becomes of limits and lookups where executors do not reach that process, or
+            one of the two not the coordinator: ``"split"`` splits limits over the tasks and shares answers
+            within each, and what then cannot be promised is told or refused; ``"fail"`` fails the query.
         idle_timeout: Seconds after which the tasks of ``to_batches`` are stopped with an error while its
             reader takes nothing and they wait for it; None lets them wait for ever.
         storage_options: How to reach the object stores of tables and hubs: a mapping of arguments for the
@@ -202,6 +200,7 @@ class Options(Research):
     limits_host: str | None = None
     limits_port: int = 0
     limits_bind: str | None = None
+    coordinator: str | None = None
     without_coordinator: str = "split"
     idle_timeout: float | None = 600.0
     storage_options: Mapping[str, Any] = field(default_factory=StorageOptions)
@@ -224,7 +223,7 @@ class Options(Research):
         for name in (each.name for each in fields(self) if isinstance(each.default, bool)):
             if not isinstance(getattr(self, name), bool):
                 raise OptionError(f"option {name} is {getattr(self, name)!r}: expected True or False")
-        for name in ("spill_folder", "limits_host", "limits_bind"):
+        for name in ("spill_folder", "limits_host", "limits_bind", "coordinator"):
             if not isinstance(getattr(self, name), str | None):
                 raise OptionError(f"option {name} is {getattr(self, name)!r}: expected a text")
         if not isinstance(self.storage_options, Mapping | None):
@@ -245,6 +244,8 @@ class Options(Research):
                 f"option regret is {self.regret!r}: expected a share above 0 and at most 1, such as 0.01"
             )
         self._within("limits_port", 0, 65_533)
+        if self.coordinator is not None:
+            place_of(self.coordinator)
         idle = self.idle_timeout
         if idle is not None and (type(idle) not in (int, float) or not 0 < idle < float("inf")):
             raise OptionError(f"option idle_timeout is {idle!r}: expected seconds above 0, or None")
@@ -291,6 +292,14 @@ class Options(Research):
             if name not in known:
                 raise OptionError(f"unknown option {name!r}: {near(str(name), known)}")
         return replace(self, **options)
+
+
+def place_of(text: str) -> tuple[str, int]:
+    """Return host and port of ``HOST:PORT``; OptionError if it is none."""
+    host, _, port = text.rpartition(":")
+    if not host or not (port.isascii() and port.isdigit()) or int(port) > 65_535:
+        raise OptionError(f"a coordinator at {text!r}: expected HOST:PORT, such as '10.0.0.5:7077'")
+    return host.removeprefix("[").removesuffix("]"), int(port)
 
 
 def _is_order(order: object, *, nested: bool) -> bool:

@@ -12,6 +12,7 @@ from millrace import __version__
 from millrace.cli import session, sql
 from millrace.cli.app import app
 from millrace.errors import InputError, SetupError
+from millrace.limits.drivers import SECRET
 from millrace.options import Options
 
 SQL = "sql 'select * from range(3)'"
@@ -49,6 +50,8 @@ def test_every_command_has_help_and_tells_programs_too(run_without_spark):
         (f"{SQL} --option storage_options=key", 2, "storage_options is no JSON: expected an object such as"),
         (f"{SQL} --wait", 2, "--wait needs --live"),
         (f"{SQL} --lookup prices", 2, "--lookup 'prices': expected NAME=VALUE"),
+        ("coordinator --listen 7077", 2, "a coordinator at '7077': expected HOST:PORT"),
+        ("coordinator --listen 192.0.2.1:7077", 1, "cannot listen for the limits of jobs on '192.0.2.1'"),
         # A folder that is not there costs nobody a run.
         (f"{SQL} --output /no/such/folder/x.csv", 1, "there is no folder /no/such/folder"),
         (f"{SQL} --page /no/such/folder/x.html", 1, "/no/such/folder"),
@@ -60,8 +63,9 @@ def test_every_command_has_help_and_tells_programs_too(run_without_spark):
         (f"{SQL} --policy fixed", 2, "--policy"),
     ],
 )
-def test_a_bad_argument_is_one_message(run_without_spark, arguments, code, expected):
+def test_a_bad_argument_is_one_message(run_without_spark, monkeypatch, arguments, code, expected):
     """The message stands on standard error, without a stack; usage has a code of its own."""
+    monkeypatch.setenv(SECRET, "s" * 40)
     done = run_without_spark(*shlex.split(arguments))
     assert done.exit_code == code
     assert expected in done.stderr

@@ -38,10 +38,9 @@ class Clients:
         self._coordinator = coordinator
         self._made: list[Client] = []
 
-    async def __call__(self, *namespaces: str, **options: Any) -> list[Client]:
-        """Return a client for each namespace: of lookups that are registered, or with settings of its own."""
-        join = Client.limited if options else Client.connect
-        made = [await join(self._coordinator.address, each, **options) for each in namespaces]
+    async def __call__(self, *namespaces: str) -> list[Client]:
+        """Return a client for each namespace."""
+        made = [await Client.connect(self._coordinator.address, each) for each in namespaces]
         self._made += made
         return made
 

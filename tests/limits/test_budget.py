@@ -21,6 +21,7 @@ from millrace.limits.ledger import LastingSpending, Spendings
 from millrace.limits.registration import Registration
 from millrace.predicates import PlainValues, PredicateSpec
 from millrace.predicates.asynchronous import AsyncCaller
+from millrace.predicates.spec import registration_of
 from millrace.reports.run_report import RunReport
 from tests.limits.running import run
 
@@ -37,6 +38,7 @@ def test_what_is_counted_is_called(coordinator, most, tasks):
         return True
 
     spec = PredicateSpec("slow", slow, "async", max_requests=most)
+    coordinator.register("run", [registration_of(spec)])
     address = coordinator.address if tasks > 1 else None
 
     def task(number: int) -> str:

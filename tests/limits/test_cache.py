@@ -159,9 +159,8 @@ def test_jobs_share_a_cache_at_once(tmp_path, calendar):
     assert ask(keys) == ([], {key: [key] for key in keys})
 
 
-@pytest.mark.parametrize("end", ["forget", "close"])
-async def test_the_coordinator_writes_to_the_cache(coordinator, clients, tmp_path, calendar, end):
-    """Soon, without being asked; and what is missing when the run is forgotten, or the process ends."""
+async def test_the_coordinator_writes_to_the_cache(coordinator, clients, tmp_path, calendar):
+    """Soon, without being asked; and what is missing when the process ends."""
     cache = tmp_path / "c.sqlite"
     coordinator.register("run", [offer(cache)])
     (client,) = await clients("run/0/0")
@@ -171,7 +170,7 @@ async def test_the_coordinator_writes_to_the_cache(coordinator, clients, tmp_pat
         await asyncio.sleep(0.01)
     client.settle(rows_of(KEYS[25:]))
     await client.claim(KEYS[:1])
-    await asyncio.to_thread(coordinator.close if end == "close" else lambda: coordinator.forget("run"))
+    await asyncio.to_thread(coordinator.close)
     await client.close()
     assert await look_up(offer(cache), calendar) == ([], EVERY_ROW)
 
@@ -198,8 +197,11 @@ async def test_a_file_that_another_process_writes_holds_up_nobody(coordinator, c
 
 
 @pytest.mark.skipif(not Path("/proc/self/fd").is_dir(), reason="open files are listed on Linux")
-async def test_threads_and_files_of_jobs_that_are_over_are_given_back(coordinator, clients, tmp_path):
+async def test_threads_and_files_of_jobs_that_are_over_are_given_back(
+    coordinator, clients, tmp_path, monkeypatch
+):
     """After a dozen jobs there are no more of them than after one."""
+    monkeypatch.setattr("millrace.limits.coordinator._MOST_RELEASED", 0)
 
     async def job(number: int) -> None:
         coordinator.register(f"run{number}", [offer(tmp_path)])
@@ -207,7 +209,9 @@ async def test_threads_and_files_of_jobs_that_are_over_are_given_back(coordinato
         client.settle(rows_of((await client.claim(KEYS)).ask))
         await client.claim(KEYS)
         await client.close()
-        coordinator.forget(f"run{number}")
+        coordinator.release(f"run{number}")
+        assert coordinator.progress(f"run{number}") == []
+        wait_for(lambda: not coordinator._closing, 10)
 
     def held() -> tuple[int, int]:
         return threading.active_count(), len(list(Path("/proc/self/fd").iterdir()))
@@ -377,8 +381,7 @@ async def test_an_error_beside_the_disk_ends_the_lookup(coordinator, clients, mo
     await clients.close()
     monkeypatch.undo()
     assert within(PATIENCE, partial(coordinator.failed, "run")) == []
-    for ask in (coordinator.progress, coordinator.forget):
-        within(PATIENCE, partial(ask, "run"))
+    within(PATIENCE, partial(coordinator.progress, "run"))
     within(PATIENCE, coordinator.close)
 
 
@@ -397,7 +400,8 @@ PLACES = [
         "store": "connect insert enter rows_of places",
         "store.Store": "fail failure failures after close",
         "cache.Cache": "__init__ find chunk upkeep finish",
-        "codec": "frame write write_frame read cut",
+        "codec": "frame write read",
+        "messages": "cut",
         "disk_thread.threading.Thread": "start",
     }.items()
     for name in names.split()
@@ -445,8 +449,6 @@ async def look_up_all(coordinator: Coordinator, seed: int) -> list[BaseException
 @pytest.mark.parametrize("seeds", sampled([range(low, low + 50) for low in range(0, 300, 50)], 6), ids=str)
 def test_no_fault_of_disk_or_network_makes_anybody_wait_for_ever(seeds, tmp_path, monkeypatch):
     """Three hundred runs with faults: each task, each question and the end come to an answer or an error."""
-    monkeypatch.setattr("millrace.limits.connection.GRACE_SECONDS", 0.2)
-    monkeypatch.setattr("millrace.limits.server.GRACE_SECONDS", 0.2)
     monkeypatch.setattr("millrace.limits.server._LOOK_SECONDS", 0.05)
     monkeypatch.setattr("millrace.limits.connection.BYE_SECONDS", 1.0)
     ended = failed = 0
@@ -457,7 +459,7 @@ def test_no_fault_of_disk_or_network_makes_anybody_wait_for_ever(seeds, tmp_path
             coordinator.register("run", [Registration("names", 2), cached])
             break_places(patched, seed)
             outcomes = run(look_up_all(coordinator, seed))
-            for ask in (coordinator.failed, coordinator.progress, coordinator.spent, coordinator.forget):
+            for ask in (coordinator.failed, coordinator.progress, coordinator.spent):
                 with suppress(MillraceError):
                     within(PATIENCE, partial(ask, "run"))
             within(PATIENCE, coordinator.close)

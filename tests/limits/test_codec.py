@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import datetime as dt
 import socket
+import struct
 import threading
 from decimal import Decimal
 
@@ -12,30 +13,33 @@ import numpy as np
 import pytest
 from hypothesis import example, given, settings, strategies as st
 
-from millrace.limits import codec
-from millrace.limits.chunk import digest
+from millrace.limits import codec, messages as m
+from millrace.limits.chunk import Failure, digest
 
 LAWS = settings(max_examples=30, deadline=None, derandomize=True)
-HALF = "half of a character, \ud83d, which JSON can say and UTF-8 cannot"
-values = st.none() | st.integers(-(2**53), 2**53) | st.text(max_size=5) | st.just(HALF)
+keys = st.lists(st.binary(min_size=16, max_size=16), max_size=4)
+counts = st.lists(st.integers(0, 1 << 40), max_size=3)
+failures = st.dictionaries(
+    st.binary(min_size=16, max_size=16),
+    st.builds(Failure, st.text(), st.text(), st.integers(0, 9), st.just("half of a character, \ud83d")),
+    max_size=3,
+)
+pieces = st.lists(st.builds(m.Piece, keys, counts, counts, st.binary(), st.integers(0, 9)), max_size=2)
 messages = st.lists(
-    st.tuples(
-        st.dictionaries(st.text(max_size=5).filter(lambda name: not name.startswith("attach")), values),
-        st.binary(max_size=200),
-    ),
+    st.builds(m.Bye)
+    | st.builds(m.Settle, keys, counts, st.binary())
+    | st.builds(m.Fail, st.integers(0, 9), failures)
+    | st.builds(m.ClaimReply, st.integers(0, 9), keys, keys, failures, keys, pieces)
+    | st.builds(m.Release, st.integers(0, 9), st.none() | st.floats(0, 1e300), st.none() | st.integers(0, 9)),
     max_size=4,
 )
 
 
-def joined(pairs) -> bytes:
-    return b"".join(b"".join(codec.frame(with_attachment(*pair))) for pair in pairs)
+def joined(sent: list[m.Message]) -> bytes:
+    return b"".join(map(codec.frame, sent))
 
 
-def with_attachment(message: dict, attachment: bytes) -> dict:
-    return {**message, "attachment": attachment} if attachment else message
-
-
-async def read_all(data: bytes) -> list[dict]:
+async def read_all(data: bytes) -> list[m.Message]:
     reader = asyncio.StreamReader()
     reader.feed_data(data)
     reader.feed_eof()
@@ -46,17 +50,16 @@ async def read_all(data: bytes) -> list[dict]:
 
 
 @LAWS
-@example([({"x": 1}, bytes(range(256)) * 40_000)])  # more than a buffer of the kernel holds
+@example([m.Batch(bytes(range(256)) * 40_000)])  # more than a buffer of the kernel holds
 @given(messages)
-def test_messages_come_as_they_were_sent(pairs):
+def test_messages_come_as_they_were_sent(sent):
     """Several on one connection do not run into each other, and its end is noticed afterwards."""
-    expected = [with_attachment(*pair) for pair in pairs]
-    assert asyncio.run(read_all(joined(pairs))) == expected
+    assert asyncio.run(read_all(joined(sent))) == sent
     ours, theirs = socket.socketpair()
     with ours, theirs:
-        sender = threading.Thread(target=lambda: [codec.send(ours, message) for message in expected])
+        sender = threading.Thread(target=lambda: [codec.send(ours, message) for message in sent])
         sender.start()
-        assert [codec.receive(theirs) for _ in expected] == expected
+        assert [codec.receive(theirs) for _ in sent] == sent
         sender.join()
         ours.close()
         with pytest.raises(EOFError):
@@ -65,24 +68,31 @@ def test_messages_come_as_they_were_sent(pairs):
 
 @LAWS
 @given(messages.filter(len), st.integers(1, 200))
-def test_what_is_cut_off_is_no_message(pairs, missing):
+def test_what_is_cut_off_is_no_message(sent, missing):
     """The end of a connection within a message is an error."""
-    data = joined(pairs)
-    last = len(joined(pairs[-1:]))
+    data = joined(sent)
+    last = len(joined(sent[-1:]))
     with pytest.raises(EOFError):
         asyncio.run(read_all(data[: -min(missing, last - 1)]))
 
 
-@pytest.mark.parametrize("attached", [codec.LARGEST_ATTACHMENT * 2, -1, 1.5, True, "9", None])
-def test_sizes_that_cannot_be_are_refused(attached):
-    """Before anything of the attachment is read."""
-    data, _ = codec.frame({"attached": attached})
-    with pytest.raises(ValueError, match="an attachment of"):
+@pytest.mark.parametrize(
+    ("data", "why"),
+    [
+        (struct.pack(">I", codec.LARGEST + 1), "expected at most"),
+        (b"\xff" * 9, "expected at most"),
+        (struct.pack(">I", 4000) + b"\x91" * 4000, "Expected"),
+        (struct.pack(">I", 2) + b"{}", "Expected"),
+    ],
+)
+def test_what_is_no_message_is_refused(data, why):
+    """Before anything is read of what is too large."""
+    with pytest.raises(ValueError, match=why):
         asyncio.run(read_all(data))
     ours, theirs = socket.socketpair()
     with ours, theirs:
         ours.sendall(data)
-        with pytest.raises(ValueError, match="an attachment of"):
+        with pytest.raises(ValueError, match=why):
             codec.receive(theirs)
 
 

@@ -13,7 +13,7 @@ import millrace
 from millrace.errors import BudgetError, ExecutionError, OptionError
 from millrace.limits.budget import Budget
 from millrace.limits.client import Client
-from millrace.limits.registration import Registration, Settings
+from millrace.limits.registration import Registration
 from tests.limits.running import Calls, keys_of
 from tests.limits.service import Service
 from tests.session import write_stream
@@ -41,14 +41,13 @@ async def test_all_queries_have_one_cap_and_one_budget(coordinator, clients, mon
 
     It stays, however many runs there were, whose own permits are let go.
     """
-    monkeypatch.setattr("millrace.limits.coordinator._MOST_GROUPS", 2)
-    limits = Settings(max_in_flight=2, budget=Budget(max_requests=9))
-    for name in ("one", "two"):
-        coordinator.register(name, [Registration("prices", 2, budget=limits.budget, group="api")])
+    monkeypatch.setattr("millrace.limits.coordinator._MOST_RELEASED", 0)
+    for name in ("one", "two", "three"):
+        budget = Budget(max_requests=9)
+        coordinator.register(name, [Registration("prices", 2, budget=budget, group="api")])
+    coordinator.register("four", [Registration("prices", 2)])
     calls = Calls(at_once=2)
-    members = await clients("one/0/0", "two/0/0")
-    members += await clients("three/0/0", settings=limits, group="api")
-    (alone,) = await clients("four/0/0", settings=Settings(max_in_flight=2))
+    *members, alone = await clients("one/0/0", "two/0/0", "three/0/0", "four/0/0")
     asking = [calls.ask(each, key) for each in members for key in keys_of(4)]
     results = await asyncio.gather(*asking, return_exceptions=True)
     assert sum(isinstance(each, BudgetError) for each in results) == 3
@@ -59,6 +58,7 @@ async def test_all_queries_have_one_cap_and_one_budget(coordinator, clients, mon
         (other,) = await clients(f"other{number}/0/0")
         await call(other)
         await other.close()
+        coordinator.release(f"other{number}")
     (later,) = await clients("one/1/0")
     with pytest.raises(BudgetError, match="9 of 9 requests"):
         await call(later)
@@ -66,7 +66,7 @@ async def test_all_queries_have_one_cap_and_one_budget(coordinator, clients, mon
 
 
 async def test_a_group_has_the_limits_that_are_given_last_unless_it_is_in_use(coordinator, clients):
-    """Other limits are refused when a query is planned, with both; and so they are for the same predicate."""
+    """Other limits are refused with both, when a query is planned and when it runs."""
     one, two = (Registration("prices", number, group="api") for number in (1, 2))
     with pytest.raises(OptionError, match=r"'api' has different limits \(max_in_flight=1; max_in_flight=2\)"):
         coordinator.register("both", [one, two])
@@ -74,14 +74,11 @@ async def test_a_group_has_the_limits_that_are_given_last_unless_it_is_in_use(co
     (client,) = await clients("one/0/0")
     with pytest.raises(OptionError, match=r"'api' has max_in_flight=1, .* running.*'prices'.*flight=2"):
         await asyncio.to_thread(coordinator.register, "two", [two])
-    with pytest.raises(ExecutionError, match="'api' has max_in_flight=1"):
-        await clients("n", settings=Settings(max_in_flight=2), group="api")
     await client.close()
     await asyncio.to_thread(coordinator.register, "two", [two])
     await clients("two/0/0")
-    await clients("n", settings=Settings(max_in_flight=1))
-    with pytest.raises(ExecutionError, match=r"max_in_flight=1.*got"):
-        await clients("n", settings=Settings(max_in_flight=2))
+    with pytest.raises(ExecutionError, match="'api' has max_in_flight=2"):
+        await clients("one/1/0")
 
 
 def test_queries_that_run_at_once_keep_the_limits_of_their_group(spark, tmp_path):
@@ -141,12 +138,11 @@ async def test_a_source_that_is_held_holds_up_no_other(coordinator, clients, mon
     await asyncio.gather(probe, return_exceptions=True)
 
 
-async def test_a_session_that_has_ended_asks_no_more(coordinator, clients, monkeypatch):
+async def test_a_session_that_has_ended_asks_no_more(coordinator, clients):
     """What it waited for goes to nobody; its call counts with its cost, and its clients leave at once.
 
     A query by the name of a view is of the same run, and nobody hears when it begins: it goes on.
     """
-    monkeypatch.setattr("millrace.limits.server.GRACE_SECONDS", 600.0)
     coordinator.register("run", [Registration("prices", 2, budget=Budget(max_cost=100.0))])
     over, held = await clients(*["run/0/0"] * 2)
     async with over.permit() as first:

@@ -14,6 +14,7 @@ from millrace.limits.breaker import Breaker
 from millrace.limits.clock import VirtualClock
 from millrace.limits.limiter import Grant, Limiter
 from millrace.limits.lookup_session import LookupSession
+from millrace.limits.messages import Granted, Lost, Release, Request
 from millrace.limits.registration import Registration
 
 LAWS = settings(max_examples=50, deadline=None, derandomize=True)
@@ -97,21 +98,21 @@ class Service:
     def ask(self) -> None:
         """Ask for as many permits as there may be, and take those that are given."""
         while self.asked - self.granted < 2 * CALLS:
-            self.session.handle(self.client, {"request": self.asked})
+            self.session.handle(self.client, Request(self.asked))
             self.asked += 1
-        self.session.handle(self.client, {"alive": True})
+        self.session.permits.grant()
         for message in self.inbox:
-            self.lost = message.get("lost", self.lost)
-            if "permit" in message:
-                self.out.append(message["permit"])
+            if isinstance(message, Lost):
+                self.lost = message.why
+            elif isinstance(message, Granted):
+                self.out.append(message.ticket)
                 self.granted += 1
         self.inbox.clear()
 
     def end(self, place: int, outcome: str | None) -> None:
         """Give a permit back."""
         ticket = self.out.pop(place % len(self.out))
-        told = {} if outcome is None else {"outcome": outcome}
-        self.session.handle(self.client, {"release": ticket, **told})
+        self.session.handle(self.client, Release(ticket, outcome=outcome))
 
 
 async def test_a_source_that_does_not_come_back_ends_the_query_with_what_to_do():
@@ -131,7 +132,7 @@ async def test_a_source_that_does_not_come_back_ends_the_query_with_what_to_do()
     assert DOWN in service.lost and "circuit_breaker=None" in service.lost
     late: list = []
     service.session.join(late.append)
-    assert {"lost": service.lost} in late
+    assert Lost(service.lost) in late
     service.session.close()
 
 

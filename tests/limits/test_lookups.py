@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import asyncio
-import struct
+import math
+import tempfile
 import threading
 
 import pyarrow as pa
 import pytest
 
 from millrace.errors import ExecutionError
-from millrace.limits import coordinator as coordinating
+from millrace.limits import messages as m
 from millrace.limits.chunk import Chunk, Failure, Notification
+from millrace.limits.codec import frame
 from millrace.limits.lookup_session import LookupSession
 from millrace.limits.progress import FailedKey
 from millrace.limits.registration import STREAM, Registration
 from millrace.limits.store import Store
 from tests.limits.running import PATIENCE, found, keys_of, rows_of
-from tests.limits.test_server import frame, raw
+from tests.limits.test_server import raw
+from tests.session import wait_for
 
 KEY, OTHER, THIRD = b"k" * 16, b"o" * 16, b"t" * 16
 # Names of files can have half of a character, and errors of users' functions have such names.
@@ -85,7 +88,7 @@ async def test_news_wait_until_the_claim_has_returned(clients, monkeypatch):
         reply = await ask(name, message)
         one.give_up([KEY])
         await one.secrets()  # the coordinator has done it when this is answered
-        await ask("secrets", {"secrets": True})  # and the news have come when this is
+        await ask("secrets", m.AskSecrets())  # and the news have come when this is
         cancelled.cancel()
         return reply
 
@@ -121,7 +124,7 @@ async def test_progress_and_failed_keys_are_told_by_run_and_lookup(coordinator, 
 
 
 async def test_a_slow_disk_holds_up_what_needs_it_alone(coordinator, clients, monkeypatch):
-    """Permits go round, and nobody is taken for silent; who leaves has left when all it said is done."""
+    """Permits go round, and who leaves has left when all it said is done."""
     keys, disk = keys_of(20), threading.Event()
     for name in ("find", "put"):
         plain = getattr(Store, name)
@@ -129,9 +132,6 @@ async def test_a_slow_disk_holds_up_what_needs_it_alone(coordinator, clients, mo
     one, other = await clients(*["run/0/1"] * 2)
     claims = [asyncio.create_task(each.claim(keys)) for each in (one, other)]
     async with one.permit():
-        session = coordinator._sessions["run/0/1"]
-        coordinator._within(lambda: session._heard.update(dict.fromkeys(session._heard, -1e9)))
-        coordinator._within(session.expire)
         assert coordinator.progress("run")[1].in_flight == 1
     async with other.permit():
         assert not any(claim.done() for claim in claims)
@@ -186,62 +186,53 @@ async def test_what_was_said_before_leaving_is_heard(coordinator, clients, monke
 @pytest.mark.parametrize(
     "garbage",
     [
-        frame("{}"),
-        frame("[]"),
-        frame('{"request": "a"}'),
-        frame('{"request": 0}'),  # which is its ticket already
-        frame('{"permit": 0}'),
-        *(frame(f'{{"pause": {seconds}}}') for seconds in ("1e9", "-1", "Infinity", "NaN")),
-        frame('{"claim": 1, "attached": 5}') + b"short",
-        frame('{"claim": 1, "attached": true}'),
-        frame('{"settle": {"keys": 0}}'),
-        frame('{"settle": {"keys": 9}, "attached": 16}') + KEY,
-        frame('{"settle": {"keys": 2}, "attached": 48}') + KEY + KEY + bytes(16),
-        frame('{"settle": {"keys": 1}, "attached": 24}') + KEY + struct.pack("<q", -1),
-        frame('{"fail": [], "attached": 16}') + KEY,
-        frame('{"fail": [["a", "b", -1, ""]], "attached": 16}') + KEY,
-        frame('{"count": [1]}'),
-        frame('{"count": [-1, 0]}'),
-        frame('{"give_up": true, "attachment": "text", "attached": 1}') + b"x",
+        m.Granted(0, 0.0),
+        m.MethodCall(1, "close", b"[]"),
+        m.Request("a"),
+        m.Request(0),  # which is its ticket already
+        *map(m.Pause, (1e9, -1.0, math.inf, math.nan)),
+        m.Release(0, math.nan),
+        m.Claim(1, [b"short"]),
+        m.Claim(True, [KEY]),
+        m.Settle([], [], b""),
+        m.Settle([KEY], [], b""),
+        m.Settle([KEY, KEY], [1, 1], b""),
+        m.Settle([KEY], [-1], b""),
+        m.Fail(1, [KEY]),
+        m.Fail(1, {KEY: ("a", "b", -1, "")}),
+        m.Counted(1, None),
+        m.Counted(-1, 0),
+        m.GiveUp("text"),
         b"\xff" * 100,
     ],
 )
 async def test_a_client_that_talks_nonsense_loses_what_it_held(coordinator, clients, garbage):
-    """It is shown out; its turn and its keys go to the next one."""
-    hello = frame(f'{{"token": "{coordinator.address.token}", "session": "run/0/1"}}')
-    claim = frame('{"claim": 0, "attached": 16}') + KEY
-    raw(coordinator.address, hello, frame('{"request": 0}'), claim, garbage, before_last=b"claimed")
+    """It is told so and shown out; its turn and its keys go to the next one."""
+    hello = frame(m.Join(coordinator.address.token, "run/0/1"))
+    said = garbage if isinstance(garbage, bytes) else frame(garbage)
+    asked = frame(m.Request(0)) + frame(m.Claim(0, [KEY]))
+    assert b"Lost" in raw(coordinator.address, hello, asked, said, before_last=b"ClaimReply")
     (one,) = await clients("run/0/1")
     async with one.permit():
         assert (await one.claim([KEY])).ask == [KEY]
 
 
-def test_nothing_is_attached_to_a_hello(coordinator):
-    """A stranger cannot make the coordinator read much before it has shown the token."""
-    hello = frame(f'{{"token": "{coordinator.address.token}", "session": "run/0/1", "attached": 1}}')
-    assert raw(coordinator.address, hello, b"x") == b""
-
-
-@pytest.mark.parametrize(("end", "why"), [("close", "has been closed"), ("forget", "is over")])
-async def test_the_end_wakes_everyone(coordinator, clients, end, why):
+async def test_the_end_wakes_everyone(coordinator, clients):
     """Whoever waits for a turn, an answer or a claim is told the reason, also those who come later."""
     one, other = await clients(*["run/0/1"] * 2)
     await one.claim([KEY])
     await other.claim([KEY])
-    async with one.permit():
-        turn = asyncio.create_task(other.permit().__aenter__())
-        news = asyncio.create_task(other.notification())
-        await asyncio.sleep(0)  # sends the request
-        await other.claim([OTHER])  # answered after the request has arrived
-        if end == "close":
-            await asyncio.to_thread(coordinator.close)
-            late = asyncio.to_thread(coordinator.progress, "run")
-        else:
-            await asyncio.to_thread(coordinator.forget, "run")
-            late = clients("run/0/1")
-        for waiting in (turn, news, other.notification(), other.claim([OTHER]), late):
-            with pytest.raises(ExecutionError, match=why):
-                await waiting
+    held = one.permit()
+    await asyncio.create_task(held.__aenter__())
+    turn = asyncio.create_task(other.permit().__aenter__())
+    news = asyncio.create_task(other.notification())
+    await asyncio.sleep(0)  # sends the request
+    await other.claim([OTHER])  # answered after the request has arrived
+    await asyncio.to_thread(coordinator.close)
+    late = asyncio.to_thread(coordinator.progress, "run")
+    for waiting in (turn, news, other.notification(), other.claim([OTHER]), late):
+        with pytest.raises(ExecutionError, match="has been closed"):
+            await waiting
     one.settle(rows_of([KEY]))  # nobody hears it, which is no error
 
 
@@ -284,29 +275,38 @@ async def test_runs_that_nothing_refers_to_are_let_go(coordinator, clients, monk
     assert await known() == ["run", "old7", "old8", "old9"]
 
 
-async def test_what_streams_ask_outlives_their_queries(coordinator, clients, monkeypatch):
-    """A stream goes on when nothing refers to its DataFrame, and between its micro-batches nobody asks."""
-    monkeypatch.setattr("millrace.limits.coordinator._MOST_RELEASED", 1)
+async def test_what_streams_ask_outlives_their_queries(coordinator, clients, monkeypatch, tmp_path):
+    """A stream goes on when nothing refers to its DataFrame, and between its micro-batches nobody asks.
 
-    async def run(batch: int) -> None:
+    Its answers are those of its run, in a folder that goes with the run.
+    """
+    monkeypatch.setattr("millrace.limits.coordinator._MOST_RELEASED", 1)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+
+    async def run(batch: int, asked: list[bytes]) -> None:
         for query in ("before", "after"):
             (client,) = await clients(f"{query}/{STREAM}1/{batch}/0")
+            assert (await client.claim([KEY])).ask == asked
+            client.settle(rows_of([KEY]))
             await client.close()
 
     for query in ("before", "after"):
-        coordinator.register(query, [Registration("names")])
+        coordinator.register(query, [Registration("names", fingerprint="f" * 32)])
     coordinator.release("before")
-    await run(0)
+    await run(0, [KEY])
     coordinator.release("after")
     for number in range(3):
         coordinator.register(f"old{number}", [Registration("names")])
         coordinator.release(f"old{number}")
-    await run(1)
+    await run(1, [])
+    assert len(list(tmp_path.glob("millrace-stream-*"))) == 2
+    monkeypatch.setattr("millrace.limits.coordinator._MOST_STREAMS", 0)
+    coordinator.release("after")
+    wait_for(lambda: not list(tmp_path.glob("millrace-stream-*")), 10)
 
 
-async def test_answers_of_jobs_long_gone_are_let_go_and_their_figures_stay(coordinator, clients, monkeypatch):
+async def test_answers_of_jobs_long_gone_are_let_go_and_their_figures_stay(coordinator, clients):
     """After many later jobs a key is asked again, unless its job has clients; sums and failures stay."""
-    monkeypatch.setattr(coordinating, "_MOST_ENDED", 2)
     (staying,) = await clients("run/staying/1")
     await staying.claim([THIRD])
     staying.settle(rows_of([THIRD]))

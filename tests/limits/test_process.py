@@ -1,32 +1,40 @@
-"""Coordinators in processes of their own: beside the planning process, and beside an executor."""
+"""Coordinators in processes of their own: beside the planning process, and elsewhere."""
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 import socket
 import subprocess
 import sys
 import threading
-from contextlib import ExitStack, suppress
+import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from multiprocessing import Pipe
-from multiprocessing.connection import Connection, Listener
+from multiprocessing.connection import Connection
 from pathlib import Path
-from types import SimpleNamespace
 
 import psutil
 import pytest
-from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
-from millrace.errors import ExecutionError, InputError
+from millrace.errors import ExecutionError, InputError, OptionError
+from millrace.limits.budget import Budget
 from millrace.limits.client import Client
+from millrace.limits.clock import VirtualClock
+from millrace.limits.codec import frame
 from millrace.limits.coordinator import Coordinator
-from millrace.limits.detached import _MOST_CALLERS, Call, Seal, Started, _accept, call, start
-from millrace.limits.process import CoordinatorProcess
+from millrace.limits.drivers import DRIVERS, SECRET
+from millrace.limits.joined import JoinedCoordinator
+from millrace.limits.messages import Claim, JoinDriver, MethodCall
+from millrace.limits.process import CoordinatorProcess, RemoteCoordinator
 from millrace.limits.registration import Registration
-from tests.limits.running import SPAWN, keys_of, rows_of, run
+from tests.limits.running import PATIENCE, SPAWN, keys_of, rows_of, run
+from tests.limits.test_server import raw
 from tests.session import wait_for
 
+OURS, NINE = "s" * 40, Budget(max_requests=9)
 KEYS = keys_of(9)
 
 
@@ -48,9 +56,9 @@ def coordinator():
     served.close()
 
 
-async def settled(address, keys) -> list[bytes]:
+async def settled(address, keys, run="run") -> list[bytes]:
     """Look keys up as a task does; returns those that had to be asked."""
-    client = await Client.connect(address, "run/0/0")
+    client = await Client.connect(address, f"{run}/0/0")
     claimed = await client.claim(keys)
     client.settle(rows_of(claimed.ask))
     await client.close()
@@ -118,7 +126,7 @@ def test_it_ends_with_the_planning_process(tmp_path, how):
 
 def test_calls_that_nobody_answers_are_errors_and_the_process_ends(coordinator, monkeypatch):
     """One that hangs is given up, and ended with its planning process."""
-    for name in ("_CALL_SECONDS", "_END_SECONDS", "_EXIT_SECONDS"):
+    for name in ("CALL_SECONDS", "_END_SECONDS", "_EXIT_SECONDS"):
         monkeypatch.setattr(f"millrace.limits.process.{name}", 0.2)
     os.kill(coordinator.pid, signal.SIGSTOP)
     with pytest.raises(ExecutionError, match="has not answered 'progress'"):
@@ -153,109 +161,202 @@ def test_it_ends_with_the_planning_process_whatever_it_is_doing(tmp_path):
         child.wait()
 
 
-def execute(pipe: Connection, public: bytes) -> None:
-    """Be an executor, with a task that starts a coordinator, until nobody is at the other end of a pipe."""
-    task = SPAWN.Process(target=begin, args=(pipe, public))
-    task.start()
-    task.join()
-    with suppress(EOFError):
-        pipe.recv()
+@pytest.fixture
+def clock():
+    """The time by which planning processes are away."""
+    return VirtualClock()
 
 
-def begin(pipe: Connection, public: bytes) -> None:
-    pipe.send(start(public, "127.0.0.1", 0, None, 600.0))
+@pytest.fixture
+def elsewhere(monkeypatch, clock):
+    """A coordinator that planning processes with the secret can join."""
+    monkeypatch.setenv(SECRET, OURS)
+    served = Coordinator(secret=OURS, clock=clock)
+    yield served
+    served.close()
 
 
-class Caller:
-    """The planning process's side, without Spark between."""
-
-    def __init__(self, own: X25519PrivateKey, there: Started) -> None:
-        self.place = (there.host, there.port)
-        self.there = there
-        self.seal = Seal(own, there.public)
-        self.address = self.seal.open(there.sealed, "address")
-
-    @classmethod
-    def started(cls, idle: float = 600.0, host: str = "127.0.0.1") -> Caller:
-        own = X25519PrivateKey.generate()
-        return cls(own, start(own.public_key().public_bytes_raw(), host, 0, None, idle))
-
-    def send(self, number: int, *methods):
-        sealed = self.seal.seal(Call(number, methods), "call")
-        return self.seal.open(call(*self.place, sealed), f"reply {number}")
-
-    def is_gone(self) -> bool:
-        """Whether nobody is there any more."""
-        with pytest.raises(ExecutionError) as told:
-            call(*self.place, b"nonsense")
-        return "ConnectionRefused" in str(told.value)
+def join(elsewhere: Coordinator, clock: VirtualClock | None = None) -> JoinedCoordinator:
+    """Be another planning process."""
+    return JoinedCoordinator("127.0.0.1", elsewhere.address.port, clock=clock)
 
 
-def test_it_serves_who_started_it_and_nobody_else():
-    """Calls with secrets are unreadable on their way, and done once however often they come."""
-    caller = Caller.started()
-    registered = ("register", ("run", (Registration("prices", 3, secrets={"KEY": "hush-hush"}),)))
-    sealed, place = caller.seal.seal(Call(1, (registered,)), "call"), caller.place
-    assert b"hush-hush" not in sealed and caller.address.token.encode() not in caller.there.sealed
-    first, again = call(*place, sealed), call(*place, sealed)  # a task may run twice
-    assert first == again and caller.seal.open(first, "reply 1") == (None, None)
-    assert run(settled(caller.address.of("run"), KEYS)) == KEYS
-    error, (progress,) = caller.send(2, ("ping", ()), ("progress", ("run",)))
-    assert error is None and (progress.name, progress.keys, progress.done) == ("prices", 9, 9)
-    assert isinstance(caller.send(3, ("register", ("run", ())))[0], ValueError)
-    assert "no method" in str(caller.send(4, ("_call", ()))[0])
-
-    stranger = Seal(X25519PrivateKey.generate(), caller.there.public)
-    for wrong in (
-        stranger.seal(Call(9, (("close", ()),)), "call"),
-        caller.seal.seal(Call(9, (("close", ()),)), "reply 9"),
-        sealed[:-1] + bytes([sealed[-1] ^ 1]),
-        b"",
-    ):
-        with pytest.raises(ExecutionError, match="not there any more"):
-            call(*place, wrong)
-    for number in range(5, 75):
-        assert caller.send(number, ("ping", ())) == (None, None)
-    with pytest.raises(ExecutionError, match="not there any more"):
-        call(*place, sealed)  # long ago
-    assert caller.send(75, ("close", ())) == (None, None)
-    wait_for(caller.is_gone)
+def known(elsewhere: Coordinator, *runs: str) -> list[str]:
+    """Return the runs that are there after a look at who is away."""
+    elsewhere._within(elsewhere._look)
+    return [each for each in runs if elsewhere.progress(each)]
 
 
-def test_it_ends_when_nobody_has_been_there_for_long():
-    """A task that is connected is somebody; then it goes, though nobody tells it to."""
-    wait_for(Caller.started(idle=0.2).is_gone)
+def test_several_planning_processes_join_one_elsewhere(elsewhere, tmp_path):
+    """Budgets, secrets, answers and groups are there for the tasks; figures and errors come back."""
+    one, other = join(elsewhere), join(elsewhere)
+    cache = tmp_path / "cache.sqlite"
+    kept = Registration("prices", 3, 50.0, cache, 60.0, "f" * 32, {"KEY": "hush \udcff"}, 5, NINE, 9.5, "api")
+    one.register("run", [kept])
+    assert elsewhere._registrations["run"] == (kept,)
+    assert run(settled(one.address_of("run"), KEYS)) == KEYS
+    (progress,), (spent,) = one.progress("run"), one.spent("run")
+    assert (progress.name, progress.keys, progress.done) == ("prices", 9, 9)
+    assert (spent.name, spent.max_requests) == ("limit_group api", 9)
+    assert one.failed("run") == [] == other.failed("another")
+    if hasattr(socket, "TCP_USER_TIMEOUT"):  # one whose machine is gone is not waited for
+        assert one._connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT)
+
+    other.register("another", [Registration("prices", cache=cache, fingerprint="f" * 32)])
+    assert run(settled(other.address_of("another"), KEYS, "another")) == []
+    with pytest.raises(OptionError, match="give all of a group the same"):
+        other.register("third", [Registration("p", 1, group="api"), Registration("p", 2, group="api")])
+    with pytest.raises(ValueError, match="has other lookups"):
+        other.register("run", [])
+    one.close()
+    other.close()
 
 
-def test_it_ends_with_its_executor():
-    """The process that starts tasks is its witness."""
-    own = X25519PrivateKey.generate()
-    ours, theirs = SPAWN.Pipe()
-    executor = SPAWN.Process(target=execute, args=(theirs, own.public_key().public_bytes_raw()))
-    executor.start()
-    theirs.close()
-    caller = Caller(own, ours.recv())
-    assert caller.send(1, ("ping", ())) == (None, None)
-    ours.close()
-    executor.join(30)
-    wait_for(caller.is_gone)
+def test_no_planning_process_pushes_out_what_another_one_has(elsewhere, monkeypatch):
+    """Neither runs that nothing refers to any more, nor answers of executions that are over."""
+    monkeypatch.setattr("millrace.limits.coordinator._MOST_RELEASED", 1)
+    monkeypatch.setattr("millrace.limits.coordinator._MOST_EMPTY_SESSIONS", 1)
+    one, other = join(elsewhere), join(elsewhere)
+    for joined, name in ((one, "kept"), (other, "first"), (other, "last")):
+        joined.register(name, [Registration("prices")])
+        assert run(settled(joined.address_of(name), KEYS, name)) == KEYS
+        joined.release(name)
+        joined.spent("")  # what was said before is done
+    assert known(elsewhere, "kept", "first", "last") == ["kept", "last"]
+    assert run(settled(one.address_of("kept"), KEYS, "kept")) == []
+    one.close()
+    other.close()
 
 
-def test_what_cannot_start_says_why():
-    """An address that is not this machine's, with what to set."""
-    with pytest.raises(ExecutionError, match=r"cannot listen.*192\.0\.2\.77"):
-        Caller.started(host="192.0.2.77")
+def test_a_connection_that_breaks_costs_a_planning_process_nothing(elsewhere, clock):
+    """It has five minutes to join again, and has what it had; what is of others that do not come goes."""
+    joined, gone = join(elsewhere), join(elsewhere)
+    joined.register("run", [Registration("prices", budget=NINE)])
+    gone.register("gone", [Registration("prices")])
+    assert run(settled(joined.address_of("run"), KEYS)) == KEYS
+    gone.close()
+    elsewhere._within(lambda: [each.transport.abort() for each in elsewhere._connections.values()])
+    wait_for(lambda: elsewhere._drivers[gone._driver].empty)
+    clock.advance(299.0)
+    assert known(elsewhere, "run", "gone") == ["run", "gone"]
+    assert joined.progress("run")[0].done == 9
+    clock.advance(2.0)
+    assert known(elsewhere, "run", "gone") == ["run"]
+    with pytest.raises(ExecutionError, match=r"away for long.*plan it again"):
+        run(settled(elsewhere.address_of("gone"), KEYS, "gone"))
+    clock.advance(1000.0)
+    assert known(elsewhere, "run") == ["run"]
+    joined.close()
 
 
-def test_strangers_get_few_places_and_little_time(monkeypatch):
-    """Who says nothing, or begins and stops, has one of a few threads for a moment; calls come after."""
-    monkeypatch.setattr("millrace.limits.detached._SAID_SECONDS", 0.2)
+def test_nobody_has_to_wait_for_a_coordinator_that_does_not_answer(elsewhere, monkeypatch):
+    """Who leaves ends the call that is under way; who does not hears it when the time is up."""
+    called, gate = threading.Event(), threading.Event()
 
-    before = threading.active_count()
-    with ExitStack() as opened, Listener(("127.0.0.1", 0), backlog=64) as listener:
-        _accept(listener, SimpleNamespace(to=lambda sealed: sealed[::-1]))
-        for number in range(20):
-            stranger = opened.enter_context(socket.create_connection(listener.address))
-            stranger.sendall(b"\x00\x00\x01\x00half" if number % 2 else b"")
-        assert threading.active_count() - before <= _MOST_CALLERS
-        assert call(*listener.address, b"call") == b"llac"
+    def hang(self, run):
+        called.set()
+        gate.wait(PATIENCE)
+        return []
+
+    monkeypatch.setattr(Coordinator, "progress", hang)
+    leaving, staying = join(elsewhere), join(elsewhere)
+    with ThreadPoolExecutor(1) as pool:
+        try:
+            waiting = pool.submit(leaving.progress, "run")
+            assert called.wait(PATIENCE)
+            leaving.close()
+            with pytest.raises(ExecutionError, match="was lost"):
+                waiting.result(PATIENCE)
+            monkeypatch.setattr("millrace.limits.process.CALL_SECONDS", 0.2)
+            with pytest.raises(ExecutionError, match=r"not answered 'progress'|lost \(TimeoutError"):
+                staying.progress("run")
+        finally:
+            gate.set()
+    staying.close()
+
+
+def test_a_network_that_swallows_all_holds_up_nobody_twice(elsewhere, monkeypatch):
+    """Calls fail for as long as one has waited, and who needs nothing from there does not wait at all."""
+    clock, dialled, entered, gate = VirtualClock(), [], threading.Event(), threading.Event()
+
+    def swallow(*_: object, **__: object) -> None:
+        dialled.append(1)
+        entered.set()
+        assert gate.wait(PATIENCE)
+        clock.advance(10.0)
+        raise TimeoutError
+
+    monkeypatch.setattr("millrace.limits.joined.dial", swallow)
+    with ThreadPoolExecutor(1) as pool:
+        started = pool.submit(JoinedCoordinator.started, "127.0.0.1", 1)
+        assert entered.wait(PATIENCE)
+        (dialling,) = [each for each in JoinedCoordinator.all() if each.address.port == 1]
+        gate.set()
+        with pytest.raises(ExecutionError, match="is not reached"):
+            started.result(PATIENCE)
+    dialling.close()
+    joined = join(elsewhere, clock)
+    for tries, seconds in ((2, 9.0), (2, 2.0), (3, 0.0)):
+        with pytest.raises(ExecutionError, match="is not reached"):
+            joined.spent("")
+        assert len(dialled) == tries
+        clock.advance(seconds)
+    joined.close()
+
+
+async def test_what_an_action_wants_no_more_is_not_asked(elsewhere):
+    """Times are those of the planning process, whatever the clock of the other machine says."""
+    joined = await asyncio.to_thread(JoinedCoordinator.started, "127.0.0.1", elsewhere.address.port)
+    joined._ahead -= 1000.0
+    await asyncio.to_thread(joined.register, "run", [Registration("prices", 3)])
+    client = await Client.connect(joined.address_of("run"), "run/0/0")
+    for began in (1060.0, 990.0):
+        assert (await client.claim(KEYS)).ask == KEYS
+        RemoteCoordinator.stop({"run": time.monotonic() + began})
+        await asyncio.to_thread(joined.progress, "run")  # what was said before is done
+    with pytest.raises(ExecutionError, match="stopped"):
+        await client.notification()
+    await client.close()
+    joined.close()
+
+
+def test_who_has_not_the_secret_does_not_get_in(elsewhere, monkeypatch):
+    """Neither with another one, nor with what tasks have; a short one could be guessed."""
+    place = "127.0.0.1", elsewhere.address.port
+    joined = JoinedCoordinator.started(*place)
+    joined.register("run", [Registration("prices", secrets={"KEY": "hush"})])
+    address = joined.address_of("run")
+    for token in (address.token, ""):
+        assert b"Welcome" not in raw(address, frame(JoinDriver(token, "d")))
+    assert OURS not in f"{elsewhere.address}{address}{address.token}"
+    hello = frame(JoinDriver(elsewhere.address.of(DRIVERS).token, "d"))
+    for garbage in (MethodCall(1, "close", b"[]"), MethodCall(1, "_trim", b"[]"), Claim(1, [])):
+        assert b"Lost" in raw(address, hello, frame(garbage))
+    with pytest.raises(ExecutionError, match="ValidationError"):
+        joined._call("register", "run", (1,))
+    assert joined.progress("run")[0].name == "prices"
+    joined.close()
+    for secret, why in (("t" * 40, "has another secret"), ("short", "expected 32 or more"), ("", "set MILL")):
+        monkeypatch.setenv(SECRET, secret)
+        with pytest.raises(InputError, match=why):
+            JoinedCoordinator.started(*place)
+    monkeypatch.setenv(SECRET, OURS)
+    JoinedCoordinator.started(*place).close()
+
+
+def test_a_coordinator_elsewhere_that_is_started_again_is_joined_again(elsewhere, monkeypatch):
+    """Whoever asks meanwhile hears that it is gone; then tasks find their run, though nobody asks."""
+    monkeypatch.setattr(JoinedCoordinator, "look_seconds", 0.01)
+    place = "127.0.0.1", elsewhere.address.port
+    joined = JoinedCoordinator.started(*place)
+    joined.register("run", [Registration("prices")])
+    elsewhere.close()
+    for ask in (lambda: joined.progress("run"), lambda: JoinedCoordinator.started(*place)):
+        with pytest.raises(ExecutionError, match=r"127\.0\.0\.1:\d+ is not reached .*does `millrace coord"):
+            ask()
+    again = Coordinator("127.0.0.1", place[1], secret=OURS)
+    wait_for(lambda: again.progress("run"))
+    assert run(settled(joined.address_of("run"), KEYS)) == KEYS
+    assert JoinedCoordinator.started(*place) is joined
+    joined.close()
+    again.close()

@@ -19,9 +19,6 @@ import pytest
 import sqlalchemy as sa
 
 from millrace.errors import InputError, MillraceError, OptionError
-from millrace.limits.client import Client
-from millrace.limits.lookup_session import LookupSession
-from millrace.limits.registration import Registration
 from millrace.limits.secrets import Secrets
 from millrace.lookups.database import database
 from millrace.lookups.database_session import DatabaseSession
@@ -179,35 +176,29 @@ async def test_a_lost_connection_may_come_back(postgres, secrets):
     await session.close()
 
 
-async def test_connections_are_bounded_over_all_tasks(postgres, secrets):
-    """Between statements all tasks together keep as many open as there may be at once, whoever comes."""
+async def test_connections_are_used_again_and_closed_when_nothing_is_asked(postgres, secrets, monkeypatch):
+    """Statements at once have one each; all go when their time is over, or with the session."""
+    monkeypatch.setattr("millrace.lookups.database_session._IDLE_SECONDS", 0.5)
     postgres.run("CREATE TABLE shared AS SELECT i::bigint AS x FROM generate_series(0, 7) i")
-    source = database(postgres.url, "shared", max_in_flight=4)
+    session = database(postgres.url, "shared", max_in_flight=4).open(X, ("x",), secrets)
+    ours = "query LIKE '%FROM shared%' AND pid <> pg_backend_pid()"
+    pids = f"SELECT pid FROM pg_stat_activity WHERE {ours}"
 
-    async def connections(expected: int) -> None:
-        seen = "query LIKE '%FROM shared%' AND pid <> pg_backend_pid()"
-        count = f"SELECT count(*) FROM pg_stat_activity WHERE {seen}"
+    async def opened() -> set[tuple[int]]:
         with postgres.connect() as connection:
-            await asyncio.to_thread(wait_for, lambda: connection.execute(count).fetchone()[0] == expected, 10)
+            return set(connection.execute(pids).fetchall())
 
-    async def ask(client: Client, session: DatabaseSession, x: int) -> None:
-        async with client.permit():
-            await session.fetch(keys_of(X, ("x",), [{"x": x}]))
+    async def ask(count: int) -> None:
+        await asyncio.gather(*(session.fetch(keys_of(X, ("x",), [{"x": x}])) for x in range(count)))
 
-    limits = LookupSession(Registration("shared", 4))
-    tasks: list[tuple[Client, DatabaseSession]] = []
-    for number, most in ((1, 4), (2, 4), (3, 3), (5, 4)):
-        while len(tasks) < number:
-            client, session = Client.local(limits), source.open(X, ("x",), secrets)
-            client.on_share(session.keep)
-            tasks.append((client, session))
-        await asyncio.gather(*(ask(*task, x) for task in tasks for x in range(8)))
-        await connections(most)
-    for client, session in tasks:
-        await session.close()
-        await client.close()
-    limits.close()
-    await connections(0)
+    await ask(4)
+    before = await opened()
+    await ask(1)
+    assert len(before) in range(1, 5) and await opened() == before
+    await asyncio.to_thread(wait_for, lambda: not asyncio.run(opened()), 10)
+    await ask(1)
+    await session.close()
+    await asyncio.to_thread(wait_for, lambda: not asyncio.run(opened()), 10)
 
 
 def test_the_server_ends_statements_of_tasks_that_have_died(postgres, secrets):

@@ -23,6 +23,7 @@ from millrace.limits.registration import Address
 from millrace.limits.tls import server_context
 from millrace.predicates import KEPT, RAISED, REJECTED, PlainValues, PredicateSpec, asynchronous
 from millrace.predicates.callers import caller_of
+from millrace.predicates.spec import registration_of
 
 LAWS = settings(max_examples=60, deadline=None, derandomize=True)
 PATIENCE = 30  # seconds until a test that hangs fails
@@ -45,18 +46,21 @@ def coordinator():
 
 
 @pytest.fixture(params=["alone", "shared"])
-def address(request, coordinator):
+def served(request, coordinator):
     """Limits within the caller, and through a coordinator."""
-    return coordinator.address if request.param == "shared" else None
+    return coordinator if request.param == "shared" else None
 
 
-def caller(function, address=None, namespace="n", kind="async", **options):
-    return caller_of(PredicateSpec("p", function, kind, **options), PlainValues(), address, namespace)
+def caller(function, served=None, run="n", kind="async", **options):
+    spec = PredicateSpec("p", function, kind, **options)
+    if served is not None:
+        served.register(run, [registration_of(spec)])
+    return caller_of(spec, PlainValues(), served and served.address, f"{run}/0/0")
 
 
-def call(function, values, address=None, namespace="n", **options):
+def call(function, values, served=None, run="n", **options):
     """Call once, with a caller of its own."""
-    with closing(caller(function, address, namespace, **options)) as each:
+    with closing(caller(function, served, run, **options)) as each:
         return each.call([pa.array(values)])
 
 
@@ -130,10 +134,10 @@ def test_every_row_gets_its_truth(kind, outcomes, values, retries, dedupe, cap, 
     assert kind != "row" or asked == attempts
 
 
-def test_what_a_batch_left_in_doubt_is_asked_again(address):
+def test_what_a_batch_left_in_doubt_is_asked_again(served):
     """With dedupe a failed batch is no answer: asked singly, each row gets its own."""
     functions, asked = plain([True, "raises", False])
-    each = caller(functions["async batch"], address, "doubt", batch=3, dedupe=True)
+    each = caller(functions["async batch"], served, "doubt", batch=3, dedupe=True)
     assert each.call([pa.array([0, 1, 2])]).truth.tolist() == [RAISED] * 3
     singly = [each.call([pa.array([x])]) for x in range(3)]
     each.close()
@@ -141,9 +145,9 @@ def test_what_a_batch_left_in_doubt_is_asked_again(address):
     assert (singly[1].failures[0].message, sorted(asked)) == ("no 1", [0, 0, 1, 1, 2])
 
 
-def test_calls_begin_at_the_rate(address):
+def test_calls_begin_at_the_rate(served):
     """Those of one caller, or of four together, take their time, repeated ones included."""
-    began, asked, tasks = [time.monotonic()], Counter(), 4 if address else 1
+    began, asked, tasks = [time.monotonic()], Counter(), 4 if served else 1
 
     async def fails_at_first(x):
         began.append(time.monotonic())
@@ -153,7 +157,7 @@ def test_calls_begin_at_the_rate(address):
         return True
 
     def task(first):
-        return call(fails_at_first, range(first, 24, tasks), address, "rate", per_second=100, retries=1)
+        return call(fails_at_first, range(first, 24, tasks), served, "rate", per_second=100, retries=1)
 
     with ThreadPoolExecutor(tasks) as pool:
         outcomes = list(pool.map(task, range(tasks)))
@@ -162,7 +166,7 @@ def test_calls_begin_at_the_rate(address):
     assert max(began) - began[0] >= 31 / 100 * 0.95
 
 
-def test_an_answer_that_does_not_come_is_asked_for_again(address):
+def test_an_answer_that_does_not_come_is_asked_for_again(served):
     """After the last attempt the row has its failure, with the reason; the others have their truths."""
     asked = Counter()
 
@@ -172,7 +176,7 @@ def test_an_answer_that_does_not_come_is_asked_for_again(address):
             await asyncio.Event().wait()
         return True
 
-    outcome = call(hangs, range(10), address, "hangs", retries=1, timeout=0.2, max_in_flight=1)
+    outcome = call(hangs, range(10), served, "hangs", retries=1, timeout=0.2, max_in_flight=1)
     assert outcome.truth.tolist() == [RAISED if x == 4 else KEPT for x in range(10)]
     assert outcome.calls == asked.total() == 12
     ((row, failure),) = outcome.failures.items()
@@ -223,7 +227,7 @@ def test_concurrency_is_bounded_without_a_cap(options, most):
         ("yes", 3, r"returned a str for a batch of 3 rows"),
     ],
 )
-def test_what_is_no_truth_value_is_an_error(address, value, batch, message):
+def test_what_is_no_truth_value_is_an_error(served, value, batch, message):
     """It is not repeated, and names the predicate, the value and its type; a batch needs one for each row."""
     calls = []
 
@@ -232,7 +236,7 @@ def test_what_is_no_truth_value_is_an_error(address, value, batch, message):
         return value
 
     with pytest.raises(PredicateError, match=message):
-        call(bad, [1, 2, 3][: batch or 1], address, f"bad {message}", retries=3, max_in_flight=1, batch=batch)
+        call(bad, [1, 2, 3][: batch or 1], served, f"bad {message}", retries=3, max_in_flight=1, batch=batch)
     assert len(calls) == 1
 
 
@@ -276,7 +280,7 @@ def test_another_caller_takes_over_what_a_broken_one_leaves(coordinator):
     async def good(_):
         return True
 
-    broken, fine = (caller(each, coordinator.address, "left", dedupe=True) for each in (bad, good))
+    broken, fine = (caller(each, coordinator, "left", dedupe=True) for each in (bad, good))
     with pytest.raises(PredicateError):
         broken.call([pa.array([1, 2, 3])])
     with ThreadPoolExecutor(1) as pool:
@@ -286,7 +290,7 @@ def test_another_caller_takes_over_what_a_broken_one_leaves(coordinator):
     broken.close()
 
 
-def test_a_cancelled_function_ends_the_call(address):
+def test_a_cancelled_function_ends_the_call(served):
     """It is neither a failure of the row nor repeated, and the caller can be used again."""
     calls = []
 
@@ -296,7 +300,7 @@ def test_a_cancelled_function_ends_the_call(address):
             raise asyncio.CancelledError
         return True
 
-    each = caller(cancelled, address, "cancelled", retries=3, max_in_flight=1)
+    each = caller(cancelled, served, "cancelled", retries=3, max_in_flight=1)
     with pytest.raises(asyncio.CancelledError):
         each.call([pa.array([1])])
     assert each.call([pa.array([1])]).truth.tolist() == [KEPT]
@@ -304,7 +308,7 @@ def test_a_cancelled_function_ends_the_call(address):
     each.close()
 
 
-def test_an_interrupt_ends_the_call(hearing, address):
+def test_an_interrupt_ends_the_call(hearing, served):
     """Ctrl-C while calls are under way comes through, and closing is clean."""
 
     async def interrupted(x):
@@ -312,7 +316,7 @@ def test_an_interrupt_ends_the_call(hearing, address):
             os.kill(os.getpid(), signal.SIGINT)
         await asyncio.Event().wait()
 
-    each = caller(interrupted, address, "interrupted", retries=3, max_in_flight=10, dedupe=True)
+    each = caller(interrupted, served, "interrupted", retries=3, max_in_flight=10, dedupe=True)
     with pytest.raises(KeyboardInterrupt):
         each.call([pa.array(range(5))])
     each.close()
@@ -350,9 +354,14 @@ def test_a_coordinator_out_of_reach_fails_the_call():
         return True
 
     nowhere = Address("127.0.0.1", 1, "", server_context()[1])
-    with pytest.raises(ExecutionError, match=r"127\.0\.0\.1:1\b.*Refused.*`limits_host`"):
-        call(yes, [1], nowhere, max_in_flight=1, retries=2)
-    assert call(yes, [1], nowhere).truth.tolist() == [KEPT]
+    limited, free = (
+        caller_of(PredicateSpec("p", yes, "async", **limits), PlainValues(), nowhere, "run/0/0")
+        for limits in ({"max_in_flight": 1, "retries": 2}, {})
+    )
+    with closing(limited), pytest.raises(ExecutionError, match=r"127\.0\.0\.1:1\b.*Refused.*`limits_host`"):
+        limited.call([pa.array([1])])
+    with closing(free):
+        assert free.call([pa.array([1])]).truth.tolist() == [KEPT]
 
 
 def numbers(*values):

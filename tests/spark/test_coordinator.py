@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import threading
+from contextlib import closing
 
 import pytest
 
 import millrace
-from millrace.errors import BudgetError, ExecutionError, InputError, OptionError
+from millrace.errors import BudgetError, ExecutionError, OptionError
 from millrace.limits import shared
+from millrace.limits.coordinator import Coordinator
+from millrace.limits.drivers import SECRET
 from millrace.spark import coordinator
-from millrace.spark.cluster_coordinator import ClusterCoordinator
 from millrace.spark.frames import Carried
 from tests.limits.service import Service
 from tests.spark.shop import Shop
@@ -18,7 +20,6 @@ from tests.spark.test_limits import asking, kept
 
 NOWHERE = {"limits_host": "192.0.2.1", "limits_bind": "127.0.0.1"}  # an address for documentation: nobody's
 ELSEWHERE = {"limits_host": "127.0.0.2"}
-ON_EXECUTOR = {"limits_host": "executor", "without_coordinator": "fail"}
 
 
 @pytest.fixture
@@ -102,50 +103,59 @@ def test_a_task_that_has_not_come_yet_has_reached_nothing(numbers, monkeypatch):
     assert "weaker" not in str(millrace.explain(millrace.where(numbers, ask("x"), options=options)))
 
 
-@pytest.mark.nightly
-def test_tasks_agree_on_an_executor(spark, numbers, monkeypatch):
-    """Where they reach no other place: limits, budgets, answers and secrets hold, and figures come back."""
+@pytest.fixture
+def elsewhere(monkeypatch):
+    """A coordinator that this process joins, and the options that name it."""
+    monkeypatch.setenv(SECRET, "s" * 40)
+    with closing(Coordinator("127.0.0.2", secret="s" * 40)) as served:
+        place = f"127.0.0.2:{served.address.port}"
+        yield served, {"coordinator": place, "without_coordinator": "fail"}
+
+
+def test_tasks_agree_where_the_option_says(spark, numbers, monkeypatch, elsewhere, tmp_path):
+    """Limits, budgets, answers and secrets hold as beside this process, and figures come back."""
     monkeypatch.setenv("HUSH", "hush-value")
+    served, options = elsewhere
     with Service(lambda *_: "yes") as service:
         ask = asking(service.url, max_in_flight=3, dedupe=True, max_requests=60)
-        frame = millrace.where(numbers, ask("x"), options=ON_EXECUTOR)
+        frame = millrace.where(numbers, ask("x"), options=options)
         assert kept(frame) == list(range(120))
         assert service.most <= 3 and set(service.asked.values()) == {1}
         (spent,) = millrace.report(frame).budgets
         assert (spent.requests, spent.max_requests) == (60, 60)
         short = asking(service.url, dedupe=True, max_requests=59)
         with pytest.raises(BudgetError, match="59 of 59 requests"):
-            millrace.where(numbers, short("x"), options=ON_EXECUTOR).collect()
+            millrace.where(numbers, short("x"), options=options).collect()
 
     text = "SELECT n.id, p.v FROM numbers n JOIN p ON n.x % 40 = p.k WHERE n.id < 90"
     with Shop() as shop:
         via = millrace.http(f"{shop.url}/{{k}}", headers={"Authorization": "${HUSH}"})
-        tables = {"numbers": numbers, "p": millrace.lookup("p", "k bigint, v string", bind=["k"], via=via)}
-        query = millrace.query(text, spark=spark, tables=tables, options=ON_EXECUTOR)
-        assert sorted(map(tuple, query.df.collect())) == [(i, f"value {i % 60 % 40}") for i in range(90)]
-        assert shop.headers == {"hush-value"} and set(shop.asked.values()) == {1}
-        tables["p"] = millrace.lookup("p", "k bigint, v string", bind=["k"], via=via, cache="somewhere")
-        with pytest.raises(InputError, match="on an executor's disk"):
-            millrace.query(text, spark=spark, tables=tables, options=ON_EXECUTOR)
+        cache = tmp_path / "cache.sqlite"
+        lookup = millrace.lookup("p", "k bigint, v string", bind=["k"], via=via, cache=cache)
+        tables = {"numbers": numbers, "p": lookup}
+        for _ in range(2):
+            query = millrace.query(text, spark=spark, tables=tables, options=options)
+            assert sorted(map(tuple, query.df.collect())) == [(i, f"value {i % 60 % 40}") for i in range(90)]
+            assert shop.headers == {"hush-value"} and set(shop.asked.values()) == {1}
     (progress,) = query.lookups()
-    assert (progress.keys, progress.done) == (40, 40) and query.failed_keys().num_rows == 0
-    with pytest.raises(OptionError, match="rows and figures that come while a job runs"):
-        next(query.to_batches())
+    assert (progress.keys, progress.cached) == (40, 40) and query.failed_keys().num_rows == 0
+    assert sum(batch.num_rows for batch in query.to_batches()) == 90
+    assert any(each.secrets for some in served._registrations.values() for each in some)
 
 
-def test_a_coordinator_that_went_with_its_executor_is_started_again(spark, numbers):
-    """A query that used it says so; the next one has another."""
+def test_a_coordinator_elsewhere_that_is_gone_is_told(numbers, elsewhere):
+    """A query that used it fails; the next one goes on without, or says where it looked for one."""
+    served, options = elsewhere
     with Service(lambda *_: "yes") as service:
-        ask = asking(service.url, max_in_flight=3, max_requests=500)
-        frame = millrace.where(numbers, ask("x"), options=ON_EXECUTOR)
-        first = ClusterCoordinator.started(spark)
-        first.close()
-        with pytest.raises(Exception, match=r"not there any more|cannot reach|was lost"):
+        ask = asking(service.url, max_in_flight=2)
+        frame = millrace.where(numbers, ask("x"), options=options)
+        served.close()
+        with pytest.raises(Exception, match=r"cannot reach 127\.0\.0\.2|was lost"):
             frame.collect()
-        with pytest.raises(ExecutionError, match=r"is not there any more.*run the query again"):
-            first.progress("run")
-        assert kept(millrace.where(numbers, ask("x"), options=ON_EXECUTOR)) == list(range(120))
-    assert ClusterCoordinator.started(spark) is not first
+        with pytest.raises(ExecutionError, match=r"127\.0\.0\.2:\d+ is not reached"):
+            millrace.where(numbers, ask("x"), options=options)
+        weaker = millrace.where(numbers, ask("x"), options={**options, "without_coordinator": "split"})
+        assert kept(weaker) == list(range(120)) and "is not reached" in str(millrace.explain(weaker))
 
 
 def test_an_iterator_that_nobody_wants_may_end_at_any_moment():

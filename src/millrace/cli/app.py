@@ -13,6 +13,7 @@ from millrace.cli import cache, console
 from millrace.cli.console import Json, consoles
 from millrace.cli.errors import USAGE, one_message
 from millrace.errors import OptionError
+from millrace.options import Options, place_of
 
 app = typer.Typer(
     name="millrace",
@@ -164,8 +165,10 @@ def doctor_command(
     remote: Remote = None,
     conf: Conf = None,
     limits_host: Annotated[
-        str | None,
-        typer.Option(metavar="ADDRESS", help="Under which executors reach this machine, or 'executor'."),
+        str | None, typer.Option(metavar="ADDRESS", help="Under which executors reach this machine.")
+    ] = None,
+    coordinator: Annotated[
+        str | None, typer.Option(metavar="HOST:PORT", help="Where `millrace coordinator` runs.")
     ] = None,
     json: Json = None,
     debug: Debug = False,
@@ -180,7 +183,32 @@ def doctor_command(
     stdout, stderr = consoles()
     with one_message(stderr, debug, USAGE):
         settings = sql.pairs(conf or (), "--conf")
+        options = Options(limits_host=limits_host, coordinator=coordinator)
     with one_message(stderr, debug):
         console.check(json)
-        well = doctor.run(master, remote, settings, limits_host, json, stdout, stderr, debug=debug)
+        well = doctor.run(master, remote, settings, options, json, stdout, stderr, debug=debug)
     raise typer.Exit(0 if well else 1)
+
+
+@app.command("coordinator")
+def coordinator_command(
+    listen: Annotated[
+        str, typer.Option(metavar="HOST:PORT", help="Address of this machine; port 0 takes a free one.")
+    ],
+    json: Json = None,
+    debug: Debug = False,
+) -> None:
+    """Keep limits, budgets and answers of all jobs that join, until Ctrl-C.
+
+    Run it where planning processes and executors reach it, and name it there: the option
+    coordinator="HOST:PORT". All have its secret in MILLRACE_COORDINATOR_SECRET; without one it makes one, and
+    shows it, on a terminal alone.
+    """
+    from millrace.cli import coordinator
+
+    stdout, stderr = consoles()
+    with one_message(stderr, debug, USAGE):
+        host, port = place_of(listen)
+    with one_message(stderr, debug):
+        console.check(json)
+        coordinator.run(host, port, json, console.beside(json, stdout, stderr))

@@ -33,7 +33,7 @@ from millrace.cli.session import check_java
 from millrace.engine.plan.expressions import ColumnRef
 from millrace.engine.plan.spec import Equality, JoinSpec, OutputColumn, RelationSpec
 from millrace.errors import ExecutionError, MillraceError
-from millrace.options import EXECUTOR, Options
+from millrace.options import Options
 from millrace.spark import daemon
 from millrace.spark.block import Block, FrameInput
 from millrace.spark.coordinator import NoCoordinator, coordinator_of, host_of
@@ -54,7 +54,7 @@ def run(
     master: str,
     remote: str | None,
     conf: Mapping[str, str],
-    limits_host: str | None,
+    options: Options,
     json: Path | None,
     stdout: Console,
     stderr: Console,
@@ -64,7 +64,7 @@ def run(
     """Look at everything, print findings as they are made, and return whether all is well."""
     console = beside(json, stdout, stderr)
     found: list[Finding] = []
-    for one in _findings(master, remote, conf, limits_host, debug=debug):
+    for one in _findings(master, remote, conf, options, debug=debug):
         found.append(one)
         _print(one, console)
     problems = sum(not one.well for one in found)
@@ -89,7 +89,7 @@ def _print(one: Finding, console: Console) -> None:
 
 
 def _findings(
-    master: str, remote: str | None, conf: Mapping[str, str], limits_host: str | None, *, debug: bool
+    master: str, remote: str | None, conf: Mapping[str, str], options: Options, *, debug: bool
 ) -> Iterator[Finding]:
     # Found by name when it is called, as every command does: tests put theirs in its place.
     from millrace.cli import session as sessions
@@ -100,7 +100,6 @@ def _findings(
     yield reached
     if not reached.well:
         return
-    options = Options(limits_host=limits_host)
     try:
         with sessions.session("millrace doctor", master, remote, conf, debug) as spark:
             yield from examine(spark, options)
@@ -192,8 +191,8 @@ def examine(spark: SparkSession, options: Options | None = None) -> Iterator[Fin
     yield _folders(executors)
     yield _workers(spark)
     yield _sockets(executors, "loopback", "sockets on executors", "allow processes to connect to 127.0.0.1")
-    if options.limits_host == EXECUTOR:
-        yield _on_executor(spark, options)
+    if options.coordinator is not None:
+        yield _trial("coordinator elsewhere", lambda: _joined(spark, options))
     elif problem:
         yield Finding("coordinator", "does not listen here", problem)
     else:
@@ -310,12 +309,12 @@ def _listener(spark: SparkSession, options: Options) -> Iterator[tuple[tuple[str
         server.close()
 
 
-def _on_executor(spark: SparkSession, options: Options) -> Finding:
-    """Return whether a coordinator starts on an executor, and another task reaches it."""
+def _joined(spark: SparkSession, options: Options) -> str:
+    """Return where this process and a task reach the coordinator that the options name."""
     coordinator = coordinator_of(spark, options)
     if isinstance(coordinator, NoCoordinator):
-        return Finding("coordinator on an executor", "not reached by tasks", coordinator.why)
-    return Finding("coordinator on an executor", f"reached by tasks at {coordinator.address.host}")
+        raise ExecutionError(coordinator.why)
+    return f"reached by this process and by tasks at {options.coordinator}"
 
 
 def _pythons(executors: list[dict[str, Any]]) -> Iterator[Finding]:

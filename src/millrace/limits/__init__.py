@@ -1,7 +1,8 @@
 """What all tasks of a job share: calls under way, calls a second, budgets, and the answers to questions.
 
-A coordinator beside the planning process keeps them; tasks reach it as clients over encrypted connections.
-The invariant: all tasks together call no more than the limits allow, and no key is asked for twice.
+A coordinator beside the planning process, or elsewhere, keeps them; tasks reach it as clients over encrypted
+connections. The invariant: all tasks together call no more than the limits allow, and no key is asked for
+twice.
 The door loads nothing: importers name the module they need, so a query without limits needs no extra.
 """
 

@@ -16,7 +16,7 @@ from typing import NamedTuple, Protocol
 from millrace.limits import codec
 from millrace.limits.cache import Cache, problem_of
 from millrace.limits.chunk import Chunk, Failure
-from millrace.limits.codec import Piece
+from millrace.limits.messages import Piece, Reply
 from millrace.limits.progress import MOST_FAILED
 from millrace.limits.registration import Registration
 from millrace.limits.store import FAILED, IN_CACHE, Place, Store
@@ -34,9 +34,6 @@ class Claims:
 
     def __len__(self) -> int:
         return len(self._owners)
-
-    def __contains__(self, key: bytes) -> bool:
-        return key in self._owners
 
     def owner(self, key: bytes) -> int | None:
         """Return who is asking a key; None if nobody is."""
@@ -140,15 +137,16 @@ class Answers:
         self._cache = Cache(self._registration, self._time())
         self._readable = self._writable = True
 
-    def find(self, keys: list[bytes], reply: codec.Reply) -> Known:
+    def find(self, keys: list[bytes], reply: Reply) -> Known:
         """Put what is known of some keys into a reply; may raise sqlite3.Error."""
         places = self._store.find(keys)
         cached = lost = 0
         if self._cache is not None:
             places, cached, lost = self._with_cache(self._cache, keys, places, reply)
         failed = [(number, key) for chunk, number, _, key in places if chunk == FAILED]
-        reply.failed = {key: self._store.failure(number) for number, key in failed[:_FAILURES_A_REPLY]}
-        reply.later += [key for _, key in failed[_FAILURES_A_REPLY:]]
+        message = reply.message
+        message.failed = {key: self._store.failure(number) for number, key in failed[:_FAILURES_A_REPLY]}
+        message.later += [key for _, key in failed[_FAILURES_A_REPLY:]]
         _add_rows([place for place in places if place[0] > 0], self._store, reply)
         return Known({key for *_, key in places}, cached, lost)
 
@@ -191,7 +189,7 @@ class Answers:
             self._cache = None
 
     def _with_cache(
-        self, cache: Cache, keys: list[bytes], places: list[Place], reply: codec.Reply
+        self, cache: Cache, keys: list[bytes], places: list[Place], reply: Reply
     ) -> tuple[list[Place], int, int]:
         """Add rows from the cache to a reply; ``places`` are those of the keys that the store knows.
 
@@ -220,13 +218,13 @@ class Answers:
         self._problem(problem_of(cache.path, error))
 
 
-def _add_rows(places: list[Place], chunks: _Chunks, reply: codec.Reply) -> set[bytes]:
+def _add_rows(places: list[Place], chunks: _Chunks, reply: Reply) -> set[bytes]:
     """Add rows to a reply until it is large enough; returns the keys whose chunk is not there."""
     missing: set[bytes] = set()
     for number, group in groupby(places, key=itemgetter(0)):
         _, firsts, counts, keys = map(list, zip(*group, strict=True))
         if reply.size >= codec.USUAL_ATTACHMENT:
-            reply.later += keys
+            reply.message.later += keys
             continue
         kept = chunks.chunk(number)
         if kept is None:

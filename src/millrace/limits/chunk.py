@@ -210,11 +210,3 @@ def cut(rows: bytes, firsts: Sequence[int], counts: Sequence[int]) -> pa.Table:
     ends = np.cumsum(lengths)
     starts = np.asarray(firsts, np.int64) - (ends - lengths)
     return table.take(pa.array(np.repeat(starts, lengths) + np.arange(ends[-1])))
-
-
-def split_keys(packed: bytes | memoryview) -> list[bytes]:
-    """Return the keys that follow each other without a gap; ValueError if one is not whole."""
-    packed = bytes(packed)
-    if len(packed) % KEY_BYTES:
-        raise ValueError(f"{len(packed)} bytes of keys")
-    return [packed[low : low + KEY_BYTES] for low in range(0, len(packed), KEY_BYTES)]

@@ -3,21 +3,41 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+import os
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from itertools import count, islice
 from typing import Any
 
-from millrace.errors import BudgetError, ExecutionError
+from millrace.errors import BudgetError, ExecutionError, encodable
 from millrace.limits import codec
 from millrace.limits.budget import Cost, Usage, cost_of
-from millrace.limits.chunk import Chunk, Claimed, Failure, Notification, split_keys
-from millrace.limits.codec import Message
+from millrace.limits.chunk import Chunk, Claimed, Failure, Notification
 from millrace.limits.connection import Connection, LocalConnection, RemoteConnection
 from millrace.limits.lookup_session import LookupSession
-from millrace.limits.permits import LONGEST_PAUSE
-from millrace.limits.registration import Address, Settings
+from millrace.limits.messages import (
+    LONGEST_PAUSE,
+    AskSecrets,
+    BudgetSpent,
+    Claim,
+    ClaimReply,
+    Counted,
+    Fail,
+    GiveUp,
+    Granted,
+    Join,
+    Message,
+    News,
+    Noted,
+    Pause,
+    Release,
+    Request,
+    SecretValues,
+    Settle,
+    Took,
+)
+from millrace.limits.registration import Address
 
 KEYS_A_MESSAGE = 4096
 _FAILURES_A_MESSAGE = 256
@@ -62,7 +82,7 @@ class Permit:
             try:
                 self.cost = cost_of(cost, request, answer)
             except BudgetError as error:
-                self.unpriced = str(error)[:_LONGEST_TEXT]
+                self.unpriced = encodable(str(error)[:_LONGEST_TEXT])
                 raise
 
 
@@ -73,7 +93,7 @@ class Client:
     is gone.
     """
 
-    def __init__(self, link: Connection, settings: Settings) -> None:
+    def __init__(self, link: Connection, *, turns: bool) -> None:
         self._numbers = count()
         self._replies: dict[int | str, asyncio.Future[Message]] = {}
         self._news: asyncio.Queue[tuple[list[bytes], list[bytes]]] = asyncio.Queue()
@@ -81,69 +101,43 @@ class Client:
         # claims would hear of keys before it knows that it waits for them.
         self._claiming = asyncio.Lock()
         self._link = link
-        self._settings = settings
+        self._turns = turns
         self._tickets = count()
         self._permits: dict[int, asyncio.Future[float]] = {}
+        self._calls: set[asyncio.Timeout] = set()
         self._lost: ExecutionError | None = None
-        self._share: int | None = None
-        self._shared: Callable[[int], None] | None = None
         link.listen(self._receive, self._lose)
 
     @classmethod
     async def connect(cls, address: Address, namespace: str) -> Client:
-        """Join a lookup of a job.
+        """Join a lookup or predicate of a job.
 
-        The namespace is ``run/execution/number``: the run and the lookup's number there as they were offered.
+        The namespace is ``run/execution/number``: the run and the number there as they were registered.
         Between them stands whatever makes the job's tasks share their answers with each other only.
 
         Raises:
             ExecutionError: The coordinator cannot be reached, does not accept this client, or has no
                 such lookup.
         """
-        return await cls._joined(address, {"session": namespace})
-
-    @classmethod
-    async def limited(
-        cls,
-        address: Address,
-        namespace: str,
-        settings: Settings,
-        *,
-        kept: bool = False,
-        group: str | None = None,
-    ) -> Client:
-        """Join what the tasks of a job share of one predicate, which needs no registration unless it is kept.
-
-        The namespace names the run and the predicate: whoever gives the same one shares its limits, which are
-        the same for all of it. A group shares them with all of the same group. Answers that are ``kept``
-        outlive the job, where the predicate's registration says.
-
-        Raises:
-            ExecutionError: The coordinator cannot be reached or does not accept this client.
-        """
-        hello: Message = {"session": namespace, "limits": settings.numbers}
-        optional = {"kept": kept or None, "group": group}
-        hello |= {name: each for name, each in optional.items() if each is not None}
-        return await cls._joined(address, hello)
-
-    @classmethod
-    async def _joined(cls, address: Address, hello: Message) -> Client:
+        hello = Join(address.token, namespace)
         link, welcome = await RemoteConnection.dial(address, hello, "limits and answers")
-        return cls(link, Settings.of(welcome["limits"]))
+        return cls(link, turns=welcome.turns)
 
     @classmethod
     def local(cls, session: LookupSession) -> Client:
         """Join a session of this process, in the event loop that runs now and that all its clients use."""
-        return cls(LocalConnection(session), session.settings)
+        return cls(LocalConnection(session), turns=session.settings.turns)
 
     @classmethod
     def alone(cls, session: LookupSession) -> Client:
         """Join a session that nobody else is in, and that ends with the client."""
-        return cls(LocalConnection(session, closes=session.close), session.settings)
+        return cls(LocalConnection(session, closes=session.close), turns=session.settings.turns)
 
     @asynccontextmanager
     async def permit(self) -> AsyncIterator[Permit]:
         """Wait until one more call may start; leaving the block says that it is over, and what came of it.
+
+        When the connection breaks, others get the permit: the block is cancelled, for the limit is theirs.
 
         Raises:
             ExecutionError: The coordinator is gone.
@@ -151,32 +145,34 @@ class Client:
         """
         self._check()
         permit = Permit()
-        if not self._settings.turns:
+        if not self._turns:
             yield permit
             return
         ticket = next(self._tickets)
         granted = self._permits[ticket] = asyncio.get_running_loop().create_future()
-        self._send({"request": ticket})
+        self._send(Request(ticket))
+        call = asyncio.timeout(None)
         try:
-            wait = await granted
-            if wait > 0:
-                await asyncio.sleep(wait)
-            yield permit
+            async with call:
+                self._calls.add(call)
+                wait = await granted
+                if wait > 0:
+                    await asyncio.sleep(wait)
+                yield permit
+        except TimeoutError:
+            if call.expired():
+                self._check()
+            raise  # the body's own
         finally:
+            self._calls.discard(call)
             self._permits.pop(ticket, None)
-            told = {name: each for name, each in vars(permit).items() if each is not None}
-            self._send({"release": ticket, **told})
+            outcome = permit.outcome and encodable(permit.outcome)
+            self._send(Release(ticket, permit.cost, permit.tokens, outcome, permit.unpriced))
 
     def pause(self, seconds: float) -> None:
         """Let no task of the job start a call for so long, at most ``LONGEST_PAUSE``."""
-        if self._settings.turns:
-            self._send({"pause": min(seconds, LONGEST_PAUSE)})
-
-    def on_share(self, shared: Callable[[int], None]) -> None:
-        """Say, now and whenever it changes, how many connections may be kept open between calls."""
-        self._shared = shared
-        if self._share is not None:
-            shared(self._share)
+        if self._turns:
+            self._send(Pause(min(seconds, LONGEST_PAUSE)))
 
     async def close(self) -> None:
         """Leave, giving back what is held."""
@@ -188,8 +184,9 @@ class Client:
         Raises:
             ExecutionError: The coordinator is gone.
         """
-        reply = await self._ask("secrets", {"secrets": True})
-        return dict(reply["secrets"])
+        reply = await self._ask("secrets", AskSecrets())
+        assert isinstance(reply, SecretValues)
+        return {name: os.fsdecode(value) for name, value in reply.values.items()}
 
     async def claim(self, keys: Sequence[bytes], most: int | None = None) -> Claimed:
         """Return which keys are to be looked up here, which are known and which others look up.
@@ -212,11 +209,10 @@ class Client:
         while left:
             some, left = left[:KEYS_A_MESSAGE], left[KEYS_A_MESSAGE:]
             number = next(self._numbers)
-            message = codec.keys_message("claim", number, some)
-            if most is not None:
-                message["most"] = max(0, most - len(claimed.ask))
-            reply = await self._ask(number, message)
-            left += codec.read_reply(reply, claimed)
+            more = None if most is None else max(0, most - len(claimed.ask))
+            reply = await self._ask(number, Claim(number, some, more))
+            assert isinstance(reply, ClaimReply)
+            left += reply.add_to(claimed)
         return claimed
 
     def settle(self, chunk: Chunk) -> None:
@@ -226,14 +222,13 @@ class Client:
             ExecutionError: A single key has more rows than can be sent.
         """
         for part in chunk.parts(codec.USUAL_ATTACHMENT):
-            message = codec.chunk_message(part)
-            size = len(message["attachment"])
+            size = len(part.rows)
             if size > codec.LARGEST_ATTACHMENT:
                 raise ExecutionError(
                     f"the rows of a single key of a lookup take {size} bytes, expected at most "
                     f"{codec.LARGEST_ATTACHMENT}: bind more columns, so that a key has fewer rows"
                 )
-            self._send(message)
+            self._send(Settle(part.keys, part.counts, part.rows))
 
     async def fail(self, failures: Mapping[bytes, Failure]) -> None:
         """Say of keys to ask that they could not be looked up; that holds for the whole job.
@@ -245,22 +240,21 @@ class Client:
         """
         left = iter(failures.items())
         while some := dict(islice(left, _FAILURES_A_MESSAGE)):
-            texts = [
-                [
+            short = {
+                key: Failure(
                     each.kind[:_LONGEST_TEXT],
                     each.message[:_LONGEST_TEXT],
                     each.attempts,
                     each.binding[:_LONGEST_TEXT],
-                ]
-                for each in some.values()
-            ]
+                )
+                for key, each in some.items()
+            }
             number = next(self._numbers)
-            message = codec.keys_message("fail", texts, list(some))
-            await self._ask(number, {**message, "number": number})
+            await self._ask(number, Fail(number, short))
 
     def give_up(self, keys: Sequence[bytes]) -> None:
         """Hand keys to ask back: whoever waits for them asks, or the next one who wants them."""
-        self._send(codec.keys_message("give_up", True, keys))
+        self._send(GiveUp(list(keys)))
 
     async def notification(self) -> Notification:
         """Return the next news of keys that are waited for; waits until there are some.
@@ -284,14 +278,15 @@ class Client:
 
     def count(self, *, requests: int = 0, retried: int = 0) -> None:
         """Count requests for the lookup's progress; ``retried`` of them repeated a failed one."""
-        self._send({"count": [requests, retried]}, soon=False)
+        self._send(Counted(requests, retried), soon=False)
 
     def took(self, seconds: float, *, limited: bool) -> None:
         """Tell, for the lookup's progress, how long a request took, and whether there were too many."""
-        self._send({"took": [seconds, limited]}, soon=False)
+        self._send(Took(seconds, limited), soon=False)
 
     def _send(self, message: Message, *, soon: bool = True) -> None:
-        if self._lost is None or "release" in message:  # others wait for the permit, and it may have a cost
+        # Others wait for a permit that is given back, and its call may have a cost.
+        if self._lost is None or isinstance(message, Release):
             self._link.send(message, soon=soon)
 
     def _check(self) -> None:
@@ -310,37 +305,34 @@ class Client:
         return message
 
     def _receive(self, message: Message) -> None:
-        if "told" in message:
-            keys, settled = split_keys(message.get("attachment", b"")), message["told"]
-            self._news.put_nowait((keys[:settled], keys[settled:]))
-        elif "claimed" in message:
-            self._answer(message["claimed"], message)
-        elif "noted" in message:
-            self._answer(message["noted"], message)
-        elif "secrets" in message:
-            self._answer("secrets", message)
-        elif "spent" in message:
-            refused = self._permits.get(message["spent"])
-            if refused is not None and not refused.done():
-                refused.set_exception(BudgetError(_SPENT.format(message["why"])))
-        elif "share" in message:
-            self._share = int(message["share"])
-            if self._shared is not None:
-                self._shared(self._share)
-        else:
-            granted = self._permits.get(message["permit"])
-            if granted is not None and not granted.done():
-                granted.set_result(message["wait"])
+        match message:
+            case Granted():
+                granted = self._permits.get(message.ticket)
+                if granted is not None and not granted.done():
+                    granted.set_result(message.wait)
+            case News():
+                self._news.put_nowait((message.settled, message.handed))
+            case ClaimReply() | Noted():
+                self._answer(message.number, message)
+            case SecretValues():
+                self._answer("secrets", message)
+            case BudgetSpent():
+                refused = self._permits.get(message.ticket)
+                if refused is not None and not refused.done():
+                    refused.set_exception(BudgetError(_SPENT.format(message.why)))
 
     def _answer(self, name: int | str, message: Message) -> None:
         waiting = self._replies.get(name)
         if waiting is not None and not waiting.done():
             waiting.set_result(message)
 
-    def _lose(self, error: ExecutionError) -> None:
-        self._lost = error
+    def _lose(self, error: ExecutionError, *, is_broken: bool = False) -> None:
+        self._lost = self._lost or error
+        if is_broken:
+            for call in self._calls:
+                call.reschedule(0.0)  # that is now
         waiters: list[asyncio.Future[Any]] = [*self._permits.values(), *self._replies.values()]
         for waiting in waiters:
             if not waiting.done():
-                waiting.set_exception(error)
+                waiting.set_exception(self._lost)
         self._news.put_nowait(([], []))

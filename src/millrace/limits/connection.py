@@ -1,4 +1,8 @@
-"""How a client speaks with its session: over TCP, or directly where both are in one event loop."""
+"""How a client speaks with its session: over TCP, or directly where both are in one event loop.
+
+A connection that breaks is the end: what the client held goes to others, and its task fails. Spark runs it
+again, and it finds every answer that has arrived.
+"""
 
 from __future__ import annotations
 
@@ -6,19 +10,13 @@ import asyncio
 from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
-from tenacity import (
-    AsyncRetrying,
-    retry_if_exception_type,
-    stop_after_attempt,
-    stop_never,
-    wait_random_exponential,
-)
+from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_attempt, wait_random_exponential
 
 from millrace.errors import BudgetError, ExecutionError
 from millrace.limits import codec
+from millrace.limits.messages import Bye, Join, Lost, Message, Refusal, Welcome
 from millrace.limits.registration import Address
-from millrace.limits.seat import GRACE_SECONDS, Outbox
-from millrace.limits.session import ALIVE_SECONDS, Session
+from millrace.limits.session import Session
 from millrace.limits.tls import context_of
 
 CONNECT_SECONDS = 10.0
@@ -26,13 +24,18 @@ BYE_SECONDS = 10.0
 _SHUTDOWN_SECONDS = 2.0
 _DIALS = 3
 _TOGETHER = 1 << 14
-"""Bytes of an attachment up to which it is copied, to be written with what goes before and after."""
+"""Bytes of a message up to which it is copied, to be written with what goes before and after."""
 
 _MOMENT = 0.05
 _FIRST_WAIT, _LONGEST_WAIT = 0.05, 1.0
 
-Receive = Callable[[codec.Message], None]
-Lose = Callable[[ExecutionError], None]
+Receive = Callable[[Message], None]
+
+
+class Lose(Protocol):
+    """Hears why nothing is to be had any more; where the connection is broken, others have what was held."""
+
+    def __call__(self, error: ExecutionError, *, is_broken: bool = False) -> None: ...
 
 
 class _Opened(NamedTuple):
@@ -44,10 +47,13 @@ class Connection(Protocol):
     """A client's connection to its session."""
 
     def listen(self, receive: Receive, lose: Lose) -> None:
-        """Hand messages of the session to ``receive`` from now on; ``lose`` hears if it ends by itself."""
+        """Hand messages of the session to ``receive`` from now on; ``lose`` hears if it ends by itself.
+
+        First the session may end, which hears what calls cost still; then the connection.
+        """
         ...
 
-    def send(self, message: codec.Message, *, soon: bool = True) -> None:
+    def send(self, message: Message, *, soon: bool = True) -> None:
         """Send a message; does not wait. Not ``soon`` is for what nobody waits for."""
         ...
 
@@ -61,64 +67,58 @@ class Connection(Protocol):
 
 
 class RemoteConnection:
-    """A conversation over TCP, which outlives the connection that it began on; made by :meth:`dial`."""
+    """A connection over TCP; made by :meth:`dial`."""
 
-    def __init__(
-        self, address: Address, hello: codec.Message, purpose: str, opened: _Opened, seat: str
-    ) -> None:
+    def __init__(self, address: Address, purpose: str, opened: _Opened) -> None:
         self._address = address
-        self._hello = hello
         self._purpose = purpose
         self._reader, self._writer = opened
-        self._seat = seat
-        self._outbox = Outbox()
-        self._unsent: list[bytes] = []
+        self._unsent: list[bytearray] = []
         self._flushing = False
-        self._ended = False
         self._listening: asyncio.Task[None] | None = None
-        self._alive: asyncio.TimerHandle | None = None
 
     @classmethod
-    async def dial(
-        cls, address: Address, hello: codec.Message, purpose: str
-    ) -> tuple[RemoteConnection, codec.Message]:
+    async def dial(cls, address: Address, hello: Join, purpose: str) -> tuple[RemoteConnection, Welcome]:
         """Connect, and introduce a client; returns the link, and the server's welcome.
 
-        ``hello`` is what the client says of itself, beside the token. ``purpose`` is what the server keeps,
-        in errors.
+        ``purpose`` is what the server keeps, in errors.
 
         Raises:
             ExecutionError: The server cannot be reached or does not accept this client.
         """
-        hello = {"token": address.token, **hello}
+        retrying = AsyncRetrying(
+            retry=retry_if_exception_type((OSError, EOFError)),
+            wait=wait_random_exponential(multiplier=_FIRST_WAIT, max=_LONGEST_WAIT),
+            stop=stop_after_attempt(_DIALS),
+            reraise=True,
+        )
+        opened: _Opened
+        reply: Message
         try:
-            opened, reply = await _introduced(address, {**hello, "kept_seat": True}, CONNECT_SECONDS, _DIALS)
+            async with asyncio.timeout(CONNECT_SECONDS):
+                opened, reply = await retrying(_opened, address, hello)
         except (OSError, EOFError, ValueError) as error:
             raise unreachable(address, purpose, error) from error
-        if "error" in reply:
+        if not isinstance(reply, Welcome):
             opened.writer.transport.abort()
             raise refused(address, purpose, reply)
-        return cls(address, hello, purpose, opened, str(reply["seat"])), reply
+        return cls(address, purpose, opened), reply
 
     def listen(self, receive: Receive, lose: Lose) -> None:
-        loop = asyncio.get_running_loop()
-        self._listening = loop.create_task(self._listen(receive, lose))
-        self._alive = loop.call_later(ALIVE_SECONDS, self._say_alive)
+        self._listening = asyncio.get_running_loop().create_task(self._listen(receive, lose))
 
-    def send(self, message: codec.Message, *, soon: bool = True) -> None:
-        """Send a message; does not wait. Said again on the next connection, if this one breaks before.
+    def send(self, message: Message, *, soon: bool = True) -> None:
+        """Send a message; does not wait.
 
         What nobody waits for (not ``soon``) goes with whatever is sent next, or after a moment.
         """
-        head, attachment = self._outbox.add(message)
-        self._unsent.append(head)
-        if len(attachment) > _TOGETHER:
+        framed = codec.frame(message)
+        if len(framed) > _TOGETHER:
             self._flush()
             if not self._writer.is_closing():
-                self._writer.write(attachment)
+                self._writer.write(framed)
             return
-        if attachment:
-            self._unsent.append(attachment)
+        self._unsent.append(framed)
         if soon and not self._flushing:
             self._flushing = True
             asyncio.get_running_loop().call_soon(self._flush)
@@ -140,12 +140,10 @@ class RemoteConnection:
 
     async def close(self) -> None:
         """Leave, giving back what is held; returns when the server has read all that was sent, or is gone."""
-        if self._alive is not None:
-            self._alive.cancel()
         listening = self._listening
         try:
             if listening is not None and not listening.done():
-                self.send({"bye": True})
+                self.send(Bye())
                 await asyncio.wait([listening], timeout=BYE_SECONDS)
         finally:
             if listening is not None:
@@ -157,76 +155,20 @@ class RemoteConnection:
         except OSError:
             return  # the other side went first
 
-    def _say_alive(self) -> None:
-        self.send({"alive": True})
-        self._alive = asyncio.get_running_loop().call_later(ALIVE_SECONDS, self._say_alive)
-
     async def _listen(self, receive: Receive, lose: Lose) -> None:
-        while True:
-            try:
-                return await self._read(receive, lose)
-            except (OSError, EOFError) as error:
-                if self._ended:
-                    return None
-                problem = await self._resumed(error)
-                if problem is not None:
-                    return lose(problem)
-            except Exception as error:  # noqa: BLE001  # whoever waits for an answer is to hear it
-                return lose(lost(self._address, self._purpose, error))
-
-    async def _read(self, receive: Receive, lose: Lose) -> None:
         """Hand messages on until the conversation is over."""
-        while True:
-            message = await codec.read(self._reader)
-            if "ack" in message:
-                self._outbox.acknowledge(message["ack"])
-                continue
-            count = self._outbox.take(message)
-            if count is not None:
-                codec.write(self._writer, {"ack": count})
-            if "bye" in message:
-                return
-            if "lost" not in message:
-                receive(message)
-            elif not self._ended:  # it listens on, for the session hears what calls cost, and goodbye
-                self._ended = True
-                lose(ended(message))
-
-    async def _resumed(self, cause: Exception) -> ExecutionError | None:
-        """Go on where a connection broke, on another one; returns why that cannot be."""
-        self._writer.transport.abort()
-        hello = {**self._hello, "seat": self._seat, "read": self._outbox.read}
         try:
-            opened, reply = await _introduced(self._address, hello, GRACE_SECONDS, None)
-            if "error" in reply:
-                opened.writer.transport.abort()
-                return refused(self._address, self._purpose, reply)
-            self._outbox.acknowledge(reply["read"])
-        except Exception:  # noqa: BLE001  # likewise
-            return lost(self._address, self._purpose, cause)
-        self._reader, self._writer = opened
-        self._unsent.clear()  # they are in the outbox
-        for framed in self._outbox.unread:
-            codec.write_frame(self._writer, framed)
-        return None
+            while not isinstance(message := await codec.read(self._reader), Bye):
+                if isinstance(message, Lost):
+                    lose(ended(message))
+                else:
+                    receive(message)
+        except Exception as error:  # noqa: BLE001  # whoever waits for an answer is to hear it
+            self._writer.transport.abort()
+            lose(lost(self._address, self._purpose, error), is_broken=True)
 
 
-async def _introduced(
-    address: Address, hello: codec.Message, seconds: float, attempts: int | None
-) -> tuple[_Opened, codec.Message]:
-    """Return a new connection, and the first reply there; tries for so long, or so many times."""
-    stop = stop_never if attempts is None else stop_after_attempt(attempts)
-    retrying = AsyncRetrying(
-        retry=retry_if_exception_type((OSError, EOFError)),
-        wait=wait_random_exponential(multiplier=_FIRST_WAIT, max=_LONGEST_WAIT),
-        stop=stop,
-        reraise=True,
-    )
-    async with asyncio.timeout(seconds):
-        return await retrying(_opened, address, hello)
-
-
-async def _opened(address: Address, hello: codec.Message) -> tuple[_Opened, codec.Message]:
+async def _opened(address: Address, hello: Join) -> tuple[_Opened, Message]:
     reader, writer = await asyncio.open_connection(
         address.host,
         address.port,
@@ -252,15 +194,15 @@ class LocalConnection:
         self._number: int | None = None
 
     def listen(self, receive: Receive, lose: Lose) -> None:
-        def deliver(message: codec.Message) -> None:
-            if "lost" in message:
+        def deliver(message: Message) -> None:
+            if isinstance(message, Lost):
                 lose(ended(message))
             else:
                 receive(message)
 
         self._number = self._session.join(deliver)
 
-    def send(self, message: codec.Message, *, soon: bool = True) -> None:
+    def send(self, message: Message, *, soon: bool = True) -> None:
         if self._number is not None:
             self._session.handle(self._number, message)
 
@@ -275,30 +217,31 @@ class LocalConnection:
                 self._closes()
 
 
-def ended(message: codec.Message) -> ExecutionError:
+def ended(message: Lost) -> ExecutionError:
     """Return the error with why a session has ended: nothing is to be had there any more."""
-    return (BudgetError if message.get("spent") else ExecutionError)(str(message["lost"]))
+    return (BudgetError if message.spent else ExecutionError)(message.why)
 
 
 def unreachable(address: Address, purpose: str, error: Exception) -> ExecutionError:
     """Return the error that says what to do."""
     return ExecutionError(
-        f"the tasks cannot reach the driver at {_where(address, purpose)} ({type(error).__name__}: {error}): "
-        "set the option `limits_host` to an address of the driver that the executors can reach"
+        f"the tasks cannot reach {_where(address, purpose)} ({type(error).__name__}: {error}): "
+        "set the option `limits_host`, or `coordinator`, to an address there that the executors can reach"
     )
 
 
-def refused(address: Address, purpose: str, reply: codec.Message) -> ExecutionError:
+def refused(address: Address, purpose: str, reply: Message) -> ExecutionError:
     """Return the error with the server's reason."""
-    where = f"{address.host}:{address.port}"
-    return ExecutionError(f"the driver at {where} refused to share {purpose}: {reply['error']}")
+    why = reply.why if isinstance(reply, Refusal) else f"it says {type(reply).__name__}"
+    return ExecutionError(f"{address.host}:{address.port} refused to share {purpose}: {why}")
 
 
 def lost(address: Address, purpose: str, error: Exception) -> ExecutionError:
     """Return the error of a connection that was there."""
     return ExecutionError(
-        f"the connection to the driver at {_where(address, purpose)} was lost ({type(error).__name__}): "
-        "has the driver been stopped?"
+        f"the connection to {_where(address, purpose)} was lost ({type(error).__name__}): has the process "
+        "there been stopped, or does the network break? This task fails; run again, by Spark or by you, it "
+        "finds what has arrived there"
     )
 
 

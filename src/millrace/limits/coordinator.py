@@ -7,33 +7,38 @@ import atexit
 import math
 import os
 import weakref
-from collections import OrderedDict
-from collections.abc import Coroutine, Mapping, Sequence
+from collections import Counter, OrderedDict
+from collections.abc import Collection, Coroutine, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, ClassVar, NamedTuple
 
 from millrace.errors import ExecutionError, OptionError
-from millrace.limits import codec
 from millrace.limits.budget import Spent
 from millrace.limits.cache import check_cache
-from millrace.limits.clock import Clock
+from millrace.limits.clock import Clock, WallClock
+from millrace.limits.drivers import DRIVERS, Driver
 from millrace.limits.ledger import Spendings, stream_in
 from millrace.limits.lookup_session import LookupSession
+from millrace.limits.messages import Hello, Join, JoinDriver
 from millrace.limits.permits import Permits
 from millrace.limits.progress import MOST_FAILED, NOTHING, FailedKey, LookupProgress, together
 from millrace.limits.registration import Registration, Settings
 from millrace.limits.server import Server
 from millrace.limits.session import Session
 
+# Of each planning process, so that none can push out what another one needs. All else is kept with its run.
 _MOST_EMPTY_SESSIONS = 16
-_MOST_ENDED = 256
-_MOST_GROUPS = 4096
 _MOST_RELEASED = 64
 """Runs that are kept although nothing refers to their queries: DataFrames derived from them may still run."""
 _MOST_STREAMS = 256
 """As many runs of streams."""
+
+_AWAY_SECONDS = 300.0
+"""Until what a planning process elsewhere has registered is forgotten, if it does not join again."""
 
 
 class _Ended(NamedTuple):
@@ -52,10 +57,13 @@ class Coordinator(Server):
     """Serves the limits and the lookups of any number of jobs until it is closed or the process ends.
 
     See :class:`~millrace.limits.shared.Shared` for where it listens. ``calendar`` tells seconds since 1970,
-    by which rows in caches expire; None for the system's clock.
+    by which rows in caches expire; None for the system's clock. ``clock`` tells how long planning processes
+    have been away. With a ``secret`` it also serves those that have the same one, see
+    :mod:`millrace.limits.drivers`.
 
     Raises:
         ExecutionError: It cannot listen.
+        InputError: The secret is too short.
     """
 
     purpose: ClassVar[str] = "limits"
@@ -67,25 +75,31 @@ class Coordinator(Server):
         bind: str | None = None,
         *,
         calendar: Clock | None = None,
+        clock: Clock | None = None,
+        secret: str | None = None,
     ) -> None:
         self._registrations: dict[str, tuple[Registration, ...]] = {}
+        self._drivers: dict[str, Driver] = {}
+        self._owners: dict[str, str] = {}  # the planning process elsewhere of each run, empty for this one
         self._released: OrderedDict[str, None] = OrderedDict()
         self._streaming: OrderedDict[str, None] = OrderedDict()  # runs of streams, by their latest session
         self._sessions: OrderedDict[str, LookupSession] = OrderedDict()
-        self._ended: OrderedDict[str, _Ended] = OrderedDict()  # by run/number
+        self._ended: dict[str, _Ended] = {}  # by run/number
         self._spent = Spendings()
-        self._groups: OrderedDict[str, Permits] = OrderedDict()
+        self._groups: dict[str, Permits] = {}
         self._retiring: set[str] = set()
         self._closing: dict[asyncio.Task[None], LookupSession | None] = {}
         self._calendar = calendar
-        super().__init__(host, port, bind)
+        self._clock = clock or WallClock()
+        self._folders: dict[str, TemporaryDirectory[str]] = {}  # by run
+        super().__init__(host, port, bind, secret=secret)
         atexit.register(_close, weakref.ref(self), os.getpid())
 
-    def register(self, run: str, lookups: Sequence[Registration]) -> None:
+    def register(self, run: str, lookups: Sequence[Registration], driver: str = "") -> None:
         """Register the lookups of a run before its tasks join them as ``run/execution/number``.
 
         Executions of a stream begin with :data:`~millrace.limits.registration.STREAM` and its id. A lookup's
-        number is its position. The run has no slash.
+        number is its position. The run has no slash. ``driver`` names a planning process elsewhere.
 
         Raises:
             InputError: A cache cannot be used; says what to do.
@@ -114,6 +128,8 @@ class Coordinator(Server):
                     self._permits(run, each)
             if self._registrations.setdefault(run, tuple(lookups)) != tuple(lookups):
                 raise ValueError(f"run {run!r} has other lookups")
+            self._owners[run] = driver
+            self._released.pop(run, None)
 
         self._within(enter)
 
@@ -165,15 +181,6 @@ class Coordinator(Server):
 
         return self._finished(collect())
 
-    def forget(self, run: str) -> None:
-        """Write what is missing to the caches, and remove a run's answers and secrets, if it is known."""
-
-        async def forget() -> None:
-            await asyncio.gather(*(session.wait_closed() for session in self._forget(run)))
-
-        if self.running:
-            self._finished(forget())
-
     def release(self, run: str) -> None:
         """Take note that nothing refers to a run's query any more; does not wait, and may be called anywhere.
 
@@ -204,19 +211,20 @@ class Coordinator(Server):
 
         self._within(stop)
 
-    def _forget(self, run: str) -> list[LookupSession]:
-        """Let a run go; returns its sessions, which are being closed."""
-        self._registrations.pop(run, None)
+    def _forget(self, run: str) -> None:
+        """Write what is missing to the caches, and remove a run's answers and secrets."""
+        del self._registrations[run], self._owners[run]
         self._released.pop(run, None)
         self._streaming.pop(run, None)
-        closing = [self._sessions.pop(name) for name in list(self._sessions) if _run_of(name) == run]
-        for session in closing:
-            self._close(session)
+        for name in [name for name in self._sessions if _run_of(name) == run]:
+            self._close(self._sessions.pop(name))
         for name in [name for name in self._ended if _run_of(name) == run]:
             del self._ended[name]
         for name in [name for name in self._groups if name.startswith(f"/{run}/")]:
             del self._groups[name]
-        return closing
+        self._spent.forget(run)
+        if run in self._folders:
+            self._later(_remove(self._folders.pop(run), set(self._closing)))
 
     def _close(self, session: LookupSession) -> None:
         """Close a session, whose thread may still write to its cache for a while."""
@@ -229,43 +237,52 @@ class Coordinator(Server):
         task.add_done_callback(self._closing.pop)
 
     def _trim(self) -> None:
-        """Forget the runs that were released first, beyond those that are kept.
+        """Forget the runs that were released first, beyond those that are kept, and those of nobody.
 
         A stream goes on when nothing refers to its query, so that the latest streams are kept beside them.
         """
         working = {_run_of(name) for name, session in self._sessions.items() if not session.empty}
         streams = [run for run in self._streaming if run in self._released]
         jobs = [run for run in self._released if run not in self._streaming]
-        for runs, most in ((jobs, _MOST_RELEASED), (streams, _MOST_STREAMS)):
-            idle = [run for run in runs if run not in working]
-            for run in idle[: max(0, len(runs) - most)]:
-                self._forget(run)
+        since = self._clock.now() - _AWAY_SECONDS
+        away = {name for name, driver in self._drivers.items() if driver.empty and driver.seen <= since}
+        left = [run for run, driver in self._owners.items() if driver in away and run not in working]
+        over = (*self._beyond(jobs, _MOST_RELEASED, working), *self._beyond(streams, _MOST_STREAMS, working))
+        for run in {*left, *over}:
+            self._forget(run)
+        for name in away.difference(self._owners.values()):
+            self._drivers.pop(name).close()
 
-    def _scope(self, hello: codec.Message) -> str:
-        return _run_of(str(hello.get("session")))
+    def _beyond(self, names: Collection[str], most: int, needed: Collection[str] = ()) -> list[str]:
+        """Return the first names of runs or sessions of each planning process, so that as many are left.
 
-    def _enter(self, hello: codec.Message) -> tuple[str, Session]:
+        Those that are needed stay, and count.
+        """
+        left = Counter(self._owners[_run_of(name)] for name in names)
+        beyond = []
+        for name in names:
+            owner = self._owners[_run_of(name)]
+            if left[owner] > most and name not in needed:
+                left[owner] -= 1
+                beyond.append(name)
+        return beyond
+
+    def _scope(self, hello: Hello) -> str:
+        return _run_of(hello.session) if isinstance(hello, Join) else DRIVERS
+
+    def _enter(self, hello: Hello) -> tuple[str, Session]:
         match hello:
-            case {"session": str(namespace), "limits": [*numbers]}:
-                limits = Settings.of(numbers)
-                group = hello.get("group")
-                registration = Registration(
-                    namespace,
-                    limits.max_in_flight,
-                    limits.per_second,
-                    budget=limits.budget,
-                    tokens_per_minute=limits.tokens_per_minute,
-                    group=None if group is None else str(group),
-                )
-            case {"session": str(namespace), **rest} if not rest.keys() - {"token"}:
+            case JoinDriver(driver=name):
+                if name not in self._drivers:
+                    self._drivers[name] = Driver(self, name, self._clock, self._loop)
+                return name, self._drivers[name]
+            case Join(session=namespace):
                 registration = self._registered(namespace)
             case _:
-                raise ValueError("it did not introduce itself")
-        if stream_in(namespace) and (run := _run_of(namespace)) in self._registrations:
-            self._streaming[run] = None
-            self._streaming.move_to_end(run)
-        if hello.get("kept") is True:
-            registration = self._kept(namespace, registration)
+                raise ValueError("it wants no lookup")
+        if stream_in(namespace):
+            self._streaming[_run_of(namespace)] = None
+            self._streaming.move_to_end(_run_of(namespace))
         if namespace not in self._sessions:
             self._sessions[namespace] = LookupSession(
                 registration,
@@ -275,13 +292,12 @@ class Coordinator(Server):
                 after=self._flushed(registration),
                 loop=self._loop,
             )
-        session = self._sessions[namespace]
-        if session.registration != registration:
-            raise ValueError(f"{namespace} has {session.settings}, got {registration.settings}")
-        return namespace, session
+        return namespace, self._sessions[namespace]
 
     def _permits(self, namespace: str, registration: Registration) -> Permits:
         """Return the permits of a lookup or predicate, in all executions of its run, or of its group.
+
+        Those of a group stay as long as this coordinator, for its budget is of all queries.
 
         Raises:
             OptionError: Others are using the group with other limits.
@@ -298,11 +314,6 @@ class Coordinator(Server):
                 f"limit_group {group!r} has {permits.settings}, and queries that are running use them; "
                 f"{registration.name!r} has {settings}: give all of a group the same limits"
             )
-        self._groups.move_to_end(group)
-        # A group of the user's stays, for its budget is of all queries.
-        idle = [name for name, found in self._groups.items() if found.empty and name.startswith("/")]
-        for each in idle[:-_MOST_GROUPS]:
-            del self._groups[each]
         return permits
 
     def _registered(self, namespace: str) -> Registration:
@@ -312,23 +323,22 @@ class Coordinator(Server):
         if registrations is None:
             raise ValueError(
                 f"run {run!r} is not known, or is over: its query was planned long ago and nothing refers to "
-                "it; keep what millrace returned while DataFrames derived from it run, or plan it again"
+                "it, or the process that planned it has been away for long, or this coordinator was started "
+                "after that; keep what millrace returned while DataFrames derived from it run, or plan it "
+                "again"
             )
         if not number.isascii() or not number.isdigit() or int(number) >= len(registrations):
             raise ValueError(f"run {run!r} has {len(registrations)} lookups, got {namespace!r}")
-        return registrations[int(number)]
+        found = registrations[int(number)]
+        if found.cache is None and found.fingerprint and stream_in(namespace):
+            return replace(found, cache=self._folder_of(run))
+        return found
 
-    def _kept(self, namespace: str, limits: Registration) -> Registration:
-        """Return the limits that a task names, with what only the planning process may: cache and secrets."""
-        kept = self._registered(namespace)
-        return replace(
-            limits,
-            name=kept.name,
-            cache=kept.cache,
-            ttl=kept.ttl,
-            fingerprint=kept.fingerprint,
-            secrets=kept.secrets,
-        )
+    def _folder_of(self, run: str) -> Path:
+        """Return the folder for answers to streams that name none, from one micro-batch to the next."""
+        if run not in self._folders:
+            self._folders[run] = TemporaryDirectory(prefix="millrace-stream-", ignore_cleanup_errors=True)
+        return Path(self._folders[run].name)
 
     def _flushed(self, registration: Registration) -> list[Future[None]]:
         """Have others of the same cache write what they have: a job that failed may be run again at once."""
@@ -353,7 +363,7 @@ class Coordinator(Server):
         if self._sessions[name].empty:
             self._spent.settle(name, self._sessions[name].registration)
         empty = [each for each, session in self._sessions.items() if session.empty]
-        for each in empty[:-_MOST_EMPTY_SESSIONS]:
+        for each in self._beyond(empty, _MOST_EMPTY_SESSIONS):
             if each not in self._retiring:
                 self._retiring.add(each)
                 self._later(self._retire(each))
@@ -367,20 +377,15 @@ class Coordinator(Server):
                 failed = await session.failed_later()
             if self._sessions.get(name) is session and session.empty:
                 del self._sessions[name]
-                if _run_of(name) in self._registrations:
-                    lookup = f"{_run_of(name)}/{name.rpartition('/')[2]}"
-                    before = self._ended.pop(lookup, _Ended(NOTHING, []))
-                    self._ended[lookup] = before.and_of(session.progress(), failed)
+                lookup = f"{_run_of(name)}/{name.rpartition('/')[2]}"
+                before = self._ended.get(lookup, _Ended(NOTHING, []))
+                self._ended[lookup] = before.and_of(session.progress(), failed)
                 self._close(session)
         finally:
             self._retiring.discard(name)
-        while len(self._ended) > _MOST_ENDED:
-            self._ended.popitem(last=False)
 
     def _look(self) -> None:
         self._trim()
-        for session in list(self._sessions.values()):
-            self._tried(session.expire)
 
     async def _end(self) -> None:
         self._tried(self._spent.close)
@@ -388,6 +393,17 @@ class Coordinator(Server):
             self._close(session)
         while self._closing:
             await asyncio.wait(set(self._closing))
+        for folder in self._folders.values():
+            self._tried(folder.cleanup)
+        for driver in self._drivers.values():
+            driver.close()
+
+
+async def _remove(folder: TemporaryDirectory[str], writing: set[asyncio.Task[None]]) -> None:
+    """Remove a folder of answers when the sessions that may write to it are closed."""
+    if writing:
+        await asyncio.wait(writing)
+    await asyncio.to_thread(folder.cleanup)
 
 
 def _run_of(name: str) -> str:

@@ -15,7 +15,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -33,7 +32,6 @@ try:
 except ImportError:  # on Windows
     fcntl = None
 
-_MOST = 4096
 _SHARES = 64
 """A budget is written down in so many parts."""
 
@@ -193,10 +191,10 @@ class _Known:
 
 
 class Spendings:
-    """What the lookups and predicates of a process have spent, those used last."""
+    """What the lookups and predicates of a process have spent."""
 
     def __init__(self) -> None:
-        self._known: OrderedDict[_Key, _Known] = OrderedDict()
+        self._known: dict[_Key, _Known] = {}
 
     def of(self, session: str, registration: Registration) -> Spending:
         """Return what has been spent of a budget, by all executions of a stream, or of a run, together.
@@ -211,10 +209,7 @@ class Spendings:
             self._known[key] = _Known(
                 Spending(budget) if folder is None else LastingSpending(budget, folder, name)
             )
-        self._known.move_to_end(key)
         self._known[key].lookups.add(_lookup(session))
-        while len(self._known) > _MOST:
-            _settle(self._known.popitem(last=False)[1])
         return self._known[key].spending
 
     def spent(self, run: str, number: int, registration: Registration) -> list[Spent]:
@@ -225,6 +220,13 @@ class Spendings:
     def settle(self, session: str, registration: Registration) -> None:
         """Write down what has been spent, where it lasts: nobody is in the session now."""
         _settle(self._known.get(_key(session, registration)))
+
+    def forget(self, run: str) -> None:
+        """Let go of what no other run spends, with all that lasts written down."""
+        for key, known in list(self._known.items()):
+            known.lookups = {each for each in known.lookups if each[0] != run}
+            if not known.lookups:
+                _settle(self._known.pop(key))
 
     def close(self) -> None:
         """Write down everything that lasts."""

@@ -138,11 +138,6 @@ class Limiter:
         return sum(owner in owners for owner, _ in self._out)
 
     @property
-    def in_flight(self) -> int:
-        """How many permits are out."""
-        return len(self._out)
-
-    @property
     def waiting(self) -> int:
         return len(self._waiting)
 
@@ -219,16 +214,13 @@ class Limiter:
         """Let no call start for so long: the service has asked for that, or is overloaded."""
         self._next_start = max(self._next_start, self._clock.now() + seconds)
 
-    def drop(self, owner: int) -> list[int]:
-        """Take back all permits and requests of an owner that is gone; return the requests' tickets."""
-        waiting = self.withdraw(owner)
+    def drop(self, owner: int) -> None:
+        """Take back all permits and requests of an owner that is gone."""
+        self.withdraw(owner)
         for key in [key for key in self._out if key[0] == owner]:
             self.release(*key)
-        return waiting
 
-    def withdraw(self, owner: int) -> list[int]:
-        """Take an owner's requests out of the queue; return their tickets. It keeps its permits."""
-        waiting = [key for key in self._waiting if key[0] == owner]
-        for key in waiting:
+    def withdraw(self, owner: int) -> None:
+        """Take an owner's requests out of the queue; it keeps its permits."""
+        for key in [key for key in self._waiting if key[0] == owner]:
             del self._waiting[key]
-        return [ticket for _, ticket in waiting]

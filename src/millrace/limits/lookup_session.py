@@ -1,24 +1,17 @@
 """One lookup of one job: the turns of its requests, who asks each key, and the answers.
 
-Beside the messages about permits (:mod:`millrace.limits.permits`) clients and
-session speak in these; keys are in the attachment, one after the other:
+Beside the messages about permits (:mod:`millrace.limits.permits`) clients and session speak in these:
 
-=========================================  =========================================================
-client                                     session
-=========================================  =========================================================
-``claim`` = number, ``most``; the keys     ``claimed`` = number, and what becomes of each key: see below
-``settle``; a chunk                        ``told`` = n; keys settled (n of them) or handed over, to
-                                           everyone who waits for one
-``fail`` = failures, ``number``; keys      likewise; and ``noted`` = number
-``give_up``; keys                          likewise
-``count`` = [requests, retried]
-``took`` = [seconds, too many]
-``secrets``                                ``secrets`` by name
-``alive``, every ``ALIVE_SECONDS``
-=========================================  =========================================================
-
-Whoever is not heard of for :data:`LEASE_SECONDS` loses what it holds. If it was only busy, its requests are
-in the queue again as soon as it is heard.
+===========================  =======================================================================
+client                       session
+===========================  =======================================================================
+``Claim``                    ``ClaimReply``: what becomes of each key, see below
+``Settle``                   ``News`` of keys that are settled or handed over, to all who wait for one
+``Fail``                     likewise; and ``Noted``
+``GiveUp``                   likewise
+``Counted``, ``Took``
+``AskSecrets``               ``SecretValues``
+===========================  =======================================================================
 
 A reply to a claim has keys to ask, keys that others are asking, failed keys with their failures, keys
 whose rows come (as chunks), and keys that are known but must be claimed once more, because the reply is
@@ -39,7 +32,7 @@ there too, a little later and in steps, when no other process writes.
 from __future__ import annotations
 
 import asyncio
-import math
+import os
 import sqlite3
 import tempfile
 import time
@@ -48,23 +41,40 @@ from concurrent.futures import Future, wait
 from functools import partial
 from typing import Self
 
-from millrace.errors import InputError
-from millrace.limits import codec
+from millrace.errors import InputError, encodable
 from millrace.limits.answers import Answers, Claims, Keys
 from millrace.limits.cache import wall_time
-from millrace.limits.chunk import Chunk, Failure, split_keys
+from millrace.limits.chunk import Chunk, Failure
 from millrace.limits.clock import Clock, WallClock
-from millrace.limits.codec import Message
 from millrace.limits.disk_thread import Job
-from millrace.limits.permits import KINDS, Permits
+from millrace.limits.messages import (
+    MOST,
+    AskSecrets,
+    Claim,
+    ClaimReply,
+    Counted,
+    Fail,
+    GiveUp,
+    Lost,
+    Message,
+    News,
+    Noted,
+    Pause,
+    Release,
+    Reply,
+    Request,
+    SecretValues,
+    Settle,
+    Took,
+    Welcome,
+)
+from millrace.limits.permits import Permits
 from millrace.limits.progress import FailedKey, Figures, LookupProgress
 from millrace.limits.registration import Registration, Settings
 from millrace.limits.session import Deliver, OrderedSession
 
 _LONGEST_WRITING = 30.0
-
-LEASE_SECONDS = 30.0
-"""Who holds permits or keys, and says nothing for so long, holds them no more."""
+_BYTES_A_KEY = 64
 
 
 class LookupSession(OrderedSession):
@@ -72,7 +82,7 @@ class LookupSession(OrderedSession):
 
     Args:
         calendar: Tells seconds since 1970, by which rows in a cache expire; the system's clock by default.
-        clock: Tells the seconds of limits and leases; the system's clock by default.
+        clock: Tells the seconds of limits and figures; the system's clock by default.
         permits: Those of its limits, where others have a share in them; its own by default.
         source: Names what it asks, among those that share the permits: ``run/stream/number``.
         after: What other sessions still write to the cache, to be waited for (with a ``loop``).
@@ -101,14 +111,12 @@ class LookupSession(OrderedSession):
         self.made = time.monotonic()
         self.permits = permits or Permits(registration.settings, clock)
         self._source = source
-        self._clock = clock or WallClock()
-        self._heard: dict[int, float] = {}
         self._owners: dict[int, int] = {}  # among the permits, by client
         today = wall_time if calendar is None else calendar.now
         self._answers = Answers(registration, today, self._name_later)
         self._claims = Claims()
-        self._figures = Figures(self._clock)
-        self._lost: Message = {}  # what clients hear once it has ended
+        self._figures = Figures(clock or WallClock())
+        self._lost: Lost | None = None  # what clients hear once it has ended
         self._problem = ""  # of the cache
         self._written: Future[None] | None = None  # once it is closed
         if after:
@@ -135,34 +143,22 @@ class LookupSession(OrderedSession):
     def join(self, deliver: Deliver) -> int:
         """Let a client in, and return its number; messages for it go to ``deliver``."""
         number = super().join(deliver)
-        self._heard[number] = self._clock.now()
         self._owners[number] = self.permits.join(
             deliver, self._give_up, self._source, self.registration.circuit_breaker
         )
-        if self._lost:
+        if self._lost is not None:
             deliver(self._lost)
         return number
 
-    def welcome(self) -> Message:
-        """Return what a client hears first: the limits."""
-        return {"limits": self.settings.numbers}
+    def welcome(self) -> Welcome:
+        """Return what a client hears first: whether there are limits."""
+        return Welcome(self.settings.turns)
 
     def leave(self, client: int) -> None:
         """Take back all that a client has; what it was asking goes to others."""
         super().leave(client)
-        del self._heard[client]
         self._do(partial(self._drop, client))
         self.permits.leave(self._owners.pop(client))
-
-    def expire(self) -> None:
-        """Take back what clients hold that have not been heard for too long; whoever waits gets the keys."""
-        now = self._clock.now()
-        latest = now - LEASE_SECONDS
-        self._heard.update((client, now) for client in self._heard if self._waits(client))  # for our disk
-        for client in [client for client, heard in self._heard.items() if heard < latest]:
-            self.permits.lapse(self._owners[client])
-            self._do(partial(self._hand_over, client, None))
-        self.permits.grant()
 
     def close(self) -> None:
         """Write what is missing to the cache, and remove the answers; clients hear that the run is over.
@@ -202,19 +198,28 @@ class LookupSession(OrderedSession):
         Raises:
             ValueError: It says nothing that a client of ours would say.
         """
-        if self._lost and "release" not in message:  # what a call has cost counts, whoever wanted it
-            return
-        self._heard[client] = self._clock.now()
-        self.permits.heard(self._owners[client])
-        if "alive" in message:
-            self.permits.grant()
-            return
-        if not KINDS.isdisjoint(message):
-            if "unpriced" in message:
-                self._end(str(message["unpriced"]), spent=True)
-            self.permits.handle(self._owners[client], message)
-            return
-        self._do_for(client, self._job(client, message), len(message.get("attachment", b"")))
+        if self._lost is not None and not isinstance(message, Release):
+            return  # what a call has cost counts, whoever wanted it
+        match message:
+            case Request() | Release() | Pause():
+                if isinstance(message, Release) and message.unpriced is not None:
+                    self._end(message.unpriced, spent=True)
+                self.permits.handle(self._owners[client], message)
+            case Settle():
+                size = len(message.rows) + _BYTES_A_KEY * len(message.keys)
+                self._do_for(client, partial(self._settle, client, message.chunk), size)
+            case Claim():
+                self._do_for(client, partial(self._claim, client, message), _BYTES_A_KEY * len(message.keys))
+            case GiveUp():
+                job = partial(self._give_up_keys, client, _distinct(message.keys))
+                self._do_for(client, job, _BYTES_A_KEY * len(message.keys))
+            case Fail():
+                if not all(0 <= each.attempts <= MOST for each in message.failures.values()):
+                    raise ValueError("a failure of no number of attempts")
+                texts = sum(len(each.message) + len(each.binding) for each in message.failures.values())
+                self._do_for(client, partial(self._note_failures, client, message), texts)
+            case _:
+                self._do_for(client, self._job(client, message))
 
     def progress(self) -> LookupProgress:
         in_flight = self.in_flight if self.settings.turns else len(self._claims)
@@ -241,31 +246,18 @@ class LookupSession(OrderedSession):
         self._end(self._no_room(error) if isinstance(error, sqlite3.Error) else self._unexpected(error))
 
     def _job(self, client: int, message: Message) -> Job:
-        """Return what a message about keys wants done."""
-        attachment = message.get("attachment", b"")
+        """Return what a message without keys wants done."""
         match message:
-            case {"claim": int(number)}:
-                keys, most = _distinct(split_keys(attachment)), message.get("most")
-                return partial(self._claim, client, number, keys, most)
-            case {"settle": {} as header}:
-                return partial(self._settle, client, codec.chunk_of(header, attachment))
-            case {"fail": list(failures), "number": int(number)}:
-                keys = _distinct(split_keys(attachment))
-                if len(keys) != len(failures):
-                    raise ValueError(f"{len(failures)} failures of {len(keys)} keys")
-                found = dict(zip(keys, map(codec.failure_of, failures), strict=True))
-                return partial(self._note_failures, client, number, found)
-            case {"give_up": True}:
-                return partial(self._hand_over, client, _distinct(split_keys(attachment)))
-            case {"count": [int(requests), int(retried)]} if (
-                0 <= requests <= codec.MOST and 0 <= retried <= codec.MOST
-            ):
-                return partial(self._later, self._figures.asked, requests, retried)
-            case {"took": [int() | float() as seconds, bool(limited)]} if 0 <= seconds < math.inf:
-                return partial(self._later, partial(self._figures.took, seconds, limited=limited))
-            case {"secrets": True}:
-                return partial(self._say, client, {"secrets": dict(self.registration.secrets)})
-        raise ValueError(f"no such message: {list(message)[:3]}")
+            case Counted():
+                return partial(self._later, self._figures.asked, message.requests, message.retried)
+            case Took():
+                return partial(
+                    self._later, partial(self._figures.took, message.seconds, limited=message.limited)
+                )
+            case AskSecrets():
+                values = {name: os.fsencode(value) for name, value in self.registration.secrets.items()}
+                return partial(self._say, client, SecretValues(values))
+        raise ValueError(f"{type(message).__name__} is no message to a lookup")
 
     def _open_cache(self) -> None:
         try:
@@ -276,10 +268,10 @@ class LookupSession(OrderedSession):
     def _upkeep(self) -> bool:
         return self._answers.upkeep()
 
-    def _hand_over(self, client: int, keys: list[bytes] | None) -> None:
-        """Give keys that a client is asking (all of them, for None) to those who wait for them."""
+    def _give_up_keys(self, client: int, keys: list[bytes]) -> None:
+        """Give keys that a client is asking to those who wait for them."""
         before = len(self._claims)
-        self._tell({}, self._claims.give_up(client, self._claims.of(client) if keys is None else keys))
+        self._tell({}, self._claims.give_up(client, keys))
         self._later(self._figures.wanted, len(self._claims) - before)
 
     def _drop(self, client: int) -> None:
@@ -287,9 +279,9 @@ class LookupSession(OrderedSession):
         self._tell({}, self._claims.drop(client))
         self._later(self._figures.wanted, len(self._claims) - before)
 
-    def _claim(self, client: int, number: int, keys: list[bytes], most: object) -> None:
+    def _claim(self, client: int, message: Claim) -> None:
         asked, waiting, rest = [], [], []
-        for key in keys:
+        for key in _distinct(message.keys):
             owner = self._claims.owner(key)
             if owner is None:
                 rest.append(key)
@@ -298,14 +290,14 @@ class LookupSession(OrderedSession):
             else:
                 waiting.append(key)
                 self._claims.wait(client, key)
-        reply = codec.Reply(number, asked, waiting)
+        reply = Reply(ClaimReply(message.number, asked, waiting))
         known, cached, lost = self._answers.find(rest, reply)
         self._later(self._figures.lose_cached, lost)  # these are asked after all
         self._later(self._figures.wanted, cached)
         self._later(self._figures.found, cached)
         free = [key for key in rest if key not in known]
-        asked += self._take(client, free[: max(0, most)] if isinstance(most, int) else free)
-        self._say(client, reply.message())
+        asked += self._take(client, free if message.most is None else free[: max(0, message.most)])
+        self._say(client, reply.message)
 
     def _take(self, client: int, keys: list[bytes]) -> list[bytes]:
         self._claims.ask(client, keys)
@@ -322,9 +314,9 @@ class LookupSession(OrderedSession):
         self._later(self._figures.answered, len(own))
         self._tell(self._claims.settle(own), {})
 
-    def _note_failures(self, client: int, number: int, failures: dict[bytes, Failure]) -> None:
-        self._fail(client, failures)
-        self._say(client, {"noted": number})
+    def _note_failures(self, client: int, message: Fail) -> None:
+        self._fail(client, message.failures)
+        self._say(client, Noted(message.number))
 
     def _fail(self, client: int, failures: dict[bytes, Failure]) -> None:
         own = self._claims.own(client, failures)
@@ -341,9 +333,7 @@ class LookupSession(OrderedSession):
 
     def _tell(self, settled: Keys, handed: Keys) -> None:
         for client in settled.keys() | handed.keys():
-            keys = settled.get(client, [])
-            news = {"told": len(keys), "attachment": b"".join([*keys, *handed.get(client, [])])}
-            self._say(client, news)
+            self._say(client, News(settled.get(client, []), handed.get(client, [])))
 
     def _give_up(self) -> None:
         told = self.permits.breaker(self._source).told()
@@ -367,8 +357,8 @@ class LookupSession(OrderedSession):
         )
 
     def _end(self, reason: str, *, spent: bool = False) -> None:
-        if not self._lost:
-            self._lost = {"lost": reason, "spent": True} if spent else {"lost": reason}
+        if self._lost is None:
+            self._lost = Lost(encodable(reason), spent)
             for deliver in list(self._clients.values()):
                 deliver(self._lost)
             self.permits.withdraw(self._owners.values())

@@ -1,45 +1,26 @@
 """Leave to make calls, for all tasks that a source's or a predicate's limits hold for.
 
-=======================================  ==========================================================
-client                                   what it hears
-=======================================  ==========================================================
-``request``, ``id``                      ``permit`` = id, ``wait``: start after so many seconds
-``release``, ``id``, ``cost``,           ``spent`` = id, ``why``: the budget has no permit for it
-``tokens``, ``outcome``: ``""`` for an
-answer, or why there was none; these may
-be missing
-``pause`` = seconds                      no permit starts before they are over
--                                        ``share`` = connections that it may keep open between calls
-=======================================  ==========================================================
+A client says :class:`~millrace.limits.messages.Request`, ``Release`` and ``Pause``, and hears ``Granted`` or
+``BudgetSpent``.
 
 One lookup has permits of its own; those of a ``limit_group`` are shared by the sessions of all its lookups
 and predicates, whatever queries they are of.
-
-Between calls all clients together keep as many connections open as there may be calls at once: each gets an
-equal share, or the first of many one each, and hears when that changes.
 """
 
 from __future__ import annotations
 
 import asyncio
-import math
 from collections.abc import Callable, Collection
 from itertools import count
 
 from millrace.limits.breaker import Breaker
 from millrace.limits.budget import Spending
 from millrace.limits.clock import Clock, WallClock
-from millrace.limits.codec import MOST, Message
 from millrace.limits.ledger import stream_in
 from millrace.limits.limiter import Limiter
+from millrace.limits.messages import BudgetSpent, Granted, Pause, Release, Request
 from millrace.limits.registration import Settings
 from millrace.limits.session import Deliver
-
-KINDS = frozenset({"request", "release", "pause"})
-"""The messages that are about permits."""
-
-LONGEST_PAUSE = 86_400.0
-"""Seconds for which one message can make all tasks wait before they ask a service again."""
 
 _AHEAD = 0.02
 """Seconds by which permits are given out early: more than a timer is late, and than a message takes."""
@@ -78,8 +59,6 @@ class Permits:
         self._numbers = count()
         self._deliver: dict[int, Deliver] = {}
         self._given_up: dict[int, Callable[[], None]] = {}
-        self._shares: dict[int, int] = {}
-        self._lapsed: dict[int, list[int]] = {}
         self._timer: asyncio.TimerHandle | None = None
 
     @property
@@ -114,7 +93,6 @@ class Permits:
         self._sources[number] = source
         self._deliver[number] = deliver
         self._given_up[number] = given_up
-        self._tell_shares()
         return number
 
     def leave(self, client: int) -> None:
@@ -123,55 +101,30 @@ class Permits:
         The last client of a source takes its breaker along, so that the next action tries anew. That of a
         stream stays for the next micro-batch.
         """
-        self._shares.pop(client, None)
         source = self._sources.pop(client)
         del self._deliver[client], self._given_up[client]
         if not stream_in(source) and source not in self._sources.values():
             del self._breakers[source]
             self._limiter.resume(source)
-        self._tell_shares()
-        self._lapsed.pop(client, None)
         self._limiter.drop(client)
         self.grant()
 
     def withdraw(self, clients: Collection[int]) -> None:
         """Take clients out of the queue for good; a call of theirs lasts until they say so."""
         for client in clients:
-            self._lapsed.pop(client, None)
             self._limiter.withdraw(client)
         self.grant()
 
-    def lapse(self, client: int) -> None:
-        """Take back what a client has that has not been heard of for too long; see :meth:`heard`."""
-        self._lapsed[client] = self._lapsed.get(client, []) + self._limiter.drop(client)
-
-    def heard(self, client: int) -> None:
-        """Put requests of a client in the queue again that was only busy."""
-        for ticket in self._lapsed.pop(client, ()):
-            self._limiter.request(client, ticket)
-
-    def handle(self, client: int, message: Message) -> None:
-        """Do what a client's message about permits says.
-
-        Raises:
-            ValueError: It says nothing that a client of ours would say.
-        """
+    def handle(self, client: int, message: Request | Release | Pause) -> None:
+        """Do what a client's message about permits says; ValueError for a ticket that is in use."""
         match message:
-            case {"request": int(ticket)}:
-                self._limiter.request(client, ticket)
-            case {"release": int(ticket), **rest}:
-                cost = rest.get("cost")
-                if cost is not None and not (isinstance(cost, int | float) and 0 <= cost < math.inf):
-                    raise ValueError(f"a cost of {cost!r}")
-                tokens = rest.get("tokens")
-                if tokens is not None and not (isinstance(tokens, int) and 0 <= tokens < MOST):
-                    raise ValueError(f"{tokens!r} tokens")
-                if self._limiter.release(client, ticket, cost, tokens):
-                    self._judge(client, ticket, rest.get("outcome"))
-            case {"pause": int() | float() as seconds} if 0 <= seconds <= LONGEST_PAUSE:
-                self._limiter.pause(seconds)
-            case _:
-                raise ValueError(f"no such message: {list(message)[:3]}")
+            case Request():
+                self._limiter.request(client, message.ticket)
+            case Release():
+                if self._limiter.release(client, message.ticket, message.cost, message.tokens):
+                    self._judge(client, message.ticket, message.outcome)
+            case Pause():
+                self._limiter.pause(message.seconds)
         self.grant()
 
     def grant(self) -> None:
@@ -182,35 +135,22 @@ class Permits:
         for grant in self._limiter.grants():
             self.breaker(self._sources[grant.owner]).started((grant.owner, grant.ticket))
             wait = max(0.0, grant.start - self._clock.now())
-            self._deliver[grant.owner]({"permit": grant.ticket, "wait": wait})
+            self._deliver[grant.owner](Granted(grant.ticket, wait))
         for owner, ticket in self._limiter.refused():
-            self._deliver[owner]({"spent": ticket, "why": str(self.spending)})
+            self._deliver[owner](BudgetSpent(ticket, str(self.spending)))
         due = self._limiter.due()
         if due is not None:
             delay = max(0.0, due - self._clock.now())
             self._timer = asyncio.get_running_loop().call_later(delay, self.grant)
 
-    def _tell_shares(self) -> None:
-        """Let clients know how many connections they may keep open between calls, where that has changed."""
-        most = self.settings.max_in_flight
-        if most is None or not self._deliver:
-            return
-        # Of as many clients as the next power of two, so that few of them are told of each that comes.
-        each = most // (1 << (len(self._deliver) - 1).bit_length())
-        for place, (client, deliver) in enumerate(self._deliver.items()):
-            share = each or int(place < most)  # of more clients than connections the first have one
-            if share != self._shares.get(client):
-                self._shares[client] = share
-                deliver({"share": share})
-
-    def _judge(self, client: int, ticket: int, outcome: object) -> None:
+    def _judge(self, client: int, ticket: int, outcome: str | None) -> None:
         """Let the breaker of the client's source know what came of a call."""
         source = self._sources[client]
         breaker = self.breaker(source)
         if outcome == "":
             if breaker.answered():
                 self._limiter.resume(source)
-        elif isinstance(outcome, str):
+        elif outcome is not None:
             pause = breaker.failed((client, ticket), outcome[:_LONGEST_OUTCOME])
             if pause is not None:
                 self._limiter.hold(pause, source)

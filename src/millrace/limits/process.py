@@ -16,7 +16,7 @@ import signal
 import subprocess
 import sys
 import threading
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from asyncio import sslproto
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, wait
@@ -30,13 +30,13 @@ from millrace.limits.budget import Spent
 from millrace.limits.coordinator import Coordinator
 from millrace.limits.event_loop import end_within
 from millrace.limits.progress import FailedKey, LookupProgress
-from millrace.limits.registration import Address, Registration
+from millrace.limits.registration import Registration
 from millrace.limits.shared import Shared
 
 _END_SECONDS = 120.0
 """Until caches have what they lack; a disk that hangs keeps no process alive for longer."""
 
-_CALL_SECONDS = 300.0
+CALL_SECONDS = 300.0
 """For any other call; large caches are read from end to end before their first query."""
 
 _EXIT_SECONDS = 10.0
@@ -50,20 +50,39 @@ _BEGIN = (
 )
 
 
-class _Call(NamedTuple):
+class Call(NamedTuple):
+    """Of a method of the coordinator; without an ``answer`` where nobody waits."""
+
     method: str
     arguments: tuple[Any, ...]
-    answer: Future[Any] | None  # None where nobody waits
+    answer: Future[Any] | None
 
 
-class RemoteCoordinator(ABC):
+class RemoteCoordinator(Shared):
     """A :class:`Coordinator` elsewhere, with those of its methods that planning needs.
 
-    ``where`` it is stands in errors.
+    One thread does calls, in their order.
+
+    Attributes:
+        where: In errors, beside its address.
+        look_seconds: Without a call until the thread looks whether there is something to do; None for never.
+        name: In errors.
     """
 
     where: ClassVar[str]
-    address: Address
+    look_seconds: ClassVar[float | None] = None
+    name: str
+
+    def __init__(self) -> None:
+        self._owner = os.getpid()
+        self._calls: queue.SimpleQueue[Call] = queue.SimpleQueue()
+        self._putting = threading.RLock()  # a finalizer may release a run while this thread has it
+        self._closed = False
+        threading.Thread(target=self._speak, name="millrace coordinator", daemon=True).start()
+
+    @property
+    def running(self) -> bool:
+        return self._owner == os.getpid() and not self._closed
 
     def register(self, run: str, lookups: Sequence[Registration]) -> None:
         """Register the lookups of a run; see :meth:`Coordinator.register`, with the errors that it raises."""
@@ -84,12 +103,74 @@ class RemoteCoordinator(ABC):
         found: list[FailedKey] = self._call("failed", run)
         return found
 
+    def release(self, run: str) -> None:
+        """Take note that nothing refers to a run's query any more; does not wait, wherever it is called."""
+        if self.running:
+            with suppress(ExecutionError):
+                self._put(Call("release", (run,), None))
+
+    @classmethod
+    def stop(cls, runs: Mapping[str, float]) -> None:
+        """Let tasks of runs ask nothing more, of whichever coordinator; does not wait.
+
+        See :meth:`Coordinator.stop`.
+        """
+        for each in cls.all():
+            with suppress(ExecutionError):
+                each._put(Call("stop", (runs,), None))  # noqa: SLF001  # of this class
+
+    def _look(self) -> None:
+        """Do what is to be done without a call; in the one thread."""
+
     @abstractmethod
+    def _exchanged(self, call: Call) -> Any:
+        """Return what a method of the coordinator returns, or raise what it raises; in the one thread."""
+
     def _call(self, method: str, *arguments: Any) -> Any:
-        """Return what a method of the coordinator returns, or raise what it raises."""
+        answer: Future[Any] = Future()
+        self._put(Call(method, arguments, answer))
+        seconds = _END_SECONDS if method == "close" else CALL_SECONDS
+        wait([answer], seconds)
+        if not answer.done():
+            raise ExecutionError(
+                f"{self.name} has not answered {method!r} within {seconds:g} s: is the disk of a cache, or "
+                "of the folder for temporary files, or the network to it, overloaded or away?"
+            )
+        return answer.result()
+
+    def _put(self, call: Call) -> None:
+        """Put a call in the queue; none is behind the one that closes."""
+        closed = ExecutionError(f"{self.name} has been closed")
+        if self._owner != os.getpid():  # a forked child, which the thread that speaks is not in
+            raise closed
+        with self._putting:
+            if self._closed:
+                raise closed
+            self._closed = call.method == "close"
+            self._calls.put(call)
+
+    def _speak(self) -> None:
+        while True:
+            try:
+                call = self._calls.get(timeout=self.look_seconds)
+            except queue.Empty:
+                self._look()
+                continue
+            result, error = None, None
+            try:
+                result = self._exchanged(call)
+            except Exception as raised:  # noqa: BLE001  # the caller's
+                error = raised
+            if call.answer is not None:
+                if error is None:
+                    call.answer.set_result(result)
+                else:
+                    call.answer.set_exception(error)
+            if call.method == "close":
+                return
 
 
-class CoordinatorProcess(Shared, RemoteCoordinator):
+class CoordinatorProcess(RemoteCoordinator):
     """A coordinator in a child process; see :class:`Shared`.
 
     Raises:
@@ -100,7 +181,6 @@ class CoordinatorProcess(Shared, RemoteCoordinator):
     where: ClassVar[str] = "this process"
 
     def __init__(self, host: str = "127.0.0.1", port: int = 0, bind: str | None = None) -> None:
-        self._owner = os.getpid()
         self._pipe, theirs = Pipe()
         command = [sys.executable, "-c", _BEGIN, json.dumps(sys.path), str(theirs.fileno())]
         try:
@@ -113,10 +193,8 @@ class CoordinatorProcess(Shared, RemoteCoordinator):
         finally:
             theirs.close()
         self.pid = self._child.pid
-        self._calls: queue.SimpleQueue[_Call] = queue.SimpleQueue()
-        self._putting = threading.RLock()  # a finalizer may release a run while this thread has it
-        self._closed = False
-        threading.Thread(target=self._speak, name="millrace coordinator", daemon=True).start()
+        self.name = f"the coordinator's process {self.pid}"
+        super().__init__()
         try:
             self.address = self._call("start", host, port, bind)
         except BaseException:
@@ -127,23 +205,7 @@ class CoordinatorProcess(Shared, RemoteCoordinator):
 
     @property
     def running(self) -> bool:
-        return self._owner == os.getpid() and self._child.poll() is None
-
-    def release(self, run: str) -> None:
-        """Take note that nothing refers to a run's query any more; does not wait, wherever it is called."""
-        if self.running:
-            with suppress(ExecutionError):
-                self._put(_Call("release", (run,), None))
-
-    @classmethod
-    def stop(cls, runs: Mapping[str, float]) -> None:
-        """Let tasks of runs ask nothing more, of whichever coordinator here; does not wait.
-
-        See :meth:`Coordinator.stop`.
-        """
-        for each in cls.all():
-            with suppress(ExecutionError):
-                each._put(_Call("stop", (runs,), None))  # noqa: SLF001  # of this class
+        return super().running and self._child.poll() is None
 
     def close(self) -> None:
         """End it, when caches have what they lack; clients hear that it has ended."""
@@ -158,55 +220,18 @@ class CoordinatorProcess(Shared, RemoteCoordinator):
             self._child.kill()  # it had its time to write
             self._child.wait()
 
-    def _call(self, method: str, *arguments: Any) -> Any:
-        answer: Future[Any] = Future()
-        self._put(_Call(method, arguments, answer))
-        seconds = _END_SECONDS if method == "close" else _CALL_SECONDS
-        wait([answer], seconds)
-        if not answer.done():
-            raise ExecutionError(
-                f"the coordinator's process {self.pid} has not answered {method!r} within {seconds:g} s: is "
-                "the disk of a cache, or of the folder for temporary files, overloaded or away?"
-            )
-        return answer.result()
-
-    def _put(self, call: _Call) -> None:
-        """Put a call in the queue; none is behind the one that closes."""
-        closed = ExecutionError(f"the coordinator's process {self.pid} has been closed")
-        if self._owner != os.getpid():  # a forked child, which the thread that speaks is not in
-            raise closed
-        with self._putting:
-            if self._closed:
-                raise closed
-            self._closed = call.method == "close"
-            self._calls.put(call)
-
-    def _speak(self) -> None:
-        """Do calls one after the other; this thread alone uses the pipe."""
-        while True:
-            call = self._calls.get()
-            try:
-                error, result = self._exchanged(call)
-            except Exception as raised:  # noqa: BLE001  # the caller's
-                error, result = raised, None
-            if call.answer is not None:
-                if error is None:
-                    call.answer.set_result(result)
-                else:
-                    call.answer.set_exception(error)
-            if call.method == "close":
-                return
-
-    def _exchanged(self, call: _Call) -> tuple[Exception | None, Any]:
+    def _exchanged(self, call: Call) -> Any:
         try:
             self._pipe.send((call.method, call.arguments))
-            reply: tuple[Exception | None, Any] = self._pipe.recv()
-        except (OSError, EOFError) as error:
+            error, result = self._pipe.recv()
+        except (OSError, EOFError) as broken:
             raise ExecutionError(
-                f"the coordinator's process {self.pid} has ended (exit code {self._exit_code()}), and with "
-                "it limits and answers of the jobs that used it: run them again"
-            ) from error
-        return reply
+                f"{self.name} has ended (exit code {self._exit_code()}), and with it limits and answers of "
+                "the jobs that used it: run them again"
+            ) from broken
+        if error is not None:
+            raise error
+        return result
 
     def _exit_code(self) -> int | None:
         with suppress(subprocess.TimeoutExpired):

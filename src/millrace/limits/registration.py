@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import hmac
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 from millrace.errors import OptionError
 from millrace.limits.budget import NO_BUDGET, Budget
+
+PREFLIGHT = "preflight"
+"""The run of tasks that try whether they reach the coordinator."""
 
 STREAM = "stream "
 """Executions of streams are named so, with an id behind it that restarts of the stream keep."""
@@ -60,13 +62,6 @@ class Settings:
         limits = (self.max_in_flight, self.per_second, self.tokens_per_minute)
         return any(each is not None for each in limits) or bool(self.budget)
 
-    @property
-    def numbers(self) -> list[int | float | None]:
-        """The limits as they travel."""
-        budget = self.budget
-        spent = (budget.max_requests, budget.max_cost, budget.price)
-        return [self.max_in_flight, self.per_second, *spent, self.tokens_per_minute]
-
     def __str__(self) -> str:
         budget = self.budget
         named = {
@@ -81,17 +76,6 @@ class Settings:
             ", ".join(f"{name}={each:g}" for name, each in named.items() if each is not None) or "no limits"
         )
 
-    @classmethod
-    def of(cls, numbers: Sequence[Any]) -> Settings:
-        """Return the limits that have travelled; ValueError if they are none."""
-        fits = len(numbers) == 6 and all(
-            each is None or (type(each) in (int, float) and each > 0) for each in numbers
-        )
-        if not fits:
-            raise ValueError(f"no limits: {numbers!r}")
-        in_flight, per_second, *budget, tokens = numbers
-        return cls(in_flight, per_second, Budget(*budget), tokens)
-
 
 @dataclass(frozen=True)
 class Registration:
@@ -102,7 +86,7 @@ class Registration:
         max_in_flight: Requests under way at once, over all tasks; None sets no bound.
         per_second: Requests started a second; None sets no bound.
         cache: A folder, or a file that ends in ``.sqlite``, where rows outlive the run; None keeps them
-            for the run only.
+            for the run only, or with a fingerprint for a stream.
         ttl: Seconds for which rows in the cache count; None for ever.
         fingerprint: Names the definition (source, columns, schema): rows in a cache are read only by
             lookups with the same one.
@@ -137,11 +121,6 @@ class Registration:
             )
         if self.cache is not None and not self.fingerprint:
             raise OptionError(f"lookup {self.name!r}: a cache needs a fingerprint of the lookup's definition")
-
-    @property
-    def needed(self) -> bool:
-        """Whether the coordinator has to know of it before its tasks join, beside limits that they name."""
-        return self.cache is not None or self.group is not None or bool(self.budget) or bool(self.secrets)
 
     @property
     def settings(self) -> Settings:

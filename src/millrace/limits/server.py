@@ -2,8 +2,7 @@
 
 Spark's tasks cannot see each other, so what they share needs one place that all of them reach. It is
 beside Spark's driver, or beside the client of Spark Connect, started when the first query needs it. A client
-whose connection breaks may come back on another within :data:`GRACE_SECONDS`, and finds what was said
-meanwhile; one that does not, or says nonsense, loses all that it held.
+whose connection ends, or that says nonsense, is gone, and loses all that it held.
 """
 
 from __future__ import annotations
@@ -17,17 +16,18 @@ from abc import abstractmethod
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Future, wait
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
 
-from millrace.errors import ExecutionError, MillraceError
+from millrace.errors import ExecutionError, MillraceError, encodable
 from millrace.limits import codec
 from millrace.limits.event_loop import runner
+from millrace.limits.messages import Bye, Hello, Lost, Message, Refusal
 from millrace.limits.registration import Address
-from millrace.limits.seat import GRACE_SECONDS, Seat
 from millrace.limits.session import Session
 from millrace.limits.shared import Shared
-from millrace.limits.tls import server_context
+from millrace.limits.tls import address_of, secret_context, server_context
 
 T = TypeVar("T")
 
@@ -40,17 +40,27 @@ _MOST_STRANGERS = 1024
 _GOODBYE_SECONDS = 2.0
 
 _FAILED = "the place where the job's {} are kept failed ({}: {}): run the query again"
-_CLOSED = "the place where the job's {} are kept has been closed: has the driver been stopped?"
+_CLOSED = "the place where the job's {} are kept has been closed: has its process been stopped?"
+_UNHEARD = "where the job's {} are kept, a message was not understood ({})"
 
 
 class Server(Shared):
-    """Serves until it is closed or the process ends; see :class:`Shared`."""
+    """Serves until it is closed or the process ends; see :class:`Shared`.
 
-    def __init__(self, host: str = "127.0.0.1", port: int = 0, bind: str | None = None) -> None:
-        self._context, certificate = server_context()
-        self._token = secrets.token_hex(16)
+    ``secret`` opens it to planning processes that have the same one; without one its token stays here.
+    """
+
+    def __init__(
+        self, host: str = "127.0.0.1", port: int = 0, bind: str | None = None, *, secret: str | None = None
+    ) -> None:
+        if secret is None:
+            self._context, certificate = server_context()
+            self.address = Address(host, port, secrets.token_hex(16), certificate)
+        else:
+            self._context, _ = secret_context(secret)
+            self.address = address_of(host, port, secret)
         self._connections: dict[asyncio.Task[None], asyncio.StreamWriter] = {}
-        self._seats: dict[str, Seat] = {}
+        self._joined = 0  # connections that are somebody's
         self._stop = asyncio.Event()
         ready: Future[tuple[asyncio.AbstractEventLoop, int]] = Future()
         self._thread = threading.Thread(
@@ -68,10 +78,10 @@ class Server(Shared):
                 "set `limits_host` to an address of this machine that executors reach, "
                 "and where they reach it by another one, `limits_bind` to its own, or to '0.0.0.0'"
             ) from error
-        self.address = Address(host, found, self._token, certificate)
+        self.address = replace(self.address, port=found)
 
     @abstractmethod
-    def _scope(self, hello: codec.Message) -> str:
+    def _scope(self, hello: Hello) -> str:
         """Return the scope that a client wants to get into."""
 
     @property
@@ -90,7 +100,7 @@ class Server(Shared):
             self._thread.join()
 
     @abstractmethod
-    def _enter(self, hello: codec.Message) -> tuple[str, Session]:
+    def _enter(self, hello: Hello) -> tuple[str, Session]:
         """Return the name and the session that a client with the right token wants to join.
 
         Raises:
@@ -148,13 +158,11 @@ class Server(Shared):
         server.close()
         # All at once, so that none is told of what another one leaves behind.
         for task, writer in self._connections.items():
-            self._tried(partial(codec.write, writer, {"lost": _CLOSED.format(self.purpose)}))
+            self._tried(partial(codec.write, writer, Lost(_CLOSED.format(self.purpose))))
             writer.transport.abort()
             task.cancel()
         if self._connections:
             await asyncio.wait(list(self._connections))
-        for seat in list(self._seats.values()):
-            self._tried(partial(self._leave, seat))
         await self._end()
 
     def _tried(self, function: Callable[[], object]) -> None:
@@ -182,98 +190,95 @@ class Server(Shared):
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
         assert task is not None
-        if len(self._connections) - len(self._seats) >= _MOST_STRANGERS:
+        if len(self._connections) - self._joined >= _MOST_STRANGERS:
             writer.transport.abort()
             return
         self._connections[task] = writer
         try:
             codec.watch(writer.get_extra_info("socket"))
-            async with asyncio.timeout(_HELLO_SECONDS):
-                hello = await codec.read(reader, _LARGEST_HELLO)
             try:
-                seat = self._seated(hello, writer)
+                async with asyncio.timeout(_HELLO_SECONDS):
+                    hello = await codec.read(reader, _LARGEST_HELLO)
+            except ValueError as error:
+                await self._refuse(writer, error)
+                return
+            try:
+                name, session = self._enter(self._admitted(hello))
+                client = _join(session, writer)
             except Exception as error:  # noqa: BLE001  # whatever it is, the client is to hear it
-                ours = isinstance(error, ValueError | MillraceError)
-                why = f"{error}" if ours else f"{type(error).__name__}: {error}"
-                self._tried(partial(codec.write, writer, {"error": why}))
-                await writer.drain()
+                await self._refuse(writer, error)
             else:
-                await self._stay(seat, reader, writer)
-        except (OSError, EOFError, ValueError):
-            return  # it died, or is no client of ours; what it held is given back above
+                self._joined += 1
+                try:
+                    await self._stay(session, client, reader, writer)
+                finally:
+                    self._joined -= 1
+                    self._tried(partial(self._leave, name, session, client))
+        except (OSError, EOFError):
+            return  # it died; what it held is given back above
         except asyncio.CancelledError:
             return  # this server ends
         finally:
             del self._connections[task]
             writer.close()
 
-    async def _stay(self, seat: Seat, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        away = False
-        try:
-            while True:
-                if writer.transport.get_write_buffer_size():
-                    with suppress(OSError):  # it may have left; what it said before is here to be read
-                        await writer.drain()
-                await seat.session.ready(seat.client)
+    async def _refuse(self, writer: asyncio.StreamWriter, error: Exception) -> None:
+        ours = isinstance(error, ValueError | MillraceError)
+        why = f"{error}" if ours else f"{type(error).__name__}: {error}"
+        self._tried(partial(codec.write, writer, Refusal(encodable(why))))
+        await writer.drain()
+
+    async def _stay(
+        self, session: Session, client: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
+        """Do what a client says until it has said goodbye."""
+        while True:
+            if writer.transport.get_write_buffer_size():
+                with suppress(OSError):  # it may have left; what it said before is here to be read
+                    await writer.drain()
+            await session.ready(client)
+            try:
                 message = await codec.read(reader)
-                if seat.writer is not writer:
-                    return
-                try:
-                    leaves = seat.handle(message)
-                except Exception as error:  # noqa: BLE001  # the client is to hear it, and nobody else
-                    codec.write(writer, {"lost": _FAILED.format(self.purpose, type(error).__name__, error)})
-                    return
-                if leaves:
-                    await seat.session.done(seat.client)  # who hears of a job's end finds its figures whole
-                    seat.say_goodbye()
-                    return
-        except (OSError, EOFError):
-            away = seat.kept
-        finally:
-            if seat.writer is writer:  # else the client has come back on another connection
-                seat.writer = None
-                leave = partial(self._leave, seat)
-                if away:
-                    seat.expiry = self._loop.call_later(GRACE_SECONDS, leave)
-                else:
-                    self._tried(leave)
+            except ValueError as error:
+                codec.write(writer, Lost(encodable(_UNHEARD.format(self.purpose, error))))
+                return
+            if isinstance(message, Bye):
+                await session.done(client)  # who hears of a job's end finds its figures whole
+                codec.write(writer, message)
+                return
+            try:
+                session.handle(client, message)
+            except Exception as error:  # noqa: BLE001  # the client is to hear it, and nobody else
+                why = _FAILED.format(self.purpose, type(error).__name__, error)
+                codec.write(writer, Lost(encodable(why)))
+                return
 
-    def _leave(self, seat: Seat) -> None:
-        self._seats.pop(seat.key, None)
+    def _leave(self, name: str, session: Session, client: int) -> None:
         try:
-            seat.leave()
+            session.leave(client)
         finally:
-            self._left(seat.name)
+            self._left(name)
 
-    def _seated(self, hello: codec.Message, writer: asyncio.StreamWriter) -> Seat:
-        """Return the seat of a client: a new one, or the one that it had."""
-        self._admit(hello)
-        match hello:
-            case {"seat": str(key), "read": int(read)}:
-                seat = self._seats.get(key)
-                if seat is None or seat.lost:
-                    raise ValueError(
-                        f"the connection was away for more than {GRACE_SECONDS:g} s, or could not take a "
-                        "message; what its task held goes to others"
-                    )
-                try:
-                    seat.resume(writer, read)
-                except Exception:
-                    seat.writer = None  # so that whoever reads an older connection leaves it alone
-                    self._tried(partial(self._leave, seat))
-                    raise
-                return seat
-        kept = hello.pop("kept_seat", False) is True
-        name, session = self._enter(hello)
-        seat = Seat(name, session, writer, kept=kept)
-        self._seats[seat.key] = seat
-        return seat
-
-    def _admit(self, hello: codec.Message) -> None:
-        token = hello.get("token")
-        if not isinstance(token, str):
+    def _admitted(self, hello: Message) -> Hello:
+        """Return what a client with the right token has said; ValueError if it has another one."""
+        if not isinstance(hello, Hello):
             raise ValueError("it did not introduce itself")  # noqa: TRY004  # it came in a message
         scope = self._scope(hello)
-        known = (self._token, self.address.of(scope).token)
-        if not any(hmac.compare_digest(token.encode(errors="replace"), each.encode()) for each in known):
+        known = (self.address.token, self.address.of(scope).token)
+        if not any(hmac.compare_digest(hello.token.encode(), each.encode()) for each in known):
             raise ValueError("wrong token: it is another run's, or the job was planned by another process")
+        return hello
+
+
+def _join(session: Session, writer: asyncio.StreamWriter) -> int:
+    """Let a client into a session, and return its number there."""
+
+    def deliver(message: Message) -> None:
+        try:
+            if not writer.is_closing():
+                codec.write(writer, message)
+        except Exception:  # noqa: BLE001  # whoever speaks to it has others to speak to
+            writer.transport.abort()
+
+    codec.write(writer, session.welcome())
+    return session.join(deliver)

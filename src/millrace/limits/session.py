@@ -17,11 +17,8 @@ from itertools import count
 from typing import Any, TypeVar
 
 from millrace.errors import ExecutionError
-from millrace.limits.codec import Message
 from millrace.limits.disk_thread import DiskThread, Job
-
-ALIVE_SECONDS = 10.0
-"""A client says at least this often that it is there."""
+from millrace.limits.messages import Message, Welcome
 
 Deliver = Callable[[Message], None]
 
@@ -54,9 +51,9 @@ class Session(ABC):
             ValueError: It says nothing that a client of ours would say.
         """
 
-    def welcome(self) -> Message:
+    def welcome(self) -> Welcome:
         """Return what a client hears first."""
-        return {"welcome": True}
+        return Welcome()
 
     async def ready(self, client: int) -> None:  # noqa: B027  # most can always
         """Wait until the session can take the client's next message; meanwhile the client has to wait."""
@@ -197,12 +194,8 @@ class OrderedSession(Session):
 
         self._effects.append(deliver)
 
-    def _waits(self, client: int) -> bool:
-        """Whether something that a client has said is not done yet."""
-        return client in self._queued
-
-    def _do_for(self, client: int, job: Job, attached: int) -> None:
-        """Do what a client has said, with an attachment of so many bytes."""
+    def _do_for(self, client: int, job: Job, attached: int = 0) -> None:
+        """Do what a client has said, with rows and keys of so many bytes."""
         size = _BYTES_A_JOB + attached
         self._queued[client] += size
         self._do(job, lambda: self._done(client, size))

@@ -34,7 +34,7 @@ from millrace.limits.client import KEYS_A_MESSAGE, Client
 from millrace.limits.secrets import Secrets
 from millrace.lookups.bindings import grouped
 from millrace.lookups.index_spec import IndexSpec
-from millrace.lookups.source import Answered, Keeping, Refused, Session
+from millrace.lookups.source import Answered, Refused, Session
 from millrace.predicates.service import OVERLOADED
 from millrace.predicates.spec import FIRST_WAIT, LONGEST_WAIT
 
@@ -142,8 +142,6 @@ class Asking:
                 names = self.spec.source.secrets
                 secrets = Secrets(await client.secrets() if names else {})
                 session = self.spec.source.open(self.spec.schema, self.spec.columns, secrets)
-                if isinstance(session, Keeping):
-                    client.on_share(session.keep)
             except Exception as error:
                 self._opening.set_exception(error)
                 raise

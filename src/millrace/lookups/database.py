@@ -129,8 +129,8 @@ def database(
         schema: The database's schema that it is in; None for the default one.
         columns: Names of columns in the database, by the lookup's; the others have the same.
         connect_args: What the driver's connect function gets beside; ``${NAME}`` stands for a secret.
-        max_in_flight: Statements under way at once, over all tasks. Between statements all tasks together
-            keep at most as many connections open.
+        max_in_flight: Statements under way at once, over all tasks. A connection is kept open for some
+            seconds after its last statement.
         per_second: Statements started per second, over all tasks; None sets no bound.
         retries: How often a statement is repeated that failed in a way that may pass.
         timeout: Seconds for one; then it is stopped, where the driver has a way, and its connection closed.

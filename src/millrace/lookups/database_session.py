@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import asyncio
 import datetime as dt
+import math
 import sys
 import threading
+import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import suppress
 from decimal import Decimal
@@ -37,6 +39,9 @@ SCAN_ROWS = 10_000
 
 _WITH_TUPLES = ("postgresql", "mysql", "mariadb", "sqlite", "oracle")
 """Dialects that compare several columns at once, ``(a, b) IN ((1, 2), …)``; others get AND and OR."""
+_IDLE_SECONDS = 5.0
+"""For which a connection is kept open that nothing is asked on: others want to connect too."""
+
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.02, 2.0  # seconds until a driver is told again to stop
 
 _T = TypeVar("_T")
@@ -52,9 +57,7 @@ class DatabaseSession:
         self._columns = columns
         self._engine, self._secrets = connected(source, secrets)
         # Without a transaction there is nothing to begin and to end: one round trip a statement.
-        self._idle = _Idle(
-            self._engine.execution_options(isolation_level="AUTOCOMMIT"), source.terms.max_in_flight
-        )
+        self._idle = _Idle(self._engine.execution_options(isolation_level="AUTOCOMMIT"), _IDLE_SECONDS)
         self._reader = RowReader(schema, columns, Rules(native=True, scrub=self._secrets.scrub))
         self._dialect = self._engine.dialect.name
         self._threads = Threads(f"database {source.table}")
@@ -70,10 +73,12 @@ class DatabaseSession:
         is_sqlite = self._dialect == "sqlite"
         self._most_keys = max(1, 32_000 // (6**times * max(1, len(columns)))) if is_sqlite else sys.maxsize
         self._closed = False
-        self._closing: set[asyncio.Task[None]] = set()
+        self._closing: asyncio.Task[None] | None = None
 
     async def fetch(self, keys: pa.RecordBatch) -> pa.RecordBatch:
         """Ask for some keys; see :meth:`millrace.lookups.source.Session.fetch`."""
+        if self._closing is None:
+            self._closing = asyncio.get_running_loop().create_task(self._close_unused())
         most = self._source.max_rows
         rows: list[Any] = []
         for first in range(0, keys.num_rows, self._most_keys):
@@ -99,24 +104,22 @@ class DatabaseSession:
             with suppress(Exception):  # it is read or broken, and not wanted any more
                 await self._threads.run(work.end)
 
-    def keep(self, most: int) -> None:
-        """Keep at most so many connections open between statements."""
-        surplus = self._idle.keep(most)
-        if surplus:
-            closing = asyncio.get_running_loop().create_task(self._close(surplus))
-            self._closing.add(closing)
-            closing.add_done_callback(self._closing.discard)
-
     async def close(self) -> None:
         if not self._closed:
             self._closed = True
-            self.keep(0)
-            await asyncio.gather(*self._closing)
+            if self._closing is not None:
+                self._closing.cancel()
+            await self._close(self._idle.close)
             self._threads.close()
 
-    async def _close(self, connections: list[sa.Connection]) -> None:
+    async def _close_unused(self) -> None:
+        while True:
+            await asyncio.sleep(_IDLE_SECONDS)
+            await self._close(self._idle.close_unused)
+
+    async def _close(self, close: Callable[[], None]) -> None:
         with suppress(Refused):  # so many abandoned statements that there are no threads
-            await self._threads.run(lambda: _close(connections))
+            await self._threads.run(close)
 
     def _statement(self, keys: pa.RecordBatch) -> tuple[sa.Select[Any], dict[str, Any]]:
         """Return the statement for some keys, of one text whatever their number, and its parameters."""
@@ -175,22 +178,19 @@ class DatabaseSession:
 
 
 class _Idle:
-    """Connections that are open between statements; to be used in threads, but for ``keep``.
+    """Connections that are open between statements, for so many seconds; to be used in threads."""
 
-    At most ``most`` are kept open; the others are closed after their statement.
-    """
-
-    def __init__(self, engine: sa.Engine, most: int) -> None:
+    def __init__(self, engine: sa.Engine, seconds: float) -> None:
         self._engine = engine
-        self._most = most
+        self._seconds = seconds
         self._lock = threading.Lock()
-        self._connections: list[sa.Connection] = []
+        self._connections: list[tuple[sa.Connection, float]] = []  # with when they came back, the latest last
 
     def take(self) -> sa.Connection:
         """Return a connection for one statement: the one that was in use last, or a new one."""
         with self._lock:
             if self._connections:
-                return self._connections.pop()
+                return self._connections.pop()[0]
         return self._engine.connect()
 
     def give(self, connection: sa.Connection, *, works: bool) -> None:
@@ -202,22 +202,29 @@ class _Idle:
         except exc.SQLAlchemyError:
             broken = True
         with self._lock:
-            surplus = self._connections if broken else []  # a restart breaks all
-            if broken:
-                self._connections = []
-            if works and not broken and len(self._connections) < self._most:
-                self._connections.append(connection)
+            if works and not broken and self._seconds:
+                self._connections.append((connection, time.monotonic()))
                 return
+        if broken:  # a restart breaks all
+            self._close_older(math.inf)
         if not works:
             connection.invalidate()
-        _close([connection, *surplus])
+        _close([connection])
 
-    def keep(self, most: int) -> list[sa.Connection]:
-        """Keep so many from now on, and return those that are to be closed; does not wait for a database."""
+    def close_unused(self) -> None:
+        """Close those whose time is over."""
+        self._close_older(time.monotonic() - self._seconds)
+
+    def close(self) -> None:
+        """Close all, and keep none from now on."""
+        self._seconds = 0.0
+        self._close_older(math.inf)
+
+    def _close_older(self, latest: float) -> None:
         with self._lock:
-            self._most = most
-            surplus, self._connections = self._connections[most:], self._connections[:most]
-            return surplus
+            old = [each for each, since in self._connections if since < latest]
+            self._connections = [each for each in self._connections if each[1] >= latest]
+        _close(old)
 
 
 def _close(connections: list[sa.Connection]) -> None:

@@ -94,7 +94,7 @@ def connected(source: DatabaseSource, secrets: Secrets) -> tuple[sa.Engine, Secr
             _check_file(url.database, source, secrets)
         engine = sa.create_engine(
             url,
-            poolclass=NullPool,  # what is kept open is bounded over all tasks, see the session
+            poolclass=NullPool,  # what is kept open, and for how long, the session knows
             skip_autocommit_rollback=True,  # nothing to undo, and a round trip with some drivers
             hide_parameters=True,
             connect_args=arguments,

@@ -54,11 +54,11 @@ class IndexSpec:
         parts += [secrets.values()[name] for name in self.source.secrets]
         return blake2b(json.dumps(parts).encode(), digest_size=16).hexdigest()
 
-    def registration(self, secrets: Secrets) -> Registration:
-        """Return what the planning process registers for this index."""
+    def registration(self, secrets: Secrets, *, stream: bool = False) -> Registration:
+        """Return what the planning process registers for this index; answers to a stream outlive its jobs."""
         terms = self.source.terms
         needed = {name: value for name, value in secrets.values().items() if name in self.source.secrets}
-        fingerprint = self.fingerprint(secrets) if self.cache is not None else ""
+        fingerprint = self.fingerprint(secrets) if stream or self.cache is not None else ""
         return Registration(
             self.name,
             terms.max_in_flight,

@@ -16,7 +16,7 @@ from millrace.limits.secrets import Secrets
 from millrace.lookups.terms import Terms
 from millrace.predicates.service import Answered, Refused
 
-__all__ = ["Answered", "Keeping", "Naming", "Refused", "Session", "Source", "shortened"]
+__all__ = ["Answered", "Naming", "Refused", "Session", "Source", "shortened"]
 
 MOST_SHOWN = 500
 """Letters of a message."""
@@ -57,14 +57,6 @@ class Session(Protocol):
 
     async def close(self) -> None:
         """Let go of connections and threads; what is under way is not wanted any more."""
-
-
-@runtime_checkable
-class Keeping(Protocol):
-    """A session whose connections are dear to the other side, also those that nothing is asked on."""
-
-    def keep(self, most: int) -> None:
-        """Keep at most so many connections open between requests from now on."""
 
 
 @runtime_checkable

@@ -116,9 +116,7 @@ class AsyncCaller:
             permits = Permits(self._settings, spending=self._spending)
             self._own = LookupSession(registration_of(self._spec), permits=permits)
             return Client.local(self._own)
-        kept = self._spec.answers is not None or bool(self._spec.secrets)
-        group = self._spec.limit_group
-        return await Client.limited(self._address, self._namespace, self._settings, kept=kept, group=group)
+        return await Client.connect(self._address, self._namespace)
 
     async def _leave(self) -> None:
         session, self._session = self._session, None

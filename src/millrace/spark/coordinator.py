@@ -6,17 +6,14 @@ it is used: tasks without lookups do not need it.
 
 from __future__ import annotations
 
-import atexit
 import ipaddress
-import tempfile
 import threading
 import time
 import weakref
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from functools import cache, partial
-from pathlib import Path
+from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
 import pyarrow as pa
@@ -30,8 +27,8 @@ from millrace.engine.plan.spec import JoinSpec
 from millrace.errors import ExecutionError, OptionError
 from millrace.limits.budget import Spent
 from millrace.limits.clock import WallClock
-from millrace.limits.registration import STREAM, Registration
-from millrace.options import EXECUTOR, Options
+from millrace.limits.registration import PREFLIGHT, STREAM, Registration
+from millrace.options import Options, place_of
 from millrace.predicates import Caller, PredicateSpec
 from millrace.predicates.callers import caller_of
 from millrace.predicates.spec import registration_of
@@ -40,7 +37,7 @@ from millrace.spark.session import default_parallelism, facts_of, own_address, t
 
 if TYPE_CHECKING:
     from millrace.limits.client import Client
-    from millrace.limits.process import CoordinatorProcess
+    from millrace.limits.process import RemoteCoordinator
     from millrace.limits.progress import FailedKey, LookupProgress
     from millrace.limits.registration import Address
     from millrace.limits.secrets import Secrets
@@ -50,9 +47,6 @@ if TYPE_CHECKING:
     from millrace.lookups.scan import LookupScan
     from millrace.lookups.source import Source
     from millrace.spark.block import LookupInput
-    from millrace.spark.cluster_coordinator import ClusterCoordinator
-
-    AnyCoordinator = CoordinatorProcess | ClusterCoordinator
 
 DIAL_SECONDS = 2.0
 """For a task to reach the coordinator; with Spark's own work, a session that is warm knows within three."""
@@ -60,9 +54,9 @@ DIAL_SECONDS = 2.0
 _PREFLIGHT_SECONDS = 30.0
 """What a session's first query with limits waits at most for that task: executors may have to start."""
 
-_SCOPE = "preflight"
 _ADVICE = (
-    "set the option limits_host (and limits_port, limits_bind) to where they do, see docs/guides/clusters.md"
+    "set the option limits_host (and limits_port, limits_bind) to where they do, or coordinator, see "
+    "docs/guides/clusters.md"
 )
 
 _under_way: dict[str, list[float]] = {}
@@ -138,25 +132,30 @@ def execution_of(context: TaskContext | None) -> str:
     return own if stream is None else f"{stream}/{own}"
 
 
-def coordinator_of(spark: SparkSession, options: Options) -> AnyCoordinator | NoCoordinator:
+def coordinator_of(spark: SparkSession, options: Options) -> RemoteCoordinator | NoCoordinator:
     """Return the coordinator, started if need be, or why tasks have to do without.
 
-    ExecutionError if it cannot listen, or is not reached with the option ``without_coordinator="fail"``.
+    ExecutionError if it cannot listen, or is not reached with the option ``without_coordinator="fail"``;
+    InputError if one elsewhere has another secret.
     """
     limits.check_libraries("a coordinator")
     # Here, for they load asyncio and ciphers: tasks without limits do without.
+    from millrace.limits.joined import JoinedCoordinator
     from millrace.limits.process import CoordinatorProcess
-    from millrace.spark.cluster_coordinator import ClusterCoordinator
 
     watch(_on_action)
-    place = options.limits_port, options.limits_bind
+    place, joined, host = options.coordinator, None, ""
     try:
-        away = ClusterCoordinator.started(spark, *place) if options.limits_host == EXECUTOR else None
-        host = "" if away else host_of(spark, options)
+        if place is not None:
+            joined = JoinedCoordinator.started(*place_of(place))
+        else:
+            host = host_of(spark, options)
     except (ExecutionError, OptionError) as error:
         why = str(error)
     else:
-        coordinator: AnyCoordinator = away or CoordinatorProcess.started(host, *place)
+        coordinator: RemoteCoordinator = joined or CoordinatorProcess.started(
+            host, options.limits_port, options.limits_bind
+        )
         why = _why_unreached(spark, coordinator)
         if not why:
             return coordinator
@@ -172,7 +171,7 @@ def _on_action(_name: str, carried: Carried) -> End:
             _under_way.setdefault(run, []).append(time.monotonic())
 
     def end(error: BaseException | None) -> None:
-        from millrace.limits.process import CoordinatorProcess
+        from millrace.limits.process import RemoteCoordinator
 
         with _counting:
             over: dict[str, float] = {}
@@ -183,7 +182,7 @@ def _on_action(_name: str, carried: Carried) -> End:
                     over[run] = since
                     _under_way.pop(run, None)
         if error is not None and over:
-            CoordinatorProcess.stop({**over, **{predicates_of(run): since for run, since in over.items()}})
+            RemoteCoordinator.stop({**over, **{predicates_of(run): since for run, since in over.items()}})
 
     return end
 
@@ -197,13 +196,8 @@ def host_of(spark: SparkSession, options: Options) -> str:
     """Return the address under which executors reach this process.
 
     On classic Spark that is the driver's, which they reach anyway; on Spark Connect this machine's
-    own on the way to Spark's. OptionError if it cannot be found out, or they are not supposed to.
+    own on the way to Spark's. OptionError if it cannot be found out.
     """
-    if options.limits_host == EXECUTOR:
-        raise OptionError(
-            f"limits_host={EXECUTOR!r} is for limits alone: rows and figures that come while a job runs need "
-            "executors to reach this process; set limits_host to an address of it that they reach"
-        )
     if options.limits_host is not None:
         return options.limits_host
     driver = str(spark.conf.get("spark.driver.host", "127.0.0.1"))
@@ -217,7 +211,7 @@ def host_of(spark: SparkSession, options: Options) -> str:
     return "127.0.0.1" if ipaddress.ip_address(own).is_loopback else own
 
 
-def _why_unreached(spark: SparkSession, coordinator: AnyCoordinator) -> str:
+def _why_unreached(spark: SparkSession, coordinator: RemoteCoordinator) -> str:
     """Return why tasks do not reach the coordinator; empty where they do. Tried once a session.
 
     While no task has come nobody knows, and then nothing may be promised. What it says counts when it has.
@@ -232,11 +226,13 @@ def _why_unreached(spark: SparkSession, coordinator: AnyCoordinator) -> str:
     def run() -> None:
         why: str | None = "its job failed"
         try:
-            why = try_in_task(spark, partial(_why, address.of(_SCOPE)))
+            why = try_in_task(spark, partial(_why, address.of(PREFLIGHT)))
         finally:
             known[place] = f"tasks do not reach {where} ({why}): {_ADVICE}" if why else ""
+            coordinator.release(PREFLIGHT)
 
     if place not in known:
+        coordinator.register(PREFLIGHT, [Registration(PREFLIGHT)])
         job = threading.Thread(target=run, name="millrace preflight", daemon=True)
         job.start()
         job.join(_PREFLIGHT_SECONDS)
@@ -249,11 +245,10 @@ def _why(address: Address) -> str:
     import asyncio  # here, for tasks without limits do without
 
     from millrace.limits.client import Client
-    from millrace.limits.registration import Settings
 
     async def dial() -> None:
         async with asyncio.timeout(DIAL_SECONDS):
-            await (await Client.limited(address, f"{_SCOPE}/0/0", Settings())).close()
+            await (await Client.connect(address, f"{PREFLIGHT}/0/0")).close()
 
     try:
         asyncio.run(dial())
@@ -279,7 +274,7 @@ class Registered:
     address: Address | None = None
     own: tuple[Registration, ...] = ()
     weakened_guarantees: tuple[str, ...] = ()
-    coordinator: AnyCoordinator | None = field(default=None, compare=False, repr=False)
+    coordinator: RemoteCoordinator | None = field(default=None, compare=False, repr=False)
 
     def __getstate__(self) -> dict[str, Any]:
         return {**vars(self), "coordinator": None}
@@ -287,7 +282,7 @@ class Registered:
     @classmethod
     def register(
         cls,
-        coordinator: AnyCoordinator | NoCoordinator,
+        coordinator: RemoteCoordinator | NoCoordinator,
         scope: str,
         registrations: Sequence[Registration],
         limited: Iterable[int],
@@ -393,23 +388,18 @@ class Lookups(Registered):
         """Register the lookups with this process's coordinator.
 
         Each micro-batch of a stream is a job of its own: keys that failed are asked again in the next one.
-        What was answered goes from one to the next through a cache, which is this process's where a lookup
+        What was answered goes from one to the next through a cache, which is the coordinator's where a lookup
         has none, and limits and budgets go on.
         """
-        from millrace.limits.process import CoordinatorProcess
         from millrace.limits.secrets import Secrets
 
         registrations: list[Registration] = []
         methods: list[Access] = []
         coordinator = coordinator_of(spark, options)
-        # On an executor's disk answers would be lost with it.
-        is_here = isinstance(coordinator, CoordinatorProcess)
-        folder = _cache_of_streams() if stream and is_here else None
         for alias, lookup in inputs.items():
             for spec in lookup.indexes:
                 secrets = Secrets.of_environment(spec.source.secrets, f"lookup {spec.name!r}")
-                cached = spec if folder is None or spec.cache else replace(spec, cache=folder)
-                registrations.append(cached.registration(secrets))
+                registrations.append(spec.registration(secrets, stream=stream))
                 methods.append(Access(alias, lookup.filters, spec, spec.source, spec.schema))
             schema = lookup.indexes[0].schema if lookup.indexes else join.relation(alias).schema
             for source in lookup.sources:
@@ -480,11 +470,3 @@ def _keep(filters: tuple[Predicate, ...], schema: pa.Schema, rows: pa.RecordBatc
         values = {ref: rows.column(ref.column) for ref in set(columns_of(condition))}
         rows = rows.filter(evaluate(condition, values))
     return pa.RecordBatch.from_arrays([rows.column(name) for name in schema.names], schema=schema)
-
-
-@cache
-def _cache_of_streams() -> Path:
-    """Return the folder for answers to streams that name none; it is removed when this process ends."""
-    folder = tempfile.TemporaryDirectory(prefix="millrace-streams-", ignore_cleanup_errors=True)
-    atexit.register(folder.cleanup)
-    return Path(folder.name)

@@ -2,14 +2,14 @@
 
 A server in that process has a stream for each job, and a sink in each task sends to it:
 
-=======================================  ==========================================================
-task                                     session
-=======================================  ==========================================================
-``start`` = [partition, attempt]         ``wanted``: whether the partition's rows are needed still
-``batch``; an Arrow IPC stream
-``commit``                               ``committed``
-(nothing)                                ``lost`` = why no rows are wanted any more
-=======================================  ==========================================================
+===========================  =================================================
+task                         session
+===========================  =================================================
+``Start``                    ``Wanted``: whether the partition is needed still
+``Batch``
+``Commit``                   ``Committed``
+(nothing)                    ``Lost``: why no rows are wanted any more
+===========================  =================================================
 
 The welcome has the rows' schema. It is not the coordinator that serves, so that rows on their way do not hold
 up whoever waits for a turn.
@@ -30,7 +30,6 @@ from __future__ import annotations
 import asyncio
 import queue
 import secrets
-import selectors
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -45,8 +44,19 @@ from millrace.engine.arrays import array_of
 from millrace.errors import ExecutionError
 from millrace.limits import codec
 from millrace.limits.chunk import digest, encoded
-from millrace.limits.codec import Message
 from millrace.limits.connection import CONNECT_SECONDS, lost, refused, unreachable
+from millrace.limits.messages import (
+    Batch,
+    Commit,
+    Committed,
+    Hello,
+    JoinStream,
+    Lost,
+    Message,
+    Start,
+    Wanted,
+    Welcome,
+)
 from millrace.limits.registration import Address
 from millrace.limits.server import Server
 from millrace.limits.session import Session
@@ -216,8 +226,8 @@ class Stream(Session, AbstractContextManager["Stream"]):
         """Whether tasks have to wait until the consumer has taken some."""
         return self._arrived - self._taken >= self._most_waiting and not self.has_ended
 
-    def welcome(self) -> Message:
-        return {"welcome": True, "attachment": self._schema.serialize().to_pybytes()}
+    def welcome(self) -> Welcome:
+        return Welcome(schema=self._schema.serialize().to_pybytes())
 
     async def ready(self, client: int) -> None:
         """Wait until the consumer has taken some; end the stream if it takes nothing at all for too long."""
@@ -247,11 +257,11 @@ class Stream(Session, AbstractContextManager["Stream"]):
         if self.has_ended:
             return
         match message, self._tasks.get(client):
-            case {"start": [int(number), int()]}, None if number >= 0:
+            case Start(partition=number), None:
                 partition = self._partitions.setdefault(number, Partition(number))
                 self._tasks[client] = partition
-                self._clients[client]({"wanted": not partition.committed})
-            case {"batch": True, "attachment": bytes(payload)}, Partition() as partition:
+                self._clients[client](Wanted(not partition.committed))
+            case Batch(rows=payload), Partition() as partition:
                 try:
                     batch = partition.accept(client, payload)
                 except OSError as error:
@@ -265,15 +275,15 @@ class Stream(Session, AbstractContextManager["Stream"]):
                     if batch is not None:
                         self._arrived += batch.nbytes + 1
                         self._batches.put(batch)
-            case {"commit": True}, Partition() as partition:
+            case Commit(), Partition() as partition:
                 try:
                     partition.commit(client)
                 except ExecutionError as error:
                     self.end(error)
                 else:
-                    self._clients[client]({"committed": True})
+                    self._clients[client](Committed())
             case _:
-                raise ValueError(f"no such message: {list(message)[:3]}")
+                raise ValueError(f"{type(message).__name__} is not to be said now")
 
     def end(self, error: BaseException | None, *, drop: bool = False) -> None:
         """End it after what has come, and let tasks that send still stop; the first end counts.
@@ -289,7 +299,7 @@ class Stream(Session, AbstractContextManager["Stream"]):
             partition.close()
         reason = "it has ended" if error is None else f"it has failed ({type(error).__name__})"
         for deliver in self._clients.values():
-            deliver({"lost": "the reader has closed it" if drop else reason})
+            deliver(Lost("the reader has closed it" if drop else reason))
 
     def _end_complete(self) -> None:
         missing = sorted(number for number, partition in self._partitions.items() if not partition.committed)
@@ -365,15 +375,13 @@ class ResultsServer(Server):
         with suppress(RuntimeError):  # the server has ended; nobody waits
             self._loop.call_soon_threadsafe(event.set)
 
-    def _scope(self, hello: Message) -> str:
-        return str(hello.get("results"))
+    def _scope(self, hello: Hello) -> str:
+        return hello.stream if isinstance(hello, JoinStream) else ""
 
-    def _enter(self, hello: Message) -> tuple[str, Session]:
-        match hello:
-            case {"results": str(name)}:
-                session = self._streams.get(name)
-            case _:
-                raise ValueError("it did not introduce itself")
+    def _enter(self, hello: Hello) -> tuple[str, Session]:
+        if not isinstance(hello, JoinStream):
+            raise ValueError("it wants no results")  # noqa: TRY004  # it came in a message
+        name, session = hello.stream, self._streams.get(hello.stream)
         if session is None or session.has_ended:
             raise ValueError(f"stream {name!r} has ended, or the reader has closed it")
         return name, session
@@ -397,17 +405,20 @@ class ResultsSink(AbstractContextManager["ResultsSink"]):
     def __init__(self, address: Address, stream: str, partition: int, attempt: int) -> None:
         self._address = address
         try:
-            self._connection, welcome = dial(address, {"results": stream}, CONNECT_SECONDS)
+            self._connection, welcome = dial(
+                address, JoinStream(address.token, stream), CONNECT_SECONDS, may_stall=True
+            )
         except (OSError, EOFError, ValueError) as error:
             raise unreachable(address, _PURPOSE, error) from error
         with ExitStack() as on_failure:
             on_failure.enter_context(self._connection)
-            if "error" in welcome:
+            if not isinstance(welcome, Welcome):
                 raise refused(address, _PURPOSE, welcome)
             self._connection.settimeout(None)
-            self._schema = pa.ipc.read_schema(pa.py_buffer(welcome["attachment"]))
-            self._send({"start": [partition, attempt]})
-            self.wanted: bool = self._receive("wanted")
+            self._schema = pa.ipc.read_schema(pa.py_buffer(welcome.schema))
+            self._send(Start(partition, attempt))
+            answer = self._receive()
+            self.wanted = isinstance(answer, Wanted) and answer.wanted
             on_failure.pop_all()
 
     def __exit__(self, *_: object) -> None:
@@ -428,7 +439,7 @@ class ResultsSink(AbstractContextManager["ResultsSink"]):
         self._check_open()
         payload = encoded(batch)
         if len(payload) <= codec.LARGEST_ATTACHMENT:
-            self._send({"batch": True, "attachment": payload})
+            self._send(Batch(payload))
         elif batch.num_rows > 1:
             half = batch.num_rows // 2
             self._send_rows(batch.slice(0, half))
@@ -441,8 +452,8 @@ class ResultsSink(AbstractContextManager["ResultsSink"]):
 
     def commit(self) -> None:
         """Say that these were all rows; returns when they have arrived."""
-        self._send({"commit": True})
-        self._receive("committed")
+        self._send(Commit())
+        self._receive()
 
     def close(self) -> None:
         """Leave; without a commit before, another attempt will have to send the rows."""
@@ -467,19 +478,16 @@ class ResultsSink(AbstractContextManager["ResultsSink"]):
             self._check_open()  # it may have said why
             raise lost(self._address, _PURPOSE, error) from error
 
-    def _receive(self, name: str) -> bool:
+    def _receive(self) -> Message:
         try:
             message = codec.receive(self._connection)
         except (OSError, EOFError, ValueError) as error:
             raise lost(self._address, _PURPOSE, error) from error
-        if "lost" in message:
-            raise ExecutionError(f"the stream of results takes no more rows: {message['lost']}")
-        return bool(message[name])
+        if isinstance(message, Lost):
+            raise ExecutionError(f"the stream of results takes no more rows: {message.why}")
+        return message
 
     def _check_open(self) -> None:
         """Raise if the server has said something: that can only be that the stream is closed."""
-        with selectors.DefaultSelector() as selector:
-            selector.register(self._connection, selectors.EVENT_READ)
-            has_message = self._connection.pending() or selector.select(0)
-        if has_message:
-            self._receive("")
+        if codec.has_spoken(self._connection):
+            self._receive()

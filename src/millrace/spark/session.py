@@ -70,8 +70,6 @@ class SessionFacts:
     closed_stores: dict[str, str] = field(default_factory=dict)
     # Why tasks do not reach a coordinator, by its address; empty where they do.
     coordinators: dict[tuple[str, int], str] = field(default_factory=dict)
-    # Those on executors, by port and the address to listen on, as asked for.
-    cluster_coordinators: dict[tuple[int, str | None], Any] = field(default_factory=dict)
     # On Spark Connect, the name of each predicate that was ever used, by its identity and name: Connect
     # analyses a query anew for each action, so names have to stay.
     functions: dict[tuple[int, str], tuple[object, str]] = field(default_factory=dict)
@@ -254,12 +252,8 @@ def _median_seconds(frame: DataFrame) -> float:
     return statistics.median(seconds)
 
 
-Reply = tuple[bytes | None, str | None]
-"""What a function says in a task, and why it failed."""
-
-
-def call_in_task(spark: SparkSession, function: Callable[[], Reply]) -> Reply:
-    """Return what a function returns in a task of its own."""
+def try_in_task(spark: SparkSession, attempt: Callable[[], str | None]) -> str | None:
+    """Let a task try something, and return why that failed: what it says itself, or Spark of its job."""
 
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         import pyarrow as pa
@@ -268,22 +262,15 @@ def call_in_task(spark: SparkSession, function: Callable[[], Reply]) -> Reply:
 
         for _ in batches:
             pass  # Spark wants all to be read
-        reply, why = function()
-        columns = [array_of([reply], pa.binary()), array_of([why], pa.string())]
-        yield pa.RecordBatch.from_arrays(columns, ["reply", "why"])
+        yield pa.RecordBatch.from_arrays([array_of([attempt()], pa.string())], ["why"])
 
-    row = spark.range(0, 1, 1, 1).mapInArrow(run, "reply binary, why string").collect()[0]
-    return None if row["reply"] is None else bytes(row["reply"]), row["why"]
-
-
-def try_in_task(spark: SparkSession, attempt: Callable[[], str | None]) -> str | None:
-    """Let a task try something, and return why that failed: what it says itself, or Spark of its job."""
     try:
-        return call_in_task(spark, lambda: (None, attempt()))[1]
+        why: str | None = spark.range(0, 1, 1, 1).mapInArrow(run, "why string").collect()[0]["why"]
     except Exception as error:
         if not is_sparks(error):
             raise
         return first_line(error)
+    return why
 
 
 def own_address(driver: str) -> str:

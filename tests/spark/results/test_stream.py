@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import replace
 
 import pyarrow as pa
@@ -11,10 +11,12 @@ import pytest
 
 from millrace.errors import ExecutionError
 from millrace.limits import codec
+from millrace.limits.codec import frame
 from millrace.limits.coordinator import Coordinator
+from millrace.limits.messages import Batch, JoinStream, Start
 from millrace.spark.results import ResultsServer, ResultsSink
 from tests.limits.running import PATIENCE, SPAWN
-from tests.limits.test_server import frame, raw
+from tests.limits.test_server import raw
 from tests.spark.results import tasks
 from tests.spark.results.tasks import SCHEMA, batch_of
 
@@ -243,18 +245,18 @@ def test_a_wrong_token_and_an_unknown_stream_are_refused(server, stream):
 @pytest.mark.parametrize(
     "garbage",
     [
-        frame("{}"),
-        frame('{"batch": true, "attached": 1}') + b"x",
-        frame('{"start": [0, 0]}') + frame('{"start": [1, 0]}'),
-        frame('{"start": [-1, 0]}'),
-        frame('{"start": [0, 0]}') + frame('{"batch": true, "attached": 3}') + b"abc",
-        frame('{"start": [0, 0]}') + b"\xff" * 50,
+        b"\x00\x00\x00\x02{}",
+        frame(Batch(b"x")),
+        frame(Start(0, 0)) + frame(Start(1, 0)),
+        frame(Start(-1, 0)),
+        frame(Start(0, 0)) + frame(Batch(b"abc")),
+        frame(Start(0, 0)) + b"\xff" * 50,
     ],
 )
 def test_a_task_that_talks_nonsense_is_shown_out(stream, garbage):
     """The partition is sent by another attempt."""
-    hello = frame(f'{{"token": "{stream.address.token}", "results": "{stream.id}"}}')
-    assert b"welcome" in raw(stream.address, hello, garbage)
+    hello = frame(JoinStream(stream.address.token, stream.id))
+    assert b"Welcome" in raw(stream.address, hello, garbage)
     send(stream, 0, batch_of(0, 0))
     stream.finish()
     assert rows(stream) == rows([batch_of(0, 0)])
@@ -269,11 +271,24 @@ def test_a_server_that_ends_is_noticed_on_both_sides(server):
             sink.commit()
     with pytest.raises(ExecutionError, match="server of results has been closed"):
         next(stream)
-    with pytest.raises(ExecutionError, match="cannot reach the driver"):
+    with pytest.raises(ExecutionError, match=r"cannot reach .*, where the job's results are kept"):
         sink_of(stream, 0)
     with pytest.raises(ExecutionError, match="has been closed"):
         server.open(SCHEMA)
     stream.close()
+
+
+def test_a_reader_that_pauses_breaks_no_connection(server, monkeypatch):
+    """The kernel gives up what is not acknowledged, also where the other side only reads nothing for long."""
+    monkeypatch.setattr("millrace.limits.codec._UNREAD_MS", 100)
+    stream = server.open(SCHEMA, most_waiting=1)
+    sent = [batch_of(0, 0, 1_000_000)] * 3
+    with ThreadPoolExecutor(1) as pool:
+        sending = pool.submit(send, stream, 0, *sent)
+        sending.add_done_callback(lambda _: stream.finish())
+        assert not wait([sending], 1.5).done
+        assert sum(batch.num_rows for batch in stream) == 3_000_000
+        sending.result(PATIENCE)
 
 
 def test_a_reader_that_pauses_for_too_long_stops_the_tasks(server):

@@ -1,11 +1,6 @@
 """Where tasks tell their figures: a server in the process that planned the query.
 
-======================================================  ==================================
-task                                                    server
-======================================================  ==================================
-``live`` = run, ``task`` = name, ``token``              ``welcome``, or ``error`` = why not
-``in``, ``out`` = rows, ``over``; figures as zlib       (nothing)
-======================================================  ==================================
+A task says :class:`~millrace.limits.messages.Figures` now and then, and hears nothing.
 """
 
 from __future__ import annotations
@@ -13,15 +8,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, ClassVar
 
-from millrace.limits import codec
+from millrace.limits.messages import Figures, Hello, JoinBoard, Message
 from millrace.limits.server import Server
 from millrace.limits.session import Session
 
 if TYPE_CHECKING:
     from millrace.reports.board.board import Board
-
-_LARGEST = 1 << 20
-"""Bytes of one telling, compressed."""
 
 _MOST_CONNECTIONS = 4096
 
@@ -42,18 +34,16 @@ class LiveServer(Server):
     board: ClassVar[Board | None] = None
     _open = 0
 
-    def _scope(self, hello: codec.Message) -> str:
-        return str(hello.get("live"))
+    def _scope(self, hello: Hello) -> str:
+        return hello.run if isinstance(hello, JoinBoard) else ""
 
-    def _enter(self, hello: codec.Message) -> tuple[str, Session]:
-        match hello:
-            case {"live": str(run), "task": str(task)} if len(task) < 1000:
-                if self.board is None or self._open >= _MOST_CONNECTIONS:
-                    raise ValueError("nobody looks, or too many tasks tell already")
-                self._open += 1
-                return run, _Told(self.board, run, task, self._gone)
-            case _:
-                raise ValueError("it did not introduce itself")
+    def _enter(self, hello: Hello) -> tuple[str, Session]:
+        if not isinstance(hello, JoinBoard):
+            raise ValueError("it has no figures to tell")  # noqa: TRY004  # it came in a message
+        if self.board is None or self._open >= _MOST_CONNECTIONS:
+            raise ValueError("nobody looks, or too many tasks tell already")
+        self._open += 1
+        return hello.run, _Told(self.board, hello.run, hello.task, self._gone)
 
     def _gone(self) -> None:
         self._open -= 1
@@ -66,15 +56,12 @@ class _Told(Session):
         super().__init__()
         self._board, self._run, self._task, self._gone = board, run, task, gone
 
-    def handle(self, client: int, message: codec.Message) -> None:
-        """Take figures; ValueError if a message says nothing that a task of ours would say."""
-        match message:
-            case {"in": int(rows_in), "out": int(rows_out), "over": bool(over), "attachment": bytes(packed)}:
-                if len(packed) > _LARGEST or not (0 <= rows_in < codec.MOST and 0 <= rows_out < codec.MOST):
-                    raise ValueError("figures of no task of ours")
-                self._board.told(self._run, self._task, rows_in, rows_out, packed, over=over)
-            case _:
-                raise ValueError(f"no such message: {list(message)[:3]}")
+    def handle(self, client: int, message: Message) -> None:
+        """Take figures; ValueError for any other message."""
+        if not isinstance(message, Figures):
+            raise ValueError("no figures of a task")  # noqa: TRY004  # it came in a message
+        rows = message.rows_in, message.rows_out
+        self._board.told(self._run, self._task, *rows, message.packed, over=message.over)
 
     def leave(self, client: int) -> None:
         """Take note that the task tells nothing more."""

@@ -19,6 +19,7 @@ from typing import Self
 
 from millrace.engine.figures import CellFigures
 from millrace.limits import codec
+from millrace.limits.messages import Figures, JoinBoard, Welcome
 from millrace.limits.registration import Address
 from millrace.limits.tls import dial
 
@@ -82,7 +83,7 @@ class Telling:
             with _opened(self._address, self._run, self._task) as connection:
                 self._connected = True
                 self._tell(connection)
-        except (OSError, EOFError, ValueError, KeyError):
+        except (OSError, EOFError, ValueError):
             # Nobody listens, or not any more: that is no reason to fail, or to try again for each task.
             _unreached[self._address.host, self._address.port] = time.monotonic()
         finally:
@@ -109,14 +110,10 @@ class Telling:
         return None
 
 
-def message(figures: CellFigures, *, over: bool) -> codec.Message:
+def message(figures: CellFigures, *, over: bool) -> Figures:
     """Return figures as they are sent: the numbers of rows in the open, for they are always wanted."""
-    return {
-        "in": rows_in(figures),
-        "out": figures.output_tuples,
-        "over": over,
-        "attachment": zlib.compress(figures.to_json().encode(), 1),
-    }
+    packed = zlib.compress(figures.to_json().encode(), 1)
+    return Figures(rows_in(figures), figures.output_tuples, over, packed)
 
 
 def rows_in(figures: CellFigures) -> int:
@@ -132,8 +129,8 @@ def _may_reach(address: Address) -> bool:
 
 
 def _opened(address: Address, run: str, task: str) -> ssl.SSLSocket:
-    connection, welcome = dial(address, {"live": run, "task": task}, _REACH_SECONDS)
-    if "error" in welcome:
+    connection, welcome = dial(address, JoinBoard(address.token, run, task), _REACH_SECONDS, may_stall=True)
+    if not isinstance(welcome, Welcome):
         connection.close()
-        raise ValueError(str(welcome["error"]))
+        raise ValueError("it lets nobody in")  # noqa: TRY004  # it came in a message
     return connection

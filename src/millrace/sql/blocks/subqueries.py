@@ -169,14 +169,17 @@ def check_ons(context: PlanContext) -> None:
         Unsupported: There is one.
     """
     for scope in context.names.scopes.all:
-        for item in scope.clause.every() if scope.clause else ():
-            for node in () if item.on is None else item.on.find_all(exp.In, exp.Exists, exp.Subquery):
-                if node.find(exp.Query) is None:
-                    continue
-                read = context.names.relations_read(node)
-                if read is None or len({*read} & {*scope.clause.relations()}) > 1:
-                    where = context.where(scope)
-                    raise Unsupported(f"{where}: a subquery in ON that reads both sides of the join")
+        if scope.clause is None:
+            continue
+        relations = {*scope.clause.relations()}
+        ons = [item.on for item in scope.clause.every() if item.on is not None]
+        for node in (node for on in ons for node in on.find_all(exp.In, exp.Exists, exp.Subquery)):
+            if node.find(exp.Query) is None:
+                continue
+            read = context.names.relations_read(node)
+            if read is None or len(relations.intersection(read)) > 1:
+                where = context.where(scope)
+                raise Unsupported(f"{where}: a subquery in ON that reads both sides of the join")
 
 
 def _queries(node: exp.Expr) -> Iterator[exp.Expr]:
