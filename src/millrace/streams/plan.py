@@ -45,7 +45,7 @@ SETTINGS = {
 
 _REFUSED = {
     "static": "a plan that does not change begins anew with every run, while a join of streams goes on",
-    "stairs": "intermediate tuples that move make more work over streams than keeping none of them, or all",
+    "stairs": "moving intermediate tuples was not shown to make less work than keeping none of them, or all",
 }
 """Architectures that join no streams, and why."""
 
