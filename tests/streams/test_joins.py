@@ -10,7 +10,7 @@ import pytest
 from pyspark.errors import AnalysisException
 
 import millrace
-from millrace.errors import ExecutionError, InputError, OptionError, SetupError
+from millrace.errors import ExecutionError, InputError, SetupError
 from millrace.spark import task_inputs
 from tests.session import ROCKSDB, changed
 from tests.streams.feed import SCHEMA, Feed, figures
@@ -146,7 +146,7 @@ def test_what_does_not_work_here_is_refused(streaming, tmp_path, monkeypatch):
     ):
         millrace.sql(PAIR, spark=streaming, tables=tables)
     for architecture in ("static", "stairs"):
-        with pytest.raises(OptionError, match=rf"architecture is '{architecture}', and .*expected 'stems'"):
+        with pytest.raises(SetupError, match=rf"architecture is '{architecture}', and .*expected 'stems'"):
             millrace.sql(PAIR, spark=streaming, tables=tables, options={"architecture": architecture})
     monkeypatch.setattr(task_inputs, "_MOST_TABLE", 99 * 8 - 1)
     more = {**tables, "d": streaming.range(99).withColumnRenamed("id", "k")}

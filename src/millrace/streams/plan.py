@@ -17,7 +17,7 @@ from pyspark.sql import DataFrame, SparkSession, functions as sf
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 from pyspark.sql.types import StructField, StructType
 
-from millrace.errors import MillraceWarning, OptionError, SetupError, require
+from millrace.errors import MillraceWarning, SetupError, require
 from millrace.options import Options
 from millrace.reports.micro_batch import PREFIX, SEPARATOR
 from millrace.spark.block import Block, FrameInput, ParquetInput, PreparedBlock
@@ -45,7 +45,7 @@ SETTINGS = {
 
 _REFUSED = {
     "static": "a plan that does not change begins anew with every run, while a join of streams goes on",
-    "stairs": "intermediate tuples that move make more work over streams than keeping none of them, or all",
+    "stairs": "moving intermediate tuples was not shown to make less work than keeping none of them, or all",
 }
 """Architectures that join no streams, and why."""
 
@@ -98,12 +98,11 @@ def deal(spark: SparkSession, block: Block, times: EventTimes, options: Options)
     Raises:
         InputError: State would grow without end, or an input is of a kind that does not go with streams.
         SetupError: The session does not keep state in RocksDB, or a table is too large to send to tasks, or
-            its files could not be found anew.
-        OptionError: The architecture is a static plan or STAIRs.
+            its files could not be found anew; or the architecture is a static plan or STAIRs.
     """
     _check_provider(spark)
     if options.architecture in _REFUSED:
-        raise OptionError(
+        raise SetupError(  # with another error Spark would run the query, and keep state in its own way
             f"option architecture is {options.architecture!r}, and {_REFUSED[options.architecture]}: "
             "expected 'stems', 'joins' or 'auto'"
         )
