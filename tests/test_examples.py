@@ -16,7 +16,7 @@ SHOWN = {
     "join_of_files.py": ["Norway", "block b0", "page: "],
     "lookups.py": ["780 of 1000 orders have a price", "sku-13"],
     "results_as_they_come.py": ["50000 rows in all"],
-    "streams.py": ["micro-batch 2 has 6000 rows in", "o → p → s"],
+    "streams.py": ["micro-batch 2 has 6000 rows in", "cells made anew"],
 }
 NIGHT = ["streams.py"]  # it takes most of a minute
 NOTEBOOKS = {
