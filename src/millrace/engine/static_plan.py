@@ -48,7 +48,7 @@ class StaticPlan:
     def __init__(self, context: RunContext) -> None:
         spec, graph, stems = context.spec, context.graph, context.stems
         self._context, self._graph, self._stems = context, graph, stems
-        self._statistics, self._selecting, self._visit = context.statistics, context.selecting, context.visit
+        self._statistics, self._filters, self._visit = context.statistics, context.filters, context.visit
         self._asks = IndexJoins.of(spec, graph, context.methods, context.clock, "static")
         self._plan = plan_of(spec, graph, context.options.order, self._asks)
         self._asks.end(stems)
@@ -149,13 +149,13 @@ class StaticPlan:
             if not batch.size:
                 self._statistics.end(batch)
             elif ready:
-                select = self._selecting.selects[ready[0]]
+                select = self._filters.selects[ready[0]]
                 waiting += self._visit(select, batch.signature, batch, fresh=True).batches
             elif outer := ready_outer(batch.signature, self._graph):
-                for widened in self._steps(self._selecting.outer[outer[0]], batch):
+                for widened in self._steps(self._filters.outer[outer[0]], batch):
                     yield from self._selected(widened)
             elif is_complete(batch.signature, self._graph) and batch.signature.raised:
-                waiting += self._selecting.settlement.step(batch, self._context.limit).batches
+                waiting += self._filters.settlement.step(batch, self._context.limit).batches
             else:
                 yield batch
 

@@ -16,7 +16,7 @@ import pytest
 from hypothesis import event, given, strategies as st
 
 from millrace.engine.access.schedule import Schedule
-from millrace.engine.eddy import eddy as buffer, run_statistics as module
+from millrace.engine.eddy import eddy as buffer, preference, run_statistics as module
 from millrace.engine.eddy.back_pressure import Backpressure
 from millrace.engine.eddy.dataflow import EddyDataflow
 from millrace.engine.eddy.output import Output
@@ -24,7 +24,7 @@ from millrace.engine.eddy.run import Run
 from millrace.engine.eddy.run_statistics import Trace
 from millrace.engine.eddy.statistics import Statistics
 from millrace.engine.operators import selection, udf_selection
-from millrace.engine.plan.expressions import Call, Column, ColumnRef, Compare
+from millrace.engine.plan.expressions import Call, Column, ColumnRef, Compare, Literal
 from millrace.engine.plan.spec import JoinSpec, RelationSpec
 from millrace.engine.stairs import invariants as stairs
 from millrace.engine.stairs.stair import STAIR
@@ -170,6 +170,30 @@ def test_wide_rows_come_in_small_batches(monkeypatch, filtered: str, width: int,
     sizes = [(batch.num_rows, batch.nbytes) for batch in eddy.run()]
     assert sum(rows for rows, _ in sizes) == 60_000
     assert max([size for _, size in sizes] + read) < 3 * most
+
+
+def test_tuples_are_graded_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many predicates they meet before they are joined, whether they are built or streamed."""
+
+    def above(alias: str, bound: int) -> Compare:
+        return Compare(">", Column(ColumnRef(alias, "v")), Literal(bound, pa.int64()), pa.int64())
+
+    tables = {alias: pa.table({"k": range(8), "v": range(8)}) for alias in "rs"}
+    case = having(block(tables, ["r.k = s.k"]), *(above(alias, n) for alias in "rs" for n in (-1, -2)))
+    graded: list[int] = []
+    right = preference.evaluate
+
+    def noting(*given: Any) -> Any:
+        graded.append(len(truth := right(*given)))
+        return truth
+
+    monkeypatch.setattr(preference, "evaluate", noting)
+    for online in (False, True):
+        graded.clear()
+        made = Run(case.spec, case.batches(8), Options(online=online, policy="fixed"), clock=VirtualClock())
+        made.prefer([above(alias, 9) for alias in "rs"])
+        assert rows_of(case, made) == case.expected()
+        assert sum(graded) == 16
 
 
 # Under skew a run holds no more than the tuples that are to be held need, and makes others in pieces.
@@ -322,7 +346,7 @@ def test_what_goes_to_and_fro_is_thinned(decisions):
     start = singleton(0)
     for number in range(decisions):
         chosen = Probe(1 + number % 2)
-        trace.decided(start, [(chosen, 1.0)], 10 * number)
+        trace.note_decision(start, [(chosen, 1.0)], 10 * number)
         for key in (chosen, (start, chosen)):
             accounts.update(key, 10, 5, 1e-6)
     (orders,) = trace.orders()

@@ -112,7 +112,7 @@ class QueuedBuffer(Buffer):
     # What comes in
 
     def push(self, batches: Iterable[TupleBatch]) -> None:
-        for batch in self._preference.split(batches):
+        for batch in batches:
             if batch.size:
                 if self._under_way:
                     self._under_way.append(batch)

@@ -19,7 +19,7 @@ from millrace.engine.eddy.output import Output, Sink
 from millrace.engine.eddy.run_statistics import RunStatistics
 from millrace.engine.eddy.statistics import WarmStart
 from millrace.engine.eddy.transfer import KeyRanges
-from millrace.engine.operators.select import Selecting, outer_probes_of, selections_of
+from millrace.engine.operators.select import Filters, outer_probes_of, selections_of
 from millrace.engine.plan.expressions import Call
 from millrace.engine.plan.graph import QueryGraph
 from millrace.engine.plan.spec import JoinSpec
@@ -114,7 +114,7 @@ class RunContext:
         accounts = self.statistics.accounts
         selects = selections_of(spec, self.clock, options, given.get("callers"), accounts)
         outer = outer_probes_of(spec, indexes, self.clock, self.methods.woken)
-        self.selecting = Selecting(self.graph, selects, accounts, outer)
+        self.filters = Filters(self.graph, selects, accounts, outer)
         self.watch = given.get("watch")
         observe = given.get("observe")
         self.visit: Visit = self._visit if observe is None else observe(self._visit)

@@ -67,7 +67,7 @@ class EddyDataflow:
             coming = context.arrivals.due
             self._buffer = QueuedBuffer(self._preference, backpressure, context.clock, coming)
         self._eddy = self._routed(policy)
-        for probe in context.selecting.asking:
+        for probe in context.filters.asking:
             # What waits in queues is counted there, and windows let go of what a tuple is made of.
             probe.sets_aside = backpressure is None and not context.graph.windows
             probe.unbuilt = self._schedule.unbuilt
@@ -77,19 +77,19 @@ class EddyDataflow:
     def _routed(self, policy: Policy) -> Eddy:
         """Return the eddy, with its operators around it."""
         context, state, buffer = self._context, self.state, self._buffer
-        statistics, selecting, clock = context.statistics, context.selecting, context.clock
+        statistics, filters, clock = context.statistics, context.filters, context.clock
         builds = [
-            StateBuild(stem.number, alias, state, selecting)
+            StateBuild(stem.number, alias, state, filters)
             for stem, alias in zip(self.stems, context.spec.aliases, strict=True)
         ]
-        legality = Legality(context.graph, builds, selecting, state.joins)
+        legality = Legality(context.graph, builds, filters, state.joins)
         queues = buffer if isinstance(buffer, QueuedBuffer) else None
         if context.watch is not None:
             context.watch.attach(self.stems, state.held, lambda: (*buffer.works(), *state.waiting()))
 
-        def decided(signature: Signature, shares: list[tuple[Operator, float]]) -> None:
-            statistics.decided(signature, shares)
-            state.decided(signature, shares)
+        def note_decision(signature: Signature, shares: list[tuple[Operator, float]]) -> None:
+            statistics.note_decision(signature, shares)
+            state.note_decision(signature, shares)
             buffer.weigh(shares)
 
         tickets = None if queues is None else queues.tickets
@@ -97,7 +97,7 @@ class EddyDataflow:
             policy,
             Candidates(context.graph, legality, statistics.accounts, tickets).of,
             context.options.reoptimize_every,
-            decided,
+            note_decision,
             None if queues is None else queues.is_full,
             (lambda: statistics.busy) if context.called else None,
             clock,
@@ -137,7 +137,7 @@ class EddyDataflow:
 
     def _take_back(self, *, waits: bool = False) -> bool:
         """Let tuples go on whose answers left joins have got; tell whether there are any."""
-        asking = self._context.selecting.asking
+        asking = self._context.filters.asking
         back = [(probe, work) for probe in asking for work in probe.take_back(waits=waits)]
         for probe, work in back:
             self._buffer.resume(probe, work)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from millrace.engine.eddy.decisions import RoutingTable
-from millrace.engine.eddy.operator import Operator, Visit, Work
+from millrace.engine.eddy.operator import Kind, Operator, Visit, Work
 from millrace.engine.eddy.preference import Preference
 from millrace.engine.eddy.run_statistics import RunStatistics
 from millrace.engine.plan.graph import QueryGraph
@@ -50,7 +50,7 @@ class Eddy:
 
     def push(self, batches: Iterable[TupleBatch]) -> None:
         """Take tuples into the dataflow; empty batches are dropped."""
-        self._buffer.push(batches)
+        self._buffer.enter(batches)
 
     def results(self, *, draining: bool = False) -> Iterator[TupleBatch]:
         """Yield results until nothing is left that could be done before more tuples arrive.
@@ -105,7 +105,10 @@ class Eddy:
                 self._statistics.intermediate += batch.size
         if self._look is None and len(batches) == 1 and self._buffer.is_next(batches[0]):
             return batches[0]
-        self._buffer.push(batches)
+        if operator.kind is Kind.BUILD:
+            self._buffer.enter(batches)
+        else:
+            self._buffer.push(batches)
         return None
 
 
@@ -130,9 +133,13 @@ class Buffer:
         self._flying: dict[int, list[Work]] = {}  # by how much the user prefers its tuples; no list is empty
         self._waiting: dict[Hashable, _Crumbs] = {}
 
+    def enter(self, batches: Iterable[TupleBatch]) -> None:
+        """Add batches of tuples that have arrived, or have been built: now they are graded."""
+        self.push(self._preference.split(batches) if self._preference.wishes else batches)
+
     def push(self, batches: Iterable[TupleBatch]) -> None:
         """Add batches; empty ones are dropped."""
-        for batch in self._preference.split(batches) if self._preference.wishes else batches:
+        for batch in batches:
             if not batch.size:
                 continue
             signature = batch.signature

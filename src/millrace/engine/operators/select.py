@@ -86,7 +86,7 @@ def outer_probes_of(
     return probes
 
 
-class Selecting:
+class Filters:
     """The operators of a block's predicates and left joins, and the relations beside the join.
 
     Attributes:

@@ -15,7 +15,7 @@ import numpy as np
 from millrace.engine.access.hybrid import IndexOrScan
 from millrace.engine.access.paths import AccessMethods, Paths
 from millrace.engine.eddy.operator import Estimate, Kind, Operator, Step
-from millrace.engine.operators.select import Selecting
+from millrace.engine.operators.select import Filters
 from millrace.engine.plan.graph import QueryGraph
 from millrace.engine.stems.join_state import JoinState
 from millrace.engine.stems.stem import Probe as Matches, SteM
@@ -28,15 +28,15 @@ class StateBuild(Operator):
 
     kind = Kind.BUILD
 
-    def __init__(self, relation: int, alias: str, state: JoinState, selecting: Selecting) -> None:
+    def __init__(self, relation: int, alias: str, state: JoinState, filters: Filters) -> None:
         super().__init__(relation, f"SteM({alias})", alias)
         self._state = state
-        self._selecting = selecting
+        self._filters = filters
 
     def step(self, work: TupleBatch, limit: int) -> Step:
         """Return the tuples that were not here yet, once for each role, and those that waited for them."""
         built = self._state.build(self.target, work)
-        self._selecting.remember(built)
+        self._filters.remember(built)
         stems = self._state.stems
         batches = [stems[role].in_role(built) for role in stems[self.target].roles]
         return Step((*batches, *self._state.on_build(self.target)), built.size)

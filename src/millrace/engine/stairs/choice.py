@@ -12,7 +12,8 @@ from millrace.engine.policies import default_policy
 from millrace.engine.stairs.index_join import IndexJoins
 from millrace.engine.stems.join_state import JoinState
 from millrace.engine.stems.state import SteMs
-from millrace.options import Options
+from millrace.errors import OptionError
+from millrace.options import Options, name_of
 
 
 @dataclass(frozen=True)
@@ -33,8 +34,11 @@ def architecture_of(
     tuples, and move them when routing changes.
 
     Relations arrive in turn if ``side_by_side``, by default what ``online`` asks for. If ``looked_up``, some
-    relation has access methods beside a scan.
+    relation has access methods beside a scan. A static plan, with its order, is one of joins: where there is
+    one relation an eddy has the predicates.
     """
+    if options.architecture == "static" and len(spec.relations) == 1:
+        return Choice("stems", "a static plan is one of joins, and there is one relation")
     if options.architecture != "auto":
         return Choice(options.architecture, "it is asked for")
     if not (options.online if side_by_side is None else side_by_side):
@@ -50,12 +54,23 @@ def architecture_of(
     return Choice("stairs", "relations arrive side by side")
 
 
-def settled(
+def settle_architecture(
     spec: JoinSpec, options: Options, *, side_by_side: bool | None = None, looked_up: bool = False
 ) -> Options:
-    """Return options that name what :func:`architecture_of` chooses."""
-    choice = architecture_of(spec, options, side_by_side=side_by_side, looked_up=looked_up)
-    return replace(options, architecture=choice.name)
+    """Return options that name what :func:`architecture_of` chooses.
+
+    Raises:
+        OptionError: A policy is named for a static plan, which asks none.
+    """
+    name = architecture_of(spec, options, side_by_side=side_by_side, looked_up=looked_up).name
+    if name == "static" and options.policy is not None:
+        raise OptionError(
+            f"option policy is {name_of(options.policy)!r}, and architecture='static' runs a plan that does "
+            "not change, so nobody would ask it; expected one of the two: leave out policy, or use "
+            "architecture='stems', 'joins' or 'stairs'"
+        )
+    order = () if name != options.architecture == "static" else options.order
+    return replace(options, architecture=name, order=order)
 
 
 def state_of(context: RunContext) -> JoinState:

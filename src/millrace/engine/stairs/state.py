@@ -147,7 +147,7 @@ class StairState:
             self.forecast.miss(relation)
         return ()
 
-    def decided(self, signature: Signature, shares: Sequence[tuple[Operator, float]]) -> None:
+    def note_decision(self, signature: Signature, shares: Sequence[tuple[Operator, float]]) -> None:
         """Note where most tuples of a span go from now on."""
         operator, share = max(shares, key=lambda pair: pair[1])
         if operator.kind is Kind.JOIN and share >= 1 / 2:

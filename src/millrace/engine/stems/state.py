@@ -130,7 +130,7 @@ class SteMs:
         roles = self.stems[relation].roles
         return [batch for role in roles for batch in self._waiting.release(role, self.stems[role])]
 
-    def decided(self, signature: Signature, shares: Sequence[tuple[Operator, float]]) -> None:
+    def note_decision(self, signature: Signature, shares: Sequence[tuple[Operator, float]]) -> None:
         """Nothing: the state of SteMs does not depend on decisions."""
 
     def precompute(self, stalled: int) -> None:
@@ -166,7 +166,11 @@ class SteMs:
 
 
 def join_base_tuples(stems: Sequence[SteM], graph: QueryGraph, span: int, limit: int) -> Iterator[TupleBatch]:
-    """Yield the join of the base tuples of a connected span, by probing one SteM after the other."""
+    """Yield the join of the base tuples of a connected span, by probing one SteM after the other.
+
+    The run's own SteMs stay as they are: those of STAIRs have no indexes, and would go on filling them.
+    """
+    stems = [stem.apart() for stem in stems]
     first = min(members(span), key=lambda r: (stems[r].store.held, r))
     stem, lead = stems[first], stems[first].roles[0]
     for low in range(stem.store.first, stem.rows, limit):
