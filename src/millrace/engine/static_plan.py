@@ -49,7 +49,7 @@ class StaticPlan:
         spec, graph, stems = context.spec, context.graph, context.stems
         self._context, self._graph, self._stems = context, graph, stems
         self._statistics, self._filters, self._visit = context.statistics, context.filters, context.visit
-        self._asks = IndexJoins.of(spec, graph, context.methods, context.clock, "static")
+        self._asks = IndexJoins.of(context)
         self._plan = plan_of(spec, graph, context.options.order, self._asks)
         self._asks.end(stems)
         self._builds = [_Build(stem, alias) for stem, alias in zip(stems, spec.aliases, strict=True)]

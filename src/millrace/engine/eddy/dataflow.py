@@ -196,7 +196,8 @@ class EddyDataflow:
     @property
     def sampled(self) -> int:
         """Number of probes that were made only to find an attribute to divide tuples by."""
-        return self._admission.sampled
+        divide = self._admission.divide
+        return 0 if divide is None else divide.sampled
 
     def _is_empty(self) -> bool:
         """Whether some relation has ended without a tuple: no result can come any more."""

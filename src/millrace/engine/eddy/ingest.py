@@ -48,7 +48,7 @@ class Admission:
             self._transfers = Transfers(
                 context.graph, schedule.unbuilt, state.stems, aliases, accounts, context.visit, ranges
             )
-        self._divide: Divide | None = None
+        self.divide: Divide | None = None
         stream = schedule.unbuilt
         self._gathered = stream if gathers and self._transfers is not None else None
         near = () if stream is None else context.graph.neighbours(1 << stream)
@@ -56,17 +56,12 @@ class Admission:
         if stream is not None and learns and len(near) > 1 and len(context.graph.roles(stream)) == 1:
             stems = [state.stems[relation] for relation in near]
             begin = options.batch_size + 1
-            self._divide = Divide(stream, context.spec.aliases[stream], stems, begin, self._told)
+            self.divide = Divide(stream, context.spec.aliases[stream], stems, begin, self._told)
 
     @property
     def dropped(self) -> int:
         """Tuples that met no match in a relation that had been read."""
         return 0 if self._transfers is None else self._transfers.dropped
-
-    @property
-    def sampled(self) -> int:
-        """Probes that were made only to find an attribute to divide tuples by."""
-        return 0 if self._divide is None else self._divide.sampled
 
     def ended(self, relation: int) -> None:
         """Take note that all tuples of a relation have come."""
@@ -81,7 +76,7 @@ class Admission:
                 self._statistics.end(found)
                 return
         if relation != self._gathered or not found.stores[relation].schema.names:
-            yield from self._divided(found)
+            yield from self.divided(found)
             return
         self._waiting.append(found)
         if sum(each.size for each in self._waiting) >= self._few:
@@ -106,10 +101,10 @@ class Admission:
             origin = sum(each.origin for each in waiting)
             found = [replace(waiting[0], stores=whole, rows=numbers, origin=origin)]
         for each in found:
-            yield from self._divided(each)
+            yield from self.divided(each)
 
     def _divided(self, found: TupleBatch) -> Iterator[TupleBatch]:
-        divide = self._divide
+        divide = self.divide
         if divide is not None and divide.target in found.rows and divide.divides(found):
             yield from self._visit(divide, found.signature, found, fresh=True).batches
         else:

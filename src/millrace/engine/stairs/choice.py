@@ -80,25 +80,32 @@ def state_of(context: RunContext) -> JoinState:
         InputError: The state is not SteMs, and a relation has access methods that compete, or it has
             indexes alone and no join with one scanned relation binds them.
     """
-    spec, graph, options, clock = context.spec, context.graph, context.options, context.clock
-    stems, schedule, methods = context.stems, context.schedule, context.methods
+    spec, options = context.spec, context.options
     if options.architecture == "stems" or len(spec.relations) == 1:
-        return SteMs(spec, graph, schedule, stems, methods, context.arrivals.requests)
+        return SteMs(context)
     # Here, for most tasks keep their state in SteMs.
     from millrace.engine.stairs import DEFAULT_MIGRATION, MIGRATION_POLICIES
     from millrace.engine.stairs.state import StairState
 
-    index_joins = IndexJoins.of(spec, graph, methods, clock, options.architecture)
+    index_joins = IndexJoins.of(context)
     index_joins.check_leaves()
     # A tuple that is made again would be judged again, and a second verdict may differ.
     movable = spec.is_repeatable and not index_joins.inner
     migration = None
     if options.architecture == "stairs" and movable:
-        migration = MIGRATION_POLICIES[options.migration or DEFAULT_MIGRATION](options)
+        migration = MIGRATION_POLICIES[options.migration or DEFAULT_MIGRATION]()
     intermediate = options.intermediate or not movable
-    window, watch = 2 * options.reoptimize_every, context.watch
     return StairState(
-        spec, graph, schedule, stems, window, clock, migration, index_joins, watch, intermediate=intermediate
+        spec,
+        context.graph,
+        context.schedule,
+        context.stems,
+        2 * options.reoptimize_every,
+        context.clock,
+        migration,
+        index_joins,
+        context.watch,
+        intermediate=intermediate,
     )
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from millrace.engine.access.paths import Access, AccessMethods
 from millrace.engine.operators.index_join import IndexJoin, IndexPath
@@ -23,6 +24,9 @@ from millrace.engine.tuples.batch import TupleBatch
 from millrace.errors import InputError
 from millrace.limits.clock import Clock
 
+if TYPE_CHECKING:
+    from millrace.engine.eddy.context import RunContext
+
 
 @dataclass(frozen=True)
 class IndexJoins:
@@ -35,15 +39,13 @@ class IndexJoins:
     inner: int
 
     @classmethod
-    def of(
-        cls, spec: JoinSpec, graph: QueryGraph, access: AccessMethods, clock: Clock, architecture: str
-    ) -> IndexJoins:
+    def of(cls, context: RunContext) -> IndexJoins:
         """Find them.
 
         Raises:
             InputError: A relation has several access methods that compete.
         """
-        paths = access.paths
+        spec, paths = context.spec, context.methods.paths
         asked = sum({1 << each.relation for each in paths.lookups})
         for relation, alias in enumerate(spec.aliases):
             scanned = paths.scanned >> relation & 1
@@ -54,11 +56,11 @@ class IndexJoins:
             else:
                 continue
             raise InputError(
-                f"relation {alias!r} has {has}, and architecture={architecture!r} gives each relation one "
-                "access method; leave out all others, or use architecture='stems', whose access methods "
-                "compete"
+                f"relation {alias!r} has {has}, and architecture={context.options.architecture!r} gives "
+                "each relation one access method; leave out all others, or use architecture='stems', whose "
+                "access methods compete"
             )
-        return cls(spec, graph, access, clock, asked & ~paths.scanned)
+        return cls(spec, context.graph, context.methods, context.clock, asked & ~paths.scanned)
 
     def path(self, relation: int, classes: Iterable[int]) -> IndexPath | None:
         """Return how to ask for a relation by values of these classes; None if no index is bound by them."""

@@ -16,12 +16,11 @@ Raman, Deshpande & Hellerstein 2003.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from millrace.engine.access.hybrid import IndexOrScan
-from millrace.engine.access.paths import AccessMethods, Paths
-from millrace.engine.access.schedule import Schedule
+from millrace.engine.access.paths import Paths
 from millrace.engine.eddy.operator import Operator
 from millrace.engine.operators.stems import IndexLookup, SteMProbe
 from millrace.engine.plan.graph import QueryGraph, members
@@ -32,6 +31,9 @@ from millrace.engine.stems.join_state import Held, StateTotals, held_by
 from millrace.engine.stems.stem import SteM
 from millrace.engine.stems.waiting import PriorProbers
 from millrace.engine.tuples.batch import Signature, TupleBatch
+
+if TYPE_CHECKING:
+    from millrace.engine.eddy.context import RunContext
 
 
 def stems_of(spec: JoinSpec, graph: QueryGraph, paths: Paths) -> list[SteM]:
@@ -61,29 +63,22 @@ class SteMs:
     grouped = True
     is_serial = False
 
-    def __init__(
-        self,
-        spec: JoinSpec,
-        graph: QueryGraph,
-        schedule: Schedule,
-        stems: Sequence[SteM],
-        methods: AccessMethods,
-        requests: IndexOrScan,
-    ) -> None:
-        self.stems = stems
+    def __init__(self, context: RunContext) -> None:
+        spec, methods, requests = context.spec, context.methods, context.arrivals.requests
+        self.stems: Sequence[SteM] = context.stems
         self._paths = methods.paths
-        self._graph = graph
-        self._unbuilt = schedule.unbuilt
-        self._windows = Matching(graph).windows
+        self._graph = graph = context.graph
+        self._unbuilt = context.schedule.unbuilt
+        self._windows = context.watermark.windows
         self._waiting = PriorProbers()
         self._stamp = 0
         self._peak = 0
         self._probes = [
             SteMProbe(stem, spec.aliases[stem.number], graph, self._paths, self._unbuilt, self._waiting)
-            for stem in stems
+            for stem in self.stems
         ]
         self._lookups = [
-            IndexLookup(i, methods, requests, stems, self._unbuilt, self._waiting)
+            IndexLookup(i, methods, requests, self.stems, self._unbuilt, self._waiting)
             for i in range(len(self._paths.lookups))
         ]
 
