@@ -77,7 +77,6 @@ class StaticPlan:
         return BinaryJoin(node.edge, spec, matching, stores)
 
     def results(self) -> Iterator[Any]:
-        """Yield output as it becomes ready."""
         context = self._context
         for arrivals in context.arrivals.rounds(context.schedule, context.limit):
             if all(batch is STALLED for _, batch in arrivals):
@@ -160,7 +159,6 @@ class StaticPlan:
                 yield batch
 
     def held(self) -> StateTotals:
-        """Return what join state holds and did."""
         joins = [join.binary for join in self._joins.values()]
         stairs = [stair.figures() for stair in self._stairs]
         bases = [stem.figures() for stem in self._stems if stem.rows]

@@ -153,7 +153,6 @@ class QueuedBuffer(Buffer):
         return self._unrouted[signature]
 
     def resume(self, operator: Operator, rest: Any) -> None:
-        """Add a probe whose output did not fit into one batch."""
         self._under_way.append((operator, rest))
 
     def weigh(self, shares: Sequence[tuple[Operator, float]]) -> None:

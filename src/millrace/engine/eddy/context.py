@@ -120,7 +120,6 @@ class RunContext:
         self.visit: Visit = self._visit if observe is None else observe(self._visit)
 
     def arrive(self, relation: int, batch: pa.RecordBatch) -> TupleBatch:
-        """Return base tuples that have arrived."""
         self.watermark.arrive(relation, batch)
         unbuilt = relation == self.schedule.unbuilt
         found = singletons(self.stems[relation], batch, self.spec.aliases[relation], built=unbuilt)
@@ -128,7 +127,6 @@ class RunContext:
         return found
 
     def emit(self, batch: TupleBatch) -> Iterator[Any]:
-        """Hand result tuples to the output."""
         began = self.clock.now()
         self.statistics.end(batch)
         yield from self.output.add(batch)

@@ -108,7 +108,6 @@ class ContinuousRun:
         return self._stems[self._fed[alias][0]].rows
 
     def held(self, alias: str) -> int:
-        """Return how many tuples of a stream are kept."""
         return self._stems[self._fed[alias][0]].store.held
 
     def nbytes_of(self, alias: str) -> tuple[int, int]:

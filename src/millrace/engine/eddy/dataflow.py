@@ -75,7 +75,6 @@ class EddyDataflow:
         self._known_stalled = 0
 
     def _routed(self, policy: Policy) -> Eddy:
-        """Return the eddy, with its operators around it."""
         context, state, buffer = self._context, self.state, self._buffer
         statistics, filters, clock = context.statistics, context.filters, context.clock
         builds = [
@@ -262,5 +261,4 @@ class EddyDataflow:
         return take_undisturbed()
 
     def held(self) -> StateTotals:
-        """Return what join state holds and did."""
         return self.state.figures()

@@ -257,7 +257,6 @@ class RoutingTable:
         return True
 
     def _with_room(self, entry: _Entry) -> _Entry:
-        """Leave out modules that take no more tuples."""
         assert self._is_full is not None
         left = [pair for pair in entry.decision.shares if not self._is_full(pair[0])]
         whole = sum(share for _, share in left)

@@ -198,14 +198,12 @@ class Buffer:
         return False
 
     def works(self) -> list[Work]:
-        """Return all there is."""
         small = [batch for crumbs in self._waiting.values() for batch in crumbs.batches]
         flying = [work for grade in sorted(self._flying, reverse=True) for work in self._flying[grade]]
         return [*self._new, *flying, *small]
 
     @property
     def is_flying(self) -> bool:
-        """Whether tuples are in flight."""
         return bool(self._new or self._flying or self._waiting)
 
     def pop(self, *, draining: bool = False) -> Work | None:

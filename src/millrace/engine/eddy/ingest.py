@@ -64,7 +64,6 @@ class Admission:
         return 0 if self._transfers is None else self._transfers.dropped
 
     def ended(self, relation: int) -> None:
-        """Take note that all tuples of a relation have come."""
         if self._transfers is not None:
             self._transfers.ended(relation)
 

@@ -122,7 +122,6 @@ class Run:
         return self.dataflow
 
     def figures(self, cell: int = 0) -> CellFigures:
-        """Return what was done so far."""
         context, held = self.context, self.dataflow.held()
         output, beside = context.output, context.filters.figures()
         figures = context.statistics.figures(cell, self._seconds, output.name, output.counted)

@@ -62,7 +62,6 @@ class RunStatistics:
         self._routed = 0
 
     def route(self, batch: TupleBatch) -> None:
-        """Count tuples that were handed to an operator."""
         self._routed += batch.size
 
     def visit(

@@ -49,7 +49,6 @@ class MatchedRelation(BesideRelation):
         self._predicate = predicate
 
     def truth(self, batch: TupleBatch) -> Array:
-        """Return for every tuple whether the predicate is true."""
         search = self.search(batch)
         found = self._found(search)
         if not self._predicate.negated:
@@ -61,7 +60,6 @@ class MatchedRelation(BesideRelation):
         return valid & ~found & (not self.has_null)
 
     def _found(self, search: Search) -> Array:
-        """Return which tuples have a match."""
         found, walk = np.zeros(search.batch.size, np.bool_), search.walk
         if self.decided:
             found[search.asking[walk.probes[: walk.active]]] = True  # a chain is a match

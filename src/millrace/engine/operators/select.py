@@ -131,7 +131,6 @@ class Filters:
                 self._statistics.update(("scan", number), batch.num_rows, batch.num_rows, seconds)
 
     def figures(self) -> tuple[StateFigures, ...]:
-        """Return what is held of the relations beside the join."""
         return tuple(each.figures() for each in self._beside.values())
 
     def remember(self, built: TupleBatch) -> None:
@@ -141,7 +140,6 @@ class Filters:
                 select.remember(built)
 
     def close(self) -> None:
-        """Let go of what predicates hold."""
         for select in self.selects:
             select.close()
         for probe in self.asking:
@@ -160,7 +158,6 @@ class PredicateProfile(Operator):
         self._graph = graph
 
     def estimate(self, signature: Signature, *, alone: bool) -> Estimate:
-        """Return a guess."""
         return Estimate(self.label, GUESS)
 
     def step(self, work: TupleBatch, limit: int) -> Step:

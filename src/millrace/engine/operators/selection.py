@@ -51,7 +51,6 @@ class Selection(Operator):
         self._statistics = statistics
 
     def estimate(self, signature: Signature, *, alone: bool) -> Estimate:
-        """Return a guess."""
         return Estimate(self.label, GUESS)
 
     def step(self, work: TupleBatch, limit: int) -> Step:
@@ -95,7 +94,6 @@ class CompiledSelection(Selection):
         self._reads = columns_by_relation(columns_of(predicate), aliases)
 
     def judge(self, batch: TupleBatch) -> Verdict:
-        """Return the truth for every tuple."""
         found = [self._judge(piece) for piece in batch.pieces(self._reads, BATCH_BYTES)]
         return found[0] if len(found) == 1 else np.concatenate(found), None
 

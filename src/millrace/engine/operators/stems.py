@@ -77,7 +77,6 @@ class SteMProbe(Operator):
         return self._graph.bound(signature.span, self.target), signature.order
 
     def start(self, batch: TupleBatch) -> Matches:
-        """Begin to probe."""
         return self._stem.start(batch)
 
     def step(self, work: Matches, limit: int) -> Step:

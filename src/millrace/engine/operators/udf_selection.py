@@ -106,7 +106,6 @@ class UdfSelection(Selection):
         return self._verdict(truth, failures)
 
     def close(self) -> None:
-        """Let go of what the predicate holds."""
         self._caller.close()
 
     def _memory(self, store: RelationStore) -> tuple[Array, dict[int, Failure]]:

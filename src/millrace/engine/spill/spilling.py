@@ -260,9 +260,7 @@ class _Learned:
     text: str | None = None
 
     def read(self) -> str | None:
-        """Return what there is."""
         return self.text
 
     def write(self, text: str) -> None:
-        """Keep it."""
         self.text = text

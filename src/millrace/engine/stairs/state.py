@@ -379,7 +379,6 @@ class StairJoin(Operator):
         return Estimate(self._aliases[far], forecast.fan(near, far), forecast.cumulative(tree, edge, span))
 
     def due(self, batch: TupleBatch) -> float | None:
-        """Return until when an index join has to wait for its index."""
         join = self._state.stairs.joins[self.target]
         return join.due(batch) if isinstance(join, IndexJoin) else None
 
