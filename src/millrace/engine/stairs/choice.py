@@ -69,8 +69,9 @@ def settle_architecture(
             "not change, so nobody would ask it; expected one of the two: leave out policy, or use "
             "architecture='stems', 'joins' or 'stairs'"
         )
-    order = () if name != options.architecture == "static" else options.order
-    return replace(options, architecture=name, order=order)
+    if options.architecture != "static":
+        return replace(options, architecture=name)
+    return replace(options, architecture=name, order=options.order if name == "static" else ())
 
 
 def state_of(context: RunContext) -> JoinState:
