@@ -17,12 +17,11 @@ import pyarrow as pa
 from millrace.engine.access.schedule import STALLED
 from millrace.engine.eddy.context import RunContext
 from millrace.engine.eddy.operator import Kind, Operator, Step, Work
-from millrace.engine.operators.index_join import IndexJoin
 from millrace.engine.plan.graph import QueryGraph
 from millrace.engine.plan.spec import JoinSpec
 from millrace.engine.plan.trees import Edge, edge_names, edges_of
 from millrace.engine.policies.simple import names_in
-from millrace.engine.stairs.index_join import IndexJoins
+from millrace.engine.stairs.index_join import IndexJoin, IndexJoins
 from millrace.engine.stairs.stair import BinaryJoin, StairProbe
 from millrace.engine.stems.conditions import Matching
 from millrace.engine.stems.join_state import StateTotals, held_by

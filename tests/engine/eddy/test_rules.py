@@ -29,7 +29,7 @@ from millrace.engine.eddy.operator import Step
 from millrace.engine.eddy.transfer import Transfer
 from millrace.engine.operators import beside
 from millrace.engine.operators.beside import AskedRelation
-from millrace.engine.operators.index_join import IndexJoin
+from millrace.engine.stairs.index_join import IndexJoin
 from millrace.engine.operators.outer import OuterProbe
 from millrace.engine.operators.udf_selection import UdfSelection
 from millrace.engine.plan.graph import QueryGraph

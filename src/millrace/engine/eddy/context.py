@@ -53,7 +53,7 @@ class Given(TypedDict, total=False):
         access: More access modules by alias, scans and indexes, that work asynchronously beside the sources
             or instead of them. A relation with several gets set semantics. Without SteMs a relation has one
             scan, or only indexes, one of which an index join asks
-            (:mod:`millrace.engine.operators.index_join`). A left join that has bind columns asks one index.
+            (:mod:`millrace.engine.stairs.index_join`). A left join that has bind columns asks one index.
         ranges: Learns from relations that have ended what need not be read of others.
         watch: Told whenever there may be more in memory than before.
         warm_start: Where eddies of the same run leave what they learned for those that come later.

@@ -23,14 +23,13 @@ import numpy as np
 from millrace.engine.access.schedule import Schedule
 from millrace.engine.arrays import Array
 from millrace.engine.eddy.operator import Estimate, Kind, Operator, Step
-from millrace.engine.operators.index_join import IndexJoin
 from millrace.engine.plan.graph import QueryGraph
 from millrace.engine.plan.spec import JoinSpec
 from millrace.engine.plan.trees import JoinTree, edge_names, spanning_tree
 from millrace.engine.stairs import Change, MigrationPolicy
 from millrace.engine.stairs.estimate import FOUND, MOVED, REPLACED, MigrationEstimator, gain
 from millrace.engine.stairs.fanout import FanoutModel
-from millrace.engine.stairs.index_join import IndexJoins
+from millrace.engine.stairs.index_join import IndexJoin, IndexJoins
 from millrace.engine.stairs.invariants import Places, Stairs
 from millrace.engine.stairs.migration import (
     DominantRoute,
