@@ -29,13 +29,13 @@ from millrace.engine.eddy.operator import Step
 from millrace.engine.eddy.transfer import Transfer
 from millrace.engine.operators import beside
 from millrace.engine.operators.beside import AskedRelation
-from millrace.engine.stairs.index_join import IndexJoin
 from millrace.engine.operators.outer import OuterProbe
 from millrace.engine.operators.udf_selection import UdfSelection
 from millrace.engine.plan.graph import QueryGraph
 from millrace.engine.plan.spec import JoinSpec
 from millrace.engine.spill import guard, partitions
 from millrace.engine.spill.spilling import SpillingEddy
+from millrace.engine.stairs.index_join import IndexJoin
 from millrace.engine.stairs.invariants import Stairs
 from millrace.engine.stairs.stair import STAIR, BinaryJoin, Segment, StairProbe
 from millrace.engine.stems import stem as admission

@@ -101,8 +101,7 @@ class EddyDataflow:
             (lambda: statistics.busy) if context.called else None,
             clock,
         )
-        look = None if context.watch is None else context.watch.look
-        return Eddy(context.graph, buffer, table, context.visit, statistics, look)
+        return Eddy(context, buffer, table)
 
     # What arrives
 

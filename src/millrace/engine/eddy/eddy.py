@@ -7,42 +7,31 @@ step, and push what comes back. A tuple that spans the query and has passed ever
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from millrace.engine.eddy.decisions import RoutingTable
-from millrace.engine.eddy.operator import Kind, Operator, Visit, Work
+from millrace.engine.eddy.operator import Kind, Operator, Work
 from millrace.engine.eddy.preference import Preference
-from millrace.engine.eddy.run_statistics import RunStatistics
-from millrace.engine.plan.graph import QueryGraph
 from millrace.engine.tuples.batch import TupleBatch, is_result
+
+if TYPE_CHECKING:
+    from millrace.engine.eddy.context import RunContext
 
 _SMALL = 1 / 8
 """Share of a full batch below which a batch waits for others."""
 
 
 class Eddy:
-    """Routes tuples through operators until they are results, or leave the dataflow.
+    """Routes tuples through operators until they are results, or leave the dataflow."""
 
-    Args:
-        graph: Says which tuples are results.
-        statistics: Where it is noted what was routed, and what ended.
-        look: Called after each piece of work: there may be more in memory than before. All that is in flight
-            is in the buffer then. None if nobody looks: then what would be popped next need not be pushed.
-    """
-
-    def __init__(
-        self,
-        graph: QueryGraph,
-        buffer: Buffer,
-        table: RoutingTable,
-        visit: Visit,
-        statistics: RunStatistics,
-        look: Callable[[], None] | None,
-    ) -> None:
-        self._graph, self._buffer, self._table = graph, buffer, table
-        self._visit, self._statistics, self._look = visit, statistics, look
+    def __init__(self, context: RunContext, buffer: Buffer, table: RoutingTable) -> None:
+        self._graph, self._buffer, self._table = context.graph, buffer, table
+        self._visit, self._statistics = context.visit, context.statistics
+        # After each piece of work there may be more in memory than before, and all that is in flight is in
+        # the buffer. If nobody looks, what would be popped next need not be pushed.
+        self._look = None if context.watch is None else context.watch.look
 
     @property
     def is_flying(self) -> bool:

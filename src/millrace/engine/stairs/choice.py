@@ -9,7 +9,6 @@ from millrace.engine.eddy.context import RunContext
 from millrace.engine.plan.expressions import Call
 from millrace.engine.plan.spec import JoinSpec
 from millrace.engine.policies import default_policy
-from millrace.engine.stairs.index_join import IndexJoins
 from millrace.engine.stems.join_state import JoinState
 from millrace.engine.stems.state import SteMs
 from millrace.errors import OptionError
@@ -75,39 +74,12 @@ def settle_architecture(
 
 
 def state_of(context: RunContext) -> JoinState:
-    """Return the join state that the options ask for; the run's watch is told of what moving it makes.
-
-    Raises:
-        InputError: The state is not SteMs, and a relation has access methods that compete, or it has
-            indexes alone and no join with one scanned relation binds them.
-    """
-    spec, options = context.spec, context.options
-    if options.architecture == "stems" or len(spec.relations) == 1:
+    """Return the join state that the options ask for."""
+    if context.options.architecture == "stems" or len(context.spec.relations) == 1:
         return SteMs(context)
-    # Here, for most tasks keep their state in SteMs.
-    from millrace.engine.stairs import DEFAULT_MIGRATION, MIGRATION_POLICIES
-    from millrace.engine.stairs.state import StairState
+    from millrace.engine.stairs.state import StairState  # here, for most tasks keep their state in SteMs
 
-    index_joins = IndexJoins.of(context)
-    index_joins.check_leaves()
-    # A tuple that is made again would be judged again, and a second verdict may differ.
-    movable = spec.is_repeatable and not index_joins.inner
-    migration = None
-    if options.architecture == "stairs" and movable:
-        migration = MIGRATION_POLICIES[options.migration or DEFAULT_MIGRATION]()
-    intermediate = options.intermediate or not movable
-    return StairState(
-        spec,
-        context.graph,
-        context.schedule,
-        context.stems,
-        2 * options.reoptimize_every,
-        context.clock,
-        migration,
-        index_joins,
-        context.watch,
-        intermediate=intermediate,
-    )
+    return StairState(context)
 
 
 def policy_of(spec: JoinSpec, options: Options) -> Any:

@@ -64,23 +64,16 @@ class SteMs:
     is_serial = False
 
     def __init__(self, context: RunContext) -> None:
-        spec, methods, requests = context.spec, context.methods, context.arrivals.requests
         self.stems: Sequence[SteM] = context.stems
-        self._paths = methods.paths
-        self._graph = graph = context.graph
+        self._paths, self._graph = context.methods.paths, context.graph
         self._unbuilt = context.schedule.unbuilt
         self._windows = context.watermark.windows
         self._waiting = PriorProbers()
         self._stamp = 0
         self._peak = 0
-        self._probes = [
-            SteMProbe(stem, spec.aliases[stem.number], graph, self._paths, self._unbuilt, self._waiting)
-            for stem in self.stems
-        ]
-        self._lookups = [
-            IndexLookup(i, methods, requests, self.stems, self._unbuilt, self._waiting)
-            for i in range(len(self._paths.lookups))
-        ]
+        self._probes = [SteMProbe(stem, context, self._waiting) for stem in self.stems]
+        lookups = range(len(self._paths.lookups))
+        self._lookups = [IndexLookup(i, context, self._waiting) for i in lookups]
 
     def build(self, relation: int, batch: TupleBatch) -> TupleBatch:
         """Insert singletons; they get timestamps where all relations are built."""
