@@ -19,7 +19,7 @@ from millrace.engine.eddy.output import Output, Sink
 from millrace.engine.eddy.run_statistics import RunStatistics
 from millrace.engine.eddy.statistics import WarmStart
 from millrace.engine.eddy.transfer import KeyRanges
-from millrace.engine.operators.select import Filters, outer_probes_of, selections_of
+from millrace.engine.operators.select import Filters, own_caller
 from millrace.engine.plan.expressions import Call
 from millrace.engine.plan.graph import QueryGraph
 from millrace.engine.plan.spec import JoinSpec
@@ -111,10 +111,7 @@ class RunContext:
         self.called = any(isinstance(p, Call) for p in spec.residuals)
         window = _CALLED_WINDOW if self.called else 2 * options.reoptimize_every
         self.statistics = RunStatistics([r.alias for r in spec.sources], window)
-        accounts = self.statistics.accounts
-        selects = selections_of(spec, self.clock, options, given.get("callers"), accounts)
-        outer = outer_probes_of(spec, indexes, self.clock, self.methods.woken)
-        self.filters = Filters(self.graph, selects, accounts, outer)
+        self.filters = Filters(self, given.get("callers") or own_caller, indexes)
         self.watch = given.get("watch")
         observe = given.get("observe")
         self.visit: Visit = self._visit if observe is None else observe(self._visit)
