@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
+from copy import copy
 from dataclasses import replace
 from typing import Any
 from unittest import mock
@@ -93,6 +94,13 @@ def within(move: str, where: type, name: str, careless: Callable[..., Any]) -> B
         return moved
 
     return wrap(Stairs, move, moving)
+
+
+def emptied(stem: SteM) -> SteM:
+    """Return a SteM that knows nothing of the tuples that were built."""
+    other = copy(stem)
+    vars(other).update(store=RelationStore(stem.store.schema, stem.store.keys), _indexes={})
+    return other
 
 
 def unkept(route: Callable[..., Any]) -> Callable[..., Any]:
@@ -185,7 +193,7 @@ AWAY: dict[str, Broken] = {
     "forget_built": wrap(
         SteM,
         "_fresh",
-        lambda fresh: lambda self, *chunk: fresh(SteM(self.number, self._spec, self._graph), *chunk),
+        lambda fresh: lambda self, *chunk: fresh(emptied(self), *chunk),
     ),
     # Null keys never match: without it, they have some code like all others.
     "admit_nulls": swap(

@@ -26,7 +26,6 @@ from millrace.engine.operators.stems import IndexLookup, SteMProbe
 from millrace.engine.plan.graph import QueryGraph, members
 from millrace.engine.plan.spec import JoinSpec
 from millrace.engine.stems.conditions import Matching
-from millrace.engine.stems.index import inequalities
 from millrace.engine.stems.join_state import Held, StateTotals, held_by
 from millrace.engine.stems.stem import SteM
 from millrace.engine.stems.waiting import PriorProbers
@@ -41,19 +40,8 @@ def stems_of(spec: JoinSpec, graph: QueryGraph, paths: Paths) -> list[SteM]:
     stems: list[SteM] = []
     matching = Matching(graph)
     for number, relation in enumerate(spec.relations):
-        stems.append(
-            SteM(
-                number,
-                relation,
-                graph,
-                stems[graph.leads[number]] if relation.same_as is not None else None,
-                inequalities(spec, number),
-                scanned=bool(paths.scanned >> number & 1),
-                as_set=bool(paths.sets >> number & 1),
-                bindings=[(each.classes, each.keys) for each in paths.lookups if each.relation == number],
-                matching=matching,
-            )
-        )
+        shared = stems[graph.leads[number]] if relation.same_as is not None else None
+        stems.append(SteM(number, spec, matching, paths, shared))
     return stems
 
 
