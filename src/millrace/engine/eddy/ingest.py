@@ -75,7 +75,7 @@ class Admission:
                 self._statistics.end(found)
                 return
         if relation != self._gathered or not found.stores[relation].schema.names:
-            yield from self.divided(found)
+            yield from self._divided(found)
             return
         self._waiting.append(found)
         if sum(each.size for each in self._waiting) >= self._few:
@@ -100,7 +100,7 @@ class Admission:
             origin = sum(each.origin for each in waiting)
             found = [replace(waiting[0], stores=whole, rows=numbers, origin=origin)]
         for each in found:
-            yield from self.divided(each)
+            yield from self._divided(each)
 
     def _divided(self, found: TupleBatch) -> Iterator[TupleBatch]:
         divide = self.divide
