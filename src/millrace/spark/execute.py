@@ -109,7 +109,7 @@ class _Assembly:
         # Everything that arrives, by number: semi-joined relations come behind those of the join.
         self._sources = _sources(block)
         self._join = with_sources(block.join, [source.relation for source in self._sources])
-        settle_architecture(self._join, options)  # what tasks would refuse is refused here
+        settle_architecture(self._join, options)  # what tasks would refuse is refused before
         stream = None if block.stream is None else block.join.aliases.index(block.stream)
         self._parallelism = options.cells or default_parallelism(spark)
         sizes = [source.size for source in self._sources]

@@ -24,7 +24,7 @@ from millrace.engine.eddy.run import Run
 from millrace.engine.eddy.run_statistics import Trace
 from millrace.engine.eddy.statistics import Statistics
 from millrace.engine.operators import selection, udf_selection
-from millrace.engine.plan.expressions import Call, Column, ColumnRef, Compare, Literal
+from millrace.engine.plan.expressions import Call, Column, ColumnRef, Compare
 from millrace.engine.plan.spec import JoinSpec, RelationSpec
 from millrace.engine.stairs import invariants as stairs
 from millrace.engine.stairs.stair import STAIR
@@ -36,13 +36,14 @@ from millrace.predicates import PredicateSpec
 from tests.engine.eddy.access_cases import any_options
 from tests.engine.eddy.answers import schedules
 from tests.engine.eddy.blocks import chain, flying, rows_of, run, star
-from tests.engine.eddy.oracle import Case, answer_of, block, cases, dense_cases, having
+from tests.engine.eddy.oracle import Case, answer_of, block, cases, compare, dense_cases, having
 from tests.engine.laws import examples
 from tests.engine.operators import Probe
 from tests.engine.state.rig import Rig, Tables
 from tests.reports.pages.reports import drifting
 
 NOTHING = pa.schema([])
+INT = pa.int64()
 
 
 def unnamed(rows: int) -> pa.RecordBatch:
@@ -174,26 +175,16 @@ def test_wide_rows_come_in_small_batches(monkeypatch, filtered: str, width: int,
 
 def test_tuples_are_graded_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """However many predicates they meet before they are joined, whether they are built or streamed."""
-
-    def above(alias: str, bound: int) -> Compare:
-        return Compare(">", Column(ColumnRef(alias, "v")), Literal(bound, pa.int64()), pa.int64())
-
-    tables = {alias: pa.table({"k": range(8), "v": range(8)}) for alias in "rs"}
-    case = having(block(tables, ["r.k = s.k"]), *(above(alias, n) for alias in "rs" for n in (-1, -2)))
-    graded: list[int] = []
-    right = preference.evaluate
-
-    def noting(*given: Any) -> Any:
-        graded.append(len(truth := right(*given)))
-        return truth
-
-    monkeypatch.setattr(preference, "evaluate", noting)
+    graded, right = [], preference.evaluate
+    monkeypatch.setattr(preference, "evaluate", lambda *given: graded.append(found := right(*given)) or found)
+    all_, none = ([compare(op, f"{alias}.k", f"{alias}.k", INT) for alias in "rs"] for op in ("<=", "<"))
+    case = having(block({alias: pa.table({"k": range(8)}) for alias in "rs"}, ["r.k = s.k"]), *all_, *all_)
     for online in (False, True):
         graded.clear()
         made = Run(case.spec, case.batches(8), Options(online=online, policy="fixed"), clock=VirtualClock())
-        made.prefer([above(alias, 9) for alias in "rs"])
+        made.prefer(none)
         assert rows_of(case, made) == case.expected()
-        assert sum(graded) == 16
+        assert sum(map(len, graded)) == 16
 
 
 # Under skew a run holds no more than the tuples that are to be held need, and makes others in pieces.
