@@ -5,16 +5,19 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from itertools import chain
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from millrace.engine.access.schedule import Source
+from millrace.engine.eddy.context import RunContext
 from millrace.engine.eddy.run import Run
 from millrace.engine.figures import CellFigures
 from millrace.engine.plan.expressions import ColumnRef, Predicate
 from millrace.engine.plan.spec import Equality, JoinSpec, OutputColumn, RelationSpec
+from millrace.engine.static_plan import StaticPlan
 from millrace.options import Options
 
 
@@ -125,6 +128,13 @@ def run_block(
     run = Run(spec, sources, options, **given)
     rows = sum(batch.column(0)[0].as_py() if spec.count_only else batch.num_rows for batch in run.run())
     return rows, run.figures()
+
+
+def run_plan(spec: JoinSpec, sources: Mapping[str, Source], options: Options) -> int:
+    """Run a static plan, also of one relation, which a Run has an eddy for; return how many rows it has."""
+    context = RunContext(spec, sources, options, {})
+    results = chain(StaticPlan(context).results(), context.output.finish())
+    return sum(batch.column(0)[0].as_py() if spec.count_only else batch.num_rows for batch in results)
 
 
 DRIFT = ("r.a = s.a", "s.b = t.b")

@@ -15,11 +15,13 @@ import pyarrow as pa
 
 from lab.bench.harness import Run, spread, timed
 from lab.joins import block
+from millrace.engine.access.paths import Paths
 from millrace.engine.plan.graph import QueryGraph
 from millrace.engine.plan.trees import spanning_tree
 from millrace.engine.stairs.invariants import Stairs
 from millrace.engine.stairs.migration import places_of, settle
-from millrace.engine.stems.stem import SteM, singletons
+from millrace.engine.stems.state import stems_of
+from millrace.engine.stems.stem import singletons
 from millrace.engine.tuples.batch import TupleBatch
 from millrace.errors import ExecutionError
 
@@ -65,7 +67,7 @@ class _State:
         self._tables = {alias: pa.table(each) for alias, each in columns.items()}
         spec = block(self._tables, "r.a = s.a", "s.b = t.b")
         graph = QueryGraph.of(spec)
-        self._stems = [SteM(i, relation, graph) for i, relation in enumerate(spec.relations)]
+        self._stems = stems_of(spec, graph, Paths.scans(graph))
         self._stairs = Stairs(spec, graph, spanning_tree(graph, [1, 1, 1]), self._stems)
         edges = {edge.ends: edge.number for edge in self._stairs.tree.edges}
         self._rs, self._st = edges[0, 1], edges[1, 2]

@@ -97,8 +97,9 @@ class Research:
     Attributes:
         architecture: Where joins keep their state: ``"stems"`` (base tuples only), ``"joins"`` (binary
             joins inside an eddy), ``"stairs"`` (the same with state that can be moved), ``"static"``
-            (binary joins in a fixed plan, without an eddy), or ``"auto"``: STAIRs where three relations or
-            more arrive side by side, SteMs otherwise; ``explain()`` says which.
+            (binary joins in a fixed plan, without an eddy, so without a ``policy``; filters alone still have
+            an eddy), or ``"auto"``: STAIRs where three relations or more arrive side by side, SteMs
+            otherwise; ``explain()`` says which.
         migration: For ``"stairs"``: when state is moved after a change of routing, one of ``MIGRATIONS``;
             None takes what measures best.
         intermediate: For ``"joins"`` and ``"stairs"``: store intermediate tuples. Without them state holds

@@ -103,7 +103,6 @@ class PartialAggregation:
         self.rows_out = 0
 
     def over(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Yield partial rows for the rows that come."""
         for batch in batches:
             self.rows_in += batch.num_rows
             self._waiting.append(batch)
@@ -161,7 +160,6 @@ class PartialAggregation:
         return tables
 
     def _is_much(self, tables: list[pa.Table]) -> bool:
-        """Tell whether partial rows are more than may be held."""
         rows, size = sum(table.num_rows for table in tables), sum(table.nbytes for table in tables)
         return bool(rows > _HELD * self._chunk or size > _HELD_BYTES)
 

@@ -17,12 +17,11 @@ import pyarrow as pa
 from millrace.engine.access.schedule import STALLED
 from millrace.engine.eddy.context import RunContext
 from millrace.engine.eddy.operator import Kind, Operator, Step, Work
-from millrace.engine.operators.index_join import IndexJoin
 from millrace.engine.plan.graph import QueryGraph
 from millrace.engine.plan.spec import JoinSpec
 from millrace.engine.plan.trees import Edge, edge_names, edges_of
 from millrace.engine.policies.simple import names_in
-from millrace.engine.stairs.index_join import IndexJoins
+from millrace.engine.stairs.index_join import IndexJoin, IndexJoins
 from millrace.engine.stairs.stair import BinaryJoin, StairProbe
 from millrace.engine.stems.conditions import Matching
 from millrace.engine.stems.join_state import StateTotals, held_by
@@ -48,8 +47,8 @@ class StaticPlan:
     def __init__(self, context: RunContext) -> None:
         spec, graph, stems = context.spec, context.graph, context.stems
         self._context, self._graph, self._stems = context, graph, stems
-        self._statistics, self._selecting, self._visit = context.statistics, context.selecting, context.visit
-        self._asks = IndexJoins.of(spec, graph, context.methods, context.clock, "static")
+        self._statistics, self._filters, self._visit = context.statistics, context.filters, context.visit
+        self._asks = IndexJoins.of(context)
         self._plan = plan_of(spec, graph, context.options.order, self._asks)
         self._asks.end(stems)
         self._builds = [_Build(stem, alias) for stem, alias in zip(stems, spec.aliases, strict=True)]
@@ -77,7 +76,6 @@ class StaticPlan:
         return BinaryJoin(node.edge, spec, matching, stores)
 
     def results(self) -> Iterator[Any]:
-        """Yield output as it becomes ready."""
         context = self._context
         for arrivals in context.arrivals.rounds(context.schedule, context.limit):
             if all(batch is STALLED for _, batch in arrivals):
@@ -149,18 +147,17 @@ class StaticPlan:
             if not batch.size:
                 self._statistics.end(batch)
             elif ready:
-                select = self._selecting.selects[ready[0]]
+                select = self._filters.selects[ready[0]]
                 waiting += self._visit(select, batch.signature, batch, fresh=True).batches
             elif outer := ready_outer(batch.signature, self._graph):
-                for widened in self._steps(self._selecting.outer[outer[0]], batch):
+                for widened in self._steps(self._filters.outer[outer[0]], batch):
                     yield from self._selected(widened)
             elif is_complete(batch.signature, self._graph) and batch.signature.raised:
-                waiting += self._selecting.settlement.step(batch, self._context.limit).batches
+                waiting += self._filters.settlement.step(batch, self._context.limit).batches
             else:
                 yield batch
 
     def held(self) -> StateTotals:
-        """Return what join state holds and did."""
         joins = [join.binary for join in self._joins.values()]
         stairs = [stair.figures() for stair in self._stairs]
         bases = [stem.figures() for stem in self._stems if stem.rows]

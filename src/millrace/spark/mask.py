@@ -8,7 +8,7 @@ an expression does: on streams, on Spark Connect, inside SQL text.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any
 
@@ -112,12 +112,10 @@ class MaskTask:
         join = self._join([column.type for column in first])
         schema = join.relations[0].schema
         rows = (pa.RecordBatch.from_arrays(arrays, schema=schema) for arrays in chain([first], arrivals))
-        # A static plan is of joins: filters are an eddy's.
-        joins_only = self.options.architecture == "static"
         eddy = Run(
             join,
             {_ROWS: rows},
-            replace(self.options, architecture="stems", order=()) if joins_only else self.options,
+            self.options,
             stream=_ROWS,
             output=KeepMask(),
             callers=self.limits.caller,

@@ -208,4 +208,5 @@ def any_options(draw: st.DrawFn, **others: Sequence[Any]) -> Options:
         "seed": range(4),
         "online": [False, True],
     }
-    return Options(**{name: draw(st.sampled_from(some)) for name, some in (values | others).items()})
+    drawn = {name: draw(st.sampled_from(some)) for name, some in (values | others).items()}
+    return Options(**drawn | ({"policy": None} if drawn.get("architecture") == "static" else {}))

@@ -173,7 +173,7 @@ def answers(draw, architecture: str, number: int | None = None, fixed: Mapping |
     batch = one("batch", 1, 2, 3, 7, 100)
     options = Options(
         architecture=architecture,
-        policy=one("policy", *POLICY_NAMES),
+        policy=None if architecture == "static" else one("policy", *POLICY_NAMES),
         migration=one("migration", None, *MIGRATIONS) if architecture == "stairs" else None,
         intermediate=one("intermediate", True, True, True, False),
         batch_size=batch,

@@ -22,7 +22,7 @@ from millrace.errors import InputError
 from millrace.limits.clock import VirtualClock
 from millrace.options import ALGORITHMS, ARCHITECTURES, Options
 from tests.engine.eddy.answers import scanned
-from tests.engine.eddy.blocks import chained, rows_of, run, stream
+from tests.engine.eddy.blocks import chained, rows_of, run
 from tests.engine.eddy.oracle import Case, block, with_windows
 
 SCHEMA = pa.schema([("n", pa.int64())])
@@ -208,13 +208,6 @@ def test_rows_out_of_order_are_refused(architecture: str, chunk: int) -> None:
     message = "'a' .*'at'.* row 3 .*00:00:00.000004 after .*00:00:00.000006"
     with pytest.raises(InputError, match=message):
         run(windows_on(tables, 20), Options(architecture=architecture), chunk=chunk)
-
-
-def test_a_memory_budget_does_not_go_with_windows() -> None:
-    """Spilled partitions are joined one after the other, not in order of time."""
-    case = stream(0)
-    with pytest.raises(InputError, match="memory_budget is set for a join with sliding windows"):
-        run_within(case.spec, case.batches(3), Options(memory_budget=1 << 20))
 
 
 # Ranges of keys: what relations that were read spare of reading others; no row is lost by it.

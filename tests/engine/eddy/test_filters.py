@@ -16,7 +16,7 @@ from millrace.engine.plan.spec import RelationSpec
 from millrace.engine.spill.run_of import run_of as spilling_run_of
 from millrace.errors import InputError
 from millrace.options import Options
-from tests.engine.eddy.blocks import run
+from tests.engine.eddy.blocks import run, stream
 from tests.engine.eddy.oracle import Case, block, compare, having
 
 ARCHITECTURES = ["stems", "joins", "stairs"]
@@ -103,8 +103,9 @@ def test_specs_are_checked() -> None:
         with pytest.raises(InputError, match=named):
             replace(case.spec, **wrong)
     two = replace(case.spec, relations=(*case.spec.relations, RelationSpec("b", pa.schema([]))))
-    with pytest.raises(InputError, match="memory_budget"):
-        spilling_run_of(two, {}, Options(memory_budget=1 << 20))
+    for spec, named in ((two, "all of which is kept"), (stream(0).spec, "with sliding windows")):
+        with pytest.raises(InputError, match=f"memory_budget is set for a join .*{named}"):
+            spilling_run_of(spec, {}, Options(memory_budget=1 << 20))
 
 
 # How a SteM searches by inequalities: in order.

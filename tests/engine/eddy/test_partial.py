@@ -72,7 +72,9 @@ def paused(case: Case, options: Options, chunk: int, seen: dict[str, int], missi
     for batch in eddy.run():
         rows.append(batch)
         if found is None and eddy.dataflow._known_stalled:
+            indexed = [stem.nbytes - stem.store.nbytes for stem in eddy.context.stems]
             found = pa.Table.from_batches(list(eddy.partial(missing)), case.spec.output_schema)
+            assert [stem.nbytes - stem.store.nbytes for stem in eddy.context.stems] == indexed
     assert multiset(pa.Table.from_batches(rows, case.spec.output_schema)) == case.expected()
     arrived = {a: sum(piece.num_rows for piece in own[: seen[a]]) for a, own in pieces.items()}
     return None if found is None else (multiset(found), prefix(case, missing, arrived))

@@ -29,13 +29,13 @@ from millrace.engine.eddy.operator import Step
 from millrace.engine.eddy.transfer import Transfer
 from millrace.engine.operators import beside
 from millrace.engine.operators.beside import AskedRelation
-from millrace.engine.operators.index_join import IndexJoin
 from millrace.engine.operators.outer import OuterProbe
 from millrace.engine.operators.udf_selection import UdfSelection
 from millrace.engine.plan.graph import QueryGraph
 from millrace.engine.plan.spec import JoinSpec
 from millrace.engine.spill import guard, partitions
 from millrace.engine.spill.spilling import SpillingEddy
+from millrace.engine.stairs.index_join import IndexJoin
 from millrace.engine.stairs.invariants import Stairs
 from millrace.engine.stairs.stair import STAIR, BinaryJoin, Segment, StairProbe
 from millrace.engine.stems import stem as admission
@@ -182,11 +182,7 @@ AWAY: dict[str, Broken] = {
     # Set semantics: a duplicate is built like any other tuple.
     "keep_duplicates": swap(SteM, "_fresh", lambda _, chunk, *__: np.arange(chunk.num_rows)),
     # Set semantics, half of it: only duplicates within one batch are found.
-    "forget_built": wrap(
-        SteM,
-        "_fresh",
-        lambda fresh: lambda self, *chunk: fresh(SteM(self.number, self._spec, self._graph), *chunk),
-    ),
+    "forget_built": swap(admission, "find_matches", lambda *_: (np.empty(0, np.int32),) * 2),
     # Null keys never match: without it, they have some code like all others.
     "admit_nulls": swap(
         admission,

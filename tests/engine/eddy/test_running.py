@@ -16,7 +16,7 @@ import pytest
 from hypothesis import event, given, strategies as st
 
 from millrace.engine.access.schedule import Schedule
-from millrace.engine.eddy import eddy as buffer, run_statistics as module
+from millrace.engine.eddy import eddy as buffer, preference, run_statistics as module
 from millrace.engine.eddy.back_pressure import Backpressure
 from millrace.engine.eddy.dataflow import EddyDataflow
 from millrace.engine.eddy.output import Output
@@ -36,13 +36,14 @@ from millrace.predicates import PredicateSpec
 from tests.engine.eddy.access_cases import any_options
 from tests.engine.eddy.answers import schedules
 from tests.engine.eddy.blocks import chain, flying, rows_of, run, star
-from tests.engine.eddy.oracle import Case, answer_of, block, cases, dense_cases, having
+from tests.engine.eddy.oracle import Case, answer_of, block, cases, compare, dense_cases, having
 from tests.engine.laws import examples
 from tests.engine.operators import Probe
 from tests.engine.state.rig import Rig, Tables
 from tests.reports.pages.reports import drifting
 
 NOTHING = pa.schema([])
+INT = pa.int64()
 
 
 def unnamed(rows: int) -> pa.RecordBatch:
@@ -170,6 +171,20 @@ def test_wide_rows_come_in_small_batches(monkeypatch, filtered: str, width: int,
     sizes = [(batch.num_rows, batch.nbytes) for batch in eddy.run()]
     assert sum(rows for rows, _ in sizes) == 60_000
     assert max([size for _, size in sizes] + read) < 3 * most
+
+
+def test_tuples_are_graded_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many predicates they meet before they are joined, whether they are built or streamed."""
+    graded, right = [], preference.evaluate
+    monkeypatch.setattr(preference, "evaluate", lambda *given: graded.append(found := right(*given)) or found)
+    all_, none = ([compare(op, f"{alias}.k", f"{alias}.k", INT) for alias in "rs"] for op in ("<=", "<"))
+    case = having(block({alias: pa.table({"k": range(8)}) for alias in "rs"}, ["r.k = s.k"]), *all_, *all_)
+    for online in (False, True):
+        graded.clear()
+        made = Run(case.spec, case.batches(8), Options(online=online, policy="fixed"), clock=VirtualClock())
+        made.prefer(none)
+        assert rows_of(case, made) == case.expected()
+        assert sum(map(len, graded)) == 16
 
 
 # Under skew a run holds no more than the tuples that are to be held need, and makes others in pieces.
@@ -322,7 +337,7 @@ def test_what_goes_to_and_fro_is_thinned(decisions):
     start = singleton(0)
     for number in range(decisions):
         chosen = Probe(1 + number % 2)
-        trace.decided(start, [(chosen, 1.0)], 10 * number)
+        trace.note_decision(start, [(chosen, 1.0)], 10 * number)
         for key in (chosen, (start, chosen)):
             accounts.update(key, 10, 5, 1e-6)
     (orders,) = trace.orders()

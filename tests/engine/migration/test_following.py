@@ -55,7 +55,7 @@ def test_what_clashes_is_found_and_moved_when_that_is_cheaper() -> None:
     rig.promote("s", "as", "bs", "s1")
     assert {place[0] for place in clashing(rig.stairs)} == {rig.edge("bs"), rig.edge("sr")}
     state = rig.state_of_eddy
-    state._migration = MIGRATION_POLICIES["backoff"](Options())
+    state._migration = MIGRATION_POLICIES["backoff"]()
     for span, pair in {"s": "bs", "sb": "as", "sab": "sr"}.items():
         state._latest[rig.span(span)] = rig.edge(pair)
     estimate = state._estimator.estimate

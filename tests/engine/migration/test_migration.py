@@ -12,7 +12,6 @@ from hypothesis import given, strategies as st
 from millrace.engine.stairs import MIGRATION_POLICIES, Change, policies
 from millrace.engine.stairs.migration import DominantRoute
 from millrace.engine.tuples.batch import Signature
-from millrace.options import Options
 from tests.engine.laws import examples, same_examples
 
 # A model of one relation's state beside two joins, in plain arithmetic.
@@ -40,7 +39,7 @@ def run(name: str, phases: list[Phase], *, batch: int = 2000, foresight: float =
     Between two points of stasis so many source tuples come, and half of them become state. The policy is told
     ``foresight`` times the tuples that are really to come.
     """
-    policy = MIGRATION_POLICIES[name](Options())
+    policy = MIGRATION_POLICIES[name]()
     whole = sum(phase.tuples for phase in phases)
     sides = [0.0, 0.0]
     worked = spent = 0.0

@@ -12,18 +12,20 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, strategies as st
 
+from millrace.engine.eddy.back_pressure import Backpressure
 from millrace.engine.eddy.operator import Kind
+from millrace.engine.eddy.run import Run
 from millrace.engine.eddy.statistics import Account, Profile
 from millrace.engine.plan.expressions import Call, Column, ColumnRef
 from millrace.engine.plan.spec import JoinSpec, Window
-from millrace.engine.policies import POLICIES, Candidate, Decision, Shares
+from millrace.engine.policies import POLICIES, Candidate, Decision, Greedy, Shares
 from millrace.engine.policies.base import EXPLORED_SHARE
 from millrace.engine.policies.cumulative import MARGIN
 from millrace.engine.policies.laws import check_policy, decide, draw_candidates
 from millrace.engine.spill.run_of import run_of
 from millrace.engine.stairs.choice import architecture_of, policy_of
 from millrace.engine.tuples.batch import Signature
-from millrace.errors import RoutingError
+from millrace.errors import InputError, OptionError, RoutingError
 from millrace.options import ARCHITECTURES, Options
 from millrace.predicates import PredicateSpec
 from tests.engine.eddy.oracle import block
@@ -118,16 +120,10 @@ class Breaking:
     ],
 )
 def test_a_policy_that_breaks_a_law_is_told_which(law: str, told: str) -> None:
-    """And one that breaks none passes, as does every one of ours."""
+    """And one that breaks none passes."""
     with pytest.raises((RoutingError, AssertionError), match=told):
         check_policy(Breaking(law))
     check_policy(Breaking(""))
-
-
-@pytest.mark.parametrize("policy", POLICIES)
-def test_the_laws_can_be_run_without_a_test_library(policy: str) -> None:
-    """They are what users have for policies of their own."""
-    check_policy(policy)
 
 
 @pytest.mark.parametrize("policy", ["greedy", "rank", "interactive", "a_greedy", "bounded"])
@@ -208,6 +204,8 @@ def test_policies_by_default(architecture: str) -> None:
         (joined("abc"), {"online": True}, {"looked_up": True}, "stems"),
         (joined("abc", same_as="a"), {"online": True}, {}, "stems"),
         (joined("abc", window=Window("k", 3)), {"online": True}, {}, "stems"),
+        (joined("abc"), {"architecture": "static"}, {}, "static"),
+        (joined("a", ODD), {"architecture": "static"}, {}, "stems"),
         (joined("ab"), {"online": True}, {}, "stems"),
         (joined("ab", ODD), {"online": True}, {}, "stems"),
     ],
@@ -217,6 +215,17 @@ def test_join_state_by_default(spec: JoinSpec, settings: dict, given: dict, expe
     choice = architecture_of(spec, Options(**settings), **given)
     assert choice.name == expected
     assert choice.because
+
+
+@pytest.mark.parametrize("named", [{"policy": "rank"}, {"policy": "rank", "memory_budget": 1 << 20}, {}])
+@pytest.mark.parametrize("given", [{}, {"policy": Greedy()}, {"backpressure": Backpressure()}])
+def test_a_static_plan_is_not_given_what_it_would_not_use(named: dict, given: dict) -> None:
+    """Neither by options nor beside them; a block of one relation has an eddy, whose policy it is."""
+    options = Options(architecture="static", **named)
+    if named or given:
+        with pytest.raises(OptionError if "policy" in named else InputError, match=r"policy|backpressure"):
+            Run(joined("ab"), dict.fromkeys("ab", ()), options, **given)
+    Run(joined("a", ODD), {"a": ()}, replace(options, order=("b", "a")), **given)
 
 
 @pytest.mark.parametrize(("online", "action"), [(False, "probe"), (True, "join")])

@@ -289,8 +289,9 @@ def test_intermediate_tuples_stay_within_the_budget(architecture, online, tmp_pa
     Eddies do without intermediate tuples; a static plan cannot, so its base tuples go to files.
     """
     case = large(4000, 4000, 4000, 0.25, count_only=True)
+    policy = None if architecture == "static" else "fixed"
     options = Options(
-        architecture=architecture, policy="fixed", order=("a", "b", "c"), batch_size=1024, online=online
+        architecture=architecture, policy=policy, order=("a", "b", "c"), batch_size=1024, online=online
     )
     rows, plain = run(case, options, chunk=1000)
     assert rows == case.expected()

@@ -9,15 +9,13 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from millrace.engine.access.paths import Paths
-from millrace.engine.access.schedule import Schedule
-from millrace.engine.plan.graph import QueryGraph
+from millrace.engine.eddy.context import RunContext
 from millrace.engine.stairs.stair import STAIR
 from millrace.engine.stairs.state import StairState
-from millrace.engine.stems.state import stems_of
 from millrace.engine.stems.stem import singletons
 from millrace.engine.tuples.batch import Signature, TupleBatch
 from millrace.limits.clock import VirtualClock
+from millrace.options import Options
 from tests.engine.eddy.invariants import Invariants
 from tests.engine.eddy.oracle import block
 
@@ -40,12 +38,9 @@ class Rig:
         self._tables = {alias: pa.table(columns) for alias, columns in tables.items()}
         case = block(self._tables, equalities)
         self.aliases = case.spec.aliases
-        self.graph = QueryGraph.of(case.spec)
-        order = tuple(range(len(self.aliases)))
-        stems = stems_of(case.spec, self.graph, Paths.scans(self.graph))
-        self.state_of_eddy = StairState(
-            case.spec, self.graph, Schedule(None, True, order), stems, 100, clock=VirtualClock()
-        )
+        options = Options(architecture="joins", online=True, reoptimize_every=50)
+        context = RunContext(case.spec, dict.fromkeys(self.aliases, ()), options, {"clock": VirtualClock()})
+        self.graph, self.state_of_eddy = context.graph, StairState(context)
         self.stairs = self.state_of_eddy.stairs
         self._invariants = Invariants(case.spec, self.stairs)
         self._limit = limit

@@ -61,7 +61,6 @@ class ScanRate:
         self._recent = [0.0, 0.0, 0.0]  # arrivals, rows, seconds
 
     def arrive(self, rows: int) -> None:
-        """Take note of a batch that came now."""
         now = self._clock.now()
         if self._arrivals == 1:
             self._recent = [0.0, 0.0, 0.0]  # before the first batch a source gets ready: that is no rate

@@ -112,7 +112,7 @@ class QueuedBuffer(Buffer):
     # What comes in
 
     def push(self, batches: Iterable[TupleBatch]) -> None:
-        for batch in self._preference.split(batches):
+        for batch in batches:
             if batch.size:
                 if self._under_way:
                     self._under_way.append(batch)
@@ -153,7 +153,6 @@ class QueuedBuffer(Buffer):
         return self._unrouted[signature]
 
     def resume(self, operator: Operator, rest: Any) -> None:
-        """Add a probe whose output did not fit into one batch."""
         self._under_way.append((operator, rest))
 
     def weigh(self, shares: Sequence[tuple[Operator, float]]) -> None:

@@ -32,7 +32,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from millrace.engine.eddy.operator import Operator
-from millrace.engine.operators.select import Selecting
+from millrace.engine.operators.select import Filters
 from millrace.engine.plan.graph import QueryGraph
 from millrace.engine.tuples.batch import Signature, is_complete, ready_outer, ready_predicates
 
@@ -42,7 +42,7 @@ class Legality:
 
     Args:
         builds: By relation.
-        selecting: The operators of predicates and left joins.
+        filters: The operators of predicates and left joins.
         joins: Returns the joins that join state allows for a signature.
     """
 
@@ -50,10 +50,10 @@ class Legality:
         self,
         graph: QueryGraph,
         builds: Sequence[Operator],
-        selecting: Selecting,
+        filters: Filters,
         joins: Callable[[Signature], Sequence[Operator]],
     ) -> None:
-        self._graph, self._builds, self._selecting, self._joins = graph, builds, selecting, joins
+        self._graph, self._builds, self._filters, self._joins = graph, builds, filters, joins
 
     def of(self, signature: Signature) -> Sequence[Operator]:
         """Return every legal operator for tuples that are no results; none: they leave the dataflow."""
@@ -78,16 +78,16 @@ class Legality:
 
     def _settle_last(self, signature: Signature) -> Sequence[Operator] | None:
         """What raised for tuples that have met everything; without that they would be results."""
-        return (self._selecting.settlement,) if is_complete(signature, self._graph) else None
+        return (self._filters.settlement,) if is_complete(signature, self._graph) else None
 
     def _widen_last(self, signature: Signature) -> Sequence[Operator] | None:
         """Left joins of tuples that span all relations, and the predicates that they may still meet."""
         if signature.span != self._graph.everything:
             return None
-        outer = (self._selecting.outer[i] for i in ready_outer(signature, self._graph))
+        outer = (self._filters.outer[i] for i in ready_outer(signature, self._graph))
         return (*self._ready(signature), *outer)
 
     def _ready(self, signature: Signature) -> tuple[Operator, ...]:
         """Return the predicates that are ready, one by one and, where there are several, together."""
-        ready = tuple(self._selecting.selects[i] for i in ready_predicates(signature, self._graph))
-        return (*ready, self._selecting.profile) if len(ready) > 1 else ready
+        ready = tuple(self._filters.selects[i] for i in ready_predicates(signature, self._graph))
+        return (*ready, self._filters.profile) if len(ready) > 1 else ready

@@ -19,7 +19,7 @@ from millrace.engine.eddy.output import Output, Sink
 from millrace.engine.eddy.run_statistics import RunStatistics
 from millrace.engine.eddy.statistics import WarmStart
 from millrace.engine.eddy.transfer import KeyRanges
-from millrace.engine.operators.select import Selecting, outer_probes_of, selections_of
+from millrace.engine.operators.select import Filters, own_caller
 from millrace.engine.plan.expressions import Call
 from millrace.engine.plan.graph import QueryGraph
 from millrace.engine.plan.spec import JoinSpec
@@ -53,7 +53,7 @@ class Given(TypedDict, total=False):
         access: More access modules by alias, scans and indexes, that work asynchronously beside the sources
             or instead of them. A relation with several gets set semantics. Without SteMs a relation has one
             scan, or only indexes, one of which an index join asks
-            (:mod:`millrace.engine.operators.index_join`). A left join that has bind columns asks one index.
+            (:mod:`millrace.engine.stairs.index_join`). A left join that has bind columns asks one index.
         ranges: Learns from relations that have ended what need not be read of others.
         watch: Told whenever there may be more in memory than before.
         warm_start: Where eddies of the same run leave what they learned for those that come later.
@@ -111,16 +111,12 @@ class RunContext:
         self.called = any(isinstance(p, Call) for p in spec.residuals)
         window = _CALLED_WINDOW if self.called else 2 * options.reoptimize_every
         self.statistics = RunStatistics([r.alias for r in spec.sources], window)
-        accounts = self.statistics.accounts
-        selects = selections_of(spec, self.clock, options, given.get("callers"), accounts)
-        outer = outer_probes_of(spec, indexes, self.clock, self.methods.woken)
-        self.selecting = Selecting(self.graph, selects, accounts, outer)
+        self.filters = Filters(self, given.get("callers") or own_caller, indexes)
         self.watch = given.get("watch")
         observe = given.get("observe")
         self.visit: Visit = self._visit if observe is None else observe(self._visit)
 
     def arrive(self, relation: int, batch: pa.RecordBatch) -> TupleBatch:
-        """Return base tuples that have arrived."""
         self.watermark.arrive(relation, batch)
         unbuilt = relation == self.schedule.unbuilt
         found = singletons(self.stems[relation], batch, self.spec.aliases[relation], built=unbuilt)
@@ -128,7 +124,6 @@ class RunContext:
         return found
 
     def emit(self, batch: TupleBatch) -> Iterator[Any]:
-        """Hand result tuples to the output."""
         began = self.clock.now()
         self.statistics.end(batch)
         yield from self.output.add(batch)

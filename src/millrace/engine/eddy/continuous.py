@@ -14,7 +14,6 @@ import pyarrow as pa
 
 from millrace.engine.access.schedule import Arrival, Source
 from millrace.engine.eddy.context import Given
-from millrace.engine.eddy.dataflow import EddyDataflow
 from millrace.engine.eddy.run import Run
 from millrace.engine.eddy.statistics import as_text
 from millrace.engine.figures import CellFigures
@@ -28,9 +27,14 @@ class ContinuousRun:
 
     Args:
         streams: Aliases of the relations that never end; one that shares their tuples is not named.
-        tables: The others, read once, before anything arrives.
-        options: Of an eddy, which goes on with what earlier runs of the block have learned.
-        given: See :class:`millrace.engine.eddy.context.Given`.
+        tables: The others, read to their ends before anything of a stream arrives.
+        options: Of an eddy; every relation is built, whatever they say of ``online``.
+        given: See :class:`millrace.engine.eddy.context.Given`. With a ``warm_start`` the eddy goes on with
+            what earlier runs of the block have learned.
+
+    Raises:
+        InputError: What is given does not go together, or the options ask for a static plan.
+        OptionError: No policy can be made of what the options name.
     """
 
     def __init__(
@@ -43,9 +47,8 @@ class ContinuousRun:
     ) -> None:
         sources: dict[str, Source] = {r.alias: () for r in spec.sources if r.same_as is None}
         self._run = Run(spec, sources | dict(tables), replace(options, online=True), **given)
-        context, dataflow = self._run.context, self._run.dataflow
-        assert isinstance(dataflow, EddyDataflow), "a plan that does not change keeps no state to go on with"
-        self._dataflow, self._stems, self._statistics = dataflow, context.stems, context.statistics
+        context, self._dataflow = self._run.context, self._run.eddy_for("a join that goes on")
+        self._stems, self._statistics = context.stems, context.statistics
         leads = {r.alias: r.same_as or r.alias for r in spec.relations}
         # Without SteMs, relations that are the same data get their tuples one by one.
         self._fed = {
@@ -105,7 +108,6 @@ class ContinuousRun:
         return self._stems[self._fed[alias][0]].rows
 
     def held(self, alias: str) -> int:
-        """Return how many tuples of a stream are kept."""
         return self._stems[self._fed[alias][0]].store.held
 
     def nbytes_of(self, alias: str) -> tuple[int, int]:

@@ -67,7 +67,7 @@ class EddyDataflow:
             coming = context.arrivals.due
             self._buffer = QueuedBuffer(self._preference, backpressure, context.clock, coming)
         self._eddy = self._routed(policy)
-        for probe in context.selecting.asking:
+        for probe in context.filters.asking:
             # What waits in queues is counted there, and windows let go of what a tuple is made of.
             probe.sets_aside = backpressure is None and not context.graph.windows
             probe.unbuilt = self._schedule.unbuilt
@@ -75,21 +75,20 @@ class EddyDataflow:
         self._known_stalled = 0
 
     def _routed(self, policy: Policy) -> Eddy:
-        """Return the eddy, with its operators around it."""
         context, state, buffer = self._context, self.state, self._buffer
-        statistics, selecting, clock = context.statistics, context.selecting, context.clock
+        statistics, filters, clock = context.statistics, context.filters, context.clock
         builds = [
-            StateBuild(stem.number, alias, state, selecting)
+            StateBuild(stem.number, alias, state, filters)
             for stem, alias in zip(self.stems, context.spec.aliases, strict=True)
         ]
-        legality = Legality(context.graph, builds, selecting, state.joins)
+        legality = Legality(context.graph, builds, filters, state.joins)
         queues = buffer if isinstance(buffer, QueuedBuffer) else None
         if context.watch is not None:
             context.watch.attach(self.stems, state.held, lambda: (*buffer.works(), *state.waiting()))
 
-        def decided(signature: Signature, shares: list[tuple[Operator, float]]) -> None:
-            statistics.decided(signature, shares)
-            state.decided(signature, shares)
+        def note_decision(signature: Signature, shares: list[tuple[Operator, float]]) -> None:
+            statistics.note_decision(signature, shares)
+            state.note_decision(signature, shares)
             buffer.weigh(shares)
 
         tickets = None if queues is None else queues.tickets
@@ -97,13 +96,12 @@ class EddyDataflow:
             policy,
             Candidates(context.graph, legality, statistics.accounts, tickets).of,
             context.options.reoptimize_every,
-            decided,
+            note_decision,
             None if queues is None else queues.is_full,
             (lambda: statistics.busy) if context.called else None,
             clock,
         )
-        look = None if context.watch is None else context.watch.look
-        return Eddy(context.graph, buffer, table, context.visit, statistics, look)
+        return Eddy(context, buffer, table)
 
     # What arrives
 
@@ -137,7 +135,7 @@ class EddyDataflow:
 
     def _take_back(self, *, waits: bool = False) -> bool:
         """Let tuples go on whose answers left joins have got; tell whether there are any."""
-        asking = self._context.selecting.asking
+        asking = self._context.filters.asking
         back = [(probe, work) for probe in asking for work in probe.take_back(waits=waits)]
         for probe, work in back:
             self._buffer.resume(probe, work)
@@ -196,7 +194,8 @@ class EddyDataflow:
     @property
     def sampled(self) -> int:
         """Number of probes that were made only to find an attribute to divide tuples by."""
-        return self._admission.sampled
+        divide = self._admission.divide
+        return 0 if divide is None else divide.sampled
 
     def _is_empty(self) -> bool:
         """Whether some relation has ended without a tuple: no result can come any more."""
@@ -261,5 +260,4 @@ class EddyDataflow:
         return take_undisturbed()
 
     def held(self) -> StateTotals:
-        """Return what join state holds and did."""
         return self.state.figures()

@@ -129,7 +129,7 @@ class RoutingTable:
         longest: Tuples after which decisions are renewed, ``Options.reoptimize_every``. A decision that holds
             for so many is not cut short in the middle of a batch, unless it splits a batch of more than that.
             A shorter one that splits nothing, or coarsely, may hold for twice as many, to end with a batch.
-        decided: Told of every decision, with the smallest share first.
+        note: Told of every decision, with the smallest share first.
         is_full: Whether a module takes no more tuples at present: what would be its share goes to the others
             that were chosen. Then each batch has a decision of its own. None where modules take any number.
         busy: Returns the seconds that modules have worked so far; None without users' predicates.
@@ -141,12 +141,12 @@ class RoutingTable:
         policy: Policy,
         candidates: Callable[[Signature], list[Candidate]],
         longest: int,
-        decided: Callable[[Signature, list[tuple[Operator, float]]], None] = lambda *_: None,
+        note: Callable[[Signature, list[tuple[Operator, float]]], None] = lambda *_: None,
         is_full: Callable[[Operator], bool] | None = None,
         busy: Callable[[], float] | None = None,
         clock: Clock | None = None,
     ) -> None:
-        self._policy, self._candidates, self._decided = policy, candidates, decided
+        self._policy, self._candidates, self._note = policy, candidates, note
         self._longest = longest
         self._is_full, self._busy, self._clock = is_full, busy, clock
         self._seen: dict[Signature, float] = {}
@@ -210,7 +210,7 @@ class RoutingTable:
             decision = ask(self._policy, signature, candidates)
         shares = decision.shares
         if shares:
-            self._decided(signature, list(shares))
+            self._note(signature, list(shares))
         if len(candidates) < 2:
             lasts = _FOREVER  # until other operators are legal, when all decisions are forgotten
         elif self._is_full is not None:
@@ -257,7 +257,6 @@ class RoutingTable:
         return True
 
     def _with_room(self, entry: _Entry) -> _Entry:
-        """Leave out modules that take no more tuples."""
         assert self._is_full is not None
         left = [pair for pair in entry.decision.shares if not self._is_full(pair[0])]
         whole = sum(share for _, share in left)

@@ -7,42 +7,31 @@ step, and push what comes back. A tuple that spans the query and has passed ever
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from millrace.engine.eddy.decisions import RoutingTable
-from millrace.engine.eddy.operator import Operator, Visit, Work
+from millrace.engine.eddy.operator import Kind, Operator, Work
 from millrace.engine.eddy.preference import Preference
-from millrace.engine.eddy.run_statistics import RunStatistics
-from millrace.engine.plan.graph import QueryGraph
 from millrace.engine.tuples.batch import TupleBatch, is_result
+
+if TYPE_CHECKING:
+    from millrace.engine.eddy.context import RunContext
 
 _SMALL = 1 / 8
 """Share of a full batch below which a batch waits for others."""
 
 
 class Eddy:
-    """Routes tuples through operators until they are results, or leave the dataflow.
+    """Routes tuples through operators until they are results, or leave the dataflow."""
 
-    Args:
-        graph: Says which tuples are results.
-        statistics: Where it is noted what was routed, and what ended.
-        look: Called after each piece of work: there may be more in memory than before. All that is in flight
-            is in the buffer then. None if nobody looks: then what would be popped next need not be pushed.
-    """
-
-    def __init__(
-        self,
-        graph: QueryGraph,
-        buffer: Buffer,
-        table: RoutingTable,
-        visit: Visit,
-        statistics: RunStatistics,
-        look: Callable[[], None] | None,
-    ) -> None:
-        self._graph, self._buffer, self._table = graph, buffer, table
-        self._visit, self._statistics, self._look = visit, statistics, look
+    def __init__(self, context: RunContext, buffer: Buffer, table: RoutingTable) -> None:
+        self._graph, self._buffer, self._table = context.graph, buffer, table
+        self._visit, self._statistics = context.visit, context.statistics
+        # After each piece of work there may be more in memory than before, and all that is in flight is in
+        # the buffer. If nobody looks, what would be popped next need not be pushed.
+        self._look = None if context.watch is None else context.watch.look
 
     @property
     def is_flying(self) -> bool:
@@ -50,7 +39,7 @@ class Eddy:
 
     def push(self, batches: Iterable[TupleBatch]) -> None:
         """Take tuples into the dataflow; empty batches are dropped."""
-        self._buffer.push(batches)
+        self._buffer.enter(batches)
 
     def results(self, *, draining: bool = False) -> Iterator[TupleBatch]:
         """Yield results until nothing is left that could be done before more tuples arrive.
@@ -105,7 +94,10 @@ class Eddy:
                 self._statistics.intermediate += batch.size
         if self._look is None and len(batches) == 1 and self._buffer.is_next(batches[0]):
             return batches[0]
-        self._buffer.push(batches)
+        if operator.kind is Kind.BUILD:
+            self._buffer.enter(batches)
+        else:
+            self._buffer.push(batches)
         return None
 
 
@@ -130,9 +122,13 @@ class Buffer:
         self._flying: dict[int, list[Work]] = {}  # by how much the user prefers its tuples; no list is empty
         self._waiting: dict[Hashable, _Crumbs] = {}
 
+    def enter(self, batches: Iterable[TupleBatch]) -> None:
+        """Add batches of tuples that have arrived, or have been built: now they are graded."""
+        self.push(self._preference.split(batches) if self._preference.wishes else batches)
+
     def push(self, batches: Iterable[TupleBatch]) -> None:
         """Add batches; empty ones are dropped."""
-        for batch in self._preference.split(batches) if self._preference.wishes else batches:
+        for batch in batches:
             if not batch.size:
                 continue
             signature = batch.signature
@@ -191,14 +187,12 @@ class Buffer:
         return False
 
     def works(self) -> list[Work]:
-        """Return all there is."""
         small = [batch for crumbs in self._waiting.values() for batch in crumbs.batches]
         flying = [work for grade in sorted(self._flying, reverse=True) for work in self._flying[grade]]
         return [*self._new, *flying, *small]
 
     @property
     def is_flying(self) -> bool:
-        """Whether tuples are in flight."""
         return bool(self._new or self._flying or self._waiting)
 
     def pop(self, *, draining: bool = False) -> Work | None:

@@ -48,7 +48,7 @@ class Admission:
             self._transfers = Transfers(
                 context.graph, schedule.unbuilt, state.stems, aliases, accounts, context.visit, ranges
             )
-        self._divide: Divide | None = None
+        self.divide: Divide | None = None
         stream = schedule.unbuilt
         self._gathered = stream if gathers and self._transfers is not None else None
         near = () if stream is None else context.graph.neighbours(1 << stream)
@@ -56,20 +56,14 @@ class Admission:
         if stream is not None and learns and len(near) > 1 and len(context.graph.roles(stream)) == 1:
             stems = [state.stems[relation] for relation in near]
             begin = options.batch_size + 1
-            self._divide = Divide(stream, context.spec.aliases[stream], stems, begin, self._told)
+            self.divide = Divide(stream, context.spec.aliases[stream], stems, begin, self._told)
 
     @property
     def dropped(self) -> int:
         """Tuples that met no match in a relation that had been read."""
         return 0 if self._transfers is None else self._transfers.dropped
 
-    @property
-    def sampled(self) -> int:
-        """Probes that were made only to find an attribute to divide tuples by."""
-        return 0 if self._divide is None else self._divide.sampled
-
     def ended(self, relation: int) -> None:
-        """Take note that all tuples of a relation have come."""
         if self._transfers is not None:
             self._transfers.ended(relation)
 
@@ -109,7 +103,7 @@ class Admission:
             yield from self._divided(each)
 
     def _divided(self, found: TupleBatch) -> Iterator[TupleBatch]:
-        divide = self._divide
+        divide = self.divide
         if divide is not None and divide.target in found.rows and divide.divides(found):
             yield from self._visit(divide, found.signature, found, fresh=True).batches
         else:

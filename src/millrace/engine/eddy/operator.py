@@ -108,7 +108,6 @@ class Operator(ABC):
 
     @property
     def action(self) -> str:
-        """What it does, in reports."""
         return self.kind.value
 
     def __repr__(self) -> str:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -14,41 +15,48 @@ from millrace.engine.tuples import BATCH_BYTES, RelationStore
 from millrace.engine.tuples.batch import TupleBatch
 
 
-class Sink(Protocol):
+class Sink(ABC):
     """Takes result tuples and makes the eddy's output of them.
 
     ``name`` is for reports; ``counted`` is the number of result tuples so far.
     """
 
     name: str
-    counted: int
 
-    def arrive(self, batch: TupleBatch) -> None:
+    def __init__(self) -> None:
+        self.counted = 0
+
+    def arrive(self, batch: TupleBatch) -> None:  # noqa: B027  # not all have something to note
         """Take note of base tuples that enter the eddy."""
 
+    @abstractmethod
     def add(self, batch: TupleBatch) -> Iterator[Any]:
         """Take result tuples; yield output that is ready."""
 
     def rest(self) -> Iterator[Any]:
         """Yield output that is ready when no tuple is in flight."""
+        return iter(())
 
     def idle(self) -> Iterator[Any]:
         """Yield what there is: nothing has arrived, and the eddy is about to wait."""
+        return iter(())
 
     def pause(self) -> Iterator[Any]:
         """Yield what there is, be it nothing: every source that has not ended has stalled."""
+        return iter(())
 
     def finish(self) -> Iterator[Any]:
         """Yield what is left."""
+        return iter(())
 
 
-class Mask:
+class Mask(Sink):
     """Tells for every tuple of a single relation whether it is in the result, in order of arrival."""
 
     name = "Mask"
 
     def __init__(self) -> None:
-        self.counted = 0
+        super().__init__()
         self._kept: dict[RelationStore, np.ndarray[Any, np.dtype[np.bool_]]] = {}
 
     def arrive(self, batch: TupleBatch) -> None:
@@ -66,18 +74,8 @@ class Mask:
             yield to_arrow(kept)
         self._kept.clear()
 
-    def idle(self) -> Iterator[pa.Array]:
-        """Nothing: masks do not wait for each other."""
-        return iter(())
 
-    def pause(self) -> Iterator[pa.Array]:
-        return iter(())
-
-    def finish(self) -> Iterator[pa.Array]:
-        return iter(())
-
-
-class Output:
+class Output(Sink):
     """Turns result tuples into record batches of about ``batch_size`` rows, fewer where rows are wide.
 
     A block that is only counted gathers nothing: its result is one row with the count. Of texts and the like
@@ -87,6 +85,7 @@ class Output:
     name = "Output"
 
     def __init__(self, spec: JoinSpec, batch_size: int, most: int = BATCH_BYTES) -> None:
+        super().__init__()
         self._spec = spec
         self._schema = spec.output_schema
         self._size, self._most = batch_size, most
@@ -97,14 +96,6 @@ class Output:
         self._gathered = {relation: [name for _, name in own] for relation, own in self._columns.items()}
         self._ready: list[pa.RecordBatch] = []
         self._rows = self._bytes = 0
-        self.counted = 0
-
-    def arrive(self, batch: TupleBatch) -> None:
-        """Nothing to note."""
-
-    def rest(self) -> Iterator[pa.RecordBatch]:
-        """Nothing: rows are gathered over several arrivals."""
-        return iter(())
 
     def add(self, batch: TupleBatch) -> Iterator[pa.RecordBatch]:
         """Take result tuples; yield a record batch when enough rows have come together."""

@@ -15,7 +15,7 @@ import pyarrow as pa
 from millrace.engine.eddy.context import RunContext
 from millrace.engine.eddy.output import Output
 from millrace.engine.operators.beside import null_row
-from millrace.engine.operators.select import Selecting
+from millrace.engine.operators.select import Filters
 from millrace.engine.plan.expressions import Call
 from millrace.engine.plan.graph import QueryGraph, members
 from millrace.engine.plan.spec import JoinSpec
@@ -67,14 +67,14 @@ def collect_rows(context: RunContext, batches: Iterator[TupleBatch]) -> Iterator
     output = Output(context.spec, context.limit)
     nulls = [RelationStore.single(null_row(r.schema), (), []) for r in context.spec.relations]
     for batch in batches:
-        for one in _passed(batch, context.graph, context.selecting):
+        for one in _passed(batch, context.graph, context.filters):
             rows = {**dict.fromkeys(range(len(nulls)), np.zeros(one.size, np.int32)), **one.rows}
             stores = {**dict(enumerate(nulls)), **one.stores}
             yield from output.add(replace(one, rows=rows, stores=stores))
     yield from output.finish()
 
 
-def _passed(batch: TupleBatch, graph: QueryGraph, selecting: Selecting) -> Iterator[TupleBatch]:
+def _passed(batch: TupleBatch, graph: QueryGraph, filters: Filters) -> Iterator[TupleBatch]:
     """Yield what the predicates over a batch's relations leave of it."""
     waiting = [batch]
     while waiting:
@@ -83,9 +83,9 @@ def _passed(batch: TupleBatch, graph: QueryGraph, selecting: Selecting) -> Itera
         if not batch.size:
             continue
         if ready:
-            waiting += selecting.selects[ready[0]].step(batch, batch.size).batches
+            waiting += filters.selects[ready[0]].step(batch, batch.size).batches
         elif batch.signature.raised:
-            waiting += selecting.settlement.step(batch, batch.size).batches
+            waiting += filters.settlement.step(batch, batch.size).batches
         else:
             yield batch
 

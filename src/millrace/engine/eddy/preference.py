@@ -44,10 +44,9 @@ class _Wish:
 class Preference:
     """Grades tuples by how much they are wanted: 0 for no preference, and the more the higher.
 
-    Predicates are over columns of one relation each, and Millrace evaluates them itself.
-
-    Raises:
-        InputError: A predicate reads columns of no relation or of several, or calls a user's function.
+    Predicates are over columns of one relation each, and Millrace evaluates them itself. Singletons are
+    graded when they arrive or are built, and again when other tuples are wanted; what they join to has their
+    grades.
     """
 
     def __init__(self, spec: JoinSpec) -> None:
@@ -58,7 +57,8 @@ class Preference:
         """Grade by other predicates from now on.
 
         Raises:
-            InputError: As above; then what was wanted before still is.
+            InputError: A predicate reads columns of no relation or of several, or ones that are not there, or
+                it calls a user's function; then what was wanted before still is.
         """
         predicates = () if wanted is None else wanted if isinstance(wanted, Sequence) else (wanted,)
         self.wishes = [self._checked(each) for each in reversed(predicates)]

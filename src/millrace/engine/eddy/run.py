@@ -14,10 +14,13 @@ from millrace.engine.eddy.dataflow import EddyDataflow
 from millrace.engine.eddy.preference import Wanted
 from millrace.engine.figures import CellFigures
 from millrace.engine.plan.spec import JoinSpec
-from millrace.engine.stairs.choice import settled
+from millrace.engine.stairs.choice import settle_architecture
 from millrace.engine.static_plan import StaticPlan
 from millrace.errors import InputError
 from millrace.options import Options
+
+_OF_EDDIES = ("policy", "backpressure")
+"""What a run can be given that a static plan has no use for."""
 
 
 class Run:
@@ -30,7 +33,7 @@ class Run:
 
     Raises:
         InputError: What is given does not go together; it says why.
-        OptionError: ``options.order`` is no plan of the block.
+        OptionError: ``options.order`` is no plan of the block, or a static plan is to ask a policy.
     """
 
     def __init__(
@@ -43,9 +46,16 @@ class Run:
         schedule = given.get("schedule")
         side_by_side = None if schedule is None else schedule.interleaved
         looked_up = bool(given.get("access"))
-        options = settled(spec, options or Options(), side_by_side=side_by_side, looked_up=looked_up)
-        self.context = context = RunContext(spec, sources, options, given)
+        options = settle_architecture(
+            spec, options or Options(), side_by_side=side_by_side, looked_up=looked_up
+        )
         is_static = options.architecture == "static"
+        if is_static and (own := [name for name in _OF_EDDIES if given.get(name) is not None]):
+            raise InputError(
+                f"a static plan is given a {' and a '.join(own)}: its tuples take one way, and none waits; "
+                "leave it out, or use architecture='stems', 'joins' or 'stairs'"
+            )
+        self.context = context = RunContext(spec, sources, options, given)
         self.dataflow: EddyDataflow | StaticPlan = (
             StaticPlan(context) if is_static else EddyDataflow(context, given)
         )
@@ -66,13 +76,13 @@ class Run:
             yield from context.output.finish()
         finally:
             self._seconds = context.clock.now() - began
-            context.selecting.close()
+            context.filters.close()
             context.methods.close()
 
     def fill(self) -> None:
         """Read all of the relations that semi joins and left joins look into."""
         context = self.context
-        context.selecting.fill(context.spec, context.sources, context.clock)
+        context.filters.fill(context.spec, context.sources, context.clock)
 
     def prefer(self, wanted: Wanted) -> None:
         """Let results of other tuples come first from now on, also of those that wait already.
@@ -85,7 +95,7 @@ class Run:
             InputError: A predicate reads columns of no relation or of several, or calls a user's function; or
                 a static plan runs the block.
         """
-        self._eddy_for("preferred tuples").prefer(wanted)
+        self.eddy_for("preferred tuples").prefer(wanted)
 
     def partial(self, missing: Sequence[str]) -> Iterator[pa.RecordBatch]:
         """Yield what the data that have arrived join to without some relations, whose columns are null.
@@ -100,9 +110,10 @@ class Run:
                 were dropped; or a static plan runs the block.
             StateError: Tuples are in flight, or ``run()`` has gone on meanwhile.
         """
-        return self._eddy_for(f"partial results without {list(missing)}").partial(missing)
+        return self.eddy_for(f"partial results without {list(missing)}").partial(missing)
 
-    def _eddy_for(self, what: str) -> EddyDataflow:
+    def eddy_for(self, what: str) -> EddyDataflow:
+        """Return the eddy that runs the block; InputError, which says for what, where a static plan does."""
         if isinstance(self.dataflow, StaticPlan):
             raise InputError(
                 f"{what} of a static plan: its joins wait for each other in a fixed order; "
@@ -111,9 +122,8 @@ class Run:
         return self.dataflow
 
     def figures(self, cell: int = 0) -> CellFigures:
-        """Return what was done so far."""
         context, held = self.context, self.dataflow.held()
-        output, beside = context.output, context.selecting.figures()
+        output, beside = context.output, context.filters.figures()
         figures = context.statistics.figures(cell, self._seconds, output.name, output.counted)
         return replace(
             figures,

@@ -62,7 +62,6 @@ class RunStatistics:
         self._routed = 0
 
     def route(self, batch: TupleBatch) -> None:
-        """Count tuples that were handed to an operator."""
         self._routed += batch.size
 
     def visit(
@@ -86,8 +85,8 @@ class RunStatistics:
         for path, count in _walked(batch.path, batch.origin):
             self._orders[" → ".join(path)] += count
 
-    def decided(self, signature: Signature, shares: Sequence[tuple[Operator, float]]) -> None:
-        self._trace.decided(signature, shares, self._routed)
+    def note_decision(self, signature: Signature, shares: Sequence[tuple[Operator, float]]) -> None:
+        self._trace.note_decision(signature, shares, self._routed)
 
     def figures(self, cell: int, seconds: float, output: str, output_tuples: int) -> CellFigures:
         """Return everything counted so far.
@@ -187,7 +186,9 @@ class Trace:
         self._moments: list[_Moment] = []
         self._due = self._interval = 1
 
-    def decided(self, signature: Signature, shares: Sequence[tuple[Operator, float]], routed: int) -> None:
+    def note_decision(
+        self, signature: Signature, shares: Sequence[tuple[Operator, float]], routed: int
+    ) -> None:
         """Note a decision, made after so many tuples were routed."""
         favourite = shares[0][0] if len(shares) == 1 else max(shares, key=itemgetter(1))[0]
         if len(shares) > 1 or self._favourites.get(signature) is not favourite:

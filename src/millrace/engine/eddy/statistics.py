@@ -35,7 +35,6 @@ class Account:
     recent_seconds: float = 0.0
 
     def update(self, tuples_in: int, tuples_out: int, seconds: float) -> None:
-        """Book one call of the module."""
         self.tuples_in += tuples_in
         self.tuples_out += tuples_out
         self.calls += 1
@@ -173,7 +172,6 @@ class Statistics:
         return account
 
     def update(self, key: object, tuples_in: int, tuples_out: int, seconds: float) -> None:
-        """Book one call under the key."""
         self.get(key).update(tuples_in, tuples_out, seconds)
 
     def export(self) -> list[list[Any]]:

@@ -79,7 +79,6 @@ class Transfer(Operator):
         return self._account.selectivity
 
     def step(self, work: TupleBatch, limit: int) -> Step:
-        """Return the tuples that may have a match."""
         met = self._stem.meets(work)
         left = work if len(met) == work.size else work.take(met)
         return Step((left,), left.size)

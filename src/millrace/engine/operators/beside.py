@@ -129,7 +129,6 @@ class BesideRelation:
             self.store.append(chunk.select(self._kept), coded if self._coded else [])
 
     def search(self, batch: TupleBatch) -> Search:
-        """Begin to look for the matches of tuples."""
         search = self.prepare(batch)
         self.begin(search)
         return search
@@ -187,7 +186,6 @@ class BesideRelation:
         return is_true(evaluate(self._condition, values))
 
     def figures(self) -> StateFigures:
-        """Return what is held."""
         size = self.store.nbytes + self.index.nbytes
         return StateFigures(self.name, self.index.rows, size, inserted=self.rows)
 

@@ -129,7 +129,6 @@ class Divide(Operator):
         return found[rows]
 
     def step(self, work: TupleBatch, limit: int) -> Step:
-        """Return the tuples in one batch for each order."""
         assert self._division is not None, "divides() has been asked"
         column, orders = self._division.column, self._division.orders
         store, rows = work.stores[self.target], work.rows[self.target]

@@ -12,13 +12,13 @@ the predicate is evaluated over the marks.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
 
 from millrace.engine.arrays import Array, is_true, to_arrow
-from millrace.engine.eddy.statistics import Statistics
 from millrace.engine.operators.beside import BesideRelation, Search
 from millrace.engine.operators.selection import CompiledSelection
 from millrace.engine.plan.evaluation import evaluate
@@ -33,7 +33,9 @@ from millrace.engine.plan.expressions import (
     exists_in,
 )
 from millrace.engine.tuples.batch import TupleBatch
-from millrace.limits.clock import Clock
+
+if TYPE_CHECKING:
+    from millrace.engine.eddy.context import RunContext
 
 _PAIRS = 16_384
 """Pairs that are looked at together, at least."""
@@ -49,7 +51,6 @@ class MatchedRelation(BesideRelation):
         self._predicate = predicate
 
     def truth(self, batch: TupleBatch) -> Array:
-        """Return for every tuple whether the predicate is true."""
         search = self.search(batch)
         found = self._found(search)
         if not self._predicate.negated:
@@ -61,7 +62,6 @@ class MatchedRelation(BesideRelation):
         return valid & ~found & (not self.has_null)
 
     def _found(self, search: Search) -> Array:
-        """Return which tuples have a match."""
         found, walk = np.zeros(search.batch.size, np.bool_), search.walk
         if self.decided:
             found[search.asking[walk.probes[: walk.active]]] = True  # a chain is a match
@@ -76,25 +76,19 @@ class MatchedRelation(BesideRelation):
 class ExistsSelection(CompiledSelection):
     """A selection by whether relations beside the join have matches.
 
-    Args:
-        predicate: What is asked of them; one Exists, or ANDs and ORs of some and of other predicates.
+    The predicate is one Exists, or ANDs and ORs of some and of other predicates.
 
     Attributes:
         relations: Those beside the join that it asks, by alias.
     """
 
-    def __init__(
-        self,
-        number: int,
-        predicate: Predicate,
-        schemas: Mapping[str, pa.Schema],
-        aliases: Sequence[str],
-        clock: Clock,
-        statistics: Statistics,
-    ) -> None:
-        super().__init__(number, predicate, aliases, clock, statistics)
-        asked = exists_in(predicate)
-        self.relations = {p.relation: MatchedRelation(p, schemas[p.relation], aliases) for p in asked}
+    def __init__(self, number: int, predicate: Predicate, context: RunContext) -> None:
+        super().__init__(number, predicate, context)
+        spec = context.spec
+        self.relations = {
+            p.relation: MatchedRelation(p, spec.relation(p.relation).schema, spec.visible)
+            for p in exists_in(predicate)
+        }
         if isinstance(predicate, Exists):
             one = self.relations[predicate.relation]
             self.name, self.label = one.name, one.label

@@ -58,7 +58,6 @@ class OuterProbe(Operator):
         return Estimate(self.label, max(1.0, index.rows / max(1, index.distinct)))
 
     def start(self, batch: TupleBatch) -> Widening:
-        """Begin to look for matches."""
         return Widening(self.beside.search(batch))
 
     def step(self, work: Widening, limit: int) -> Step:

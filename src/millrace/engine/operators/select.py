@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
@@ -19,41 +19,16 @@ from millrace.engine.operators.exists import ExistsSelection
 from millrace.engine.operators.outer import AskingProbe, OuterProbe
 from millrace.engine.operators.selection import GUESS, CompiledSelection, Selection, divide
 from millrace.engine.operators.udf_selection import UdfSelection
-from millrace.engine.plan.expressions import Call, Predicate, columns_of, exists_in
+from millrace.engine.plan.expressions import Call, columns_of, exists_in
 from millrace.engine.plan.graph import QueryGraph, members
 from millrace.engine.plan.spec import JoinSpec
 from millrace.engine.tuples.batch import Signature, TupleBatch, ready_predicates
 from millrace.limits.clock import POLLED, Clock
-from millrace.options import Options
 from millrace.predicates import REJECTED, Caller
 from millrace.predicates.callers import caller_of
 
-
-def selections_of(
-    spec: JoinSpec,
-    clock: Clock,
-    options: Options,
-    callers: Callable[[int, Call], Caller] | None,
-    statistics: Statistics,
-) -> list[Selection]:
-    """Return a selection for each residual predicate.
-
-    ``callers`` returns what calls a user's predicate, by its number among the residual predicates; by
-    default it is :func:`own_caller`.
-    """
-    callers = callers or own_caller
-    schemas = {relation.alias: relation.schema for relation in spec.beside}
-
-    def made(number: int, predicate: Predicate) -> Selection:
-        if isinstance(predicate, Call):
-            caller = callers(number, predicate)
-            masked = options.mask_values
-            return UdfSelection(number, predicate, spec.visible, caller, clock, statistics, masked=masked)
-        if any(exists_in(predicate)):
-            return ExistsSelection(number, predicate, schemas, spec.visible, clock, statistics)
-        return CompiledSelection(number, predicate, spec.visible, clock, statistics)
-
-    return [made(number, predicate) for number, predicate in enumerate(spec.residuals)]
+if TYPE_CHECKING:
+    from millrace.engine.eddy.context import RunContext
 
 
 def own_caller(number: int, call: Call) -> Caller:
@@ -61,33 +36,12 @@ def own_caller(number: int, call: Call) -> Caller:
     return caller_of(call.spec, call.values, None, str(number))
 
 
-def outer_probes_of(
-    spec: JoinSpec, indexes: Mapping[str, IndexAM], clock: Clock, woken: threading.Event
-) -> dict[int, OuterProbe]:
-    """Return the operator of each left join, by its number behind the residual predicates.
-
-    ``indexes`` are asked for relations of left joins that have bind columns; they set ``woken``.
-    """
-    read: dict[str, set[str]] = {join.relation: set() for join in spec.outer}
-    refs = [o.source for o in spec.output]
-    refs += [ref for node in (*spec.residuals, *spec.outer) for ref in columns_of(node)]
-    for ref in refs:
-        if ref.relation in read:
-            read[ref.relation].add(ref.column)
-    probes: dict[int, OuterProbe] = {}
-    for number, join in enumerate(spec.outer, len(spec.residuals)):
-        alias, name = join.relation, f"LeftJoin({join.relation})"
-        given = join, spec.relation(alias).schema, spec.visible, name, read[alias]
-        place = number, spec.visible.index(alias), alias
-        if join.bind:
-            probes[number] = AskingProbe(*place, AskedRelation(*given, indexes[alias], clock, woken))
-        else:
-            probes[number] = OuterProbe(*place, BesideRelation(*given))
-    return probes
-
-
-class Selecting:
+class Filters:
     """The operators of a block's predicates and left joins, and the relations beside the join.
+
+    Args:
+        callers: Returns what calls a user's predicate, by its number among the residual predicates.
+        indexes: Asked for relations of left joins that have bind columns; they wake access methods.
 
     Attributes:
         selects: Of each predicate.
@@ -98,23 +52,25 @@ class Selecting:
     """
 
     def __init__(
-        self,
-        graph: QueryGraph,
-        selects: Sequence[Selection],
-        statistics: Statistics,
-        outer: Mapping[int, OuterProbe],
+        self, context: RunContext, callers: Callable[[int, Call], Caller], indexes: Mapping[str, IndexAM]
     ) -> None:
-        self._graph = graph
-        self._statistics = statistics
-        self.selects = selects
-        self.profile = PredicateProfile(selects, statistics, graph)
-        self.settlement = PredicateSettle(selects)
-        self.outer = outer
-        self.asking = [probe for probe in outer.values() if isinstance(probe, AskingProbe)]
+        self._graph = context.graph
+        self._statistics = context.statistics.accounts
         self._beside: dict[str, BesideRelation] = {}
-        for select in selects:
-            if isinstance(select, ExistsSelection):
-                self._beside |= select.relations
+        self.selects: list[Selection] = []
+        for number, predicate in enumerate(context.spec.residuals):
+            if isinstance(predicate, Call):
+                self.selects.append(UdfSelection(number, predicate, context, callers(number, predicate)))
+            elif any(exists_in(predicate)):
+                exists = ExistsSelection(number, predicate, context)
+                self._beside |= exists.relations
+                self.selects.append(exists)
+            else:
+                self.selects.append(CompiledSelection(number, predicate, context))
+        self.profile = PredicateProfile(self.selects, self._statistics, self._graph)
+        self.settlement = PredicateSettle(self.selects)
+        self.outer = dict(_outer_probes(context, indexes))
+        self.asking = [probe for probe in self.outer.values() if isinstance(probe, AskingProbe)]
         self._beside |= {each.label: each.beside for each in self.outer.values()}
 
     def fill(self, spec: JoinSpec, sources: Mapping[str, Source], clock: Clock) -> None:
@@ -131,7 +87,6 @@ class Selecting:
                 self._statistics.update(("scan", number), batch.num_rows, batch.num_rows, seconds)
 
     def figures(self) -> tuple[StateFigures, ...]:
-        """Return what is held of the relations beside the join."""
         return tuple(each.figures() for each in self._beside.values())
 
     def remember(self, built: TupleBatch) -> None:
@@ -141,11 +96,30 @@ class Selecting:
                 select.remember(built)
 
     def close(self) -> None:
-        """Let go of what predicates hold."""
         for select in self.selects:
             select.close()
         for probe in self.asking:
             probe.beside.close()
+
+
+def _outer_probes(context: RunContext, indexes: Mapping[str, IndexAM]) -> Iterator[tuple[int, OuterProbe]]:
+    """Yield the operator of each left join with its number behind the residual predicates."""
+    spec = context.spec
+    read: dict[str, set[str]] = {join.relation: set() for join in spec.outer}
+    refs = [o.source for o in spec.output]
+    refs += [ref for node in (*spec.residuals, *spec.outer) for ref in columns_of(node)]
+    for ref in refs:
+        if ref.relation in read:
+            read[ref.relation].add(ref.column)
+    for number, join in enumerate(spec.outer, len(spec.residuals)):
+        alias, name = join.relation, f"LeftJoin({join.relation})"
+        given = join, spec.relation(alias).schema, spec.visible, name, read[alias]
+        place = number, spec.visible.index(alias), alias
+        if join.bind:
+            asked = AskedRelation(*given, indexes[alias], context.clock, context.methods.woken)
+            yield number, AskingProbe(*place, asked)
+        else:
+            yield number, OuterProbe(*place, BesideRelation(*given))
 
 
 class PredicateProfile(Operator):
@@ -160,7 +134,6 @@ class PredicateProfile(Operator):
         self._graph = graph
 
     def estimate(self, signature: Signature, *, alone: bool) -> Estimate:
-        """Return a guess."""
         return Estimate(self.label, GUESS)
 
     def step(self, work: TupleBatch, limit: int) -> Step:

@@ -5,19 +5,21 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
 
 from millrace.engine.arrays import Array, is_true
 from millrace.engine.eddy.operator import Estimate, Kind, Operator, Step
-from millrace.engine.eddy.statistics import Statistics
 from millrace.engine.plan.evaluation import evaluate
 from millrace.engine.plan.expressions import ColumnRef, Predicate, columns_of, show
 from millrace.engine.tuples import BATCH_BYTES
 from millrace.engine.tuples.batch import Signature, TupleBatch
-from millrace.limits.clock import Clock
 from millrace.predicates import RAISED, REJECTED
+
+if TYPE_CHECKING:
+    from millrace.engine.eddy.context import RunContext
 
 Verdict = tuple[Array, Array | None]
 """Truth of each tuple (``int8``, as in :class:`millrace.predicates.Outcome`), and what was raised
@@ -34,7 +36,6 @@ class Selection(Operator):
         number: Place among the block's residual predicates: the done bit it sets.
         name: For reports, such as ``Selection(a.x < b.y)``.
         label: Its place in the order of modules that a tuple visited.
-        statistics: Where its outcomes are booked.
 
     Attributes:
         worked: Seconds spent in the predicate itself so far. What the eddy does around it costs the same
@@ -43,15 +44,18 @@ class Selection(Operator):
 
     kind = Kind.SELECT
 
-    def __init__(self, number: int, name: str, label: str, clock: Clock, statistics: Statistics) -> None:
+    def __init__(
+        self, number: int, predicate: Predicate, context: RunContext, *, name: str, label: str
+    ) -> None:
         super().__init__(number, name, label)
         self.done = 1 << number
         self.worked = 0.0
-        self._clock = clock
-        self._statistics = statistics
+        self._clock = context.clock
+        self._statistics = context.statistics.accounts
+        self._number = {alias: i for i, alias in enumerate(context.spec.visible)}
+        self._reads = columns_by_relation(columns_of(predicate), context.spec.visible)
 
     def estimate(self, signature: Signature, *, alone: bool) -> Estimate:
-        """Return a guess."""
         return Estimate(self.label, GUESS)
 
     def step(self, work: TupleBatch, limit: int) -> Step:
@@ -79,23 +83,15 @@ class Selection(Operator):
 
 
 class CompiledSelection(Selection):
-    """A predicate that Millrace evaluates itself; unknown counts as false, and nothing is raised.
+    """A predicate that Millrace evaluates itself; unknown counts as false, and nothing is raised."""
 
-    Args:
-        predicate: Over columns of the relations named in ``aliases``, which go by number.
-    """
-
-    def __init__(
-        self, number: int, predicate: Predicate, aliases: Sequence[str], clock: Clock, statistics: Statistics
-    ) -> None:
-        super().__init__(number, f"Selection({show(predicate)})", f"σ{number + 1}", clock, statistics)
+    def __init__(self, number: int, predicate: Predicate, context: RunContext) -> None:
+        name = f"Selection({show(predicate)})"
+        super().__init__(number, predicate, context, name=name, label=f"σ{number + 1}")
         self._predicate = predicate
-        self._number = {alias: i for i, alias in enumerate(aliases)}
         self._columns = set(columns_of(predicate))
-        self._reads = columns_by_relation(columns_of(predicate), aliases)
 
     def judge(self, batch: TupleBatch) -> Verdict:
-        """Return the truth for every tuple."""
         found = [self._judge(piece) for piece in batch.pieces(self._reads, BATCH_BYTES)]
         return found[0] if len(found) == 1 else np.concatenate(found), None
 

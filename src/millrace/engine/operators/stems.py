@@ -9,18 +9,19 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from millrace.engine.access.hybrid import IndexOrScan
-from millrace.engine.access.paths import AccessMethods, Paths
 from millrace.engine.eddy.operator import Estimate, Kind, Operator, Step
-from millrace.engine.operators.select import Selecting
-from millrace.engine.plan.graph import QueryGraph
+from millrace.engine.operators.select import Filters
 from millrace.engine.stems.join_state import JoinState
 from millrace.engine.stems.stem import Probe as Matches, SteM
 from millrace.engine.stems.waiting import PriorProbers
 from millrace.engine.tuples.batch import Signature, TupleBatch
+
+if TYPE_CHECKING:
+    from millrace.engine.eddy.context import RunContext
 
 
 class StateBuild(Operator):
@@ -28,44 +29,30 @@ class StateBuild(Operator):
 
     kind = Kind.BUILD
 
-    def __init__(self, relation: int, alias: str, state: JoinState, selecting: Selecting) -> None:
+    def __init__(self, relation: int, alias: str, state: JoinState, filters: Filters) -> None:
         super().__init__(relation, f"SteM({alias})", alias)
         self._state = state
-        self._selecting = selecting
+        self._filters = filters
 
     def step(self, work: TupleBatch, limit: int) -> Step:
         """Return the tuples that were not here yet, once for each role, and those that waited for them."""
         built = self._state.build(self.target, work)
-        self._selecting.remember(built)
+        self._filters.remember(built)
         stems = self._state.stems
         batches = [stems[role].in_role(built) for role in stems[self.target].roles]
         return Step((*batches, *self._state.on_build(self.target)), built.size)
 
 
 class SteMProbe(Operator):
-    """Joins tuples with a SteM.
-
-    Args:
-        unbuilt: The relation without a SteM, or None when every relation is built.
-        waiting: Where tuples wait that the SteM bounces back.
-    """
+    """Joins tuples with a SteM; those that it bounces back may have to be ``waiting``."""
 
     kind = Kind.PROBE
 
-    def __init__(
-        self,
-        stem: SteM,
-        alias: str,
-        graph: QueryGraph,
-        paths: Paths,
-        unbuilt: int | None,
-        waiting: PriorProbers,
-    ) -> None:
-        super().__init__(stem.number, stem.name, alias)
+    def __init__(self, stem: SteM, context: RunContext, waiting: PriorProbers) -> None:
+        super().__init__(stem.number, stem.name, context.spec.aliases[stem.number])
         self._stem = stem
-        self._graph = graph
-        self._paths = paths
-        self._unbuilt = unbuilt
+        self._graph, self._paths = context.graph, context.methods.paths
+        self._unbuilt = context.schedule.unbuilt
         self._waiting = waiting
 
     def estimate(self, signature: Signature, *, alone: bool) -> Estimate:
@@ -77,7 +64,6 @@ class SteMProbe(Operator):
         return self._graph.bound(signature.span, self.target), signature.order
 
     def start(self, batch: TupleBatch) -> Matches:
-        """Begin to probe."""
         return self._stem.start(batch)
 
     def step(self, work: Matches, limit: int) -> Step:
@@ -116,32 +102,16 @@ class SteMProbe(Operator):
 
 
 class IndexLookup(Operator):
-    """One way to ask an index access module.
-
-    Args:
-        number: Of the lookup among the block's.
-        stems: Where answers are built, by relation.
-        unbuilt: The relation without a SteM, or None when every relation is built.
-        waiting: Where tuples wait for the answers.
-    """
+    """One way to ask an index access module, by its number; tuples may be ``waiting`` for the answers."""
 
     kind = Kind.LOOKUP
 
-    def __init__(
-        self,
-        number: int,
-        methods: AccessMethods,
-        requests: IndexOrScan,
-        stems: Sequence[SteM],
-        unbuilt: int | None,
-        waiting: PriorProbers,
-    ) -> None:
-        name = methods.name(number)
+    def __init__(self, number: int, context: RunContext, waiting: PriorProbers) -> None:
+        self._methods, self._requests = context.methods, context.arrivals.requests
+        name = self._methods.name(number)
         super().__init__(number, name, name)
-        self._methods = methods
-        self._requests = requests
-        self._stem = stems[methods.paths.lookups[number].relation]
-        self._unbuilt = unbuilt
+        self._stem = context.stems[self._methods.paths.lookups[number].relation]
+        self._unbuilt = context.schedule.unbuilt
         self._waiting = waiting
 
     def estimate(self, signature: Signature, *, alone: bool) -> Estimate:

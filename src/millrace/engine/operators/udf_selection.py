@@ -11,21 +11,22 @@ which of them are to blame; they are found by halving, among the tuples that are
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
 import numpy as np
 import pyarrow as pa
 
 from millrace.engine.arrays import Array, scalar
-from millrace.engine.eddy.statistics import Statistics
-from millrace.engine.operators.selection import Selection, Verdict, columns_by_relation, gather
+from millrace.engine.operators.selection import Selection, Verdict, gather
 from millrace.engine.plan.expressions import Call, Column, Operand, columns_of, show
 from millrace.engine.tuples import BATCH_BYTES, RelationStore
 from millrace.engine.tuples.batch import TupleBatch
 from millrace.errors import ExecutionError
-from millrace.limits.clock import Clock
 from millrace.predicates import KEPT, RAISED, REJECTED, Caller, Failure
+
+if TYPE_CHECKING:
+    from millrace.engine.eddy.context import RunContext
 
 _UNKNOWN = -1
 _SHOWN = 100
@@ -33,36 +34,19 @@ _SHOWN = 100
 
 
 class UdfSelection(Selection):
-    """A selection by a user's predicate.
+    """A selection by a user's predicate; what calls that is closed with this module."""
 
-    Args:
-        aliases: The block's relations, by number.
-        caller: Calls the predicate; closed with this module.
-        masked: Leave the values out of errors.
-    """
-
-    def __init__(
-        self,
-        number: int,
-        call: Call,
-        aliases: Sequence[str],
-        caller: Caller,
-        clock: Clock,
-        statistics: Statistics,
-        *,
-        masked: bool = False,
-    ) -> None:
+    def __init__(self, number: int, call: Call, context: RunContext, caller: Caller) -> None:
+        aliases = context.spec.visible
         # With a single relation its name says nothing.
         reading = [
             a.ref.column if isinstance(a, Column) and len(aliases) == 1 else show(a) for a in call.arguments
         ]
         name = f"Predicate({call.spec.name}({', '.join(reading)}))"
-        super().__init__(number, name, call.spec.name, clock, statistics)
+        super().__init__(number, call, context, name=name, label=call.spec.name)
         self._call = call
         self._caller = caller
-        self._masked = masked
-        self._number = {alias: i for i, alias in enumerate(aliases)}
-        self._reads = columns_by_relation(columns_of(call), aliases)
+        self._masked = context.options.mask_values
         reads = set(self._reads)
         # Where only one relation is there at all, no base tuple comes twice.
         self._single = reads.pop() if len(reads) == 1 and len(aliases) > 1 else None
@@ -106,7 +90,6 @@ class UdfSelection(Selection):
         return self._verdict(truth, failures)
 
     def close(self) -> None:
-        """Let go of what the predicate holds."""
         self._caller.close()
 
     def _memory(self, store: RelationStore) -> tuple[Array, dict[int, Failure]]:

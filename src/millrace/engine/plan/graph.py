@@ -151,7 +151,6 @@ class QueryGraph:
 
     @cached_property
     def everything(self) -> int:
-        """The span of a result tuple."""
         return (1 << self.relations) - 1
 
     def bound(self, span: int, relation: int) -> tuple[int, ...]:

@@ -87,12 +87,10 @@ class Equality:
 
     @property
     def ends(self) -> tuple[ColumnRef, ColumnRef]:
-        """The two columns."""
         return self.left, self.right
 
     @property
     def relations(self) -> tuple[str, str]:
-        """The two relations."""
         return self.left.relation, self.right.relation
 
     def __str__(self) -> str:
@@ -227,7 +225,6 @@ class JoinSpec:
 
     @cached_property
     def output_schema(self) -> pa.Schema:
-        """The Arrow schema of the block's result."""
         if self.count_only:
             return pa.schema([pa.field("__count", pa.int64())])
         return pa.schema(

@@ -56,7 +56,6 @@ class JoinTree:
 
     @cached_property
     def by_number(self) -> dict[int, Edge]:
-        """The edges by their numbers."""
         return {edge.number: edge for edge in self.edges}
 
     def border(self, span: int) -> tuple[int, ...]:

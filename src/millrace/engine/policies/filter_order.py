@@ -305,7 +305,7 @@ class FilterOrderOptimizer(ABC):
         last = len(places)
         return min(candidates, key=lambda c: (places.get(c.operator.target, last), c.operator.target))
 
-    def sampled(self, candidates: Sequence[Candidate]) -> tuple[float, int | None]:
+    def choose_share(self, candidates: Sequence[Candidate]) -> tuple[float, int | None]:
         """Return the share of the entering tuples to profile, and for how many tuples at most it holds."""
         epoch = self._epoch(candidates)
         profile = next((c.profile for c in candidates if c.profile is not None), None)
@@ -374,7 +374,7 @@ class FilterOrderPolicy(Policy):
         profiling = next((c.operator for c in candidates if c.operator.kind is Kind.PROFILE), None)
         share, hold = 0.0, None
         if profiling and signature == optimizer.top:
-            share, hold = optimizer.sampled(candidates)
+            share, hold = optimizer.choose_share(candidates)
         first = optimizer.first(selections).operator
         if not profiling or not share:
             return Decision(((first, 1.0),), hold)

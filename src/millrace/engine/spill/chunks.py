@@ -134,7 +134,6 @@ class Partition:
 
     @cached_property
     def stats(self) -> dict[int, ChunkStats]:
-        """How much there is of each relation."""
         return {relation: total(chunks) for relation, chunks in self.inputs.items()}
 
     @property

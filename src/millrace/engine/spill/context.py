@@ -119,12 +119,10 @@ class SpillContext:
 
     @cached_property
     def graph(self) -> QueryGraph:
-        """The block's query graph."""
         return QueryGraph.of(self.spec)
 
     @cached_property
     def layouts(self) -> list[KeyLayout]:
-        """The keys of every relation."""
         return [KeyLayout.of(self.graph, r) for r in range(self.graph.relations)]
 
     def covers(self, attribute: int | None, relation: int) -> bool:
@@ -155,7 +153,6 @@ class SpillContext:
         return Chunk(ChunkStats(batch.num_rows, int(batch.nbytes), lows, highs), batch)
 
     def new_file(self, relation: int) -> SpillFile:
-        """Begin a file of the relation's tuples."""
         return self.folder.begin(relation, self.spec.relations[relation].schema)
 
     def read(self, relation: int, chunk: Chunk) -> pa.RecordBatch:

@@ -55,7 +55,6 @@ class Tally:
 
     @property
     def bytes_written(self) -> int:
-        """Bytes that went to spill files."""
         return sum(flow.bytes for flow in self.written.values())
 
     @property
@@ -65,7 +64,6 @@ class Tally:
 
     @property
     def results(self) -> int:
-        """Result tuples so far."""
         return self._eddies.output_tuples
 
     def book(self, action: str, relation: int, rows: int, seconds: float, size: int = 0) -> None:
@@ -87,7 +85,6 @@ class Tally:
         self._eddies += replace(figures, modules=modules)
 
     def figures(self, cell: int, seconds: float) -> CellFigures:
-        """Return everything as the figures of one cell."""
         flows = [flow for flows in self._flows.values() for _, flow in sorted(flows.items())]
         joins = [join for join in (self.in_memory, self.from_disk) if join.calls and self.written]
         return replace(
@@ -146,7 +143,6 @@ class SpillFile:
         return Stored(self, self._batches - 1, size)
 
     def finish(self) -> None:
-        """Write the end."""
         with self._folder.writing():
             self._writer.close()
             self._sink.close()
@@ -215,17 +211,14 @@ class SpillFolder:
         shutil.rmtree(self.path, ignore_errors=True)
 
     def open(self, path: str) -> Any:
-        """Open a new file for writing."""
         return pa.OSFile(path, "wb")
 
     def begin(self, relation: int, schema: pa.Schema) -> SpillFile:
-        """Begin a file."""
         file = SpillFile(self, relation, schema)
         self._open.append(file)
         return file
 
     def finish(self, file: SpillFile) -> None:
-        """Finish a file, so that it can be read."""
         file.finish()
         self._open.remove(file)
 

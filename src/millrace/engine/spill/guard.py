@@ -83,7 +83,6 @@ class BudgetMonitor:
     def attach(
         self, stems: Sequence[SteM], state: Callable[[], Held], in_flight: Callable[[], Iterable[InFlight]]
     ) -> None:
-        """Take note of what to measure."""
         self._stems, self._state, self._in_flight = stems, state, in_flight
 
     def look(self, *, at_stasis: bool = False) -> None:

@@ -149,7 +149,6 @@ class Partitioner:
 
     @property
     def has_resident(self) -> bool:
-        """Whether partitions are still in memory."""
         return bool(self._resident)
 
     def add(self, relation: int, batch: pa.RecordBatch) -> None:

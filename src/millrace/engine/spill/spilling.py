@@ -27,7 +27,7 @@ from millrace.engine.spill.context import Budget, SpillContext, row_bytes
 from millrace.engine.spill.folder import SpillFolder, Tally, check_folder
 from millrace.engine.spill.guard import BudgetMonitor, OverBudget, Remainder
 from millrace.engine.spill.partitions import store
-from millrace.engine.stairs.choice import settled
+from millrace.engine.stairs.choice import settle_architecture
 from millrace.engine.tuples import BATCH_BYTES
 from millrace.errors import OptionError
 from millrace.limits.clock import WallClock
@@ -74,7 +74,7 @@ class SpillingEddy:
         options: Options | None = None,
         **given: Unpack[Given],
     ) -> None:
-        options = settled(spec, options or Options())
+        options = settle_architecture(spec, options or Options())
         ranges, stream = given.get("ranges"), given.get("stream")
         if options.memory_budget is None:
             raise OptionError("option memory_budget is None: spilling needs a number of bytes to stay below")
@@ -260,9 +260,7 @@ class _Learned:
     text: str | None = None
 
     def read(self) -> str | None:
-        """Return what there is."""
         return self.text
 
     def write(self, text: str) -> None:
-        """Keep it."""
         self.text = text

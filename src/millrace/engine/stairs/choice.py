@@ -9,10 +9,10 @@ from millrace.engine.eddy.context import RunContext
 from millrace.engine.plan.expressions import Call
 from millrace.engine.plan.spec import JoinSpec
 from millrace.engine.policies import default_policy
-from millrace.engine.stairs.index_join import IndexJoins
 from millrace.engine.stems.join_state import JoinState
 from millrace.engine.stems.state import SteMs
-from millrace.options import Options
+from millrace.errors import OptionError
+from millrace.options import Options, name_of
 
 
 @dataclass(frozen=True)
@@ -33,8 +33,11 @@ def architecture_of(
     tuples, and move them when routing changes.
 
     Relations arrive in turn if ``side_by_side``, by default what ``online`` asks for. If ``looked_up``, some
-    relation has access methods beside a scan.
+    relation has access methods beside a scan. A static plan, with its order, is one of joins: where there is
+    one relation an eddy has the predicates.
     """
+    if options.architecture == "static" and len(spec.relations) == 1:
+        return Choice("stems", "a static plan is one of joins, and there is one relation")
     if options.architecture != "auto":
         return Choice(options.architecture, "it is asked for")
     if not (options.online if side_by_side is None else side_by_side):
@@ -50,41 +53,33 @@ def architecture_of(
     return Choice("stairs", "relations arrive side by side")
 
 
-def settled(
+def settle_architecture(
     spec: JoinSpec, options: Options, *, side_by_side: bool | None = None, looked_up: bool = False
 ) -> Options:
-    """Return options that name what :func:`architecture_of` chooses."""
-    choice = architecture_of(spec, options, side_by_side=side_by_side, looked_up=looked_up)
-    return replace(options, architecture=choice.name)
+    """Return options that name what :func:`architecture_of` chooses.
+
+    Raises:
+        OptionError: A policy is named for a static plan, which asks none.
+    """
+    name = architecture_of(spec, options, side_by_side=side_by_side, looked_up=looked_up).name
+    if name == "static" and options.policy is not None:
+        raise OptionError(
+            f"option policy is {name_of(options.policy)!r}, and architecture='static' runs a plan that does "
+            "not change, so nobody would ask it; expected one of the two: leave out policy, or use "
+            "architecture='stems', 'joins' or 'stairs'"
+        )
+    if options.architecture != "static":
+        return replace(options, architecture=name)
+    return replace(options, architecture=name, order=options.order if name == "static" else ())
 
 
 def state_of(context: RunContext) -> JoinState:
-    """Return the join state that the options ask for; the run's watch is told of what moving it makes.
+    """Return the join state that the options ask for."""
+    if context.options.architecture == "stems" or len(context.spec.relations) == 1:
+        return SteMs(context)
+    from millrace.engine.stairs.state import StairState  # here, for most tasks keep their state in SteMs
 
-    Raises:
-        InputError: The state is not SteMs, and a relation has access methods that compete, or it has
-            indexes alone and no join with one scanned relation binds them.
-    """
-    spec, graph, options, clock = context.spec, context.graph, context.options, context.clock
-    stems, schedule, methods = context.stems, context.schedule, context.methods
-    if options.architecture == "stems" or len(spec.relations) == 1:
-        return SteMs(spec, graph, schedule, stems, methods, context.arrivals.requests)
-    # Here, for most tasks keep their state in SteMs.
-    from millrace.engine.stairs import DEFAULT_MIGRATION, MIGRATION_POLICIES
-    from millrace.engine.stairs.state import StairState
-
-    index_joins = IndexJoins.of(spec, graph, methods, clock, options.architecture)
-    index_joins.check_leaves()
-    # A tuple that is made again would be judged again, and a second verdict may differ.
-    movable = spec.is_repeatable and not index_joins.inner
-    migration = None
-    if options.architecture == "stairs" and movable:
-        migration = MIGRATION_POLICIES[options.migration or DEFAULT_MIGRATION](options)
-    intermediate = options.intermediate or not movable
-    window, watch = 2 * options.reoptimize_every, context.watch
-    return StairState(
-        spec, graph, schedule, stems, window, clock, migration, index_joins, watch, intermediate=intermediate
-    )
+    return StairState(context)
 
 
 def policy_of(spec: JoinSpec, options: Options) -> Any:

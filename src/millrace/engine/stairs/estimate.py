@@ -95,7 +95,7 @@ class MigrationEstimator:
         other = tree.far(wrong.edge, span)
         met = self._met(stair, segment, self._recent(other), slices) * self._visits(wrong.edge, other)
         # What its tuples would find, and who would meet them, at the other join.
-        taken = [sampled(each, _SAMPLE) for each in slices]
+        taken = [take_sample(each, _SAMPLE) for each in slices]
         sample = segment.batch(stairs.stores, np.concatenate(taken))
         slice_of = np.repeat(np.arange(len(slices)), [len(each) for each in taken])
         weights = np.array([len(each) / len(part) for each, part in zip(slices, taken, strict=True)])
@@ -143,7 +143,7 @@ class MigrationEstimator:
         """Return some of the latest base tuples of a relation."""
         store = self._stems[relation].store
         last = np.arange(max(store.first, store.rows - 16 * _RECENT), store.rows, dtype=np.int32)
-        rows = sampled(last, _RECENT)
+        rows = take_sample(last, _RECENT)
         return TupleBatch(Signature(1 << relation), {relation: rows}, {relation: store})
 
     def _met(self, stair: STAIR, segment: Segment, coming: TupleBatch, slices: Sequence[Array]) -> Array:
@@ -242,14 +242,14 @@ def counts(
 
 def _estimated(different: Array, positions: Array, codes_at: Callable[[Array], Array]) -> Array:
     """Return about how many of the tuples at these positions have each of different codes, in order."""
-    some = sampled(positions, _STORED)
+    some = take_sample(positions, _STORED)
     held = codes_at(some)
     places = np.minimum(np.searchsorted(different, held), len(different) - 1)
     hits = np.bincount(places[different[places] == held], minlength=len(different))
     return hits * (len(positions) / len(some))
 
 
-def sampled(positions: Array, most: int) -> Array:
+def take_sample(positions: Array, most: int) -> Array:
     """Return at most so many of the positions, one at random out of each of as many even parts."""
     if len(positions) <= most:
         return positions

@@ -34,8 +34,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from millrace.options import Options
-
 _LEAST = 1.5
 """What a migration must save, over what it costs. A higher factor than this lets single changes go that are
 right (a saving of three times the cost is usual), and hardly makes the worst case better."""
@@ -172,14 +170,10 @@ class Backoff(MigrationPolicy):
             self._calm_since = change.arrived
 
 
-MIGRATION_POLICIES: Mapping[str, Callable[[Options], MigrationPolicy]] = MappingProxyType(
-    {
-        "eager": lambda _: Eager(),
-        "never": lambda _: Never(),
-        "backoff": lambda _: Backoff(),
-    }
+MIGRATION_POLICIES: Mapping[str, Callable[[], MigrationPolicy]] = MappingProxyType(
+    {"eager": Eager, "never": Never, "backoff": Backoff}
 )
-"""How to make each policy from the options, by its name in ``Options.migration``.
+"""What makes each policy, by its name in ``Options.migration``.
 
 It is read-only: tasks have a copy of their own, which a change here would not reach.
 """

@@ -20,17 +20,14 @@ from functools import partial
 
 import numpy as np
 
-from millrace.engine.access.schedule import Schedule
 from millrace.engine.arrays import Array
+from millrace.engine.eddy.context import RunContext
 from millrace.engine.eddy.operator import Estimate, Kind, Operator, Step
-from millrace.engine.operators.index_join import IndexJoin
-from millrace.engine.plan.graph import QueryGraph
-from millrace.engine.plan.spec import JoinSpec
 from millrace.engine.plan.trees import JoinTree, edge_names, spanning_tree
-from millrace.engine.stairs import Change, MigrationPolicy
+from millrace.engine.stairs import DEFAULT_MIGRATION, MIGRATION_POLICIES, Change, MigrationPolicy
 from millrace.engine.stairs.estimate import FOUND, MOVED, REPLACED, MigrationEstimator, gain
 from millrace.engine.stairs.fanout import FanoutModel
-from millrace.engine.stairs.index_join import IndexJoins
+from millrace.engine.stairs.index_join import IndexJoin, IndexJoins
 from millrace.engine.stairs.invariants import Places, Stairs
 from millrace.engine.stairs.migration import (
     DominantRoute,
@@ -42,11 +39,10 @@ from millrace.engine.stairs.migration import (
     places_of,
     settle,
 )
-from millrace.engine.stairs.stair import MakeJoin, StairProbe
-from millrace.engine.stems.join_state import Held, StateTotals, Watch, held_by
+from millrace.engine.stairs.stair import StairProbe
+from millrace.engine.stems.join_state import Held, StateTotals, held_by
 from millrace.engine.stems.stem import SteM
 from millrace.engine.tuples.batch import Signature, TupleBatch
-from millrace.limits.clock import Clock
 
 _STEADY = 32
 """What was estimated is looked at again when one out of so many tuples is new; twice as long after a look
@@ -62,61 +58,56 @@ _SHARE = 8
 class StairState:
     """The STAIRs of a block, where present routing sends tuples, and when state follows it.
 
-    Args:
-        schedule: Which relation is left unbuilt.
-        window: Tuples that decisions look back on.
-        migration: When state is moved; None for joins that keep it.
-        index_joins: Relations that are asked by index alone. Where there are some, state is not moved: what
-            an index join holds are answers, and outer tuples are not in it.
-        watch: Told of what moving state makes.
-        intermediate: Store intermediate tuples. Without them memory is what SteMs need, and state does not
-            follow routing.
+    Without intermediate tuples memory is what SteMs need, and state does not follow routing.
+
+    Raises:
+        InputError: A relation has access methods that compete, or it has indexes alone and no join with one
+            scanned relation binds them.
     """
 
     grouped = False
 
-    def __init__(
-        self,
-        spec: JoinSpec,
-        graph: QueryGraph,
-        schedule: Schedule,
-        stems: Sequence[SteM],
-        window: int,
-        clock: Clock,
-        migration: MigrationPolicy | None = None,
-        index_joins: IndexJoins | None = None,
-        watch: Watch | None = None,
-        *,
-        intermediate: bool = True,
-    ) -> None:
-        self.stems = stems
-        self.forecast = FanoutModel(spec, graph, stems, window, clock)
+    def __init__(self, context: RunContext) -> None:
+        spec, graph, options, clock = context.spec, context.graph, context.options, context.clock
+        self.stems: Sequence[SteM] = context.stems
+        self._window = window = 2 * options.reoptimize_every
+        self.forecast = FanoutModel(spec, graph, self.stems, window, clock)
         self._migrating = self.forecast.apart()
-        leaves, barred = 0, frozenset[int]()
-        make: MakeJoin | None = None
-        if index_joins is not None:
-            leaves, barred = index_joins.inner, index_joins.barred
-            index_joins.end(stems)
-            make = index_joins.maker(stems, self.forecast.add)
+        index_joins = IndexJoins.of(context)
+        index_joins.check_leaves()
+        index_joins.end(self.stems)
+        # A tuple that is made again would be judged again, and a second verdict may differ. What an index
+        # join holds are answers, and outer tuples are not in it.
+        movable = spec.is_repeatable and not index_joins.inner
+        self._migration: MigrationPolicy | None = None
+        if options.architecture == "stairs" and movable:
+            self._migration = MIGRATION_POLICIES[options.migration or DEFAULT_MIGRATION]()
+        self._intermediate = options.intermediate or not movable
+        leaves, sizes = index_joins.inner, [r.rows or 0 for r in spec.relations]
         # The pre-optimizer's; it may be exchanged while the query runs.
-        tree = spanning_tree(graph, [r.rows or 0 for r in spec.relations], leaves, barred)
-        made = None if watch is None else partial(watch.look, at_stasis=True)
-        self.stairs = Stairs(spec, graph, tree, stems, make, made, self._placed, intermediate=intermediate)
+        tree = spanning_tree(graph, sizes, leaves, index_joins.barred)
+        self.stairs = Stairs(
+            spec,
+            graph,
+            tree,
+            self.stems,
+            index_joins.maker(self.stems, self.forecast.add),
+            None if context.watch is None else partial(context.watch.look, at_stasis=True),
+            self._placed,
+            intermediate=self._intermediate,
+        )
         self.peak = self.worked = 0
         names = edge_names(spec, graph, leaves)
         self._joins = [StairJoin(edge, name, self, spec.aliases) for edge, name in enumerate(names)]
         self._spec, self._graph = spec, graph
-        self._unbuilt = schedule.unbuilt
-        self._migration = migration
-        self._intermediate = intermediate
-        self._window = window
+        self._unbuilt = context.schedule.unbuilt
         # Where tuples of spans are decided to go; what follows from that; how often it has changed.
         self._latest: dict[int, int] = {}
         self._dominant = DominantRoute(window)
         self._places: Places | None = None
         self._serial, self._changed = 0, False
         self._tree_choice = TreeChoice(graph, self.forecast, window)
-        self._estimator = MigrationEstimator(self.stairs, stems, self._migrating, self.edge_of)
+        self._estimator = MigrationEstimator(self.stairs, self.stems, self._migrating, self.edge_of)
         self._next_look, self._looked_at, self._is_calm = 0, -1, False
         self._next_check = 0
         self._clock, self._began, self._looking = clock, clock.now(), 0.0
@@ -147,7 +138,7 @@ class StairState:
             self.forecast.miss(relation)
         return ()
 
-    def decided(self, signature: Signature, shares: Sequence[tuple[Operator, float]]) -> None:
+    def note_decision(self, signature: Signature, shares: Sequence[tuple[Operator, float]]) -> None:
         """Note where most tuples of a span go from now on."""
         operator, share = max(shares, key=lambda pair: pair[1])
         if operator.kind is Kind.JOIN and share >= 1 / 2:
@@ -379,7 +370,6 @@ class StairJoin(Operator):
         return Estimate(self._aliases[far], forecast.fan(near, far), forecast.cumulative(tree, edge, span))
 
     def due(self, batch: TupleBatch) -> float | None:
-        """Return until when an index join has to wait for its index."""
         join = self._state.stairs.joins[self.target]
         return join.due(batch) if isinstance(join, IndexJoin) else None
 

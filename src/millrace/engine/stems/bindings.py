@@ -48,7 +48,6 @@ class KeyedRows:
         self._index = Multimap()
 
     def append(self, rows: pa.RecordBatch, coded: Sequence[Array]) -> None:
-        """Append rows with the codes of their keys."""
         self.store.append(rows, coded)
         self._index.insert(combine_codes(coded))
 

@@ -61,7 +61,7 @@ class JoinState(Protocol):
     def on_build(self, relation: int) -> Sequence[TupleBatch]:
         """A relation has got tuples, or has ended: return the tuples that waited for that."""
 
-    def decided(self, signature: Signature, shares: Sequence[tuple[Operator, float]]) -> None:
+    def note_decision(self, signature: Signature, shares: Sequence[tuple[Operator, float]]) -> None:
         """The policy has decided."""
 
     def expire(self, below: Mapping[int, int], watermark: int) -> None:

@@ -16,22 +16,23 @@ Raman, Deshpande & Hellerstein 2003.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from millrace.engine.access.hybrid import IndexOrScan
-from millrace.engine.access.paths import AccessMethods, Paths
-from millrace.engine.access.schedule import Schedule
+from millrace.engine.access.paths import Paths
 from millrace.engine.eddy.operator import Operator
 from millrace.engine.operators.stems import IndexLookup, SteMProbe
 from millrace.engine.plan.graph import QueryGraph, members
 from millrace.engine.plan.spec import JoinSpec
 from millrace.engine.stems.conditions import Matching
-from millrace.engine.stems.index import inequalities
 from millrace.engine.stems.join_state import Held, StateTotals, held_by
 from millrace.engine.stems.stem import SteM
 from millrace.engine.stems.waiting import PriorProbers
 from millrace.engine.tuples.batch import Signature, TupleBatch
+
+if TYPE_CHECKING:
+    from millrace.engine.eddy.context import RunContext
 
 
 def stems_of(spec: JoinSpec, graph: QueryGraph, paths: Paths) -> list[SteM]:
@@ -39,19 +40,8 @@ def stems_of(spec: JoinSpec, graph: QueryGraph, paths: Paths) -> list[SteM]:
     stems: list[SteM] = []
     matching = Matching(graph)
     for number, relation in enumerate(spec.relations):
-        stems.append(
-            SteM(
-                number,
-                relation,
-                graph,
-                stems[graph.leads[number]] if relation.same_as is not None else None,
-                inequalities(spec, number),
-                scanned=bool(paths.scanned >> number & 1),
-                as_set=bool(paths.sets >> number & 1),
-                bindings=[(each.classes, each.keys) for each in paths.lookups if each.relation == number],
-                matching=matching,
-            )
-        )
+        shared = stems[graph.leads[number]] if relation.same_as is not None else None
+        stems.append(SteM(number, spec, matching, paths, shared))
     return stems
 
 
@@ -61,31 +51,17 @@ class SteMs:
     grouped = True
     is_serial = False
 
-    def __init__(
-        self,
-        spec: JoinSpec,
-        graph: QueryGraph,
-        schedule: Schedule,
-        stems: Sequence[SteM],
-        methods: AccessMethods,
-        requests: IndexOrScan,
-    ) -> None:
-        self.stems = stems
-        self._paths = methods.paths
-        self._graph = graph
-        self._unbuilt = schedule.unbuilt
-        self._windows = Matching(graph).windows
+    def __init__(self, context: RunContext) -> None:
+        self.stems: Sequence[SteM] = context.stems
+        self._paths, self._graph = context.methods.paths, context.graph
+        self._unbuilt = context.schedule.unbuilt
+        self._windows = context.watermark.windows
         self._waiting = PriorProbers()
         self._stamp = 0
         self._peak = 0
-        self._probes = [
-            SteMProbe(stem, spec.aliases[stem.number], graph, self._paths, self._unbuilt, self._waiting)
-            for stem in stems
-        ]
-        self._lookups = [
-            IndexLookup(i, methods, requests, stems, self._unbuilt, self._waiting)
-            for i in range(len(self._paths.lookups))
-        ]
+        self._probes = [SteMProbe(stem, context, self._waiting) for stem in self.stems]
+        lookups = range(len(self._paths.lookups))
+        self._lookups = [IndexLookup(i, context, self._waiting) for i in lookups]
 
     def build(self, relation: int, batch: TupleBatch) -> TupleBatch:
         """Insert singletons; they get timestamps where all relations are built."""
@@ -130,7 +106,7 @@ class SteMs:
         roles = self.stems[relation].roles
         return [batch for role in roles for batch in self._waiting.release(role, self.stems[role])]
 
-    def decided(self, signature: Signature, shares: Sequence[tuple[Operator, float]]) -> None:
+    def note_decision(self, signature: Signature, shares: Sequence[tuple[Operator, float]]) -> None:
         """Nothing: the state of SteMs does not depend on decisions."""
 
     def precompute(self, stalled: int) -> None:
@@ -166,7 +142,11 @@ class SteMs:
 
 
 def join_base_tuples(stems: Sequence[SteM], graph: QueryGraph, span: int, limit: int) -> Iterator[TupleBatch]:
-    """Yield the join of the base tuples of a connected span, by probing one SteM after the other."""
+    """Yield the join of the base tuples of a connected span, by probing one SteM after the other.
+
+    The run's own SteMs stay as they are: those of STAIRs have no indexes, and would go on filling them.
+    """
+    stems = [stem.apart() for stem in stems]
     first = min(members(span), key=lambda r: (stems[r].store.held, r))
     stem, lead = stems[first], stems[first].roles[0]
     for low in range(stem.store.first, stem.rows, limit):

@@ -28,8 +28,9 @@ when they hold more evicted rows than others.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from copy import copy
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
@@ -37,15 +38,17 @@ import pyarrow as pa
 from millrace.engine.arrays import Array, to_arrow, to_numpy
 from millrace.engine.figures import StateFigures
 from millrace.engine.kernels import Multimap, Walk
-from millrace.engine.plan.graph import QueryGraph
-from millrace.engine.plan.spec import RelationSpec
+from millrace.engine.plan.spec import JoinSpec, RelationSpec
 from millrace.engine.stems.bindings import BindingSet, bound, find_matches
 from millrace.engine.stems.conditions import Classes, Matching, combine_codes
-from millrace.engine.stems.index import Cursor, Inequality, OrderedIndex, Product
+from millrace.engine.stems.index import Cursor, Inequality, OrderedIndex, Product, inequalities
 from millrace.engine.tuples import CodeColumn, KeyColumn, RelationStore, codes, is_key_type, keyed
 from millrace.engine.tuples.batch import Signature, TupleBatch, singleton
 from millrace.engine.tuples.keys import are_identical, are_tied, first_of_equal
 from millrace.errors import InputError, UnsupportedType
+
+if TYPE_CHECKING:
+    from millrace.engine.access.paths import Paths
 
 _SAMPLE = 1024
 
@@ -82,13 +85,8 @@ class Probe:
 class SteM:
     """The state module of one relation.
 
-    Args:
-        shared: The SteM of the relation whose tuples this one shares, in a self-join.
-        inequalities: What can be searched for by an ordered index.
-        scanned: Every tuple comes without being asked for.
-        as_set: A tuple may come more than once, from several access modules.
-        bindings: For each lookup by an index, the attribute classes that bind it, and the columns bound.
-        matching: Codes of the block's keys, where several SteMs of a block share them.
+    ``paths`` say how its tuples come. In a self-join ``shared`` is the SteM of the relation whose tuples this
+    one shares. SteMs of a block share the ``matching``, which has the codes of its keys.
 
     Attributes:
         roles: The relations that share the tuples, this one among them.
@@ -101,28 +99,19 @@ class SteM:
     """
 
     def __init__(
-        self,
-        number: int,
-        spec: RelationSpec,
-        graph: QueryGraph,
-        shared: SteM | None = None,
-        inequalities: Sequence[Inequality] = (),
-        *,
-        scanned: bool = True,
-        as_set: bool = False,
-        bindings: Sequence[tuple[Classes, tuple[KeyColumn, ...]]] = (),
-        matching: Matching | None = None,
+        self, number: int, block: JoinSpec, matching: Matching, paths: Paths, shared: SteM | None = None
     ) -> None:
         if shared is not None:  # what it holds is never another object: these are one for all roles
             vars(self).update(vars(shared))
+        spec, graph = block.relations[number], matching.graph
         self.number = number
         self.name = f"SteM({spec.alias})"
-        self.scanned = scanned
-        self._matching = matching or Matching(graph)
-        self.layout = self._matching.layouts[number]
+        self.scanned = bool(paths.scanned >> number & 1)
+        self._matching = matching
+        self.layout = matching.layouts[number]
         self._spec = spec
         self._graph = graph
-        self._inequalities = inequalities
+        self._inequalities = inequalities(block, number)
         self._coming: dict[Classes, tuple[int, float]] = {}
         if shared is None:
             self.roles = graph.roles(number) if spec.same_as is None else (number,)
@@ -132,7 +121,7 @@ class SteM:
             if spec.distinct and len(self.roles) == 1:
                 self._compared = self._joined_keys()
                 self._found_by = tuple(self.layout.of_class.values())
-            elif spec.distinct or as_set:
+            elif spec.distinct or paths.sets >> number & 1:
                 self._compared = _whole(spec)
                 if self._compared:
                     self._found_by, keys = (len(keys),), (*keys, _WHOLE)
@@ -143,7 +132,8 @@ class SteM:
             self._indexes: dict[Keys, Multimap] = {}
             self._ordered: dict[tuple[str, str], OrderedIndex] = {}
         self._role = self.roles.index(number)
-        self.lookups = [(classes, self.eot(keys)) for classes, keys in bindings]
+        asked = (each for each in paths.lookups if each.relation == number)
+        self.lookups = [(each.classes, self.eot(each.keys)) for each in asked]
 
     @property
     def rows(self) -> int:
@@ -176,6 +166,12 @@ class SteM:
     def figures(self) -> StateFigures:
         store = self.store
         return StateFigures(self.name, store.held, self.nbytes, inserted=store.rows, evicted=store.first)
+
+    def apart(self) -> SteM:
+        """Return a SteM of the same tuples that makes indexes of its own: who looks once leaves none here."""
+        other = copy(self)
+        vars(other).update(_indexes=dict(self._indexes), _ordered=dict(self._ordered))
+        return other
 
     def admit(self, batch: pa.RecordBatch) -> tuple[pa.RecordBatch, list[Array]]:
         """Return the rows that can match, in some role, and their key codes."""

@@ -42,7 +42,6 @@ class PriorProbers:
 
     @property
     def size(self) -> int:
-        """How many tuples wait."""
         unbound = sum(batch.size for batches in self._waiting.values() for batch in batches)
         return unbound + sum(probers.size for probers in self._asking.values())
 

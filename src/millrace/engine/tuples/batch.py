@@ -124,7 +124,6 @@ class TupleBatch:
 
     @cached_property
     def size(self) -> int:
-        """Number of tuples."""
         return len(next(iter(self.rows.values())))
 
     def take(self, positions: Array, **changes: Any) -> TupleBatch:
