@@ -38,7 +38,11 @@ events = st.lists(
 attempts = st.lists(
     st.tuples(st.integers(0, 1), st.one_of(st.none(), st.integers(0, 12), st.just(LOST))), max_size=40
 )
-options = [{"architecture": "stems"}, {"architecture": "joins"}, {"policy": "lottery"}, {"memory_budget": 1}]
+options = [
+    *({"architecture": name} for name in ("stems", "stairs", "joins")),
+    {"policy": "lottery"},
+    {"memory_budget": 1},
+]
 restarts = st.dictionaries(st.integers(0, 20), st.sampled_from(options), max_size=2)
 
 

@@ -43,12 +43,6 @@ SETTINGS = {
 }
 """Of a session that joins streams: where state is kept, and that little of it is written."""
 
-_REFUSED = {
-    "static": "a plan that does not change begins anew with every run, while a join of streams goes on",
-    "stairs": "moving intermediate tuples was not shown to make less work than keeping none of them, or all",
-}
-"""Architectures that join no streams, and why."""
-
 _MOST_CELLS = 4
 """More cells than so many times the cores take more time for their own sake than for tuples."""
 
@@ -98,13 +92,13 @@ def deal(spark: SparkSession, block: Block, times: EventTimes, options: Options)
     Raises:
         InputError: State would grow without end, or an input is of a kind that does not go with streams.
         SetupError: The session does not keep state in RocksDB, or a table is too large to send to tasks, or
-            its files could not be found anew; or the architecture is a static plan or STAIRs.
+            its files could not be found anew; or the architecture is a static plan.
     """
     _check_provider(spark)
-    if options.architecture in _REFUSED:
+    if options.architecture == "static":
         raise SetupError(  # with another error Spark would run the query, and keep state in its own way
-            f"option architecture is {options.architecture!r}, and {_REFUSED[options.architecture]}: "
-            "expected 'stems', 'joins' or 'auto'"
+            "option architecture is 'static', and a plan that does not change begins anew with every run, "
+            "while a join of streams goes on: expected 'stems', 'joins', 'stairs' or 'auto'"
         )
     if options.architecture == "auto":
         options = replace(options, architecture="stems")
