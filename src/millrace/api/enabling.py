@@ -5,7 +5,7 @@ how their DataFrame was made (:mod:`millrace.api.optimize`) and run what Millrac
 they always did where that is nothing, for other sessions, and within Millrace.
 
 What writes a pipeline's rows is Millrace's writer. It refuses to replace files that tasks read, which Spark
-would empty before it reads them.
+would empty before it reads them; and so does ``sql`` of an enabled session.
 """
 
 from __future__ import annotations
@@ -91,7 +91,8 @@ def enable(
     functions of Python, and what stands between and above them. A function is called for fewer rows, and a
     row that another condition rejects raises nothing. :func:`explain` of a DataFrame says why it was left to
     Spark, and so does the log ``millrace``, at the level INFO. A session that is enabled several times stays
-    so until each is over.
+    so until each is over. Writers of what tasks compute, and ``INSERT OVERWRITE`` of it, raise
+    :class:`millrace.errors.InputError` where they would overwrite files that the tasks read.
 
     Args:
         spark: The session; by default the active one, or a new one.
@@ -129,6 +130,8 @@ def _sql(spark: SparkSession, plain: Callable[..., DataFrame]) -> Callable[..., 
                 return query.df
             why = "; ".join(query.reasons)
         except (MillraceError, PySparkException):
+            explain = functools.partial(plain, f"EXPLAIN {sqlQuery}", args)
+            frames.refuse_statement(spark, sqlQuery, lambda: str(explain().collect()[0][0]))
             return plain(sqlQuery, args)  # no query, or one that Spark refuses, in its own words
         except Exception as error:  # noqa: BLE001  # whatever it is, Spark may answer
             why = contain(error)

@@ -219,6 +219,9 @@ def sql(
 
     >>> millrace.sql("SELECT … FROM {orders} o JOIN {people} p ON …", orders=df, people=df2)  # doctest: +SKIP
 
+    Its writers, and those of what is derived from it, raise :class:`millrace.errors.InputError` where they
+    would overwrite files that tasks read: Spark empties a folder before they do.
+
     Args:
         query: Any SELECT that Spark SQL accepts; set operations and WITH are fine.
         args: Values of the query's parameters: a dictionary for ``:name``, a list for ``?``.

@@ -167,14 +167,28 @@ def _refuse_own_input(writer: Any, method: Any, args: Sequence[Any], named: Mapp
     given = overwriting.note(method, args, named)
     # On Spark Connect the others call save.
     actions = _SAVING if is_connect(frame.sparkSession) else ACTIONS["DataFrameWriter"]
-    if method.__name__ not in actions or not overwriting.overwrites:
-        return
+    if method.__name__ in actions and overwriting.overwrites:
+        replaces = functools.partial(overwriting.replaces, frame.sparkSession, method.__name__, given)
+        _refuse(replaces, lambda: explained(frame), carried(frame).scans)
+
+
+def refuse_statement(spark: SparkSession, text: str, explain: Callable[[], str]) -> None:
+    """Refuse a text that would replace files which tasks of Millrace read for it."""
+    if (statement := Overwriting.of_statement(text)) is not None:
+        overwriting, given = statement
+        _refuse(functools.partial(overwriting.replaces, spark, "insertInto", given), explain, {})
+
+
+def _refuse(replaces: Callable[[set[str]], bool], explain: Callable[[], str], kept: Scans) -> None:
+    """Refuse what replaces files that tasks read, as a plan tells that has their functions."""
+    if not kept and not any(handle.scans for handle in _runs.values()):
+        return  # there is no plan to look for
     try:
         with internal_query():
-            files = _files_in_plan(frame)
-            refused = bool(files) and overwriting.replaces(frame.sparkSession, method.__name__, given, files)
+            files = _files_read(explain(), kept)
+            refused = bool(files) and replaces(files)
     except Exception as error:  # noqa: BLE001  # of whichever catalog; Spark's writer fails in its own words
-        _log.debug("nothing is known of what %s replaces", method.__name__, exc_info=error)
+        _log.debug("nothing is known of what a writer replaces", exc_info=error)
         return
     if refused:
         raise InputError(
@@ -183,12 +197,12 @@ def _refuse_own_input(writer: Any, method: Any, args: Sequence[Any], named: Mapp
         )
 
 
-def _files_in_plan(frame: DataFrame) -> set[str]:
-    """Return the files that tasks in a DataFrame's plan read themselves, as far as that is known."""
+def _files_read(plan: str, kept: Scans) -> set[str]:
+    """Return the files that tasks in a plan of Spark's read themselves, as far as that is known."""
     from millrace.parquet.tables import splits  # tasks need no tables
 
-    kept, files = carried(frame).scans, set[str]()
-    for match in _RUN.finditer(explained(frame)):
+    files = set[str]()
+    for match in _RUN.finditer(plan):
         handle = _runs.get(match[0])
         scans = kept.get(match[0]) or (() if handle is None else handle.scans.get(match[0], ()))
         files.update(split.path for scan in scans for split in splits(scan.table, scan.filters, scan.columns))
