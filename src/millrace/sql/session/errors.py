@@ -23,8 +23,7 @@ from millrace.errors import MillraceWarning, first_line
 from millrace.sql.session.functions import restored
 from millrace.sql.session.tables import Catalog
 from millrace.sql.syntax.edits import EditedText, Segment, join
-from millrace.sql.syntax.parse import Statement, Unsupported
-from millrace.sql.syntax.scopes import inline_definitions
+from millrace.sql.syntax.parse import Statement
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -47,10 +46,7 @@ _CLOSE = 0.7
 
 
 class Analysis(NamedTuple):
-    """What Spark made of a query, with queries without rows in the place of the caller's tables.
-
-    Definitions are in the place of their names.
-    """
+    """What Spark made of a query, with queries without rows in the place of the caller's tables."""
 
     template: str
     frame: DataFrame
@@ -85,22 +81,12 @@ class Original:
     def analysis(self) -> Analysis | None:
         """What Spark made of it, None where that cannot be compared with what it makes of it later.
 
-        Spark numbers common table expressions, and so makes another thing of them each time: they are
-        compared in the place of their names.
+        Spark numbers common table expressions, and so makes another thing of them each time.
         """
-        root = self.statement.root
-        stand_in = self._catalog.stand_ins(self.template)
-        if root is None or stand_in is None:
+        root, stand_in = self.statement.root, self._catalog.stand_ins(self.template)
+        if root is None or stand_in is None or root.find(exp.CTE) is not None:
             return None
-        if root.find(exp.CTE) is None:
-            return Analysis(stand_in, self._analysed)
-        try:
-            inlined = inline_definitions(self.statement, self._text)
-            if inlined is None or (template := self._catalog.stand_ins(inlined)) is None:
-                return None
-            return Analysis(template, self._catalog.frames.analyse(template))
-        except (Unsupported, PySparkException):
-            return None
+        return Analysis(stand_in, self._analysed)
 
 
 def analyse(catalog: Catalog, segments: Sequence[Segment], text: str) -> DataFrame:
