@@ -15,10 +15,10 @@ import threading
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pyspark.errors import PySparkException
-from pyspark.sql import DataFrame, functions as sf
+from pyspark.sql import DataFrame, SparkSession, functions as sf
 
 from millrace.api.optimize import better
 from millrace.api.predicates import where
@@ -31,9 +31,6 @@ from millrace.spark.predicates import Applied
 from millrace.spark.session import alive, internal_query, is_internal_query, session_of
 from millrace.sql.session.errors import contain
 from millrace.sql.session.functions import Predicates
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 # In the order in which they came, by the identity of their sessions, which they hold.
 _enabled: dict[int, tuple[Enabled, ...]] = {}

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, TextIO, cast
 
 from millrace.errors import MillraceError
 from millrace.reports.comparison import compare
-from millrace.spark.frames import latest, query_of, tasks_of, unwatch, watch
+from millrace.spark.frames import Carried, End, latest, query_of, tasks_of, unwatch, watch
 from millrace.spark.session import alive, is_connect, session_of
 
 if TYPE_CHECKING:
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from millrace.api.live import live
     from millrace.limits.progress import LookupProgress
     from millrace.reports.run_report import RunReport
-    from millrace.spark.frames import Carried, End
 
 __all__ = ["compare", "failed_keys", "live", "lookups", "progress"]
 

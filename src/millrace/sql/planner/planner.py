@@ -23,14 +23,15 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 from pyspark.errors import ParseException, PySparkException
-from pyspark.sql import types as t
+from pyspark.sql import DataFrame, SparkSession, types as t
 from sqlglot import exp
 
 from millrace.errors import InputError, MillraceError, MillraceWarning, QueryError, SetupError, first_line
 from millrace.options import Options
+from millrace.spark.predicates import Predicate
 from millrace.sql.blocks.cost_model import why_nothing_worth
 from millrace.sql.blocks.find import take_blocks
 from millrace.sql.blocks.predicates import take_filter
@@ -47,11 +48,6 @@ from millrace.sql.session.tables import Catalog, Lookup, Tables, dotted
 from millrace.sql.syntax.edits import EditedText, Segment, quote
 from millrace.sql.syntax.parse import NO_QUERY, PARAMETER, Statement, Unsupported, name_span, parse
 from millrace.sql.syntax.scopes import base_tables
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
-
-    from millrace.spark.predicates import Predicate
 
 T = TypeVar("T")
 _Forced = dict[int, list[str]]

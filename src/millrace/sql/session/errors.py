@@ -13,10 +13,10 @@ import re
 from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
 from functools import cached_property
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from pyspark.errors import AnalysisException, ParseException, PySparkException
-from pyspark.sql import types as t
+from pyspark.sql import DataFrame, SparkSession, types as t
 from sqlglot import exp
 
 from millrace.errors import MillraceWarning, first_line
@@ -24,9 +24,6 @@ from millrace.sql.session.functions import restored
 from millrace.sql.session.tables import Catalog
 from millrace.sql.syntax.edits import EditedText, Segment, join
 from millrace.sql.syntax.parse import Statement
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
 
 is_strict = False
 """Whether faults are raised all the same. Tests set it, so that they see them."""
