@@ -95,7 +95,6 @@ class Planner:
         self.catalog = Catalog(self.frames, tables, self._settings)
         self._original: Original | None = None
         self._is_lasting = True
-        self._read_tables: dict[int, tuple[Statement, list[exp.Table]]] = {}
         self._aggregates = options.partial_aggregates
         self._functions = Functions(spark, options, predicates)  # last: what raises before leaves none behind
 
@@ -239,17 +238,9 @@ class Planner:
 
     def _lookups(self, statement: Statement) -> list[tuple[exp.Table, Lookup]]:
         """Return the lookup tables that a query names, in their places."""
-        named = ((node, self.catalog.lookup(node)) for node in self._base_tables(statement))
+        assert statement.root is not None
+        named = ((node, self.catalog.lookup(node)) for node in base_tables(statement.root))
         return [(node, lookup) for node, lookup in named if lookup is not None]
-
-    def _base_tables(self, statement: Statement) -> list[exp.Table]:
-        """Return the base tables of a query that was read; none of one that was not."""
-        if statement.root is None:
-            return []
-        key = id(statement.root)
-        if key not in self._read_tables:  # each lookup and each attempt asks for them
-            self._read_tables[key] = (statement, base_tables(statement.root))
-        return self._read_tables[key][1]
 
     def _rows(self, depth: int, text: str, first: int) -> Plan:
         """Plan another query over the same tables, for rows of a lookup table."""
@@ -266,7 +257,7 @@ class Planner:
         for number, span in enumerate(statement.parameters):
             text.bind(*span, f":{PARAMETER}{number}")
         qualifiers: set[tuple[str, ...]] = set()
-        for node in self._base_tables(statement):
+        for node in [] if statement.root is None else base_tables(statement.root):
             table = self.catalog.mapped(dotted(node))
             if table is None:
                 continue
