@@ -64,7 +64,8 @@ def lookups(df: DataFrame) -> list[LookupProgress]:
         MillraceError: Neither :func:`millrace.sql` nor :func:`millrace.join` returned it or what it is
             derived from.
     """
-    return query_of(df).lookups()
+    progress: list[LookupProgress] = query_of(df).lookups()
+    return progress
 
 
 def failed_keys(df: DataFrame) -> pa.Table:
@@ -76,7 +77,8 @@ def failed_keys(df: DataFrame) -> pa.Table:
     Raises:
         MillraceError: As for :func:`lookups`.
     """
-    return query_of(df).failed_keys()
+    keys: pa.Table = query_of(df).failed_keys()
+    return keys
 
 
 @contextmanager

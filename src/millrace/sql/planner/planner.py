@@ -23,7 +23,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from functools import partial
-from typing import Any, NoReturn, TypeVar
+from typing import Any, TypeVar
 
 from pyspark.errors import ParseException, PySparkException
 from pyspark.sql import DataFrame, SparkSession, types as t
@@ -95,7 +95,6 @@ class Planner:
         self.catalog = Catalog(self.frames, tables, self._settings)
         self._original: Original | None = None
         self._is_lasting = True
-        self._aggregates = options.partial_aggregates
         self._functions = Functions(spark, options, predicates)  # last: what raises before leaves none behind
 
     def close(self) -> None:
@@ -177,8 +176,6 @@ class Planner:
             return replace(built, filters=(*built.filters, *self._find_called(statement)))
         except Unsupported as error:
             reasons = [*plan.reasons, str(error)]
-        if any(block.aggregate for part in plan.whole() for block in part.blocks):
-            self._give_up_aggregates()
         _give_up([node for node, lookup in self._lookups(statement) if lookup.needs_keys], reasons, forced)
         return self._leave_as_written(original, reasons)
 
@@ -189,14 +186,13 @@ class Planner:
         """
         if depth > _DEEPEST:
             raise InputError(f"lookup tables depend on each other more than {_DEEPEST} deep")
-        statement, catalog, aggregates = original.statement, self.catalog, self._aggregates
-        text = self._bind(statement)
-        context = PlanContext(statement, text, catalog, self._predicates, first, aggregates=aggregates)
+        statement, catalog = original.statement, self.catalog
+        context = PlanContext(statement, self._bind(statement), catalog, self._predicates, first)
         lookups = self._lookups(statement)
         simplify_outer_joins(context, has_lookups=bool(lookups))
         restriction = Restriction(context, partial(self._rows, depth + 1))
         for node, lookup in lookups:
-            if lookup.needs_keys and (id(node) in forced or restriction.is_needed(node)):
+            if lookup.needs_keys and (id(node) in forced or not restriction.is_taken(node)):
                 restriction.apply(node, forced.get(id(node), []))
         sharing = CteMaterialization(context)
         for scope in context.names.scopes.all:
@@ -210,7 +206,8 @@ class Planner:
         if left:
             nodes = [node for node, _ in left]
             # Others may have lacked what a LEFT join that no block took gives out.
-            _give_up(filter(restriction.is_left_joined, nodes), context.reasons, forced)
+            left_joined = (node for node in nodes if restriction.is_taken(node, left=True))
+            _give_up(left_joined, context.reasons, forced)
             _give_up(nodes, context.reasons, forced)
             raise refusal(context, left, context.reasons)
         sharing.before()
@@ -219,22 +216,12 @@ class Planner:
         if not joins and not context.filters:
             context.reasons.append(_NO_JOIN)
         if context.text.edits or context.parts:
-            try:
-                keep_names(context, [restored(name) for name in original.schema.names])
-            except Unsupported:
-                if any(block.aggregate for block in context.blocks):
-                    self._give_up_aggregates()
-                raise
+            keep_names(context, [restored(name) for name in original.schema.names])
         self._is_lasting &= context.constants.is_lasting
         plan = context.plan()
         if barred := catalog.barred(plan.template):
             raise InputError(f"the rewritten query reads {' and '.join(barred)}, which has no rows for Spark")
         return plan
-
-    def _give_up_aggregates(self) -> NoReturn:
-        """Have tasks aggregate no rows from the next attempt on; a plan within this one may say so too."""
-        self._aggregates = False
-        raise _GivenUp
 
     def _lookups(self, statement: Statement) -> list[tuple[exp.Table, Lookup]]:
         """Return the lookup tables that a query names, in their places."""

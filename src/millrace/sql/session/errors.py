@@ -11,7 +11,6 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Iterable, Sequence
-from difflib import get_close_matches
 from functools import cached_property
 from typing import NamedTuple
 
@@ -19,7 +18,7 @@ from pyspark.errors import AnalysisException, ParseException, PySparkException
 from pyspark.sql import DataFrame, SparkSession, types as t
 from sqlglot import exp
 
-from millrace.errors import MillraceWarning, first_line
+from millrace.errors import MillraceWarning, first_line, near
 from millrace.sql.session.functions import restored
 from millrace.sql.session.tables import Catalog
 from millrace.sql.syntax.edits import EditedText, Segment, join
@@ -39,7 +38,6 @@ _KEYWORDS = (
     "BETWEEN", "EXISTS", "WINDOW", "PARTITION", "LATERAL", "VALUES", "QUALIFY", "WITH",
 )  # fmt: skip
 _WORD = re.compile(r"[A-Za-z_]\w*")
-_CLOSE = 0.7
 
 
 class Analysis(NamedTuple):
@@ -175,17 +173,14 @@ def _list(spark: SparkSession, statement: str, column: str) -> list[str]:
 
 
 def _near(name: str, names: Iterable[str]) -> str:
-    wanted = name.replace("`", "").rsplit(".", 1)[-1].lower()
-    by_lower = {name.lower(): name for name in names if not name.startswith("__millrace")}
-    close = get_close_matches(wanted, by_lower, n=3, cutoff=_CLOSE)
-    return f"did you mean {' or '.join(repr(by_lower[name]) for name in close)}?" if close else ""
+    hint = near(
+        name.replace("`", "").rsplit(".", 1)[-1], (n for n in names if not n.startswith("__millrace"))
+    )
+    return hint if hint.startswith("did you mean") else ""
 
 
 def _keyword(text: str, place: int) -> str:
     """Look at the word before the one where Spark stopped, which Spark took for a name, and at that one."""
     words = [match[0] for match in _WORD.finditer(text) if match.start() <= place]
-    for word in words[-2:]:
-        close = get_close_matches(word.upper(), _KEYWORDS, n=1, cutoff=_CLOSE)
-        if close and close[0] != word.upper():
-            return f"did you mean {close[0]}?"
-    return ""
+    hints = (_near(word, _KEYWORDS) for word in words[-2:] if word.upper() not in _KEYWORDS)
+    return next(filter(None, hints), "")
