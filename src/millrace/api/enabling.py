@@ -21,13 +21,11 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession, functions as sf
 
 from millrace.api.optimize import better
-from millrace.api.predicates import where
 from millrace.api.session import Session
 from millrace.errors import MillraceError
 from millrace.options import Options
 from millrace.spark import frames
 from millrace.spark.patches import ACTIONS, replace, restore
-from millrace.spark.predicates import Applied
 from millrace.spark.session import alive, internal_query, is_internal_query, session_of
 from millrace.sql.session.errors import contain
 from millrace.sql.session.functions import Predicates
@@ -107,8 +105,6 @@ def enable(
         frames.choose_by(_chosen)
         for name in ACTIONS:
             replace("enable", kind, name, functools.partial(_run, name))
-        for name in ("filter", "where"):
-            replace("enable", kind, name, _filter)
         _enabled[id(made)] = (*_enabled.get(id(made), ()), enabled)
     return enabled
 
@@ -183,17 +179,6 @@ def _count_in_place(df: DataFrame) -> Any:
 def _chosen(df: Any) -> Any:
     enabled = _latest(df.sparkSession)
     return None if enabled is None else better(df, enabled.options)
-
-
-def _filter(plain: Callable[..., DataFrame]) -> Callable[..., DataFrame]:
-    @functools.wraps(plain)
-    def filter_(self: DataFrame, condition: Any) -> DataFrame:
-        enabled = _latest(self.sparkSession) if isinstance(condition, Applied) else None
-        if enabled is not None:
-            return where(self, condition, options=enabled.options)
-        return plain(self, condition)
-
-    return filter_
 
 
 def _latest(spark: SparkSession) -> Enabled | None:
