@@ -246,18 +246,8 @@ class Settings:
         return self.conf.is_on("spark.sql.ansi.enabled", "true")
 
     @property
-    def precedence(self) -> bool:
-        """Whether JOIN binds closer than a comma."""
-        return self.ansi and self.conf.is_on("spark.sql.ansi.relationPrecedence")
-
-    @property
     def time_zone(self) -> str:
         return self.conf.get("spark.sql.session.timeZone")
-
-    @property
-    def ordinals(self) -> bool:
-        """Whether a number in ORDER BY is the place of a result column."""
-        return self.conf.is_on("spark.sql.orderByOrdinal", "true")
 
     def bars(self, statement: Statement) -> str | None:
         """Return why the session's settings keep a whole query with Spark, or None."""
