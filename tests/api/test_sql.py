@@ -208,7 +208,8 @@ def test_statements_do_not_overwrite_what_tasks_read(spark, tmp_path):
         df = sql("SELECT a.k FROM kept a JOIN b ON a.k = b.k", tables={"b": b}, spark=spark)
         df.createOrReplaceTempView("joined_before")
         with enable(spark):
-            for target in ("TABLE kept", "`default`.kept", f"DIRECTORY '{b}' USING parquet"):
+            folders = f"'{b}' USING parquet", f"USING parquet OPTIONS ('path' = '{b}')"
+            for target in ("TABLE kept", "`default`.kept", *(f"DIRECTORY {each}" for each in folders)):
                 with pytest.raises(InputError, match="would replace files that the query reads"):
                     spark.sql(f"INSERT OVERWRITE {target} SELECT k FROM joined_before")
             spark.sql(f"INSERT OVERWRITE DIRECTORY '{tmp_path}/c' USING parquet SELECT * FROM joined_before")

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _STATEMENT = re.compile(
-    r"\bINSERT\s+OVERWRITE\s+(?:(?:LOCAL\s+)?DIRECTORY\s+(?:.*?\bpath\s+)?(['\"])(.*?)\1|"
+    r"\bINSERT\s+OVERWRITE\s+(?:(?:LOCAL\s+)?DIRECTORY\s+(?:USING\b.*?\bpath['\"`]?[\s=]+)?(['\"])(.*?)\1|"
     r"(?:TABLE\s+)?((?:`[^`]*`|[\w.])+))",
     re.IGNORECASE | re.DOTALL,
 )
