@@ -179,9 +179,9 @@ def refuse_statement(spark: SparkSession, text: str, explain: Callable[[], str])
 
 def _refuse(replaces: Callable[[set[str]], bool], explain: Callable[[], str], kept: Scans) -> None:
     """Refuse what replaces files that tasks read, as a plan tells that has their functions."""
-    if not kept and not any(handle.scans for handle in _runs.values()):
-        return  # there is no plan to look for
     try:
+        if not kept and not any(handle.scans for handle in _runs.values()):
+            return  # there is no plan to look for
         with internal_query():
             files = _files_read(explain(), kept)
             refused = bool(files) and replaces(files)
