@@ -42,13 +42,15 @@ class PlanContext:
         catalog: Catalog,
         predicates: Mapping[str, Predicate],
         first: int,
+        *,
+        aggregates: bool,
     ) -> None:
+        self.aggregates = aggregates
         self.statement = statement
         self.text = text
         self.frames = catalog.frames
         self.catalog = catalog
         self.settings = catalog.settings
-        self.aggregates = self.settings.options.partial_aggregates
         self.names = Names(self)
         self.calls = Calls(statement, predicates)
         self.constants = Constants(self)

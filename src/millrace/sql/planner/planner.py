@@ -23,7 +23,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 from pyspark.errors import ParseException, PySparkException
 from pyspark.sql import DataFrame, SparkSession, types as t
@@ -95,6 +95,7 @@ class Planner:
         self.catalog = Catalog(self.frames, tables, self._settings)
         self._original: Original | None = None
         self._is_lasting = True
+        self._aggregates = options.partial_aggregates
         self._functions = Functions(spark, options, predicates)  # last: what raises before leaves none behind
 
     def close(self) -> None:
@@ -176,6 +177,8 @@ class Planner:
             return replace(built, filters=(*built.filters, *self._find_called(statement)))
         except Unsupported as error:
             reasons = [*plan.reasons, str(error)]
+        if any(block.aggregate for part in plan.whole() for block in part.blocks):
+            self._give_up_aggregates()
         _give_up([node for node, lookup in self._lookups(statement) if lookup.needs_keys], reasons, forced)
         return self._leave_as_written(original, reasons)
 
@@ -186,8 +189,9 @@ class Planner:
         """
         if depth > _DEEPEST:
             raise InputError(f"lookup tables depend on each other more than {_DEEPEST} deep")
-        statement, catalog = original.statement, self.catalog
-        context = PlanContext(statement, self._bind(statement), catalog, self._predicates, first)
+        statement, catalog, aggregates = original.statement, self.catalog, self._aggregates
+        text = self._bind(statement)
+        context = PlanContext(statement, text, catalog, self._predicates, first, aggregates=aggregates)
         lookups = self._lookups(statement)
         simplify_outer_joins(context, has_lookups=bool(lookups))
         restriction = Restriction(context, partial(self._rows, depth + 1))
@@ -216,12 +220,22 @@ class Planner:
         if not joins and not context.filters:
             context.reasons.append(_NO_JOIN)
         if context.text.edits or context.parts:
-            keep_names(context, [restored(name) for name in original.schema.names])
+            try:
+                keep_names(context, [restored(name) for name in original.schema.names])
+            except Unsupported:
+                if any(block.aggregate for block in context.blocks):
+                    self._give_up_aggregates()
+                raise
         self._is_lasting &= context.constants.is_lasting
         plan = context.plan()
         if barred := catalog.barred(plan.template):
             raise InputError(f"the rewritten query reads {' and '.join(barred)}, which has no rows for Spark")
         return plan
+
+    def _give_up_aggregates(self) -> NoReturn:
+        """Have tasks aggregate no rows from the next attempt on; a plan within this one may say so too."""
+        self._aggregates = False
+        raise _GivenUp
 
     def _lookups(self, statement: Statement) -> list[tuple[exp.Table, Lookup]]:
         """Return the lookup tables that a query names, in their places."""
