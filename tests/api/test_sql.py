@@ -11,6 +11,7 @@ from pyspark.sql import DataFrameWriter
 
 from millrace import enable, query, sql
 from millrace.errors import InputError, QueryError
+from millrace.spark import frames
 from millrace.spark.overwriting import Overwriting
 from millrace.sql.planner import plan_cache, planner
 from millrace.sql.session import errors
@@ -146,6 +147,8 @@ def test_what_tasks_read_is_not_overwritten(spark, tmp_path):
         ("/data/t", "hdfs://nn:8020/data/t/x", True),
         ("hdfs://new/data/t", "hdfs://old/data/t/x", False),
         ("s3a://bucket/t", "s3://bucket/t/k=1/x", True),
+        ("GCS://bucket/t", "gs://bucket/t/x", True),
+        ("abfss://c@account/t", "abfs://c@account/t/x", True),
         ("s3://bucket/t/x", "s3://bucket/t/x", True),
         ("s3://bucket/t/x", "s3://bucket/t/xy", False),
         ("/t", "s3://bucket/t/x", False),
@@ -194,6 +197,37 @@ def test_tables_that_tasks_read_are_not_overwritten(spark, tmp_path):
         assert spark.read.parquet(f"{tmp_path}/c").count() == 10
     finally:
         spark.sql("DROP TABLE IF EXISTS kept")
+
+
+def test_statements_do_not_overwrite_what_tasks_read(spark, tmp_path):
+    """A view's rows come from tasks, which read the files after Spark has emptied them."""
+    a, b = f"{tmp_path}/a", f"{tmp_path}/b"
+    spark.range(50).selectExpr("id AS k").write.saveAsTable("kept", path=a)
+    spark.range(0, 50, 5).selectExpr("id AS k").write.parquet(b)
+    try:
+        df = sql("SELECT a.k FROM kept a JOIN b ON a.k = b.k", tables={"b": b}, spark=spark)
+        df.createOrReplaceTempView("joined_before")
+        with enable(spark):
+            folders = f"'{b}' USING parquet", f"USING parquet OPTIONS ('path' = '{b}')"
+            for target in ("TABLE kept", "`default`.kept", *(f"DIRECTORY {each}" for each in folders)):
+                with pytest.raises(InputError, match="would replace files that the query reads"):
+                    spark.sql(f"INSERT OVERWRITE {target} SELECT k FROM joined_before")
+            spark.sql(f"INSERT OVERWRITE DIRECTORY '{tmp_path}/c' USING parquet SELECT * FROM joined_before")
+            spark.sql("INSERT OVERWRITE TABLE kept VALUES (7)")
+        assert spark.read.parquet(f"{tmp_path}/c").count() == spark.read.parquet(b).count() == 10
+        assert spark.table("kept").collect() == [(7,)]
+    finally:
+        spark.sql("DROP TABLE IF EXISTS kept")
+
+
+def test_a_write_of_sparks_own_asks_for_no_plan(spark, tmp_path, monkeypatch):
+    """Where Millrace has planned nothing there is nothing to look for."""
+    monkeypatch.setattr(frames, "_runs", {})
+    monkeypatch.setattr(frames, "explained", lambda *_: pytest.fail("a plan was asked for"))
+    with enable(spark):
+        for _ in range(2):
+            spark.range(3).write.mode("overwrite").parquet(f"{tmp_path}/a")
+    assert spark.read.parquet(f"{tmp_path}/a").count() == 3
 
 
 def test_names_in_tables_hide_the_catalog(spark, views):

@@ -5,7 +5,7 @@ how their DataFrame was made (:mod:`millrace.api.optimize`) and run what Millrac
 they always did where that is nothing, for other sessions, and within Millrace.
 
 What writes a pipeline's rows is Millrace's writer. It refuses to replace files that tasks read, which Spark
-would empty before it reads them.
+would empty before it reads them; and so does ``sql`` of an enabled session.
 """
 
 from __future__ import annotations
@@ -15,25 +15,20 @@ import threading
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pyspark.errors import PySparkException
-from pyspark.sql import DataFrame, functions as sf
+from pyspark.sql import DataFrame, SparkSession, functions as sf
 
 from millrace.api.optimize import better
-from millrace.api.predicates import where
 from millrace.api.session import Session
 from millrace.errors import MillraceError
 from millrace.options import Options
 from millrace.spark import frames
 from millrace.spark.patches import ACTIONS, replace, restore
-from millrace.spark.predicates import Applied
 from millrace.spark.session import alive, internal_query, is_internal_query, session_of
 from millrace.sql.session.errors import contain
 from millrace.sql.session.functions import Predicates
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 # In the order in which they came, by the identity of their sessions, which they hold.
 _enabled: dict[int, tuple[Enabled, ...]] = {}
@@ -91,7 +86,8 @@ def enable(
     functions of Python, and what stands between and above them. A function is called for fewer rows, and a
     row that another condition rejects raises nothing. :func:`explain` of a DataFrame says why it was left to
     Spark, and so does the log ``millrace``, at the level INFO. A session that is enabled several times stays
-    so until each is over.
+    so until each is over. Writers of what tasks compute, and ``INSERT OVERWRITE`` of it, raise
+    :class:`millrace.errors.InputError` where they would overwrite files that the tasks read.
 
     Args:
         spark: The session; by default the active one, or a new one.
@@ -109,8 +105,6 @@ def enable(
         frames.choose_by(_chosen)
         for name in ACTIONS:
             replace("enable", kind, name, functools.partial(_run, name))
-        for name in ("filter", "where"):
-            replace("enable", kind, name, _filter)
         _enabled[id(made)] = (*_enabled.get(id(made), ()), enabled)
     return enabled
 
@@ -129,6 +123,8 @@ def _sql(spark: SparkSession, plain: Callable[..., DataFrame]) -> Callable[..., 
                 return query.df
             why = "; ".join(query.reasons)
         except (MillraceError, PySparkException):
+            explain = functools.partial(plain, f"EXPLAIN {sqlQuery}", args)
+            frames.refuse_statement(spark, sqlQuery, lambda: str(explain().collect()[0][0]))
             return plain(sqlQuery, args)  # no query, or one that Spark refuses, in its own words
         except Exception as error:  # noqa: BLE001  # whatever it is, Spark may answer
             why = contain(error)
@@ -183,17 +179,6 @@ def _count_in_place(df: DataFrame) -> Any:
 def _chosen(df: Any) -> Any:
     enabled = _latest(df.sparkSession)
     return None if enabled is None else better(df, enabled.options)
-
-
-def _filter(plain: Callable[..., DataFrame]) -> Callable[..., DataFrame]:
-    @functools.wraps(plain)
-    def filter_(self: DataFrame, condition: Any) -> DataFrame:
-        enabled = _latest(self.sparkSession) if isinstance(condition, Applied) else None
-        if enabled is not None:
-            return where(self, condition, options=enabled.options)
-        return plain(self, condition)
-
-    return filter_
 
 
 def _latest(spark: SparkSession) -> Enabled | None:

@@ -8,11 +8,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from pyspark.sql import functions as sf
+from pyspark.sql import DataFrame, SparkSession, functions as sf
+from pyspark.sql.streaming.query import StreamingQuery
 
 from millrace.engine.plan.expressions import Predicate, columns_of
 from millrace.errors import InputError, MillraceError, near
@@ -32,10 +33,6 @@ from millrace.streams.hub.processor import CHANGES, HubProcessor
 from millrace.streams.hub.query import Change, Since, StandingQuery, terms
 from millrace.streams.plan import deal
 from millrace.streams.retention import EventTimes
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
-    from pyspark.sql.streaming.query import StreamingQuery
 
 
 class Hub:

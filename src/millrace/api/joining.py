@@ -13,10 +13,10 @@ from dataclasses import dataclass, field
 from functools import partial
 from itertools import product
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pyspark.errors import PySparkException
-from pyspark.sql import Column
+from pyspark.sql import Column, DataFrame, SparkSession
 
 from millrace.api.predicates import where as filtered
 from millrace.errors import QueryError, near
@@ -25,9 +25,6 @@ from millrace.options import StorageOptions
 from millrace.spark.path_tables import FORMATS, PathTable, open_path, suffix_of
 from millrace.spark.session import SessionConf
 from millrace.sql.syntax.edits import plain_quote
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
 
 HOWS = {
     "inner": "JOIN",

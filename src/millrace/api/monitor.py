@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, TextIO, cast
 
 from millrace.errors import MillraceError
 from millrace.reports.comparison import compare
-from millrace.spark.frames import latest, query_of, tasks_of, unwatch, watch
+from millrace.spark.frames import Carried, End, latest, query_of, tasks_of, unwatch, watch
 from millrace.spark.session import alive, is_connect, session_of
 
 if TYPE_CHECKING:
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from millrace.api.live import live
     from millrace.limits.progress import LookupProgress
     from millrace.reports.run_report import RunReport
-    from millrace.spark.frames import Carried, End
 
 __all__ = ["compare", "failed_keys", "live", "lookups", "progress"]
 
@@ -65,7 +64,8 @@ def lookups(df: DataFrame) -> list[LookupProgress]:
         MillraceError: Neither :func:`millrace.sql` nor :func:`millrace.join` returned it or what it is
             derived from.
     """
-    return query_of(df).lookups()
+    progress: list[LookupProgress] = query_of(df).lookups()
+    return progress
 
 
 def failed_keys(df: DataFrame) -> pa.Table:
@@ -77,7 +77,8 @@ def failed_keys(df: DataFrame) -> pa.Table:
     Raises:
         MillraceError: As for :func:`lookups`.
     """
-    return query_of(df).failed_keys()
+    keys: pa.Table = query_of(df).failed_keys()
+    return keys
 
 
 @contextmanager

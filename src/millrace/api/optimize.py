@@ -20,6 +20,7 @@ from math import prod
 from typing import TYPE_CHECKING, Any
 
 from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import DataType, StructType
 
 from millrace.api.session import Session
@@ -27,7 +28,7 @@ from millrace.engine.plan.expressions import And, Call, Compare, InList, Predica
 from millrace.errors import InputError, MillraceError, PredicateError, first_line
 from millrace.options import Options
 from millrace.parquet.types import fixed_width
-from millrace.spark.block import FrameInput, ParquetInput
+from millrace.spark.block import Block, FrameInput, ParquetInput
 from millrace.spark.frames import carry_parts, left_to_spark
 from millrace.spark.plan_reader import AnalysedPlan, Operator, Part
 from millrace.spark.predicates import Predicate
@@ -37,10 +38,7 @@ from millrace.sql.from_plan import Reading, is_repeatable, read, relation_names,
 from millrace.sql.session.errors import contain
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
-
     from millrace.api.query import Query
-    from millrace.spark.block import Block
     from millrace.sql.connect_plan import ConnectPlan
 
     Plan = AnalysedPlan | ConnectPlan

@@ -219,6 +219,9 @@ def sql(
 
     >>> millrace.sql("SELECT … FROM {orders} o JOIN {people} p ON …", orders=df, people=df2)  # doctest: +SKIP
 
+    Its writers, and those of what is derived from it, raise :class:`millrace.errors.InputError` where they
+    would overwrite files that tasks read: Spark empties a folder before they do.
+
     Args:
         query: Any SELECT that Spark SQL accepts; set operations and WITH are fine.
         args: Values of the query's parameters: a dictionary for ``:name``, a list for ``?``.
@@ -389,7 +392,7 @@ def prepare(
                     prepared = own.prepared
                 else:
                     prepared = planner.query(statement or _parsed(query, predicates, args))
-                    own = plan_cache.keep(key, prepared, planner.catalog, lambda: planner.analysis)
+                    own = plan_cache.keep(key, prepared, planner.catalog, planner.analysis)
                 handle = Query(**vars(prepared))
                 made = handle if own is None else Query(**vars(own.lend()))
                 remember(made.df, handle, made.runs, query)

@@ -27,10 +27,10 @@ from millrace.errors import InputError, OptionError, first_line
 from millrace.options import StorageOptions
 from millrace.parquet.partitions import is_hidden
 
-# The schemes of URIs, and pyarrow's file system for each.
-_SCHEMES = {
+SCHEMES = {
     "s3": "S3", "s3a": "S3", "gs": "Gcs", "gcs": "Gcs", "abfs": "Azure", "abfss": "Azure", "hdfs": "Hadoop",
 }  # fmt: skip
+"""The schemes of URIs, and pyarrow's file system for each."""
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):")
 _URI = re.compile(r"(([a-z0-9]+)://([^/]*))(?:/.*)?", re.DOTALL)
 _DBFS = "/dbfs"
@@ -93,7 +93,7 @@ class Store:
     @property
     def kind(self) -> str:
         """The name of pyarrow's file system, without what they all end in."""
-        return _SCHEMES[self.root.partition(":")[0]] if self.is_remote else "Local"
+        return SCHEMES[self.root.partition(":")[0]] if self.is_remote else "Local"
 
     @property
     def bucket(self) -> str:
@@ -386,7 +386,7 @@ def locate(text: str, options: StorageOptions | None = None) -> tuple[Store | No
         return DISKS, "/" + text[len("file:") :].lstrip("/")
     if name == "dbfs" and Path(_DBFS).is_dir():
         return DISKS, f"{_DBFS}/{text[len('dbfs:') :].lstrip('/')}"
-    if name not in _SCHEMES or (name == "hdfs" and not text[5:].startswith("//")):
+    if name not in SCHEMES or (name == "hdfs" and not text[5:].startswith("//")):
         return None, text  # an hdfs path without a host is where Spark's own settings say
     text = name + text[len(name) :]
     uri = _URI.fullmatch(text)
@@ -395,7 +395,7 @@ def locate(text: str, options: StorageOptions | None = None) -> tuple[Store | No
             f"{text!r} names no bucket: expected {name}://bucket/path, as a text, for a pathlib.Path drops a "
             "slash"
         )
-    kind, user = _SCHEMES[name], uri[3].rpartition("@")[0]
+    kind, user = SCHEMES[name], uri[3].rpartition("@")[0]
     if (user and kind != "Azure") or (":" in (user or uri[3]) and kind != "Hadoop"):
         raise InputError(
             f"a path that begins with {name}:// has credentials or a port in it: expected "

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial, reduce
 
-import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession, functions as sf
 
 from millrace.engine.aggregate import CHUNK
@@ -396,7 +395,8 @@ def _sources(block: Block) -> list[_Source]:
     unknown = max([_UNKNOWN_BYTES, *(total for total in totals if total is not None)])
     sources = []
     for n, relation in enumerate(block.join.sources):
-        scan, own, total, width = scans[n], pruned[n], totals[n], _row_bytes(relation.schema)
+        scan, own, total = scans[n], pruned[n], totals[n]
+        width = 8 + sum(fixed_width(field.type) or 20 for field in relation.schema)  # about Spark's estimate
         is_fixed = relation.distinct or n >= len(block.join.relations)
         if scan is None:
             sources.append(_Source(n, relation, None, None, Size(0, 0, None, is_fixed, is_lookup=True)))
@@ -413,8 +413,3 @@ def _sources(block: Block) -> list[_Source]:
         guessed = relation.guessed or relation.rows is None
         sources.append(_Source(n, replace(relation, rows=size.rows, guessed=guessed), scan, own, size))
     return sources
-
-
-def _row_bytes(schema: pa.Schema) -> int:
-    """Return a guess of what Spark's estimate counts for a row."""
-    return 8 + sum(fixed_width(f.type) or 20 for f in schema)

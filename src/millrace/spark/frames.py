@@ -22,7 +22,7 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar, runtime_checkable
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
 from pyspark.errors import PySparkException
 
@@ -32,10 +32,8 @@ from millrace.spark.session import explained, internal_query, is_connect, is_int
 from millrace.spark.worker import translated
 
 if TYPE_CHECKING:
-    import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
-    from millrace.limits.progress import LookupProgress
     from millrace.options import Options
     from millrace.reports.run_report import RunReport
     from millrace.spark.block import ParquetInput
@@ -167,14 +165,28 @@ def _refuse_own_input(writer: Any, method: Any, args: Sequence[Any], named: Mapp
     given = overwriting.note(method, args, named)
     # On Spark Connect the others call save.
     actions = _SAVING if is_connect(frame.sparkSession) else ACTIONS["DataFrameWriter"]
-    if method.__name__ not in actions or not overwriting.overwrites:
-        return
+    if method.__name__ in actions and overwriting.overwrites:
+        replaces = functools.partial(overwriting.replaces, frame.sparkSession, method.__name__, given)
+        _refuse(replaces, lambda: explained(frame), carried(frame).scans)
+
+
+def refuse_statement(spark: SparkSession, text: str, explain: Callable[[], str]) -> None:
+    """Refuse a text that would replace files which tasks of Millrace read for it."""
+    if (statement := Overwriting.of_statement(text)) is not None:
+        overwriting, given = statement
+        _refuse(functools.partial(overwriting.replaces, spark, "insertInto", given), explain, {})
+
+
+def _refuse(replaces: Callable[[set[str]], bool], explain: Callable[[], str], kept: Scans) -> None:
+    """Refuse what replaces files that tasks read, as a plan tells that has their functions."""
     try:
+        if not kept and not any(handle.scans for handle in _runs.values()):
+            return  # there is no plan to look for
         with internal_query():
-            files = _files_in_plan(frame)
-            refused = bool(files) and overwriting.replaces(frame.sparkSession, method.__name__, given, files)
+            files = _files_read(explain(), kept)
+            refused = bool(files) and replaces(files)
     except Exception as error:  # noqa: BLE001  # of whichever catalog; Spark's writer fails in its own words
-        _log.debug("nothing is known of what %s replaces", method.__name__, exc_info=error)
+        _log.debug("nothing is known of what a writer replaces", exc_info=error)
         return
     if refused:
         raise InputError(
@@ -183,12 +195,12 @@ def _refuse_own_input(writer: Any, method: Any, args: Sequence[Any], named: Mapp
         )
 
 
-def _files_in_plan(frame: DataFrame) -> set[str]:
-    """Return the files that tasks in a DataFrame's plan read themselves, as far as that is known."""
+def _files_read(plan: str, kept: Scans) -> set[str]:
+    """Return the files that tasks in a plan of Spark's read themselves, as far as that is known."""
     from millrace.parquet.tables import splits  # tasks need no tables
 
-    kept, files = carried(frame).scans, set[str]()
-    for match in _RUN.finditer(explained(frame)):
+    files = set[str]()
+    for match in _RUN.finditer(plan):
         handle = _runs.get(match[0])
         scans = kept.get(match[0]) or (() if handle is None else handle.scans.get(match[0], ()))
         files.update(split.path for scan in scans for split in splits(scan.table, scan.filters, scan.columns))
@@ -321,13 +333,6 @@ class Handle(Protocol):
         """Return what is known at any time, without figures: the plan, lookups, budgets."""
 
 
-@runtime_checkable
-class QueryHandle(Handle, Protocol):
-    def lookups(self) -> list[LookupProgress]: ...
-
-    def failed_keys(self) -> pa.Table: ...
-
-
 Planned = tuple["weakref.ref[Any]", str, Mapping[str, str]]
 """A query that was planned: its handle, its title, and its runs with the names of blocks and filters."""
 
@@ -443,7 +448,7 @@ def latest() -> list[Handle]:
     return list(_latest)
 
 
-def query_of(frame: DataFrame) -> QueryHandle:
+def query_of(frame: DataFrame) -> Any:
     """Return the handle of a query's DataFrame, or of the one that a DataFrame is derived from.
 
     InputError if neither ``millrace.sql`` nor ``millrace.join`` returned it, or it is derived from several.
@@ -453,7 +458,7 @@ def query_of(frame: DataFrame) -> QueryHandle:
         raise InputError(
             f"this DataFrame is derived from {1 + len(others)} that Millrace returned: ask for each of those"
         )
-    if not isinstance(handle, QueryHandle):
+    if not hasattr(handle, "lookups"):
         raise InputError(
             "nothing is known of lookups of this DataFrame: expected one that millrace.sql or millrace.join "
             "returned, or one derived from it"

@@ -1,4 +1,4 @@
-"""What a writer replaces, as its calls say.
+"""What a writer replaces, as its calls say, or an ``INSERT OVERWRITE``.
 
 Spark empties a folder that is overwritten before tasks read anything. It refuses to overwrite tables that its
 plan reads, but neither folders nor what Millrace's tasks read themselves.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set as AbstractSet
 from dataclasses import dataclass
 from functools import lru_cache
 from os.path import normpath, realpath
@@ -17,26 +17,27 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import unquote
 
 if TYPE_CHECKING:
-    from collections.abc import Set as AbstractSet
-
     from pyspark.sql import SparkSession
 
+_STATEMENT = re.compile(
+    r"\bINSERT\s+OVERWRITE\s+(?:(?:LOCAL\s+)?DIRECTORY\s+(?:USING\b.*?\bpath['\"`]?[\s=]+)?(['\"])(.*?)\1|"
+    r"(?:TABLE\s+)?((?:`[^`]*`|[\w.])+))",
+    re.IGNORECASE | re.DOTALL,
+)
 _URI = re.compile(r"([A-Za-z][\w+.-]*):(?://([^/]*))?(.*)", re.DOTALL)
-_FAMILIES = {"s3a": "s3", "s3n": "s3", "gcs": "gs", "abfss": "abfs"}
-"""Schemes of one store, by the names that they have here."""
 _follow = lru_cache(1024)(realpath)
 
 
 class _Place(NamedTuple):
-    """A file or folder; without a ``host`` it is on Spark's default one."""
+    """A file or folder in a store of some kind; without a ``host`` it is on Spark's default one."""
 
-    scheme: str
+    kind: str
     host: str | None
     path: str
 
     def holds(self, other: _Place) -> bool:
         """Tell whether another place is this one or below it."""
-        same = self.scheme == other.scheme and self.host in (None, other.host)
+        same = self.kind == other.kind and self.host in (None, other.host)
         return same and f"{other.path}/".startswith(f"{self.path.rstrip('/')}/")
 
 
@@ -52,6 +53,15 @@ class Overwriting:
     _folder: Any = None  # the option or argument ``path``
     _is_partitioned: bool = False
     _mode: Any = None  # of partitions, as an option says
+
+    @classmethod
+    def of_statement(cls, text: str) -> tuple[Overwriting, dict[str, Any]] | None:
+        """Return what ``INSERT OVERWRITE`` says, and the arguments of the call that it stands for."""
+        statement = _STATEMENT.search(text)
+        if statement is None:
+            return None
+        _, folder, table = statement.groups()
+        return cls(overwrites=True, _folder=folder), {} if table is None else {"tableName": table}
 
     def note(self, method: Any, args: Sequence[Any], named: Mapping[str, Any]) -> dict[str, Any]:
         """Note a call of a writer's method; returns its arguments by name."""
@@ -117,18 +127,20 @@ def _files_of(spark: SparkSession, table: str, *, drops: bool) -> list[str]:
 
 def _name(target: str) -> Iterator[_Place]:
     """Yield the places that a target may be; one without a scheme is where Spark's default file system is."""
+    from millrace.parquet.store import SCHEMES  # tasks need no stores
+
     uri = _URI.fullmatch(target)
     scheme, host, path = uri.groups() if uri else ("", None, target)
-    scheme = _FAMILIES.get(scheme.lower(), scheme.lower())
+    scheme = scheme.lower()
     if scheme in ("", "file", "dbfs"):
         for each in {normpath(Path(path).absolute()), realpath(path)}:
             bare = re.sub("^/+", "/", each)
             yield _Place("file", "", bare if scheme != "dbfs" else f"/dbfs{bare}")
             if not scheme:
                 yield _Place("file", "", f"/dbfs{bare}")
-                yield _Place("hdfs", None, bare)
+                yield _Place(SCHEMES["hdfs"], None, bare)
     else:
-        yield _Place(scheme, host or None, re.sub("^/+", "/", normpath(f"/{path}")))
+        yield _Place(SCHEMES.get(scheme, scheme), host or None, re.sub("^/+", "/", normpath(f"/{path}")))
 
 
 def _locate(file: str) -> Iterator[_Place]:

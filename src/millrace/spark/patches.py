@@ -35,8 +35,6 @@ REPLACED = {
     "where": {("UserDefinedFunction", "__call__")},
     "enable": {
         ("SparkSession", "sql"),
-        ("DataFrame", "filter"),
-        ("DataFrame", "where"),
         *(("DataFrame", name) for name in ACTIONS),
     },
 }

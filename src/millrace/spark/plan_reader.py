@@ -120,7 +120,8 @@ class AnalysedPlan:
 
         A text leaves out what some functions were made with, and Spark reads it under today's settings.
         """
-        checked = [each for each in operators if any(map(_is_computed, each.expressions))]
+        plain = ("AttributeReference",)
+        checked = [op for op in operators if any(each.classes != plain for each in op.expressions)]
         alone = [each for each in checked if each.kind in ("Aggregate", "Window")]
         together = [each for each in checked if each not in alone]
         unlike = (
@@ -239,10 +240,6 @@ def load_function(
     except Exception:  # noqa: BLE001  # code of the user's runs
         return None
     return UserDefinedFunction(function, returns, name, eval_type, deterministic=is_deterministic)
-
-
-def _is_computed(expression: Expression) -> bool:
-    return expression.classes != ("AttributeReference",)
 
 
 def _build(operators: Iterator[tuple[int, list[Any]]]) -> Operator:

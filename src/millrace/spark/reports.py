@@ -21,10 +21,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
-from pyspark import SparkFiles, TaskContext
+from pyspark import SparkContext, SparkFiles, TaskContext
 from pyspark.accumulators import Accumulator, AccumulatorParam
 from pyspark.errors import PySparkException
-from pyspark.sql import Observation, SparkSession, functions as sf, types as st
+from pyspark.sql import Column, DataFrame, Observation, SparkSession, functions as sf, types as st
 
 from millrace.engine.arrays import array_of
 from millrace.engine.figures import CellFigures
@@ -34,9 +34,6 @@ from millrace.spark.coordinator import execution_of, host_of
 from millrace.spark.session import is_connect
 
 if TYPE_CHECKING:
-    from pyspark import SparkContext
-    from pyspark.sql import Column, DataFrame
-
     from millrace.limits.registration import Address
     from millrace.reports.board.board import Board
     from millrace.reports.board.telling import Telling

@@ -12,12 +12,12 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import date
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import unquote
 
 import pyarrow as pa
 from pyspark.errors import PySparkException
-from pyspark.sql import functions as sf
+from pyspark.sql import Column, DataFrame, SparkSession, functions as sf
 from pyspark.sql.types import StructType
 
 from millrace.errors import InputError, UnsupportedType
@@ -28,9 +28,6 @@ from millrace.parquet.store import Store, locate
 from millrace.parquet.tables import ParquetTable
 from millrace.spark.session import SIZE_UNITS, SessionConf, explained, finds_files, is_cached, why_unreached
 from millrace.spark.types import arrow_schema
-
-if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame, SparkSession
 
 # So many files may be looked into before it is known what the query reads of them.
 _MOST_FILES = 20_000

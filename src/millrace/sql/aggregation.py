@@ -380,7 +380,8 @@ class Aggregation:
         if branches is None:
             typed = self._arguments.value(argument)
             return None if typed is None else typed.type
-        return self._arguments.type_of_case([value for _, value in branches if value is not None])
+        values = (value for _, value in branches if value is not None)
+        return self._arguments.common_type([*map(self._arguments.value, values)])
 
     def _sum(self, call: Aggregate, argument: exp.Expr, total: t.DataType | None = None) -> Parts | None:
         """Return the sum of an argument, of a type if not of Spark's own."""

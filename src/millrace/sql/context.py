@@ -68,7 +68,7 @@ class PlanContext:
 
     def plan(self) -> Plan:
         return Plan(
-            self.text.rewritten(),
+            self.text.edited((0, len(self.text.text))),
             tuple(self.blocks),
             tuple(self.filters),
             tuple(dict.fromkeys(self.reasons)),

@@ -77,11 +77,6 @@ class _Select:
         return not self.modifiers and not self.distinct
 
     @property
-    def is_one_row(self) -> bool:
-        """Whether it aggregates all rows to one, by the functions among its columns."""
-        return self.modifiers == _ALL
-
-    @property
     def is_inner(self) -> bool:
         """Whether it has inner joins alone."""
         return all(item.join in ("", "JOIN") for item in self.items)
@@ -91,7 +86,8 @@ class _Select:
         # A SELECT of nothing is still one of its own columns: of an aggregate there is one row.
         columns = list(columns) or [(number, column(number)) for number in [*self.columns][:1]]
         keeps_rows = self.inner is not None and (
-            not self.inner.is_one_row or len({number for number, _ in columns}) == len(self.inner.columns)
+            self.inner.modifiers != _ALL
+            or len({number for number, _ in columns}) == len(self.inner.columns)  # one row of their functions
         )
         if self.inner is not None and keeps_rows and not self.inner.distinct and is_plain(self):
             within = [_WITHIN.fullmatch(self.columns[number]) for number, _ in columns]

@@ -1,12 +1,11 @@
-"""Values: columns, literals, and what is computed from them without ever failing."""
+"""Values that never fail, and conditions: equalities that join, filters, subqueries, all between."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from tests.sql import cases
-from tests.sql.fuzz.gen import Gen, fill, quote
-from tests.sql.fuzz.scope import Ref, Scope
+from tests.sql.fuzz.gen import NUMBERS, PLAIN, TEXTS, Attr, Gen, Ref, Scope, fill, meet, quote
 
 LITERALS = cases.lines("fuzz/literals")
 COMPUTED = cases.lines("fuzz/computed")
@@ -126,3 +125,145 @@ def _struct(g: Gen, scope: Scope, deep: int) -> str:
     inside = ", ".join(fields)
     star = f"{quote(g.pick(scope.qualifiers))}.*" if scope.qualifiers and g.chance(0.3) else "*"
     return g.pick([f"struct({inside})", f"({inside})", f"struct({inside})", f"struct({star})"])
+
+
+# Conditions
+
+CONDITIONS = cases.lines("fuzz/conditions")
+"""Templates: ``{a}`` stands for a column, ``{lit}`` for a constant, all of types that meet."""
+KEYS = ("int", "string")
+
+
+def condition(g: Gen, scope: Scope, deep: int = 1) -> str:
+    form = g.weigh(compare=10, either=2 * deep, flag=1, constant=0.4, mixed=2)
+    if form == "either":
+        return _either(g, scope)
+    if form == "flag":
+        found = ref(g, scope, ("bool",))
+        if found is not None:
+            return g.pick(["{}", "NOT {}", "{} IS TRUE", "{} = true"]).format(g.spell(found.parts))
+    if form == "constant":
+        return g.pick(CONDITIONS["constant"])
+    if form == "mixed":
+        return f"{value(g, scope, 'int')} {g.pick(['=', '<', '<>'])} {value(g, scope, 'int')}"
+    return compare(g, scope)
+
+
+def compare(g: Gen, scope: Scope) -> str:
+    first = ref(g, scope, PLAIN)
+    if first is None:
+        return g.pick(CONDITIONS["constant"])
+    kind, used = first.type.kind, []
+    alike = [r for r in scope.refs if r.type.kind in PLAIN and meet(r.type, first.type)]
+    choices = CONDITIONS["any"] + (CONDITIONS["texts"] if kind in TEXTS else [])
+    choices = choices + (CONDITIONS["times"] * 2 if kind in ("date", "timestamp") else [])
+
+    def made(name: str) -> str:
+        if name == "lit":
+            return _literal(g, kind)
+        used.append(name)
+        return g.spell((chosen(g, alike) if len(used) > 1 else first).parts)
+
+    return fill(g.pick(choices), made)
+
+
+def _literal(g: Gen, kind: str) -> str:
+    if kind in NUMBERS and g.chance(0.25):
+        return literal(g, g.pick(NUMBERS))
+    if kind in NUMBERS and g.chance(0.07):
+        return g.pick(["3000000000", "99999999999.99", "1e10", "0.1", "-5", "1.5000"])
+    if kind in ("date", "timestamp") and g.chance(0.3):
+        return g.pick(["'1995-01-02'", "'1995-01-01 00:00:00'", "'1995-1-1'"])
+    return literal(g, kind)
+
+
+def _either(g: Gen, scope: Scope) -> str:
+    """Return an OR of ANDs; now and then one conjunct is in all of them."""
+    common = compare(g, scope)
+    parts = [f"({g.pick([common, compare(g, scope)])} AND {condition(g, scope, 0)})" for _ in range(2)]
+    if g.chance(0.3):
+        parts.append(compare(g, scope))
+    return f"({' OR '.join(parts)})"
+
+
+def linked(g: Gen, left: Scope, right: Scope) -> tuple[Attr, Attr] | None:
+    """Return a column of each side that are worth an equality: mostly keys."""
+    kinds = g.weigh(keys=8, texts=2, any=2)
+    everything = (*PLAIN, "large", "struct", "binary", "array")
+    wanted = {"keys": ("int",), "texts": ("string",), "any": everything}[kinds]
+    ours = [a for a in left.shown if a.type.kind in wanted and a.type.comparable and left.naming(a)]
+    pairs = [
+        (a, b)
+        for a in ours
+        for b in right.shown
+        if b.type.comparable and meet(a.type, b.type) and right.naming(b)
+    ]
+    if not pairs:
+        return None
+    alike = [(a, b) for a, b in pairs if a.name and b.name and a.name.lower() == b.name.lower()]
+    return g.pick(alike if alike and g.chance(0.55) else pairs)
+
+
+def equality(g: Gen, scope: Scope, pair: tuple[Attr, Attr]) -> str | None:
+    """Write an equality of two columns as the scope lets it be named, or None where it does not."""
+    names = [scope.naming(attr) for attr in pair]
+    if not all(names):
+        return None
+    left, right = (g.spell(naming(g, found).parts) for found in g.shuffled(names))
+    sign = g.weigh(equal=20, safe=1, twice=0.5)
+    return f"{left} {'<=>' if sign == 'safe' else '==' if sign == 'twice' else '='} {right}"
+
+
+def correlated(g: Gen, inner: Scope, outer: Scope) -> str | None:
+    """Return an equality of a column of a subquery with one of the query around it."""
+    mine = [r for r in inner.refs if r.type.kind in PLAIN]
+    theirs = [r for r in outer.refs if r.type.kind in PLAIN and not inner.find(r.parts)]
+    keys = [r for r in mine if r.type.kind == "int"]
+    first = g.pick(keys if keys and g.chance(0.7) else mine) if mine else None
+    theirs = [r for r in theirs if first is not None and meet(first.type, r.type)]
+    if first is None or not theirs:
+        return None
+    second = naming(g, theirs) if g.chance(0.5) else g.pick(theirs)
+    left, right = g.shuffled([g.spell(first.parts), g.spell(second.parts)])
+    return f"{left} = {right}"
+
+
+def subquery_condition(g: Gen, scope: Scope, depth: int, *, joined: bool = False) -> str:
+    """Return a condition with one or two subqueries; less of it for an ON."""
+    first = _single(g, scope, depth, joined=joined)
+    if not g.chance(0.35):
+        return first
+    other = _single(g, scope, depth, joined=joined) if g.chance(0.6) else compare(g, scope)
+    both = g.pick([" OR ", " OR ", " AND "]).join(g.shuffled([first, other]))
+    return f"{g.pick(['', '', '', 'NOT '])}({both})"
+
+
+def _single(g: Gen, scope: Scope, depth: int, *, joined: bool) -> str:
+    """Return EXISTS, IN, a row IN, or a comparison with a scalar subquery."""
+    form = g.weigh(exists=4, into=5, rows=1.5, scalar=3 * (not joined))
+    around = None if joined else scope
+    if form == "scalar":
+        found = ref(g, scope, ("int",))
+        if found is not None:
+            return f"{g.spell(found.parts)} {g.pick(['>', '=', '<=', '<>'])} {scalar(g, scope, depth)}"
+    if form in ("into", "rows"):
+        keys = [ref(g, scope, KEYS) for _ in range(2 if form == "rows" else 1)]
+        if all(keys):
+            names = ", ".join(g.spell(key.parts) for key in keys)
+            inner = _block(g, around, depth, [key.type.kind for key in keys])
+            left = f"({names})" if len(keys) > 1 else names
+            word = g.pick(["IN", "IN", "IN", "NOT IN"])
+            # Spark's NOT IN beside an OR of an ON overlooks nulls, and of a WHERE it does not.
+            return f"{left} {'IN' if joined else word} ({inner})"
+    return f"{g.pick(['', '', 'NOT '])}EXISTS ({_block(g, around, depth, None, always=True)})"
+
+
+def _block(g: Gen, scope: Scope | None, depth: int, want: list[str] | None, *, always: bool = False) -> str:
+    outer = scope if g.chance(0.85 if always else 0.3) else None
+    return g.block(g, depth - 1, outer=outer, want=want, small=True).text
+
+
+def scalar(g: Gen, scope: Scope, depth: int) -> str:
+    """Return a subquery that gives one number."""
+    outer = scope if g.chance(0.5) else None
+    return f"({g.block(g, depth - 1, outer=outer, total=True, small=True).text})"

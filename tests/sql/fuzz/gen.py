@@ -1,4 +1,11 @@
-"""Choices, names and layout: what every part of the grammar draws from.
+"""Types, scopes, choices and names: what every part of the grammar draws from.
+
+A kind is a set of types that stand in the same places. ``digits`` are strings that hold numbers, so
+that they may be compared with numbers; ``large`` are numbers too large to be added.
+
+Spark takes ``x.y.z`` for column ``y`` of a relation ``x``, and only where there is none, for field
+``y`` of a column ``x``. A USING key is shown once; the other side's can still be named with its
+relation in front, if that names nothing else.
 
 Every choice is a whole number, and smaller numbers make plainer queries: a query is a list of them, and one
 that fails gets smaller as its list does.
@@ -7,15 +14,217 @@ that fails gets smaller as its list does.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from string import Formatter
 from typing import Any
 
-from tests.sql.fuzz import types
-from tests.sql.fuzz.scope import Parts
-from tests.sql.fuzz.types import Type
+from pyspark.sql.types import ArrayType, DataType, MapType, StructType
+
+from tests.sql.fuzz import tables
+
+
+@dataclass(frozen=True)
+class Type:
+    """A type as SQL writes it, its kind, and what it is made of.
+
+    Parts are a struct's fields, an array's ``element``, a map's ``key`` and ``value``, by name.
+    """
+
+    kind: str
+    sql: str
+    parts: tuple[tuple[str, Type], ...] = ()
+
+    @property
+    def comparable(self) -> bool:
+        """Whether values can be grouped, ordered and made distinct."""
+        return self.kind not in ("map", "other") and all(part.comparable for _, part in self.parts)
+
+
+BOOL = Type("bool", "boolean")
+INT = Type("int", "int")
+BIGINT = Type("int", "bigint")
+LARGE = Type("large", "bigint")
+DOUBLE = Type("real", "double")
+DECIMAL = Type("decimal", "decimal(10,2)")
+STRING = Type("string", "string")
+DIGITS = Type("digits", "string")
+BINARY = Type("binary", "binary")
+DATE = Type("date", "date")
+TIMESTAMP = Type("timestamp", "timestamp")
+NTZ = Type("ntz", "timestamp_ntz")
+OTHER = Type("other", "?")
+"""A struct or such whose fields the grammar does not follow."""
+
+NUMBERS = ("int", "real", "decimal")
+TEXTS = ("string", "digits")
+MOMENTS = ("date", "timestamp", "ntz")
+PLAIN = (*NUMBERS, *TEXTS, *MOMENTS, "bool")
+
+
+def array(element: Type) -> Type:
+    return Type("array", f"array<{element.sql}>", (("element", element),))
+
+
+def meet(one: Type, other: Type) -> bool:
+    """Whether ``one = other`` is a condition that Spark accepts and that cannot fail.
+
+    Strings with numbers do not meet other strings: where they also meet a number, Spark infers that
+    the other strings do, and fails.
+    """
+    kinds = {one.kind, other.kind}
+    if one.parts or other.parts:
+        return one.sql == other.sql and one.comparable
+    numbers = kinds <= {*NUMBERS, "large"} or kinds == {"int", "digits"}
+    return len(kinds) == 1 or numbers or kinds <= set(MOMENTS)
+
+
+def of_spark(type_: DataType) -> Type:
+    """Return what the grammar knows of a type of Spark's."""
+    parts: list[tuple[str, DataType]] = []
+    if isinstance(type_, StructType):
+        parts = [(field.name, field.dataType) for field in type_]
+    elif isinstance(type_, ArrayType):
+        parts = [("element", type_.elementType)]
+    elif isinstance(type_, MapType):
+        parts = [("key", type_.keyType), ("value", type_.valueType)]
+    inside = tuple((name, of_spark(part)) for name, part in parts)
+    return Type(KINDS.get(type_.typeName(), type_.typeName()), type_.simpleString(), inside)
+
+
+KINDS = {"boolean": "bool", "timestamp_ntz": "ntz", "float": "real", "double": "real"}
+KINDS |= dict.fromkeys(("byte", "short", "integer", "long"), "int")
+_KNOWN = (BOOL, INT, DOUBLE, DECIMAL, STRING, DIGITS, BINARY, DATE, TIMESTAMP, NTZ, LARGE)
+OF_KIND = {type_.kind: type_ for type_ in _KNOWN} | {"bigint": BIGINT, "struct": OTHER}
+OF_KIND |= {"array": array(INT), "texts": array(STRING)}
+"""The type that an expression of a kind is taken to have."""
+
+SPECIAL = {("e", "large"): LARGE, ("e", "k"): DIGITS}
+
+
+def columns(table: str) -> list[tuple[str, Type]]:
+    return [
+        (field.name, SPECIAL.get((table, field.name), of_spark(field.dataType)))
+        for field in tables.schema(table)
+    ]
+
+
+# What a FROM clause lets its query name
+
+Parts = tuple[str, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Attr:
+    """A column that a relation gives: ``name`` is None for one that has no name to call it by."""
+
+    qualifier: str | None
+    name: str | None
+    type: Type
+
+
+@dataclass(frozen=True)
+class Ref:
+    """A way to name a column, or a field inside it."""
+
+    parts: Parts
+    type: Type
+    attr: Attr
+    whole: bool
+
+
+class Scope:
+    """The columns of a FROM clause, in the order of its star, and the hidden halves of USING keys."""
+
+    def __init__(self, shown: Iterable[Attr] = (), hidden: Iterable[Attr] = ()) -> None:
+        self.shown = tuple(shown)
+        self.hidden = tuple(hidden)
+        self._named: dict[str, list[Attr]] = defaultdict(list)
+        for attr in self.shown:
+            if attr.name is not None:
+                self._named[attr.name.lower()].append(attr)
+        self._qualified = _qualified(self.shown)
+        self._behind = _qualified(self.hidden)
+
+    @property
+    def qualifiers(self) -> list[str]:
+        return list(dict.fromkeys(attr.qualifier for attr in self.shown if attr.qualifier))
+
+    def beside(self, other: Scope) -> Scope:
+        return Scope(self.shown + other.shown, self.hidden + other.hidden)
+
+    def of(self, qualifier: str) -> list[Attr]:
+        """Return what ``qualifier.*`` gives."""
+        low = qualifier.lower()
+        return [
+            a for a in (*self.hidden, *self.shown) if a.qualifier is not None and a.qualifier.lower() == low
+        ]
+
+    def find(self, parts: Parts) -> list[tuple[Attr, Parts]]:
+        """Return the columns that a name may mean, each with the path inside it."""
+        head = tuple(part.lower() for part in parts[:2])
+        found = [(attr, parts[2:]) for attr in self._qualified.get(head, [])]
+        found = found or [(attr, parts[1:]) for attr in self._named.get(head[0], [])]
+        return found or [(attr, parts[2:]) for attr in self._behind.get(head, [])]
+
+    @cached_property
+    def refs(self) -> list[Ref]:
+        """All names that mean exactly one column, or one field of a column."""
+        return [
+            Ref((*head, *path), type_, attr, not path)
+            for attr in (*self.shown, *self.hidden)
+            for head, path, type_ in paths(attr)
+            if self.find((*head, *path)) == [(attr, path)]
+        ]
+
+    def naming(self, attr: Attr) -> list[Ref]:
+        """Return the ways to name a whole column."""
+        return [ref for ref in self.refs if ref.attr is attr and ref.whole]
+
+    def one(self, name: str) -> Attr | None:
+        """Return the only shown column of a name, or None."""
+        found = self._named.get(name.lower(), [])
+        return found[0] if len(found) == 1 else None
+
+
+def _qualified(attrs: Iterable[Attr]) -> dict[Parts, list[Attr]]:
+    found: dict[Parts, list[Attr]] = defaultdict(list)
+    for attr in attrs:
+        if attr.name is not None and attr.qualifier is not None:
+            found[attr.qualifier.lower(), attr.name.lower()].append(attr)
+    return found
+
+
+def paths(attr: Attr) -> Iterator[tuple[Parts, Parts, Type]]:
+    """Give every way to write a column and the fields inside it, whatever else is in scope."""
+    if attr.name is None:
+        return
+    heads = [(attr.name,)] if attr.qualifier is None else [(attr.name,), (attr.qualifier, attr.name)]
+    for head in heads:
+        for path, type_ in _parts_of(attr.type, 2):
+            yield head, path, type_
+
+
+def _parts_of(type_: Type, deep: int) -> Iterator[tuple[Parts, Type]]:
+    """Give the type itself and what is ``deep`` steps inside it, each with the way there."""
+    yield (), type_
+    if type_.kind == "struct" and deep:
+        for name, part in type_.parts:
+            for path, inner in _parts_of(part, deep - 1):
+                yield (name, *path), inner
+    elif type_.kind == "array" and type_.parts[0][1].kind == "struct":
+        for name, part in type_.parts[0][1].parts:
+            yield (name,), array(part)
+
+
+def requalified(attrs: Iterable[Attr], qualifier: str | None) -> list[Attr]:
+    return [Attr(qualifier, attr.name, attr.type) for attr in attrs]
+
+
+# Choices, names and layout
 
 ALIASES = ["a", "b", "c", "t", "k", "e", "st", "x", "y", "q", "l", "r", "b", "s", "id", "n", "items"]
 ALIASES += ["A", "B", "odd alias", "a.id", "merge", "order", "p"]
@@ -35,7 +244,7 @@ class Relation:
     rows: int = 6
 
 
-BASE = {name: Relation(name, tuple(types.columns(name))) for name in types.tables.TABLES}
+BASE = {name: Relation(name, tuple(columns(name))) for name in tables.TABLES}
 
 
 class Gen:

@@ -8,12 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-from tests.sql.fuzz import types
-from tests.sql.fuzz.conditions import condition, equality, linked, subquery_condition
-from tests.sql.fuzz.expressions import literal, ref
-from tests.sql.fuzz.gen import OUTPUTS, Gen, quote
-from tests.sql.fuzz.scope import Attr, Scope, requalified
-from tests.sql.fuzz.types import OF_KIND, Type, meet
+from tests.sql.fuzz.expressions import condition, equality, linked, literal, ref, subquery_condition
+from tests.sql.fuzz.gen import BIGINT, OF_KIND, OUTPUTS, Attr, Gen, Scope, Type, meet, quote, requalified
 
 Columns = list[tuple[str | None, Type]]
 MOST_ROWS = 800
@@ -119,7 +115,7 @@ def _values(g: Gen, used: set[str], depth: int) -> From:
 
 def _range(g: Gen, used: set[str], depth: int) -> From:
     call = g.pick(["range(4)", "range(1, 4)", "range(0, 8, 2)"])
-    return aliased(g, used, call, [("id", types.BIGINT)], 4)
+    return aliased(g, used, call, [("id", BIGINT)], 4)
 
 
 def _lateral(g: Gen, left: From, depth: int) -> From:

@@ -42,7 +42,10 @@ def why_not_worth(graph: JoinGraph, group: list[str]) -> str | None:
     inputs = [graph.inputs[alias] for alias in group]
     if context.settings.options.take_all or context.calls.nodes or graph.has_lookup(group):
         return None
-    if any(context.is_streaming(each.relation.node) for each in inputs) or graph.asks_left:
+    if any(context.is_streaming(each.relation.node) for each in inputs):
+        return None
+    left = (context.table(step.relation) for step in graph.source.steps if step.is_left and step.relation)
+    if any(table.needs_keys for table in left if table is not None):
         return None
     counts = [each.table.rows if each.table else _rows(context, each.relation.node) for each in inputs]
     counts += [_rows(context, node, (*_REDUCING, exp.Join)) for node in relations_beside(graph)]

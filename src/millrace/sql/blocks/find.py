@@ -98,7 +98,8 @@ def _add_inputs(graph: JoinGraph) -> bool:
         if len(steps) > 1:
             raise Unsupported("no two relations joined by an inner join")
         return False
-    if graph.source.mixed and context.settings.precedence:
+    by_precedence = context.settings.ansi and context.settings.conf.is_on("spark.sql.ansi.relationPrecedence")
+    if graph.source.mixed and by_precedence:
         raise Unsupported("commas beside joins, which spark.sql.ansi.relationPrecedence binds otherwise")
     context.names.output(graph.scope)  # all columns have to be known
     for number, relation in movable:

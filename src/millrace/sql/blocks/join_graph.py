@@ -273,12 +273,6 @@ class JoinGraph:
     def has_lookup(self, aliases: Iterable[str]) -> bool:
         return any(self.inputs[alias].lookup for alias in aliases)
 
-    @property
-    def asks_left(self) -> bool:
-        """Whether a LEFT join is with a lookup table of which Spark has no rows."""
-        joined = (step.relation for step in self.source.steps if step.is_left and step.relation is not None)
-        return any(lookup.needs_keys for lookup in map(self.context.lookup, joined) if lookup is not None)
-
     # What names mean
 
     @property

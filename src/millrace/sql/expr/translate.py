@@ -363,11 +363,8 @@ class Translator:
 
     # Choices
 
-    def type_of_case(self, nodes: Sequence[exp.Expr]) -> t.DataType | None:
-        """Return the type of a CASE with these values, None where only Spark computes them."""
-        return self._common_type([self.value(node) for node in nodes])
-
-    def _common_type(self, values: Sequence[Typed | None]) -> t.DataType | None:
+    def common_type(self, values: Sequence[Typed | None]) -> t.DataType | None:
+        """Return the type of a choice between values, None where only Spark computes one of them."""
         typed = _all(values)
         kinds = None if typed is None else [value.type for value in typed]
         return None if kinds is None else common_type(kinds, ansi=self.context.settings.ansi)
@@ -393,7 +390,7 @@ class Translator:
         # Each is translated once: it may be a choice again.
         shown = [node for node, null in zip(nodes, is_null, strict=True) if node is not None and not null]
         typed = [self.value(node) for node in shown]
-        kind = self._common_type(typed)
+        kind = self.common_type(typed)
         conditions: list[Predicate] | None = _all(tests)
         widened = None if kind is None else _all([value and cast(value, kind) for value in typed])
         if kind is None or conditions is None or widened is None:

@@ -23,14 +23,15 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 from pyspark.errors import ParseException, PySparkException
-from pyspark.sql import types as t
+from pyspark.sql import DataFrame, SparkSession, types as t
 from sqlglot import exp
 
 from millrace.errors import InputError, MillraceError, MillraceWarning, QueryError, SetupError, first_line
 from millrace.options import Options
+from millrace.spark.predicates import Predicate
 from millrace.sql.blocks.cost_model import why_nothing_worth
 from millrace.sql.blocks.find import take_blocks
 from millrace.sql.blocks.predicates import take_filter
@@ -48,11 +49,6 @@ from millrace.sql.session.tables import Catalog, Lookup, Tables, dotted
 from millrace.sql.syntax.edits import EditedText, Segment, quote
 from millrace.sql.syntax.parse import NO_QUERY, PARAMETER, Statement, Unsupported, name_span, parse
 from millrace.sql.syntax.scopes import base_tables
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
-
-    from millrace.spark.predicates import Predicate
 
 T = TypeVar("T")
 _Forced = dict[int, list[str]]
@@ -100,7 +96,6 @@ class Planner:
         self.catalog = Catalog(self.frames, tables, self._settings)
         self._original: Original | None = None
         self._is_lasting = True
-        self._read_tables: dict[int, tuple[Statement, list[exp.Table]]] = {}
         self._aggregates = options.partial_aggregates
         self._functions = Functions(spark, options, predicates)  # last: what raises before leaves none behind
 
@@ -202,7 +197,7 @@ class Planner:
         simplify_outer_joins(context, has_lookups=bool(lookups))
         restriction = Restriction(context, partial(self._rows, depth + 1))
         for node, lookup in lookups:
-            if lookup.needs_keys and (id(node) in forced or restriction.is_needed(node)):
+            if lookup.needs_keys and (id(node) in forced or not restriction.is_taken(node)):
                 restriction.apply(node, forced.get(id(node), []))
         sharing = CteMaterialization(context)
         for scope in context.names.scopes.all:
@@ -216,7 +211,8 @@ class Planner:
         if left:
             nodes = [node for node, _ in left]
             # Others may have lacked what a LEFT join that no block took gives out.
-            _give_up(filter(restriction.is_left_joined, nodes), context.reasons, forced)
+            left_joined = (node for node in nodes if restriction.is_taken(node, left=True))
+            _give_up(left_joined, context.reasons, forced)
             _give_up(nodes, context.reasons, forced)
             raise refusal(context, left, context.reasons)
         sharing.before()
@@ -245,17 +241,9 @@ class Planner:
 
     def _lookups(self, statement: Statement) -> list[tuple[exp.Table, Lookup]]:
         """Return the lookup tables that a query names, in their places."""
-        named = ((node, self.catalog.lookup(node)) for node in self._base_tables(statement))
+        assert statement.root is not None
+        named = ((node, self.catalog.lookup(node)) for node in base_tables(statement.root))
         return [(node, lookup) for node, lookup in named if lookup is not None]
-
-    def _base_tables(self, statement: Statement) -> list[exp.Table]:
-        """Return the base tables of a query that was read; none of one that was not."""
-        if statement.root is None:
-            return []
-        key = id(statement.root)
-        if key not in self._read_tables:  # each lookup and each attempt asks for them
-            self._read_tables[key] = (statement, base_tables(statement.root))
-        return self._read_tables[key][1]
 
     def _rows(self, depth: int, text: str, first: int) -> Plan:
         """Plan another query over the same tables, for rows of a lookup table."""
@@ -272,7 +260,7 @@ class Planner:
         for number, span in enumerate(statement.parameters):
             text.bind(*span, f":{PARAMETER}{number}")
         qualifiers: set[tuple[str, ...]] = set()
-        for node in self._base_tables(statement):
+        for node in [] if statement.root is None else base_tables(statement.root):
             table = self.catalog.mapped(dotted(node))
             if table is None:
                 continue

@@ -355,20 +355,13 @@ class Restriction:
         self._context = context
         self._rows_of = rows
 
-    def is_needed(self, node: exp.Table) -> bool:
-        """Tell whether a lookup table stands where no block takes it."""
-        step = self._step(node)
-        return step is None or not (step.free or self.is_left_joined(node))
-
-    def is_left_joined(self, node: exp.Table) -> bool:
-        """Tell whether a lookup table is what a LEFT join adds, so that a block may take it."""
-        step = self._step(node)
-        return step is not None and step.is_left and step.relation is not None
-
-    def _step(self, node: exp.Table) -> FromItem | None:
-        """Return what a table is in its FROM clause, None where it has a form that is not looked into."""
+    def is_taken(self, node: exp.Table, *, left: bool = False) -> bool:
+        """Tell whether a block may take a lookup table; with ``left``, as what a LEFT join adds."""
         where = self._context.names.scopes.find(node)
-        return None if where is None else RelationSite(self._context, *where).step
+        step = None if where is None else RelationSite(self._context, *where).step
+        if step is None or step.relation is None:
+            return False
+        return step.is_left or (step.movable and not left)
 
     def apply(self, node: exp.Table, reasons: Sequence[str]) -> None:
         """Replace a lookup table, which no block takes for these reasons, in the query's text.

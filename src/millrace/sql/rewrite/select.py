@@ -311,7 +311,8 @@ class Rewriting:
         name = results[place].name or ""
         if sum((r.name or "").lower() == name.lower() for r in results) == 1:
             return quote(name)
-        if isinstance(column.parent, exp.Ordered) and self._context.settings.ordinals:
+        by_place = self._context.settings.conf.is_on("spark.sql.orderByOrdinal", "true")
+        if isinstance(column.parent, exp.Ordered) and by_place:
             return str(place + 1)
         raise Unsupported(f"DISTINCT ordered by {name}, of which there are several")
 

@@ -13,11 +13,12 @@ import uuid
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 from pyspark.errors import PySparkException
-from pyspark.sql import types as t
+from pyspark.sql import DataFrame, Row, SparkSession, types as t
+from pyspark.sql.catalog import Catalog as SparkCatalog
 from sqlglot import exp
 
 from millrace.options import Options, StorageOptions
@@ -26,11 +27,6 @@ from millrace.spark.session import SIZE_UNITS, SessionConf, explained, is_connec
 from millrace.sql.expr.types import field_of
 from millrace.sql.syntax.edits import PLACEHOLDER, Segment, placeholders
 from millrace.sql.syntax.parse import Statement
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, Row, SparkSession
-    from pyspark.sql.catalog import Catalog as SparkCatalog
-
 
 _SIZE = re.compile(r"sizeInBytes=([\d.E+]+) (\w+)(?:, rowCount=([\d.E+]+))?")
 _UNITS = {unit: 1024**i for i, unit in enumerate(SIZE_UNITS)}
@@ -250,18 +246,8 @@ class Settings:
         return self.conf.is_on("spark.sql.ansi.enabled", "true")
 
     @property
-    def precedence(self) -> bool:
-        """Whether JOIN binds closer than a comma."""
-        return self.ansi and self.conf.is_on("spark.sql.ansi.relationPrecedence")
-
-    @property
     def time_zone(self) -> str:
         return self.conf.get("spark.sql.session.timeZone")
-
-    @property
-    def ordinals(self) -> bool:
-        """Whether a number in ORDER BY is the place of a result column."""
-        return self.conf.is_on("spark.sql.orderByOrdinal", "true")
 
     def bars(self, statement: Statement) -> str | None:
         """Return why the session's settings keep a whole query with Spark, or None."""

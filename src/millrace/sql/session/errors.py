@@ -11,23 +11,18 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Iterable, Sequence
-from difflib import get_close_matches
 from functools import cached_property
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from pyspark.errors import AnalysisException, ParseException, PySparkException
-from pyspark.sql import types as t
+from pyspark.sql import DataFrame, SparkSession, types as t
 from sqlglot import exp
 
-from millrace.errors import MillraceWarning, first_line
+from millrace.errors import MillraceWarning, first_line, near
 from millrace.sql.session.functions import restored
 from millrace.sql.session.tables import Catalog
 from millrace.sql.syntax.edits import EditedText, Segment, join
-from millrace.sql.syntax.parse import Statement, Unsupported
-from millrace.sql.syntax.scopes import inline_definitions
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+from millrace.sql.syntax.parse import Statement
 
 is_strict = False
 """Whether faults are raised all the same. Tests set it, so that they see them."""
@@ -43,14 +38,10 @@ _KEYWORDS = (
     "BETWEEN", "EXISTS", "WINDOW", "PARTITION", "LATERAL", "VALUES", "QUALIFY", "WITH",
 )  # fmt: skip
 _WORD = re.compile(r"[A-Za-z_]\w*")
-_CLOSE = 0.7
 
 
 class Analysis(NamedTuple):
-    """What Spark made of a query, with queries without rows in the place of the caller's tables.
-
-    Definitions are in the place of their names.
-    """
+    """What Spark made of a query, with queries without rows in the place of the caller's tables."""
 
     template: str
     frame: DataFrame
@@ -85,22 +76,12 @@ class Original:
     def analysis(self) -> Analysis | None:
         """What Spark made of it, None where that cannot be compared with what it makes of it later.
 
-        Spark numbers common table expressions, and so makes another thing of them each time: they are
-        compared in the place of their names.
+        Spark numbers common table expressions, and so makes another thing of them each time.
         """
-        root = self.statement.root
-        stand_in = self._catalog.stand_ins(self.template)
-        if root is None or stand_in is None:
+        root, stand_in = self.statement.root, self._catalog.stand_ins(self.template)
+        if root is None or stand_in is None or root.find(exp.CTE) is not None:
             return None
-        if root.find(exp.CTE) is None:
-            return Analysis(stand_in, self._analysed)
-        try:
-            inlined = inline_definitions(self.statement, self._text)
-            if inlined is None or (template := self._catalog.stand_ins(inlined)) is None:
-                return None
-            return Analysis(template, self._catalog.frames.analyse(template))
-        except (Unsupported, PySparkException):
-            return None
+        return Analysis(stand_in, self._analysed)
 
 
 def analyse(catalog: Catalog, segments: Sequence[Segment], text: str) -> DataFrame:
@@ -192,17 +173,14 @@ def _list(spark: SparkSession, statement: str, column: str) -> list[str]:
 
 
 def _near(name: str, names: Iterable[str]) -> str:
-    wanted = name.replace("`", "").rsplit(".", 1)[-1].lower()
-    by_lower = {name.lower(): name for name in names if not name.startswith("__millrace")}
-    close = get_close_matches(wanted, by_lower, n=3, cutoff=_CLOSE)
-    return f"did you mean {' or '.join(repr(by_lower[name]) for name in close)}?" if close else ""
+    hint = near(
+        name.replace("`", "").rsplit(".", 1)[-1], (n for n in names if not n.startswith("__millrace"))
+    )
+    return hint if hint.startswith("did you mean") else ""
 
 
 def _keyword(text: str, place: int) -> str:
     """Look at the word before the one where Spark stopped, which Spark took for a name, and at that one."""
     words = [match[0] for match in _WORD.finditer(text) if match.start() <= place]
-    for word in words[-2:]:
-        close = get_close_matches(word.upper(), _KEYWORDS, n=1, cutoff=_CLOSE)
-        if close and close[0] != word.upper():
-            return f"did you mean {close[0]}?"
-    return ""
+    hints = (_near(word, _KEYWORDS) for word in words[-2:] if word.upper() not in _KEYWORDS)
+    return next(filter(None, hints), "")

@@ -9,10 +9,10 @@ from collections.abc import Callable, Hashable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pyspark.errors import PySparkException
-from pyspark.sql import functions as sf, types as t
+from pyspark.sql import DataFrame, functions as sf, types as t
 from sqlglot import exp
 
 from millrace.errors import InputError, first_line, near
@@ -29,9 +29,6 @@ from millrace.sql.expr.types import Field, field_of, is_plain
 from millrace.sql.plan import Plan
 from millrace.sql.session.asking import Frames, Settings, estimate
 from millrace.sql.syntax.edits import placeholders, plain_quote, quote, substitute
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
 
 
 @dataclass(frozen=True, eq=False)

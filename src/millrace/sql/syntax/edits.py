@@ -92,9 +92,6 @@ class EditedText:
         """Return the whole query as written, with its names bound."""
         return _render(self.text, self.bindings, (0, len(self.text)))
 
-    def rewritten(self) -> str:
-        return self.edited((0, len(self.text)))
-
     def bound(self, span: Span) -> str:
         """Return the template of a piece as written, with its names bound."""
         return self.with_edits(span, ())
