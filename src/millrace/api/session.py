@@ -392,7 +392,7 @@ def prepare(
                     prepared = own.prepared
                 else:
                     prepared = planner.query(statement or _parsed(query, predicates, args))
-                    own = plan_cache.keep(key, prepared, planner.catalog, planner.analysis)
+                    own = plan_cache.keep(key, prepared, planner.catalog, lambda: planner.analysis)
                 handle = Query(**vars(prepared))
                 made = handle if own is None else Query(**vars(own.lend()))
                 remember(made.df, handle, made.runs, query)

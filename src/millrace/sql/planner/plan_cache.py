@@ -3,8 +3,8 @@
 What is kept is how a query runs, never a row of its result. It is used again for the same text, parameters,
 tables and options, if Spark still understands the text as it did (functions, views and settings of its
 analysis), the settings that planning asked for are the same, and the files are, with their times and sizes.
-Texts with common table expressions, which Spark numbers anew, and with constants that depend on the clock
-('today') are planned each time. Where only Spark could tell whether rows have
+Common table expressions, which Spark numbers, are compared in the place of their names. Texts with constants
+that depend on the clock ('today') are planned each time. Where only Spark could tell whether rows have
 changed, nothing is kept. While somebody holds a query or its DataFrame, the same text is planned again, so
 that each has figures of its own; what is derived from one that nobody holds any more shares them with the
 next, which starts without any.
@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import datetime as dt
 from collections import OrderedDict
-from collections.abc import Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from decimal import Decimal
@@ -126,13 +126,17 @@ def find(key: Hashable | None, catalog: Catalog) -> CachedPlan | None:
 
 
 def keep(
-    key: Hashable | None, prepared: PlannedQuery, catalog: Catalog, analysis: Analysis | None
+    key: Hashable | None, prepared: PlannedQuery, catalog: Catalog, analyse: Callable[[], Analysis | None]
 ) -> CachedPlan | None:
-    """Keep a query and return it, None if it cannot be told when something that it rests on changes."""
-    if key is None or analysis is None or prepared.filters:
+    """Keep a query and return it, None if it cannot be told when something that it rests on changes.
+
+    ``analyse`` returns what Spark made of the text, which may have to be asked; None where it cannot be
+    compared later.
+    """
+    if key is None or prepared.filters:
         return None
     states = tuple((table, catalog.state_of(table, now=False)) for table in catalog.used)
-    if any(state is None for _, state in states):
+    if any(state is None for _, state in states) or (analysis := analyse()) is None:
         return None
     spark, settings = catalog.frames.spark, catalog.settings
     settings.conf.get("spark.sql.shuffle.partitions", "200")  # what blocks are cut into depends on it

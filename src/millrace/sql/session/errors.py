@@ -22,7 +22,8 @@ from millrace.errors import MillraceWarning, first_line, near
 from millrace.sql.session.functions import restored
 from millrace.sql.session.tables import Catalog
 from millrace.sql.syntax.edits import EditedText, Segment, join
-from millrace.sql.syntax.parse import Statement
+from millrace.sql.syntax.parse import Statement, Unsupported
+from millrace.sql.syntax.scopes import inline_definitions
 
 is_strict = False
 """Whether faults are raised all the same. Tests set it, so that they see them."""
@@ -41,7 +42,10 @@ _WORD = re.compile(r"[A-Za-z_]\w*")
 
 
 class Analysis(NamedTuple):
-    """What Spark made of a query, with queries without rows in the place of the caller's tables."""
+    """What Spark made of a query, with queries without rows in the place of the caller's tables.
+
+    Definitions are in the place of their names.
+    """
 
     template: str
     frame: DataFrame
@@ -76,12 +80,22 @@ class Original:
     def analysis(self) -> Analysis | None:
         """What Spark made of it, None where that cannot be compared with what it makes of it later.
 
-        Spark numbers common table expressions, and so makes another thing of them each time.
+        Spark numbers common table expressions, and so makes another thing of them each time: they are
+        compared in the place of their names.
         """
-        root, stand_in = self.statement.root, self._catalog.stand_ins(self.template)
-        if root is None or stand_in is None or root.find(exp.CTE) is not None:
+        root = self.statement.root
+        stand_in = self._catalog.stand_ins(self.template)
+        if root is None or stand_in is None:
             return None
-        return Analysis(stand_in, self._analysed)
+        if root.find(exp.CTE) is None:
+            return Analysis(stand_in, self._analysed)
+        try:
+            inlined = inline_definitions(self.statement, self._text)
+            if inlined is None or (template := self._catalog.stand_ins(inlined)) is None:
+                return None
+            return Analysis(template, self._catalog.frames.analyse(template))
+        except (Unsupported, PySparkException):
+            return None
 
 
 def analyse(catalog: Catalog, segments: Sequence[Segment], text: str) -> DataFrame:

@@ -11,16 +11,19 @@ Here is only what the text says; what the relations' columns are is for :mod:`mi
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from sqlglot import exp
 
-from millrace.sql.syntax.edits import Span
-from millrace.sql.syntax.parse import Statement, Unsupported, conjuncts, where_conjuncts
+from millrace.sql.syntax.edits import Edit, EditedText, Span, quote
+from millrace.sql.syntax.parse import Statement, Unsupported, conjuncts, name_span, where_conjuncts
 
 Kind = Literal["table", "cte", "query", "rows", "lateral", "view"]
+_MOST_IN_PLACE = 50
+"""Definitions that are put in the place of their names: what Spark analyses then grows with each."""
 _UNNAMED = "__auto_generated_subquery_name"  # what Spark calls a derived table without an alias
 
 
@@ -494,3 +497,32 @@ def with_prefix(
     if len(set(names)) != len(names):
         raise Unsupported("common table expressions that hide each other")
     return "WITH " + ", ".join(render(statement.span(cte)) for cte in needed) + " " if needed else ""
+
+
+def inline_definitions(statement: Statement, text: EditedText) -> str | None:
+    """Return the query's template with each common table expression in the place of its names.
+
+    None where that would be long, and of definitions that read themselves or are sampled.
+    """
+    assert statement.root is not None
+    edits = [Edit(*statement.span(each, "a WITH clause"), ()) for each in statement.root.find_all(exp.With)]
+    readers: defaultdict[int, list[exp.CTE]] = defaultdict(list)  # by the definition that they stand in
+    for table in tables_in(statement.root):
+        cte, around = cte_of(table), table.find_ancestor(exp.CTE)
+        if cte is None:
+            continue
+        if is_recursive(cte) or table.args.get("sample"):
+            return None
+        readers[id(around)].append(cte)
+        alias = "" if table.alias else f" AS {quote(table.name)}"
+        columns = ", ".join(quote(column.name) for column in cte.args["alias"].columns)
+        before, behind = ("(SELECT * FROM (", f") AS __d({columns}))") if columns else ("(", ")")
+        edits.append(Edit(*name_span(table), (before, statement.span(cte.this), behind + alias)))
+    # A definition ends behind those that it reads.
+    ordered = sorted(statement.root.find_all(exp.CTE), key=lambda cte: statement.span(cte)[1])
+    sizes: dict[int, int] = {}
+    for cte in (*ordered, None):
+        sizes[id(cte)] = 1 + sum(sizes[id(read)] for read in readers[id(cte)])
+    if sizes[id(None)] > _MOST_IN_PLACE:
+        return None
+    return text.with_edits((0, len(statement.text)), edits)
