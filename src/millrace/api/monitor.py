@@ -64,8 +64,7 @@ def lookups(df: DataFrame) -> list[LookupProgress]:
         MillraceError: Neither :func:`millrace.sql` nor :func:`millrace.join` returned it or what it is
             derived from.
     """
-    progress: list[LookupProgress] = query_of(df).lookups()
-    return progress
+    return query_of(df).lookups()
 
 
 def failed_keys(df: DataFrame) -> pa.Table:
@@ -77,8 +76,7 @@ def failed_keys(df: DataFrame) -> pa.Table:
     Raises:
         MillraceError: As for :func:`lookups`.
     """
-    keys: pa.Table = query_of(df).failed_keys()
-    return keys
+    return query_of(df).failed_keys()
 
 
 @contextmanager

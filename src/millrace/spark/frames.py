@@ -22,7 +22,7 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar, runtime_checkable
 
 from pyspark.errors import PySparkException
 
@@ -32,8 +32,10 @@ from millrace.spark.session import explained, internal_query, is_connect, is_int
 from millrace.spark.worker import translated
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
+    from millrace.limits.progress import LookupProgress
     from millrace.options import Options
     from millrace.reports.run_report import RunReport
     from millrace.spark.block import ParquetInput
@@ -333,6 +335,13 @@ class Handle(Protocol):
         """Return what is known at any time, without figures: the plan, lookups, budgets."""
 
 
+@runtime_checkable
+class QueryHandle(Handle, Protocol):
+    def lookups(self) -> list[LookupProgress]: ...
+
+    def failed_keys(self) -> pa.Table: ...
+
+
 Planned = tuple["weakref.ref[Any]", str, Mapping[str, str]]
 """A query that was planned: its handle, its title, and its runs with the names of blocks and filters."""
 
@@ -448,7 +457,7 @@ def latest() -> list[Handle]:
     return list(_latest)
 
 
-def query_of(frame: DataFrame) -> Any:
+def query_of(frame: DataFrame) -> QueryHandle:
     """Return the handle of a query's DataFrame, or of the one that a DataFrame is derived from.
 
     InputError if neither ``millrace.sql`` nor ``millrace.join`` returned it, or it is derived from several.
@@ -458,7 +467,7 @@ def query_of(frame: DataFrame) -> Any:
         raise InputError(
             f"this DataFrame is derived from {1 + len(others)} that Millrace returned: ask for each of those"
         )
-    if not hasattr(handle, "lookups"):
+    if not isinstance(handle, QueryHandle):
         raise InputError(
             "nothing is known of lookups of this DataFrame: expected one that millrace.sql or millrace.join "
             "returned, or one derived from it"
