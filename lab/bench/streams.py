@@ -257,8 +257,12 @@ class Side:
     def _taken(self, query: StreamingQuery) -> float:
         until = time.monotonic() + 60
         while time.monotonic() < until:
+            # Not by the rows: filters that Spark pushes into files may leave none.
             new = [
-                p for p in query.recentProgress if (query.id, p.batchId) not in self._seen and p.numInputRows
+                p
+                for p in query.recentProgress
+                if (query.id, p.batchId) not in self._seen
+                and any(each.startOffset != each.endOffset for each in p.sources)
             ]
             if new:
                 self._seen |= {(query.id, p.batchId) for p in new}

@@ -285,11 +285,19 @@ def test_a_table_that_is_written_anew_is_read_anew(tmp_path):
     found = sorted((each["b"], each["d"]) for each in cluster.results)
     assert found == [(2, 70), (3, 70), (4, 71), (4, 72), (5, 71), (5, 72), (6, 73)]
     assert [each["rebuilt"] for each in cluster.rows] == [0, 0, 1, 0, 1]
+    (tmp_path / "_temporary").mkdir()
+    cluster.restart()
+    with pytest.raises(ReadError, match="it is being written"):
+        cluster.batch({"b": [(1, 2, 7)]})
+    (tmp_path / "_temporary").rmdir()
     pq.write_table(pa.table({"k": ["text"]}), tmp_path / "other.parquet")
     cluster.restart()
     with pytest.raises(ReadError, match=r"'d', which .*column 'end' is missing.*start the query again from"):
         cluster.batch({"b": [(1, 2, 7)]})
     put((1, 1, 74))
+    with pytest.raises(SetupError, match=r"cannot read anew: .*different schemas"):
+        WatchedTable.beside_stream("d", source, SCHEMA)
+    put((1, 1, 75), name="other.parquet")
     with pytest.raises(SetupError, match=r"'d' has files that .* alone does not name.*the path of a file"):
         WatchedTable.beside_stream("d", source, SCHEMA)
 

@@ -46,6 +46,7 @@ if TYPE_CHECKING:
 _DEEPEST = 200
 _REFERENCES = frozenset(("CTERelationRef", "UnionLoopRef"))
 """Operators that mean nothing without what stands elsewhere in their plan."""
+_TESTS = frozenset(("Exists", "InSubquery", "ListQuery", "ScalarSubquery"))
 _STREAMED = frozenset(("Project", "Filter", "Join", "SubqueryAlias", "View"))
 """What is said of streams; all else of them is a relation."""
 
@@ -127,6 +128,9 @@ class _Pipeline:
             return f"it has {len(plan.kinds)} operators, more than {_DEEPEST}"
         if not {"CollectMetrics", "collect_metrics"}.isdisjoint(plan.kinds):
             return "what it observes is to be seen once, as Spark sees it"
+        ons = (on for each in plan.root.walk() if each.kind == "Join" for on in each.expressions)
+        if any(_TESTS.intersection(on.classes) for on in ons):
+            return "Spark refuses some subqueries in ON, unless it sees through all that stands below"
         why = self._take(plan.root)
         parts = [frame for _, frame in self._parts.values()]
         if not parts or (len(parts) == 1 and not why):

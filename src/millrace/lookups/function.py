@@ -176,8 +176,7 @@ class FunctionSession:
         try:
             while pieces := await self._done(step()):
                 batch = self._batch(pieces, {})
-                if batch.num_rows:
-                    yield batch
+                yield batch
         finally:
             if end is not None:
                 with suppress(Exception):  # it is read or broken, and not wanted any more

@@ -102,8 +102,7 @@ class HttpSession:
             answer, _ = await self._document(request, self._source.max_bytes, ())
             batch = self._batch(answer, None, request.url)
             request = self._following(answer, request, seen)
-            if batch.num_rows:
-                yield batch
+            yield batch
 
     async def close(self) -> None:
         await self._client.close()

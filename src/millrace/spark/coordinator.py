@@ -320,9 +320,18 @@ class Limits(Registered):
 
     @classmethod
     def of(
-        cls, spark: SparkSession, run: str, specs: Mapping[int, PredicateSpec], options: Options
+        cls,
+        spark: SparkSession,
+        run: str,
+        specs: Mapping[int, PredicateSpec],
+        options: Options,
+        *,
+        released: bool = True,
     ) -> Limits:
-        """Register predicates, by their numbers in the tasks, if limits of some hold for the whole job."""
+        """Register predicates, by their numbers in the tasks, if limits of some hold for the whole job.
+
+        See :meth:`Registered.register` for what is ``released``.
+        """
         limited = [number for number, spec in specs.items() if spec.limited]
         if not limited:
             return cls(predicates_of(run))
@@ -330,7 +339,8 @@ class Limits(Registered):
             registration_of(specs[number]) if number in specs else Registration("")
             for number in range(max(specs) + 1)
         ]
-        return cls.register(coordinator_of(spark, options), predicates_of(run), registrations, limited)
+        coordinator, scope = coordinator_of(spark, options), predicates_of(run)
+        return cls.register(coordinator, scope, registrations, limited, released=released)
 
     def progress(self) -> list[LookupProgress]:
         return [progress for progress in super().progress() if progress.requests]

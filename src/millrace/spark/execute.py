@@ -240,7 +240,8 @@ class _Assembly:
 
     @cached_property
     def _limits(self) -> Limits:
-        return Limits.of(self._spark, self._reports.sink.run, self._called, self._options)
+        run, released = self._reports.sink.run, self._block.stream is None
+        return Limits.of(self._spark, run, self._called, self._options, released=released)
 
     def _read(self, source: _Source) -> TaskInput:
         if isinstance(source.scan, FrameInput):

@@ -146,8 +146,8 @@ class WatchedTable:
         made = cls(alias, replace(given.table, path=path, files=()), schema, given.filters)
         try:
             found = set(made.open().paths)
-        except ReadError:
-            found = set()
+        except ReadError as error:
+            raise SetupError(f"a stream is joined with a table that it cannot read anew: {error}") from error
         if found != set(given.table.paths):
             raise SetupError(
                 f"table {alias!r} has files that {path} alone does not name, so a stream would not find them "
@@ -160,12 +160,15 @@ class WatchedTable:
         """Return the table as it is now.
 
         Raises:
-            ReadError: It is not there, or its columns are others.
+            ReadError: It is not there, or being written, or its columns are others.
         """
         from millrace.parquet.discovery import open_table  # here, for few tasks need it
 
         try:
             now = open_table(self.table.path, self.table.store.options)
+            # Spark moves files there one by one, and has a folder of that name until the last one is.
+            if self.table.store.is_folder(f"{self.table.path}/_temporary"):
+                raise self._lost("it is being written")
         except (InputError, OSError) as error:
             raise self._lost(str(error)) from error
         if now.unsupported:
@@ -187,9 +190,7 @@ class WatchedTable:
     def is_changed(self, known: tuple[tuple[str, State], ...]) -> bool:
         """Whether it was written anew since its files were as is known; what is being written is not yet."""
         try:
-            # Spark moves files there one by one, and has a folder of that name until the last one is.
-            temporary = f"{self.table.path}/_temporary"
-            return self.open().states != known and not self.table.store.is_folder(temporary)
+            return self.open().states != known
         except (ReadError, InputError, OSError):
             return False
 

@@ -121,7 +121,7 @@ def play(given_events, changes, tries=(), *, restart=None, shuffled=False, anew=
         if shuffled:
             blocks.reverse()
         if place == restart:
-            cluster.restart(architecture="joins")
+            cluster.restart(architecture="stairs")
         cluster.play(batch, DELAY, *(tries[place % len(tries)] if tries else ()), blocks=blocks)
     got = Counter(row for row in cluster.results if row[0] != "made")
     assert [row[1] for row in cluster.results if row[0] == "made"] == made

@@ -67,7 +67,7 @@ def test_queries_come_and_go_over_a_restart(streaming, tmp_path):
     before = feed.rows("large")
     with pytest.raises(InputError, match=r"'odd' gives its rows to a function.*sinks=\{'odd'"):
         made().start(availableNow=True)
-    hub = made(sinks={"odd": sink}, options={"architecture": "joins"})
+    hub = made(sinks={"odd": sink}, options={"architecture": "stairs"})
     hub.add("late", *QUERIES["late"], sink=tmp_path / "late", since="window")
     hub.add("large", *QUERIES["large"], sink=tmp_path / "new")
     feed.put(90)
