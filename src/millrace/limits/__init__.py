@@ -2,7 +2,7 @@
 
 A coordinator beside the planning process, or elsewhere, keeps them; tasks reach it as clients over encrypted
 connections. The invariant: all tasks together call no more than the limits allow, and no key is asked for
-twice.
+twice, but what was under way where a connection broke.
 The door loads nothing: importers name the module they need, so a query without limits needs no extra.
 """
 
