@@ -126,7 +126,7 @@ def test_it_ends_with_the_planning_process(tmp_path, how):
 
 def test_calls_that_nobody_answers_are_errors_and_the_process_ends(coordinator, monkeypatch):
     """One that hangs is given up, and ended with its planning process."""
-    for name in ("CALL_SECONDS", "_END_SECONDS", "_EXIT_SECONDS"):
+    for name in ("CALL_SECONDS", "END_SECONDS", "_EXIT_SECONDS"):
         monkeypatch.setattr(f"millrace.limits.process.{name}", 0.2)
     os.kill(coordinator.pid, signal.SIGSTOP)
     with pytest.raises(ExecutionError, match="has not answered 'progress'"):
@@ -142,7 +142,7 @@ def test_it_ends_with_the_planning_process_whatever_it_is_doing(tmp_path):
     ours, theirs = Pipe()
     begin = (
         f"import sys; sys.path[:] = {sys.path!r}; from millrace.limits import process; "
-        "process._END_SECONDS = 0.2; process.serve()"
+        "process.END_SECONDS = 0.2; process.serve()"
     )
     child = subprocess.Popen(
         [sys.executable, "-c", begin, "", str(theirs.fileno())],

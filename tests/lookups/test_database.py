@@ -20,6 +20,7 @@ import sqlalchemy as sa
 
 from millrace.errors import InputError, MillraceError, OptionError
 from millrace.limits.secrets import Secrets
+from millrace.lookups.asking import in_time
 from millrace.lookups.database import database
 from millrace.lookups.database_session import DatabaseSession
 from millrace.lookups.source import Refused
@@ -92,7 +93,7 @@ async def test_sqlite_is_interrupted_where_a_statement_begins_too_late(tmp_path)
     session = source.open(X, ("x",), Secrets())
     sa.event.listen(sa.Engine, "before_cursor_execute", wait)
     try:
-        error = await refusal(session.fetch(keys_of(X, ("x",), [{"x": 1}])))
+        error = await refusal(in_time(session.fetch(keys_of(X, ("x",), [{"x": 1}])), source.terms.timeout))
     finally:
         over.set()
         await session.close()

@@ -239,8 +239,8 @@ def test_broken_rules_are_caught(unbroken, monkeypatch, rule):
     elif rule == "trusts a failed attempt":
         monkeypatch.setattr(cells.Cell, "follows", lambda self, head: True)
     elif rule == "keeps old names of blocks":
-        right = Head.followed
-        monkeypatch.setattr(Head, "followed", lambda self, token, **_: right(self, token))
+        right = Head.follow
+        monkeypatch.setattr(Head, "follow", lambda self, token, **_: right(self, token))
     else:
         monkeypatch.setattr(cells.Cell, "_take_in", lambda self, missed: None)
     _, got, want = play(STEADY[:72], FAILURES, anew=3)

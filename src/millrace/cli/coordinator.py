@@ -14,11 +14,9 @@ from rich.console import Console
 from millrace import limits
 from millrace.cli.console import write
 from millrace.errors import ExecutionError, InputError
-from millrace.limits.event_loop import end_within
+from millrace.limits.event_loop import END_SECONDS, end_within
 
 _LOOK_SECONDS = 1.0
-_END_SECONDS = 120.0
-"""Until caches have what they lack; a disk that hangs keeps no process alive for longer."""
 
 
 def run(host: str, port: int, json: Path | None, shown: Console) -> None:
@@ -54,5 +52,5 @@ def run(host: str, port: int, json: Path | None, shown: Console) -> None:
     except KeyboardInterrupt:
         said("ends")
     finally:
-        end_within(_END_SECONDS)
+        end_within(END_SECONDS)
         coordinator.close()

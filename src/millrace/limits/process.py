@@ -28,13 +28,10 @@ from typing import Any, ClassVar, NamedTuple
 from millrace.errors import ExecutionError
 from millrace.limits.budget import Spent
 from millrace.limits.coordinator import Coordinator
-from millrace.limits.event_loop import end_within
+from millrace.limits.event_loop import END_SECONDS, end_within
 from millrace.limits.progress import FailedKey, LookupProgress
 from millrace.limits.registration import Registration
 from millrace.limits.shared import Shared
-
-_END_SECONDS = 120.0
-"""Until caches have what they lack; a disk that hangs keeps no process alive for longer."""
 
 CALL_SECONDS = 300.0
 """For any other call; large caches are read from end to end before their first query."""
@@ -129,7 +126,7 @@ class RemoteCoordinator(Shared):
     def _call(self, method: str, *arguments: Any) -> Any:
         answer: Future[Any] = Future()
         self._put(Call(method, arguments, answer))
-        seconds = _END_SECONDS if method == "close" else CALL_SECONDS
+        seconds = END_SECONDS if method == "close" else CALL_SECONDS
         wait([answer], seconds)
         if not answer.done():
             raise ExecutionError(
@@ -278,4 +275,4 @@ def _receive(pipe: Connection, calls: queue.SimpleQueue[tuple[str, tuple[Any, ..
             calls.put(pipe.recv())
         except Exception:  # noqa: BLE001  # whatever it is, nobody can be understood any more
             calls.put(None)
-            return end_within(_END_SECONDS)
+            return end_within(END_SECONDS)

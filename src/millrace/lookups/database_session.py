@@ -84,7 +84,7 @@ class DatabaseSession:
         for first in range(0, keys.num_rows, self._most_keys):
             statement, parameters = self._statement(keys.slice(first, self._most_keys))
             asked, work = statement.limit(most + 1 - len(rows)), _Work(self._idle)
-            rows += await self._in_time(work, partial(work.all, asked, parameters))
+            rows += await self._run(work, partial(work.all, asked, parameters))
         if len(rows) > most:
             raise Refused(
                 "too many rows",
@@ -97,8 +97,8 @@ class DatabaseSession:
         """Return all rows, by a cursor in the database; see :meth:`millrace.lookups.source.Session.scan`."""
         work = _Work(_Idle(self._engine, 0))
         try:
-            await self._in_time(work, lambda: work.begin(self._select))
-            while rows := await self._in_time(work, work.more):
+            await self._run(work, lambda: work.begin(self._select))
+            while rows := await self._run(work, work.more):
                 yield self._batch(rows)
         finally:
             with suppress(Exception):  # it is read or broken, and not wanted any more
@@ -146,10 +146,8 @@ class DatabaseSession:
             message = self._secrets.scrub(f"{self._source.describe()}: {error}")
             raise Refused("unfit answer", shortened(message)) from None
 
-    async def _in_time(self, work: _Work, function: Callable[[], _T]) -> _T:
-        """Call a function in a thread; abandon what it does when time is over or nobody waits any more."""
-        seconds = self._source.terms.timeout
-        limit = asyncio.timeout(seconds)
+    async def _run(self, work: _Work, function: Callable[[], _T]) -> _T:
+        """Call a function in a thread; abandon what it does when nobody waits, as when time is over."""
         returned = threading.Event()
 
         def call() -> _T:
@@ -159,15 +157,7 @@ class DatabaseSession:
                 returned.set()
 
         try:
-            async with limit:
-                return await self._threads.run(call)
-        except TimeoutError as error:
-            if not limit.expired():
-                raise refused(error, self._source, self._secrets) from None
-            work.abandon(returned)
-            raise Refused(
-                "timeout", f"{self._source.describe()}: no answer within {seconds:g} s", again=True
-            ) from None
+            return await self._threads.run(call)
         except asyncio.CancelledError:
             work.abandon(returned)
             raise

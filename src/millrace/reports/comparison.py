@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from millrace.reports.run_report import RunReport, Totals
-from millrace.reports.views import aligned
+from millrace.reports.views import align
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -79,7 +79,7 @@ class Comparison:
         rows = [("figure", "first", "second", "ratio"), *self._told()]
         if len(rows) == 1:
             return "no figure differs"
-        return "\n".join(aligned(rows))
+        return "\n".join(align(rows))
 
     def _repr_html_(self) -> str:
         """Return what notebooks show."""

@@ -214,7 +214,7 @@ def _slowest(cells: tuple[CellFigures, ...], most: int) -> list[CellFigures]:
     return [cell for cell in cells if any(cell is each for each in chosen)]
 
 
-def aligned(rows: Iterable[Sequence[str]]) -> list[str]:
+def align(rows: Iterable[Sequence[str]]) -> list[str]:
     """Return rows as lines, each column as wide as its longest text: names left, numbers right."""
     found = [tuple(row) for row in rows]
     widths = [max(map(len, column)) for column in zip(*found, strict=True)]
@@ -242,5 +242,5 @@ def text_of(report: RunReport) -> str:
 
 def _table_lines(table: Table) -> list[str]:
     rows = ((row.name, *row.numbers) for row in (*table.rows, *table.rest))
-    lines = [table.caption, *("  " + line for line in aligned([table.columns, *rows]))]
+    lines = [table.caption, *("  " + line for line in align([table.columns, *rows]))]
     return [f"  {each}" for each in (*lines, table.more) if each]

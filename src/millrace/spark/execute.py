@@ -30,8 +30,8 @@ from millrace.spark.task_inputs import (
     InlineTable,
     Scan,
     TaskInput,
-    WatchedTable,
     deal,
+    read_beside_stream,
     task_numbers,
     with_sources,
 )
@@ -244,13 +244,11 @@ class _Assembly:
         return Limits.of(self._spark, run, self._called, self._options, released=released)
 
     def _read(self, source: _Source) -> TaskInput:
-        if isinstance(source.scan, FrameInput):
-            given = source.scan.frame, source.relation.schema
-            if self._placement.stream is not None:
-                return InlineTable.beside_stream(source.alias, *given)
-            return InlineTable.of(*given)
-        if self._block.stream is not None and isinstance(source.scan, ParquetInput):
-            return WatchedTable.beside_stream(source.alias, source.scan, source.relation.schema)
+        scan, schema = source.scan, source.relation.schema
+        if scan is not None and self._block.stream is not None:
+            return read_beside_stream(source.alias, scan, schema)
+        if isinstance(scan, FrameInput):
+            return InlineTable.of(scan.frame, schema)
         return source.deal([0] * (self._placement.cells or 1 if source.mode is Mode.PARTITIONED else 1))
 
     @cached_property

@@ -22,11 +22,10 @@ from millrace.parquet.pruning import Keeps
 from millrace.parquet.reading import read_splits
 from millrace.parquet.store import State, locate
 from millrace.parquet.tables import ParquetTable, Split, splits
+from millrace.spark.block import FrameInput, ParquetInput
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-
-    from millrace.spark.block import ParquetInput
 
 LEAST_ROWS = 4096
 """Scans read at least this many rows at once; the eddy cuts them down to its own batches."""
@@ -187,24 +186,17 @@ class WatchedTable:
             "query again from its checkpoint"
         )
 
+    def scan(self) -> Scan:
+        """Return how to read the files that it has now; raises as :meth:`open`."""
+        parts = (splits(self.open(), self.filters, tuple(self.schema.names)),)
+        return Scan.of(self.schema, self.filters, parts, self.table.computed)
+
     def is_changed(self, known: tuple[tuple[str, State], ...]) -> bool:
         """Whether it was written anew since its files were as is known; what is being written is not yet."""
         try:
             return self.open().states != known
         except (ReadError, InputError, OSError):
             return False
-
-    def _scan(self) -> Scan:
-        parts = (splits(self.open(), self.filters, tuple(self.schema.names)),)
-        return Scan.of(self.schema, self.filters, parts, self.table.computed)
-
-    def sized(self, relation: RelationSpec, task: int) -> RelationSpec:
-        return self._scan().sized(relation, task)
-
-    def read(
-        self, task: int, batch_size: int = LEAST_ROWS, keeps: Keeps | None = None
-    ) -> Iterator[pa.RecordBatch]:
-        return self._scan().read(task, batch_size, keeps)
 
 
 @dataclass(frozen=True)
@@ -239,11 +231,28 @@ class InlineTable:
         yield from self.table.to_batches(max_chunksize=batch_size)
 
 
-TaskInput = Scan | WatchedTable | InlineTable
+OpenInput = Scan | InlineTable
+TaskInput = OpenInput | WatchedTable
 """What a task reads itself of one relation."""
 
 
-def with_sizes(join: JoinSpec, scans: Mapping[str, TaskInput], task: int) -> JoinSpec:
+def read_beside_stream(alias: str, source: ParquetInput | FrameInput, schema: pa.Schema) -> TaskInput:
+    """Return how tasks read a table that streams are joined with; SetupError if they cannot."""
+    if isinstance(source, ParquetInput):
+        return WatchedTable.beside_stream(alias, source, schema)
+    return InlineTable.beside_stream(alias, source.frame, schema)
+
+
+def open_inputs(inputs: Mapping[str, TaskInput]) -> dict[str, OpenInput]:
+    """Return what a task reads, by alias: of tables that may be written anew, the files that they have now.
+
+    Raises:
+        ReadError: One of these cannot be read.
+    """
+    return {alias: each.scan() if isinstance(each, WatchedTable) else each for alias, each in inputs.items()}
+
+
+def with_sizes(join: JoinSpec, scans: Mapping[str, OpenInput], task: int) -> JoinSpec:
     """Return a block with the sizes of what a task itself reads of it, by alias."""
     return with_sources(
         join, [scans[r.alias].sized(r, task) if r.alias in scans else r for r in join.sources]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
@@ -30,7 +30,15 @@ from millrace.spark.coordinator import Limits, Lookups
 from millrace.spark.frames import task_name
 from millrace.spark.reports import FileWarmStart, Sink
 from millrace.spark.streaming import Target
-from millrace.spark.task_inputs import LEAST_ROWS, Scan, TaskInput, number_of, with_sizes
+from millrace.spark.task_inputs import (
+    LEAST_ROWS,
+    OpenInput,
+    Scan,
+    TaskInput,
+    number_of,
+    open_inputs,
+    with_sizes,
+)
 from millrace.spark.types import normalise
 from millrace.spark.worker import partition_number, worker_task
 
@@ -76,7 +84,8 @@ class EddyTask:
         if cell is None:
             return  # without a block some relation has no tuple for this cell, so there is no result
         ranges = KeyRanges()
-        sources = self._sources(batches, reader, cell, ranges)
+        inputs = open_inputs(self.scans)
+        sources = self._sources(inputs, batches, reader, cell, ranges)
         join, aggregate, eager = self.join, self.aggregate, self.eager
         if eager is not None:
             join, aggregate = eager.join, eager.aggregate
@@ -87,7 +96,7 @@ class EddyTask:
             schema = aggregate.schema(schema)
         with self.lookups.open(self.join) if self.lookups else nullcontext() as access:
             run = run_of(
-                with_sizes(join, self.scans, cell),
+                with_sizes(join, inputs, cell),
                 sources,
                 self.options,
                 stream=self.stream,
@@ -133,6 +142,7 @@ class EddyTask:
 
     def _sources(
         self,
+        inputs: Mapping[str, OpenInput],
         batches: Iterator[pa.RecordBatch],
         reader: exchange.BlockReader | None,
         cell: int,
@@ -140,8 +150,8 @@ class EddyTask:
     ) -> dict[str, Iterable[pa.RecordBatch]]:
         sources: dict[str, Iterable[pa.RecordBatch]] = {}
         for number, relation in enumerate(self.join.sources):
-            if relation.alias in self.scans:
-                scan, size = self.scans[relation.alias], max(self.options.batch_size, LEAST_ROWS)
+            if relation.alias in inputs:
+                scan, size = inputs[relation.alias], max(self.options.batch_size, LEAST_ROWS)
                 sources[relation.alias] = scan.read(cell, size, partial(ranges.keeps, relation.alias))
             elif relation.alias == self.frame:
                 sources[relation.alias] = map(partial(normalise, schema=relation.schema), batches)

@@ -72,7 +72,7 @@ class Head:
     tick: int | None = None
     format: int = FORMAT
 
-    def followed(self, token: str, *, anew: bool = False) -> dict[str, int]:
+    def follow(self, token: str, *, anew: bool = False) -> dict[str, int]:
         """Return the chain of the next head, which has this token; ``anew`` if it wrote the window anew."""
         chain = {**({} if anew else self.chain), token: self.batch + 1}
         return dict(list(chain.items())[-_CHAIN:])

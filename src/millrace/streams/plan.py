@@ -26,7 +26,7 @@ from millrace.spark.hypercube import Cube
 from millrace.spark.placement import choose_cube
 from millrace.spark.session import SessionConf, default_parallelism, shuffle_partitions
 from millrace.spark.streaming import refuse_endless
-from millrace.spark.task_inputs import InlineTable, TaskInput, WatchedTable
+from millrace.spark.task_inputs import TaskInput, read_beside_stream
 from millrace.spark.types import spark_schema
 from millrace.streams.dataflow import Pack, Unpack, tagged_union
 from millrace.streams.processor import OUTPUT, CellProcessor
@@ -124,7 +124,7 @@ def deal(spark: SparkSession, block: Block, times: EventTimes, options: Options)
         f"{PREFIX}{uuid.uuid4().hex}",
         block.join,
         streams,
-        {alias: _table(block, alias) for alias in aliases if alias not in times.columns},
+        {alias: _read(block, alias) for alias in aliases if alias not in times.columns},
         options,
         cells,
         cube.axes,
@@ -193,16 +193,11 @@ def _frame(block: Block, alias: str) -> FrameInput:
     return frame
 
 
-def _table(block: Block, alias: str) -> TaskInput:
+def _read(block: Block, alias: str) -> TaskInput:
     """Return how a table is read, which every cell does when it begins."""
     source = block.inputs[alias]
-    schema = block.join.relation(alias).schema
-    match source:
-        case ParquetInput():
-            return WatchedTable.beside_stream(alias, source, schema)
-        case FrameInput():
-            return InlineTable.beside_stream(alias, source.frame, schema)
-    raise AssertionError(f"relation {alias!r} is looked up")  # above the join: millrace.streams.lookups
+    assert isinstance(source, ParquetInput | FrameInput), "what is looked up is so above the join"
+    return read_beside_stream(alias, source, block.join.relation(alias).schema)
 
 
 def without_watermark(schema: StructType) -> StructType:

@@ -132,7 +132,7 @@ class CellProcessor(StatefulProcessor):
                 token=cell.token,
                 watermark=watermark,
                 timer=None if cell.due is None else -(-cell.due // 1000),
-                chain=head.followed(cell.token, anew=anew),
+                chain=head.follow(cell.token, anew=anew),
                 tick=tick,
             )
         )

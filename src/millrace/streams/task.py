@@ -17,7 +17,7 @@ from millrace.engine.plan.expressions import Value
 from millrace.engine.plan.spec import JoinSpec
 from millrace.options import Options
 from millrace.spark.hypercube import Axis
-from millrace.spark.task_inputs import TaskInput, with_sizes
+from millrace.spark.task_inputs import TaskInput, open_inputs, with_sizes
 
 FORMAT = 4
 """Version of what a checkpoint holds."""
@@ -114,9 +114,10 @@ class ContinuousJoin:
             ReadError: A table cannot be read.
         """
         size = self.options.batch_size
-        tables = {alias: table.read(0, size) for alias, table in self.tables.items()}
+        inputs = open_inputs(self.tables)
+        tables = {alias: table.read(0, size) for alias, table in inputs.items()}
         streams = [stream.alias for stream in self.streams]
-        join = with_sizes(self.join, self.tables, 0)
+        join = with_sizes(self.join, inputs, 0)
         return ContinuousRun(join, streams, tables, self.options, warm_start=_Lessons(lessons))
 
 
