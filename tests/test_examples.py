@@ -10,7 +10,7 @@ import pytest
 
 FOLDER = Path(__file__).parents[1] / "examples"
 SHOWN = {
-    "costly_calls.py": ["costs 10.00", "2000 complaints", "a row, for 2,"],
+    "costly_calls.py": ["costs 10.00", "2000 complaints", "fewer calls"],
     "costly_filter.py": ["792 mails are kept", "rows over time: looks_like_spam → in_our_language"],
     "enabled_session.py": ["same rows: True", "is_round"],
     "join_of_files.py": ["Norway", "block b0", "page: "],
