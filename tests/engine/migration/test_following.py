@@ -11,6 +11,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, strategies as st
 
+from millrace.engine.eddy.continuous import ContinuousRun
 from millrace.engine.eddy.run import Run
 from millrace.engine.stairs import MIGRATION_POLICIES
 from millrace.engine.stairs.estimate import FOUND, MATCHES, MOVED, counts
@@ -146,3 +147,23 @@ def test_cost_and_saving_grow_with_a_hot_key(far: str, hot: int) -> None:
     assert sum(each.cost for each in slices) == pytest.approx(MOVED * n + FOUND * instead, rel=0.25)
     saving = sum(each.saving for each in slices)
     assert saving == pytest.approx(3 * (met - instead), abs=3 * 0.25 * (met + instead))
+
+
+def test_what_has_expired_is_met_no_more() -> None:
+    """B goes where few matches are held: to what is kept for one micro-batch, not for sixteen."""
+    rows, random = 200, np.random.default_rng(5)
+    columns = {"a": "x", "b": "xy", "c": "y"}
+    tables = {
+        alias: pa.table({each: random.integers(0, 4 * rows, 32 * rows) for each in names})
+        for alias, names in columns.items()
+    }
+    case = block(tables, ["a.x = b.x", "b.y = c.y"])
+    made = {}
+    for architecture in ("stems", "joins", "stairs"):
+        options = Options(architecture=architecture, reoptimize_every=rows)
+        run = ContinuousRun(case.spec, [*columns], {}, options, clock=VirtualClock())
+        for low in range(0, 32 * rows, rows):
+            (*_,) = run.extend({a: t.slice(low, rows).to_batches()[0] for a, t in tables.items()})
+            run.evict({alias: max(0, low - 15 * rows * (alias == "c")) for alias in columns})
+        made[architecture] = run.figures().intermediate_tuples
+    assert max(made.values()) <= 1.2 * made["stems"], made

@@ -138,7 +138,9 @@ class FanoutModel:
             until = arrived + max(min(self._refresh, arrived), arrived // _STEADY)
             self._known[near, far] = until, known
             self._estimating += self._clock.now() - began
-        return known
+        # Samples are of all that came; what has expired since is met no more.
+        store = self._stems[far].store
+        return known * store.held / store.rows if store.first else known
 
     def _may_estimate(self) -> bool:
         return self._estimating <= _ESTIMATING * (self._clock.now() - self._began)
