@@ -26,8 +26,9 @@ class JoinedCoordinator(RemoteCoordinator):
     """A connection to it; see :class:`~millrace.limits.shared.Shared`, of which it takes host and port.
 
     Tasks reach it by the same address. The first call connects. A connection that breaks is made again, by a
-    call or within a second, with all runs registered anew: the coordinator may have been started again. It
-    waits for that, see :mod:`millrace.limits.coordinator`. ``clock`` tells how long it was not reached.
+    call or within a second, with all runs registered anew: the coordinator may have been started again. Runs
+    that were let go meanwhile are released then. It waits for that, see
+    :mod:`millrace.limits.coordinator`. ``clock`` tells how long it was not reached.
 
     Raises:
         InputError: There is no secret in the environment, or a short one.
@@ -50,6 +51,7 @@ class JoinedCoordinator(RemoteCoordinator):
         self._connection: ssl.SSLSocket | None = None
         self._ahead = 0.0
         self._runs: dict[str, tuple[Registration, ...]] = {}  # that queries refer to
+        self._let_go: set[str] = set()  # that none refers to, which it has not heard yet
         self._unreached: tuple[float, MillraceError] | None = None  # until when nobody tries again, and why
         self._numbers = count()
         super().__init__()
@@ -83,7 +85,8 @@ class JoinedCoordinator(RemoteCoordinator):
 
     def _look(self) -> None:
         """Connect again where the connection has broken: tasks need what is registered."""
-        if self._runs and (self._connection is None or codec.has_spoken(self._connection)):
+        has_to_say = bool(self._runs or self._let_go)
+        if has_to_say and (self._connection is None or codec.has_spoken(self._connection)):
             with suppress(Exception):  # the next call says it
                 self._exchanged(Call("spent", ("",), None))
 
@@ -93,6 +96,7 @@ class JoinedCoordinator(RemoteCoordinator):
             return None
         if call.method == "release":
             self._runs.pop(call.arguments[0], None)
+            self._let_go.add(call.arguments[0])
         if self._connection is not None:
             try:
                 return self._answered(call)
@@ -104,7 +108,7 @@ class JoinedCoordinator(RemoteCoordinator):
         return self._answered(call)
 
     def _connect(self) -> None:
-        """Connect, and register what this process has.
+        """Connect, register what this process has, and release what it has let go meanwhile.
 
         What goes wrong holds for as long as it took: calls do not queue up behind a network that swallows it.
         """
@@ -120,6 +124,9 @@ class JoinedCoordinator(RemoteCoordinator):
         for run, lookups in list(self._runs.items()):
             with suppress(MillraceError, ValueError):  # its tasks hear that it is not known
                 self._answered(Call("register", (run, lookups), None))
+        for run in list(self._let_go):  # one that is not known any more is no error
+            with suppress(MillraceError):
+                self._answered(Call("release", (run,), None))
 
     def _dialled(self) -> ssl.SSLSocket:
         address = self.address.of(DRIVERS)
@@ -161,6 +168,8 @@ class JoinedCoordinator(RemoteCoordinator):
             why = answer.why if isinstance(answer, Lost) else f"it says {type(answer).__name__}"
             raise ExecutionError(f"{self.name} has ended: {why}")
         result = result_of(call.method, answer)
+        if call.method in ("register", "release"):
+            self._let_go.discard(arguments[0])
         if call.method == "register":
             self._runs[arguments[0]] = arguments[1]
         return result
