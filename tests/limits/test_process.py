@@ -100,6 +100,18 @@ def test_a_process_that_dies_is_an_error_and_is_replaced():
     assert not psutil.pid_exists(second.pid)
 
 
+async def test_secrets_do_not_depend_on_the_locale(monkeypatch):
+    """Tasks get what the planning process has, also bytes that are no text to it."""
+    for name, value in (("LC_ALL", "C"), ("PYTHONUTF8", "0"), ("PYTHONCOERCECLOCALE", "0")):
+        monkeypatch.setenv(name, value)
+    served, secrets = CoordinatorProcess(), {"KEY": "schön \udcff"}
+    served.register("run", [Registration("prices", secrets=secrets)])
+    client = await Client.connect(served.address_of("run"), "run/0/0")
+    assert await client.secrets() == secrets
+    await client.close()
+    served.close()
+
+
 @pytest.mark.parametrize("how", ["ends", "is killed", "is interrupted"])
 def test_it_ends_with_the_planning_process(tmp_path, how):
     """However that ends, caches have what was answered, and no process stays."""
