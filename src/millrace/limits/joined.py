@@ -14,9 +14,9 @@ from uuid import uuid4
 from millrace.errors import ExecutionError, InputError, MillraceError
 from millrace.limits import codec, process
 from millrace.limits.clock import Clock, WallClock
-from millrace.limits.connection import CONNECT_SECONDS, refused
+from millrace.limits.connection import CONNECT_SECONDS
 from millrace.limits.drivers import DRIVERS, SECRET, call_of, result_of
-from millrace.limits.messages import JoinDriver, Lost, MethodResult, Welcome
+from millrace.limits.messages import JoinDriver, Lost, MethodResult
 from millrace.limits.process import Call, RemoteCoordinator
 from millrace.limits.registration import Registration
 from millrace.limits.tls import address_of, dial
@@ -132,7 +132,7 @@ class JoinedCoordinator(RemoteCoordinator):
         address = self.address.of(DRIVERS)
         hello = JoinDriver(address.token, self._driver)
         try:
-            connection, welcome = dial(address, hello, CONNECT_SECONDS, may_stall=False)
+            connection, welcome = dial(address, hello, "limits", CONNECT_SECONDS, may_stall=False)
         except ssl.SSLCertVerificationError as error:
             raise InputError(f"{self.name} has another secret than {SECRET} has here") from error
         except (OSError, EOFError, ValueError) as error:
@@ -140,9 +140,6 @@ class JoinedCoordinator(RemoteCoordinator):
                 f"{self.name} is not reached ({type(error).__name__}: {error}): does `millrace coordinator` "
                 "run there, and does the network let this machine connect to it?"
             ) from error
-        if not isinstance(welcome, Welcome):
-            connection.close()
-            raise refused(self.address, "limits", welcome)
         connection.settimeout(process.CALL_SECONDS)
         self._ahead = welcome.now - time.monotonic()
         return connection
