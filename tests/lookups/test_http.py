@@ -21,7 +21,7 @@ from hypothesis import given, settings, strategies as st
 
 from millrace.errors import MillraceError
 from millrace.limits.secrets import Secrets
-from millrace.lookups import http_session, template
+from millrace.lookups import clients, template
 from millrace.lookups.http import http
 from millrace.lookups.index_spec import IndexSpec
 from tests.limits.running import run
@@ -418,6 +418,6 @@ def test_the_rule_on_hosts_keeps_credentials_home(monkeypatch):
         how = {"headers": {"X-Token": "${T}"}, "secrets": Secrets({"T": "s3cret"})}
         error = refused(leads_away, **how)
         assert (error.kind, error.again, other.asked) == ("redirect", False, [])
-        monkeypatch.setattr(http_session, "_is_same_host", lambda one, other: True)
+        monkeypatch.setattr(clients, "is_same_host", lambda one, other: True)
         ask(leads_away, **how)
     assert [each["X-Token"] for each in other.headers] == ["s3cret"]
