@@ -239,7 +239,7 @@ class Options(Research):
             )
         self._within("limits_port", 0, 65_533)
         if self.coordinator is not None:
-            place_of(self.coordinator)
+            parse_place(self.coordinator)
         idle = self.idle_timeout
         if idle is not None and (type(idle) not in (int, float) or not 0 < idle < float("inf")):
             raise OptionError(f"option idle_timeout is {idle!r}: expected seconds above 0, or None")
@@ -304,7 +304,7 @@ class Options(Research):
         return replace(self, **options)
 
 
-def place_of(text: str) -> tuple[str, int]:
+def parse_place(text: str) -> tuple[str, int]:
     """Return host and port of ``HOST:PORT``; OptionError if it is none."""
     host, _, port = text.rpartition(":")
     if not host or not (port.isascii() and port.isdigit()) or int(port) > 65_535:

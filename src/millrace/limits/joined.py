@@ -15,7 +15,7 @@ from millrace.errors import ExecutionError, InputError, MillraceError
 from millrace.limits import codec, process
 from millrace.limits.clock import Clock, WallClock
 from millrace.limits.connection import CONNECT_SECONDS
-from millrace.limits.drivers import DRIVERS, SECRET, call_of, result_of
+from millrace.limits.drivers import DRIVERS, SECRET, decode_result, encode_call
 from millrace.limits.messages import JoinDriver, Lost, MethodResult
 from millrace.limits.process import Call, RemoteCoordinator
 from millrace.limits.registration import Registration
@@ -152,7 +152,7 @@ class JoinedCoordinator(RemoteCoordinator):
         if call.method == "stop":  # times by this machine's clock
             arguments = ({run: since + self._ahead for run, since in arguments[0].items()},)
         try:
-            codec.send(self._connection, call_of(next(self._numbers), call.method, arguments))
+            codec.send(self._connection, encode_call(next(self._numbers), call.method, arguments))
             answer = codec.receive(self._connection)
         except (OSError, EOFError, ValueError) as error:
             self._cut()
@@ -164,7 +164,7 @@ class JoinedCoordinator(RemoteCoordinator):
             self._cut()
             why = answer.why if isinstance(answer, Lost) else f"it says {type(answer).__name__}"
             raise ExecutionError(f"{self.name} has ended: {why}")
-        result = result_of(call.method, answer)
+        result = decode_result(call.method, answer)
         if call.method in ("register", "release"):
             self._let_go.discard(arguments[0])
         if call.method == "register":

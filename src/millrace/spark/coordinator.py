@@ -28,7 +28,7 @@ from millrace.errors import ExecutionError, OptionError
 from millrace.limits.budget import Spent
 from millrace.limits.clock import WallClock
 from millrace.limits.registration import PREFLIGHT, STREAM, Registration
-from millrace.options import Options, place_of
+from millrace.options import Options, parse_place
 from millrace.predicates import Caller, PredicateSpec
 from millrace.predicates.callers import caller_of
 from millrace.predicates.spec import registration_of
@@ -147,7 +147,7 @@ def coordinator_of(spark: SparkSession, options: Options) -> RemoteCoordinator |
     place, joined, host = options.coordinator, None, ""
     try:
         if place is not None:
-            joined = JoinedCoordinator.started(*place_of(place))
+            joined = JoinedCoordinator.started(*parse_place(place))
         else:
             host = host_of(spark, options)
     except (ExecutionError, OptionError) as error:
