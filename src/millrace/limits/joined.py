@@ -88,9 +88,9 @@ class JoinedCoordinator(RemoteCoordinator):
         has_to_say = bool(self._runs or self._let_go)
         if has_to_say and (self._connection is None or codec.has_spoken(self._connection)):
             with suppress(Exception):  # the next call says it
-                self._exchanged(Call("spent", ("",), None))
+                self._exchange(Call("spent", ("",), None))
 
-    def _exchanged(self, call: Call) -> Any:
+    def _exchange(self, call: Call) -> Any:
         if call.method == "close":
             self._cut()
             return None
@@ -99,13 +99,13 @@ class JoinedCoordinator(RemoteCoordinator):
             self._let_go.add(call.arguments[0])
         if self._connection is not None:
             try:
-                return self._answered(call)
+                return self._call_there(call)
             except ExecutionError as error:
                 is_answer = self._connection is not None
                 if is_answer or self._closed or isinstance(error.__cause__, TimeoutError):
                     raise
         self._connect()
-        return self._answered(call)
+        return self._call_there(call)
 
     def _connect(self) -> None:
         """Connect, register what this process has, and release what it has let go meanwhile.
@@ -116,19 +116,19 @@ class JoinedCoordinator(RemoteCoordinator):
         if self._unreached is not None and began < self._unreached[0]:
             raise self._unreached[1]
         try:
-            self._connection = self._dialled()
+            self._connection = self._dial()
         except MillraceError as error:
             now = self._clock.now()
             self._unreached = now + (now - began), error
             raise
         for run, lookups in list(self._runs.items()):
             with suppress(MillraceError, ValueError):  # its tasks hear that it is not known
-                self._answered(Call("register", (run, lookups), None))
+                self._call_there(Call("register", (run, lookups), None))
         for run in list(self._let_go):  # one that is not known any more is no error
             with suppress(MillraceError):
-                self._answered(Call("release", (run,), None))
+                self._call_there(Call("release", (run,), None))
 
-    def _dialled(self) -> ssl.SSLSocket:
+    def _dial(self) -> ssl.SSLSocket:
         address = self.address.of(DRIVERS)
         hello = JoinDriver(address.token, self._driver)
         try:
@@ -144,7 +144,7 @@ class JoinedCoordinator(RemoteCoordinator):
         self._ahead = welcome.now - time.monotonic()
         return connection
 
-    def _answered(self, call: Call) -> Any:
+    def _call_there(self, call: Call) -> Any:
         """Return what a call returns, or raise what it raises; without a connection where that has ended."""
         if self._connection is None:
             raise ExecutionError(f"{self.name} is not reached")

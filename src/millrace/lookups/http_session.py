@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from millrace.lookups.http import HttpSource
 
 
-def base_url(source: HttpSource, secrets: Secrets) -> tuple[str, str, int]:
+def find_base(source: HttpSource, secrets: Secrets) -> tuple[str, str, int]:
     """Return scheme, host and port of a source's URL.
 
     Raises:
@@ -71,7 +71,7 @@ class HttpSession:
         """Ask for some keys; see :meth:`millrace.lookups.source.Session.fetch`."""
         many = self._source.terms.batch > 1
         key = None if many else {name: keys.column(name)[0] for name in self._columns}
-        request = self._request(keys)
+        request = self._make_request(keys)
         batches: list[pa.RecordBatch] = []
         left = self._source.max_bytes
         seen = {str(request.url)}
@@ -79,27 +79,27 @@ class HttpSession:
             missing = () if batches else self._source.missing
             answer, size = await self._client.ask(request, left, missing)
             left -= size
-            batches.append(self._batch(answer, key, request.url))
-            following = self._following(answer, request, seen)
+            batches.append(self._read_rows(answer, key, request.url))
+            following = self._find_next(answer, request, seen)
             if following is None:
                 return batches[0] if len(batches) == 1 else pa.concat_batches(batches)
             request = following
 
     async def scan(self) -> AsyncIterator[pa.RecordBatch]:
         """Return everything, a batch a page; see :meth:`millrace.lookups.source.Session.scan`."""
-        request: Request | None = self._request(None)
+        request: Request | None = self._make_request(None)
         assert request is not None
         seen = {str(request.url)}
         while request is not None:
             answer, _ = await self._client.ask(request, self._source.max_bytes)
-            batch = self._batch(answer, None, request.url)
-            request = self._following(answer, request, seen)
+            batch = self._read_rows(answer, None, request.url)
+            request = self._find_next(answer, request, seen)
             yield batch
 
     async def close(self) -> None:
         await self._client.close()
 
-    def _request(self, keys: pa.RecordBatch | None) -> Request:
+    def _make_request(self, keys: pa.RecordBatch | None) -> Request:
         """Return the request for some keys, or for everything."""
         many = self._source.terms.batch > 1
         keys = pa.record_batch({}) if keys is None else keys
@@ -118,13 +118,13 @@ class HttpSession:
             said = self._secrets.scrub(f"{self._source.describe()}: {error}")
             raise Refused("unsendable key", shortened(said)) from None
 
-    def _batch(self, answer: Any, key: dict[str, Any] | None, url: URL) -> pa.RecordBatch:
+    def _read_rows(self, answer: Any, key: dict[str, Any] | None, url: URL) -> pa.RecordBatch:
         try:
-            return self._reader.batch(self._found(answer), key)
+            return self._reader.batch(self._find_rows(answer), key)
         except Unfit as error:
             raise self._client.refuse(url, "unfit answer", str(error)) from None
 
-    def _found(self, answer: Any) -> list[Any]:
+    def _find_rows(self, answer: Any) -> list[Any]:
         """Return the rows of an answer."""
         if answer is ABSENT:
             return []
@@ -142,7 +142,7 @@ class HttpSession:
             return []
         return found if isinstance(found, list) else [found]
 
-    def _following(self, answer: Any, request: Request, seen: set[str]) -> Request | None:
+    def _find_next(self, answer: Any, request: Request, seen: set[str]) -> Request | None:
         """Return the request for the next page, or None if this is the last."""
         found = ABSENT if self._next is None or answer is ABSENT else self._next.one(answer)
         if found is ABSENT or found is None or found == "":
