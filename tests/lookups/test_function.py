@@ -227,6 +227,13 @@ def test_scans(fn, count, monkeypatch):
     assert all(batch.schema == SCHEMA for batch in batches)
 
 
+def test_what_a_scan_yields_without_rows_is_a_batch(monkeypatch):
+    """Whoever reads gives each request a time of its own."""
+    monkeypatch.setattr("millrace.lookups.function.SCAN_SECONDS", 0.0)
+    batches = run(scanned(function(lambda: iter([[], None, [ROW]]), scan=True), SCHEMA))
+    assert [batch.num_rows for batch in batches] == [0, 0, 1]
+
+
 @pytest.mark.parametrize("is_left", [False, True])
 async def test_the_generator_of_a_scan_is_closed(is_left):
     """Where it fails, which is told after what came before, and where nobody reads on."""

@@ -319,6 +319,9 @@ def test_a_scan_is_read_page_by_page():
         source = http(seen.url + "/all", max_bytes=10_000, **PAGES)
         source.check(PRICES, (), Secrets())
         assert [batch.num_rows for batch in run(scanned(source, PRICES))] == [100] * 10
+    with Web(paged(([], "/p?page=1"), ([], "/p?page=2"), ([1], None))) as seen:  # each has a time of its own
+        batches = run(scanned(http(seen.url + "/all", **PAGES), PRICES))
+        assert [batch.num_rows for batch in batches] == [0, 0, 1]
     with Web(answering("no", 404)) as seen:
         assert run(refusal(scanned(http(seen.url + "/all"), PRICES))).kind == "HTTP 404"
     assert not http("http://host/{sku}").can_scan
