@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import threading
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
@@ -97,6 +98,29 @@ def test_a_predicate_that_no_text_calls_needs_no_coordinator(spark):
     assert session.sql("SELECT id FROM a JOIN a b USING (id)").count() == 9
     with pytest.raises(ExecutionError, match=r"nowhere\.invalid"):
         session.sql("SELECT id FROM a WHERE ask(id)")
+
+
+@pytest.mark.parametrize("made", ["filter", "join"])
+def test_limits_of_a_stream_outlive_its_dataframe(spark, monkeypatch, made):
+    """It runs on when nothing here refers to it; those of another DataFrame go with that."""
+    registered, released, register = [], set(), CoordinatorProcess.register
+
+    def note(self, run, lookups):
+        registered.append(run)
+        register(self, run, lookups)
+
+    monkeypatch.setattr(CoordinatorProcess, "register", note)
+    monkeypatch.setattr(CoordinatorProcess, "release", lambda self, run: released.add(run))
+    ask, text = asking("http://nowhere", max_in_flight=1), "SELECT id FROM r JOIN n USING (id) WHERE ask(id)"
+    stream = spark.readStream.format("rate").load().withColumnRenamed("value", "id")
+    for rows, ends in ((stream, False), (spark.range(9), True)):
+        if made == "filter":
+            millrace.where(rows, ask("id"))
+        else:
+            tables = {"r": rows, "n": spark.range(9)}
+            assert millrace.query(text, spark=spark, tables=tables, predicates=[ask]).taken
+        gc.collect()
+        assert (registered.pop() in released) is ends
 
 
 def test_the_sample_of_an_estimate_is_kept(spark, tmp_path):
