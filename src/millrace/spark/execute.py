@@ -239,8 +239,10 @@ class _Assembly:
 
     @cached_property
     def _limits(self) -> Limits:
-        run, released = self._reports.sink.run, self._block.stream is None
-        return Limits.of(self._spark, run, self._called, self._options, released=released)
+        limits = Limits.of(self._spark, self._reports.sink.run, self._called, self._options)
+        if self._block.stream is not None:
+            limits.keep()
+        return limits
 
     def _read(self, source: _Source) -> TaskInput:
         scan, schema = source.scan, source.relation.schema
