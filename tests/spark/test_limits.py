@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import threading
-from collections import Counter
+from collections import Counter, deque
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -111,6 +111,9 @@ def test_limits_of_a_stream_outlive_its_dataframe(spark, monkeypatch, text):
         registered.add(run)
         register(self, run, lookups)
 
+    monkeypatch.setattr(
+        "millrace.spark.frames._latest", deque(maxlen=0)
+    )  # whose figures can still be asked for
     monkeypatch.setattr(CoordinatorProcess, "register", note)
     monkeypatch.setattr(CoordinatorProcess, "release", lambda self, run: released.add(run))
     ask, numbers = asking("http://nowhere", max_in_flight=1), spark.range(9)
