@@ -97,9 +97,9 @@ class Research:
     Attributes:
         architecture: Where joins keep their state: ``"stems"`` (base tuples only), ``"joins"`` (binary
             joins inside an eddy), ``"stairs"`` (the same with state that can be moved), ``"static"``
-            (binary joins in a fixed plan, without an eddy, so without a ``policy``; filters alone still have
-            an eddy), or ``"auto"``: STAIRs where three relations or more arrive side by side, SteMs
-            otherwise; ``explain()`` says which.
+            (binary joins in a fixed plan, without an eddy, so a ``policy`` beside it is refused; filters
+            alone still have an eddy), or ``"auto"``: STAIRs where three relations or more arrive side by
+            side, SteMs otherwise; ``explain()`` says which.
         migration: For ``"stairs"``: when state is moved after a change of routing, one of ``MIGRATIONS``;
             None takes what measures best.
         intermediate: For ``"joins"`` and ``"stairs"``: store intermediate tuples. Without them state holds
@@ -207,15 +207,8 @@ class Options(Research):
     storage_options: Mapping[str, Any] = field(default_factory=StorageOptions)
 
     def __post_init__(self) -> None:
-        if isinstance(self.policy, str):
-            if ":" not in self.policy:
-                self._one_of("policy", POLICY_NAMES)
-        elif self.policy is not None and not callable(getattr(self.policy, "choose", None)):
-            raise OptionError(
-                f"option policy is {self.policy!r}: expected a name, such as 'greedy'; an object or a class "
-                "with choose(signature, candidates) -> Decision; or 'package.module:Class'"
-            )
         self._one_of("architecture", ("auto", *ARCHITECTURES))
+        self._check_policy()
         if self.migration is not None:
             self._one_of("migration", MIGRATIONS)
         self._one_of("algorithm", ALGORITHMS)
@@ -246,7 +239,7 @@ class Options(Research):
             )
         self._within("limits_port", 0, 65_533)
         if self.coordinator is not None:
-            place_of(self.coordinator)
+            parse_place(self.coordinator)
         idle = self.idle_timeout
         if idle is not None and (type(idle) not in (int, float) or not 0 < idle < float("inf")):
             raise OptionError(f"option idle_timeout is {idle!r}: expected seconds above 0, or None")
@@ -256,6 +249,22 @@ class Options(Research):
             raise OptionError(
                 f"option order takes a tuple of relation names, which architecture='static' may nest, "
                 f"got {self.order!r}"
+            )
+
+    def _check_policy(self) -> None:
+        if isinstance(self.policy, str):
+            if ":" not in self.policy:
+                self._one_of("policy", POLICY_NAMES)
+        elif self.policy is not None and not callable(getattr(self.policy, "choose", None)):
+            raise OptionError(
+                f"option policy is {self.policy!r}: expected a name, such as 'greedy'; an object or a class "
+                "with choose(signature, candidates) -> Decision; or 'package.module:Class'"
+            )
+        if self.architecture == "static" and self.policy is not None:
+            raise OptionError(
+                f"option policy is {name_of(self.policy)!r}, and architecture='static' runs a plan that does "
+                "not change, so nobody would ask it; expected one of the two: leave out policy, or use "
+                "architecture='stems', 'joins' or 'stairs'"
             )
 
     def _one_of(self, name: str, known: tuple[str, ...]) -> None:
@@ -295,7 +304,7 @@ class Options(Research):
         return replace(self, **options)
 
 
-def place_of(text: str) -> tuple[str, int]:
+def parse_place(text: str) -> tuple[str, int]:
     """Return host and port of ``HOST:PORT``; OptionError if it is none."""
     host, _, port = text.rpartition(":")
     if not host or not (port.isascii() and port.isdigit()) or int(port) > 65_535:

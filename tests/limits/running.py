@@ -6,7 +6,7 @@ import asyncio
 import inspect
 import multiprocessing
 from collections import Counter
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pyarrow as pa
@@ -95,26 +95,30 @@ def found(told: Any) -> dict[bytes, list[Any]]:
 class Calls:
     """What tasks ask of a service that has no rows for every seventh key, and the most calls at once.
 
-    The first calls last until ``at_once`` are under way.
+    The first calls last until ``at_once`` are under way. Clients that are not ``counted`` when a call begins
+    have no part in the most.
     """
 
-    def __init__(self, at_once: int = 1) -> None:
+    def __init__(self, at_once: int = 1, counted: Callable[[Client], bool] = lambda client: True) -> None:
         self.asked: Counter[bytes] = Counter()
-        self.most = self._now = 0
-        self._at_once, self._met = at_once, asyncio.Event()
+        self.most = 0
+        self._now: list[Client] = []
+        self._at_once, self._counted, self._met = at_once, counted, asyncio.Event()
 
     async def ask(self, client: Client, key: bytes) -> bool:
         """Ask for a key when it is the client's turn, and tell the others; returns whether it has rows."""
         async with client.permit():
-            self._now += 1
-            self.most = max(self.most, self._now)
+            self._now.append(client)
+            self.most = max(self.most, sum(map(self._counted, self._now)))
             self.asked[key] += 1
             client.count(requests=1)
-            if self._now >= self._at_once:
+            if len(self._now) >= self._at_once:
                 self._met.set()
-            await self._met.wait()
-            await asyncio.sleep(0)
-            self._now -= 1
+            try:
+                await self._met.wait()
+                await asyncio.sleep(0)
+            finally:
+                self._now.remove(client)
         has_rows = key[-1] % 7 != 0
         if has_rows:
             client.settle(rows_of([key]))

@@ -15,6 +15,7 @@ from contextlib import suppress
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from pathlib import Path
+from unittest.mock import Mock
 
 import psutil
 import pytest
@@ -97,6 +98,18 @@ def test_a_process_that_dies_is_an_error_and_is_replaced():
     assert second is not first and second.progress("run") == []
     second.close()
     assert not psutil.pid_exists(second.pid)
+
+
+async def test_secrets_do_not_depend_on_the_locale(monkeypatch):
+    """Tasks get what the planning process has, also bytes that are no text to it."""
+    for name, value in (("LC_ALL", "C"), ("PYTHONUTF8", "0"), ("PYTHONCOERCECLOCALE", "0")):
+        monkeypatch.setenv(name, value)
+    served, secrets = CoordinatorProcess(), {"KEY": "schön \udcff"}
+    served.register("run", [Registration("prices", secrets=secrets)])
+    client = await Client.connect(served.address_of("run"), "run/0/0")
+    assert await client.secrets() == secrets
+    await client.close()
+    served.close()
 
 
 @pytest.mark.parametrize("how", ["ends", "is killed", "is interrupted"])
@@ -246,6 +259,24 @@ def test_a_connection_that_breaks_costs_a_planning_process_nothing(elsewhere, cl
         run(settled(elsewhere.address_of("gone"), KEYS, "gone"))
     clock.advance(1000.0)
     assert known(elsewhere, "run") == ["run"]
+    joined.close()
+
+
+def test_what_is_let_go_while_the_connection_is_down_is_forgotten(elsewhere, monkeypatch):
+    """With its secrets, as soon as there is a connection again, though nobody asks for anything."""
+    monkeypatch.setattr("millrace.limits.coordinator._MOST_RELEASED", 0)
+    monkeypatch.setattr(JoinedCoordinator, "look_seconds", 0.01)
+    joined = join(elsewhere)
+    joined.register("run", [Registration("prices", secrets={"KEY": "hush"})])
+    with monkeypatch.context() as outage:
+        outage.setattr("millrace.limits.joined.dial", Mock(side_effect=OSError))
+        elsewhere._within(lambda: [each.transport.abort() for each in elsewhere._connections.values()])
+        joined.release("run")
+        with pytest.raises(ExecutionError, match="is not reached"):
+            joined.spent("")
+        assert elsewhere.progress("run")
+    wait_for(lambda: not elsewhere.progress("run"))
+    assert joined.progress("run") == []
     joined.close()
 
 

@@ -18,7 +18,7 @@ import sqlalchemy as sa
 from aiohttp import web
 
 from millrace.limits.secrets import Secrets
-from millrace.lookups.asking import in_time
+from millrace.lookups.asking import wait_within
 from millrace.lookups.database import database
 from millrace.lookups.function import function
 from millrace.lookups.http import http
@@ -164,7 +164,7 @@ async def fetched(source, schema, columns, keys, secrets: Secrets | None = None)
     """Open a source, ask once and close it."""
     session = source.open(schema, columns, secrets or Secrets())
     try:
-        rows = await in_time(session.fetch(keys_of(schema, columns, keys)), source.terms.timeout)
+        rows = await wait_within(session.fetch(keys_of(schema, columns, keys)), source.terms.timeout)
     finally:
         await session.close()
     assert rows.schema == schema

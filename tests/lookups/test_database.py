@@ -20,7 +20,7 @@ import sqlalchemy as sa
 
 from millrace.errors import InputError, MillraceError, OptionError
 from millrace.limits.secrets import Secrets
-from millrace.lookups.asking import in_time
+from millrace.lookups.asking import wait_within
 from millrace.lookups.database import database
 from millrace.lookups.database_session import DatabaseSession
 from millrace.lookups.source import Refused
@@ -93,7 +93,9 @@ async def test_sqlite_is_interrupted_where_a_statement_begins_too_late(tmp_path)
     session = source.open(X, ("x",), Secrets())
     sa.event.listen(sa.Engine, "before_cursor_execute", wait)
     try:
-        error = await refusal(in_time(session.fetch(keys_of(X, ("x",), [{"x": 1}])), source.terms.timeout))
+        error = await refusal(
+            wait_within(session.fetch(keys_of(X, ("x",), [{"x": 1}])), source.terms.timeout)
+        )
     finally:
         over.set()
         await session.close()

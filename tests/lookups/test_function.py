@@ -15,7 +15,7 @@ import pytest
 
 from millrace.limits.secrets import Secrets
 from millrace.lookups import threads
-from millrace.lookups.asking import in_time
+from millrace.lookups.asking import wait_within
 from millrace.lookups.function import function
 from millrace.lookups.source import Refused
 from tests.limits.running import run
@@ -161,7 +161,7 @@ async def test_calls_that_never_return_are_counted(monkeypatch):
     end = threading.Event()
     session = function(lambda sku: end.wait(20) and ROW).open(SCHEMA, SKU, Secrets())
     keys = keys_of(SCHEMA, SKU, [{"sku": "a"}])
-    kinds = [(await refusal(in_time(session.fetch(keys), 0.1))).kind for _ in range(5)]
+    kinds = [(await refusal(wait_within(session.fetch(keys), 0.1))).kind for _ in range(5)]
     end.set()
     rows = None
     while rows is None:
@@ -225,6 +225,13 @@ def test_scans(fn, count, monkeypatch):
     assert sum(batch.num_rows for batch in batches) == count
     assert len(batches) > 1 or fn not in (generated, generated_later)
     assert all(batch.schema == SCHEMA for batch in batches)
+
+
+def test_what_a_scan_yields_without_rows_is_a_batch(monkeypatch):
+    """Whoever reads gives each request a time of its own."""
+    monkeypatch.setattr("millrace.lookups.function.SCAN_SECONDS", 0.0)
+    batches = run(scanned(function(lambda: iter([[], None, [ROW]]), scan=True), SCHEMA))
+    assert [batch.num_rows for batch in batches] == [0, 0, 1]
 
 
 @pytest.mark.parametrize("is_left", [False, True])

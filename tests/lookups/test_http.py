@@ -21,7 +21,7 @@ from hypothesis import given, settings, strategies as st
 
 from millrace.errors import MillraceError
 from millrace.limits.secrets import Secrets
-from millrace.lookups import http_session, template
+from millrace.lookups import clients, template
 from millrace.lookups.http import http
 from millrace.lookups.index_spec import IndexSpec
 from tests.limits.running import run
@@ -319,6 +319,9 @@ def test_a_scan_is_read_page_by_page():
         source = http(seen.url + "/all", max_bytes=10_000, **PAGES)
         source.check(PRICES, (), Secrets())
         assert [batch.num_rows for batch in run(scanned(source, PRICES))] == [100] * 10
+    with Web(paged(([], "/p?page=1"), ([], "/p?page=2"), ([1], None))) as seen:  # each has a time of its own
+        batches = run(scanned(http(seen.url + "/all", **PAGES), PRICES))
+        assert [batch.num_rows for batch in batches] == [0, 0, 1]
     with Web(answering("no", 404)) as seen:
         assert run(refusal(scanned(http(seen.url + "/all"), PRICES))).kind == "HTTP 404"
     assert not http("http://host/{sku}").can_scan
@@ -418,6 +421,6 @@ def test_the_rule_on_hosts_keeps_credentials_home(monkeypatch):
         how = {"headers": {"X-Token": "${T}"}, "secrets": Secrets({"T": "s3cret"})}
         error = refused(leads_away, **how)
         assert (error.kind, error.again, other.asked) == ("redirect", False, [])
-        monkeypatch.setattr(http_session, "_is_same_host", lambda one, other: True)
+        monkeypatch.setattr(clients, "is_same_host", lambda one, other: True)
         ask(leads_away, **how)
     assert [each["X-Token"] for each in other.headers] == ["s3cret"]

@@ -49,7 +49,7 @@ class TableSource:
         terms: On which it may be asked.
         refuse: Returns what to raise for an attempt: it gets the key and how often it was asked before.
         generous: It returns all rows whatever it is asked for.
-        before: Awaited before each answer, with the keys that were asked for.
+        before: Awaited before each answer, with the keys that were asked for; none for a batch of a scan.
         chunk: Rows in a batch of a scan.
         breaks: After so many batches the first scan fails, the second, and so on; later ones are whole.
     """
@@ -100,6 +100,8 @@ class TableSource:
         for number, low in enumerate(range(0, self._rows.num_rows, self.chunk)):
             if number == end:
                 raise Refused("broken", "the connection is gone", again=True)
+            if self.before is not None:
+                await self.before([])
             yield self._rows.slice(low, self.chunk)
 
 
@@ -347,6 +349,18 @@ def test_a_scan_that_breaks_off_leaves_the_rest_to_the_index() -> None:
     assert multiset(found) == joined().expected()
     assert broken.state == "broken"
     assert "connection is gone" in broken.why
+
+
+def test_a_scan_has_a_time_for_each_request() -> None:
+    """All together may take longer; a single one that does breaks it."""
+    terms = Terms(retries=0, timeout=0.2)
+    with Lookups() as maker:
+        slow = maker.scan("s", TableSource(S, terms, before=lambda _: asyncio.sleep(0.03), chunk=10))
+        assert multiset(run(joined(), {"s": [slow]})) == joined().expected()
+        stuck = maker.scan("s", TableSource(S, terms, before=lambda _: asyncio.Event().wait()))
+        with pytest.raises(ExecutionError, match="every scan of it ended before"):
+            run(joined(), {"s": [stuck]})
+        assert stuck.why == "no answer within 0.2 s"
 
 
 @contextmanager

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from millrace.lookups.asking import in_time
+from millrace.lookups.asking import wait_within
 from millrace.lookups.database import database
 from millrace.lookups.function import function
 from millrace.lookups.http import http
@@ -97,7 +97,7 @@ async def test_time_is_limited(kind):
         schema = pa.schema([("x", pa.int64())])
         session = source.open(schema, ("x",), kind.secrets)
         slow, fast = (keys_of(schema, ("x",), [{"x": x}]) for x in (SLOW, 1))
-        errors = [await refusal(in_time(session.fetch(slow), 0.7)) for _ in range(2)]
+        errors = [await refusal(wait_within(session.fetch(slow), 0.7)) for _ in range(2)]
         asked = asyncio.create_task(session.fetch(slow))
         await asyncio.sleep(0.1)
         asked.cancel()

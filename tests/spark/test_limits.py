@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import threading
-from collections import Counter
+from collections import Counter, deque
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -97,6 +98,37 @@ def test_a_predicate_that_no_text_calls_needs_no_coordinator(spark):
     assert session.sql("SELECT id FROM a JOIN a b USING (id)").count() == 9
     with pytest.raises(ExecutionError, match=r"nowhere\.invalid"):
         session.sql("SELECT id FROM a WHERE ask(id)")
+
+
+@pytest.mark.parametrize(
+    "text", ["", "SELECT id FROM r WHERE ask(id)", "SELECT id FROM r JOIN n USING (id) WHERE ask(id)"]
+)
+def test_limits_of_a_stream_outlive_its_dataframe(spark, monkeypatch, text):
+    """It runs on when nothing here refers to it; those of another DataFrame go with that."""
+    registered, released, register = set(), set(), CoordinatorProcess.register
+
+    def note(self, run, lookups):
+        registered.add(run)
+        register(self, run, lookups)
+
+    monkeypatch.setattr(
+        "millrace.spark.frames._latest", deque(maxlen=0)
+    )  # whose figures can still be asked for
+    monkeypatch.setattr(CoordinatorProcess, "register", note)
+    monkeypatch.setattr(CoordinatorProcess, "release", lambda self, run: released.add(run))
+    ask, numbers = asking("http://nowhere", max_in_flight=1), spark.range(9)
+    stream = spark.readStream.format("rate").load().withColumnRenamed("value", "id")
+    for rows, ends in ((stream, False), (numbers, True)):
+        registered.clear()
+        if text:
+            tables = {"r": rows, "n": numbers}
+            query = millrace.query(text, spark=spark, tables=tables, predicates=[ask])
+            assert query.taken or query.filters
+            del query
+        else:
+            millrace.where(rows, ask("id"))
+        gc.collect()
+        assert registered and (registered <= released) is ends
 
 
 def test_the_sample_of_an_estimate_is_kept(spark, tmp_path):

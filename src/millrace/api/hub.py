@@ -27,7 +27,7 @@ from millrace.sql.planner.planner import Planner
 from millrace.sql.syntax.parse import parse
 from millrace.streams.hub.cell import ENVELOPE
 from millrace.streams.hub.delivery import Deliver, Sink
-from millrace.streams.hub.folder import WRITING, Folder, place_of
+from millrace.streams.hub.folder import WRITING, Folder, locate_writable
 from millrace.streams.hub.lineage import STEM
 from millrace.streams.hub.processor import CHANGES, HubProcessor
 from millrace.streams.hub.query import Change, Since, StandingQuery, terms
@@ -118,12 +118,12 @@ class Hub:
         self, name: str, sink: str | Path, schema: pa.Schema, others: Sequence[StandingQuery]
     ) -> str:
         """Return the folder of a query's files; whoever reads it finds the columns before there are rows."""
-        store, path = place_of(sink, self._storage)
+        store, path = locate_writable(sink, self._storage)
         shared = [
             other.name
             for other in others
             if other.sink is not None
-            and Store.identity(*place_of(other.sink, self._storage)) == store.identity(path)
+            and Store.identity(*locate_writable(other.sink, self._storage)) == store.identity(path)
         ]
         if shared:
             raise InputError(f"query {name!r}: {path} is the sink of query {shared[0]!r}: give another")
@@ -182,7 +182,7 @@ class Hub:
                     f"hub() sinks={{{query.name!r}: function}}"
                 )
         with WRITING:
-            sinks = [place_of(query.sink, self._storage) for query in listed if query.sink is not None]
+            sinks = [locate_writable(query.sink, self._storage) for query in listed if query.sink is not None]
             of_hub = [(self._folder.store, self._folder.path + below) for below in ("", "/changes")]
             for store, path in (*sinks, *of_hub):
                 store.clean(path)

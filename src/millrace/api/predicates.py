@@ -134,8 +134,10 @@ def _filter(df: DataFrame, conditions: Sequence[Condition], options: Options) ->
     if applied:
         slots, columns, labels = _slots(df, applied)
         # A stream on Spark Connect has nothing that could bring figures back.
-        ends = not df.isStreaming
-        mask = Mask.of(df.sparkSession, slots, options, labels, reporting=ends, released=ends)
+        is_stream = df.isStreaming
+        mask = Mask.of(df.sparkSession, slots, options, labels, reporting=not is_stream)
+        if is_stream:
+            mask.limits.keep()
         column = mask.function(*columns)
         if mask.reports.sink.hidden:
             filtered = mask.reports.attach_mask(filtered.withColumn(_MASK, column), _MASK)

@@ -13,7 +13,7 @@ from millrace.cli import cache, console
 from millrace.cli.console import Json, consoles
 from millrace.cli.errors import USAGE, one_message
 from millrace.errors import OptionError
-from millrace.options import Options, place_of
+from millrace.options import Options, parse_place
 
 app = typer.Typer(
     name="millrace",
@@ -208,7 +208,7 @@ def coordinator_command(
 
     stdout, stderr = consoles()
     with one_message(stderr, debug, USAGE):
-        host, port = place_of(listen)
+        host, port = parse_place(listen)
     with one_message(stderr, debug):
         console.check(json)
         coordinator.run(host, port, json, console.beside(json, stdout, stderr))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -186,7 +185,7 @@ class Client:
         """
         reply = await self._ask("secrets", AskSecrets())
         assert isinstance(reply, SecretValues)
-        return {name: os.fsdecode(value) for name, value in reply.values.items()}
+        return reply.read()
 
     async def claim(self, keys: Sequence[bytes], most: int | None = None) -> Claimed:
         """Return which keys are to be looked up here, which are known and which others look up.

@@ -14,10 +14,10 @@ from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_attempt,
 
 from millrace.errors import BudgetError, ExecutionError
 from millrace.limits import codec
-from millrace.limits.messages import Bye, Join, Lost, Message, Refusal, Welcome
+from millrace.limits.messages import Bye, Join, Lost, Message, Welcome
 from millrace.limits.registration import Address
 from millrace.limits.session import Session
-from millrace.limits.tls import context_of
+from millrace.limits.tls import check_welcome, context_of
 
 CONNECT_SECONDS = 10.0
 BYE_SECONDS = 10.0
@@ -93,16 +93,13 @@ class RemoteConnection:
             reraise=True,
         )
         opened: _Opened
-        reply: Message
+        welcome: Welcome
         try:
             async with asyncio.timeout(CONNECT_SECONDS):
-                opened, reply = await retrying(_opened, address, hello)
+                opened, welcome = await retrying(_open, address, hello, purpose)
         except (OSError, EOFError, ValueError) as error:
             raise unreachable(address, purpose, error) from error
-        if not isinstance(reply, Welcome):
-            opened.writer.transport.abort()
-            raise refused(address, purpose, reply)
-        return cls(address, purpose, opened), reply
+        return cls(address, purpose, opened), welcome
 
     def listen(self, receive: Receive, lose: Lose) -> None:
         self._listening = asyncio.get_running_loop().create_task(self._listen(receive, lose))
@@ -168,7 +165,7 @@ class RemoteConnection:
             lose(lost(self._address, self._purpose, error), is_broken=True)
 
 
-async def _opened(address: Address, hello: Join) -> tuple[_Opened, Message]:
+async def _open(address: Address, hello: Join, purpose: str) -> tuple[_Opened, Welcome]:
     reader, writer = await asyncio.open_connection(
         address.host,
         address.port,
@@ -179,7 +176,7 @@ async def _opened(address: Address, hello: Join) -> tuple[_Opened, Message]:
     try:
         codec.watch(writer.get_extra_info("socket"))
         codec.write(writer, hello)
-        return _Opened(reader, writer), await codec.read(reader)
+        return _Opened(reader, writer), check_welcome(address, purpose, await codec.read(reader))
     except BaseException:
         writer.transport.abort()
         raise
@@ -228,12 +225,6 @@ def unreachable(address: Address, purpose: str, error: Exception) -> ExecutionEr
         f"the tasks cannot reach {_where(address, purpose)} ({type(error).__name__}: {error}): "
         "set the option `limits_host`, or `coordinator`, to an address there that the executors can reach"
     )
-
-
-def refused(address: Address, purpose: str, reply: Message) -> ExecutionError:
-    """Return the error with the server's reason."""
-    why = reply.why if isinstance(reply, Refusal) else f"it says {type(reply).__name__}"
-    return ExecutionError(f"{address.host}:{address.port} refused to share {purpose}: {why}")
 
 
 def lost(address: Address, purpose: str, error: Exception) -> ExecutionError:

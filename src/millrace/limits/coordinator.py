@@ -179,7 +179,7 @@ class Coordinator(Server):
                 failed += await each
             return list(dict.fromkeys(failed))
 
-        return self._finished(collect())
+        return self._finish(collect())
 
     def release(self, run: str) -> None:
         """Take note that nothing refers to a run's query any more; does not wait, and may be called anywhere.
@@ -388,13 +388,13 @@ class Coordinator(Server):
         self._trim()
 
     async def _end(self) -> None:
-        self._tried(self._spent.close)
+        self._try(self._spent.close)
         for session in self._sessions.values():
             self._close(session)
         while self._closing:
             await asyncio.wait(set(self._closing))
         for folder in self._folders.values():
-            self._tried(folder.cleanup)
+            self._try(folder.cleanup)
         for driver in self._drivers.values():
             driver.close()
 

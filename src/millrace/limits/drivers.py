@@ -89,13 +89,13 @@ class Driver(OrderedSession):
             deliver(Lost(encodable(f"{type(error).__name__}: {error}")))
 
 
-def call_of(number: int, method: str, arguments: tuple[Any, ...]) -> MethodCall:
+def encode_call(number: int, method: str, arguments: tuple[Any, ...]) -> MethodCall:
     """Return a call as it is sent."""
     told = msgspec.to_builtins(arguments, enc_hook=str)  # of paths
     return MethodCall(number, method, json.dumps(told).encode())
 
 
-def result_of(method: str, answer: MethodResult) -> Any:
+def decode_result(method: str, answer: MethodResult) -> Any:
     """Return what a call has returned, or raise what it has raised."""
     if answer.error is not None:
         kind, why = answer.error

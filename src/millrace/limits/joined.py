@@ -14,9 +14,9 @@ from uuid import uuid4
 from millrace.errors import ExecutionError, InputError, MillraceError
 from millrace.limits import codec, process
 from millrace.limits.clock import Clock, WallClock
-from millrace.limits.connection import CONNECT_SECONDS, refused
-from millrace.limits.drivers import DRIVERS, SECRET, call_of, result_of
-from millrace.limits.messages import JoinDriver, Lost, MethodResult, Welcome
+from millrace.limits.connection import CONNECT_SECONDS
+from millrace.limits.drivers import DRIVERS, SECRET, decode_result, encode_call
+from millrace.limits.messages import JoinDriver, Lost, MethodResult
 from millrace.limits.process import Call, RemoteCoordinator
 from millrace.limits.registration import Registration
 from millrace.limits.tls import address_of, dial
@@ -26,8 +26,9 @@ class JoinedCoordinator(RemoteCoordinator):
     """A connection to it; see :class:`~millrace.limits.shared.Shared`, of which it takes host and port.
 
     Tasks reach it by the same address. The first call connects. A connection that breaks is made again, by a
-    call or within a second, with all runs registered anew: the coordinator may have been started again. It
-    waits for that, see :mod:`millrace.limits.coordinator`. ``clock`` tells how long it was not reached.
+    call or within a second, with all runs registered anew: the coordinator may have been started again. Runs
+    that were let go meanwhile are released then. It waits for that, see
+    :mod:`millrace.limits.coordinator`. ``clock`` tells how long it was not reached.
 
     Raises:
         InputError: There is no secret in the environment, or a short one.
@@ -50,6 +51,7 @@ class JoinedCoordinator(RemoteCoordinator):
         self._connection: ssl.SSLSocket | None = None
         self._ahead = 0.0
         self._runs: dict[str, tuple[Registration, ...]] = {}  # that queries refer to
+        self._let_go: set[str] = set()  # that none refers to, which it has not heard yet
         self._unreached: tuple[float, MillraceError] | None = None  # until when nobody tries again, and why
         self._numbers = count()
         super().__init__()
@@ -83,28 +85,30 @@ class JoinedCoordinator(RemoteCoordinator):
 
     def _look(self) -> None:
         """Connect again where the connection has broken: tasks need what is registered."""
-        if self._runs and (self._connection is None or codec.has_spoken(self._connection)):
+        has_to_say = bool(self._runs or self._let_go)
+        if has_to_say and (self._connection is None or codec.has_spoken(self._connection)):
             with suppress(Exception):  # the next call says it
-                self._exchanged(Call("spent", ("",), None))
+                self._exchange(Call("spent", ("",), None))
 
-    def _exchanged(self, call: Call) -> Any:
+    def _exchange(self, call: Call) -> Any:
         if call.method == "close":
             self._cut()
             return None
         if call.method == "release":
             self._runs.pop(call.arguments[0], None)
+            self._let_go.add(call.arguments[0])
         if self._connection is not None:
             try:
-                return self._answered(call)
+                return self._call_there(call)
             except ExecutionError as error:
                 is_answer = self._connection is not None
                 if is_answer or self._closed or isinstance(error.__cause__, TimeoutError):
                     raise
         self._connect()
-        return self._answered(call)
+        return self._call_there(call)
 
     def _connect(self) -> None:
-        """Connect, and register what this process has.
+        """Connect, register what this process has, and release what it has let go meanwhile.
 
         What goes wrong holds for as long as it took: calls do not queue up behind a network that swallows it.
         """
@@ -112,20 +116,23 @@ class JoinedCoordinator(RemoteCoordinator):
         if self._unreached is not None and began < self._unreached[0]:
             raise self._unreached[1]
         try:
-            self._connection = self._dialled()
+            self._connection = self._dial()
         except MillraceError as error:
             now = self._clock.now()
             self._unreached = now + (now - began), error
             raise
         for run, lookups in list(self._runs.items()):
             with suppress(MillraceError, ValueError):  # its tasks hear that it is not known
-                self._answered(Call("register", (run, lookups), None))
+                self._call_there(Call("register", (run, lookups), None))
+        for run in list(self._let_go):  # one that is not known any more is no error
+            with suppress(MillraceError):
+                self._call_there(Call("release", (run,), None))
 
-    def _dialled(self) -> ssl.SSLSocket:
+    def _dial(self) -> ssl.SSLSocket:
         address = self.address.of(DRIVERS)
         hello = JoinDriver(address.token, self._driver)
         try:
-            connection, welcome = dial(address, hello, CONNECT_SECONDS, may_stall=False)
+            connection, welcome = dial(address, hello, "limits", CONNECT_SECONDS, may_stall=False)
         except ssl.SSLCertVerificationError as error:
             raise InputError(f"{self.name} has another secret than {SECRET} has here") from error
         except (OSError, EOFError, ValueError) as error:
@@ -133,14 +140,11 @@ class JoinedCoordinator(RemoteCoordinator):
                 f"{self.name} is not reached ({type(error).__name__}: {error}): does `millrace coordinator` "
                 "run there, and does the network let this machine connect to it?"
             ) from error
-        if not isinstance(welcome, Welcome):
-            connection.close()
-            raise refused(self.address, "limits", welcome)
         connection.settimeout(process.CALL_SECONDS)
         self._ahead = welcome.now - time.monotonic()
         return connection
 
-    def _answered(self, call: Call) -> Any:
+    def _call_there(self, call: Call) -> Any:
         """Return what a call returns, or raise what it raises; without a connection where that has ended."""
         if self._connection is None:
             raise ExecutionError(f"{self.name} is not reached")
@@ -148,7 +152,7 @@ class JoinedCoordinator(RemoteCoordinator):
         if call.method == "stop":  # times by this machine's clock
             arguments = ({run: since + self._ahead for run, since in arguments[0].items()},)
         try:
-            codec.send(self._connection, call_of(next(self._numbers), call.method, arguments))
+            codec.send(self._connection, encode_call(next(self._numbers), call.method, arguments))
             answer = codec.receive(self._connection)
         except (OSError, EOFError, ValueError) as error:
             self._cut()
@@ -160,7 +164,9 @@ class JoinedCoordinator(RemoteCoordinator):
             self._cut()
             why = answer.why if isinstance(answer, Lost) else f"it says {type(answer).__name__}"
             raise ExecutionError(f"{self.name} has ended: {why}")
-        result = result_of(call.method, answer)
+        result = decode_result(call.method, answer)
+        if call.method in ("register", "release"):
+            self._let_go.discard(arguments[0])
         if call.method == "register":
             self._runs[arguments[0]] = arguments[1]
         return result

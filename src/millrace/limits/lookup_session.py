@@ -32,7 +32,6 @@ there too, a little later and in steps, when no other process writes.
 from __future__ import annotations
 
 import asyncio
-import os
 import sqlite3
 import tempfile
 import time
@@ -255,8 +254,7 @@ class LookupSession(OrderedSession):
                     self._later, partial(self._figures.took, message.seconds, limited=message.limited)
                 )
             case AskSecrets():
-                values = {name: os.fsencode(value) for name, value in self.registration.secrets.items()}
-                return partial(self._say, client, SecretValues(values))
+                return partial(self._say, client, SecretValues.of(self.registration.secrets))
         raise ValueError(f"{type(message).__name__} is no message to a lookup")
 
     def _open_cache(self) -> None:

@@ -120,7 +120,7 @@ class RemoteCoordinator(Shared):
         """Do what is to be done without a call; in the one thread."""
 
     @abstractmethod
-    def _exchanged(self, call: Call) -> Any:
+    def _exchange(self, call: Call) -> Any:
         """Return what a method of the coordinator returns, or raise what it raises; in the one thread."""
 
     def _call(self, method: str, *arguments: Any) -> Any:
@@ -155,7 +155,7 @@ class RemoteCoordinator(Shared):
                 continue
             result, error = None, None
             try:
-                result = self._exchanged(call)
+                result = self._exchange(call)
             except Exception as raised:  # noqa: BLE001  # the caller's
                 error = raised
             if call.answer is not None:
@@ -217,7 +217,7 @@ class CoordinatorProcess(RemoteCoordinator):
             self._child.kill()  # it had its time to write
             self._child.wait()
 
-    def _exchanged(self, call: Call) -> Any:
+    def _exchange(self, call: Call) -> Any:
         try:
             self._pipe.send((call.method, call.arguments))
             error, result = self._pipe.recv()

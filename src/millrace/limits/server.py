@@ -123,9 +123,9 @@ class Server(Shared):
         async def call() -> T:
             return function()
 
-        return self._finished(call())
+        return self._finish(call())
 
-    def _finished(self, work: Coroutine[Any, Any, T]) -> T:
+    def _finish(self, work: Coroutine[Any, Any, T]) -> T:
         """Return what a coroutine returns when it runs in the server's thread."""
         if not self.running:
             work.close()
@@ -154,18 +154,18 @@ class Server(Shared):
         while not self._stop.is_set():
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._stop.wait(), _LOOK_SECONDS)
-            self._tried(self._look)
+            self._try(self._look)
         server.close()
         # All at once, so that none is told of what another one leaves behind.
         for task, writer in self._connections.items():
-            self._tried(partial(codec.write, writer, Lost(_CLOSED.format(self.purpose))))
+            self._try(partial(codec.write, writer, Lost(_CLOSED.format(self.purpose))))
             writer.transport.abort()
             task.cancel()
         if self._connections:
             await asyncio.wait(list(self._connections))
         await self._end()
 
-    def _tried(self, function: Callable[[], object]) -> None:
+    def _try(self, function: Callable[[], object]) -> None:
         """Call a function; what goes wrong in it is logged, and is not the end for all the others."""
         try:
             function()
@@ -203,7 +203,7 @@ class Server(Shared):
                 await self._refuse(writer, error)
                 return
             try:
-                name, session = self._enter(self._admitted(hello))
+                name, session = self._enter(self._admit(hello))
                 client = _join(session, writer)
             except Exception as error:  # noqa: BLE001  # whatever it is, the client is to hear it
                 await self._refuse(writer, error)
@@ -213,7 +213,7 @@ class Server(Shared):
                     await self._stay(session, client, reader, writer)
                 finally:
                     self._joined -= 1
-                    self._tried(partial(self._leave, name, session, client))
+                    self._try(partial(self._leave, name, session, client))
         except (OSError, EOFError):
             return  # it died; what it held is given back above
         except asyncio.CancelledError:
@@ -225,7 +225,7 @@ class Server(Shared):
     async def _refuse(self, writer: asyncio.StreamWriter, error: Exception) -> None:
         ours = isinstance(error, ValueError | MillraceError)
         why = f"{error}" if ours else f"{type(error).__name__}: {error}"
-        self._tried(partial(codec.write, writer, Refusal(encodable(why))))
+        self._try(partial(codec.write, writer, Refusal(encodable(why))))
         await writer.drain()
 
     async def _stay(
@@ -259,7 +259,7 @@ class Server(Shared):
         finally:
             self._left(name)
 
-    def _admitted(self, hello: Message) -> Hello:
+    def _admit(self, hello: Message) -> Hello:
         """Return what a client with the right token has said; ValueError if it has another one."""
         if not isinstance(hello, Hello):
             raise ValueError("it did not introduce itself")  # noqa: TRY004  # it came in a message

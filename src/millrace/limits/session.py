@@ -87,7 +87,7 @@ class OrderedSession(Session):
         self._progressed = asyncio.Event()
         self._disk: DiskThread | None = None
         if loop is not None:
-            upkeep = partial(self._tried, self._upkeep, False)
+            upkeep = partial(self._try, self._upkeep, False)
             self._disk = DiskThread(loop, self._taken_effects, upkeep, _UPKEEP_SECONDS)
 
     async def ready(self, client: int) -> None:
@@ -121,7 +121,7 @@ class OrderedSession(Session):
     def _broke(self, error: Exception) -> None:
         """Let everyone hear that this is over: a job, or what was to be done after one, has raised."""
 
-    def _tried(self, function: Callable[[], T], otherwise: T) -> T:
+    def _try(self, function: Callable[[], T], otherwise: T) -> T:
         """Return what a function returns; if it raises, the session is over, for nobody knows what it did."""
         try:
             return function()
@@ -133,7 +133,7 @@ class OrderedSession(Session):
         """Do something: in the session's thread, or here if it has none; then its effects."""
 
         def work() -> None:
-            self._tried(job, None)
+            self._try(job, None)
             if effect is not None:
                 self._effects.append(effect)
 

@@ -21,9 +21,9 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from millrace.errors import InputError
+from millrace.errors import ExecutionError, InputError
 from millrace.limits import codec
-from millrace.limits.messages import Hello, Message
+from millrace.limits.messages import Hello, Message, Refusal, Welcome
 from millrace.limits.registration import Address
 
 if TYPE_CHECKING:
@@ -84,12 +84,14 @@ def context_of(address: Address) -> ssl.SSLContext:
     return client_context(address.certificate)
 
 
-def dial(address: Address, hello: Hello, seconds: float, *, may_stall: bool) -> tuple[ssl.SSLSocket, Message]:
+def dial(
+    address: Address, hello: Hello, purpose: str, seconds: float, *, may_stall: bool
+) -> tuple[ssl.SSLSocket, Welcome]:
     """Return a connection of a thread that does nothing else meanwhile, and the server's welcome.
 
     ``may_stall`` is that of :func:`~millrace.limits.codec.watch`: whether the server may read nothing for
     minutes, because somebody does not take what it has. OSError, EOFError or ValueError if one of the steps
-    fails, or takes longer than so many seconds.
+    fails, or takes longer than so many seconds; and what :func:`check_welcome` raises.
     """
     with ExitStack() as opened:
         plain = opened.enter_context(socket.create_connection((address.host, address.port), seconds))
@@ -97,9 +99,21 @@ def dial(address: Address, hello: Hello, seconds: float, *, may_stall: bool) -> 
         plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         connection = opened.enter_context(context_of(address).wrap_socket(plain))
         codec.send(connection, hello)
-        welcome = codec.receive(connection)
+        welcome = check_welcome(address, purpose, codec.receive(connection))
         opened.pop_all()
     return connection, welcome
+
+
+def check_welcome(address: Address, purpose: str, reply: Message) -> Welcome:
+    """Return what a client hears that is let in; ``purpose`` is what the server keeps.
+
+    Raises:
+        ExecutionError: It is not; with the server's reason.
+    """
+    if isinstance(reply, Welcome):
+        return reply
+    why = reply.why if isinstance(reply, Refusal) else f"it says {type(reply).__name__}"
+    raise ExecutionError(f"{address.host}:{address.port} refused to share {purpose}: {why}")
 
 
 @cache

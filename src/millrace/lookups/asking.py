@@ -232,7 +232,7 @@ class Asking:
                 self.totals.requests += 1
                 began, limited = time.perf_counter(), False
                 try:
-                    found = await in_time(session.fetch(keys), terms.timeout)
+                    found = await wait_within(session.fetch(keys), terms.timeout)
                     permit.outcome = ""
                     permit.charge(terms.cost, keys.to_pylist(), found)
                     return found.result if isinstance(found, Answered) else found
@@ -343,7 +343,7 @@ def _may_be_repeated(error: BaseException) -> bool:
     return isinstance(error, Refused) and error.again and _is_of_no_key(error)
 
 
-async def in_time(answer: Awaitable[_T], seconds: float) -> _T:
+async def wait_within(answer: Awaitable[_T], seconds: float) -> _T:
     """Return what a session answers, which is cancelled when its time is over.
 
     Raises:

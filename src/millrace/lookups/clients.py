@@ -1,4 +1,4 @@
-"""HTTP requests of one session over aiohttp: each is sent once, and its answer unpacked a step at a time.
+"""Requests to one service over aiohttp, and what its answers mean: each is sent once, and unpacked in steps.
 
 A few kilobytes of a compressed answer can stand for gigabytes; see :func:`read`.
 """
@@ -6,18 +6,36 @@ A few kilobytes of a compressed answer can stand for gigabytes; see :func:`read`
 from __future__ import annotations
 
 import base64
+import datetime as dt
 import re
 import ssl
 import zlib
-from collections.abc import AsyncIterator, Mapping
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Callable, Collection, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from email.utils import parsedate_to_datetime
 from functools import cache
-from urllib.parse import quote, urlsplit
+from typing import Any
+from urllib.parse import quote, urljoin, urlsplit
 from urllib.request import getproxies, proxy_bypass
 
 import aiohttp
 from multidict import CIMultiDict
 from yarl import URL
+
+from millrace.limits.secrets import Secrets
+from millrace.lookups.json_text import parse
+from millrace.lookups.source import Refused, shortened
+from millrace.lookups.strict import ABSENT
+
+MAX_REDIRECTS = 5
+MAY_PASS = (408, 425, 429)
+"""Statuses below 500 after which another attempt may succeed."""
+
+_ERROR_BYTES = 2048
+_ERROR_SHOWN = 200
+_EMPTY = (204, 205)
+_REDIRECTS = (301, 302, 303, 307, 308)
 
 _IDLE_SECONDS = 5.0
 """That a connection is kept open for another request."""
@@ -51,13 +69,13 @@ class Request:
     body: bytes | None = None
 
 
-def request_of(method: str, url: str, headers: Mapping[str, str], body: str | None = None) -> Request:
+def make_request(method: str, url: str, headers: Mapping[str, str], body: str | None = None) -> Request:
     """Return a request of texts that is to be answered in JSON; the body is JSON, the headers win over ours.
 
     Raises:
         ValueError: It is no URL.
     """
-    found = url_of(url)
+    found = parse_url(url)
     ours = {"Accept": "application/json", "Accept-Encoding": _ACCEPTED, "User-Agent": "millrace"}
     whole: CIMultiDict[str] = CIMultiDict(ours)
     if body is not None:
@@ -69,7 +87,7 @@ def request_of(method: str, url: str, headers: Mapping[str, str], body: str | No
     return Request(method, found.with_user(None), whole, None if body is None else body.encode())
 
 
-def url_of(text: str) -> URL:
+def parse_url(text: str) -> URL:
     """Return a URL with its escapes as they are: yarl would write some of them in other ways.
 
     Raises:
@@ -91,41 +109,153 @@ def _certificates() -> ssl.SSLContext:
 
 
 class Client:
-    """Sends requests in one event loop; at most ``width`` are under way at once, others wait."""
+    """Asks one service in one event loop; every failure is a :class:`Refused`, without values of secrets.
 
-    def __init__(self, width: int) -> None:
+    A redirect leads nowhere but to the same scheme, host and port: the headers may carry credentials.
+
+    Args:
+        width: Requests under way at once, at most; others wait.
+        secrets: Taken out of what errors say.
+        name: Returns what errors call a request, by its URL.
+        bound: What bounds an answer, in errors.
+        may_pass: Statuses below 500 after which another attempt may succeed.
+        exact: Whether fractions keep their digits, for decimals.
+    """
+
+    def __init__(
+        self,
+        width: int,
+        secrets: Secrets,
+        name: Callable[[URL], str],
+        bound: str,
+        *,
+        may_pass: Collection[int] = MAY_PASS,
+        exact: bool = False,
+    ) -> None:
         self._width = width
+        self._secrets = secrets
+        self._name = name
+        self._bound = bound
+        self._may_pass = may_pass
+        self._exact = exact
         self._certificates = _certificates()  # now, for later it would be within some request's time
         self._proxies = getproxies()  # of the environment
         self._session: aiohttp.ClientSession | None = None
 
-    async def send(self, request: Request) -> aiohttp.ClientResponse:
-        """Send a request as it is and return the answer, of which the body is to be read or released.
+    async def close(self) -> None:
+        if self._session is not None:
+            await self._session.close()
+
+    async def ask(self, request: Request, most: int, missing: Collection[int] = ()) -> tuple[Any, int]:
+        """Send a request; return the JSON value of the answer (``ABSENT`` for none) and its size in bytes.
+
+        The answer may have so many bytes at ``most``; ``missing`` are statuses that mean that there is none.
 
         Raises:
-            aiohttp.ClientError: There is no answer.
-            ValueError: It cannot be sent.
+            Refused: It was not answered, or not in JSON of so many bytes.
         """
+        try:
+            text = await self._read(request, most, missing)
+        except (aiohttp.ClientError, Undecodable, ValueError) as error:
+            raise self._break(error, request.url) from None
+        if text is None:
+            return ABSENT, 0
+        try:
+            return parse(text, exact=self._exact), len(text)
+        except ValueError as error:
+            said = f"the answer is no JSON ({error}): {self._excerpt(text)}"
+            raise self.refuse(request.url, "malformed answer", said, again=True) from None
+        except RecursionError:
+            raise self.refuse(request.url, "malformed answer", "the answer is nested too deeply") from None
+
+    def refuse(self, url: URL, kind: str, message: str, **how: Any) -> Refused:
+        """Return what a failure is to whoever asked; ``how`` it is dealt with is as in :class:`Refused`."""
+        return Refused(kind, shortened(self._secrets.scrub(f"{self._name(url)}: {message}")), **how)
+
+    async def _read(self, request: Request, most: int, missing: Collection[int]) -> bytes | None:
+        """Send a request; return the text of the answer, or None if that is that there is nothing."""
+        response, request = await self._follow(request)
+        try:
+            if response.status in (*missing, *_EMPTY):
+                return None
+            await self._check_status(response, request.url)
+            text = await read(response, most)
+        finally:
+            response.release()
+        if len(text) > most:
+            said = f"the answer has more bytes than {most:,}, what is left of {self._bound}"
+            raise self.refuse(request.url, "too large", said)
+        return text
+
+    async def _follow(self, request: Request) -> tuple[aiohttp.ClientResponse, Request]:
+        """Send a request, and follow where it leads on its host; return the one that was answered, too."""
+        first = request
+        for _ in range(MAX_REDIRECTS + 1):
+            response = await self._request(request)
+            where = response.headers.get("Location")
+            if response.status not in _REDIRECTS or where is None:
+                return response, request
+            response.release()
+            url = parse_url(urljoin(str(request.url), where))
+            if not is_same_host(first.url, url):
+                raise self.refuse(
+                    first.url,
+                    "redirect",
+                    f"the service redirects to another host, {url.with_user(None).with_query(None)}, which "
+                    "is not followed: requests may carry credentials",
+                )
+            if response.status == 303 or (response.status in (301, 302) and request.method == "POST"):
+                request = replace(request, method="GET", body=None)
+            request = replace(request, url=url.with_user(None))
+        raise self.refuse(first.url, "redirect", f"more than {MAX_REDIRECTS} redirects")
+
+    async def _check_status(self, response: aiohttp.ClientResponse, url: URL) -> None:
+        status, begin = response.status, b""
+        if 200 <= status < 300:
+            return
+        with suppress(Undecodable):  # the status says more than how its page is packed
+            begin = await read(response, _ERROR_BYTES)
+        said = self._excerpt(begin)
+        again = status in self._may_pass or status >= 500
+        raise self.refuse(
+            url,
+            f"HTTP {status}",
+            f"HTTP {status} {response.reason}{said and ': '}{said}",
+            again=again,
+            wait=_read_wait(response) if again else None,
+        )
+
+    def _break(self, error: Exception, url: URL) -> Refused:
+        """Return what a failure of the connection means."""
+        kind = "malformed answer" if isinstance(error, Undecodable) else "connection"
+        lasting = isinstance(error, ValueError) or _is_of_certificate(error)
+        said = str(error) or type(error).__name__
+        return self.refuse(url, kind, f"{type(error).__name__}: {said}", again=not lasting)
+
+    def _excerpt(self, answer: bytes) -> str:
+        begin = answer[:_ERROR_BYTES].decode(errors="replace")
+        whole = len(answer) <= _ERROR_BYTES
+        scrubbed = self._secrets.scrub(begin) if whole else self._secrets.scrub_beginning(begin)
+        return shortened(scrubbed, _ERROR_SHOWN)
+
+    async def _request(self, request: Request) -> aiohttp.ClientResponse:
+        """Send a request as it is; the body of the answer is to be read or released."""
         if self._session is None:
-            self._session = self._opened()
+            self._session = self._open()
         return await self._session.request(
             request.method,
             request.url,
             headers=request.headers,
             data=request.body,
             allow_redirects=False,
-            proxy=self._proxy_of(request.url),
+            proxy=self._find_proxy(request.url),
         )
 
-    async def close(self) -> None:
-        if self._session is not None:
-            await self._session.close()
-
-    def _proxy_of(self, url: URL) -> str | None:
+    def _find_proxy(self, url: URL) -> str | None:
         proxy = self._proxies.get(url.scheme) or self._proxies.get("all")
         return None if not proxy or proxy_bypass(url.host or "") else proxy
 
-    def _opened(self) -> aiohttp.ClientSession:
+    def _open(self) -> aiohttp.ClientSession:
         connector = aiohttp.TCPConnector(
             limit=self._width, keepalive_timeout=_IDLE_SECONDS, ssl=self._certificates
         )
@@ -191,3 +321,32 @@ async def _unpacked(response: aiohttp.ClientResponse) -> AsyncIterator[bytes]:
                 yield piece
     if begun and not unpacker.eof:
         raise Undecodable("it ends in the middle of its gzip")
+
+
+def is_same_host(one: URL, other: URL) -> bool:
+    """Whether both are of one scheme, host and port; https in place of http is as well."""
+    mine, its = ((url.scheme, url.host, url.port) for url in (one, other))
+    return mine == its or (mine == ("http", one.host, 80) and its == ("https", one.host, 443))
+
+
+def _read_wait(response: aiohttp.ClientResponse) -> float | None:
+    """Return the seconds for which a service does not want to be asked; None if it does not say."""
+    text = response.headers.get("Retry-After", "").strip()
+    if text.isascii() and text.isdigit():
+        return float(text)
+    try:
+        until = parsedate_to_datetime(text)
+    except ValueError:
+        return None
+    if until.tzinfo is None:
+        until = until.replace(tzinfo=dt.UTC)
+    return max(0.0, (until - dt.datetime.now(dt.UTC)).total_seconds())
+
+
+def _is_of_certificate(error: BaseException | None) -> bool:
+    """Whether a certificate was not accepted, which waiting does not change."""
+    while error is not None:
+        if isinstance(error, ssl.SSLCertVerificationError) or "CERTIFICATE_VERIFY_FAILED" in str(error):
+            return True
+        error = error.__cause__ or error.__context__
+    return False

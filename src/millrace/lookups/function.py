@@ -158,24 +158,24 @@ class FunctionSession:
         lists = [keys.column(name).to_pylist() for name in self._columns]
         arguments = lists if many else [values[0] for values in lists]
         key = {} if many else {name: keys.column(name)[0] for name in self._columns}
-        pieces = await self._done(self._all(arguments))
-        return self._batch(pieces, key)
+        pieces = await self._finish(self._call_whole(arguments))
+        return self._read_rows(pieces, key)
 
     async def scan(self) -> AsyncIterator[pa.RecordBatch]:
         """Return all rows; see :meth:`millrace.lookups.source.Session.scan`."""
-        returned = await self._done(self._returned([]))
+        returned = await self._finish(self._call([]))
         step: Callable[[], Awaitable[list[Any]]]
         end: Callable[[], Awaitable[Any]] | None = None
         if inspect.isasyncgen(returned):
-            step, end = partial(_next_of, returned), returned.aclose
+            step, end = partial(_take_async, returned), returned.aclose
         else:
-            steps = returned if isinstance(returned, Iterator) else iter(_pieces_of(returned))
-            step = partial(self._threads.run, partial(_next, steps))
+            steps = returned if isinstance(returned, Iterator) else iter(_split(returned))
+            step = partial(self._threads.run, partial(_take, steps))
             if inspect.isgenerator(returned):
                 end = partial(self._threads.run, returned.close)
         try:
-            while pieces := await self._done(step()):
-                batch = self._batch(pieces, {})
+            while pieces := await self._finish(step()):
+                batch = self._read_rows(pieces, {})
                 yield batch
         finally:
             if end is not None:
@@ -186,7 +186,7 @@ class FunctionSession:
         """Let go of the threads."""
         self._threads.close()
 
-    async def _returned(self, arguments: list[Any]) -> Any:
+    async def _call(self, arguments: list[Any]) -> Any:
         """Call the function; return what it returns, which may be a generator."""
         fn = self._source.fn
         if is_coroutine(fn):
@@ -199,16 +199,16 @@ class FunctionSession:
                 returned = await returned
         return returned
 
-    async def _all(self, arguments: list[Any]) -> list[Any]:
+    async def _call_whole(self, arguments: list[Any]) -> list[Any]:
         """Call the function; return all that it returns or yields."""
-        returned = await self._returned(arguments)
+        returned = await self._call(arguments)
         if inspect.isasyncgen(returned):
             return [each async for each in returned]
         if isinstance(returned, Iterator):
             return await self._threads.run(lambda: list(returned))
-        return _pieces_of(returned)
+        return _split(returned)
 
-    async def _done(self, work: Awaitable[Any]) -> Any:
+    async def _finish(self, work: Awaitable[Any]) -> Any:
         """Wait for a call of the function; what it raises is a :class:`Refused`."""
         try:
             return await work
@@ -219,13 +219,13 @@ class FunctionSession:
             said = shortened(f"{self._source.describe()}: {name}: {error}")
             raise Refused(name, said, again=True) from error
 
-    def _batch(self, pieces: list[Any], key: Mapping[str, Any]) -> pa.RecordBatch:
+    def _read_rows(self, pieces: list[Any], key: Mapping[str, Any]) -> pa.RecordBatch:
         """Return pieces, each a row, a list of rows or a table, as rows of the schema."""
         batches: list[pa.RecordBatch] = []
         rows: list[Any] = []
         try:
             for piece in pieces:
-                table = _table(piece)
+                table = _read_table(piece)
                 if table is not None:
                     frame = _is_frame(piece)
                     batches.append(batch_of(table, self._schema, key, _RULES, pandas=frame))
@@ -234,7 +234,7 @@ class FunctionSession:
                 elif isinstance(piece, list):
                     rows.extend(piece)
                 elif piece is not None:
-                    raise _unknown(piece)
+                    raise _refuse(piece)
             if rows or not batches:
                 batches.append(self._reader.batch(rows, key))
         except Unfit as error:
@@ -243,14 +243,14 @@ class FunctionSession:
         return batches[0] if len(batches) == 1 else pa.concat_batches(batches)
 
 
-def _pieces_of(returned: Any) -> list[Any]:
+def _split(returned: Any) -> list[Any]:
     """Return what a function returned as pieces: a list may be one of rows, or one of tables."""
-    if isinstance(returned, list) and returned and _table(returned[0]) is not None:
+    if isinstance(returned, list) and returned and _read_table(returned[0]) is not None:
         return returned
     return [] if returned is None else [returned]
 
 
-def _unknown(piece: Any) -> Unfit:
+def _refuse(piece: Any) -> Unfit:
     return Unfit(
         "expected None, a dict, a list of dicts or tuples, a PyArrow table or a DataFrame, got "
         f"{shown(piece)}"
@@ -261,7 +261,7 @@ def _is_frame(piece: Any) -> bool:
     return type(piece).__module__.partition(".")[0] == "pandas"
 
 
-def _table(piece: Any) -> pa.Table | None:
+def _read_table(piece: Any) -> pa.Table | None:
     """Return a piece as a table, if it is one in some form."""
     if isinstance(piece, pa.Table):
         return piece
@@ -272,26 +272,26 @@ def _table(piece: Any) -> pa.Table | None:
     return None
 
 
-def _size(piece: Any) -> int:
+def _count(piece: Any) -> int:
     return 1 if isinstance(piece, Mapping | tuple) or not hasattr(piece, "__len__") else len(piece)
 
 
-def _next(steps: Iterator[Any]) -> list[Any]:
+def _take(steps: Iterator[Any]) -> list[Any]:
     """Return the next pieces of a generator, enough for a batch; none at its end."""
     pieces, rows, began = [], 0, time.monotonic()
     for piece in steps:
         pieces.append(piece)
-        rows += _size(piece)
+        rows += _count(piece)
         if rows >= SCAN_ROWS or time.monotonic() - began >= SCAN_SECONDS:
             break
     return pieces
 
 
-async def _next_of(steps: AsyncIterator[Any]) -> list[Any]:
+async def _take_async(steps: AsyncIterator[Any]) -> list[Any]:
     pieces, rows, began = [], 0, time.monotonic()
     async for piece in steps:
         pieces.append(piece)
-        rows += _size(piece)
+        rows += _count(piece)
         if rows >= SCAN_ROWS or time.monotonic() - began >= SCAN_SECONDS:
             break
     return pieces

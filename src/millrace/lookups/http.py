@@ -163,9 +163,9 @@ class HttpSource:
                     "secrets: is there a line break at their end?"
                 )
         require("lookups", self.describe(), "aiohttp")
-        from millrace.lookups.http_session import base_url
+        from millrace.lookups.http_session import find_base
 
-        scheme, host, port = base_url(self, secrets)
+        scheme, host, port = find_base(self, secrets)
         if self.connects:
             check_reachable(scheme, host, port, self.describe(), secrets)
 

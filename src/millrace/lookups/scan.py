@@ -15,7 +15,7 @@ from millrace.engine.access.modules import State
 from millrace.engine.figures import ModuleFigures
 from millrace.limits.clock import Clock
 from millrace.limits.secrets import Secrets
-from millrace.lookups.asking import in_time
+from millrace.lookups.asking import wait_within
 from millrace.lookups.index import Keep
 from millrace.lookups.loop import Loop
 from millrace.lookups.source import Refused, Source
@@ -108,7 +108,7 @@ class LookupScan:
                 session = self._source.open(self._schema, (), secrets)
                 try:
                     steps = session.scan()
-                    while (batch := await in_time(anext(steps, None), terms.timeout)) is not None:
+                    while (batch := await wait_within(anext(steps, None), terms.timeout)) is not None:
                         if batch.num_rows:
                             await self._room.acquire()
                             self._tell(batch)

@@ -28,7 +28,7 @@ from millrace.errors import ExecutionError, OptionError
 from millrace.limits.budget import Spent
 from millrace.limits.clock import WallClock
 from millrace.limits.registration import PREFLIGHT, STREAM, Registration
-from millrace.options import Options, place_of
+from millrace.options import Options, parse_place
 from millrace.predicates import Caller, PredicateSpec
 from millrace.predicates.callers import caller_of
 from millrace.predicates.spec import registration_of
@@ -61,6 +61,9 @@ _ADVICE = (
 
 _under_way: dict[str, list[float]] = {}
 """When the actions began that each run is in now: by the clock that the processes of a machine share."""
+
+_kept: list[Registered] = []
+"""Of streams, until this process ends."""
 
 _counting = threading.RLock()  # a finalizer may end an action while this thread has it
 
@@ -147,7 +150,7 @@ def coordinator_of(spark: SparkSession, options: Options) -> RemoteCoordinator |
     place, joined, host = options.coordinator, None, ""
     try:
         if place is not None:
-            joined = JoinedCoordinator.started(*place_of(place))
+            joined = JoinedCoordinator.started(*parse_place(place))
         else:
             host = host_of(spark, options)
     except (ExecutionError, OptionError) as error:
@@ -286,14 +289,11 @@ class Registered:
         scope: str,
         registrations: Sequence[Registration],
         limited: Iterable[int],
-        *,
-        released: bool = True,
         **fields: Any,
     ) -> Self:
         """Register with a coordinator, until nothing in this process refers to the result any more.
 
-        ``limited`` are the numbers of registrations that promise something. A stream is not ``released``: it
-        runs on when nothing refers to its DataFrame.
+        ``limited`` are the numbers of registrations that promise something.
         """
         if isinstance(coordinator, NoCoordinator):
             own = tuple(map(coordinator.registration, registrations))
@@ -301,9 +301,12 @@ class Registered:
             return cls(scope, None, own, weakened, **fields)
         coordinator.register(scope, registrations)
         registered = cls(scope, coordinator.address.of(scope), coordinator=coordinator, **fields)
-        if released:
-            weakref.finalize(registered, coordinator.release, scope).atexit = False
+        weakref.finalize(registered, coordinator.release, scope).atexit = False
         return registered
+
+    def keep(self) -> None:
+        """Stay registered until this process ends: a stream runs on when nothing refers to its DataFrame."""
+        _kept.append(self)
 
     def spent(self) -> list[Spent]:
         """Return what was spent of budgets; in the process that planned the query."""
@@ -325,13 +328,8 @@ class Limits(Registered):
         run: str,
         specs: Mapping[int, PredicateSpec],
         options: Options,
-        *,
-        released: bool = True,
     ) -> Limits:
-        """Register predicates, by their numbers in the tasks, if limits of some hold for the whole job.
-
-        See :meth:`Registered.register` for what is ``released``.
-        """
+        """Register predicates, by their numbers in the tasks, if limits of some hold for the whole job."""
         limited = [number for number, spec in specs.items() if spec.limited]
         if not limited:
             return cls(predicates_of(run))
@@ -339,8 +337,7 @@ class Limits(Registered):
             registration_of(specs[number]) if number in specs else Registration("")
             for number in range(max(specs) + 1)
         ]
-        coordinator, scope = coordinator_of(spark, options), predicates_of(run)
-        return cls.register(coordinator, scope, registrations, limited, released=released)
+        return cls.register(coordinator_of(spark, options), predicates_of(run), registrations, limited)
 
     def progress(self) -> list[LookupProgress]:
         return [progress for progress in super().progress() if progress.requests]
@@ -417,9 +414,10 @@ class Lookups(Registered):
                 registrations.append(Registration(f"scan of {alias}", secrets=secrets.values()))
                 methods.append(Access(alias, lookup.filters, None, source, schema))
         limited = [number for number, method in enumerate(methods) if method.index is not None]
-        return cls.register(
-            coordinator, run, registrations, limited, released=not stream, methods=tuple(methods)
-        )
+        registered = cls.register(coordinator, run, registrations, limited, methods=tuple(methods))
+        if stream:
+            registered.keep()
+        return registered
 
     def progress(self) -> list[LookupProgress]:
         methods = zip(self.methods, super().progress(), strict=False)

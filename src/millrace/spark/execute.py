@@ -12,7 +12,7 @@ from millrace.engine.aggregate import CHUNK
 from millrace.engine.eager import EagerAggregation
 from millrace.engine.plan.expressions import Call, show
 from millrace.engine.plan.spec import JoinSpec, RelationSpec
-from millrace.engine.stairs.choice import architecture_of, settle_architecture
+from millrace.engine.stairs.choice import architecture_of
 from millrace.errors import InputError, OptionError
 from millrace.options import Options
 from millrace.parquet.tables import Split, splits
@@ -117,7 +117,6 @@ class _Assembly:
         # Everything that arrives, by number: semi-joined relations come behind those of the join.
         self._sources = _sources(block)
         self._join = with_sources(block.join, [source.relation for source in self._sources])
-        settle_architecture(self._join, options)  # what tasks would refuse is refused before
         stream = None if block.stream is None else block.join.aliases.index(block.stream)
         self._parallelism = options.cells or default_parallelism(spark)
         sizes = [source.size for source in self._sources]
@@ -240,8 +239,10 @@ class _Assembly:
 
     @cached_property
     def _limits(self) -> Limits:
-        run, released = self._reports.sink.run, self._block.stream is None
-        return Limits.of(self._spark, run, self._called, self._options, released=released)
+        limits = Limits.of(self._spark, self._reports.sink.run, self._called, self._options)
+        if self._block.stream is not None:
+            limits.keep()
+        return limits
 
     def _read(self, source: _Source) -> TaskInput:
         scan, schema = source.scan, source.relation.schema

@@ -67,18 +67,15 @@ class Mask:
         labels: Sequence[str] = (),
         *,
         reporting: bool = False,
-        released: bool = True,
     ) -> Mask:
         """Return predicates, in the order as written, as one function of Spark.
 
         On Spark Connect the function returns its figures beside the mask if it is ``reporting``; without
-        that there are none there. Its limits are ``released`` with it, but those of a stream.
+        that there are none there.
         """
         reports = Reports(spark, options, wanted=options.report, carried=reporting)
         run = reports.sink.run
-        limits = Limits.of(
-            spark, run, dict(enumerate(slot.spec for slot in slots)), options, released=released
-        )
+        limits = Limits.of(spark, run, dict(enumerate(slot.spec for slot in slots)), options)
         warm_start, values = FileWarmStart(run), spark_values(spark)
         task = MaskTask(tuple(slots), tuple(labels), options, values, limits, warm_start, reports.sink)
 

@@ -44,7 +44,7 @@ from millrace.engine.arrays import array_of
 from millrace.errors import ExecutionError
 from millrace.limits import codec
 from millrace.limits.chunk import digest, encoded
-from millrace.limits.connection import CONNECT_SECONDS, lost, refused, unreachable
+from millrace.limits.connection import CONNECT_SECONDS, lost, unreachable
 from millrace.limits.messages import (
     Batch,
     Commit,
@@ -405,15 +405,12 @@ class ResultsSink(AbstractContextManager["ResultsSink"]):
     def __init__(self, address: Address, stream: str, partition: int, attempt: int) -> None:
         self._address = address
         try:
-            self._connection, welcome = dial(
-                address, JoinStream(address.token, stream), CONNECT_SECONDS, may_stall=True
-            )
+            hello = JoinStream(address.token, stream)
+            self._connection, welcome = dial(address, hello, _PURPOSE, CONNECT_SECONDS, may_stall=True)
         except (OSError, EOFError, ValueError) as error:
             raise unreachable(address, _PURPOSE, error) from error
         with ExitStack() as on_failure:
             on_failure.enter_context(self._connection)
-            if not isinstance(welcome, Welcome):
-                raise refused(address, _PURPOSE, welcome)
             self._connection.settimeout(None)
             self._schema = pa.ipc.read_schema(pa.py_buffer(welcome.schema))
             self._send(Start(partition, attempt))

@@ -181,7 +181,7 @@ class Names:
         self.scopes = Scopes(context.statement)
         for _, relation in self.scopes.relations():
             if relation.kind == "table" and not relation.node.alias:
-                relation.current = context.catalog.place_of(relation.node)  # type: ignore[arg-type]
+                relation.current = context.catalog.find_current(relation.node)  # type: ignore[arg-type]
         self._fields: dict[int, tuple[Field, ...] | str] = {}  # or why they cannot be known
         self._resolved: dict[int, Resolved | None] = {}
         self._outputs: dict[tuple[int, int | None, bool], Output] = {}
@@ -295,7 +295,7 @@ class Names:
 
     def _find(self, column: exp.Column) -> Resolved | None:
         parts = tuple(part.name.lower() for part in column.parts)
-        place, why = self.scopes.place_of(column), ""
+        place, why = self.scopes.find_place(column), ""
         while place is not None:
             try:
                 resolved = self._look_up(parts, column, place)
@@ -305,7 +305,7 @@ class Names:
                 return replace(resolved, why=resolved.why or why)
             if resolved:
                 return None
-            place = self.scopes.place_of(place.scope.select)
+            place = self.scopes.find_place(place.scope.select)
         return None
 
     def _look_up(self, parts: tuple[str, ...], column: exp.Column, place: Place) -> Resolved | bool:
@@ -365,7 +365,7 @@ class Names:
 
     def find_struct(self, star: exp.Expr) -> Resolved | None:
         """Return the column whose fields ``st.*`` shows, None when a star shows relations' columns."""
-        place, parts = self.scopes.place_of(star), _qualifier(star)
+        place, parts = self.scopes.find_place(star), _qualifier(star)
         try:
             output = Output() if place is None or not parts else self._look_in(place)
             match = None if output.star(parts) else output.find(parts)

@@ -210,7 +210,7 @@ class Cell:
         groups: dict[tuple[int, ...], list[BlockKey]] = {}
         for key in sorted(key for key, size in self._sizes.items() if size < _LARGE):
             share = key.newest // max(1, self._task.by_number[key.relation].keeps // _SHARES)
-            group = groups.setdefault((key.relation, share, self._sight(key.batch)), [])
+            group = groups.setdefault((key.relation, share, self._distinguish(key.batch)), [])
             group.append(key)
             if sum(self._sizes[each] for each in group) >= _LARGE:
                 self._join_blocks(log, group)
@@ -232,7 +232,7 @@ class Cell:
             del self._sizes[key]
         self._sizes[made] = log.put(made, pa.concat_batches(rows))
 
-    def _sight(self, batch: int) -> int:
+    def _distinguish(self, batch: int) -> int:
         """Return what tells apart tuples that become no block together, of the micro-batch they came with."""
         return 0
 

@@ -241,7 +241,7 @@ RULES = {
     "old tuples pass for new ones": lambda m: m.setattr(lineage, "_outside", lambda *_: slice(0)),
     "new queries see nothing old": lambda m: m.setattr(lineage, "_outside", lambda *_: slice(None)),
     "new queries do not probe": lambda m: m.setattr(cells.HubCell, "_of_window", lambda *_: iter(())),
-    "old and new tuples are one block": lambda m: m.setattr(cells.HubCell, "_sight", lambda *_: 0),
+    "old and new tuples are one block": lambda m: m.setattr(cells.HubCell, "_distinguish", lambda *_: 0),
     "queries do not go": lambda m: m.setattr(Registry, "_changed", _without_removal),
 }
 _changed = Registry._changed

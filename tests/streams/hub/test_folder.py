@@ -17,7 +17,7 @@ from millrace.options import StorageOptions
 from millrace.parquet import store as stores
 from millrace.streams.hub.cell import envelop
 from millrace.streams.hub.delivery import FileSink, Write
-from millrace.streams.hub.folder import Folder, place_of
+from millrace.streams.hub.folder import Folder, locate_writable
 from millrace.streams.hub.processor import changes_in
 from millrace.streams.hub.query import Change, StandingQuery
 from tests.spark.test_object_stores import Server
@@ -196,7 +196,7 @@ def test_an_object_store_has_all_of_it():
         folder.note_made([1])
         query = replace(came(1, sink="s3://shop/out").query, state="leaving")
         assert folder.queries() == begun("s3://shop/hubs/one", storage).queries() == [query]
-        sink = FileSink(*place_of(query.sink, storage), SCHEMA)
+        sink = FileSink(*locate_writable(query.sink, storage), SCHEMA)
 
         def rows(*numbers):
             block = pa.record_batch({"n": pa.array(numbers, pa.int64())}).serialize().to_pybytes()
@@ -215,4 +215,4 @@ def test_an_object_store_has_all_of_it():
         with pytest.raises(InputError, match=r"cannot write s3://none/hub.*no bucket 'none'"):
             begun("s3://none/hub", storage)
     with pytest.raises(InputError, match=r"^wasb:.* is where only Spark can write"):
-        place_of("wasb://c/out", storage)
+        locate_writable("wasb://c/out", storage)

@@ -33,7 +33,7 @@ class Run:
 
     Raises:
         InputError: What is given does not go together; it says why.
-        OptionError: ``options.order`` is no plan of the block, or a static plan is to ask a policy.
+        OptionError: ``options.order`` is no plan of the block.
     """
 
     def __init__(

@@ -11,8 +11,7 @@ from millrace.engine.plan.spec import JoinSpec
 from millrace.engine.policies import default_policy
 from millrace.engine.stems.join_state import JoinState
 from millrace.engine.stems.state import SteMs
-from millrace.errors import OptionError
-from millrace.options import Options, name_of
+from millrace.options import Options
 
 
 @dataclass(frozen=True)
@@ -56,18 +55,8 @@ def architecture_of(
 def settle_architecture(
     spec: JoinSpec, options: Options, *, side_by_side: bool | None = None, looked_up: bool = False
 ) -> Options:
-    """Return options that name what :func:`architecture_of` chooses.
-
-    Raises:
-        OptionError: A policy is named for a static plan, which asks none.
-    """
+    """Return options that name what :func:`architecture_of` chooses."""
     name = architecture_of(spec, options, side_by_side=side_by_side, looked_up=looked_up).name
-    if name == "static" and options.policy is not None:
-        raise OptionError(
-            f"option policy is {name_of(options.policy)!r}, and architecture='static' runs a plan that does "
-            "not change, so nobody would ask it; expected one of the two: leave out policy, or use "
-            "architecture='stems', 'joins' or 'stairs'"
-        )
     if options.architecture != "static":
         return replace(options, architecture=name)
     return replace(options, architecture=name, order=options.order if name == "static" else ())

@@ -94,7 +94,7 @@ class FanoutModel:
         self._missed = [0] * graph.relations
         self._clock, self._began, self._estimating = clock, clock.now(), 0.0
 
-    def apart(self) -> FanoutModel:
+    def fork(self) -> FanoutModel:
         """Return the same forecast, of the same samples, that keeps estimates of its own.
 
         An estimate holds for a while; who asks for other purposes should not change what routing is told.

@@ -72,7 +72,7 @@ class StairState:
         self.stems: Sequence[SteM] = context.stems
         self._window = window = 2 * options.reoptimize_every
         self.forecast = FanoutModel(spec, graph, self.stems, window, clock)
-        self._migrating = self.forecast.apart()
+        self._migrating = self.forecast.fork()
         index_joins = IndexJoins.of(context)
         index_joins.check_leaves()
         index_joins.end(self.stems)

@@ -146,7 +146,7 @@ def join_base_tuples(stems: Sequence[SteM], graph: QueryGraph, span: int, limit:
 
     The run's own SteMs stay as they are: those of STAIRs have no indexes, and would go on filling them.
     """
-    stems = [stem.apart() for stem in stems]
+    stems = [stem.fork() for stem in stems]
     first = min(members(span), key=lambda r: (stems[r].store.held, r))
     stem, lead = stems[first], stems[first].roles[0]
     for low in range(stem.store.first, stem.rows, limit):

@@ -167,7 +167,7 @@ class SteM:
         store = self.store
         return StateFigures(self.name, store.held, self.nbytes, inserted=store.rows, evicted=store.first)
 
-    def apart(self) -> SteM:
+    def fork(self) -> SteM:
         """Return a SteM of the same tuples that makes indexes of its own: who looks once leaves none here."""
         other = copy(self)
         vars(other).update(_indexes=dict(self._indexes), _ordered=dict(self._ordered))

@@ -18,8 +18,9 @@ from dataclasses import replace
 from typing import Self
 
 from millrace.engine.figures import CellFigures
+from millrace.errors import ExecutionError
 from millrace.limits import codec
-from millrace.limits.messages import Figures, JoinBoard, Welcome
+from millrace.limits.messages import Figures, JoinBoard
 from millrace.limits.registration import Address
 from millrace.limits.tls import dial
 
@@ -80,10 +81,11 @@ class Telling:
         if self._over.wait(self._every):
             return
         try:
-            with _opened(self._address, self._run, self._task) as connection:
+            hello = JoinBoard(self._address.token, self._run, self._task)
+            with dial(self._address, hello, "figures", _REACH_SECONDS, may_stall=True)[0] as connection:
                 self._connected = True
                 self._tell(connection)
-        except (OSError, EOFError, ValueError):
+        except (OSError, EOFError, ValueError, ExecutionError):
             # Nobody listens, or not any more: that is no reason to fail, or to try again for each task.
             _unreached[self._address.host, self._address.port] = time.monotonic()
         finally:
@@ -126,11 +128,3 @@ def rows_in(figures: CellFigures) -> int:
 def _may_reach(address: Address) -> bool:
     failed = _unreached.get((address.host, address.port))
     return failed is None or time.monotonic() - failed > _FORGET_SECONDS
-
-
-def _opened(address: Address, run: str, task: str) -> ssl.SSLSocket:
-    connection, welcome = dial(address, JoinBoard(address.token, run, task), _REACH_SECONDS, may_stall=True)
-    if not isinstance(welcome, Welcome):
-        connection.close()
-        raise ValueError("it lets nobody in")  # noqa: TRY004  # it came in a message
-    return connection

@@ -304,7 +304,7 @@ class JoinGraph:
                     attributes.append(resolved.match.attribute)
                     continue
                 outside = True
-            place = names.scopes.place_of(column)
+            place = names.scopes.find_place(column)
             outside |= place is not None and place.scope is self.scope
         reads, foreign = self.reads_attributes(attributes)
         return reads, foreign | {-1} if outside else foreign

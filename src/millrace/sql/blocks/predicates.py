@@ -198,7 +198,7 @@ def _mergeable(context: PlanContext, scope: Scope, node: exp.Expr) -> tuple[Pred
     if call is None or not all(map(context.statement.has_span, (node, *call[1].expressions))):
         return None
     # Spark treats subqueries, and columns from around this SELECT, condition by condition.
-    if context.names.scopes.place_of(scope.select) is not None:
+    if context.names.scopes.find_place(scope.select) is not None:
         names = [context.names.find(column) for column in call[1].find_all(exp.Column)]
         if not all(name is not None and not name.why and name.scope is scope for name in names):
             return None

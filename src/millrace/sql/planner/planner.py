@@ -113,6 +113,10 @@ class Planner:
         """
         text = self._bind(statement)
         query = self._leave_unread(statement, text) if statement.root is None else self._read(statement, text)
+        limits = [each.mask.limits for each in query.filters if each.mask.limits.coordinator is not None]
+        if limits and query.df.isStreaming:
+            for each in limits:
+                each.keep()
         return replace(query, stored=tuple(self.catalog.notes))
 
     def _read(self, statement: Statement, text: EditedText) -> PlannedQuery:

@@ -288,7 +288,7 @@ class Rewriting:
         return f"{quote(relation.qualifier[-1])}.{quote(name)}"
 
     def _replace(self, column: exp.Column, match: Match, *, is_result: bool) -> None:
-        place = self._context.names.scopes.place_of(column)
+        place = self._context.names.scopes.find_place(column)
         assert place is not None
         # A condition of ON may become one of WHERE, which sees more columns.
         moves = self._graph.source.merges or (place.key == "on" and place.scope is self._graph.scope)

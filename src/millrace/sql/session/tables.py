@@ -290,7 +290,7 @@ class Catalog:
         """Return the table that a name in the query means; Spark's errors come out unchanged."""
         return self.mapped(dotted(node)) or self._from_session(node)
 
-    def place_of(self, node: exp.Table) -> Callable[[], tuple[str, ...]] | None:
+    def find_current(self, node: exp.Table) -> Callable[[], tuple[str, ...]] | None:
         """Return what tells the catalog and database that a name may be in, None for the caller's tables."""
         return None if dotted(node).lower() in self._tables else lambda: self._where
 

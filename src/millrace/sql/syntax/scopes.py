@@ -265,7 +265,7 @@ class Scopes:
         for number, view in enumerate(clause.views, len(clause.items)):
             self._places[id(view.node)] = Place(scope, "lateral", clause, number)
 
-    def place_of(self, node: exp.Expr) -> Place | None:
+    def find_place(self, node: exp.Expr) -> Place | None:
         """Return where an expression stands: the SELECT in whose FROM clause its names are looked up first.
 
         For a SELECT inside another that is the place from which it reads the outer one's columns, None where
@@ -287,7 +287,7 @@ class Scopes:
                 apart = False
             elif isinstance(parent, exp.Select):
                 if apart and not inside:
-                    return self.place_of(parent)
+                    return self.find_place(parent)
                 return Place(self.of(parent), inside or str(child.arg_key))
             child = parent
         return None

@@ -86,7 +86,7 @@ class HubCell(Cell):
             self._old.setdefault(stream.alias, []).append(select(tuples, self.came))
         return tuples
 
-    def _sight(self, batch: int) -> int:
+    def _distinguish(self, batch: int) -> int:
         """Return how many queries see tuples of a micro-batch as new; the others want them of the window."""
         return sum(each.batch <= batch for each in self.registry.queries)
 

@@ -21,7 +21,7 @@ from millrace.options import StorageOptions
 from millrace.parquet.store import Store
 from millrace.spark.worker import partition_number, worker_task
 from millrace.streams.hub.cell import ENVELOPE
-from millrace.streams.hub.folder import Folder, place_of
+from millrace.streams.hub.folder import Folder, locate_writable
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -100,7 +100,7 @@ class Deliver:
         # Those whose removal is made have no rows any more.
         queries = {query.id: query for query in self.folder.queries()}
         files = {
-            id_: FileSink(*place_of(query.sink, self.storage), query.schema)
+            id_: FileSink(*locate_writable(query.sink, self.storage), query.schema)
             for id_, query in queries.items()
             if query.sink is not None
         }

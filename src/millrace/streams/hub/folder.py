@@ -45,7 +45,7 @@ class Folder:
     """
 
     def __init__(self, path: str | Path, storage: StorageOptions) -> None:
-        self.store, self.path = place_of(path, storage)
+        self.store, self.path = locate_writable(path, storage)
         is_sparks = self.store.is_remote or str(path).lower().startswith("dbfs:")
         self.uri = str(path).rstrip("/") if is_sparks else f"file:{self.path}"
         self._known: dict[int, Change] = {}
@@ -141,7 +141,7 @@ def _name(number: int) -> str:
     return f"changes/{number:08}.json"
 
 
-def place_of(path: str | Path, storage: StorageOptions) -> tuple[Store, str]:
+def locate_writable(path: str | Path, storage: StorageOptions) -> tuple[Store, str]:
     """Return the store that something is to be written to, and where in it.
 
     Raises:
