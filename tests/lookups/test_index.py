@@ -198,7 +198,7 @@ def test_lookups_give_the_oracles_rows(data: st.DataObject) -> None:
             for number, one in enumerate(plan.indexes):
                 most, batch = data.draw(st.sampled_from([1, 2, 8])), data.draw(st.sampled_from([1, 2, 5]))
                 how = {"generous": one.generous, "before": _shuffler(turns)}
-                source = TableSource(case.tables[alias], Terms(most, batch=batch), **how)
+                source = TableSource(case.tables[alias], Terms(max_in_flight=most, batch=batch), **how)
                 indexes.append(source)
                 access.setdefault(alias, []).append(maker.index(f"{alias}{number}", one.columns, source))
             if alias in access and (plan.source or plan.scans):

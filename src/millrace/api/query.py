@@ -266,10 +266,10 @@ def _explain_lookup(alias: str, lookup: LookupInput) -> list[str]:
         text += f"{terms.max_in_flight} requests at once"
         text += "" if terms.per_second is None else f" and {terms.per_second:g} a second"
         text += f", {terms.batch} keys each" if terms.batch > 1 else ""
-        if terms.budget.max_requests is not None:
-            text += f", {terms.budget.max_requests:,} requests in all"
-        if terms.budget.max_cost is not None:
-            text += f", for at most {terms.budget.max_cost:,.6g}"
+        if terms.max_requests is not None:
+            text += f", {terms.max_requests:,} requests in all"
+        if terms.max_cost is not None:
+            text += f", for at most {terms.max_cost:,.6g}"
         text += f", timeout {terms.timeout:g} s, retries {terms.retries}"
         lines.append(f"{text}; on_error={index.on_error}")
         kept = "for ever" if index.ttl is None else f"for {index.ttl:g} s"

@@ -205,7 +205,7 @@ def judge_sample(spec: PredicateSpec, arrays: list[pa.Array], values: Values) ->
 def _count_calls(spec: PredicateSpec, total: SampleCost) -> PredicateSpec:
     """Return a predicate whose calls are counted; its kept answers are the same."""
     origin = spec.origin or spec.function
-    price = spec.budget[1] or (origin.cost if isinstance(origin, Service) else None)
+    price = spec.price or (origin.cost if isinstance(origin, Service) else None)
 
     def charge(arguments: tuple[Any, ...], answer: object) -> None:
         request = list(zip(*arguments, strict=True)) if spec.batch else arguments

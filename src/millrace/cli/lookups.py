@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any
 
 from millrace import database, http, lookup
 from millrace.errors import InputError, OptionError, near
+from millrace.limits.policy import LookupOptions
 
 if TYPE_CHECKING:
     from millrace.lookups.source import Source
@@ -75,8 +76,9 @@ def _sources(where: str, kind: str, given: Any) -> Source | list[Source]:
 def _source(where: str, kind: str, given: Any) -> Source:
     if not isinstance(given, dict):
         raise InputError(f"{where}: {kind} is {given!r}: expected a section [{kind}] with its settings")
-    parameters = inspect.signature(_KINDS[kind]).parameters
-    _known(f"{where}: [{kind}]", given, parameters)
+    parameters = dict(inspect.signature(_KINDS[kind]).parameters)
+    del parameters["limits"]
+    _known(f"{where}: [{kind}]", given, (*parameters, *LookupOptions.__annotations__))
     for name, parameter in parameters.items():
         if parameter.default is inspect.Parameter.empty and name not in given:
             raise InputError(f"{where}: [{kind}] has no {name}")

@@ -31,12 +31,12 @@ from millrace.errors import ExecutionError
 from millrace.limits import codec
 from millrace.limits.chunk import Chunk, Claimed, Failure
 from millrace.limits.client import KEYS_A_MESSAGE, Client
+from millrace.limits.policy import FIRST_WAIT, LONGEST_WAIT
 from millrace.limits.secrets import Secrets
 from millrace.lookups.bindings import grouped
 from millrace.lookups.index_spec import IndexSpec
 from millrace.lookups.source import Answered, Refused, Session
 from millrace.predicates.service import OVERLOADED
-from millrace.predicates.spec import FIRST_WAIT, LONGEST_WAIT
 
 _CLAIMED_AHEAD = 4
 """Keys that are claimed and not asked yet, at most, over those that may be under way at once."""
@@ -234,7 +234,7 @@ class Asking:
                 try:
                     found = await in_time(session.fetch(keys), terms.timeout)
                     permit.outcome = ""
-                    permit.charge(terms.cost, keys.to_pylist(), found)
+                    permit.charge(terms.price, keys.to_pylist(), found)
                     return found.result if isinstance(found, Answered) else found
                 except Refused as refused:
                     # Whoever says that it was asked too much, or for something wrong, is there.
@@ -244,7 +244,7 @@ class Asking:
                         own = min(LONGEST_WAIT, FIRST_WAIT * 2**attempts)
                         client.pause(own if refused.wait is None else self._asked_for(refused))
                     if refused.usage is not None:
-                        permit.charge(terms.cost, keys.to_pylist(), refused)
+                        permit.charge(terms.price, keys.to_pylist(), refused)
                     raise
                 finally:
                     seconds = time.perf_counter() - began

@@ -14,12 +14,12 @@ import pyarrow as pa
 from millrace.engine.access.modules import State
 from millrace.engine.figures import ModuleFigures
 from millrace.limits.clock import Clock
+from millrace.limits.policy import FIRST_WAIT
 from millrace.limits.secrets import Secrets
 from millrace.lookups.asking import in_time
 from millrace.lookups.index import Keep
 from millrace.lookups.loop import Loop
 from millrace.lookups.source import Refused, Source
-from millrace.predicates.spec import FIRST_WAIT
 
 _AHEAD = 4
 """Batches that wait for the eddy before the source is asked for more."""

@@ -26,11 +26,12 @@ from millrace.limits.client import Client
 from millrace.limits.event_loop import runner
 from millrace.limits.lookup_session import LookupSession
 from millrace.limits.permits import Permits
+from millrace.limits.policy import schedule
 from millrace.limits.registration import Address, Settings
 from millrace.limits.secrets import Secrets
 from millrace.predicates.calls import RAISED, Failure, Outcome, Values
 from millrace.predicates.service import OVERLOADED, Answered, Refused, Service, ServiceSession, within
-from millrace.predicates.spec import PredicateSpec, registration_of, schedule
+from millrace.predicates.spec import PredicateSpec, registration_of
 from millrace.predicates.truth import check_sized, truth_of, truths
 
 WIDTH = 64
@@ -62,13 +63,13 @@ class AsyncCaller:
         self._values = values
         self._address = limits if spec.limited else None
         self._namespace = namespace
-        self._settings = Settings(spec.max_in_flight, spec.per_second, spec.budget[0], spec.tokens_per_minute)
+        self._settings = Settings(spec.max_in_flight, spec.per_second, spec.budget, spec.tokens_per_minute)
         self._session: ServiceSession | None = None
         self._runner: asyncio.Runner | None = None
         self._limits: Client | None = None
         self._own: LookupSession | None = None
         self._spending = Spending(self._settings.budget)
-        self._retrying = AsyncRetrying(**schedule(spec), retry=retry_if_exception(_may_pass))
+        self._retrying = AsyncRetrying(**schedule(spec.retries), retry=retry_if_exception(_may_pass))
 
     def call(self, columns: list[pa.Array]) -> Outcome:
         """Return the truth of every row; rows that raise in their last attempt have their failure.
@@ -149,7 +150,7 @@ class _Asking:
         self._answers: dict[bytes, _Answer] = {}
         self._truths: dict[bytes, int] = {}  # found, and not told to others yet
         self._width = asyncio.Semaphore(max(WIDTH, spec.max_in_flight or 0))
-        self._cost = spec.budget[1]
+        self._cost = spec.price
         self._calls = 0
 
     async def run(self) -> None:
