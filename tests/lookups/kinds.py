@@ -17,8 +17,8 @@ import pytest
 import sqlalchemy as sa
 from aiohttp import web
 
+from millrace.limits.fetcher import in_time
 from millrace.limits.secrets import Secrets
-from millrace.lookups.asking import in_time
 from millrace.lookups.database import database
 from millrace.lookups.function import function
 from millrace.lookups.http import http

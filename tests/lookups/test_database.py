@@ -19,8 +19,8 @@ import pytest
 import sqlalchemy as sa
 
 from millrace.errors import InputError, MillraceError, OptionError
+from millrace.limits.fetcher import in_time
 from millrace.limits.secrets import Secrets
-from millrace.lookups.asking import in_time
 from millrace.lookups.database import database
 from millrace.lookups.database_session import DatabaseSession
 from millrace.lookups.source import Refused

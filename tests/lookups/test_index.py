@@ -20,9 +20,9 @@ from millrace.errors import ExecutionError
 from millrace.limits.client import Client
 from millrace.limits.clock import WallClock
 from millrace.limits.coordinator import Coordinator
+from millrace.limits.fetcher import Fetcher
 from millrace.limits.lookup_session import LookupSession
 from millrace.limits.secrets import Secrets
-from millrace.lookups.asking import Asking
 from millrace.lookups.index import LookupIndex
 from millrace.lookups.index_spec import IndexSpec, OnError
 from millrace.lookups.loop import Loop
@@ -140,8 +140,7 @@ class Lookups:
 @pytest.fixture(autouse=True)
 def hasty(monkeypatch):
     """A source that is busy or down is waited for, but not for long."""
-    monkeypatch.setattr("millrace.lookups.asking.FIRST_WAIT", 0.0)
-    monkeypatch.setattr("millrace.lookups.scan.FIRST_WAIT", 0.0)
+    monkeypatch.setattr("millrace.limits.policy.FIRST_WAIT", 0.0)
     monkeypatch.setattr("millrace.limits.breaker.FIRST_PAUSE", 0.001)
 
 
@@ -262,13 +261,13 @@ def test_tasks_that_share_a_room_ask_each_key_once() -> None:
 @pytest.mark.broken_rule
 def test_without_its_claims_keys_are_asked_twice(monkeypatch: pytest.MonkeyPatch) -> None:
     """The test of tasks that share a room fails when a task asks for what others are asking."""
-    plain = Asking._hear
+    plain = Fetcher._hear
 
     def hear(self, found, failed, ask) -> None:
         others, self._waiting = self._waiting, set()
         plain(self, found, failed, [*ask, *others])
 
-    monkeypatch.setattr(Asking, "_hear", hear)
+    monkeypatch.setattr(Fetcher, "_hear", hear)
     with pytest.raises(AssertionError):
         test_tasks_that_share_a_room_ask_each_key_once()
 
@@ -461,7 +460,7 @@ GONE, WRONG = Refused("HTTP 404", "no such page"), Refused("HTTP 401", "no")
 )
 def test_what_is_no_keys_fault_is_not_asked_by_halves(monkeypatch, refuse, how, requests, lost) -> None:
     """A wrong password is as wrong for each key; what it says is of the whole request."""
-    monkeypatch.setattr("millrace.lookups.asking._IN_VAIN", 10)
+    monkeypatch.setattr("millrace.limits.fetcher._IN_VAIN", 10)
     source, case = _of_100(refuse, **{"retries": 1, "circuit_breaker": None, **how})
     found, failed, _ = look_up(source, case, "skip")
     assert (len(source.requests), len(failed), found.num_rows) == (requests, lost, 100 - lost)
@@ -471,7 +470,7 @@ def test_what_is_no_keys_fault_is_not_asked_by_halves(monkeypatch, refuse, how, 
 def test_rows_that_cannot_be_shared_are_told_to_whoever_waits(monkeypatch) -> None:
     """Two tasks want a key whose rows no message holds: both hear, and neither waits for ever."""
     monkeypatch.setattr("millrace.limits.codec.LARGEST_ATTACHMENT", 10)
-    monkeypatch.setattr("millrace.lookups.asking.codec.USUAL_ATTACHMENT", 10)
+    monkeypatch.setattr("millrace.limits.fetcher.codec.USUAL_ATTACHMENT", 10)
     source = TableSource(S, Terms(max_in_flight=1), before=_shuffler([3]))
     errors: list[str] = []
     with Lookups() as maker:

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from millrace.lookups.asking import in_time
+from millrace.limits.fetcher import in_time
 from millrace.lookups.database import database
 from millrace.lookups.function import function
 from millrace.lookups.http import http

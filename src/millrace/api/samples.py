@@ -28,12 +28,13 @@ from millrace.errors import (
     near,
 )
 from millrace.limits.budget import cost_of
+from millrace.limits.request import Refused
 from millrace.lookups.index_spec import IndexSpec
 from millrace.predicates.callers import caller_of
 from millrace.predicates.calls import KEPT, RAISED, Outcome, Values
 from millrace.predicates.cascade import Maybe, Score, ScoreKind, Thresholds, learned
 from millrace.predicates.estimate import CostPreview, Judged, LookupEstimate, estimated
-from millrace.predicates.service import Refused, Service
+from millrace.predicates.service import Service
 from millrace.predicates.spec import PredicateSpec
 from millrace.spark.block import Block, LookupInput
 from millrace.spark.execute import execute
@@ -204,8 +205,7 @@ def judge_sample(spec: PredicateSpec, arrays: list[pa.Array], values: Values) ->
 
 def _count_calls(spec: PredicateSpec, total: SampleCost) -> PredicateSpec:
     """Return a predicate whose calls are counted; its kept answers are the same."""
-    origin = spec.origin or spec.function
-    price = spec.price or (origin.cost if isinstance(origin, Service) else None)
+    price = spec.price or (spec.asked.cost if isinstance(spec.asked, Service) else None)
 
     def charge(arguments: tuple[Any, ...], answer: object) -> None:
         request = list(zip(*arguments, strict=True)) if spec.batch else arguments
@@ -225,7 +225,7 @@ def _count_calls(spec: PredicateSpec, total: SampleCost) -> PredicateSpec:
         total.asked += len(arguments[0]) if spec.batch else 1
         return answer
 
-    return replace(spec, function=call, origin=origin)
+    return replace(spec, function=call, origin=spec.asked)
 
 
 def estimate(

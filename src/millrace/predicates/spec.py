@@ -130,16 +130,20 @@ class PredicateSpec(Limits):
             function: The new one; its answers are known by the user's own, and by the change.
             change: What it changes, as text that differs for different changes.
         """
-        origin = self.function if self.origin is None else self.origin
-        return replace(self, function=function, origin=origin, changed=(*self.changed, change))
+        return replace(self, function=function, origin=self.asked, changed=(*self.changed, change))
+
+    @property
+    def asked(self) -> Callable[..., Any]:
+        """The user's own function."""
+        return self.function if self.origin is None else self.origin
 
     def fingerprint(self) -> str:
         """Return what its kept answers are known by; to be called where the query is planned.
 
         In a task the function has been unpickled, and may have lost what it names.
         """
-        origin = self.function if self.origin is None else self.origin
-        own = origin.identity if isinstance(origin, Service) else identity_of(origin, self.name)
+        asked = self.asked
+        own = asked.identity if isinstance(asked, Service) else identity_of(asked, self.name)
         secrets = Secrets.of_environment(self.secrets, self.owner)
         parts = [own, *self.changed, *secrets.values().values()]
         return blake2b(json.dumps(["predicate", *parts]).encode(), digest_size=16).hexdigest()

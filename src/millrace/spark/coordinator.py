@@ -37,11 +37,11 @@ from millrace.spark.session import default_parallelism, facts_of, own_address, t
 
 if TYPE_CHECKING:
     from millrace.limits.client import Client
+    from millrace.limits.fetcher import Connect
     from millrace.limits.process import RemoteCoordinator
     from millrace.limits.progress import FailedKey, LookupProgress
     from millrace.limits.registration import Address
     from millrace.limits.secrets import Secrets
-    from millrace.lookups.asking import Connect
     from millrace.lookups.index import LookupIndex
     from millrace.lookups.index_spec import IndexSpec
     from millrace.lookups.scan import LookupScan

@@ -6,9 +6,10 @@ from dataclasses import dataclass
 from inspect import Parameter, Signature
 from typing import Any
 
+from millrace.limits.request import Answered
 from millrace.limits.secrets import Secrets
 from millrace.lookups.llm.endpoint import Endpoint, Model, Priced, Prompt
-from millrace.predicates.service import Answered, Service
+from millrace.predicates.service import Service
 
 _SYSTEM = "You decide questions. Answer each with true or false."
 _ITEM = {"type": "boolean"}
