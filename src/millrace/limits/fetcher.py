@@ -29,7 +29,7 @@ from millrace.limits import codec, policy
 from millrace.limits.chunk import Chunk, Claimed, Failure
 from millrace.limits.client import KEYS_A_MESSAGE, Client
 from millrace.limits.policy import Limits
-from millrace.limits.request import Answered, Refused
+from millrace.limits.request import Answered, FetchStats, Refused
 
 _CLAIMED_AHEAD = 4
 """Keys that are claimed and not asked yet, at most, over those that may be under way at once."""
@@ -77,21 +77,6 @@ class Session(Protocol):
 
     async def close(self) -> None:
         """Let go of connections and threads."""
-
-
-@dataclass
-class FetchStats:
-    """What one task asked of one source.
-
-    Attributes:
-        requests: Requests made, repeated ones included.
-        seconds: Time that requests were under way, added up.
-    """
-
-    keys: int = 0
-    rows: int = 0
-    requests: int = 0
-    seconds: float = 0.0
 
 
 @dataclass
@@ -262,9 +247,10 @@ class Fetcher:
         request = None if price is None else session.request(keys)
 
         def may_pass(error: BaseException) -> bool:
-            if not isinstance(error, Refused) or not error.again or (several and error.singly):
-                return False
-            return not is_half or _is_of_no_key(error)  # or the fault is not theirs
+            return isinstance(error, Refused) and error.again and not (several and error.singly)
+
+        def is_repeated(error: BaseException) -> bool:
+            return may_pass(error) and (not is_half or _is_of_no_key(error))
 
         async def attempt() -> Any:
             nonlocal attempts
@@ -280,7 +266,9 @@ class Fetcher:
                     return found.result if isinstance(found, Answered) else found
                 except Refused as refused:
                     # Whoever says that it was asked too much, or for something wrong, is there.
-                    permit.outcome = refused.kind if refused.again and refused.kind not in _LIMITED else ""
+                    permit.outcome = (
+                        refused.kind if may_pass(refused) and refused.kind not in _LIMITED else ""
+                    )
                     limited = refused.kind in _OVERLOADED
                     if limited:  # for all tasks, not for this one alone
                         own = min(policy.LONGEST_WAIT, policy.FIRST_WAIT * 2**attempts)
@@ -291,10 +279,11 @@ class Fetcher:
                 finally:
                     seconds = time.perf_counter() - began
                     self.stats.seconds += seconds
+                    self.stats.cost += permit.cost or 0.0
                     client.took(seconds, limited=limited)
 
         try:
-            answer = await self._retrying.copy(retry=retry_if_exception(may_pass))(attempt)
+            answer = await self._retrying.copy(retry=retry_if_exception(is_repeated))(attempt)
             rows, counts = session.rows(keys, answer)
             _check_size(rows)
         except (ExecutionError, PredicateError):

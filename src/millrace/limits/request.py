@@ -1,4 +1,4 @@
-"""How a request ends: with an answer and what that took, or refused."""
+"""How a request ends: with an answer and what that took, or refused; and what all of a task came to."""
 
 from __future__ import annotations
 
@@ -63,3 +63,22 @@ class Refused(Exception):
     def __reduce__(self) -> tuple[object, ...]:
         how = {name: getattr(self, name) for name in ("again", "wait", "singly", "usage")}
         return partial(Refused, **how), (self.kind, self.message)
+
+
+@dataclass
+class FetchStats:
+    """What one task asked of one source.
+
+    Attributes:
+        keys: To ask, each once.
+        rows: In answers.
+        requests: Requests made, repeated ones included.
+        seconds: Time that requests were under way, added up.
+        cost: What they have told that they cost.
+    """
+
+    keys: int = 0
+    rows: int = 0
+    requests: int = 0
+    seconds: float = 0.0
+    cost: float = 0.0

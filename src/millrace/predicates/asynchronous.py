@@ -24,7 +24,7 @@ from millrace.limits.fetcher import Fetcher, News
 from millrace.limits.lookup_session import LookupSession
 from millrace.limits.permits import Permits
 from millrace.limits.registration import Address
-from millrace.limits.request import Refused
+from millrace.limits.request import Answered, FetchStats, Refused
 from millrace.limits.secrets import Secrets
 from millrace.predicates.calls import RAISED, Failure, Outcome, Values
 from millrace.predicates.service import Service, ServiceSession, within
@@ -49,15 +49,24 @@ class AsyncCaller:
         values: Makes its arguments of columns.
         limits: Where the tasks of the job agree on its limits; None keeps them within this caller.
         namespace: Names the job and the predicate there.
+        stats: Count what it asks.
     """
 
-    def __init__(self, spec: PredicateSpec, values: Values, limits: Address | None, namespace: str) -> None:
+    def __init__(
+        self,
+        spec: PredicateSpec,
+        values: Values,
+        limits: Address | None,
+        namespace: str,
+        stats: FetchStats | None = None,
+    ) -> None:
         self._spec = spec
         self._values = values
         self._address = limits if spec.limited else None
         self._namespace = namespace
         self._spending = Spending(spec.budget)
         self._function = _Function(spec)
+        self._stats = stats or FetchStats()
         self._runner: asyncio.Runner | None = None
         self._fetcher: Fetcher | None = None
         self._news: asyncio.Queue[News] = asyncio.Queue()
@@ -90,7 +99,7 @@ class AsyncCaller:
             width, self._news = max(WIDTH, spec.max_in_flight or 0), asyncio.Queue()
             self._fetcher = Fetcher(
                 spec, self._join, self._function.opened, self._news.put_nowait, spec.batch or 1, width,
-                claims=spec.dedupe, halves=isinstance(spec.asked, Service),
+                claims=spec.dedupe, halves=isinstance(spec.asked, Service), stats=self._stats,
             )  # fmt: skip
         questions = defaultdict[bytes, list[int]](list)  # by key, the rows that ask the same
         for i, row in enumerate(rows):
@@ -175,8 +184,9 @@ class _Function:
         self.calls += len(rows)
         arguments: Sequence[Any] = [list(each) for each in zip(*rows, strict=True)] if spec.batch else rows[0]
         try:
-            with within(self._service):
-                return await _awaitable(spec.function(*arguments), spec.name)
+            with within(self._service) as taken:
+                result = await _awaitable(spec.function(*arguments), spec.name)
+                return Answered(result, taken[-1]) if taken else result
         except (Refused, PredicateError, ExecutionError):
             raise
         except Exception as error:

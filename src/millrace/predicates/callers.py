@@ -17,9 +17,16 @@ from millrace.predicates.truth import Truth
 
 if TYPE_CHECKING:
     from millrace.limits.registration import Address
+    from millrace.limits.request import FetchStats
 
 
-def caller_of(spec: PredicateSpec, values: Values, limits: Address | None, namespace: str) -> Caller:
+def caller_of(
+    spec: PredicateSpec,
+    values: Values,
+    limits: Address | None,
+    namespace: str,
+    stats: FetchStats | None = None,
+) -> Caller:
     """Return what calls the predicate in this task.
 
     Args:
@@ -27,19 +34,22 @@ def caller_of(spec: PredicateSpec, values: Values, limits: Address | None, names
         values: Makes its arguments of columns.
         limits: Where the tasks of the job agree on its limits; None keeps them within this task.
         namespace: Names the job and the predicate there.
+        stats: Count what an ``async`` one asks.
     """
-    caller = _caller(spec, values, limits, namespace)
+    caller = _caller(spec, values, limits, namespace, stats)
     if spec.sure is None:
         return caller
     score, high = spec.sure
     return Surely(caller, score, high, values)
 
 
-def _caller(spec: PredicateSpec, values: Values, limits: Address | None, namespace: str) -> Caller:
+def _caller(
+    spec: PredicateSpec, values: Values, limits: Address | None, namespace: str, stats: FetchStats | None
+) -> Caller:
     if spec.kind == "async":
         from millrace.predicates.asynchronous import AsyncCaller  # loads asyncio, which few tasks need
 
-        return AsyncCaller(spec, values, limits, namespace)
+        return AsyncCaller(spec, values, limits, namespace, stats)
     return RowCaller(spec, values) if spec.kind == "row" else BatchCaller(spec, values)
 
 

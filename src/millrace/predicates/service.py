@@ -9,7 +9,7 @@ from contextvars import ContextVar
 from inspect import signature
 from typing import Any, Protocol
 
-from millrace.limits.budget import Cost
+from millrace.limits.budget import Cost, Usage
 from millrace.limits.request import Answered
 from millrace.limits.secrets import Secrets
 
@@ -28,7 +28,7 @@ class ServiceSession(Protocol):
         """Let go of connections."""
 
 
-_open: ContextVar[ServiceSession | None] = ContextVar("millrace service", default=None)
+_open: ContextVar[tuple[ServiceSession | None, list[Usage]]] = ContextVar("millrace service")
 
 
 class Service(ABC):
@@ -42,12 +42,13 @@ class Service(ABC):
         """What tells the cost of a call by its answer, where prices are known."""
         return None
 
-    async def __call__(self, *values: Any, **named: Any) -> Answered:
+    async def __call__(self, *values: Any, **named: Any) -> Any:
         """Ask within the session that the task has open."""
-        session = _open.get()
-        if session is None:
-            raise RuntimeError("the session of a service is not open")
-        return await session.ask(*signature(self).bind(*values, **named).args)
+        session, taken = _open.get()
+        assert session is not None
+        answered = await session.ask(*signature(self).bind(*values, **named).args)
+        taken.append(answered.usage)
+        return answered.result
 
     @property
     @abstractmethod
@@ -60,10 +61,14 @@ class Service(ABC):
 
 
 @contextmanager
-def within(session: ServiceSession | None) -> Iterator[None]:
-    """Let services that are called in the block use a session; functions may pass calls on to them."""
-    token = _open.set(session)
+def within(session: ServiceSession | None) -> Iterator[list[Usage]]:
+    """Let services that are called in the block use a session, and list what these calls have taken.
+
+    Functions may pass calls on to services, and what these return to others.
+    """
+    taken: list[Usage] = []
+    token = _open.set((session, taken))
     try:
-        yield
+        yield taken
     finally:
         _open.reset(token)

@@ -1,8 +1,7 @@
 """Asking an OpenAI-compatible endpoint for chat completions: one request, and what its answer means.
 
 Several questions go in one request and come back as a JSON list; an answer that was cut off, is no such list
-or has another number of entries says nothing of any of them, and whoever asked is told to ask for fewer: a
-predicate goes on one by one, a lookup by halves.
+or has another number of entries says nothing of any of them, and whoever asked is told to ask for fewer.
 """
 
 from __future__ import annotations
@@ -77,9 +76,6 @@ class Prompt:
 
 MOST_BYTES = 1 << 24
 """Of an answer."""
-
-_OF_THE_BODY = (400, 413, 422)
-"""Statuses that may be the fault of one of several rows."""
 
 _TOKENS_A_NUMBER, _TOKENS_AROUND = 16, 16
 _LETTERS_A_TOKEN = 4
@@ -188,23 +184,22 @@ class Endpoint:
         Raises:
             Refused: It did not answer, or not like that.
         """
-        several = len(questions) > 1
-        document = await self._document(self._body(system, questions, item), several=several)
+        document = await self._document(self._body(system, questions, item))
         usage = _usage(document, sum(map(len, questions)))
         try:
             choice = document["choices"][0]
             if choice.get("finish_reason") == "length":
                 why = "the answer was cut off: give a larger max_tokens"
-                raise self.unfit(why, usage, several=several)
+                raise self.unfit(why, usage)
             text = _bare(choice["message"]["content"]).encode()
             numbered = parse(text, exact=self._exact)["answers"]
             numbers = [each["number"] for each in numbered]
             answers = [each["answer"] for each in numbered]
         except (AttributeError, KeyError, IndexError, TypeError, ValueError, RecursionError) as error:
             why = f"no list of answers ({type(error).__name__})"
-            raise self.unfit(why, usage, several=several) from None
+            raise self.unfit(why, usage) from None
         if numbers != list(range(1, len(questions) + 1)):
-            raise self.unfit(f"{len(questions)} questions, but answers to others", usage, several=several)
+            raise self.unfit(f"{len(questions)} questions, but answers to others", usage)
         return answers, usage
 
     def _body(self, system: str, questions: list[str], item: dict[str, Any]) -> dict[str, Any]:
@@ -225,15 +220,15 @@ class Endpoint:
     async def close(self) -> None:
         await self._client.close()
 
-    async def _document(self, body: dict[str, Any], *, several: bool) -> Any:
+    async def _document(self, body: dict[str, Any]) -> Any:
         try:
-            return await self._answer(body, several=several)
+            return await self._answer(body)
         except (aiohttp.ClientError, Undecodable, ValueError) as error:
             said = str(error) or type(error).__name__
             lasting = isinstance(error, ValueError)
             raise self._refused("connection", f"{type(error).__name__}: {said}", again=not lasting) from None
 
-    async def _answer(self, body: dict[str, Any], *, several: bool) -> Any:
+    async def _answer(self, body: dict[str, Any]) -> Any:
         text = json.dumps(body, ensure_ascii=False)
         response = await self._client.send(request_of("POST", self._url, self._headers, text))
         try:
@@ -249,16 +244,15 @@ class Endpoint:
                 f"HTTP {status}: {shortened(self._secrets.scrub(text), _SHOWN)}",
                 again=status in _MAY_PASS or status >= HTTPStatus.INTERNAL_SERVER_ERROR,
                 wait=retry_after(response),
-                singly=several and status in _OF_THE_BODY,
             )
         try:
             return json.loads(text)
         except ValueError:
             raise self._refused("malformed answer", "the answer is no JSON", again=True) from None
 
-    def unfit(self, message: str, usage: Usage, *, several: bool) -> Refused:
-        """Return the error of an answer that is not what was asked for; several are to be asked singly."""
-        return self._refused("unfit answer", message, again=not several, singly=several, usage=usage)
+    def unfit(self, message: str, usage: Usage) -> Refused:
+        """Return the error of an answer that is not what was asked for."""
+        return self._refused("unfit answer", message, again=True, singly=True, usage=usage)
 
     def _refused(self, kind: str, message: str, **how: Any) -> Refused:
         where = f"model {self._model.name} at {self._model.base_url}"
