@@ -10,6 +10,7 @@ import time
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from functools import partial
 
 import numpy as np
 import pandas as pd
@@ -18,6 +19,7 @@ import pytest
 from hypothesis import example, given, settings, strategies as st
 
 from millrace.errors import ExecutionError, PredicateError
+from millrace.limits.client import Client
 from millrace.limits.coordinator import Coordinator
 from millrace.limits.registration import Address
 from millrace.limits.tls import server_context
@@ -55,7 +57,7 @@ def caller(function, served=None, run="n", kind="async", **options):
     spec = PredicateSpec("p", function, kind, **options)
     if served is not None:
         served.register(run, [registration_of(spec)])
-    return caller_of(spec, PlainValues(), served and served.address, f"{run}/0/0")
+    return caller_of(spec, PlainValues(), served and partial(Client.connect, served.address, f"{run}/0/0"))
 
 
 def call(function, values, served=None, run="n", **options):
@@ -353,9 +355,9 @@ def test_a_coordinator_out_of_reach_fails_the_call():
     async def yes(_):
         return True
 
-    nowhere = Address("127.0.0.1", 1, "", server_context()[1])
+    nowhere = partial(Client.connect, Address("127.0.0.1", 1, "", server_context()[1]), "run/0/0")
     limited, free = (
-        caller_of(PredicateSpec("p", yes, "async", **limits), PlainValues(), nowhere, "run/0/0")
+        caller_of(PredicateSpec("p", yes, "async", **limits), PlainValues(), nowhere)
         for limits in ({"max_in_flight": 1, "retries": 2}, {})
     )
     with closing(limited), pytest.raises(ExecutionError, match=r"127\.0\.0\.1:1\b.*Refused.*`limits_host`"):

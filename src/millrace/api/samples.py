@@ -181,9 +181,9 @@ def draw_sample(
 
 
 def judge_sample(spec: PredicateSpec, arrays: list[pa.Array], values: Values) -> tuple[Outcome, FetchStats]:
-    """Return what a predicate says of the rows, what it asked, and in how many seconds; limits hold for it alone."""
+    """Return what a predicate says of the rows, and what that took in all; limits hold for it alone."""
     stats = FetchStats()
-    caller = caller_of(_priced(spec), values, None, "sample", stats)
+    caller = caller_of(_priced(spec), values, stats=stats)
     began = time.perf_counter()
     try:
         outcome = caller.call(arrays)
@@ -194,15 +194,14 @@ def judge_sample(spec: PredicateSpec, arrays: list[pa.Array], values: Values) ->
 
 
 def _priced(spec: PredicateSpec) -> PredicateSpec:
-    """Return a predicate whose calls tell what they cost, if its service knows, though nothing bounds that."""
+    """Return a predicate whose calls tell what they cost, if its service knows, though nothing bounds it."""
     price = spec.asked.cost if isinstance(spec.asked, Service) else None
     if price is None or spec.max_cost is not None:
         return spec
-    known = price
 
     def cost(request: object, answer: object) -> float:
         with suppress(BudgetError):  # nobody can tell
-            return known(request, answer)
+            return price(request, answer)
         return 0.0
 
     return replace(spec, cost=cost, max_cost=sys.float_info.max)

@@ -266,9 +266,9 @@ class Fetcher:
                     return found.result if isinstance(found, Answered) else found
                 except Refused as refused:
                     # Whoever says that it was asked too much, or for something wrong, is there.
-                    permit.outcome = (
-                        refused.kind if may_pass(refused) and refused.kind not in _LIMITED else ""
-                    )
+                    permit.outcome = ""
+                    if may_pass(refused) and refused.kind not in _LIMITED:
+                        permit.outcome = refused.kind
                     limited = refused.kind in _OVERLOADED
                     if limited:  # for all tasks, not for this one alone
                         own = min(policy.LONGEST_WAIT, policy.FIRST_WAIT * 2**attempts)

@@ -20,10 +20,9 @@ from millrace.limits.budget import Spending
 from millrace.limits.chunk import Chunk, Failure as Failed, digest
 from millrace.limits.client import Client
 from millrace.limits.event_loop import runner
-from millrace.limits.fetcher import Fetcher, News
+from millrace.limits.fetcher import Connect, Fetcher, News
 from millrace.limits.lookup_session import LookupSession
 from millrace.limits.permits import Permits
-from millrace.limits.registration import Address
 from millrace.limits.request import Answered, FetchStats, Refused
 from millrace.limits.secrets import Secrets
 from millrace.predicates.calls import RAISED, Failure, Outcome, Values
@@ -47,8 +46,7 @@ class AsyncCaller:
     Args:
         spec: The predicate, of kind ``async``.
         values: Makes its arguments of columns.
-        limits: Where the tasks of the job agree on its limits; None keeps them within this caller.
-        namespace: Names the job and the predicate there.
+        connect: Joins the limits of the job; None keeps them within this caller.
         stats: Count what it asks.
     """
 
@@ -56,14 +54,12 @@ class AsyncCaller:
         self,
         spec: PredicateSpec,
         values: Values,
-        limits: Address | None,
-        namespace: str,
+        connect: Connect | None = None,
         stats: FetchStats | None = None,
     ) -> None:
         self._spec = spec
         self._values = values
-        self._address = limits if spec.limited else None
-        self._namespace = namespace
+        self._connect = connect if spec.limited else None
         self._spending = Spending(spec.budget)
         self._function = _Function(spec)
         self._stats = stats or FetchStats()
@@ -119,8 +115,8 @@ class AsyncCaller:
         return Outcome(truth, self._function.calls - calls, failures)
 
     async def _join(self) -> Client:
-        if self._address is not None:
-            return await Client.connect(self._address, self._namespace)
+        if self._connect is not None:
+            return await self._connect()
         registration = registration_of(self._spec)
         permits = Permits(registration.settings, spending=self._spending)
         return Client.alone(LookupSession(registration, permits=permits))
