@@ -52,7 +52,7 @@ def filter(  # noqa: A001  # named as PySpark's
     >>> millrace.sql(text, predicates={"about": about})  # doctest: +SKIP
 
     Equal rows are asked once. An answer that is cut off or malformed, or for another number of rows, is asked
-    again, row by row where it was for several.
+    again, by halves where it was for several.
 
     Args:
         question: With ``{column}`` where a row's value stands, to be answered by true or false. The predicate
