@@ -83,7 +83,7 @@ def filter(  # noqa: A001  # named as PySpark's
     fields = tuple((body or {}).items())
     endpoint = Model(model, base_url, api_key, max_tokens, structured, price_read, price_written, fields)
     prompt = Prompt.of(question)
-    check_options("millrace.models.filter", limits, LimitOptions)
+    check_options("millrace.models.filter", limits, LimitOptions.__annotations__)
     limits = _DEFAULTS | limits
     spec = PredicateSpec(
         name,
@@ -152,7 +152,7 @@ def lookup(  # noqa: D417  # the docstring says where the other settings are tol
     fields = tuple((body or {}).items())
     endpoint = Model(model, base_url, api_key, max_tokens, structured, price_read, price_written, fields)
     template = Prompt.of(prompt)
-    check_options("millrace.models.lookup", limits, LimitOptions)
+    check_options("millrace.models.lookup", limits, LimitOptions.__annotations__)
     cost = _cost(endpoint, limits)
     terms = Terms(batch=batch, tokens_per_minute=tokens_per_minute, cost=cost, **(_DEFAULTS | limits))
     via = ModelSource(endpoint, template, terms)

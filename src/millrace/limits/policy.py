@@ -8,7 +8,7 @@ tasks need neither.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypedDict
@@ -23,6 +23,8 @@ LONGEST_WAIT = 30.0
 """Seconds between attempts: random, up to these bounds, doubling from the first to the longest."""
 
 SHARED = ("max_in_flight", "per_second", "tokens_per_minute", "max_requests", "max_cost")
+
+_SHOWN = ("batch", "retries", "timeout", *SHARED, "dedupe", "limit_group")
 
 
 class LimitOptions(TypedDict, total=False):
@@ -150,6 +152,11 @@ class Limits:
         """What tells the cost of a call; None where each costs the same, or nothing bounds it."""
         return self.cost if callable(self.cost) else None
 
+    def describe(self) -> str:
+        """Return the settings that are set, for plans."""
+        named = {name: getattr(self, name, None) for name in _SHOWN}
+        return ", ".join(f"{name}={value}" for name, value in named.items() if value)
+
     def registration(
         self,
         name: str,
@@ -174,12 +181,11 @@ class Limits:
         )
 
 
-def check_options(where: str, given: Mapping[str, Any], known: type) -> None:
-    """Raise an OptionError for settings that are not among those of a typed dictionary."""
-    names = tuple(known.__annotations__)
+def check_options(where: str, given: Iterable[str], known: Collection[str]) -> None:
+    """Raise an OptionError for settings that are not among the known ones."""
     for name in given:
-        if name not in names:
-            raise OptionError(f"{where} has no setting {name!r}: {near(name, names)}")
+        if name not in known:
+            raise OptionError(f"{where}: unknown setting {name!r}: {near(name, known)}")
 
 
 def schedule(retries: int) -> dict[str, Any]:

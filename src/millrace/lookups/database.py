@@ -129,7 +129,7 @@ def database(
         InputError: The URL, the table or an argument cannot be used, or has credentials written out.
         OptionError: A setting is out of its range.
     """
-    check_options("millrace.database", limits, LookupOptions)
+    check_options("millrace.database", limits, LookupOptions.__annotations__)
     return DatabaseSource(
         url,
         table,

@@ -106,7 +106,7 @@ def function(
     if type(scan) is not bool:
         raise OptionError(f"scan is {scan!r}, expected True or False")
     own = getattr(fn, "__qualname__", type(fn).__qualname__)
-    check_options("millrace.function", limits, LookupOptions)
+    check_options("millrace.function", limits, LookupOptions.__annotations__)
     terms = Terms(batch=batch, **limits)
     return FunctionSource(fn, name or own, terms, scan, identity_of(fn, name or own))
 

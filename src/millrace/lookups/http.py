@@ -241,7 +241,7 @@ def http(
         text = None if body is None else json.dumps(body, allow_nan=False)
     except (TypeError, ValueError) as error:
         raise InputError(f"the body of a lookup is no JSON value: {error}") from None
-    check_options("millrace.http", limits, LookupOptions)
+    check_options("millrace.http", limits, LookupOptions.__annotations__)
     return HttpSource(
         url,
         Terms(batch=batch, max_retry_after=max_retry_after, **limits),

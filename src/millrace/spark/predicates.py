@@ -203,7 +203,7 @@ def predicate(
     Raises:
         MillraceError: A setting is out of range or does not go with the kind or the function.
     """
-    check_options("millrace.predicate", limits, LimitOptions)
+    check_options("millrace.predicate", limits, LimitOptions.__annotations__)
 
     def make(target: Callable[..., Any]) -> Predicate:
         label = str(name or getattr(target, "__name__", type(target).__name__))
