@@ -272,6 +272,16 @@ def test_without_its_claims_keys_are_asked_twice(monkeypatch: pytest.MonkeyPatch
         test_tasks_that_share_a_room_ask_each_key_once()
 
 
+def test_a_source_that_cancels_itself_ends_the_query() -> None:
+    """Rather than be waited for by the task for ever."""
+
+    async def cancel(_) -> None:
+        raise asyncio.CancelledError
+
+    with pytest.raises(asyncio.CancelledError):
+        look_up(TableSource(S, before=cancel))
+
+
 BAD = (13,)
 
 

@@ -128,9 +128,8 @@ def test_another_function_has_answers_of_its_own(monkeypatch):
 def test_only_the_planning_process_says_where_answers_are(coordinator, tmp_path):
     """A task of a run that is not known there fails, rather than asking what nobody keeps."""
     spec = PredicateSpec("p", one_of_all, "async", answers=tmp_path)
-    made = AsyncCaller(
-        spec, PlainValues(), functools.partial(Client.connect, coordinator.address, "gone/0/0")
-    )
+    connect = functools.partial(Client.connect, coordinator.address, "gone/0/0")
+    made = AsyncCaller(spec, PlainValues(), connect)
     with closing(made) as caller, pytest.raises(ExecutionError, match="'gone' is not known"):
         caller.call([pa.array([1])])
 

@@ -36,7 +36,6 @@ ERRORS = {"raises": ValueError, "stops": StopIteration}
 @pytest.fixture(autouse=True)
 def _short_waits(monkeypatch):
     monkeypatch.setattr("millrace.limits.policy.FIRST_WAIT", 0.001)
-    monkeypatch.setattr("millrace.limits.policy.LONGEST_WAIT", 0.004)
 
 
 @pytest.fixture(scope="module")

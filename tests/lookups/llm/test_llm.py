@@ -234,9 +234,11 @@ def test_a_filter_and_a_lookup_on_spark(spark, tmp_path):
         assert server.asked == Counter({f"Is {x} even?": 1 for x in range(50)})
         # Whoever passes arguments by name asks for itself.
         assert millrace.where(rows, is_even(x="x")).count() == 100
-        text = "SELECT id FROM rows WHERE is_even(x + 0) AND id < 100"
-        again = millrace.sql(text, spark=spark, tables={"rows": rows}, predicates={"is_even": is_even})
+        given = {"spark": spark, "tables": {"rows": rows}, "predicates": {"is_even": is_even}}
+        again = millrace.sql("SELECT id FROM rows WHERE is_even(x + 0) AND id < 100", **given)
         assert again.count() == 50 and set(server.asked.values()) == {2}
+        # As a part of an expression, too.
+        assert millrace.sql("SELECT id FROM rows WHERE is_even(x) OR id = 1", **given).count() == 101
 
     def facts(question: str) -> dict:
         number = int(question.split()[-1])
