@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 __all__ = ["filter", "lookup"]
 
-_DEFAULTS: LimitOptions = {"max_in_flight": 8, "retries": 3, "timeout": 60.0}
+_DEFAULTS: LimitOptions = {"max_in_flight": 8, "retries": 3, "timeout": 60.0, "batch": 1}
 
 
 def filter(  # noqa: A001  # named as PySpark's
@@ -31,7 +31,6 @@ def filter(  # noqa: A001  # named as PySpark's
     base_url: str = "https://api.openai.com/v1",
     api_key: str | None = None,
     name: str = "model_filter",
-    batch: int = 1,
     tokens_per_minute: float | None = None,
     price_read: float = 0.0,
     price_written: float = 0.0,
@@ -61,7 +60,6 @@ def filter(  # noqa: A001  # named as PySpark's
         base_url: To which ``/chat/completions`` is added.
         api_key: ``"${NAME}"``: the key is in the environment variable NAME of this process.
         name: What plans, reports and errors call it.
-        batch: Rows in one request, at most.
         tokens_per_minute: Read and written in the whole job, by what the endpoint says of each request;
             evenly spread. Until one has been answered they go one by one.
         price_read: Of a million tokens read.
@@ -90,7 +88,6 @@ def filter(  # noqa: A001  # named as PySpark's
         ModelFilter(endpoint, prompt, limits["max_in_flight"]),
         "async",
         on_error=on_error,
-        batch=batch,
         dedupe=True,
         secrets=endpoint.secrets,
         answers=None if answers is None else Path(answers),
@@ -109,7 +106,6 @@ def lookup(  # noqa: D417  # the docstring says where the other settings are tol
     name: str = "model_lookup",
     base_url: str = "https://api.openai.com/v1",
     api_key: str | None = None,
-    batch: int = 1,
     tokens_per_minute: float | None = None,
     price_read: float = 0.0,
     price_written: float = 0.0,
@@ -136,7 +132,7 @@ def lookup(  # noqa: D417  # the docstring says where the other settings are tol
     Args:
         prompt: With ``{column}`` for each bind column.
         schema: All columns: those of the prompt, which joins give values, and those to be filled.
-        model: As for :func:`filter`, and so are the settings that are not named here; a batch is of keys.
+        model: As for :func:`filter`, and so are the settings that are not named here.
         name: What plans, reports and errors call it.
         on_error: As for :func:`millrace.lookup`.
         cache: As for :func:`millrace.lookup`.
@@ -154,7 +150,7 @@ def lookup(  # noqa: D417  # the docstring says where the other settings are tol
     template = Prompt.of(prompt)
     check_options("millrace.models.lookup", limits, LimitOptions.__annotations__)
     cost = _cost(endpoint, limits)
-    terms = Terms(batch=batch, tokens_per_minute=tokens_per_minute, cost=cost, **(_DEFAULTS | limits))
+    terms = Terms(tokens_per_minute=tokens_per_minute, cost=cost, **(_DEFAULTS | limits))
     via = ModelSource(endpoint, template, terms)
     return declare(name, schema, list(template.columns), via, on_error=on_error, cache=cache, ttl=ttl)
 

@@ -85,7 +85,6 @@ class Fetcher:
 
     Attributes:
         open: Opens the source; the client has its secrets.
-        batch: Keys in one request, at most.
         width: Requests of this task under way, or waiting for their turn or for the next attempt, at most.
         claims: Whether keys are shared with other tasks; else all that are wanted are asked.
         halves: Whether a batch that failed is asked by halves.
@@ -95,7 +94,6 @@ class Fetcher:
     connect: Connect
     open: Callable[[Client], Awaitable[Session]]
     tell: Callable[[News], None]
-    batch: int
     width: int
     claims: bool = True
     halves: bool = True
@@ -115,7 +113,8 @@ class Fetcher:
         self._hearing = False
         self._opening: asyncio.Future[tuple[Client, Session]] | None = None
         self._closed = False
-        self._most_due = _CLAIMED_AHEAD * self.width * self.batch
+        self._batch = self.limits.batch or 1
+        self._most_due = _CLAIMED_AHEAD * self.width * self._batch
         self._claim_size = self._most_due
         schedule = policy.schedule(self.limits.retries)
         self._backoff: wait_random_exponential = schedule["wait"]
@@ -220,7 +219,7 @@ class Fetcher:
         self._start_askers()
 
     def _start_askers(self) -> None:
-        requests = len(self._halves) - (-len(self._due) // self.batch)
+        requests = len(self._halves) - (-len(self._due) // self._batch)
         for _ in range(min(self.width - self._askers, requests)):
             self._askers += 1
             self._start(self._ask)
@@ -233,7 +232,7 @@ class Fetcher:
                 if self._halves:
                     digests, attempts = self._halves.popleft()
                 else:
-                    size = min(self.batch, len(self._due))
+                    size = min(self._batch, len(self._due))
                     digests, attempts = [self._due.popleft() for _ in range(size)], 0
                 self._claim_more()
                 await self._request(digests, attempts, client, session)
@@ -318,7 +317,7 @@ class Fetcher:
 
     def _may_be_of_a_key(self, digests: list[bytes], error: Exception) -> bool:
         """Whether some of the keys may have an answer without the others."""
-        most = max(_IN_VAIN, self.batch)
+        most = max(_IN_VAIN, self._batch)
         return self.halves and len(digests) > 1 and self._in_vain < most and not _is_of_no_key(error)
 
     def _asked_for(self, refused: Refused) -> float:

@@ -39,6 +39,8 @@ class LimitOptions(TypedDict, total=False):
             thread is not stopped, its result is dropped. A statement is stopped, where the driver has a way,
             and its connection closed; PostgreSQL, MySQL and MariaDB end it themselves a second later, also if
             the task has died.
+        batch: Keys or rows in one of them, at most; 1 for lookups, 500 for a database. A predicate of kind
+            ``async`` that is given it is called with lists.
         max_requests: That a query may make in all, repeated ones included; one of several pages counts once.
             At the limit it stops with :class:`millrace.errors.BudgetError`.
         max_cost: What all requests of a query may cost, in the unit of ``cost``, or of a model's prices. At a
@@ -53,6 +55,7 @@ class LimitOptions(TypedDict, total=False):
     per_second: float | None
     retries: int
     timeout: float
+    batch: int
     max_requests: int | None
     max_cost: float | None
     limit_group: str | None
@@ -82,6 +85,7 @@ class Limits:
         max_in_flight: See :class:`LimitOptions`, and for the others that are not told of here. None sets no
             bound.
         timeout: None lets a call take for ever.
+        batch: None is for what is asked for single values.
         cost: What a call costs: a number, or a function of its request and its answer.
         tokens_per_minute: That all calls take together, of sources that tell what each took.
         circuit_breaker: See :class:`LookupOptions`.
@@ -95,6 +99,7 @@ class Limits:
     per_second: float | None = None
     retries: int = 0
     timeout: float | None = None
+    batch: int | None = None
     max_requests: int | None = None
     max_cost: float | None = None
     cost: float | Cost | None = None
@@ -104,7 +109,7 @@ class Limits:
     max_retry_after: float = 60.0
 
     def __post_init__(self) -> None:
-        self._check_whole(max_in_flight=1)
+        self._check_whole(max_in_flight=1, batch=1)
         if self.circuit_breaker is not None:
             self._check_whole(circuit_breaker=1)
         self._check_whole(1000, retries=0)

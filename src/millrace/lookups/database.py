@@ -103,7 +103,6 @@ def database(
     schema: str | None = None,
     columns: Mapping[str, str] | None = None,
     connect_args: Mapping[str, Any] | None = None,
-    batch: int = 500,
     max_rows: int = 1_000_000,
     **limits: Unpack[LookupOptions],
 ) -> DatabaseSource:
@@ -121,7 +120,6 @@ def database(
         schema: The database's schema that it is in; None for the default one.
         columns: Names of columns in the database, by the lookup's; the others have the same.
         connect_args: What the driver's connect function gets beside; ``${NAME}`` stands for a secret.
-        batch: Keys in one statement, at most.
         max_rows: Rows that one statement may return for its keys; with more it fails, before they are read.
         limits: See :class:`millrace.limits.policy.LookupOptions`.
 
@@ -130,10 +128,11 @@ def database(
         OptionError: A setting is out of its range.
     """
     check_options("millrace.database", limits, LookupOptions.__annotations__)
+    limits.setdefault("batch", 500)
     return DatabaseSource(
         url,
         table,
-        Terms(batch=batch, **limits),
+        Terms(**limits),
         schema,
         tuple((columns or {}).items()),
         tuple((connect_args or {}).items()),

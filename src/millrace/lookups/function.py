@@ -77,7 +77,6 @@ def function(
     *,
     name: str | None = None,
     scan: bool = False,
-    batch: int = 1,
     **limits: Unpack[LookupOptions],
 ) -> FunctionSource:
     """Return a source that calls a function for the rows of a key, or of several.
@@ -94,7 +93,6 @@ def function(
             to say that it does not, it raises :class:`millrace.lookups.Refused`.
         name: For plans and errors; by default the function's own.
         scan: It takes no arguments and returns all rows.
-        batch: Keys in one call, at most.
         limits: See :class:`millrace.limits.policy.LookupOptions`.
 
     Raises:
@@ -107,8 +105,7 @@ def function(
         raise OptionError(f"scan is {scan!r}, expected True or False")
     own = getattr(fn, "__qualname__", type(fn).__qualname__)
     check_options("millrace.function", limits, LookupOptions.__annotations__)
-    terms = Terms(batch=batch, **limits)
-    return FunctionSource(fn, name or own, terms, scan, identity_of(fn, name or own))
+    return FunctionSource(fn, name or own, Terms(**limits), scan, identity_of(fn, name or own))
 
 
 class FunctionSession:

@@ -202,7 +202,6 @@ def http(
     max_bytes: int = 64 * MEBIBYTE,
     absent: IfAbsent = "error",
     check: bool = True,
-    batch: int = 1,
     max_retry_after: float = 60.0,
     **limits: Unpack[LookupOptions],
 ) -> HttpSource:
@@ -229,7 +228,6 @@ def http(
         absent: ``"error"`` fails a request if a row lacks a column; ``"null"`` takes it as null, and rows
             that are not there as none.
         check: Whether to try to connect to the host before anything runs.
-        batch: Keys in one request, at most.
         max_retry_after: Seconds for which the service can make all tasks wait by ``Retry-After``, at most.
         limits: See :class:`millrace.limits.policy.LookupOptions`.
 
@@ -244,7 +242,7 @@ def http(
     check_options("millrace.http", limits, LookupOptions.__annotations__)
     return HttpSource(
         url,
-        Terms(batch=batch, max_retry_after=max_retry_after, **limits),
+        Terms(max_retry_after=max_retry_after, **limits),
         method,
         text,
         rows,

@@ -61,7 +61,7 @@ class LookupIndex:
         self._loop = loop
         self._clock = clock
         opened = partial(_Session.opened, spec)
-        self._fetcher = Fetcher(terms, connect, opened, self._tell, terms.batch, terms.max_in_flight)
+        self._fetcher = Fetcher(terms, connect, opened, self._tell, terms.max_in_flight)
         self._wake = threading.Event()
         self._wanted: dict[bytes, list[_Place]] = {}
         self._arrived: deque[News] = deque()

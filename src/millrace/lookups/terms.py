@@ -9,18 +9,10 @@ from millrace.limits.policy import Limits
 
 @dataclass(frozen=True, kw_only=True)
 class Terms(Limits):
-    """The limits of one source, and how many keys go in one request at most (``batch``).
+    """The limits of one source, as they are where nothing is said."""
 
-    Raises:
-        OptionError: A value is out of its range.
-    """
-
-    batch: int = 1
     max_in_flight: int = 8
     retries: int = 3
     timeout: float = 30.0
+    batch: int = 1
     circuit_breaker: int | None = 50
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self._check_whole(batch=1)

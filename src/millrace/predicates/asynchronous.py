@@ -94,7 +94,7 @@ class AsyncCaller:
         if self._fetcher is None:
             width, self._news = max(WIDTH, spec.max_in_flight or 0), asyncio.Queue()
             self._fetcher = Fetcher(
-                spec, self._join, self._function.opened, self._news.put_nowait, spec.batch or 1, width,
+                spec, self._join, self._function.opened, self._news.put_nowait, width,
                 claims=spec.dedupe, halves=isinstance(spec.asked, Service), stats=self._stats,
             )  # fmt: skip
         questions = defaultdict[bytes, list[int]](list)  # by key, the rows that ask the same

@@ -29,7 +29,8 @@ KINDS: tuple[str, ...] = ("row", "pandas", "arrow", "async")
 class PredicateSpec(Limits):
     """A predicate, with its limits; travels to the tasks inside Spark's closures.
 
-    Of the limits all but ``retries`` are for ``async``, and so are the settings that say so.
+    Of the limits all but ``retries`` and ``batch`` are for ``async``, and so are the settings that say so. A
+    ``batch`` of None leaves it open, and calls an ``async`` function once a row.
 
     Attributes:
         name: What reports, plans and errors call it.
@@ -40,8 +41,6 @@ class PredicateSpec(Limits):
         kind: Which of these.
         deterministic: False pins it to its place among the predicates.
         on_error: ``"fail"`` fails the query, ``"null"`` takes a raising row's truth as null.
-        batch: At most this many rows a call, for kinds that take several; None leaves it open and
-            calls an ``async`` function once a row.
         dedupe: For ``async``: ask once per job for equal arguments.
         sure: A cheap score, and from which score on a row passes without a call (a cascade's second stage).
         truths: How results become truths; of no meaning for ``async``, whose results have to be truth values.
@@ -61,7 +60,6 @@ class PredicateSpec(Limits):
     kind: Kind = "row"
     deterministic: bool = True
     on_error: Literal["fail", "null"] = "fail"
-    batch: int | None = None
     dedupe: bool = False
     sure: tuple[Score, float] | None = None
     truths: Truths = strict
@@ -91,7 +89,6 @@ class PredicateSpec(Limits):
                 "'async def', or give it another kind"
             )
         super().__post_init__()
-        self._check_whole(batch=1)
         self._answers()
         if self.batch is not None and self.kind == "row":
             raise OptionError(

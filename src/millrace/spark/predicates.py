@@ -169,7 +169,6 @@ def predicate(
     name: str | None = None,
     deterministic: bool = True,
     on_error: Literal["fail", "null"] = "fail",
-    batch: int | None = None,
     answers: str | Path | None = None,
     dedupe: bool = False,
     cost: float | Callable[[Any, Any], float] | None = None,
@@ -189,7 +188,6 @@ def predicate(
         deterministic: False where it may differ between two calls; it then keeps its place.
         on_error: What becomes of a row for which it raises and which nothing else rejects:
             ``"fail"`` fails the query, ``"null"`` drops the row.
-        batch: Rows per call, at most.
         answers: A folder, or a file that ends in ``.sqlite``, on this machine, where answers outlive the
             job: the same job tomorrow, or once more after it failed, asks only for what is missing. They
             count for equal arguments and the same function: its code, what it has captured, what it names.
@@ -198,7 +196,7 @@ def predicate(
         cost: What a call costs: a number, or a function of its arguments (a tuple; with ``batch`` a list of
             them) and what it returned; ``async`` only.
         limits: See :class:`millrace.limits.policy.LimitOptions`; there are none where nothing is said. All
-            but ``retries`` are for ``async`` only.
+            but ``retries`` and ``batch`` are for ``async`` only.
 
     Raises:
         MillraceError: A setting is out of range or does not go with the kind or the function.
@@ -209,7 +207,7 @@ def predicate(
         label = str(name or getattr(target, "__name__", type(target).__name__))
         path: Any = answers  # the spec makes a path of it, or says what is wrong
         spec = PredicateSpec(
-            label, target, kind, deterministic, on_error, batch, dedupe, answers=path, cost=cost, **limits
+            label, target, kind, deterministic, on_error, dedupe, answers=path, cost=cost, **limits
         )
         return Predicate(spec)
 
