@@ -282,7 +282,7 @@ class Fetcher:
                     client.took(seconds, limited=limited)
 
         try:
-            answer = await self._retrying.copy(retry=retry_if_exception(is_repeated))(attempt)
+            answer: Any = await self._retrying.copy(retry=retry_if_exception(is_repeated))(attempt)
             rows, counts = session.rows(keys, answer)
             _check_size(rows)
         except (ExecutionError, PredicateError):
@@ -372,8 +372,7 @@ async def in_time(answer: Awaitable[_T], seconds: float | None) -> _T:
         async with limit:
             return await answer
     except TimeoutError as error:
-        late = TimeoutError(str(error) or "the source reports a time-out")
+        said = str(error) or "the source reports a time-out"
         if limit.expired():
-            late = TimeoutError(f"no answer within {seconds:g} s")
-        late.__cause__ = error  # where it was when its time was over
-        raise Refused("timeout", str(late), again=True) from late
+            said = f"no answer within {seconds:g} s"
+        raise Refused("timeout", said, again=True) from None

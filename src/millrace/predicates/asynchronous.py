@@ -200,7 +200,11 @@ class _Function:
     def failures(self, rows: list[_Row], error: Exception, attempts: int) -> list[Failed] | None:
         if len(rows) > 1:
             return None  # which of them is to blame is not known
-        failure = Failure.of(error.__cause__ or error)
+        raised = error.__cause__ or error
+        if isinstance(error, Refused) and error.kind == "timeout":
+            raised = TimeoutError(error.message)
+            raised.__cause__ = error.__context__  # where it was when its time was over
+        failure = Failure.of(raised)
         return [Failed(failure.kind, failure.message, attempts, failure.traceback[-_TEXT:])]
 
     async def close(self) -> None:
