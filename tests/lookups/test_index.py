@@ -480,7 +480,7 @@ def test_what_is_no_keys_fault_is_not_asked_by_halves(monkeypatch, refuse, how, 
 def test_rows_that_cannot_be_shared_are_told_to_whoever_waits(monkeypatch) -> None:
     """Two tasks want a key whose rows no message holds: both hear, and neither waits for ever."""
     monkeypatch.setattr("millrace.limits.codec.LARGEST_ATTACHMENT", 10)
-    monkeypatch.setattr("millrace.limits.fetcher.codec.USUAL_ATTACHMENT", 10)
+    monkeypatch.setattr("millrace.limits.codec.USUAL_ATTACHMENT", 10)
     source = TableSource(S, Terms(max_in_flight=1), before=_shuffler([3]))
     errors: list[str] = []
     with Lookups() as maker:

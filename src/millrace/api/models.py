@@ -70,7 +70,7 @@ def filter(  # noqa: A001  # named as PySpark's
             a field out that would be sent (``temperature``, ``max_tokens``).
         on_error: What becomes of a row that is not answered: ``"fail"`` or ``"null"``.
         answers: As for :func:`millrace.predicate`: where answers outlive the job.
-        limits: See :class:`millrace.limits.policy.LimitOptions`; ``timeout`` is 60 here.
+        limits: See :class:`millrace.LimitOptions`; ``timeout`` is 60 here.
 
     Raises:
         MillraceError: The question mentions no column, the key is written out, a setting is out of range.

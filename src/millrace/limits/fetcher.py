@@ -25,7 +25,7 @@ import pyarrow as pa
 from tenacity import AsyncRetrying, RetryCallState, retry_if_exception, wait_random_exponential
 
 from millrace.errors import ExecutionError, PredicateError
-from millrace.limits import codec, policy
+from millrace.limits import policy
 from millrace.limits.chunk import Chunk, Claimed, Failure
 from millrace.limits.client import KEYS_A_MESSAGE, Client
 from millrace.limits.policy import Limits
@@ -69,8 +69,11 @@ class Session(Protocol):
     def request(self, keys: Any) -> object:
         """Return the keys as the function for ``cost`` gets them."""
 
-    def rows(self, keys: Any, answer: Any) -> tuple[pa.RecordBatch, list[int]]:
-        """Return the rows of an answer in the keys' order, and how many each key has."""
+    def rows(self, keys: Any, answer: Any) -> tuple[Any, list[int]]:
+        """Return the rows of an answer in the keys' order, in any form, and how many each key has."""
+
+    def together(self, rows: list[Any]) -> pa.RecordBatch:
+        """Return the rows of several answers as one batch."""
 
     def failures(self, keys: Any, error: Exception, attempts: int) -> list[Failure] | None:
         """Return what is told of each key whose request has failed; None where it may be another's fault."""
@@ -106,7 +109,7 @@ class Fetcher:
         self._halves: deque[tuple[list[bytes], int]] = deque()  # of batches that failed, asked so often
         self._in_vain = 0
         self._claiming = False
-        self._settled: list[tuple[list[bytes], list[int], pa.RecordBatch]] = []
+        self._settled: list[tuple[list[bytes], list[int], Any]] = []
         self._waiting: set[bytes] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         self._askers = 0
@@ -284,7 +287,6 @@ class Fetcher:
         try:
             answer: Any = await self._retrying.copy(retry=retry_if_exception(is_repeated))(attempt)
             rows, counts = session.rows(keys, answer)
-            _check_size(rows)
         except (ExecutionError, PredicateError):
             raise  # the coordinator is gone, or what is asked is no such thing
         except Exception as error:  # noqa: BLE001  # a source's own mistake must not stop the others' keys
@@ -298,9 +300,9 @@ class Fetcher:
             return
         self._in_vain = 0
         self._forget(digests)
-        self.stats.rows += rows.num_rows
+        self.stats.rows += sum(counts)
         if not self._settled:
-            asyncio.get_running_loop().call_soon(self._settle, client)
+            asyncio.get_running_loop().call_soon(self._settle, client, session)
         self._settled.append((digests, counts, rows))
 
     async def _fail(self, digests: list[bytes], failures: list[Failure] | None, client: Client) -> None:
@@ -330,14 +332,14 @@ class Fetcher:
         asked = self._asked_for(error) if isinstance(error, Refused) else 0.0
         return max(float(self._backoff(state)), asked)
 
-    def _settle(self, client: Client) -> None:
+    def _settle(self, client: Client, session: Session) -> None:
         """Settle what has come in this turn of the event loop, all at once."""
         digests = [digest for each, _, _ in self._settled for digest in each]
         counts = [count for _, each, _ in self._settled for count in each]
-        batches = [rows for _, _, rows in self._settled]
+        rows = [each for _, _, each in self._settled]
         self._settled = []
         try:
-            chunk = Chunk.of(digests, counts, pa.concat_batches(batches) if len(batches) > 1 else batches[0])
+            chunk = Chunk.of(digests, counts, session.together(rows))
             self.tell(chunk)
             if self.claims:
                 client.settle(chunk)
@@ -348,13 +350,6 @@ class Fetcher:
     def _forget(self, digests: Sequence[bytes] | Mapping[bytes, object]) -> None:
         for digest in digests:
             self._keys.pop(digest, None)
-
-
-def _check_size(rows: pa.RecordBatch) -> None:
-    if rows.nbytes > codec.LARGEST_ATTACHMENT:
-        raise Refused(
-            "too large", f"rows of {rows.nbytes:,} bytes: bind more columns, so that a key has fewer"
-        )
 
 
 def _is_of_no_key(error: BaseException) -> bool:

@@ -121,7 +121,7 @@ def database(
         columns: Names of columns in the database, by the lookup's; the others have the same.
         connect_args: What the driver's connect function gets beside; ``${NAME}`` stands for a secret.
         max_rows: Rows that one statement may return for its keys; with more it fails, before they are read.
-        limits: See :class:`millrace.limits.policy.LookupOptions`.
+        limits: See :class:`millrace.LookupOptions`.
 
     Raises:
         InputError: The URL, the table or an argument cannot be used, or has credentials written out.

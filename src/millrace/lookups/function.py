@@ -93,7 +93,7 @@ def function(
             to say that it does not, it raises :class:`millrace.lookups.Refused`.
         name: For plans and errors; by default the function's own.
         scan: It takes no arguments and returns all rows.
-        limits: See :class:`millrace.limits.policy.LookupOptions`.
+        limits: See :class:`millrace.LookupOptions`.
 
     Raises:
         InputError: It is no function.

@@ -229,7 +229,7 @@ def http(
             that are not there as none.
         check: Whether to try to connect to the host before anything runs.
         max_retry_after: Seconds for which the service can make all tasks wait by ``Retry-After``, at most.
-        limits: See :class:`millrace.limits.policy.LookupOptions`.
+        limits: See :class:`millrace.LookupOptions`.
 
     Raises:
         InputError: The URL, a path, a header or the body cannot be used, or has credentials written out.

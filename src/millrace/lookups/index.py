@@ -19,6 +19,7 @@ import pyarrow as pa
 from millrace.engine.access.modules import Answer
 from millrace.engine.figures import ModuleFigures
 from millrace.errors import ExecutionError
+from millrace.limits import codec
 from millrace.limits.chunk import Chunk, Failure, digest
 from millrace.limits.client import Client
 from millrace.limits.clock import Clock
@@ -216,7 +217,14 @@ class _Session:
         return keys.to_pylist()
 
     def rows(self, keys: pa.RecordBatch, answer: pa.RecordBatch) -> tuple[pa.RecordBatch, list[int]]:
-        return grouped(answer, keys)
+        rows, counts = grouped(answer, keys)
+        if rows.nbytes > codec.LARGEST_ATTACHMENT:
+            said = f"rows of {rows.nbytes:,} bytes: bind more columns, so that a key has fewer"
+            raise Refused("too large", said)
+        return rows, counts
+
+    def together(self, rows: list[pa.RecordBatch]) -> pa.RecordBatch:
+        return rows[0] if len(rows) == 1 else pa.concat_batches(rows)
 
     def failures(self, keys: pa.RecordBatch, error: Exception, attempts: int) -> list[Failure]:
         """Return the same for each key: of several, all were asked in vain."""

@@ -10,6 +10,7 @@ import asyncio
 import inspect
 from collections import defaultdict
 from collections.abc import Awaitable, Sequence
+from itertools import chain
 from typing import Any, Self
 
 import numpy as np
@@ -188,14 +189,15 @@ class _Function:
         except Exception as error:
             raise Refused(type(error).__name__, str(error), again=True) from error
 
-    def rows(self, rows: list[_Row], answer: Any) -> tuple[pa.RecordBatch, list[int]]:
+    def rows(self, rows: list[_Row], answer: Any) -> tuple[list[int], list[int]]:
         name = self._spec.name
-        if self._spec.batch:
-            check_sized(answer, len(rows), name)
-            codes = truths(list(answer), len(rows), name)
-        else:
-            codes = np.array([truth_of(answer, name)], np.int8)
-        return pa.record_batch({"truth": pa.array(codes)}), [1] * len(rows)
+        if not self._spec.batch:
+            return [truth_of(answer, name)], [1]
+        check_sized(answer, len(rows), name)
+        return truths(list(answer), len(rows), name).tolist(), [1] * len(rows)
+
+    def together(self, rows: list[list[int]]) -> pa.RecordBatch:
+        return pa.record_batch({"truth": pa.array(chain.from_iterable(rows), pa.int8())})
 
     def failures(self, rows: list[_Row], error: Exception, attempts: int) -> list[Failed] | None:
         if len(rows) > 1:

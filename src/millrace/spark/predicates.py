@@ -195,7 +195,7 @@ def predicate(
         dedupe: Ask once per job for equal arguments; ``async`` only.
         cost: What a call costs: a number, or a function of its arguments (a tuple; with ``batch`` a list of
             them) and what it returned; ``async`` only.
-        limits: See :class:`millrace.limits.policy.LimitOptions`; there are none where nothing is said. All
+        limits: See :class:`millrace.LimitOptions`; there are none where nothing is said. All
             but ``retries`` and ``batch`` are for ``async`` only.
 
     Raises:
