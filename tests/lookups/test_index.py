@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Self
+from unittest.mock import AsyncMock
 
 import pyarrow as pa
 import pytest
@@ -274,12 +275,8 @@ def test_without_its_claims_keys_are_asked_twice(monkeypatch: pytest.MonkeyPatch
 
 def test_a_source_that_cancels_itself_ends_the_query() -> None:
     """Rather than be waited for by the task for ever."""
-
-    async def cancel(_) -> None:
-        raise asyncio.CancelledError
-
     with pytest.raises(asyncio.CancelledError):
-        look_up(TableSource(S, before=cancel))
+        look_up(TableSource(S, before=AsyncMock(side_effect=asyncio.CancelledError)))
 
 
 BAD = (13,)

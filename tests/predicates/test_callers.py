@@ -10,7 +10,6 @@ import time
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
-from functools import partial
 
 import numpy as np
 import pandas as pd
@@ -56,7 +55,9 @@ def caller(function, served=None, run="n", kind="async", **options):
     spec = PredicateSpec("p", function, kind, **options)
     if served is not None:
         served.register(run, [registration_of(spec)])
-    return caller_of(spec, PlainValues(), served and partial(Client.connect, served.address, f"{run}/0/0"))
+    return caller_of(
+        spec, PlainValues(), served and functools.partial(Client.connect, served.address, f"{run}/0/0")
+    )
 
 
 def call(function, values, served=None, run="n", **options):
@@ -354,7 +355,7 @@ def test_a_coordinator_out_of_reach_fails_the_call():
     async def yes(_):
         return True
 
-    nowhere = partial(Client.connect, Address("127.0.0.1", 1, "", server_context()[1]), "run/0/0")
+    nowhere = functools.partial(Client.connect, Address("127.0.0.1", 1, "", server_context()[1]), "run/0/0")
     limited, free = (
         caller_of(PredicateSpec("p", yes, "async", **limits), PlainValues(), nowhere)
         for limits in ({"max_in_flight": 1, "retries": 2}, {})
