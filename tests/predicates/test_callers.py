@@ -55,9 +55,8 @@ def caller(function, served=None, run="n", kind="async", **options):
     spec = PredicateSpec("p", function, kind, **options)
     if served is not None:
         served.register(run, [registration_of(spec)])
-    return caller_of(
-        spec, PlainValues(), served and functools.partial(Client.connect, served.address, f"{run}/0/0")
-    )
+    connect = served and functools.partial(Client.connect, served.address, f"{run}/0/0")
+    return caller_of(spec, PlainValues(), connect)
 
 
 def call(function, values, served=None, run="n", **options):
