@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from millrace.api.query import explain, report, to_batches
     from millrace.api.samples import cascade, estimate
     from millrace.api.session import Session, join, lookup, query, sql
+    from millrace.limits.policy import LimitOptions, LookupOptions
     from millrace.lookups.database import database
     from millrace.lookups.function import function
     from millrace.lookups.http import http
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 __all__ = [
+    "LimitOptions",
+    "LookupOptions",
     "MillraceError",
     "Options",
     "Session",
@@ -60,6 +63,7 @@ __all__ = [
 
 _MODULES = {"load_ipython_extension": "api.magic", "enable": "api.enabling", "optimize": "api.optimize"}
 _MODULES |= {name: f"lookups.{name}" for name in ("database", "function", "http")}
+_MODULES |= dict.fromkeys(("LimitOptions", "LookupOptions"), "limits.policy")
 _MODULES |= {"filter": "api.predicates", "where": "api.predicates"}
 _MODULES |= {"cascade": "api.samples", "estimate": "api.samples", "predicate": "spark.predicates"}
 _MODULES |= dict.fromkeys(("explain", "report", "to_batches"), "api.query")

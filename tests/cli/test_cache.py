@@ -84,7 +84,7 @@ def test_predicates_answers_are_shown_too(run, tmp_path):
         return x % 2 == 0
 
     spec = PredicateSpec("even", even, "async", answers=tmp_path / "answers")
-    with closing(AsyncCaller(spec, PlainValues(), None, "")) as caller:
+    with closing(AsyncCaller(spec, PlainValues())) as caller:
         caller.call([pa.array(range(4))])
     assert listed(run, tmp_path / "answers")["even"]["keys"] == 4
     rows = json.loads(run("cache", "show", str(tmp_path / "answers"), "--json", "-").stdout)

@@ -17,8 +17,8 @@ import pytest
 import sqlalchemy as sa
 from aiohttp import web
 
+from millrace.limits.fetcher import wait_within
 from millrace.limits.secrets import Secrets
-from millrace.lookups.asking import wait_within
 from millrace.lookups.database import database
 from millrace.lookups.function import function
 from millrace.lookups.http import http

@@ -19,8 +19,8 @@ import pytest
 import sqlalchemy as sa
 
 from millrace.errors import InputError, MillraceError, OptionError
+from millrace.limits.fetcher import wait_within
 from millrace.limits.secrets import Secrets
-from millrace.lookups.asking import wait_within
 from millrace.lookups.database import database
 from millrace.lookups.database_session import DatabaseSession
 from millrace.lookups.source import Refused

@@ -13,9 +13,9 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 
+from millrace.limits.fetcher import wait_within
 from millrace.limits.secrets import Secrets
 from millrace.lookups import threads
-from millrace.lookups.asking import wait_within
 from millrace.lookups.function import function
 from millrace.lookups.source import Refused
 from tests.limits.running import run

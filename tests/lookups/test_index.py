@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Self
+from unittest.mock import AsyncMock
 
 import pyarrow as pa
 import pytest
@@ -20,9 +21,9 @@ from millrace.errors import ExecutionError
 from millrace.limits.client import Client
 from millrace.limits.clock import WallClock
 from millrace.limits.coordinator import Coordinator
+from millrace.limits.fetcher import Fetcher
 from millrace.limits.lookup_session import LookupSession
 from millrace.limits.secrets import Secrets
-from millrace.lookups.asking import Asking
 from millrace.lookups.index import LookupIndex
 from millrace.lookups.index_spec import IndexSpec, OnError
 from millrace.lookups.loop import Loop
@@ -142,8 +143,7 @@ class Lookups:
 @pytest.fixture(autouse=True)
 def hasty(monkeypatch):
     """A source that is busy or down is waited for, but not for long."""
-    monkeypatch.setattr("millrace.lookups.asking.FIRST_WAIT", 0.0)
-    monkeypatch.setattr("millrace.lookups.scan.FIRST_WAIT", 0.0)
+    monkeypatch.setattr("millrace.limits.policy.FIRST_WAIT", 0.0)
     monkeypatch.setattr("millrace.limits.breaker.FIRST_PAUSE", 0.001)
 
 
@@ -200,7 +200,7 @@ def test_lookups_give_the_oracles_rows(data: st.DataObject) -> None:
             for number, one in enumerate(plan.indexes):
                 most, batch = data.draw(st.sampled_from([1, 2, 8])), data.draw(st.sampled_from([1, 2, 5]))
                 how = {"generous": one.generous, "before": _shuffler(turns)}
-                source = TableSource(case.tables[alias], Terms(most, batch=batch), **how)
+                source = TableSource(case.tables[alias], Terms(max_in_flight=most, batch=batch), **how)
                 indexes.append(source)
                 access.setdefault(alias, []).append(maker.index(f"{alias}{number}", one.columns, source))
             if alias in access and (plan.source or plan.scans):
@@ -264,15 +264,21 @@ def test_tasks_that_share_a_room_ask_each_key_once() -> None:
 @pytest.mark.broken_rule
 def test_without_its_claims_keys_are_asked_twice(monkeypatch: pytest.MonkeyPatch) -> None:
     """The test of tasks that share a room fails when a task asks for what others are asking."""
-    plain = Asking._hear
+    plain = Fetcher._hear
 
     def hear(self, found, failed, ask) -> None:
         others, self._waiting = self._waiting, set()
         plain(self, found, failed, [*ask, *others])
 
-    monkeypatch.setattr(Asking, "_hear", hear)
+    monkeypatch.setattr(Fetcher, "_hear", hear)
     with pytest.raises(AssertionError):
         test_tasks_that_share_a_room_ask_each_key_once()
+
+
+def test_a_source_that_cancels_itself_ends_the_query() -> None:
+    """Rather than be waited for by the task for ever."""
+    with pytest.raises(asyncio.CancelledError):
+        look_up(TableSource(S, before=AsyncMock(side_effect=asyncio.CancelledError)))
 
 
 BAD = (13,)
@@ -475,7 +481,7 @@ GONE, WRONG = Refused("HTTP 404", "no such page"), Refused("HTTP 401", "no")
 )
 def test_what_is_no_keys_fault_is_not_asked_by_halves(monkeypatch, refuse, how, requests, lost) -> None:
     """A wrong password is as wrong for each key; what it says is of the whole request."""
-    monkeypatch.setattr("millrace.lookups.asking._IN_VAIN", 10)
+    monkeypatch.setattr("millrace.limits.fetcher._IN_VAIN", 10)
     source, case = _of_100(refuse, **{"retries": 1, "circuit_breaker": None, **how})
     found, failed, _ = look_up(source, case, "skip")
     assert (len(source.requests), len(failed), found.num_rows) == (requests, lost, 100 - lost)
@@ -485,7 +491,7 @@ def test_what_is_no_keys_fault_is_not_asked_by_halves(monkeypatch, refuse, how, 
 def test_rows_that_cannot_be_shared_are_told_to_whoever_waits(monkeypatch) -> None:
     """Two tasks want a key whose rows no message holds: both hear, and neither waits for ever."""
     monkeypatch.setattr("millrace.limits.codec.LARGEST_ATTACHMENT", 10)
-    monkeypatch.setattr("millrace.lookups.asking.codec.USUAL_ATTACHMENT", 10)
+    monkeypatch.setattr("millrace.limits.codec.USUAL_ATTACHMENT", 10)
     source = TableSource(S, Terms(max_in_flight=1), before=_shuffler([3]))
     errors: list[str] = []
     with Lookups() as maker:

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from millrace.lookups.asking import wait_within
+from millrace.limits.fetcher import wait_within
 from millrace.lookups.database import database
 from millrace.lookups.function import function
 from millrace.lookups.http import http

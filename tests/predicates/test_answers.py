@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from millrace.errors import ExecutionError
+from millrace.limits.client import Client
 from millrace.limits.coordinator import Coordinator
 from millrace.predicates import KEPT, RAISED, REJECTED, PlainValues, PredicateSpec
 from millrace.predicates.asynchronous import AsyncCaller
@@ -37,11 +38,11 @@ def job(request, coordinator):
     """Run a job that calls a predicate, within its caller or through the coordinator; returns its outcome."""
 
     def run(spec: PredicateSpec, values: list[int]):
-        address, name = None, uuid4().hex
+        connect, name = None, uuid4().hex
         if request.param == "shared":
-            address = coordinator.address
+            connect = functools.partial(Client.connect, coordinator.address, f"{name}/0/0")
             coordinator.register(name, [registration_of(spec)])
-        with closing(AsyncCaller(spec, PlainValues(), address, f"{name}/0/0")) as caller:
+        with closing(AsyncCaller(spec, PlainValues(), connect)) as caller:
             return caller.call([pa.array(values, pa.int64())])
 
     return run
@@ -127,7 +128,8 @@ def test_another_function_has_answers_of_its_own(monkeypatch):
 def test_only_the_planning_process_says_where_answers_are(coordinator, tmp_path):
     """A task of a run that is not known there fails, rather than asking what nobody keeps."""
     spec = PredicateSpec("p", one_of_all, "async", answers=tmp_path)
-    made = AsyncCaller(spec, PlainValues(), coordinator.address, "gone/0/0")
+    connect = functools.partial(Client.connect, coordinator.address, "gone/0/0")
+    made = AsyncCaller(spec, PlainValues(), connect)
     with closing(made) as caller, pytest.raises(ExecutionError, match="'gone' is not known"):
         caller.call([pa.array([1])])
 

@@ -18,6 +18,7 @@ import pytest
 from hypothesis import example, given, settings, strategies as st
 
 from millrace.errors import ExecutionError, PredicateError
+from millrace.limits.client import Client
 from millrace.limits.coordinator import Coordinator
 from millrace.limits.registration import Address
 from millrace.limits.tls import server_context
@@ -33,8 +34,7 @@ ERRORS = {"raises": ValueError, "stops": StopIteration}
 
 @pytest.fixture(autouse=True)
 def _short_waits(monkeypatch):
-    monkeypatch.setattr("millrace.predicates.spec.FIRST_WAIT", 0.001)
-    monkeypatch.setattr("millrace.predicates.spec.LONGEST_WAIT", 0.004)
+    monkeypatch.setattr("millrace.limits.policy.FIRST_WAIT", 0.001)
 
 
 @pytest.fixture(scope="module")
@@ -55,7 +55,8 @@ def caller(function, served=None, run="n", kind="async", **options):
     spec = PredicateSpec("p", function, kind, **options)
     if served is not None:
         served.register(run, [registration_of(spec)])
-    return caller_of(spec, PlainValues(), served and served.address, f"{run}/0/0")
+    connect = served and functools.partial(Client.connect, served.address, f"{run}/0/0")
+    return caller_of(spec, PlainValues(), connect)
 
 
 def call(function, values, served=None, run="n", **options):
@@ -353,9 +354,9 @@ def test_a_coordinator_out_of_reach_fails_the_call():
     async def yes(_):
         return True
 
-    nowhere = Address("127.0.0.1", 1, "", server_context()[1])
+    nowhere = functools.partial(Client.connect, Address("127.0.0.1", 1, "", server_context()[1]), "run/0/0")
     limited, free = (
-        caller_of(PredicateSpec("p", yes, "async", **limits), PlainValues(), nowhere, "run/0/0")
+        caller_of(PredicateSpec("p", yes, "async", **limits), PlainValues(), nowhere)
         for limits in ({"max_in_flight": 1, "retries": 2}, {})
     )
     with closing(limited), pytest.raises(ExecutionError, match=r"127\.0\.0\.1:1\b.*Refused.*`limits_host`"):

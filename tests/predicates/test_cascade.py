@@ -96,9 +96,9 @@ def test_only_unsure_rows_are_asked_about(kind: Any) -> None:
         return x is None
 
     column = pa.array([9, 3, None, 8, 1], pa.int64())
-    maybe = caller_of(PredicateSpec("maybe", Maybe(score, 0.3), called), PlainValues(), None, "")
+    maybe = caller_of(PredicateSpec("maybe", Maybe(score, 0.3), called), PlainValues())
     assert maybe.call([column]).truth.tolist() == [KEPT] * 4 + [REJECTED]
-    caller = caller_of(PredicateSpec("costly", costly, sure=(score, 0.8)), PlainValues(), None, "")
+    caller = caller_of(PredicateSpec("costly", costly, sure=(score, 0.8)), PlainValues())
     found = caller.call([column])
     assert (seen, found.calls) == ([3, None, 1], 3)
     assert found.truth[[0, 2, 3, 4]].tolist() == [KEPT, KEPT, KEPT, REJECTED]

@@ -172,7 +172,7 @@ def rows_of(case) -> int:
 
 def kept_here(function, rows: int) -> list[int]:
     """Return the rows that a predicate made of the function keeps."""
-    caller = caller_of(Predicate.of(function).spec, SparkValues("UTC"), None, "")
+    caller = caller_of(Predicate.of(function).spec, SparkValues("UTC"))
     try:
         outcome = caller.call([pa.array(range(rows), pa.int64())])
     finally:

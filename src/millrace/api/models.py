@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, Unpack
 
 from millrace.api.session import lookup as declare
 from millrace.errors import InputError
-from millrace.limits.budget import budget_of
+from millrace.limits.policy import LimitOptions, check_options
 from millrace.lookups.terms import Terms
 from millrace.predicates import PredicateSpec
 from millrace.spark.predicates import Predicate
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 __all__ = ["filter", "lookup"]
 
+_DEFAULTS: LimitOptions = {"max_in_flight": 8, "retries": 3, "timeout": 60.0, "batch": 1}
+
 
 def filter(  # noqa: A001  # named as PySpark's
     question: str,
@@ -29,22 +31,15 @@ def filter(  # noqa: A001  # named as PySpark's
     base_url: str = "https://api.openai.com/v1",
     api_key: str | None = None,
     name: str = "model_filter",
-    batch: int = 1,
-    max_in_flight: int = 8,
-    per_second: float | None = None,
     tokens_per_minute: float | None = None,
-    max_requests: int | None = None,
-    max_cost: float | None = None,
     price_read: float = 0.0,
     price_written: float = 0.0,
     max_tokens: int = 16,
     structured: bool = True,
     body: Mapping[str, Any] | None = None,
-    retries: int = 3,
-    timeout: float = 60.0,
     on_error: Literal["fail", "null"] = "fail",
     answers: str | Path | None = None,
-    limit_group: str | None = None,
+    **limits: Unpack[LimitOptions],
 ) -> Predicate:
     """Return a predicate that a language model decides, at any OpenAI-compatible endpoint.
 
@@ -56,7 +51,7 @@ def filter(  # noqa: A001  # named as PySpark's
     >>> millrace.sql(text, predicates={"about": about})  # doctest: +SKIP
 
     Equal rows are asked once. An answer that is cut off or malformed, or for another number of rows, is asked
-    again, row by row where it was for several.
+    again, by halves where it was for several.
 
     Args:
         question: With ``{column}`` where a row's value stands, to be answered by true or false. The predicate
@@ -65,26 +60,17 @@ def filter(  # noqa: A001  # named as PySpark's
         base_url: To which ``/chat/completions`` is added.
         api_key: ``"${NAME}"``: the key is in the environment variable NAME of this process.
         name: What plans, reports and errors call it.
-        batch: Rows in one request, at most.
-        max_in_flight: Requests at once in the whole job, over all tasks.
-        per_second: Requests a second in the whole job.
         tokens_per_minute: Read and written in the whole job, by what the endpoint says of each request;
             evenly spread. Until one has been answered they go one by one.
-        max_requests: That a query may make in all, repeated ones included; at the limit it stops with
-            :class:`millrace.errors.BudgetError`.
-        max_cost: What all requests of a query may cost, in the unit of the prices. Until one has told what it
-            took they go one by one.
         price_read: Of a million tokens read.
         price_written: Of a million tokens written.
         max_tokens: That it may write for one row.
         structured: Whether to send the JSON schema of the answers; False for endpoints that refuse that.
         body: Other fields of the request, such as ``{"max_completion_tokens": 400}``; None as a value leaves
             a field out that would be sent (``temperature``, ``max_tokens``).
-        retries: How often a request is repeated that failed in a way that may pass.
-        timeout: Seconds for one.
         on_error: What becomes of a row that is not answered: ``"fail"`` or ``"null"``.
         answers: As for :func:`millrace.predicate`: where answers outlive the job.
-        limit_group: As for :func:`millrace.predicate`.
+        limits: See :class:`millrace.LimitOptions`; ``timeout`` is 60 here.
 
     Raises:
         MillraceError: The question mentions no column, the key is written out, a setting is out of range.
@@ -95,25 +81,19 @@ def filter(  # noqa: A001  # named as PySpark's
     fields = tuple((body or {}).items())
     endpoint = Model(model, base_url, api_key, max_tokens, structured, price_read, price_written, fields)
     prompt = Prompt.of(question)
-    cost = _cost(endpoint, max_cost)
+    check_options("millrace.models.filter", limits, LimitOptions.__annotations__)
+    limits = _DEFAULTS | limits
     spec = PredicateSpec(
         name,
-        ModelFilter(endpoint, prompt, max_in_flight),
+        ModelFilter(endpoint, prompt, limits["max_in_flight"]),
         "async",
         on_error=on_error,
-        batch=batch,
-        retries=retries,
-        timeout=timeout,
-        max_in_flight=max_in_flight,
-        per_second=per_second,
-        tokens_per_minute=tokens_per_minute,
         dedupe=True,
-        max_requests=max_requests,
-        max_cost=max_cost,
-        cost=cost,
-        limit_group=limit_group,
         secrets=endpoint.secrets,
         answers=None if answers is None else Path(answers),
+        tokens_per_minute=tokens_per_minute,
+        cost=_cost(endpoint, limits),
+        **limits,
     )
     return Predicate(spec, columns=prompt.columns)
 
@@ -126,23 +106,16 @@ def lookup(  # noqa: D417  # the docstring says where the other settings are tol
     name: str = "model_lookup",
     base_url: str = "https://api.openai.com/v1",
     api_key: str | None = None,
-    batch: int = 1,
-    max_in_flight: int = 8,
-    per_second: float | None = None,
     tokens_per_minute: float | None = None,
-    max_requests: int | None = None,
-    max_cost: float | None = None,
     price_read: float = 0.0,
     price_written: float = 0.0,
     max_tokens: int = 256,
     structured: bool = True,
     body: Mapping[str, Any] | None = None,
-    retries: int = 3,
-    timeout: float = 60.0,
     on_error: Literal["fail", "skip", "null"] = "fail",
     cache: str | Path | None = None,
     ttl: float | None = None,
-    limit_group: str | None = None,
+    **limits: Unpack[LimitOptions],
 ) -> LookupTable:
     """Return a lookup table whose rows a language model reads out of the values that it is asked for.
 
@@ -159,11 +132,12 @@ def lookup(  # noqa: D417  # the docstring says where the other settings are tol
     Args:
         prompt: With ``{column}`` for each bind column.
         schema: All columns: those of the prompt, which joins give values, and those to be filled.
-        model: As for :func:`filter`, and so are the settings that are not named here; a batch is of keys.
+        model: As for :func:`filter`, and so are the settings that are not named here.
         name: What plans, reports and errors call it.
         on_error: As for :func:`millrace.lookup`.
         cache: As for :func:`millrace.lookup`.
         ttl: As for :func:`millrace.lookup`.
+        limits: As for :func:`filter`.
 
     Raises:
         MillraceError: The prompt and the schema do not go together, or a setting is out of range.
@@ -174,27 +148,18 @@ def lookup(  # noqa: D417  # the docstring says where the other settings are tol
     fields = tuple((body or {}).items())
     endpoint = Model(model, base_url, api_key, max_tokens, structured, price_read, price_written, fields)
     template = Prompt.of(prompt)
-    budget = budget_of("a model", max_requests, max_cost, _cost(endpoint, max_cost))
-    terms = Terms(
-        max_in_flight,
-        per_second,
-        retries,
-        timeout,
-        batch,
-        budget=budget[0],
-        cost=budget[1],
-        tokens_per_minute=tokens_per_minute,
-        limit_group=limit_group,
-    )
+    check_options("millrace.models.lookup", limits, LimitOptions.__annotations__)
+    cost = _cost(endpoint, limits)
+    terms = Terms(tokens_per_minute=tokens_per_minute, cost=cost, **(_DEFAULTS | limits))
     via = ModelSource(endpoint, template, terms)
     return declare(name, schema, list(template.columns), via, on_error=on_error, cache=cache, ttl=ttl)
 
 
-def _cost(model: Model, max_cost: float | None) -> Priced | None:
+def _cost(model: Model, limits: LimitOptions) -> Priced | None:
     """Return what tells the cost of a call, where there is a bound for it."""
     from millrace.lookups.llm.endpoint import Priced
 
-    if max_cost is None:
+    if limits.get("max_cost") is None:
         return None
     if not model.price_read and not model.price_written:
         raise InputError("max_cost needs prices: give price_read and price_written, of a million tokens each")

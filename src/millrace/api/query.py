@@ -261,16 +261,9 @@ def _explain_lookup(alias: str, lookup: LookupInput) -> list[str]:
     """Return how a lookup table is asked, without secrets."""
     lines = [f"  {alias} is looked up"]
     for index in lookup.indexes:
-        source, terms = index.source, index.source.terms
-        text = f"    by {', '.join(index.columns)} via {source.kind}: {source.describe()}; at most "
-        text += f"{terms.max_in_flight} requests at once"
-        text += "" if terms.per_second is None else f" and {terms.per_second:g} a second"
-        text += f", {terms.batch} keys each" if terms.batch > 1 else ""
-        if terms.budget.max_requests is not None:
-            text += f", {terms.budget.max_requests:,} requests in all"
-        if terms.budget.max_cost is not None:
-            text += f", for at most {terms.budget.max_cost:,.6g}"
-        text += f", timeout {terms.timeout:g} s, retries {terms.retries}"
+        source = index.source
+        text = f"    by {', '.join(index.columns)} via {source.kind}: {source.describe()}; "
+        text += source.terms.describe()
         lines.append(f"{text}; on_error={index.on_error}")
         kept = "for ever" if index.ttl is None else f"for {index.ttl:g} s"
         lines.append("    no cache" if index.cache is None else f"    cache {index.cache}, kept {kept}")

@@ -5,6 +5,7 @@ Rows of the sample are really judged, in this process, and keys of it really ask
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -27,13 +28,13 @@ from millrace.errors import (
     QueryError,
     near,
 )
-from millrace.limits.budget import cost_of
+from millrace.limits.request import FetchStats
 from millrace.lookups.index_spec import IndexSpec
 from millrace.predicates.callers import caller_of
 from millrace.predicates.calls import KEPT, RAISED, Outcome, Values
 from millrace.predicates.cascade import Maybe, Score, ScoreKind, Thresholds, learned
 from millrace.predicates.estimate import CostPreview, Judged, LookupEstimate, estimated
-from millrace.predicates.service import Refused, Service
+from millrace.predicates.service import Service
 from millrace.predicates.spec import PredicateSpec
 from millrace.spark.block import Block, LookupInput
 from millrace.spark.execute import execute
@@ -179,53 +180,31 @@ def draw_sample(
     return [pa.concat_arrays(c.chunks) if c.num_chunks else pa.nulls(0, c.type) for c in table.columns]
 
 
-@dataclass
-class SampleCost:
-    """What a sample took: calls of an ``async`` predicate, repeated ones too, and rows of answered ones."""
-
-    seconds: float = 0.0
-    requests: int = 0
-    asked: int = 0
-    cost: float = 0.0
-
-
-def judge_sample(spec: PredicateSpec, arrays: list[pa.Array], values: Values) -> tuple[Outcome, SampleCost]:
-    """Return what a predicate says of the rows, and what that took; limits hold for it alone."""
-    cost = SampleCost()
-    caller = caller_of(_count_calls(spec, cost) if spec.kind == "async" else spec, values, None, "sample")
+def judge_sample(spec: PredicateSpec, arrays: list[pa.Array], values: Values) -> tuple[Outcome, FetchStats]:
+    """Return what a predicate says of the rows, and what that took in all; limits hold for it alone."""
+    stats = FetchStats()
+    caller = caller_of(_priced(spec), values, stats=stats)
     began = time.perf_counter()
     try:
         outcome = caller.call(arrays)
     finally:
         caller.close()
-    cost.seconds = time.perf_counter() - began
-    return outcome, cost
+    stats.seconds = time.perf_counter() - began
+    return outcome, stats
 
 
-def _count_calls(spec: PredicateSpec, total: SampleCost) -> PredicateSpec:
-    """Return a predicate whose calls are counted; its kept answers are the same."""
-    origin = spec.origin or spec.function
-    price = spec.budget[1] or (origin.cost if isinstance(origin, Service) else None)
+def _priced(spec: PredicateSpec) -> PredicateSpec:
+    """Return a predicate whose calls tell what they cost, if its service knows, though nothing bounds it."""
+    price = spec.asked.cost if isinstance(spec.asked, Service) else None
+    if price is None or spec.max_cost is not None:
+        return spec
 
-    def charge(arguments: tuple[Any, ...], answer: object) -> None:
-        request = list(zip(*arguments, strict=True)) if spec.batch else arguments
-        if price is not None:
-            with suppress(BudgetError):  # nobody can tell
-                total.cost += cost_of(price, request, answer)
+    def cost(request: object, answer: object) -> float:
+        with suppress(BudgetError):  # nobody can tell
+            return price(request, answer)
+        return 0.0
 
-    async def call(*arguments: Any) -> Any:
-        total.requests += 1
-        try:
-            answer = await spec.function(*arguments)
-        except Refused as error:
-            if error.usage is not None:
-                charge(arguments, error)
-            raise
-        charge(arguments, answer)
-        total.asked += len(arguments[0]) if spec.batch else 1
-        return answer
-
-    return replace(spec, function=call, origin=origin)
+    return replace(spec, cost=cost, max_cost=sys.float_info.max)
 
 
 def estimate(
@@ -276,20 +255,20 @@ def estimate(
     for call in calls:
         spec = call.spec
         own, arrays = arrays[: len(call.arguments)], arrays[len(call.arguments) :]
-        outcome, cost = judge_sample(spec, own, values)
+        outcome, asked = judge_sample(spec, own, values)
         judged.append(
             Judged(
                 spec.name,
                 outcome.truth == KEPT,
-                cost.seconds,
+                asked.seconds,
                 spec.per_second,
                 distinct.pop(0) if spec.dedupe else None,
                 float(prices.get(spec.name, spec.cost if isinstance(spec.cost, int | float) else 0.0)),
                 int((outcome.truth == RAISED).sum()),
                 spec.batch or 1,
-                cost.asked,
-                cost.requests,
-                0.0 if spec.name in prices else cost.cost,
+                asked.rows,
+                asked.requests,
+                0.0 if spec.name in prices else asked.cost,
             )
         )
     return estimated(rows, judged)

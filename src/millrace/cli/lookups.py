@@ -19,12 +19,13 @@ from __future__ import annotations
 
 import inspect
 import tomllib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from millrace import database, http, lookup
-from millrace.errors import InputError, OptionError, near
+from millrace.errors import InputError
+from millrace.limits.policy import LookupOptions, check_options
 
 if TYPE_CHECKING:
     from millrace.lookups.source import Source
@@ -49,7 +50,7 @@ def lookup_from(name: str, path: str) -> LookupTable:
         raise InputError(f"{where}: {error.strerror}: expected a TOML file") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise InputError(f"{where} is no TOML file: {error}") from None
-    _known(where, given, (*_SETTINGS, *_KINDS))
+    check_options(where, given, (*_SETTINGS, *_KINDS))
     for setting in _NEEDED:
         if setting not in given:
             raise InputError(f"{where} has no {setting}: expected for example {_EXAMPLES[setting]}")
@@ -75,16 +76,10 @@ def _sources(where: str, kind: str, given: Any) -> Source | list[Source]:
 def _source(where: str, kind: str, given: Any) -> Source:
     if not isinstance(given, dict):
         raise InputError(f"{where}: {kind} is {given!r}: expected a section [{kind}] with its settings")
-    parameters = inspect.signature(_KINDS[kind]).parameters
-    _known(f"{where}: [{kind}]", given, parameters)
+    parameters = dict(inspect.signature(_KINDS[kind]).parameters)
+    del parameters["limits"]
+    check_options(f"{where}: [{kind}]", given, (*parameters, *LookupOptions.__annotations__))
     for name, parameter in parameters.items():
         if parameter.default is inspect.Parameter.empty and name not in given:
             raise InputError(f"{where}: [{kind}] has no {name}")
     return _KINDS[kind](**given)
-
-
-def _known(where: str, given: Iterable[str], known: Iterable[str]) -> None:
-    names = list(known)
-    for name in given:
-        if name not in names:
-            raise OptionError(f"{where}: unknown setting {name!r}: {near(name, names)}")

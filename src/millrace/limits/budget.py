@@ -141,8 +141,8 @@ Cost = Callable[[Any, Any], float]
 """Returns what a call has cost, by its request and its answer."""
 
 
-def budget_of(what: str, max_requests: object, max_cost: object, cost: object) -> tuple[Budget, Cost | None]:
-    """Return a budget as a user gives it, and the function that tells costs, if there is one.
+def budget_of(what: str, max_requests: object, max_cost: object, cost: object) -> Budget:
+    """Return a budget as a user gives it.
 
     Args:
         what: Whose it is, for errors.
@@ -164,8 +164,7 @@ def budget_of(what: str, max_requests: object, max_cost: object, cost: object) -
     if (cost is None) != (max_cost is None):
         raise OptionError(f"{what}: max_cost and cost go together: what calls may cost, and what one costs")
     price = None if cost is None or callable(cost) else float(cast(float, cost))
-    budget = Budget(max_requests, None if max_cost is None else float(cast(float, max_cost)), price)
-    return budget, cast(Cost, cost) if callable(cost) else None
+    return Budget(max_requests, None if max_cost is None else float(cast(float, max_cost)), price)
 
 
 def cost_of(cost: Cost, request: object, answer: object) -> float:

@@ -6,13 +6,13 @@ The source here is what to ask; :mod:`millrace.lookups.database_session` asks.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Unpack
 
 import pyarrow as pa
 
 from millrace.errors import InputError, OptionError, near, require
-from millrace.limits.budget import Cost, budget_of
+from millrace.limits.policy import LookupOptions, check_options
 from millrace.limits.secrets import Secrets, names_in
 from millrace.lookups import credentials
 from millrace.lookups.json_rows import check_bound, check_columns, check_types
@@ -28,7 +28,7 @@ class DatabaseSource:
 
     url: str
     table: str
-    terms: Terms
+    terms: Terms = field(repr=False)
     schema: str | None = None
     columns: tuple[tuple[str, str], ...] = ()
     connect_args: tuple[tuple[str, Any], ...] = ()
@@ -61,7 +61,7 @@ class DatabaseSource:
     @property
     def identity(self) -> str:
         """What decides the rows; how fast and how patiently they are asked for does not."""
-        return repr(replace(self, terms=Terms(), max_rows=1))
+        return repr(replace(self, max_rows=1))
 
     @property
     def names(self) -> dict[str, str]:
@@ -103,17 +103,8 @@ def database(
     schema: str | None = None,
     columns: Mapping[str, str] | None = None,
     connect_args: Mapping[str, Any] | None = None,
-    max_in_flight: int = 8,
-    per_second: float | None = None,
-    retries: int = 3,
-    timeout: float = 30.0,
-    batch: int = 500,
-    max_requests: int | None = None,
-    max_cost: float | None = None,
-    cost: float | Cost | None = None,
-    limit_group: str | None = None,
-    circuit_breaker: int | None = 50,
     max_rows: int = 1_000_000,
+    **limits: Unpack[LookupOptions],
 ) -> DatabaseSource:
     """Return a source that reads a table or view of a database: one statement for each batch of keys.
 
@@ -129,44 +120,19 @@ def database(
         schema: The database's schema that it is in; None for the default one.
         columns: Names of columns in the database, by the lookup's; the others have the same.
         connect_args: What the driver's connect function gets beside; ``${NAME}`` stands for a secret.
-        max_in_flight: Statements under way at once, over all tasks. A connection is kept open for some
-            seconds after its last statement.
-        per_second: Statements started per second, over all tasks; None sets no bound.
-        retries: How often a statement is repeated that failed in a way that may pass.
-        timeout: Seconds for one; then it is stopped, where the driver has a way, and its connection closed.
-            In PostgreSQL, MySQL and MariaDB the server ends it a second later, also if the task has died.
-        batch: Keys in one statement, at most.
-        max_requests: Requests that a query may make in all, repeated ones included; at the limit it stops
-            with :class:`millrace.errors.BudgetError`.
-        max_cost: What all requests of a query may cost, in the unit of ``cost``.
-        cost: What a request costs: a number, or a function of its keys (a list of dictionaries) and its rows
-            (a PyArrow RecordBatch).
-        limit_group: Shares ``max_in_flight``, ``per_second`` and budget with all lookups and predicates of
-            this process that name the same one, in all its queries; they have to give the same limits.
-        circuit_breaker: After so many in a row, over all tasks, that failed in a way that may pass, one is
-            tried once in a while only. If the database has not come back after two minutes, the query fails,
-            whatever ``on_error`` is. None to go on asking.
         max_rows: Rows that one statement may return for its keys; with more it fails, before they are read.
+        limits: See :class:`millrace.LookupOptions`.
 
     Raises:
         InputError: The URL, the table or an argument cannot be used, or has credentials written out.
         OptionError: A setting is out of its range.
     """
-    budget = budget_of("a lookup by database", max_requests, max_cost, cost)
+    check_options("millrace.database", limits, LookupOptions.__annotations__)
+    limits.setdefault("batch", 500)
     return DatabaseSource(
         url,
         table,
-        Terms(
-            max_in_flight,
-            per_second,
-            retries,
-            timeout,
-            batch,
-            circuit_breaker,
-            budget=budget[0],
-            cost=budget[1],
-            limit_group=limit_group,
-        ),
+        Terms(**limits),
         schema,
         tuple((columns or {}).items()),
         tuple((connect_args or {}).items()),

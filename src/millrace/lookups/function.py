@@ -8,12 +8,12 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mappin
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, Unpack
 
 import pyarrow as pa
 
 from millrace.errors import InputError, OptionError
-from millrace.limits.budget import Cost, budget_of
+from millrace.limits.policy import LookupOptions, check_options
 from millrace.limits.secrets import Secrets
 from millrace.lookups.arrow_rows import batch_of
 from millrace.lookups.json_rows import RowReader, check_bound, check_types
@@ -77,16 +77,7 @@ def function(
     *,
     name: str | None = None,
     scan: bool = False,
-    max_in_flight: int = 8,
-    per_second: float | None = None,
-    retries: int = 3,
-    timeout: float = 30.0,
-    batch: int = 1,
-    max_requests: int | None = None,
-    max_cost: float | None = None,
-    cost: float | Cost | None = None,
-    limit_group: str | None = None,
-    circuit_breaker: int | None = 50,
+    **limits: Unpack[LookupOptions],
 ) -> FunctionSource:
     """Return a source that calls a function for the rows of a key, or of several.
 
@@ -102,21 +93,7 @@ def function(
             to say that it does not, it raises :class:`millrace.lookups.Refused`.
         name: For plans and errors; by default the function's own.
         scan: It takes no arguments and returns all rows.
-        max_in_flight: Calls under way at once, over all tasks.
-        per_second: Calls started per second, over all tasks; None sets no bound.
-        retries: How often a call is repeated that raised.
-        timeout: Seconds for one. A function that runs in a thread is not stopped, its result is dropped.
-        batch: Keys in one call, at most.
-        max_requests: Requests that a query may make in all, repeated ones included; at the limit it stops
-            with :class:`millrace.errors.BudgetError`.
-        max_cost: What all requests of a query may cost, in the unit of ``cost``.
-        cost: What a request costs: a number, or a function of its keys (a list of dictionaries) and its rows
-            (a PyArrow RecordBatch).
-        limit_group: Shares ``max_in_flight``, ``per_second`` and budget with all lookups and predicates of
-            this process that name the same one, in all its queries; they have to give the same limits.
-        circuit_breaker: After so many calls in a row, over all tasks, that failed in a way that may pass,
-            the source is asked once in a while only. If it has not come back after two minutes, the query
-            fails, whatever ``on_error`` is. None to go on asking.
+        limits: See :class:`millrace.LookupOptions`.
 
     Raises:
         InputError: It is no function.
@@ -127,19 +104,8 @@ def function(
     if type(scan) is not bool:
         raise OptionError(f"scan is {scan!r}, expected True or False")
     own = getattr(fn, "__qualname__", type(fn).__qualname__)
-    budget = budget_of("a lookup by function", max_requests, max_cost, cost)
-    terms = Terms(
-        max_in_flight,
-        per_second,
-        retries,
-        timeout,
-        batch,
-        circuit_breaker,
-        budget=budget[0],
-        cost=budget[1],
-        limit_group=limit_group,
-    )
-    return FunctionSource(fn, name or own, terms, scan, identity_of(fn, name or own))
+    check_options("millrace.function", limits, LookupOptions.__annotations__)
+    return FunctionSource(fn, name or own, Terms(**limits), scan, identity_of(fn, name or own))
 
 
 class FunctionSession:

@@ -9,15 +9,15 @@ import json
 import re
 import socket
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Unpack
 from urllib.parse import urlsplit
 from urllib.request import getproxies, proxy_bypass
 
 import pyarrow as pa
 
 from millrace.errors import InputError, OptionError, UnsupportedType, near, require
-from millrace.limits.budget import Cost, budget_of
+from millrace.limits.policy import LookupOptions, check_options
 from millrace.limits.secrets import Secrets, names_in
 from millrace.lookups import credentials, paths
 from millrace.lookups.json_rows import RowReader, check_bound, check_columns, check_types
@@ -45,7 +45,7 @@ class HttpSource:
     """A service that is asked over HTTP; made by :func:`http`, where the arguments are explained."""
 
     url: str
-    terms: Terms
+    terms: Terms = field(repr=False)
     method: str = "GET"
     body: str | None = None
     rows: str = "$"
@@ -127,7 +127,7 @@ class HttpSource:
     @property
     def identity(self) -> str:
         """What decides the answers; how fast and how patiently they are asked for does not."""
-        return repr(replace(self, terms=Terms(batch=self.terms.batch), connects=True, max_bytes=1))
+        return f"{self.terms.batch} {replace(self, connects=True, max_bytes=1)}"
 
     def describe(self) -> str:
         return f"http {self.method} {self.url}"
@@ -202,17 +202,8 @@ def http(
     max_bytes: int = 64 * MEBIBYTE,
     absent: IfAbsent = "error",
     check: bool = True,
-    max_in_flight: int = 8,
-    per_second: float | None = None,
-    retries: int = 3,
-    timeout: float = 30.0,
-    batch: int = 1,
-    max_requests: int | None = None,
-    max_cost: float | None = None,
-    cost: float | Cost | None = None,
-    limit_group: str | None = None,
-    circuit_breaker: int | None = 50,
     max_retry_after: float = 60.0,
+    **limits: Unpack[LookupOptions],
 ) -> HttpSource:
     """Return a source that asks a service over HTTP and takes rows out of its JSON answers.
 
@@ -237,23 +228,8 @@ def http(
         absent: ``"error"`` fails a request if a row lacks a column; ``"null"`` takes it as null, and rows
             that are not there as none.
         check: Whether to try to connect to the host before anything runs.
-        max_in_flight: Requests under way at once, over all tasks.
-        per_second: Requests started per second, over all tasks; None sets no bound.
-        retries: How often a request is repeated that failed in a way that may pass.
-        timeout: Seconds for a request, from its start to the last byte of its last page.
-        batch: Keys in one request, at most.
-        max_requests: Requests that a query may make in all, repeated ones included. One of several pages
-            counts once. At the limit the query stops with :class:`millrace.errors.BudgetError`.
-        max_cost: What all requests of a query may cost, in the unit of ``cost``.
-        cost: What a request costs: a number, or a function of its keys (a list of dictionaries) and its rows
-            (a PyArrow RecordBatch).
-        limit_group: Shares ``max_in_flight``, ``per_second`` and budget with all lookups and predicates of
-            this process that name the same one, in all its queries; they have to give the same limits.
-        circuit_breaker: After so many requests in a row, over all tasks, that failed in a way that may pass,
-            the source is asked once in a while only. If it has not come back after two minutes, the query
-            fails, whatever ``on_error`` is. None to go on asking. Each lookup of a ``limit_group`` has
-            its own.
         max_retry_after: Seconds for which the service can make all tasks wait by ``Retry-After``, at most.
+        limits: See :class:`millrace.LookupOptions`.
 
     Raises:
         InputError: The URL, a path, a header or the body cannot be used, or has credentials written out.
@@ -263,20 +239,10 @@ def http(
         text = None if body is None else json.dumps(body, allow_nan=False)
     except (TypeError, ValueError) as error:
         raise InputError(f"the body of a lookup is no JSON value: {error}") from None
-    budget = budget_of("a lookup by http", max_requests, max_cost, cost)
+    check_options("millrace.http", limits, LookupOptions.__annotations__)
     return HttpSource(
         url,
-        Terms(
-            max_in_flight,
-            per_second,
-            retries,
-            timeout,
-            batch,
-            circuit_breaker,
-            max_retry_after,
-            *budget,
-            limit_group=limit_group,
-        ),
+        Terms(max_retry_after=max_retry_after, **limits),
         method,
         text,
         rows,

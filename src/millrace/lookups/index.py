@@ -6,9 +6,12 @@ what has come waits here until the eddy asks for it.
 
 from __future__ import annotations
 
+import json
 import threading
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Self
 
 import numpy as np
 import pyarrow as pa
@@ -16,10 +19,14 @@ import pyarrow as pa
 from millrace.engine.access.modules import Answer
 from millrace.engine.figures import ModuleFigures
 from millrace.errors import ExecutionError
+from millrace.limits import codec
 from millrace.limits.chunk import Chunk, Failure, digest
+from millrace.limits.client import Client
 from millrace.limits.clock import Clock
-from millrace.lookups.asking import Asking, Connect, News
-from millrace.lookups.bindings import narrowed
+from millrace.limits.fetcher import Connect, Fetcher, News
+from millrace.limits.request import Refused
+from millrace.limits.secrets import Secrets
+from millrace.lookups.bindings import grouped, narrowed
 from millrace.lookups.index_spec import IndexSpec
 from millrace.lookups.loop import Loop
 
@@ -48,12 +55,14 @@ class LookupIndex:
     def __init__(self, spec: IndexSpec, keep: Keep, loop: Loop, connect: Connect, clock: Clock) -> None:
         self.name = spec.name
         self.columns = spec.columns
-        self.at_once = spec.source.terms.max_in_flight * spec.source.terms.batch
+        terms = spec.source.terms
+        self.at_once = terms.max_in_flight * terms.batch
         self._spec = spec
         self._keep = keep
         self._loop = loop
         self._clock = clock
-        self._asking = Asking(spec, connect, self._tell)
+        opened = partial(_Session.opened, spec)
+        self._fetcher = Fetcher(terms, connect, opened, self._tell, terms.max_in_flight)
         self._wake = threading.Event()
         self._wanted: dict[bytes, list[_Place]] = {}
         self._arrived: deque[News] = deque()
@@ -94,7 +103,7 @@ class LookupIndex:
         if fresh:
             self._started = True
             asked = keys if len(fresh) == keys.num_rows else keys.take(pa.array(fresh))
-            self._loop.call(self._asking.want, asked, [digests[i] for i in fresh])
+            self._loop.call(self._fetcher.want, {digests[i]: (asked, n) for n, i in enumerate(fresh)})
 
     def poll(self) -> list[Answer]:
         """Return what has come since the last call.
@@ -112,7 +121,7 @@ class LookupIndex:
             if isinstance(news, Chunk):
                 chunks.append(news)
                 keys += news.keys
-            elif isinstance(news, Exception):
+            elif isinstance(news, BaseException):
                 raise news
             else:
                 rows += self._settled(news)
@@ -134,10 +143,10 @@ class LookupIndex:
         """Give up what is under way."""
         if self._started:
             self._started = False
-            self._loop.start(self._asking.close).result()
+            self._loop.start(self._fetcher.close).result()
 
     def figures(self) -> ModuleFigures:
-        asked = self._asking.totals
+        asked = self._fetcher.stats
         return ModuleFigures(
             f"Lookup({self.name})", "request", asked.keys, asked.rows, asked.requests, asked.seconds
         )
@@ -146,13 +155,14 @@ class LookupIndex:
         self._arrived.append(news)
         self._wake.set()
 
-    def _settled(self, failures: Mapping[bytes, Failure]) -> list[pa.RecordBatch]:
+    def _settled(self, failures: Mapping[bytes, Failure | None]) -> list[pa.RecordBatch]:
         """Return the rows that stand for keys that could not be looked up."""
         if self._spec.on_error == "skip":
             return []
         if self._spec.on_error == "null":
             return [self._nulls(key) for key in failures]
         failure = next(iter(failures.values()))
+        assert failure is not None  # it is known: see _Session.failures
         raise ExecutionError(
             f"lookup {self.name!r}: key {failure.binding} could not be looked up after "
             f"{failure.attempts} attempt{'s' * (failure.attempts != 1)}: {failure.kind}: {failure.message}; "
@@ -185,3 +195,44 @@ class LookupIndex:
 
     def _empty(self) -> pa.RecordBatch:
         return pa.RecordBatch.from_pylist([], self._spec.schema)
+
+
+class _Session:
+    """A lookup's open source, as a fetcher asks it: keys are wanted as rows of batches."""
+
+    def __init__(self, spec: IndexSpec, secrets: Secrets) -> None:
+        self._most_wait = spec.source.terms.max_retry_after
+        self._secrets = secrets
+        session = spec.source.open(spec.schema, spec.columns, secrets)
+        self.fetch, self.close = session.fetch, session.close
+
+    @classmethod
+    async def opened(cls, spec: IndexSpec, client: Client) -> Self:
+        return cls(spec, Secrets(await client.secrets() if spec.source.secrets else {}))
+
+    def bind(self, wanted: list[_Place]) -> pa.RecordBatch:
+        return pa.concat_batches([keys.slice(place, 1) for keys, place in wanted])
+
+    def request(self, keys: pa.RecordBatch) -> object:
+        return keys.to_pylist()
+
+    def rows(self, keys: pa.RecordBatch, answer: pa.RecordBatch) -> tuple[pa.RecordBatch, list[int]]:
+        rows, counts = grouped(answer, keys)
+        if rows.nbytes > codec.LARGEST_ATTACHMENT:
+            said = f"rows of {rows.nbytes:,} bytes: bind more columns, so that a key has fewer"
+            raise Refused("too large", said)
+        return rows, counts
+
+    def together(self, rows: list[pa.RecordBatch]) -> pa.RecordBatch:
+        return rows[0] if len(rows) == 1 else pa.concat_batches(rows)
+
+    def failures(self, keys: pa.RecordBatch, error: Exception, attempts: int) -> list[Failure]:
+        """Return the same for each key: of several, all were asked in vain."""
+        refused = error if isinstance(error, Refused) else Refused(type(error).__name__, str(error))
+        message = self._secrets.scrub(refused.message)
+        if refused.wait is not None and refused.wait > self._most_wait:
+            message += f" (it asks to wait {refused.wait:g} s, max_retry_after is {self._most_wait:g} s)"
+        if keys.num_rows > 1:
+            message += f" (asked together with {keys.num_rows - 1} other keys)"
+        bindings = [json.dumps(binding, default=str) for binding in keys.to_pylist()]
+        return [Failure(refused.kind, message, attempts, binding) for binding in bindings]

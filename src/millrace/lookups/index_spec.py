@@ -56,19 +56,7 @@ class IndexSpec:
 
     def registration(self, secrets: Secrets, *, stream: bool = False) -> Registration:
         """Return what the planning process registers for this index; answers to a stream outlive its jobs."""
-        terms = self.source.terms
         needed = {name: value for name, value in secrets.values().items() if name in self.source.secrets}
         fingerprint = self.fingerprint(secrets) if stream or self.cache is not None else ""
-        return Registration(
-            self.name,
-            terms.max_in_flight,
-            terms.per_second,
-            self.cache,
-            self.ttl,
-            fingerprint,
-            needed,
-            terms.circuit_breaker,
-            terms.budget,
-            terms.tokens_per_minute,
-            terms.limit_group,
-        )
+        terms = self.source.terms
+        return terms.registration(self.name, Secrets(needed), fingerprint, self.cache, self.ttl)

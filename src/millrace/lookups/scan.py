@@ -13,13 +13,13 @@ import pyarrow as pa
 
 from millrace.engine.access.modules import State
 from millrace.engine.figures import ModuleFigures
+from millrace.limits import policy
 from millrace.limits.clock import Clock
+from millrace.limits.fetcher import wait_within
 from millrace.limits.secrets import Secrets
-from millrace.lookups.asking import wait_within
 from millrace.lookups.index import Keep
 from millrace.lookups.loop import Loop
 from millrace.lookups.source import Refused, Source
-from millrace.predicates.spec import FIRST_WAIT
 
 _AHEAD = 4
 """Batches that wait for the eddy before the source is asked for more."""
@@ -119,7 +119,7 @@ class LookupScan:
                     if given or not refused.again or attempt == terms.retries:
                         raise
                     asked = min(refused.wait or 0.0, terms.max_retry_after)
-                    await asyncio.sleep(asked or FIRST_WAIT * 2**attempt)
+                    await asyncio.sleep(asked or policy.FIRST_WAIT * 2**attempt)
                 finally:
                     await session.close()
         except Exception as error:  # noqa: BLE001  # whatever it is, the eddy must hear of it

@@ -12,9 +12,9 @@ from typing import Protocol, runtime_checkable
 
 import pyarrow as pa
 
+from millrace.limits.request import Answered, Refused
 from millrace.limits.secrets import Secrets
 from millrace.lookups.terms import Terms
-from millrace.predicates.service import Answered, Refused
 
 __all__ = ["Answered", "Naming", "Refused", "Session", "Source", "shortened"]
 

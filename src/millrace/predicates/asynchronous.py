@@ -1,50 +1,44 @@
-"""Calling predicates that are coroutines: many at once, within the limits of the whole job.
+"""Calling predicates that are coroutines: a fetcher's keys are rows of arguments, and its rows are truths.
 
-Each attempt takes its turn, so the limits count what a service sees. A call that failed gives its
-turn back before it waits for the next attempt. Rows that equal each other are one question where the
-predicate has ``dedupe``; a question that another task of the job is asking is waited for.
+Rows that equal each other are one question where the predicate has ``dedupe``; a question that another task
+of the job is asking is waited for.
 """
 
 from __future__ import annotations
 
 import asyncio
 import inspect
-import time
 from collections import defaultdict
-from collections.abc import Awaitable, Coroutine, Iterator, Mapping, Sequence
-from itertools import count
-from typing import Any
+from collections.abc import Awaitable, Sequence
+from itertools import chain
+from typing import Any, Self
 
 import numpy as np
 import pyarrow as pa
-from tenacity import AsyncRetrying, retry_if_exception
 
 from millrace.errors import ExecutionError, PredicateError
 from millrace.limits.budget import Spending
 from millrace.limits.chunk import Chunk, Failure as Failed, digest
 from millrace.limits.client import Client
 from millrace.limits.event_loop import runner
+from millrace.limits.fetcher import Connect, Fetcher, News
 from millrace.limits.lookup_session import LookupSession
 from millrace.limits.permits import Permits
-from millrace.limits.registration import Address, Settings
+from millrace.limits.request import Answered, FetchStats, Refused
 from millrace.limits.secrets import Secrets
 from millrace.predicates.calls import RAISED, Failure, Outcome, Values
-from millrace.predicates.service import OVERLOADED, Answered, Refused, Service, ServiceSession, within
-from millrace.predicates.spec import PredicateSpec, registration_of, schedule
+from millrace.predicates.service import Service, ServiceSession, within
+from millrace.predicates.spec import PredicateSpec, registration_of
 from millrace.predicates.truth import check_sized, truth_of, truths
 
 WIDTH = 64
 """Calls of one task under way or waiting for their turn, unless ``max_in_flight`` is larger."""
 
 _TEXT = 4_000
-"""Characters of a failure's message, and of its traceback's end, that other tasks are told."""
-
-_PAUSE, _LONGEST_WAIT = 1.0, 60.0
-"""Seconds for which one answer makes all tasks wait: where a service is overloaded, and at most."""
+"""Characters of a traceback's end that are told."""
 
 _Row = tuple[Any, ...]
 _Answer = tuple[int, Failure | None]  # a code of the outcomes, and what was raised if that is known
-_Questions = dict[bytes, list[int]]  # by key, the rows that ask the same
 
 
 class AsyncCaller:
@@ -53,22 +47,26 @@ class AsyncCaller:
     Args:
         spec: The predicate, of kind ``async``.
         values: Makes its arguments of columns.
-        limits: Where the tasks of the job agree on its limits; None keeps them within this caller.
-        namespace: Names the job and the predicate there.
+        connect: Joins the limits of the job; None keeps them within this caller.
+        stats: Count what it asks.
     """
 
-    def __init__(self, spec: PredicateSpec, values: Values, limits: Address | None, namespace: str) -> None:
+    def __init__(
+        self,
+        spec: PredicateSpec,
+        values: Values,
+        connect: Connect | None = None,
+        stats: FetchStats | None = None,
+    ) -> None:
         self._spec = spec
         self._values = values
-        self._address = limits if spec.limited else None
-        self._namespace = namespace
-        self._settings = Settings(spec.max_in_flight, spec.per_second, spec.budget[0], spec.tokens_per_minute)
-        self._session: ServiceSession | None = None
+        self._connect = connect if spec.limited else None
+        self._spending = Spending(spec.budget)
+        self._function = _Function(spec)
+        self._stats = stats or FetchStats()
         self._runner: asyncio.Runner | None = None
-        self._limits: Client | None = None
-        self._own: LookupSession | None = None
-        self._spending = Spending(self._settings.budget)
-        self._retrying = AsyncRetrying(**schedule(spec), retry=retry_if_exception(_may_pass))
+        self._fetcher: Fetcher | None = None
+        self._news: asyncio.Queue[News] = asyncio.Queue()
 
     def call(self, columns: list[pa.Array]) -> Outcome:
         """Return the truth of every row; rows that raise in their last attempt have their failure.
@@ -93,212 +91,124 @@ class AsyncCaller:
                 runner.run(self._leave())
 
     async def _call(self, rows: list[_Row]) -> Outcome:
-        if self._limits is None:
-            self._limits = await self._join()
-            origin = self._spec.origin or self._spec.function
-            if isinstance(origin, Service):
-                values = await self._limits.secrets() if self._spec.secrets else {}
-                self._session = origin.open(Secrets(values))
-        questions: _Questions = defaultdict(list)
+        spec, calls = self._spec, self._function.calls
+        if self._fetcher is None:
+            width, self._news = max(WIDTH, spec.max_in_flight or 0), asyncio.Queue()
+            self._fetcher = Fetcher(
+                spec, self._join, self._function.opened, self._news.put_nowait, width,
+                claims=spec.dedupe, halves=isinstance(spec.asked, Service), stats=self._stats,
+            )  # fmt: skip
+        questions = defaultdict[bytes, list[int]](list)  # by key, the rows that ask the same
         for i, row in enumerate(rows):
-            questions[digest(row) if self._spec.dedupe else i.to_bytes(8, "big")].append(i)
-        asking = _Asking(self._spec, self._retrying, self._limits, rows, questions)
+            questions[digest(row) if spec.dedupe else i.to_bytes(8, "big")].append(i)
+        truth, failures = np.empty(len(rows), np.int8), dict[int, Failure]()
+        self._fetcher.want({key: rows[positions[0]] for key, positions in questions.items()})
         try:
-            with within(self._session):
-                await asking.run()
+            while questions:
+                for key, (code, failure) in _answers(await self._news.get()).items():
+                    positions = questions.pop(key, [])
+                    truth[positions] = code
+                    if failure is not None:
+                        failures.update(dict.fromkeys(positions, failure))
         except BaseException:
             await self._leave()  # so that others get the questions that are left open
             raise
-        return asking.outcome()
+        return Outcome(truth, self._function.calls - calls, failures)
 
     async def _join(self) -> Client:
-        if self._address is None:
-            permits = Permits(self._settings, spending=self._spending)
-            self._own = LookupSession(registration_of(self._spec), permits=permits)
-            return Client.local(self._own)
-        return await Client.connect(self._address, self._namespace)
+        if self._connect is not None:
+            return await self._connect()
+        registration = registration_of(self._spec)
+        permits = Permits(registration.settings, spending=self._spending)
+        return Client.alone(LookupSession(registration, permits=permits))
 
     async def _leave(self) -> None:
-        session, self._session = self._session, None
-        if session is not None:
-            await session.close()
-        limits, self._limits = self._limits, None
-        if limits is not None:
-            await limits.close()
-        own, self._own = self._own, None
-        if own is not None:
-            own.close()
+        fetcher, self._fetcher = self._fetcher, None
+        if fetcher is not None:
+            await fetcher.close()
 
 
-class _Asking:
-    """One call of the caller: its questions, and what has been found out."""
+def _answers(news: News) -> dict[bytes, _Answer]:
+    """Return what is known of some questions; raises what ended everything."""
+    if isinstance(news, BaseException):
+        raise news
+    if isinstance(news, Chunk):
+        codes = news.table().column(0).to_pylist()
+        return {key: (code, None) for key, code in zip(news.keys, codes, strict=True)}
+    return {
+        key: (RAISED, failed and Failure(failed.kind, failed.message, failed.binding))
+        for key, failed in news.items()
+    }
 
-    def __init__(
-        self,
-        spec: PredicateSpec,
-        retrying: AsyncRetrying,
-        limits: Client,
-        rows: list[_Row],
-        questions: _Questions,
-    ) -> None:
-        self._spec = spec
-        self._retrying = retrying
-        self._limits = limits
-        self._rows = rows
-        self._questions = questions
-        self._answers: dict[bytes, _Answer] = {}
-        self._truths: dict[bytes, int] = {}  # found, and not told to others yet
-        self._width = asyncio.Semaphore(max(WIDTH, spec.max_in_flight or 0))
-        self._cost = spec.budget[1]
-        self._calls = 0
 
-    async def run(self) -> None:
-        """Find the answer of every question."""
-        if not self._spec.dedupe:
-            await self._ask(list(self._questions))
-            return
-        claim = await self._limits.claim(list(self._questions))
-        self._enter(claim.found, claim.failed)
-        await _together([self._ask(claim.ask), self._listen(set(claim.waiting))])
-        self._settle()
-
-    def outcome(self) -> Outcome:
-        """Return what has been found out, by row."""
-        truth = np.empty(len(self._rows), np.int8)
-        failures = {}
-        for question, positions in self._questions.items():
-            answer = self._answers[question]
-            truth[positions], failure = answer
-            if failure is not None:
-                failures.update(dict.fromkeys(positions, failure))
-        return Outcome(truth, self._calls, failures)
-
-    async def _listen(self, waiting: set[bytes]) -> None:
-        """Wait for what others are asking, and ask what they leave to us."""
-        while waiting:
-            told = await self._limits.notification()
-            self._enter(told.found, told.failed)
-            waiting.difference_update(told.failed, told.ask, *(chunk.keys for chunk in told.found))
-            await self._ask(told.ask)
-
-    def _enter(self, found: Sequence[Chunk], failed: Mapping[bytes, Failed]) -> None:
-        """Take in what others have found out."""
-        for chunk in found:
-            truths_of = chunk.table().column(0).to_pylist()
-            self._answers |= {key: (each, None) for key, each in zip(chunk.keys, truths_of, strict=True)}
-        for key, (kind, message, _, trace) in failed.items():
-            self._answers[key] = RAISED, Failure(kind, message, trace)
-
-    def _settle(self) -> None:
-        """Tell the others what has been found in this turn of the event loop, all at once."""
-        if self._truths:
-            keys, codes = list(self._truths), pa.array(self._truths.values(), pa.int8())
-            self._truths = {}
-            self._limits.settle(Chunk.of(keys, [1] * len(keys), pa.table({"truth": codes})))
-
-    async def _ask(self, questions: Sequence[bytes]) -> None:
-        size = self._spec.batch or 1
-        await _together(
-            [self._ask_piece(questions[low : low + size]) for low in range(0, len(questions), size)]
+def _awaitable(returned: Any, name: str) -> Awaitable[Any]:
+    if not inspect.isawaitable(returned):
+        raise PredicateError(
+            f"predicate {name!r} has kind 'async' but returned a {type(returned).__name__}, which cannot be "
+            "awaited: write it as 'async def'"
         )
+    return returned
 
-    async def _ask_piece(self, questions: Sequence[bytes]) -> None:
-        rows = [self._rows[self._questions[question][0]] for question in questions]
+
+class _Function:
+    """A predicate's function, as a fetcher asks it.
+
+    Attributes:
+        calls: Rows that it was called for, counting repeated ones each time.
+    """
+
+    def __init__(self, spec: PredicateSpec) -> None:
+        self._spec = spec
+        self._service: ServiceSession | None = None
+        self.calls = 0
+
+    async def opened(self, client: Client) -> Self:
+        """Return itself, within a session of the service that it asks, if it does."""
+        if isinstance(self._spec.asked, Service):
+            secrets = await client.secrets() if self._spec.secrets else {}
+            self._service = self._spec.asked.open(Secrets(secrets))
+        return self
+
+    def bind(self, wanted: list[_Row]) -> list[_Row]:
+        return wanted
+
+    def request(self, rows: list[_Row]) -> object:
+        return rows if self._spec.batch else rows[0]
+
+    async def fetch(self, rows: list[_Row]) -> Any:
+        """Call it once; what it raises is a :class:`Refused`, which it caused."""
+        spec = self._spec
+        self.calls += len(rows)
+        arguments: Sequence[Any] = [list(each) for each in zip(*rows, strict=True)] if spec.batch else rows[0]
         try:
-            async with self._width:
-                truth: list[int] = await self._retrying.copy()(self._attempt, rows, count())
+            with within(self._service) as taken:
+                result = await _awaitable(spec.function(*arguments), spec.name)
+                return Answered(result, taken[-1]) if taken else result
+        except (Refused, PredicateError, ExecutionError):
+            raise
         except Exception as error:
-            if not _of_the_function(error):
-                raise
-            if len(questions) > 1 and isinstance(error, Refused) and error.singly:
-                await _together([self._ask_piece([question]) for question in questions])
-                return
-            await self._failed(questions, Failure.of(error))
-            return
-        self._answers |= {key: (each, None) for key, each in zip(questions, truth, strict=True)}
-        if self._spec.dedupe:
-            if not self._truths:
-                asyncio.get_running_loop().call_soon(self._settle)
-            self._truths.update(zip(questions, truth, strict=True))
+            raise Refused(type(error).__name__, str(error), again=True) from error
 
-    async def _failed(self, questions: Sequence[bytes], failure: Failure) -> None:
-        # Which row of several is to blame is not known, and nothing for others to rely on.
-        known = len(questions) == 1
-        self._answers |= dict.fromkeys(questions, (RAISED, failure if known else None))
-        if self._spec.dedupe and known:
-            texts = failure.message[:_TEXT], 1, failure.traceback[-_TEXT:]
-            await self._limits.fail({questions[0]: Failed(failure.kind, *texts)})
-        elif self._spec.dedupe:
-            self._limits.give_up(questions)
-
-    async def _attempt(self, rows: list[_Row], attempts: Iterator[int]) -> list[int]:
-        """Call the function once, in its turn; return the truth of each row."""
+    def rows(self, rows: list[_Row], answer: Any) -> tuple[list[int], list[int]]:
         name = self._spec.name
-        async with self._limits.permit() as permit:
-            self._calls += len(rows)
-            self._limits.count(requests=1, retried=int(next(attempts) > 0))
-            request = rows if self._spec.batch else rows[0]
-            arguments = [list(column) for column in zip(*rows, strict=True)] if self._spec.batch else rows[0]
-            awaitable = self._spec.function(*arguments)
-            if not inspect.isawaitable(awaitable):
-                raise PredicateError(
-                    f"predicate {name!r} has kind 'async' but returned a {type(awaitable).__name__}, which "
-                    "cannot be awaited: write it as 'async def'"
-                )
-            began, limited = time.perf_counter(), False
-            try:
-                result = await self._in_time(awaitable)
-            except Refused as error:
-                limited = error.wait is not None or error.kind in OVERLOADED
-                if limited:
-                    self._limits.pause(min(_PAUSE if error.wait is None else error.wait, _LONGEST_WAIT))
-                if error.usage is not None:
-                    permit.charge(self._cost, request, error)
-                raise
-            finally:
-                self._limits.took(time.perf_counter() - began, limited=limited)
-            permit.charge(self._cost, request, result)
-            if isinstance(result, Answered):
-                result = result.result
         if not self._spec.batch:
-            return [truth_of(result, name)]
-        check_sized(result, len(rows), name)
-        codes: list[int] = truths(list(result), len(rows), name).tolist()
-        return codes
+            return [truth_of(answer, name)], [1]
+        check_sized(answer, len(rows), name)
+        return truths(list(answer), len(rows), name).tolist(), [1] * len(rows)
 
-    async def _in_time(self, awaitable: Awaitable[Any]) -> Any:
-        limit = asyncio.timeout(self._spec.timeout)
-        try:
-            async with limit:
-                return await awaitable
-        except TimeoutError as error:
-            if not limit.expired():
-                raise  # the function's own
-            raise TimeoutError(f"no answer within {self._spec.timeout:g} s") from error
+    def together(self, rows: list[list[int]]) -> pa.RecordBatch:
+        return pa.record_batch({"truth": pa.array(chain.from_iterable(rows), pa.int8())})
 
+    def failures(self, rows: list[_Row], error: Exception, attempts: int) -> list[Failed] | None:
+        if len(rows) > 1:
+            return None  # which of them is to blame is not known
+        raised = error.__cause__ or error
+        if isinstance(error, Refused) and error.kind == "timeout":
+            raised = TimeoutError(error.message)
+            raised.__cause__ = error.__context__  # where it was when its time was over
+        failure = Failure.of(raised)
+        return [Failed(failure.kind, failure.message, attempts, failure.traceback[-_TEXT:])]
 
-async def _together(coroutines: Sequence[Coroutine[Any, Any, None]]) -> None:
-    """Run all; the first that raises ends the others."""
-    tasks = [asyncio.create_task(each) for each in coroutines]
-    if not tasks:
-        return
-    try:
-        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
-        for task in done:
-            task.result()
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-
-
-def _of_the_function(error: BaseException) -> bool:
-    """Whether it speaks of a row, rather than of how the predicate is written or where it runs."""
-    return isinstance(error, Exception) and not isinstance(error, PredicateError | ExecutionError)
-
-
-def _may_pass(error: BaseException) -> bool:
-    """Whether a call that raised is to be repeated as it was."""
-    if isinstance(error, Refused):
-        return error.again and not error.singly
-    return _of_the_function(error)
+    async def close(self) -> None:
+        if self._service is not None:
+            await self._service.close()

@@ -16,31 +16,31 @@ from millrace.predicates.spec import PredicateSpec, retried
 from millrace.predicates.truth import Truth
 
 if TYPE_CHECKING:
-    from millrace.limits.registration import Address
+    from millrace.limits.fetcher import Connect
+    from millrace.limits.request import FetchStats
 
 
-def caller_of(spec: PredicateSpec, values: Values, limits: Address | None, namespace: str) -> Caller:
+def caller_of(
+    spec: PredicateSpec, values: Values, connect: Connect | None = None, stats: FetchStats | None = None
+) -> Caller:
     """Return what calls the predicate in this task.
 
     Args:
         spec: The predicate.
         values: Makes its arguments of columns.
-        limits: Where the tasks of the job agree on its limits; None keeps them within this task.
-        namespace: Names the job and the predicate there.
+        connect: Joins the limits of an ``async`` one's job; None keeps them within the caller.
+        stats: Count what an ``async`` one asks.
     """
-    caller = _caller(spec, values, limits, namespace)
+    if spec.kind == "async":
+        from millrace.predicates.asynchronous import AsyncCaller  # loads asyncio, which few tasks need
+
+        caller: Caller = AsyncCaller(spec, values, connect, stats)
+    else:
+        caller = RowCaller(spec, values) if spec.kind == "row" else BatchCaller(spec, values)
     if spec.sure is None:
         return caller
     score, high = spec.sure
     return Surely(caller, score, high, values)
-
-
-def _caller(spec: PredicateSpec, values: Values, limits: Address | None, namespace: str) -> Caller:
-    if spec.kind == "async":
-        from millrace.predicates.asynchronous import AsyncCaller  # loads asyncio, which few tasks need
-
-        return AsyncCaller(spec, values, limits, namespace)
-    return RowCaller(spec, values) if spec.kind == "row" else BatchCaller(spec, values)
 
 
 class _Attempts:

@@ -13,7 +13,7 @@ import pyarrow as pa
 REJECTED, KEPT, RAISED = 0, 1, 2
 """Codes of ``Outcome.truth``; null counts as rejected."""
 
-_OURS = ("millrace.predicates", "tenacity", "concurrent.futures")
+_OURS = ("millrace.predicates", "millrace.limits", "tenacity", "concurrent.futures")
 
 
 class Values(Protocol):

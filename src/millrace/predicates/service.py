@@ -1,7 +1,4 @@
-"""Predicates that ask a service: they have secrets, keep connections, and tell what their calls took.
-
-How a request fails, and what it took, is the same for lookups.
-"""
+"""Predicates that ask a service: they have secrets, keep connections, and tell what their calls took."""
 
 from __future__ import annotations
 
@@ -9,72 +6,12 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
-from functools import partial
 from inspect import signature
 from typing import Any, Protocol
 
-from millrace.errors import encodable
 from millrace.limits.budget import Cost, Usage
+from millrace.limits.request import Answered
 from millrace.limits.secrets import Secrets
-
-OVERLOADED = ("HTTP 429", "HTTP 503")
-"""Failures that say that a service is asked too much."""
-
-
-@dataclass(frozen=True)
-class Answered:
-    """A result with what it took: of a lookup its rows, as its session returns them.
-
-    Attributes:
-        result: What the function would return otherwise.
-        usage: Counts for ``tokens_per_minute``; the function for ``cost`` gets all of this.
-    """
-
-    result: Any
-    usage: Usage
-
-
-class Refused(Exception):
-    """A request was not answered, or not with what was asked for.
-
-    Whoever asks decides whether to ask again, and what the failure means for the query.
-
-    Attributes:
-        kind: What went wrong, in a few words that are the same for every key, such as ``"HTTP 503"``,
-            ``"timeout"`` or the name of an exception.
-        message: What went wrong with this request; without values of secrets.
-        again: Whether another attempt may succeed.
-        wait: Seconds to wait before it, as the source asks for; None if it did not say. Whoever asks waits
-            for ``max_retry_after`` at most.
-        singly: Of a request for several keys: whether fewer should be asked, rather than the same again.
-        usage: What the request has taken all the same; None if that is not known.
-    """
-
-    def __init__(
-        self,
-        kind: str,
-        message: str,
-        *,
-        again: bool = False,
-        wait: float | None = None,
-        singly: bool = False,
-        usage: Usage | None = None,
-    ) -> None:
-        self.kind = encodable(kind)
-        self.message = encodable(message)
-        super().__init__(self.kind, self.message)
-        self.again = again
-        self.wait = wait
-        self.singly = singly
-        self.usage = usage
-
-    def __str__(self) -> str:
-        return self.message
-
-    def __reduce__(self) -> tuple[object, ...]:
-        how = {name: getattr(self, name) for name in ("again", "wait", "singly", "usage")}
-        return partial(Refused, **how), (self.kind, self.message)
 
 
 class ServiceSession(Protocol):
@@ -91,7 +28,7 @@ class ServiceSession(Protocol):
         """Let go of connections."""
 
 
-_open: ContextVar[ServiceSession | None] = ContextVar("millrace service", default=None)
+_open: ContextVar[tuple[ServiceSession | None, list[Usage]]] = ContextVar("millrace service")
 
 
 class Service(ABC):
@@ -105,12 +42,13 @@ class Service(ABC):
         """What tells the cost of a call by its answer, where prices are known."""
         return None
 
-    async def __call__(self, *values: Any, **named: Any) -> Answered:
+    async def __call__(self, *values: Any, **named: Any) -> Any:
         """Ask within the session that the task has open."""
-        session = _open.get()
-        if session is None:
-            raise RuntimeError("the session of a service is not open")
-        return await session.ask(*signature(self).bind(*values, **named).args)
+        session, taken = _open.get()
+        assert session is not None
+        answered = await session.ask(*signature(self).bind(*values, **named).args)
+        taken.append(answered.usage)
+        return answered.result
 
     @property
     @abstractmethod
@@ -123,10 +61,14 @@ class Service(ABC):
 
 
 @contextmanager
-def within(session: ServiceSession | None) -> Iterator[None]:
-    """Let services that are called in the block use a session; functions may pass calls on to them."""
-    token = _open.set(session)
+def within(session: ServiceSession | None) -> Iterator[list[Usage]]:
+    """Let services that are called in the block use a session, and list what these calls have taken.
+
+    Functions may pass calls on to services, and what these return to others.
+    """
+    taken: list[Usage] = []
+    token = _open.set((session, taken))
     try:
-        yield
+        yield taken
     finally:
         _open.reset(token)

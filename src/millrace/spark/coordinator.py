@@ -37,11 +37,11 @@ from millrace.spark.session import default_parallelism, facts_of, own_address, t
 
 if TYPE_CHECKING:
     from millrace.limits.client import Client
+    from millrace.limits.fetcher import Connect
     from millrace.limits.process import RemoteCoordinator
     from millrace.limits.progress import FailedKey, LookupProgress
     from millrace.limits.registration import Address
     from millrace.limits.secrets import Secrets
-    from millrace.lookups.asking import Connect
     from millrace.lookups.index import LookupIndex
     from millrace.lookups.index_spec import IndexSpec
     from millrace.lookups.scan import LookupScan
@@ -308,6 +308,15 @@ class Registered:
         """Stay registered until this process ends: a stream runs on when nothing refers to its DataFrame."""
         _kept.append(self)
 
+    async def connect(self, job: str, number: int) -> Client:
+        """Join the limits of a lookup or predicate, in a task; all tasks of a job share answers."""
+        from millrace.limits.client import Client
+        from millrace.limits.lookup_session import LookupSession
+
+        if self.address is None:
+            return Client.alone(LookupSession(self.own[number]))
+        return await Client.connect(self.address, f"{self.scope}/{job}/{number}")
+
     def spent(self) -> list[Spent]:
         """Return what was spent of budgets; in the process that planned the query."""
         return [] if self.coordinator is None else self.coordinator.spent(self.scope)
@@ -344,18 +353,10 @@ class Limits(Registered):
 
     def caller(self, number: int, call: Call) -> Caller:
         """Return what calls a predicate in this task, under the limits of the job that the task is of."""
-        spec, address = call.spec, self.address if call.spec.limited else None
-        if self.own:
-            own = self.own[number]
-            spec = replace(
-                spec,
-                max_in_flight=own.max_in_flight,
-                per_second=own.per_second,
-                tokens_per_minute=own.tokens_per_minute,
-            )
         context = TaskContext.get()
         job = stream_key(context) or execution_of(context)  # what answers hold for: an action, or a stream
-        return caller_of(spec, call.values, address, f"{self.scope}/{job}/{number}")
+        connect = partial(self.connect, job, number) if self.own or self.address is not None else None
+        return caller_of(call.spec, call.values, connect)
 
 
 # Lookups
@@ -435,12 +436,12 @@ class Lookups(Registered):
         from millrace.lookups.scan import LookupScan
 
         loop, clock = Loop(), WallClock()
-        job = f"{self.scope}/{execution_of(TaskContext.get())}"
+        job = execution_of(TaskContext.get())
         access: dict[str, list[LookupIndex | LookupScan]] = {}
         for number, method in enumerate(self.methods):
             alias, source = method.alias, method.source
             keep = partial(_keep, method.filters, join.relation(alias).schema)
-            connect = partial(self._connect, f"{job}/{number}", number)
+            connect = partial(self.connect, job, number)
             secrets = partial(_secrets, connect)
             access.setdefault(alias, []).append(
                 LookupScan(alias, source, method.schema, keep, loop, secrets, clock)
@@ -451,14 +452,6 @@ class Lookups(Registered):
             yield access
         finally:
             loop.close()
-
-    async def _connect(self, job: str, number: int) -> Client:
-        from millrace.limits.client import Client
-        from millrace.limits.lookup_session import LookupSession
-
-        if self.address is None:
-            return Client.alone(LookupSession(self.own[number]))
-        return await Client.connect(self.address, job)
 
 
 async def _secrets(connect: Connect) -> Secrets:

@@ -30,11 +30,6 @@ from millrace.spark.values import SparkValues, spark_values
 from millrace.spark.worker import partition_number, worker_task
 
 _ROWS = "rows"
-_SHOWN = (
-    "batch", "retries", "timeout", "max_in_flight", "per_second", "dedupe", "max_requests", "max_cost",
-    "limit_group",
-)  # fmt: skip
-"""Settings of a predicate that plans show."""
 
 
 @dataclass(frozen=True)
@@ -136,9 +131,8 @@ class MaskTask:
             names = map(self._label, slot.columns)
             text = f"  {number}. {spec.name}({', '.join(names) or '…'}), kind {spec.kind}"
             text += "" if spec.deterministic else ", not deterministic: keeps its place"
-            for setting in _SHOWN:
-                if getattr(spec, setting):
-                    text += f", {setting}={getattr(spec, setting)}"
+            told = spec.describe()
+            text += f", {told}" if told else ""
             text += "" if spec.answers is None else f", answers kept in {str(spec.answers)!r}"
             lines.append(text + (", on_error=null" if spec.on_error == "null" else ""))
         lines += [f"  weaker: {guarantee}" for guarantee in self.limits.weakened_guarantees]

@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Unpack
 
 from pyspark import cloudpickle
 from pyspark.sql import Column, functions as sf
@@ -14,6 +14,7 @@ from pyspark.sql.types import BooleanType, DataType
 from pyspark.util import PythonEvalType
 
 from millrace.errors import PredicateError
+from millrace.limits.policy import LimitOptions, check_options
 from millrace.predicates import PredicateSpec
 from millrace.predicates.spec import Kind
 from millrace.predicates.truth import Truths
@@ -168,17 +169,10 @@ def predicate(
     name: str | None = None,
     deterministic: bool = True,
     on_error: Literal["fail", "null"] = "fail",
-    batch: int | None = None,
-    retries: int = 0,
-    timeout: float | None = None,
     answers: str | Path | None = None,
-    max_in_flight: int | None = None,
-    per_second: float | None = None,
     dedupe: bool = False,
-    max_requests: int | None = None,
-    max_cost: float | None = None,
     cost: float | Callable[[Any, Any], float] | None = None,
-    limit_group: str | None = None,
+    **limits: Unpack[LimitOptions],
 ) -> Any:
     """Make a predicate of a Python function, to apply to columns in :func:`where` or use in SQL.
 
@@ -194,37 +188,27 @@ def predicate(
         deterministic: False where it may differ between two calls; it then keeps its place.
         on_error: What becomes of a row for which it raises and which nothing else rejects:
             ``"fail"`` fails the query, ``"null"`` drops the row.
-        batch: Rows per call, at most.
-        retries: How often a call that raised is repeated, with growing random waits.
-        timeout: Seconds for a call, ``async`` only.
         answers: A folder, or a file that ends in ``.sqlite``, on this machine, where answers outlive the
             job: the same job tomorrow, or once more after it failed, asks only for what is missing. They
             count for equal arguments and the same function: its code, what it has captured, what it names.
             Implies ``dedupe``; ``async`` only.
-        max_in_flight: Calls at once in the whole job, over all tasks; ``async`` only.
-        per_second: Calls a second in the whole job; ``async`` only.
         dedupe: Ask once per job for equal arguments; ``async`` only.
-        max_requests: Calls that a query may make in all, repeated ones included; ``async`` only. At the limit
-            it stops with :class:`millrace.errors.BudgetError`.
-        max_cost: What all calls of a query may cost, in the unit of ``cost``; ``async`` only.
         cost: What a call costs: a number, or a function of its arguments (a tuple; with ``batch`` a list of
-            them) and what it returned. At a fixed price the limit is never exceeded, else by no more than
-            the calls under way turn out dearer than any before. Until one has told its cost they go one by
-            one.
-        limit_group: Shares ``max_in_flight``, ``per_second`` and budget with all predicates and lookups of
-            this process that name the same one, in all its queries; they have to give the same limits.
+            them) and what it returned; ``async`` only.
+        limits: See :class:`millrace.LimitOptions`; there are none where nothing is said. All
+            but ``retries`` and ``batch`` are for ``async`` only.
 
     Raises:
         MillraceError: A setting is out of range or does not go with the kind or the function.
     """
+    check_options("millrace.predicate", limits, LimitOptions.__annotations__)
 
     def make(target: Callable[..., Any]) -> Predicate:
         label = str(name or getattr(target, "__name__", type(target).__name__))
+        path: Any = answers  # the spec makes a path of it, or says what is wrong
         spec = PredicateSpec(
-            label, target, kind, deterministic, on_error, batch, retries, timeout, max_in_flight, per_second,
-            dedupe, max_requests, max_cost, cost, limit_group=limit_group,
-            answers=answers,  # type: ignore[arg-type]  # the spec makes a path of it, or says what is wrong
-        )  # fmt: skip
+            label, target, kind, deterministic, on_error, dedupe, answers=path, cost=cost, **limits
+        )
         return Predicate(spec)
 
     return make if function is None else make(function)

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from decimal import Decimal
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -19,6 +20,7 @@ from hypothesis import given, settings, strategies as st
 
 import millrace
 from millrace.errors import BudgetError
+from millrace.limits.client import Client
 from millrace.limits.coordinator import Coordinator
 from millrace.lookups.llm.endpoint import Model, Prompt
 from millrace.lookups.llm.filtering import ModelFilter
@@ -112,7 +114,7 @@ def looking(server, schema, **how):
 
 def outcome(predicate, values):
     """What a caller of its own finds."""
-    with closing(AsyncCaller(predicate.spec, PlainValues(), None, "")) as caller:
+    with closing(AsyncCaller(predicate.spec, PlainValues())) as caller:
         return caller.call([pa.array(values, pa.int64())])
 
 
@@ -190,7 +192,7 @@ def test_a_budget_of_money_holds_from_the_first_request_on(mood, most, tasks, ba
     """Over all tasks: a request alone tells its price, 16 of a million a row, or that nobody tells it."""
 
     def task(number: int) -> str:
-        with closing(AsyncCaller(predicate.spec, PlainValues(), address, "run/1/0")) as caller:
+        with closing(AsyncCaller(predicate.spec, PlainValues(), connect)) as caller:
             with pytest.raises(BudgetError) as told:
                 caller.call([pa.array(range(200 * number, 200 * number + 200))])
             return str(told.value)
@@ -198,7 +200,7 @@ def test_a_budget_of_money_holds_from_the_first_request_on(mood, most, tasks, ba
     with closing(Coordinator()) as coordinator, ModelServer(even, lambda *_: mood) as server:
         predicate = asking(server, batch=batch, price_read=1.0, price_written=3.0, max_cost=most)
         coordinator.register("run", [registration_of(predicate.spec)])
-        address = coordinator.address if tasks > 1 else None
+        connect = partial(Client.connect, coordinator.address, "run/1/0") if tasks > 1 else None
         with ThreadPoolExecutor(tasks) as pool:
             told = list(pool.map(task, range(tasks)))
     assert server.requests == requests
@@ -232,9 +234,11 @@ def test_a_filter_and_a_lookup_on_spark(spark, tmp_path):
         assert server.asked == Counter({f"Is {x} even?": 1 for x in range(50)})
         # Whoever passes arguments by name asks for itself.
         assert millrace.where(rows, is_even(x="x")).count() == 100
-        text = "SELECT id FROM rows WHERE is_even(x + 0) AND id < 100"
-        again = millrace.sql(text, spark=spark, tables={"rows": rows}, predicates={"is_even": is_even})
+        given = {"spark": spark, "tables": {"rows": rows}, "predicates": {"is_even": is_even}}
+        again = millrace.sql("SELECT id FROM rows WHERE is_even(x + 0) AND id < 100", **given)
         assert again.count() == 50 and set(server.asked.values()) == {2}
+        # As a part of an expression, too.
+        assert millrace.sql("SELECT id FROM rows WHERE is_even(x) OR id = 1", **given).count() == 101
 
     def facts(question: str) -> dict:
         number = int(question.split()[-1])

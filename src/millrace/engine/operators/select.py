@@ -31,9 +31,9 @@ if TYPE_CHECKING:
     from millrace.engine.eddy.context import RunContext
 
 
-def own_caller(number: int, call: Call) -> Caller:
+def own_caller(_: int, call: Call) -> Caller:
     """Return what calls a user's predicate, with limits that hold for it alone."""
-    return caller_of(call.spec, call.values, None, str(number))
+    return caller_of(call.spec, call.values)
 
 
 class Filters:

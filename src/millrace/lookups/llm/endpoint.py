@@ -1,8 +1,7 @@
 """Asking an OpenAI-compatible endpoint for chat completions: one request, and what its answer means.
 
 Several questions go in one request and come back as a JSON list; an answer that was cut off, is no such list
-or has another number of entries says nothing of any of them, and whoever asked is told to ask for fewer: a
-predicate goes on one by one, a lookup by halves.
+or has another number of entries says nothing of any of them, and whoever asked is told to ask for fewer.
 """
 
 from __future__ import annotations
@@ -73,9 +72,6 @@ class Prompt:
 
 MOST_BYTES = 1 << 24
 """Of an answer."""
-
-_OF_THE_BODY = ("HTTP 400", "HTTP 413", "HTTP 422")
-"""Failures that may be the fault of one of several rows."""
 
 _TOKENS_A_NUMBER, _TOKENS_AROUND = 16, 16
 _LETTERS_A_TOKEN = 4
@@ -185,23 +181,22 @@ class Endpoint:
         Raises:
             Refused: It did not answer, or not like that.
         """
-        several = len(questions) > 1
-        document = await self._request(self._make_body(system, questions, item), several=several)
+        document = await self._request(self._make_body(system, questions, item))
         usage = _read_usage(document, sum(map(len, questions)))
         try:
             choice = document["choices"][0]
             if choice.get("finish_reason") == "length":
                 why = "the answer was cut off: give a larger max_tokens"
-                raise self.unfit(why, usage, several=several)
+                raise self.unfit(why, usage)
             text = _strip_fence(choice["message"]["content"]).encode()
             numbered = parse(text, exact=self._exact)["answers"]
             numbers = [each["number"] for each in numbered]
             answers = [each["answer"] for each in numbered]
         except (AttributeError, KeyError, IndexError, TypeError, ValueError, RecursionError) as error:
             why = f"no list of answers ({type(error).__name__})"
-            raise self.unfit(why, usage, several=several) from None
+            raise self.unfit(why, usage) from None
         if numbers != list(range(1, len(questions) + 1)):
-            raise self.unfit(f"{len(questions)} questions, but answers to others", usage, several=several)
+            raise self.unfit(f"{len(questions)} questions, but answers to others", usage)
         return answers, usage
 
     def _make_body(self, system: str, questions: list[str], item: dict[str, Any]) -> dict[str, Any]:
@@ -222,22 +217,18 @@ class Endpoint:
     async def close(self) -> None:
         await self._client.close()
 
-    async def _request(self, body: dict[str, Any], *, several: bool) -> Any:
+    async def _request(self, body: dict[str, Any]) -> Any:
         try:
             text = json.dumps(body, ensure_ascii=False)
             request = make_request("POST", self._url, self._headers, text)
         except ValueError as error:
             raise self._refuse("connection", f"{type(error).__name__}: {error}") from None
-        try:
-            document, _ = await self._client.ask(request, MOST_BYTES)
-        except Refused as refused:
-            refused.singly = several and refused.kind in _OF_THE_BODY
-            raise
+        document, _ = await self._client.ask(request, MOST_BYTES)
         return document
 
-    def unfit(self, message: str, usage: Usage, *, several: bool) -> Refused:
-        """Return the error of an answer that is not what was asked for; several are to be asked singly."""
-        return self._refuse("unfit answer", message, again=not several, singly=several, usage=usage)
+    def unfit(self, message: str, usage: Usage) -> Refused:
+        """Return the error of an answer that is not what was asked for."""
+        return self._refuse("unfit answer", message, again=True, singly=True, usage=usage)
 
     def _refuse(self, kind: str, message: str, **how: Any) -> Refused:
         return Refused(kind, shortened(self._secrets.scrub(f"{self._where}: {message}")), **how)

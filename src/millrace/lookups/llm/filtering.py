@@ -6,9 +6,10 @@ from dataclasses import dataclass
 from inspect import Parameter, Signature
 from typing import Any
 
+from millrace.limits.request import Answered
 from millrace.limits.secrets import Secrets
 from millrace.lookups.llm.endpoint import Endpoint, Model, Priced, Prompt
-from millrace.predicates.service import Answered, Service
+from millrace.predicates.service import Service
 
 _SYSTEM = "You decide questions. Answer each with true or false."
 _ITEM = {"type": "boolean"}
@@ -63,7 +64,7 @@ class ModelFilterSession:
         rows = [dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)]
         truths, usage = await self._endpoint.ask(_SYSTEM, list(map(self._prompt.fill, rows)), _ITEM)
         if not all(type(truth) is bool for truth in truths):
-            raise self._endpoint.unfit("an answer is neither true nor false", usage, several=len(rows) > 1)
+            raise self._endpoint.unfit("an answer is neither true nor false", usage)
         return Answered(truths, usage)
 
     async def close(self) -> None:

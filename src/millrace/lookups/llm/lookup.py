@@ -96,13 +96,12 @@ class ModelSession:
         """Ask for some keys; see :meth:`millrace.lookups.source.Session.fetch`."""
         questions = list(map(self._source.prompt.fill, keys.to_pylist()))
         rows, usage = await self._endpoint.ask(self._system, questions, self._item)
-        several = len(questions) > 1
         if not all(isinstance(row, dict) for row in rows):
-            raise self._endpoint.unfit("an answer is no object", usage, several=several)
+            raise self._endpoint.unfit("an answer is no object", usage)
         try:
             found = self._reader.batch(rows)
         except Unfit as error:
-            raise self._endpoint.unfit(str(error), usage, several=several) from None
+            raise self._endpoint.unfit(str(error), usage) from None
         columns = [
             keys.column(name) if name in keys.schema.names else found.column(name)
             for name in self._schema.names

@@ -1,48 +1,44 @@
-"""Asking a source for keys: each key once a job, on the source's terms, again where that may help.
+"""Asking for keys: each key once a job, within limits that all its tasks share, again where that may help.
+
+For lookups, predicates and models: a predicate is a lookup whose only column is the truth.
 
 Runs in an event loop. Keys that the job knows already, or that another task is asking, are never in the
 way of keys to ask: answers are delivered as they come, in any order, so there is no head-of-line blocking
 (Raman, Deshpande & Hellerstein 2003, section 4.1).
 
-A batch that fails for good may have one key at fault. Its halves are asked, and theirs, so that no other key
-fails with it. A half is asked once, for its batch has been repeated; a key alone has all its attempts.
+Each attempt takes its turn, so the limits count what a service sees. A request that failed gives its turn
+back before it waits for the next attempt. A batch that fails for good may have one key at fault. Its halves
+are asked, and theirs, so that no other key fails with it. A half is asked once, for its batch has been
+repeated; a key alone has all its attempts.
 """
 
 from __future__ import annotations
 
 import asyncio
-import json
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import Any, Protocol, TypeVar
 
 import pyarrow as pa
-from tenacity import (
-    AsyncRetrying,
-    RetryCallState,
-    retry_if_exception,
-    stop_after_attempt,
-    wait_random_exponential,
-)
+from tenacity import AsyncRetrying, RetryCallState, retry_if_exception, wait_random_exponential
 
-from millrace.errors import ExecutionError
-from millrace.limits import codec
+from millrace.errors import ExecutionError, PredicateError
+from millrace.limits import policy
 from millrace.limits.chunk import Chunk, Claimed, Failure
 from millrace.limits.client import KEYS_A_MESSAGE, Client
-from millrace.limits.secrets import Secrets
-from millrace.lookups.bindings import grouped
-from millrace.lookups.index_spec import IndexSpec
-from millrace.lookups.source import Answered, Refused, Session
-from millrace.predicates.service import OVERLOADED
-from millrace.predicates.spec import FIRST_WAIT, LONGEST_WAIT
+from millrace.limits.policy import Limits
+from millrace.limits.request import Answered, FetchStats, Refused
 
 _CLAIMED_AHEAD = 4
 """Keys that are claimed and not asked yet, at most, over those that may be under way at once."""
 
+_OVERLOADED = ("HTTP 429", "HTTP 503")
+"""Failures that say that a service is asked too much."""
+
 _LIMITED = ("HTTP 429",)
-_OF_NO_KEY = (*OVERLOADED, "HTTP 401", "HTTP 402", "HTTP 407", "stuck")
+_OF_NO_KEY = (*_OVERLOADED, "HTTP 401", "HTTP 402", "HTTP 407", "stuck")
 """Failures that have nothing to do with the keys that were asked for."""
 
 _IN_VAIN = 100
@@ -53,72 +49,97 @@ _T = TypeVar("_T")
 Connect = Callable[[], Awaitable[Client]]
 """Joins the limits of a lookup's job."""
 
+News = Chunk | Mapping[bytes, Failure | None] | BaseException
+"""What came of keys: rows of some; failures by key, None where another may be to blame; or what ended all."""
 
-News = Chunk | Mapping[bytes, Failure] | Exception
-"""What came of keys: rows of some, failures by key, or what ended everything."""
+
+class Session(Protocol):
+    """What is asked, as one task has it open; it knows what keys are, and what an answer to them means."""
+
+    def bind(self, wanted: list[Any]) -> Any:
+        """Return the keys of one request, of what they were wanted with."""
+
+    async def fetch(self, keys: Any) -> Any:
+        """Ask once; return what was answered, or :class:`Answered`.
+
+        Raises:
+            Refused: The request failed.
+        """
+
+    def request(self, keys: Any) -> object:
+        """Return the keys as the function for ``cost`` gets them."""
+
+    def rows(self, keys: Any, answer: Any) -> tuple[Any, list[int]]:
+        """Return the rows of an answer in the keys' order, in any form, and how many each key has."""
+
+    def together(self, rows: list[Any]) -> pa.RecordBatch:
+        """Return the rows of several answers as one batch."""
+
+    def failures(self, keys: Any, error: Exception, attempts: int) -> list[Failure] | None:
+        """Return what is told of each key whose request has failed; None where it may be another's fault."""
+
+    async def close(self) -> None:
+        """Let go of connections and threads."""
 
 
 @dataclass
-class Asked:
-    """What one task asked of one source.
+class Fetcher:
+    """The questions of one task to one source; ``tell`` gets what came of them, in the event loop.
 
     Attributes:
-        requests: Requests made, repeated ones included.
-        seconds: Time that requests were under way, added up.
+        open: Opens the source; the client has its secrets.
+        width: Requests of this task under way, or waiting for their turn or for the next attempt, at most.
+        claims: Whether keys are shared with other tasks; else all that are wanted are asked.
+        halves: Whether a batch that failed is asked by halves.
     """
 
-    keys: int = 0
-    rows: int = 0
-    requests: int = 0
-    seconds: float = 0.0
-
-
-@dataclass
-class Asking:
-    """The questions of one task to one source; ``tell`` gets what came of them, in the event loop."""
-
-    spec: IndexSpec
+    limits: Limits
     connect: Connect
+    open: Callable[[Client], Awaitable[Session]]
     tell: Callable[[News], None]
-    totals: Asked = field(default_factory=Asked)
+    width: int
+    claims: bool = True
+    halves: bool = True
+    stats: FetchStats = field(default_factory=FetchStats)
 
     def __post_init__(self) -> None:
-        self._keys: dict[bytes, tuple[pa.RecordBatch, int]] = {}
+        self._keys: dict[bytes, Any] = {}  # what is wanted, as it was given
         self._wanted: deque[bytes] = deque()  # not claimed yet
         self._due: deque[bytes] = deque()
         self._halves: deque[tuple[list[bytes], int]] = deque()  # of batches that failed, asked so often
         self._in_vain = 0
         self._claiming = False
-        self._settled: list[tuple[list[bytes], list[int], pa.RecordBatch]] = []
+        self._settled: list[tuple[list[bytes], list[int], Any]] = []
         self._waiting: set[bytes] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         self._askers = 0
         self._hearing = False
-        self._opening: asyncio.Future[tuple[Client, Session, Secrets]] | None = None
-        terms = self.spec.source.terms
-        self._most = terms.max_in_flight
-        self._most_due = _CLAIMED_AHEAD * terms.max_in_flight * terms.batch
+        self._opening: asyncio.Future[tuple[Client, Session]] | None = None
+        self._closed = False
+        self._batch = self.limits.batch or 1
+        self._most_due = _CLAIMED_AHEAD * self.width * self._batch
         self._claim_size = self._most_due
-        self._retrying = AsyncRetrying(
-            retry=retry_if_exception(lambda error: isinstance(error, Refused) and error.again),
-            stop=stop_after_attempt(terms.retries + 1),
-            wait=self._wait,
-            reraise=True,
-        )
+        schedule = policy.schedule(self.limits.retries)
+        self._backoff: wait_random_exponential = schedule["wait"]
+        self._retrying = AsyncRetrying(**schedule | {"wait": self._wait})
 
-    def want(self, keys: pa.RecordBatch, digests: Sequence[bytes]) -> None:
-        """Ask for keys: the bind columns in the schema's types, and a digest of each that tells it apart."""
-        self._keys.update((digest, (keys, place)) for place, digest in enumerate(digests))
-        self._wanted.extend(digests)
-        self._claim_more()
+    def want(self, keys: Mapping[bytes, Any]) -> None:
+        """Ask for keys, by a digest of each that tells it apart."""
+        self._keys.update(keys)
+        if self.claims:
+            self._wanted.extend(keys)
+            self._claim_more()
+        else:
+            self._hear([], {}, list(keys))
 
     async def close(self) -> None:
         """Give up what is under way."""
+        self._closed = True
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         if self._opening is not None and self._opening.done() and not self._opening.exception():
-            client, session, _ = self._opening.result()
+            client, session = self._opening.result()
             await session.close()
             await client.close()
 
@@ -130,22 +151,28 @@ class Asking:
     async def _guarded(self, work: Callable[..., Awaitable[None]], *arguments: object) -> None:
         try:
             await work(*arguments)
-        except Exception as error:  # noqa: BLE001  # whatever it is, the eddy must hear of it
+        except asyncio.CancelledError as error:
+            if not self._closed:  # what was asked has cancelled itself
+                self.tell(error)
+            raise
+        except Exception as error:  # noqa: BLE001  # whatever it is, who wants keys must hear of it
             self.tell(error)
 
-    async def _open(self) -> tuple[Client, Session, Secrets]:
+    async def _open(self) -> tuple[Client, Session]:
         """Return the connection to the coordinator and the open source; opened once."""
         if self._opening is None:
             self._opening = asyncio.get_running_loop().create_future()
             try:
                 client = await self.connect()
-                names = self.spec.source.secrets
-                secrets = Secrets(await client.secrets() if names else {})
-                session = self.spec.source.open(self.spec.schema, self.spec.columns, secrets)
+                try:
+                    session = await self.open(client)
+                except BaseException:
+                    await client.close()
+                    raise
             except Exception as error:
                 self._opening.set_exception(error)
                 raise
-            self._opening.set_result((client, session, secrets))
+            self._opening.set_result((client, session))
         return await asyncio.shield(self._opening)
 
     def _claim_more(self) -> None:
@@ -156,7 +183,7 @@ class Asking:
 
     async def _claim(self) -> None:
         try:
-            client, _, _ = await self._open()
+            client, _ = await self._open()
             while self._wanted and len(self._due) * 2 <= self._most_due:
                 size = min(self._claim_size, len(self._wanted))
                 digests = [self._wanted.popleft() for _ in range(size)]
@@ -191,159 +218,145 @@ class Asking:
             self._forget(failed)
             self.tell(failed)
         self._due.extend(ask)
-        self.totals.keys += len(ask)
+        self.stats.keys += len(ask)
         self._start_askers()
 
     def _start_askers(self) -> None:
-        requests = len(self._halves) - (-len(self._due) // self.spec.source.terms.batch)
-        for _ in range(min(self._most - self._askers, requests)):
+        requests = len(self._halves) - (-len(self._due) // self._batch)
+        for _ in range(min(self.width - self._askers, requests)):
             self._askers += 1
             self._start(self._ask)
 
     async def _ask(self) -> None:
         """Ask for what is due, request after request."""
         try:
-            client, session, secrets = await self._open()
+            client, session = await self._open()
             while self._halves or self._due:
                 if self._halves:
                     digests, attempts = self._halves.popleft()
                 else:
-                    size = min(self.spec.source.terms.batch, len(self._due))
+                    size = min(self._batch, len(self._due))
                     digests, attempts = [self._due.popleft() for _ in range(size)], 0
                 self._claim_more()
-                await self._request(digests, attempts, client, session, secrets)
+                await self._request(digests, attempts, client, session)
         finally:
             self._askers -= 1
 
-    async def _request(
-        self, digests: list[bytes], attempts: int, client: Client, session: Session, secrets: Secrets
-    ) -> None:
+    async def _request(self, digests: list[bytes], attempts: int, client: Client, session: Session) -> None:
         """Ask for some keys at once, and settle them: with their rows, by halves, or as failed."""
-        keys, terms = self._taken(digests), self.spec.source.terms
-        retrying = self._retrying.copy()
-        if attempts and len(digests) > 1:
-            retrying = self._retrying.copy(retry=retry_if_exception(_may_be_repeated))
+        keys, several = session.bind([self._keys[digest] for digest in digests]), len(digests) > 1
+        price, is_half = self.limits.price, several and attempts > 0
+        request = None if price is None else session.request(keys)
 
-        async def attempt() -> pa.RecordBatch:
+        def may_pass(error: BaseException) -> bool:
+            return isinstance(error, Refused) and error.again and not (several and error.singly)
+
+        def is_repeated(error: BaseException) -> bool:
+            return may_pass(error) and (not is_half or _is_of_no_key(error))
+
+        async def attempt() -> Any:
             nonlocal attempts
             async with client.permit() as permit:
                 attempts += 1
                 client.count(requests=1, retried=int(attempts > 1))
-                self.totals.requests += 1
+                self.stats.requests += 1
                 began, limited = time.perf_counter(), False
                 try:
-                    found = await wait_within(session.fetch(keys), terms.timeout)
+                    found = await wait_within(session.fetch(keys), self.limits.timeout)
                     permit.outcome = ""
-                    permit.charge(terms.cost, keys.to_pylist(), found)
+                    permit.charge(price, request, found)
                     return found.result if isinstance(found, Answered) else found
                 except Refused as refused:
                     # Whoever says that it was asked too much, or for something wrong, is there.
-                    permit.outcome = refused.kind if refused.again and refused.kind not in _LIMITED else ""
-                    limited = refused.kind in OVERLOADED
+                    permit.outcome = ""
+                    if may_pass(refused) and refused.kind not in _LIMITED:
+                        permit.outcome = refused.kind
+                    limited = refused.kind in _OVERLOADED
                     if limited:  # for all tasks, not for this one alone
-                        own = min(LONGEST_WAIT, FIRST_WAIT * 2**attempts)
+                        own = min(policy.LONGEST_WAIT, policy.FIRST_WAIT * 2**attempts)
                         client.pause(own if refused.wait is None else self._asked_for(refused))
                     if refused.usage is not None:
-                        permit.charge(terms.cost, keys.to_pylist(), refused)
+                        permit.charge(price, request, refused)
                     raise
                 finally:
                     seconds = time.perf_counter() - began
-                    self.totals.seconds += seconds
+                    self.stats.seconds += seconds
+                    self.stats.cost += permit.cost or 0.0
                     client.took(seconds, limited=limited)
 
         try:
-            rows, counts = grouped(await retrying(attempt), keys)
-            _check_size(rows)
-        except ExecutionError:
-            raise  # the coordinator is gone
+            answer: Any = await self._retrying.copy(retry=retry_if_exception(is_repeated))(attempt)
+            rows, counts = session.rows(keys, answer)
+        except (ExecutionError, PredicateError):
+            raise  # the coordinator is gone, or what is asked is no such thing
         except Exception as error:  # noqa: BLE001  # a source's own mistake must not stop the others' keys
             if self._may_be_of_a_key(digests, error):
                 half = len(digests) // 2
                 self._halves.extendleft([(digests[half:], attempts), (digests[:half], attempts)])
                 self._start_askers()
-                return
-            self._in_vain += len(digests) == 1
-            refused = error if isinstance(error, Refused) else Refused(type(error).__name__, str(error))
-            message = secrets.scrub(refused.message) + self._too_long(refused)
-            if len(digests) > 1:
-                message += f" (asked together with {len(digests) - 1} other keys)"
-            failures = {
-                digest: Failure(refused.kind, message, attempts, json.dumps(binding, default=str))
-                for digest, binding in zip(digests, keys.to_pylist(), strict=True)
-            }
-            self._forget(digests)
-            # First, so that whoever hears that the query failed finds the keys listed.
-            await client.fail(failures)
-            self.tell(failures)
+            else:
+                self._in_vain += not several
+                await self._fail(digests, session.failures(keys, error, attempts), client)
             return
         self._in_vain = 0
         self._forget(digests)
-        self.totals.rows += rows.num_rows
+        self.stats.rows += sum(counts)
         if not self._settled:
-            asyncio.get_running_loop().call_soon(self._settle, client)
+            asyncio.get_running_loop().call_soon(self._settle, client, session)
         self._settled.append((digests, counts, rows))
+
+    async def _fail(self, digests: list[bytes], failures: list[Failure] | None, client: Client) -> None:
+        self._forget(digests)
+        if failures is None:
+            if self.claims:
+                client.give_up(digests)  # nothing for others to rely on
+            self.tell(dict.fromkeys(digests))
+            return
+        failed = dict(zip(digests, failures, strict=True))
+        if self.claims:
+            await client.fail(failed)  # first: whoever hears that the query failed finds the keys listed
+        self.tell(failed)
 
     def _may_be_of_a_key(self, digests: list[bytes], error: Exception) -> bool:
         """Whether some of the keys may have an answer without the others."""
-        most = max(_IN_VAIN, self.spec.source.terms.batch)
-        return len(digests) > 1 and self._in_vain < most and not _is_of_no_key(error)
+        most = max(_IN_VAIN, self._batch)
+        return self.halves and len(digests) > 1 and self._in_vain < most and not _is_of_no_key(error)
 
     def _asked_for(self, refused: Refused) -> float:
         """Return the seconds that a source asks to be left alone, within bounds."""
-        return min(refused.wait or 0.0, self.spec.source.terms.max_retry_after)
-
-    def _too_long(self, refused: Refused) -> str:
-        most = self.spec.source.terms.max_retry_after
-        if refused.wait is None or refused.wait <= most:
-            return ""
-        return f" (it asks to wait {refused.wait:g} s, max_retry_after is {most:g} s)"
+        return min(refused.wait or 0.0, self.limits.max_retry_after)
 
     def _wait(self, state: RetryCallState) -> float:
         """Return the seconds before the next attempt: at least what the source asks for."""
         error = state.outcome.exception() if state.outcome is not None else None
         asked = self._asked_for(error) if isinstance(error, Refused) else 0.0
-        return max(float(_backoff(state)), asked)
+        return max(float(self._backoff(state)), asked)
 
-    def _settle(self, client: Client) -> None:
+    def _settle(self, client: Client, session: Session) -> None:
         """Settle what has come in this turn of the event loop, all at once."""
         digests = [digest for each, _, _ in self._settled for digest in each]
         counts = [count for _, each, _ in self._settled for count in each]
-        batches = [rows for _, _, rows in self._settled]
+        rows = [each for _, _, each in self._settled]
         self._settled = []
         try:
-            chunk = Chunk.of(digests, counts, pa.concat_batches(batches) if len(batches) > 1 else batches[0])
+            chunk = Chunk.of(digests, counts, session.together(rows))
             self.tell(chunk)
-            client.settle(chunk)
-        except Exception as error:  # noqa: BLE001  # nobody awaits this: the eddy, and other tasks, must hear
+            if self.claims:
+                client.settle(chunk)
+        except Exception as error:  # noqa: BLE001  # nobody awaits this: who wants keys must hear
             client.give_up(digests)
             self.tell(error)
-
-    def _taken(self, digests: list[bytes]) -> pa.RecordBatch:
-        """Return the keys of some digests as one batch."""
-        return pa.concat_batches([self._keys[d][0].slice(self._keys[d][1], 1) for d in digests])
 
     def _forget(self, digests: Sequence[bytes] | Mapping[bytes, object]) -> None:
         for digest in digests:
             self._keys.pop(digest, None)
 
 
-def _check_size(rows: pa.RecordBatch) -> None:
-    if rows.nbytes > codec.LARGEST_ATTACHMENT:
-        raise Refused(
-            "too large", f"rows of {rows.nbytes:,} bytes: bind more columns, so that a key has fewer"
-        )
-
-
 def _is_of_no_key(error: BaseException) -> bool:
     return isinstance(error, Refused) and (error.kind in _OF_NO_KEY or bool(error.wait))
 
 
-def _may_be_repeated(error: BaseException) -> bool:
-    """Whether some keys of a request that was divided may be asked once more: the fault is not theirs."""
-    return isinstance(error, Refused) and error.again and _is_of_no_key(error)
-
-
-async def wait_within(answer: Awaitable[_T], seconds: float) -> _T:
+async def wait_within(answer: Awaitable[_T], seconds: float | None) -> _T:
     """Return what a session answers, which is cancelled when its time is over.
 
     Raises:
@@ -354,10 +367,7 @@ async def wait_within(answer: Awaitable[_T], seconds: float) -> _T:
         async with limit:
             return await answer
     except TimeoutError as error:
-        said = f"no answer within {seconds:g} s"
-        if not limit.expired():
-            said = str(error) or "the source reports a time-out"
+        said = str(error) or "the source reports a time-out"
+        if limit.expired():
+            said = f"no answer within {seconds:g} s"
         raise Refused("timeout", said, again=True) from None
-
-
-_backoff = wait_random_exponential(multiplier=FIRST_WAIT, max=LONGEST_WAIT)
