@@ -109,6 +109,49 @@ def test_what_is_late_is_late_to_sparks_own_join(streaming, tmp_path):
     assert late[0] == late[1] > 20
 
 
+def test_left_joins_with_tables_have_the_rows_of_spark_in_each_micro_batch(streaming, tmp_path):
+    """Null keys, several matches, none; conditions beside the keys; one Spark joins above; a restart.
+
+    A table that is written anew is seen by results to come.
+    """
+    feed = Feed(streaming, tmp_path, ("a", "b"))
+    feed.put(60, 0, 9)
+    levels = pa.table({"g": ["odd", "odd", None, "even"], "least": [0.25, 0.5, 0.0, 0.0], "n": [1, 2, 3, 4]})
+    pq.write_table(levels, tmp_path / "levels.parquet")
+    text = """
+        SELECT a.k, a.t, b.v, l.n, w.word, x.word AS other, f.k AS few FROM {a} a
+        LEFT JOIN {words} x ON x.n = a.k AND x.least < a.v
+        JOIN {b} b ON a.k = b.k AND b.t BETWEEN a.t AND a.t + INTERVAL 8 SECONDS
+        LEFT JOIN {levels} l ON l.g = a.g AND b.v > l.least
+        LEFT JOIN {words} w ON w.n = l.n AND w.n <> b.k
+        LEFT JOIN {few} f ON hash(f.k) = hash(b.k)
+        WHERE b.v < 0.9 AND (l.n IS NULL OR l.n < 2)
+    """
+    words = streaming.sql(
+        "SELECT id AS n, concat('w', id % 2) AS word, .4D AS least FROM range(30) UNION ALL SELECT 1, '', 0D"
+    )
+    few = streaming.range(20).withColumnRenamed("id", "k")
+    found = {"spark": [], "millrace": []}
+    for options in ({"architecture": "stems"}, {"architecture": "joins", "memory_budget": 1}):
+        own = {**feed.tables(), "words": words, "few": few}
+        spark = streaming.sql(text, **own, levels=streaming.read.parquet(str(tmp_path / "levels.parquet")))
+        query = millrace.query(
+            text.format(**{name: name for name in (*own, "levels")}),
+            spark=streaming,
+            tables={**own, "levels": tmp_path / "levels.parquet"},
+            options=options,
+        )
+        assert len(query.taken) == 1 and "l: a table" in query.explain() and "w: a table" in query.explain()
+        assert "LEFT JOIN f: only Spark evaluates" in query.explain()
+        for name, df in (("spark", spark), ("millrace", query.df)):
+            found[name].append(feed.batches(df, name))
+        feed.put(60)
+        pq.write_table(levels.slice(1), tmp_path / "levels.parquet")
+    assert found["millrace"] == found["spark"]
+    rows = [row for run in found["spark"] for batch in run.values() for row in batch]
+    assert len({row[3:] for row in rows}) > 5 and all(found["spark"])
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [

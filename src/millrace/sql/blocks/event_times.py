@@ -12,6 +12,7 @@ from millrace.errors import InputError
 from millrace.sql.blocks.derived import Shifted, find_shifted
 from millrace.sql.blocks.join_graph import JoinGraph
 from millrace.sql.syntax.parse import Unsupported, unwrap
+from millrace.sql.syntax.scopes import FromItem
 from millrace.streams.retention import EventTimes, TimeBound, retention
 
 WATERMARK = "spark.watermarkDelayMs"
@@ -19,15 +20,28 @@ WATERMARK = "spark.watermarkDelayMs"
 
 
 def check_streams(graph: JoinGraph, groups: list[list[str]]) -> None:
-    """Refuse streams that are not one block: Spark would join its result, and keep all of that."""
+    """Refuse streams that are not one block: Spark would join its result, and keep all of that.
+
+    It keeps nothing where it widens the result by tables: LEFT joins with these may stay above.
+    """
     streams = graph.streams
     if not streams:
         return
     inside = {alias for group in groups for alias in group}
-    if len(groups) > 1 or len(inside) < len(graph.source.steps):
+    taken = {graph.inputs[alias].step for alias in inside}
+    others = [step for number, step in enumerate(graph.source.steps) if number not in taken]
+    if len(groups) > 1 or not all(_widens(graph, step) for step in others):
         raise Unsupported("streams are joined by more than inner joins with equalities and ranges of time")
     if len(streams) == 1 and not graph.has_lookup(graph.inputs):
         raise Unsupported("one stream joined with tables keeps no state, so Spark joins them as they come")
+
+
+def _widens(graph: JoinGraph, step: FromItem) -> bool:
+    """Tell whether a step is a LEFT join with rows that Spark has, and that end."""
+    relation, context = step.relation, graph.context
+    if relation is None or not step.is_left:
+        return False
+    return not context.is_streaming(relation.node) and context.lookup(relation) is None
 
 
 def event_times(graph: JoinGraph, group: list[str]) -> EventTimes | None:
