@@ -216,8 +216,8 @@ class SharedJoin:
             self.block = with_inputs(plan, planner.frames)  # all columns of its inputs
         columns = {} if plan.times is None else plan.times.columns
         tables = sorted({relation.alias for relation in plan.join.sources} - set(columns))
-        if plan.times is None or tables or whole.direct is None:
-            others = ", ".join(tables) or "what Spark joins above it"
+        if plan.times is None or tables or whole.direct is None or plan.times.preserved is not None:
+            others = ", ".join(tables) or "a LEFT join"
             raise InputError(
                 f"the queries of a hub share a join of streams, and {others} is none: expected "
                 "streaming DataFrames with watermarks; join tables with what the queries give out"

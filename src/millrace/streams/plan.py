@@ -104,13 +104,16 @@ def deal(spark: SparkSession, block: Block, times: EventTimes, options: Options)
         )
     if options.architecture == "auto":
         options = replace(options, architecture="stems")
-    keeps = retention(list(times.columns), times.bounds)
+    keeps = retention(list(times.columns), times.bounds, times.preserved)
     aliases = block.join.aliases
     cells = _cells(spark, options)
     weights = [1.0 if alias in times.columns else 0.0 for alias in aliases]
     # Every cell has the tables whole, those of left joins too.
     joined = JoinSpec(block.join.relations, block.join.equalities)
-    cube = choose_cube(joined, weights, cells, [w == 0 for w in weights])
+    fixed = [weight == 0 or times.preserved is not None for weight in weights]
+    cube = choose_cube(joined, weights, cells, fixed)
+    if times.preserved is not None:  # a tuple is in one cell, and so are all of its matches; with nulls too
+        cube = Cube(tuple(replace(axis, nulls=True) for axis in cube.axes))
     keys = _keys(spark, cells)[: cube.cells]
     streams = tuple(
         Stream(
@@ -132,6 +135,7 @@ def deal(spark: SparkSession, block: Block, times: EventTimes, options: Options)
         options,
         cells,
         cube.axes,
+        times.preserved,
     )
     frames = {s.number: _frame(block, s.alias).frame for s in streams}
     together, layouts = tagged_union(frames, {s.number: task.schema_of(s) for s in streams})
@@ -230,6 +234,8 @@ def _show(block: Block, task: ContinuousJoin, cube: Cube) -> str:
             lines.append(f"  {relation.alias}: a stream by {stream.time}, {kept} behind the watermark{more}")
     lines.append(f"  join state: {task.options.architecture}, made anew from the log of base tuples")
     lines += [f"  on {equality}" for equality in task.join.equalities]
+    if task.preserved is not None:
+        lines.append(f"  rows of {task.preserved} without a match come out with nulls when they expire")
     lines += [f"  {show(join)}" for join in task.join.outer]
     lines += [f"  where {predicate}" for predicate in task.join.residuals]
     return "\n".join(lines)

@@ -261,7 +261,7 @@ def test_what_a_hub_cannot_give_is_refused(streaming, tmp_path):
     for join, what in (
         ("JOIN n ON n.k", "n"),
         ("LEFT JOIN n ON n.k", "n"),
-        ("LEFT JOIN n ON -n.k", "what Spark"),
+        ("LEFT JOIN n ON -n.k", "a LEFT join"),
     ):
         with pytest.raises(InputError, match=rf"share a join of streams, and {what}.* is none"):
             wider.hub(f"{ON} {join} = o.k", tmp_path / "other")
