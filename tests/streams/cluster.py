@@ -102,14 +102,17 @@ class State:
         return made
 
 
-def join_of(names: str, window: int, *, cyclic=False, tables=None) -> ContinuousJoin:
-    """A chain of streams by ``k``, each at most ``window`` seconds later than the one before it."""
+def join_of(names: str, window: int, *, cyclic=False, tables=None, preserved=None) -> ContinuousJoin:
+    """A chain of streams by ``k``, each at most ``window`` seconds later than the one before it.
+
+    Of two the first may be ``preserved``: the other one is LEFT joined to it.
+    """
     pairs = list(pairwise(names))
     ties = [*pairs, (names[-1], names[0])] if cyclic else pairs
     held = {alias: InlineTable(table) for alias, table in (tables or {}).items()}
     streams = [name for name in names if name not in held]
     bounds = [b for x, y in pairs for b in (TimeBound(x, y, window * SECOND), TimeBound(y, x, 0))]
-    keeps = retention(streams, [b for b in bounds if {b.earlier, b.later} <= set(streams)])
+    keeps = retention(streams, [b for b in bounds if {b.earlier, b.later} <= set(streams)], preserved)
     ref = ColumnRef
     ranges = [
         Compare(op, Column(ref(y, "t")), Column(ref(x, column)), MOMENT)
@@ -124,7 +127,8 @@ def join_of(names: str, window: int, *, cyclic=False, tables=None) -> Continuous
         tuple(OutputColumn(name, ref(name, "n")) for name in names),
     )
     known = tuple(Stream(name, names.index(name), "t", keeps[name]) for name in streams)
-    return ContinuousJoin("test", join, known, held, Options(architecture="stems", batch_size=64), 1)
+    options = Options(architecture="stems", batch_size=64)
+    return ContinuousJoin("test", join, known, held, options, 1, preserved=preserved)
 
 
 def rows_of(events: list[tuple[int, int, int]], window: int) -> pa.RecordBatch:

@@ -69,6 +69,20 @@ class Feed:
         """Run a query until nothing is left, and return the progress of its micro-batches."""
         return write_stream(df, self.folder, output).recentProgress
 
+    def batches(self, df, name: str) -> dict[int, list[tuple]]:
+        """Run a query until nothing is left, and return the rows of its micro-batches, by their numbers."""
+        found: dict[int, list[tuple]] = {}
+
+        def keep(rows, number):
+            if taken := _sorted([tuple(row) for row in rows.collect()]):
+                found[number] = taken
+
+        writer = df.writeStream.foreachBatch(keep).trigger(availableNow=True)
+        writer.option(
+            "checkpointLocation", str(self.folder / f"{name}_checkpoint")
+        ).start().awaitTermination()
+        return found
+
     def answer(self, text: str, files: slice = slice(None)) -> list[tuple]:
         """The rows of a batch join, over all files or over some."""
         with duckdb.connect() as connection:

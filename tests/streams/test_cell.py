@@ -15,11 +15,13 @@ from millrace.parquet.discovery import open_table
 from millrace.spark.block import ParquetInput
 from millrace.spark.hypercube import Axis
 from millrace.spark.task_inputs import WatchedTable
-from millrace.streams import cell as cells
+from millrace.streams import cell as cells, preserving
 from millrace.streams.block_log import Head
 from millrace.streams.cell import Cell
+from millrace.streams.retention import retention
 from millrace.streams.task import ContinuousJoin
 from tests.gate import examples
+from tests.streams import cluster as cluster_module
 from tests.streams.cluster import LOST, SCHEMA, SECOND, Cluster, answer, join_of, rows_of
 
 NAMES = "abc"
@@ -247,6 +249,89 @@ def test_broken_rules_are_caught(unbroken, monkeypatch, rule):
     assert got != want
 
 
+def play_left(given_events, tries=(), changes=None, anew=256):
+    """Run ``a LEFT JOIN b``; return what came in each micro-batch, and what should have."""
+    batches, _ = cut(given_events, "ab")
+    batches += [{"a": [(9, 1000, -1)], "b": []}, {"a": [], "b": []}]  # the watermark passes all else
+    cluster = Cluster(join_of("ab", WINDOW, preserved="a"), WINDOW, anew)
+    got, watermarks = [], []
+    for place, batch in enumerate(batches):
+        if changes and place in changes:
+            cluster.restart(**changes[place])
+        before = len(cluster.results)
+        watermarks.append(cluster.watermark * 1000)
+        cluster.play(batch, DELAY, *(tries[place % len(tries)] if tries else ()))
+        got.append({(each["a"], each["b"]) for each in cluster.results[before:]})
+        assert len(got[-1]) == len(cluster.results) - before
+    want, came = [set() for _ in batches], {n: [] for n in "ab"}
+    for place, batch in enumerate(batches):
+        for name, rows in batch.items():
+            came[name] += [(place, *row) for row in rows]
+    for place, key, time, number in came["a"]:
+        ends = time + WINDOW
+        matches = [b for b in came["b"] if key is not None and b[1] == key and time <= b[2] <= ends]
+        for match in matches:
+            want[max(place, match[0])].add((number, match[3]))
+        due = [n for n, passed in enumerate(watermarks) if n >= place and passed > ends * SECOND]
+        if due and not matches:
+            want[due[0]].add((number, None))
+    return got, want
+
+
+@pytest.mark.law
+@settings(max_examples=examples(40, 400))
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from("ab"), st.sampled_from([0, 1, None]), st.integers(0, DELAY), st.booleans()
+        ),
+        min_size=1,
+        max_size=60,
+    ),
+    attempts, restarts, st.sampled_from([2, 3, 256]), st.sampled_from([1500, 1 << 22]),
+    st.sampled_from([9, 1 << 30]),
+)  # fmt: skip
+def test_a_left_join_adds_nulls_once_and_when_no_match_may_come(
+    given_events, tries, changes, anew, large, most_rows
+):
+    """Failed attempts, workers that are behind, restarts, null keys; cells that the watermark wakes."""
+    with patch.multiple(cells, _LARGE=large, _MOST_ROWS=most_rows), patch.object(preserving, "_PIECES", anew):
+        got, want = play_left(given_events, tries, changes, anew)
+    assert got == want
+
+
+LEFT = [
+    ("aab"[i % 3], (0, 1, None, 2)[i * i % 11 % 4], (0, 0, DELAY)[i % 3], i % 7 in (0, 2, 3))
+    for i in range(120)
+]
+
+
+@pytest.mark.broken_rule
+@pytest.mark.parametrize(
+    "rule",
+    ["nulls come early", "matches are forgotten", "matched rows leave the log", "nulls come again"],
+)
+def test_broken_rules_of_left_joins_are_caught(monkeypatch, rule):
+    """Each rule is needed."""
+    restarts = {place: {} for place in range(3, 60, 3)}
+    got, want = play_left(LEFT, FAILURES, restarts, anew=3)
+    assert got == want and sum(None in row for rows in want for row in rows) > 20
+    kind = preserving.PreservingCell
+    if rule == "nulls come early":
+        right = preserving._Waiting.unmatched
+        monkeypatch.setattr(preserving._Waiting, "unmatched", lambda s, a, b: right(s, a, b + 3 * SECOND))
+    elif rule == "matches are forgotten":
+        monkeypatch.setattr(kind, "_restore", cells.Cell._restore)
+    elif rule == "nulls come again":
+        monkeypatch.setattr(kind, "catch_up", cells.Cell.catch_up)
+    else:
+        monkeypatch.setattr(
+            cluster_module, "retention", lambda streams, bounds, _: retention(streams, bounds)
+        )
+    got, want = play_left(LEFT, FAILURES, restarts, anew=3)
+    assert got != want
+
+
 def test_what_is_late_is_so_in_a_cell_that_was_silent():
     """Late is what the micro-batch before had the watermark of, or earlier, whoever had tuples in it.
 
@@ -334,7 +419,7 @@ def test_fingerprints_are_of_data():
     kinds += [pa.struct([("x", pa.int64()), ("z", inner.field(1).type)]), pa.list_(pa.decimal128(9, 3))]
     axis = Axis(2, pa.int64(), ((0, "k"), (1, "k")))
     others = [*map(with_type, kinds), replace(task, cells=2), replace(task, axes=(axis,))]
-    others.append(replace(task, axes=(replace(axis, share=3),)))
+    others += [replace(task, axes=(replace(axis, share=3),)), replace(task, preserved="a")]
     assert len({each.fingerprint for each in (task, *others)}) == len(others) + 1
     named = pa.list_(pa.field("element", pa.int64(), nullable=False))
     assert with_type(named).fingerprint == with_type(pa.list_(pa.field("element", pa.int64()))).fingerprint

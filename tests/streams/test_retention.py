@@ -36,3 +36,9 @@ def test_it_is_the_shortest_path_to_the_furthest_stream(given_bounds):
         assert any(f"{x!r} a row of {y!r}" in str(raised.value) for x, y in missing)
         return
     assert retention(NAMES, bounds) == {x: max(best[x, y] for y in NAMES if x != y) for x in NAMES}
+
+
+def test_what_a_left_join_waits_for_is_kept_as_long_again():
+    """Up to the whole millisecond that Spark's watermark has to be beyond a bound."""
+    bounds = [TimeBound("a", "b", 7000), TimeBound("b", "a", 2000)]
+    assert retention("ab", bounds, "a") == {"a": 7999, "b": 2000 + 7999}

@@ -211,13 +211,15 @@ class SharedJoin:
     ) -> None:
         self._spark, self._streams, self._source, self._options = spark, dict(streams), source, options
         with self._planner() as planner:
-            plan = _only(planner.plan(parse(f"SELECT * FROM {source}"))[0])
+            whole = planner.plan(parse(f"SELECT * FROM {source}"))[0]
+            plan = _only(whole)
             self.block = with_inputs(plan, planner.frames)  # all columns of its inputs
         columns = {} if plan.times is None else plan.times.columns
-        tables = sorted(set(plan.join.aliases) - set(columns))
-        if plan.times is None or tables:
+        tables = sorted({relation.alias for relation in plan.join.sources} - set(columns))
+        if plan.times is None or tables or whole.direct is None or plan.times.preserved is not None:
+            others = ", ".join(tables) or "a LEFT join"
             raise InputError(
-                f"the queries of a hub share a join of streams, and {', '.join(tables)} is none: expected "
+                f"the queries of a hub share a join of streams, and {others} is none: expected "
                 "streaming DataFrames with watermarks; join tables with what the queries give out"
             )
         self.times: EventTimes = plan.times

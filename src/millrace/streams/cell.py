@@ -8,7 +8,7 @@ the log; one that came of an attempt which failed is of no use.
 from __future__ import annotations
 
 from collections import OrderedDict, deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
@@ -149,10 +149,14 @@ class Cell:
         streams = [self._task.by_number[key.relation] for key, _ in missed]
         names = [stream.alias for stream in streams]
         carried = (self._carried(s, rows, key.batch) for s, (key, rows) in zip(streams, missed, strict=True))
-        ends = self._run.restore(zip(names, carried, strict=True))
+        ends = self._restore(zip(names, carried, strict=True))
         for name, end, (key, rows) in zip(names, ends, missed, strict=True):
             self._ends[name].append((end, key.newest))
             self.restored += rows.num_rows
+
+    def _restore(self, arrived: Iterable[tuple[str, pa.RecordBatch]]) -> list[int]:
+        """Take in tuples by alias whose results are out; as :meth:`ContinuousRun.restore`."""
+        return self._run.restore(arrived)
 
     def _carried(self, stream: Stream, rows: pa.RecordBatch, batch: int) -> pa.RecordBatch:
         """Return tuples of the log as the eddy takes them in, which may be fewer.
@@ -182,6 +186,10 @@ class Cell:
                 end += rows.num_rows
                 if whole or key is blocks[-1][0]:
                     self._ends[stream.alias].append((min(end, last), key.newest))
+
+    def give_up(self, watermark: int | None) -> Iterator[pa.RecordBatch]:
+        """Yield what a micro-batch gives out because its watermark, microseconds, has come."""
+        return iter(())
 
     def commit(self, log: Log, watermark: int | None) -> dict[str, int]:
         """Write the micro-batch to the log, without what has expired, and remove that.

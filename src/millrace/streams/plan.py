@@ -17,6 +17,8 @@ from pyspark.sql import DataFrame, SparkSession, functions as sf
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 from pyspark.sql.types import StructField, StructType
 
+from millrace.engine.plan.expressions import show
+from millrace.engine.plan.spec import JoinSpec
 from millrace.errors import MillraceWarning, SetupError, require
 from millrace.options import Options
 from millrace.reports.micro_batch import PREFIX, SEPARATOR
@@ -102,11 +104,16 @@ def deal(spark: SparkSession, block: Block, times: EventTimes, options: Options)
         )
     if options.architecture == "auto":
         options = replace(options, architecture="stems")
-    keeps = retention(list(times.columns), times.bounds)
+    keeps = retention(list(times.columns), times.bounds, times.preserved)
     aliases = block.join.aliases
     cells = _cells(spark, options)
     weights = [1.0 if alias in times.columns else 0.0 for alias in aliases]
-    cube = choose_cube(block.join, weights, cells, [w == 0 for w in weights])
+    # Every cell has the tables whole, those of left joins too.
+    joined = JoinSpec(block.join.relations, block.join.equalities)
+    fixed = [weight == 0 or times.preserved is not None for weight in weights]
+    cube = choose_cube(joined, weights, cells, fixed)
+    if times.preserved is not None:  # a tuple is in one cell, and so are all of its matches; with nulls too
+        cube = Cube(tuple(replace(axis, nulls=True) for axis in cube.axes))
     keys = _keys(spark, cells)[: cube.cells]
     streams = tuple(
         Stream(
@@ -124,10 +131,11 @@ def deal(spark: SparkSession, block: Block, times: EventTimes, options: Options)
         f"{PREFIX}{uuid.uuid4().hex}",
         block.join,
         streams,
-        {alias: _read(block, alias) for alias in aliases if alias not in times.columns},
+        {r.alias: _read(block, r.alias) for r in block.join.sources if r.alias not in times.columns},
         options,
         cells,
         cube.axes,
+        times.preserved,
     )
     frames = {s.number: _frame(block, s.alias).frame for s in streams}
     together, layouts = tagged_union(frames, {s.number: task.schema_of(s) for s in streams})
@@ -213,7 +221,7 @@ def without_watermark(schema: StructType) -> StructType:
 
 def _show(block: Block, task: ContinuousJoin, cube: Cube) -> str:
     lines = [f"block {block.name}: continuous, {cube.show(task.join.aliases)}"]
-    for number, relation in enumerate(task.join.relations):
+    for number, relation in enumerate(task.join.sources):
         stream = task.by_number.get(number)
         copies = cube.copies(number)
         if stream is None:
@@ -226,5 +234,8 @@ def _show(block: Block, task: ContinuousJoin, cube: Cube) -> str:
             lines.append(f"  {relation.alias}: a stream by {stream.time}, {kept} behind the watermark{more}")
     lines.append(f"  join state: {task.options.architecture}, made anew from the log of base tuples")
     lines += [f"  on {equality}" for equality in task.join.equalities]
+    if task.preserved is not None:
+        lines.append(f"  rows of {task.preserved} without a match come out with nulls when they expire")
+    lines += [f"  {show(join)}" for join in task.join.outer]
     lines += [f"  where {predicate}" for predicate in task.join.residuals]
     return "\n".join(lines)

@@ -6,6 +6,7 @@ import time
 import uuid
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import chain
 from typing import Any
 
 import pandas as pd
@@ -19,6 +20,7 @@ from millrace.spark.worker import acknowledge, keep_modules
 from millrace.streams.arrivals import Arrived, arrived
 from millrace.streams.block_log import Head, Log
 from millrace.streams.cell import Cell, keep_cell, take_cell
+from millrace.streams.preserving import PreservingCell
 from millrace.streams.task import ContinuousJoin
 
 CONTROL = -1
@@ -113,7 +115,7 @@ class CellProcessor(StatefulProcessor):
         # Until the first one Spark's watermark is 0, and that is what its joins go by.
         came = self._arrived(blocks, head.watermark or 0)
         results = 0
-        for batch in cell.extend(came):
+        for batch in chain(cell.extend(came), cell.give_up(watermark)):
             results += self._counted(batch)
             yield _row(block=batch.serialize().to_pybytes())
         # Nothing that is given out depends on what follows.
@@ -163,7 +165,8 @@ class CellProcessor(StatefulProcessor):
         """
         cell = take_cell(self._task.name, number, head)
         rebuilt = cell is None and head.batch >= 0  # a cell that has worked before
-        cell = cell or Cell(self._task, self._log.lessons())
+        kind = Cell if self._task.preserved is None else PreservingCell
+        cell = cell or kind(self._task, self._log.lessons())
         before = cell.restored
         cell.catch_up(self._log, head)
         return cell, before, rebuilt

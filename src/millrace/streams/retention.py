@@ -37,17 +37,26 @@ class EventTimes:
     Attributes:
         columns: The column of each stream's event times, by alias.
         bounds: What the conditions say of their differences.
+        preserved: The stream that the other one is LEFT joined to, by alias; None for an inner join.
     """
 
     columns: Mapping[str, str]
     bounds: tuple[TimeBound, ...]
+    preserved: str | None = None
 
 
-def retention(streams: Sequence[str], bounds: Iterable[TimeBound]) -> Mapping[str, int]:
+_MOMENT = 1000
+"""Microseconds of a step of Spark's watermark: only when it is one beyond a bound does Spark add nulls."""
+
+
+def retention(
+    streams: Sequence[str], bounds: Iterable[TimeBound], preserved: str | None = None
+) -> Mapping[str, int]:
     """Return for each stream how long its tuples can meet tuples to come: microseconds, by alias.
 
     A tuple with event time ``t`` meets nothing any more when the watermark has passed ``t`` plus that. It is
-    below 0 where whatever it meets is earlier.
+    below 0 where whatever it meets is earlier. A tuple of the ``preserved`` stream waits as long for a match,
+    and those of the others stay for as long as one that they have matched may wait.
 
     Raises:
         InputError: For some pair of streams the conditions say nothing, so state would grow without end.
@@ -68,4 +77,8 @@ def retention(streams: Sequence[str], bounds: Iterable[TimeBound]) -> Mapping[st
                     f"row of {a!r} would be kept for good: add a condition on their event times, such as "
                     f"{b}.time <= {a}.time + INTERVAL 1 HOUR"
                 )
-    return {a: int(max((closure[a, b] for b in streams if b != a), default=0)) for a in streams}
+    keeps = {a: int(max((closure[a, b] for b in streams if b != a), default=0)) for a in streams}
+    if preserved is not None:
+        waits = max(0, keeps[preserved]) + _MOMENT - 1
+        keeps = {a: waits if a == preserved else keeps[a] + waits for a in streams}
+    return keeps

@@ -54,6 +54,8 @@ class ContinuousJoin:
         tables: How its tables are read, by alias: every cell reads them whole, when it is made.
         cells: Number of cells that its tuples are dealt to.
         axes: How they are.
+        preserved: The stream that the other one is LEFT joined to, by alias: its tuples are in the result
+            without a match too. None for an inner join.
     """
 
     name: str
@@ -63,6 +65,7 @@ class ContinuousJoin:
     options: Options
     cells: int
     axes: tuple[Axis, ...] = ()
+    preserved: str | None = None
 
     @cached_property
     def by_number(self) -> dict[int, Stream]:
@@ -85,7 +88,8 @@ class ContinuousJoin:
         )
         axes = [(a.share, a.type and _shape(a.type), a.columns, a.nulls) for a in self.axes]
         times = [(s.alias, s.time) for s in self.streams]
-        text = json.dumps((relations, edges, times, self.cells, axes))
+        preserved = () if self.preserved is None else (self.preserved,)
+        text = json.dumps((relations, edges, times, self.cells, axes, *preserved))
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
     def schema_of(self, stream: Stream) -> pa.Schema:

@@ -258,6 +258,11 @@ def test_what_a_hub_cannot_give_is_refused(streaming, tmp_path):
     with pytest.raises(StateError, match=r"is of another join"):
         millrace.Session(streaming, tables).hub(TWO, tmp_path / "hub")
     wider = millrace.Session(streaming, {**tables, "n": streaming.range(3).withColumnRenamed("id", "k")})
-    with pytest.raises(InputError, match=r"share a join of streams, and n is none"):
-        wider.hub(f"{ON} JOIN n ON n.k = o.k", tmp_path / "other")
+    for join, what in (
+        ("JOIN n ON n.k", "n"),
+        ("LEFT JOIN n ON n.k", "n"),
+        ("LEFT JOIN n ON -n.k", "a LEFT join"),
+    ):
+        with pytest.raises(InputError, match=rf"share a join of streams, and {what}.* is none"):
+            wider.hub(f"{ON} {join} = o.k", tmp_path / "other")
     assert pq.read_table(sink).schema.names == ["k"], "who reads it finds the columns before there are rows"

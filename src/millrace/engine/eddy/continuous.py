@@ -100,8 +100,9 @@ class ContinuousRun:
 
     @property
     def nbytes(self) -> int:
-        """Memory of the join state, in bytes."""
-        return self._dataflow.state.held().nbytes
+        """Memory of the join state and of the relations beside it, in bytes."""
+        beside = self._run.context.filters.figures()
+        return self._dataflow.state.held().nbytes + sum(each.nbytes for each in beside)
 
     def rows(self, alias: str) -> int:
         """Return how many tuples of a stream have been kept so far, evicted ones counted."""

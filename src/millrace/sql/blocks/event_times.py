@@ -7,11 +7,14 @@ from collections.abc import Iterable, Iterator
 from pyspark.sql import types as t
 from sqlglot import exp
 
-from millrace.engine.plan.expressions import And, Predicate, relations_of
+from millrace.engine.plan.expressions import And, ColumnRef, Predicate, relations_of
 from millrace.errors import InputError
+from millrace.sql.aggregation import groups, is_windowed
 from millrace.sql.blocks.derived import Shifted, find_shifted
 from millrace.sql.blocks.join_graph import JoinGraph
+from millrace.sql.context import PlanContext
 from millrace.sql.syntax.parse import Unsupported, unwrap
+from millrace.sql.syntax.scopes import FromClause, FromItem, Scope
 from millrace.streams.retention import EventTimes, TimeBound, retention
 
 WATERMARK = "spark.watermarkDelayMs"
@@ -19,15 +22,28 @@ WATERMARK = "spark.watermarkDelayMs"
 
 
 def check_streams(graph: JoinGraph, groups: list[list[str]]) -> None:
-    """Refuse streams that are not one block: Spark would join its result, and keep all of that."""
+    """Refuse streams that are not one block: Spark would join its result, and keep all of that.
+
+    It keeps nothing where it widens the result by tables: LEFT joins with these may stay above.
+    """
     streams = graph.streams
     if not streams:
         return
     inside = {alias for group in groups for alias in group}
-    if len(groups) > 1 or len(inside) < len(graph.source.steps):
+    taken = {graph.inputs[alias].step for alias in inside}
+    others = [step for number, step in enumerate(graph.source.steps) if number not in taken]
+    if len(groups) > 1 or not all(_widens(graph, step) for step in others):
         raise Unsupported("streams are joined by more than inner joins with equalities and ranges of time")
     if len(streams) == 1 and not graph.has_lookup(graph.inputs):
         raise Unsupported("one stream joined with tables keeps no state, so Spark joins them as they come")
+
+
+def _widens(graph: JoinGraph, step: FromItem) -> bool:
+    """Tell whether a step is a LEFT join with rows that Spark has, and that end."""
+    relation, context = step.relation, graph.context
+    if relation is None or not step.is_left:
+        return False
+    return not context.is_streaming(relation.node) and context.lookup(relation) is None
 
 
 def event_times(graph: JoinGraph, group: list[str]) -> EventTimes | None:
@@ -41,8 +57,46 @@ def event_times(graph: JoinGraph, group: list[str]) -> EventTimes | None:
         return None
     columns = {alias: _time_of(graph, alias) for alias in streams}
     bounds = tuple(_bounds(graph, columns))
-    retention(streams, bounds)
-    return EventTimes(columns, bounds)
+    keeps = retention(streams, bounds)
+    if not graph.source.preserves:
+        return EventTimes(columns, bounds)
+    preserved = streams[0]
+    _check_matches(graph, preserved, ColumnRef(preserved, columns[preserved]))
+    if keeps[preserved] < 0 or len({bound.most for bound in bounds if bound.earlier == preserved}) > 1:
+        raise Unsupported("when its rows can have no match any more Spark tells otherwise")
+    return EventTimes(columns, bounds, preserved)
+
+
+def is_left_join_of_streams(context: PlanContext, clause: FromClause) -> bool:
+    """Tell whether a FROM clause is a stream LEFT JOIN a stream, and nothing else."""
+    relations = [item.relation for item in clause.items]
+    return (
+        len(relations) == 2
+        and not clause.views
+        and clause.items[1].is_left
+        and all(each is not None and context.is_streaming(each.node) for each in relations)
+    )
+
+
+def check_preserved(context: PlanContext, scope: Scope) -> None:
+    """Refuse a LEFT join of streams that is read by something which waits for a watermark, or by names."""
+    select = scope.select
+    if scope.clause is None or scope.clause.merges:
+        raise Unsupported("USING and NATURAL joins of streams are inner ones here")
+    bars = any(map(select.args.get, ("order", "sort", "limit", "offset")))
+    if select is not context.statement.root or bars or groups(select) or is_windowed(select):
+        raise Unsupported("what Spark does above it may need its watermark")
+
+
+def _check_matches(graph: JoinGraph, preserved: str, time: ColumnRef) -> None:
+    """Refuse a LEFT join whose rows without a match Spark adds at other times, or several cells would."""
+    conditions = graph.conditions
+    if preserved in conditions.texts:
+        raise Unsupported(f"its ON asks something of {preserved} alone, whose rows Spark then adds at once")
+    if not conditions.equalities:
+        raise Unsupported("no equality ties it to the other stream")
+    if any(time in equality.ends for equality in conditions.equalities):
+        raise Unsupported("an equality of event times, up to which Spark keeps rows in another way")
 
 
 def together(predicates: Iterable[Predicate]) -> list[Predicate]:

@@ -8,13 +8,20 @@ from sqlglot import exp
 
 from millrace.engine.plan.expressions import Call, ColumnRef, Exists, beside, columns_of, relations_of
 from millrace.engine.plan.spec import JoinSpec, RelationSpec
+from millrace.errors import InputError
 from millrace.spark.block import Input
 from millrace.spark.values import SparkValues
 from millrace.sql.blocks.access import bind, constants_of, lookup_rows
 from millrace.sql.blocks.conditions import Conjunct, SplitConjuncts, as_equality, connected, pushable
 from millrace.sql.blocks.cost_model import why_not_worth
 from millrace.sql.blocks.derived import DerivedColumns
-from millrace.sql.blocks.event_times import check_streams, event_times, together
+from millrace.sql.blocks.event_times import (
+    check_preserved,
+    check_streams,
+    event_times,
+    is_left_join_of_streams,
+    together,
+)
 from millrace.sql.blocks.join_graph import JoinGraph, JoinInput
 from millrace.sql.blocks.subqueries import (
     OuterJoins,
@@ -38,10 +45,31 @@ def take_blocks(context: PlanContext, scope: Scope) -> list[exp.Expr] | None:
     Returns the conditions that are in its WHERE now, None when it is as it was.
     """
     try:
-        rewriting = _take(context, scope)
+        rewriting = _take_preserving(context, scope) or _take(context, scope)
         return None if rewriting is None else rewriting.commit()
     except Unsupported as error:
         context.reasons.append(f"{context.where(scope)}: {error}")
+        return None
+
+
+def _take_preserving(context: PlanContext, scope: Scope) -> Rewriting | None:
+    """Take a stream LEFT JOIN a stream, as an inner join whose cells add what has no match; None if none is.
+
+    What Spark evaluates above an inner join would drop what has none, so it has to stay with Spark then.
+    """
+    clause = scope.clause
+    if clause is None or not is_left_join_of_streams(context, clause):
+        return None
+    right = clause.items[1]
+    assert right.relation is not None
+    right.kind, right.keyword, right.relation.is_nullable, clause.preserves = "inner", "JOIN", True, True
+    try:
+        check_preserved(context, scope)
+        return _take(context, scope)
+    except (Unsupported, InputError) as error:
+        context.reasons.append(f"LEFT JOIN {right.relation.alias}: {error}")
+        restore_outer_joins(clause, ())
+        clause.preserves = False
         return None
 
 
@@ -76,7 +104,7 @@ def _take(context: PlanContext, scope: Scope) -> Rewriting | None:
         conditions.above.append(conjunct)
     if not graph.source.whole and conditions.above:
         raise Unsupported(
-            "a condition of an inner join that only Spark evaluates, below a RIGHT or FULL join"
+            "a condition of a join that only Spark evaluates, below a RIGHT or FULL join or in one of streams"
         )
     outer = [take_left_joins(graph, group) for group in groups]
     graph.check_certain()

@@ -135,18 +135,18 @@ def take_semi_joins(graph: JoinGraph, group: Collection[str]) -> list[SemiJoins]
 
 def why_joined_as_sets(graph: JoinGraph, group: Iterable[str]) -> str | None:
     """Return why relations are joined to a block as sets, None where they are searched for matches."""
-    why = _why_not_searched(graph)
-    if why is None and graph.has_lookup(group):  # they may bind it
-        return "beside a lookup table only EXISTS and IN by equalities are taken"
-    return why
-
-
-def _why_not_searched(graph: JoinGraph) -> str | None:
-    """Return why a block cannot look for matches, None where it can."""
-    if graph.context.settings.options.memory_budget is not None:
-        return "matches are looked for in memory, which memory_budget bounds"
     if len(graph.streams) > 1:  # cells keep what is joined
         return "beside a join of streams only EXISTS and IN by equalities are taken"
+    return _why_not_searched(graph, group)
+
+
+def _why_not_searched(graph: JoinGraph, group: Iterable[str] = ()) -> str | None:
+    """Return why a block cannot look for matches, None where it can."""
+    # Cells have tables whole, whatever memory they are given for streams.
+    if graph.context.settings.options.memory_budget is not None and len(graph.streams) < 2:
+        return "matches are looked for in memory, which memory_budget bounds"
+    if graph.has_lookup(group):  # they may bind it
+        return "beside a lookup table only EXISTS and IN by equalities are taken"
     return None
 
 
@@ -210,6 +210,7 @@ class _Finder:
         self._context = graph.context
         self._group = set(group)
         self._only_sets = why_joined_as_sets(graph, group)
+        self._why_not_searched = _why_not_searched(graph, group)
         self._aliases = [*graph.inputs, *graph.outer]
 
     def condition(self, node: exp.Expr) -> SemiJoins:
@@ -246,11 +247,13 @@ class _Finder:
     def left_join(self, step: FromItem, number: int) -> tuple[LeftJoin, _Relation]:
         """Return the LEFT join of the step of some number; those behind it may read its relation."""
         inner, keys = self._joined(step, number)
-        if inner.input.lookup is None:
-            self._check_searchable()
-        elif (why := _why_not_searched(self._graph)) is not None:
+        why = self._why_not_searched
+        if inner.input.lookup is not None:
+            many = len(self._graph.streams) > 1
+            why = "lookups are behind a join of streams" if many else _why_not_searched(self._graph)
+        if why is not None:
             raise Unsupported(why)
-        elif self._is_filtered_above():
+        if inner.input.lookup is not None and self._is_filtered_above():
             raise Unsupported("only Spark evaluates conditions that tell which of its rows are needed")
         split, condition = self._split(inner, keys)
         join = LeftJoin(inner.alias, split, condition, inner.bind(split))

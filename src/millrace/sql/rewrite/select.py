@@ -396,7 +396,7 @@ class Rewriting:
             return None
         (output,) = self._outputs
         is_all = self._is_all(output.inputs)
-        bars = [*BARS, "limit", "offset", "with_"]
+        bars = [*BARS, "limit", "offset", "with_", *([] if self._graph.source.whole else ["where"])]
         if output.aggregate or output.counted or not is_all or any(map(select.args.get, bars)):
             return None
         shown = [result.attribute for result in self._context.names.results(self._graph.scope)]

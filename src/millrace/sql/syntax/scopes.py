@@ -140,6 +140,8 @@ class FromClause:
     """The items of a FROM clause, or of a parenthesised group.
 
     ``mixed``: commas stand beside joins with conditions, which ``relationPrecedence`` binds otherwise.
+    ``preserves``: its second item is LEFT joined and stands as an inner join here, for cells of streams add
+    what has no match.
     """
 
     items: list[FromItem]
@@ -148,6 +150,7 @@ class FromClause:
     mixed: bool = False
     where: list[exp.Expr] = field(default_factory=list)  # the terms of the SELECT's WHERE
     group: FromItem | None = field(default=None, init=False)  # the item that a group is
+    preserves: bool = field(default=False, init=False)
 
     def __post_init__(self) -> None:
         for item in self.items:
@@ -163,8 +166,8 @@ class FromClause:
 
     @property
     def whole(self) -> bool:
-        """Whether no RIGHT or FULL join keeps filters from moving."""
-        return self.movable == len(self.items)
+        """Whether no RIGHT or FULL join, nor one that preserves, keeps filters from moving."""
+        return self.movable == len(self.items) and not self.preserves
 
     @property
     def merges(self) -> bool:
