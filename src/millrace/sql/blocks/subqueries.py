@@ -143,8 +143,6 @@ def why_joined_as_sets(graph: JoinGraph, group: Iterable[str]) -> str | None:
 
 def _why_not_searched(graph: JoinGraph) -> str | None:
     """Return why a block cannot look for matches, None where it can."""
-    if graph.context.settings.options.memory_budget is not None:
-        return "matches are looked for in memory, which memory_budget bounds"
     if len(graph.streams) > 1:  # cells keep what is joined
         return "beside a join of streams only EXISTS and IN by equalities are taken"
     return None
@@ -218,6 +216,8 @@ class _Finder:
         predicate = self._predicate(node, scans, negated=False)
         if not isinstance(predicate, Exists):
             self._check_searchable()
+        if len(scans) > 1 and self._context.settings.options.memory_budget is not None:
+            raise Unsupported("under memory_budget a condition asks one relation for matches, not several")
         return predicate, scans
 
     def take_joins(
