@@ -36,11 +36,11 @@ def test_every_architecture_asks_and_widens(same, files, architecture):
 )
 def test_a_budget_leaves_conditions_with_several_subqueries(same, files, text, blocks):
     """All else is looked through for matches, and left-joined, within it: here by partition."""
-    found = same(text, files, Options(memory_budget=3_000, batch_size=3))
+    found = same(text, files, Options(memory_budget=300, batch_size=1))
     assert taken(found) == blocks
     assert any("memory_budget" in reason for reason in found.reasons) == (text == EITHER)
-    written = {module.name for _, module in found.report().modules if module.action == "write"}
-    assert ("Spill(c)" in written) == (text != EITHER)
+    written = {module.name for _, module in found.report().modules() if module.action == "write"}
+    assert text == EITHER or "Spill(c)" in written
 
 
 @pytest.mark.parametrize("how", ["exists (select *", "k not in (select c.k"])

@@ -28,7 +28,7 @@ from millrace.engine.eddy.dataflow import EddyDataflow
 from millrace.engine.eddy.operator import Step
 from millrace.engine.eddy.transfer import Transfer
 from millrace.engine.operators import beside
-from millrace.engine.operators.beside import AskedRelation, Marks
+from millrace.engine.operators.beside import AskedRelation
 from millrace.engine.operators.outer import OuterProbe
 from millrace.engine.operators.udf_selection import UdfSelection
 from millrace.engine.plan.graph import QueryGraph
@@ -243,8 +243,6 @@ AWAY: dict[str, Broken] = {
     ),
     # NOT IN has to know of nulls in other partitions, and whether there is a row in any.
     "forget_the_whole": swap(BesideSource, "tell", lambda _, part, marks=None: setattr(part, "marks", marks)),
-    # A tuple has no match if it has none in any part of the relation.
-    "forget_marks": swap(Marks, "add", lambda self, batch, matched: matched),
     # A tuple that came before the join stopped goes to files once.
     "spill_twice": wrap(
         guard.Remainder, "built", lambda built: lambda *of: (b for one in built(*of) for b in (one, one))
@@ -553,7 +551,6 @@ RULES = [
     Rule("scatter", budget=True, algorithm="grace"),
     Rule("scatter", budget=True, kept=0.0, beside=True, algorithm="shj", batch=100),
     Rule("forget_the_whole", budget=True, kept=0.0, beside=True),
-    Rule("forget_marks", budget=True, kept=0.0, batch=1, stops=0.0, beside=True),
     Rule("spill_twice", budget=True, algorithm="shj", online=True),
     Rule("demote_twice", architecture="stairs", intermediate=False, online=True),
     *(stair(name, WRONG, A) for name in ("probe_only", "insert_only", "close_early", "first_come")),

@@ -16,6 +16,7 @@ import pyarrow as pa
 import pytest
 
 from lab.bench import budget
+from millrace.engine.operators.beside import Marks
 from millrace.engine.plan.expressions import ColumnRef, Exists, LeftJoin
 from millrace.engine.plan.spec import OutputColumn, RelationSpec
 from millrace.engine.spill import algorithms, folder, partitions, runs
@@ -369,6 +370,17 @@ def test_relations_beside_stay_within_the_budget(architecture, algorithm, kind, 
         assert 0.1 < figures.budget_peak_ratio <= RATIO, (kind, rows, share)
         assert figures.output_tuples == found.total()
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.broken_rule
+def test_tuples_remember_what_they_found_in_each_part(tmp_path, monkeypatch):
+    """What no key divides comes in parts, and only the first of them has a match."""
+    case = beside(CASE, "left", 300, 1)
+    only_first = case.tables["e"].set_column(1, "x", pa.array([100] + 299 * [0]))
+    case, options = Case(case.spec, {**case.tables, "e": only_first}), within(tmp_path, "hybrid")
+    assert spilled(case, options)[0] == case.expected()
+    monkeypatch.setattr(Marks, "add", lambda self, batch, matched: matched)
+    assert spilled(case, options)[0] != case.expected()
 
 
 # The promise: peak memory stays below the budget and a quarter more, whatever the state would take.
