@@ -237,7 +237,7 @@ def test_astronomical_estimates_take_no_time(spark, tmp_path):
     derandomize=True,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
-@given(cases(max_relations=4) | cases_beside())
+@given(cases(max_relations=4) | cases_beside(apart=True))
 def test_one_cell_and_many_cells_give_the_oracles_rows(spark, tmp_path: Path, case: Case) -> None:
     """Random graphs and keys through real files and real tasks, in every placement."""
     inputs = {}
@@ -247,8 +247,6 @@ def test_one_cell_and_many_cells_give_the_oracles_rows(spark, tmp_path: Path, ca
         inputs[alias] = ParquetInput(open_table(path), tuple(table.schema.names))
     expected = case.expected()
     for options in SETTINGS:
-        if case.spec.beside and options.memory_budget:
-            continue  # refused
         frame = execute(spark, Block("b", case.spec, inputs), options).frame
         rows = frame.toArrow()
         if case.spec.count_only:

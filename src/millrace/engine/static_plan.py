@@ -91,6 +91,11 @@ class StaticPlan:
             self._peak = max(self._peak, held + sum(stem.store.held for stem in self._stems))
             self._expire()
 
+    def finish(self, tuples: TupleBatch) -> Iterator[Any]:
+        """Yield output of tuples that span all relations, from another run of the block."""
+        for found in self._selected(tuples):
+            yield from self._context.emit(found)
+
     def _expire(self) -> None:
         """Evict what has expired before the watermark."""
         watermark = self._context.watermark

@@ -27,7 +27,7 @@ from millrace.engine.eddy.output import Output
 from millrace.engine.eddy.transfer import KeyRanges
 from millrace.engine.operators import beside, content, selection, udf_selection
 from millrace.engine.plan.expressions import Column, ColumnRef, Compare, Literal, Predicate
-from millrace.engine.spill import context
+from millrace.engine.spill import context, spilling
 from millrace.engine.spill.guard import BudgetMonitor
 from millrace.engine.spill.run_of import run_of
 from millrace.engine.stairs.state import StairState
@@ -64,6 +64,7 @@ class Example:
         piece: Bytes that are gathered at once.
         divides: Whether any attribute divides tuples by content, however little it tells.
         share: Of the memory budget for state; None for the usual one.
+        kept: Of the memory budget for relations beside the join.
         stops: The chance that state is said to be too large when it is looked at.
     """
 
@@ -84,6 +85,7 @@ class Example:
     piece: int | None = None
     divides: bool = False
     share: float | None = None
+    kept: float = 0.5
     stops: float = 0.0
 
     def dimensions(self) -> dict[str, object]:
@@ -158,16 +160,18 @@ def answers(draw, architecture: str, number: int | None = None, fixed: Mapping |
         case = draw(oracle.windowed(case))
     if shape != "sets" and one("sharing", False, True):
         case = with_self_joins(case)
-    if shape in KEYED and not spilled and one("beside", False, False, False, True):
-        case = _beside(draw, case)
+    if shape in KEYED and one("beside", False, False, False, True):
+        case = _beside(draw, case, apart=within_budget)
+    windowed = any(relation.window for relation in case.spec.relations)
+    spilled = within_budget and len(case.spec.sources) > 1 and not windowed
     user = None
     if shape in KEYED and one("picky", False, False, False, True):
-        user, case = _picky(draw, case, one("kind", *KINDS))
+        user, case = _picky(draw, case, one("kind", *KINDS), last=spilled)
     access: Mapping[str, Plan] = {}
     if shape in (*KEYED, "mixed") and not spilled and one("asked", False, False, True):
         whole = architecture in ("stems", "auto")
         access = fixed.get("plans") or draw(plans(case, alone=not whole))
-    if case.spec.outer and one("outer_asks", False, True):
+    if case.spec.outer and not spilled and one("outer_asks", False, True):
         case, found = draw(left_joins_asking(case))
         access = {**access, **found}
     batch = one("batch", 1, 2, 3, 7, 100)
@@ -233,17 +237,17 @@ def _asked(access: Mapping[str, Plan]) -> bool:
     return any(plan.indexes or plan.scans for plan in access.values())
 
 
-def _beside(draw: st.DrawFn, case: Case) -> Case:
+def _beside(draw: st.DrawFn, case: Case, *, apart: bool) -> Case:
     """Draw relations beside a block whose columns are those that all of its tables have."""
     schemas = {str(table.schema) for table in case.tables.values()}
-    return draw(oracle.cases_beside(case)) if len(schemas) == 1 else case
+    return draw(oracle.cases_beside(case, apart=apart)) if len(schemas) == 1 else case
 
 
-def _picky(draw: st.DrawFn, case: Case, kind: str) -> tuple[PredicateSpec, Case]:
-    """Draw a predicate that may raise, and put it among those of the block."""
+def _picky(draw: st.DrawFn, case: Case, kind: str, *, last: bool) -> tuple[PredicateSpec, Case]:
+    """Draw a predicate that may raise, and put it among those of the block, or behind them."""
     read = draw(st.permutations(case.spec.aliases))[: draw(st.integers(1, 2))]
     residuals = list[Predicate](case.spec.residuals)
-    place = draw(st.integers(0, len(residuals)))
+    place = len(residuals) if last else draw(st.integers(0, len(residuals)))
     on_error = draw(st.sampled_from(["fail", "fail", "null"]))
     how = {"on_error": on_error, "deterministic": draw(st.sampled_from([True, True, False]))}
     residuals.insert(place, calling("picky", kind, read, **how))
@@ -313,6 +317,7 @@ def _spilled(draw: st.DrawFn, example: Example, one: Callable[..., Any]) -> Exam
         stops=stops,
         # Less for state than its usual share lets a few tuples be too many, though a batch still fits.
         share=None if stops else draw(st.sampled_from([0.05, 0.2, 0.7])),
+        kept=one("kept", 0.0, 0.5) if case.spec.beside else 0.5,
     )
 
 
@@ -365,6 +370,7 @@ def _patches(example: Example) -> list[Any]:
         patches += [mock.patch.object(*each) for each in [*least, (content, "_WORTH", 1.5)]]
     if example.share is not None:
         patches.append(mock.patch.object(context, "_STATE_SHARE", example.share))
+    patches.append(mock.patch.object(spilling, "KEPT_SHARE", example.kept))
     if example.stops:
         draw, left = np.random.default_rng(example.options.seed), iter(range(6))
 

@@ -11,13 +11,13 @@ import pytest
 
 from millrace.engine.eddy import transfer
 from millrace.engine.eddy.run import Run
-from millrace.engine.plan.expressions import Exists, Not
+from millrace.engine.plan.expressions import Exists, Not, Or
 from millrace.engine.plan.spec import RelationSpec
 from millrace.engine.spill.run_of import run_of as spilling_run_of
 from millrace.errors import InputError
 from millrace.options import Options
 from tests.engine.eddy.blocks import run, stream
-from tests.engine.eddy.oracle import Case, block, compare, having
+from tests.engine.eddy.oracle import Case, block, calling, compare, having
 
 ARCHITECTURES = ["stems", "joins", "stairs"]
 
@@ -102,10 +102,19 @@ def test_specs_are_checked() -> None:
     ):
         with pytest.raises(InputError, match=named):
             replace(case.spec, **wrong)
-    two = replace(case.spec, relations=(*case.spec.relations, RelationSpec("b", pa.schema([]))))
-    for spec, named in ((two, "all of which is kept"), (stream(0).spec, "with sliding windows")):
-        with pytest.raises(InputError, match=f"memory_budget is set for a join .*{named}"):
-            spilling_run_of(spec, {}, Options(memory_budget=1 << 20))
+    first = case.spec.residuals[0]
+    two = (*case.spec.beside, replace(case.spec.beside[0], alias="f"))
+    other = Exists("f", (compare("=", "a.k", "f.k", pa.int64()),))
+    either = replace(case.spec, residuals=(Or((first, other)),), beside=two)
+    random = replace(calling("third", "row", "", deterministic=False), arguments=(first.keys[0].left,))
+    behind = having(case, random, first).spec
+    for spec, named in (
+        (either, "asks for others too"),
+        (behind, "behind one that is not deterministic"),
+        (stream(0).spec, "with sliding windows"),
+    ):
+        with pytest.raises(InputError, match=f"memory_budget is set for a [\\s\\S]*{named}"):
+            spilling_run_of(spec, dict.fromkeys("aef", ()), Options(memory_budget=1 << 20))
 
 
 # How a SteM searches by inequalities: in order.

@@ -34,6 +34,7 @@ from millrace.engine.operators.udf_selection import UdfSelection
 from millrace.engine.plan.graph import QueryGraph
 from millrace.engine.plan.spec import JoinSpec
 from millrace.engine.spill import guard, partitions
+from millrace.engine.spill.beside import BesideSource
 from millrace.engine.spill.spilling import SpillingEddy
 from millrace.engine.stairs.index_join import IndexJoin
 from millrace.engine.stairs.invariants import Stairs
@@ -240,6 +241,8 @@ AWAY: dict[str, Broken] = {
     "follow_the_last_batch": wrap(
         SpillingEddy, "_scheduled", lambda true: lambda *a, **k: replace(true(*a, **k), weights=None)
     ),
+    # NOT IN has to know of nulls in other partitions, and whether there is a row in any.
+    "forget_the_whole": swap(BesideSource, "tell", lambda _, part, marks=None: setattr(part, "marks", marks)),
     # A tuple that came before the join stopped goes to files once.
     "spill_twice": wrap(
         guard.Remainder, "built", lambda built: lambda *of: (b for one in built(*of) for b in (one, one))
@@ -546,6 +549,8 @@ RULES = [
         "follow_the_last_batch", budget=True, architecture="static", online=True, stops=0.2, algorithm="shj"
     ),
     Rule("scatter", budget=True, algorithm="grace"),
+    Rule("scatter", budget=True, kept=0.0, beside=True, algorithm="shj", batch=100),
+    Rule("forget_the_whole", budget=True, kept=0.0, beside=True),
     Rule("spill_twice", budget=True, algorithm="shj", online=True),
     Rule("demote_twice", architecture="stairs", intermediate=False, online=True),
     *(stair(name, WRONG, A) for name in ("probe_only", "insert_only", "close_early", "first_come")),

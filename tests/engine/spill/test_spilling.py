@@ -16,13 +16,16 @@ import pyarrow as pa
 import pytest
 
 from lab.bench import budget
+from millrace.engine.operators.beside import Marks
+from millrace.engine.plan.expressions import ColumnRef, Exists, LeftJoin
+from millrace.engine.plan.spec import OutputColumn, RelationSpec
 from millrace.engine.spill import algorithms, folder, partitions, runs
 from millrace.engine.spill.folder import SpillFile, SpillFolder
 from millrace.engine.spill.spilling import SpillingEddy
 from millrace.errors import ExecutionError, InputError, OptionError
 from millrace.options import ALGORITHMS, ARCHITECTURES, Options
 from tests.engine.eddy.blocks import chain, chained, run
-from tests.engine.eddy.oracle import Case, block
+from tests.engine.eddy.oracle import Case, block, compare
 from tests.gate import sampled
 
 spilled = partial(run, of=SpillingEddy)
@@ -322,6 +325,62 @@ def test_base_tuples_stay_within_the_budget(architecture, algorithm, tmp_path):
     assert rows == case.expected()
     assert eddy.tally.bytes_written > 0
     assert 0.2 < eddy.figures().budget_peak_ratio <= RATIO
+
+
+def beside(case: Case, kind: str, rows: int, keys: int, share: float = 0.0) -> Case:
+    """Return a case that asks a relation ``e``, or is left-joined with it; some of its rows have one key."""
+    draw = np.random.default_rng(8)
+    key = draw.integers(0, keys, rows)
+    key[draw.permutation(rows)[: int(share * rows)]] = 1
+    table = pa.table({"k": pa.array(key, mask=key == 3), "x": draw.integers(0, 30_000, rows)})
+    equal, less = compare("=", "a.k", "e.k", pa.int64()), compare("<", "b.j", "e.x", pa.int64())
+    asks: dict[str, dict[str, Any]] = {
+        "left": {"outer": (LeftJoin("e", (equal,), less),)},
+        "semi": {"residuals": (Exists("e", (equal,), less),)},
+        "anti": {"residuals": (Exists("e", (equal,), negated=True),)},
+        "not in": {"residuals": (Exists("e", (equal,), negated=True, null_aware=True),)},
+    }
+    spec = replace(case.spec, beside=(RelationSpec("e", table.schema, rows=rows),), **asks[kind])
+    if kind == "left" and not spec.count_only:
+        spec = replace(spec, output=(*spec.output, OutputColumn("e_x", ColumnRef("e", "x"))))
+    return Case(spec, {**case.tables, "e": table})
+
+
+@pytest.mark.parametrize(
+    ("architecture", "algorithm", "kind"),
+    list(zip(ARCHITECTURES, ALGORITHMS, ("left", "semi", "anti", "not in"), strict=True)),
+)
+def test_relations_beside_stay_within_the_budget(architecture, algorithm, kind, tmp_path):
+    """One that is too large is joined by partition, a small one is kept; many rows may have one key."""
+    options = Options(
+        architecture=architecture,
+        memory_budget=LARGE_BUDGET,
+        spill_folder=str(tmp_path),
+        algorithm=algorithm,
+        batch_size=8192,
+    )
+    join = large(3_000, 3_000, 3_000)
+    for rows, share in ((1_000, 0.0), (40_000, 0.0), (40_000, 0.5)):
+        case = beside(join, kind, rows, 3_000, share)
+        found, eddy = spilled(case, options, chunk=4096)
+        assert found == case.expected()
+        figures = eddy.figures()
+        wrote = any(m.name == "Spill(e)" and m.bytes for m in figures.modules)
+        assert wrote == (rows > 1_000), figures.modules
+        assert 0.1 < figures.budget_peak_ratio <= RATIO, (kind, rows, share)
+        assert figures.output_tuples == found.total()
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.broken_rule
+def test_tuples_remember_what_they_found_in_each_part(tmp_path, monkeypatch):
+    """What no key divides comes in parts, and only the first of them has a match."""
+    case = beside(CASE, "left", 300, 1)
+    only_first = case.tables["e"].set_column(1, "x", pa.array([100] + 299 * [0]))
+    case, options = Case(case.spec, {**case.tables, "e": only_first}), within(tmp_path, "hybrid")
+    assert spilled(case, options)[0] == case.expected()
+    monkeypatch.setattr(Marks, "add", lambda self, batch, matched: matched)
+    assert spilled(case, options)[0] != case.expected()
 
 
 # The promise: peak memory stays below the budget and a quarter more, whatever the state would take.

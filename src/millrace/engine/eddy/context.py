@@ -59,6 +59,8 @@ class Given(TypedDict, total=False):
         warm_start: Where eddies of the same run leave what they learned for those that come later.
         policy: Overrides ``options.policy``.
         backpressure: Lets tuples wait in bounded queues in front of operators; without it they work at once.
+        later: Bit set of the predicates and left joins that wait for another run, in the order of
+            :class:`millrace.engine.plan.graph.QueryGraph`.
         observe: Returns what takes the place of the function that lets an operator do a step, to look on.
     """
 
@@ -74,6 +76,7 @@ class Given(TypedDict, total=False):
     policy: Policy | None
     backpressure: Backpressure | None
     observe: Callable[[Visit], Visit] | None
+    later: int
 
 
 class RunContext:
@@ -93,7 +96,7 @@ class RunContext:
             spec, sources = _unshared(spec, sources)
         self.spec, self.sources, self.options = spec, sources, options
         self.limit = options.batch_size
-        self.graph = QueryGraph.of(spec)
+        self.graph = replace(QueryGraph.of(spec), later=given.get("later", 0))
         self.clock = given.get("clock") or WallClock()
         self.methods = AccessMethods(spec, self.graph, sources, access, self.clock)
         online = options.online or bool(self.methods.scans)

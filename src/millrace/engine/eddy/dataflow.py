@@ -28,7 +28,7 @@ from millrace.engine.policies import Policy, policy_from
 from millrace.engine.stairs.choice import policy_of, state_of
 from millrace.engine.stems.join_state import StateTotals
 from millrace.engine.stems.state import join_base_tuples
-from millrace.engine.tuples.batch import Signature
+from millrace.engine.tuples.batch import Signature, TupleBatch
 from millrace.errors import InputError, StateError
 
 
@@ -171,6 +171,11 @@ class EddyDataflow:
                 self._eddy.push(self.state.on_build(relation))
                 continue
             self._eddy.push(self._admission.admit(relation, self._context.arrive(relation, batch)))
+
+    def finish(self, tuples: TupleBatch) -> Iterator[Any]:
+        """Yield output of tuples that span all relations, from another run of the block."""
+        self._eddy.push((tuples,))
+        yield from self._work(draining=True)
 
     def push(self, arrivals: list[Arrival]) -> Iterator[Any]:
         """Yield the results of base tuples with those that have come before."""

@@ -67,8 +67,29 @@ class Search:
         return codes if len(self.asking) == len(codes) else codes[self.asking]
 
 
+@dataclass(eq=False)
+class Marks:
+    """Which tuples have matches in the parts of a relation that they look into one after the other.
+
+    Attributes:
+        relation: Number of one whose rows tell the tuples apart.
+        is_last: Whether the present part is the last one.
+    """
+
+    relation: int
+    is_last: bool = False
+    _found: dict[RelationStore, Array] = field(default_factory=dict)
+
+    def add(self, batch: TupleBatch, matched: Array) -> Array:
+        """Note which tuples have a match in the present part, and return which have one in any so far."""
+        store, rows = batch.stores[self.relation], batch.rows[self.relation]
+        found = self._found.setdefault(store, np.zeros(store.rows, np.bool_))
+        found[rows] |= matched
+        return found[rows]
+
+
 class BesideRelation:
-    """A relation beside the join.
+    """A relation beside the join, or a part of one.
 
     Args:
         asks: What a match is.
@@ -79,6 +100,7 @@ class BesideRelation:
         has_null: Whether some of them has a null key.
         decided: Whether equal codes are a match.
         index: The tuples without a null key by their keys' codes.
+        marks: What was found in parts of the relation; None where it is one.
         store: What is read of these tuples; nothing where equal codes decide and nothing is read. For a left
             join its first row, number 0, is the one of nulls that tuples without a match get.
     """
@@ -94,6 +116,7 @@ class BesideRelation:
         self.name = name
         self.rows = 0
         self.has_null = False
+        self.marks: Marks | None = None
         self.index = Multimap()
         self._asks = asks
         self._condition = asks.condition

@@ -53,6 +53,8 @@ class MatchedRelation(BesideRelation):
     def truth(self, batch: TupleBatch) -> Array:
         search = self.search(batch)
         found = self._found(search)
+        if self.marks is not None:
+            found = self.marks.add(batch, found)
         if not self._predicate.negated:
             return found
         if not self._predicate.null_aware or not self.rows:
@@ -103,6 +105,8 @@ class ExistsSelection(CompiledSelection):
             marks = {ref: to_arrow(each) for ref, each in truths.items()}
             truth = is_true(evaluate(self._predicate, self._values(batch) | marks))
         self.worked += self._clock.now() - began
+        if any(each.marks and not each.marks.is_last for each in self.relations.values()):
+            truth = np.zeros_like(truth)
         return truth.astype(np.int8)
 
 

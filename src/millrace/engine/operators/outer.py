@@ -61,14 +61,17 @@ class OuterProbe(Operator):
         return Widening(self.beside.search(batch))
 
     def step(self, work: Widening, limit: int) -> Step:
-        """Return tuples widened by the next matches; with the last ones those that have none."""
+        """Return tuples widened by the next matches; with the very last ones those that have none."""
         walk, pairs = work.search.walk, list[tuple[Array, Array]]()
         if not walk.is_done:
             pairs += self.beside.matches(work.search, limit)
         for left, _ in pairs:
             work.matched[left] = True
         if walk.is_done:
-            alone = np.flatnonzero(~work.matched)
+            marks, matched = self.beside.marks, work.matched
+            if marks is not None:
+                matched = marks.add(work.batch, matched) | (not marks.is_last)
+            alone = np.flatnonzero(~matched)
             pairs.append((alone, np.zeros(len(alone), np.int32)))
         left, right = (np.concatenate(each) for each in zip(*pairs, strict=True))
         widened = self._widened(work, left, right)

@@ -44,6 +44,7 @@ class Filters:
         indexes: Asked for relations of left joins that have bind columns; they wake access methods.
 
     Attributes:
+        beside: What is looked into for matches, by alias.
         selects: Of each predicate.
         outer: Of each left join, by its number behind those of the predicates,
         asking: and of those the ones that ask an index.
@@ -56,14 +57,14 @@ class Filters:
     ) -> None:
         self._graph = context.graph
         self._statistics = context.statistics.accounts
-        self._beside: dict[str, BesideRelation] = {}
+        self.beside: dict[str, BesideRelation] = {}
         self.selects: list[Selection] = []
         for number, predicate in enumerate(context.spec.residuals):
             if isinstance(predicate, Call):
                 self.selects.append(UdfSelection(number, predicate, context, callers(number, predicate)))
             elif any(exists_in(predicate)):
                 exists = ExistsSelection(number, predicate, context)
-                self._beside |= exists.relations
+                self.beside |= exists.relations
                 self.selects.append(exists)
             else:
                 self.selects.append(CompiledSelection(number, predicate, context))
@@ -71,7 +72,7 @@ class Filters:
         self.settlement = PredicateSettle(self.selects)
         self.outer = dict(_outer_probes(context, indexes))
         self.asking = [probe for probe in self.outer.values() if isinstance(probe, AskingProbe)]
-        self._beside |= {each.label: each.beside for each in self.outer.values()}
+        self.beside |= {each.label: each.beside for each in self.outer.values()}
 
     def fill(self, spec: JoinSpec, sources: Mapping[str, Source], clock: Clock) -> None:
         """Read the relations beside the join that have to be complete before the first tuple comes."""
@@ -82,12 +83,21 @@ class Filters:
                     clock.wait(POLLED)
                     continue
                 began = clock.now()
-                self._beside[relation.alias].take(batch)
+                self.beside[relation.alias].take(batch)
                 seconds = clock.now() - began
                 self._statistics.update(("scan", number), batch.num_rows, batch.num_rows, seconds)
 
+    def share(self, read: Mapping[str, BesideRelation]) -> None:
+        """Look into relations that have been read for all runs of the block; their figures are told once."""
+        for select in self.selects:
+            if isinstance(select, ExistsSelection):
+                select.relations |= {a: read[a] for a in select.relations if a in read}  # type: ignore[misc]
+        for probe in self.outer.values():
+            probe.beside = read.get(probe.label, probe.beside)
+        self.beside = {alias: each for alias, each in self.beside.items() if alias not in read}
+
     def figures(self) -> tuple[StateFigures, ...]:
-        return tuple(each.figures() for each in self._beside.values())
+        return tuple(each.figures() for each in self.beside.values())
 
     def remember(self, built: TupleBatch) -> None:
         """Let predicates know of base tuples that met them before they were built."""

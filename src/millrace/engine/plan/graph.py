@@ -74,6 +74,7 @@ class QueryGraph:
         residuals_before: Per residual predicate and left join, bit set of those that have to be done before
             it: a predicate that is not deterministic keeps its place among the others.
         outer: Bit set of the left joins among these numbers.
+        later: Bit set of those that wait for another run: to this one they are nothing.
         leads: Per relation, the one whose tuples it shares: itself, or the first of several that are the
             same data (a self-join).
         windows: Per relation, its sliding window; empty when no relation has one.
@@ -86,6 +87,7 @@ class QueryGraph:
     leads: tuple[int, ...]
     windows: tuple[TimeWindow | None, ...] = ()
     outer: int = 0
+    later: int = 0
 
     @classmethod
     def of(cls, spec: JoinSpec) -> QueryGraph:

@@ -51,18 +51,23 @@ class Budget:
     def __init__(self, total: int) -> None:
         self.total = total
         self.peak = 0
+        self._free = total
         self._waiting = 0
         self._joining = 0
+
+    def reserve(self, size: int) -> None:
+        """Set so many bytes apart for the whole of a run: there is less for all else, but a part of it."""
+        self._free = max(self._free - size, self.total // 4)
 
     @property
     def state(self) -> int:
         """Bytes that state modules may take by expectation, which leaves out what comes and goes."""
-        return max(1, int(self.total * _STATE_SHARE))
+        return max(1, int(self._free * _STATE_SHARE))
 
     @property
     def buffer(self) -> int:
         """Bytes of tuples that wait to be written or arranged; they are copied while they are."""
-        return max(1, int(self.total * _WRITE_SHARE))
+        return max(1, int(self._free * _WRITE_SHARE))
 
     def batch(self, wanted: int, row_bytes: float, steps: int) -> int:
         """Return how many tuples a batch may have, at most ``wanted``.
@@ -74,7 +79,7 @@ class Budget:
                 of four bytes a component, and how far each chain has been followed.
         """
         flying = 2 * steps * (4 * steps + 8)
-        return max(1, min(wanted, int(self.total * _FLIGHT_SHARE / (4 * (row_bytes + 16) + flying))))
+        return max(1, min(wanted, int(self._free * _FLIGHT_SHARE / (4 * (row_bytes + 16) + flying))))
 
     def wait(self, size: int) -> None:
         """So many bytes of tuples have come to wait outside of a join; or have gone, if negative."""

@@ -17,12 +17,13 @@ An index takes up to 330 kB however few its rows are. So a budget below a few me
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 
 import pyarrow as pa
 
 from millrace.engine.eddy.operator import Work as InFlight
+from millrace.engine.operators.beside import BesideRelation
 from millrace.engine.spill.context import SpillContext
 from millrace.engine.stems.join_state import Held, bytes_in_flight
 from millrace.engine.stems.stem import SteM
@@ -65,15 +66,23 @@ class BudgetMonitor:
         stream: The relations of which results come: the one read last, or all, if they are read in turn.
         is_limited: False if the join cannot be made any smaller.
         may_end: Whether the stream may end early. Not with set semantics: its duplicates have to meet.
+        beside: Relations beside the join, by alias: their memory is counted apart.
     """
 
     def __init__(
-        self, context: SpillContext, stream: frozenset[int], *, is_limited: bool, may_end: bool
+        self,
+        context: SpillContext,
+        stream: frozenset[int],
+        *,
+        is_limited: bool,
+        may_end: bool,
+        beside: Mapping[str, BesideRelation],
     ) -> None:
         self._context = context
         self._stream = stream
         self._is_limited = is_limited
         self._may_end = may_end
+        self._beside = beside
         self._has_results = False
         self._is_over = False
         self._stems: Sequence[SteM] = ()
@@ -93,7 +102,8 @@ class BudgetMonitor:
         """
         assert self._state is not None
         held = self._state()
-        self._context.budget.join(held.nbytes + bytes_in_flight(self._in_flight(), self._stems))
+        stores = [each.store for each in self._stems] + [each.store for each in self._beside.values()]
+        self._context.budget.join(held.nbytes + bytes_in_flight(self._in_flight(), stores))
         if not self._is_limited or not self._is_too_much(held) or (self._has_results and not self._may_end):
             return
         if any(isinstance(work, TupleBatch) and not work.signature.built for work in self._in_flight()):

@@ -39,7 +39,7 @@ _HEAVY = 0.75
 _WORTH = 0.25
 """Dividing by a class has to divide this much of the state, or rows are cut instead."""
 
-_DEEPEST = 24
+DEEPEST = 24
 """Levels of hashing after which nothing is hoped for from another one."""
 
 
@@ -61,10 +61,10 @@ def partition_count(context: SpillContext, seen: Mapping[int, ChunkStats] | None
             return _USUAL
         known = context.footprint(number, (seen or {}).get(number, ChunkStats()))
         size += max(known, 2 * relation.rows * row_bytes(relation.schema))
-    return _fan_out(context, size)
+    return fan_out(context, size)
 
 
-def _fan_out(context: SpillContext, size: float) -> int:
+def fan_out(context: SpillContext, size: float) -> int:
     """Return into how many partitions to divide state of about ``size`` bytes.
 
     A power of 2 so that a partition takes about a quarter of what fits: keys are not spread evenly, and
@@ -422,7 +422,7 @@ def _divided(context: SpillContext, partition: Partition) -> list[Partition] | N
         for r, size in sizes.items()
         if partition.stats[r].rows > 1 and not context.spec.relations[r].distinct
     }
-    gains = context.gains(sizes) if partition.level < _DEEPEST else {}
+    gains = context.gains(sizes) if partition.level < DEEPEST else {}
     fresh = {attribute: gain for attribute, gain in gains.items() if attribute not in partition.spent}
     best = largest(fresh)
     if best is not None and fresh[best] >= _WORTH * sum(sizes.values()):
@@ -438,7 +438,7 @@ def _divided(context: SpillContext, partition: Partition) -> list[Partition] | N
 
 def _by_key(context: SpillContext, partition: Partition, attribute: int) -> list[Partition]:
     context.folder.tally.splits_by_key += 1
-    count = _fan_out(context, partition.scale * context.expected(partition))
+    count = fan_out(context, partition.scale * context.expected(partition))
     shared = {r: chunks for r, chunks in partition.inputs.items() if not context.covers(attribute, r)}
     parts = Partitioner(context, attribute, count, partition.level, shared=shared)
     for relation, chunks in partition.inputs.items():
@@ -455,10 +455,15 @@ def _by_rows(context: SpillContext, partition: Partition, relation: int, everyth
     limit = context.room(partition)
     # What the others leave; where they leave little they will be cut themselves.
     room = max(limit - (everything - own), limit // 4, 1) / 2
-    wanted = max(1, int(rows * min(0.5, room / own)))
-    groups: list[list[Chunk]] = [[]]
-    for piece in (piece for chunk in partition.inputs[relation] for piece in chunk.pieces(wanted)):
-        if groups[-1] and total(groups[-1]).rows + piece.stats.rows > wanted:
+    groups = cut_up(partition.inputs[relation], int(rows * min(0.5, room / own)))
+    return [replace(partition, inputs={**partition.inputs, relation: group}) for group in groups]
+
+
+def cut_up(chunks: list[Chunk], rows: int) -> list[list[Chunk]]:
+    """Return the chunks in groups of at most so many rows, of one row at least."""
+    rows, groups = max(1, rows), list[list[Chunk]]([[]])
+    for piece in (piece for chunk in chunks for piece in chunk.pieces(rows)):
+        if groups[-1] and total(groups[-1]).rows + piece.stats.rows > rows:
             groups.append([])
         groups[-1].append(piece)
-    return [replace(partition, inputs={**partition.inputs, relation: group}) for group in groups]
+    return groups

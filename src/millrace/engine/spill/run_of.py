@@ -27,7 +27,7 @@ def run_of(
 ) -> Run | SpillingEddy:
     """Return what runs a block: ``run()`` yields its result, ``figures(cell)`` says what was done.
 
-    A block over one relation keeps no state, so a memory budget means nothing to it.
+    A block over one relation alone keeps no state, so a memory budget means nothing to it.
 
     Args:
         spec: The block.
@@ -38,7 +38,8 @@ def run_of(
 
     Raises:
         OptionError: A spill folder that cannot be used.
-        InputError: A relation with set semantics is to be left unbuilt, or not all of it is joined on.
+        InputError: A relation with set semantics is to be left unbuilt, or not all of it is joined on; or
+            what is given does not go with a memory budget.
     """
     options = options or Options()
     if options.memory_budget is not None and any(r.window for r in spec.relations):
@@ -46,13 +47,7 @@ def run_of(
             "option memory_budget is set for a join with sliding windows, whose tuples would be joined out "
             "of order of time; expected one of the two: windows bound the state by themselves"
         )
-    spills = options.memory_budget is not None and len(spec.relations) > 1
-    if spills and spec.beside:
-        raise InputError(
-            f"option memory_budget is set for a join that looks for matches in "
-            f"{', '.join(r.alias for r in spec.beside)}, all of which is kept in memory; expected one of the "
-            "two: leave memory_budget out"
-        )
+    spills = options.memory_budget is not None and len(spec.sources) > 1
     if spills and (access := given.get("access")):
         raise InputError(
             f"option memory_budget is set for a join that looks up {', '.join(sorted(access))}, and tuples "

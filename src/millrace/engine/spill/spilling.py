@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Generator, Iterable, Iterator, Mapping
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import partial, reduce
+from operator import add
 from typing import Any, Unpack
 
 import pyarrow as pa
@@ -14,14 +15,16 @@ import pyarrow as pa
 from millrace.engine.access.schedule import Schedule, cut
 from millrace.engine.arrays import array_of
 from millrace.engine.eddy.context import Given
-from millrace.engine.eddy.output import Output
+from millrace.engine.eddy.output import Output, Sink
 from millrace.engine.eddy.run import Run
 from millrace.engine.figures import CellFigures
+from millrace.engine.operators.beside import BesideRelation, Marks
 from millrace.engine.operators.select import own_caller
 from millrace.engine.plan.expressions import Call
 from millrace.engine.plan.graph import QueryGraph
 from millrace.engine.plan.spec import JoinSpec
 from millrace.engine.spill.algorithms import Inputs, Sources, grace, hybrid, joined, sort_merge, symmetric
+from millrace.engine.spill.beside import KEPT_SHARE, BesideSource, Part, Passes, asked_in, in_memory
 from millrace.engine.spill.chunks import ChunkStats, Partition, evened
 from millrace.engine.spill.context import Budget, SpillContext, row_bytes
 from millrace.engine.spill.folder import SpillFolder, Tally, check_folder
@@ -29,6 +32,7 @@ from millrace.engine.spill.guard import BudgetMonitor, OverBudget, Remainder
 from millrace.engine.spill.partitions import store
 from millrace.engine.stairs.choice import settle_architecture
 from millrace.engine.tuples import BATCH_BYTES
+from millrace.engine.tuples.batch import TupleBatch
 from millrace.errors import OptionError
 from millrace.limits.clock import WallClock
 from millrace.options import Options
@@ -53,8 +57,11 @@ class SpillingEddy:
     given up, and made again when they are needed, if the architecture can do without; else, or if that is
     not enough, what is left of the join is written to files and divided (:mod:`millrace.engine.spill.guard`).
 
+    Relations beside the join are read first. What does not fit into half of the budget is joined at the end,
+    by partition (:mod:`millrace.engine.spill.beside`).
+
     Args:
-        spec: The block, over two relations or more.
+        spec: The block, over two relations or more, those beside the join among them.
         sources: Record batches by alias; each is read once.
         options: With ``memory_budget``.
         given: Of :class:`millrace.engine.eddy.context.Given` there may be ``clock``, ``output``, ``ranges``;
@@ -64,7 +71,8 @@ class SpillingEddy:
 
     Raises:
         OptionError: No memory budget, or a spill folder that cannot be used.
-        InputError: A relation with set semantics is to be left unbuilt, or not all of it is joined on.
+        InputError: A relation with set semantics is to be left unbuilt, or not all of it is joined on; or a
+            predicate asks several relations beside the join, or one behind what is not deterministic.
     """
 
     def __init__(
@@ -94,6 +102,14 @@ class SpillingEddy:
         self._seconds = 0.0
         self.tally = Tally(spec.aliases)
         schedule = Schedule.of(spec, online=False, stream=stream)
+        self._budget = budget = Budget(options.memory_budget)
+        self._beside = [
+            BesideSource(spec, asks, iter(sources[asks.relation]), options, budget, self._clock)
+            for asks in asked_in(spec)
+        ]
+        self._kept: dict[str, BesideRelation] = {}
+        self._late: list[BesideSource] = []
+        self._passes = Passes(spec, [])
         self._context = SpillContext(
             spec,
             options,
@@ -101,13 +117,14 @@ class SpillingEddy:
             schedule.unbuilt,
             schedule.order,
             options.online and not shared,
-            Budget(options.memory_budget),
+            budget,
         )
         stores = options.architecture in ("joins", "stairs") and options.intermediate
         self._can_do_without = stores and spec.is_repeatable
         # An eddy that nothing is sent to checks the block as any eddy does, before a source is read.
         settings = self._settings(1, online=False, intermediate=True)
-        Run(spec, dict.fromkeys(spec.aliases, ()), settings, stream=stream, callers=self._caller)
+        empty = Run(spec, self._nothing(), settings, stream=stream, callers=self._caller)
+        self._unread = empty.context.filters.beside
 
     def run(self) -> Iterator[Any]:
         """Yield the block's result, in batches of ``spec.output_schema`` and in no certain order.
@@ -123,13 +140,20 @@ class SpillingEddy:
         began = self._clock.now()
         context = self._context
         try:
-            with context.folder:
+            with ExitStack() as stack:
+                stack.enter_context(context.folder)
+                self._read_beside(stack)
                 sources = Sources(context, self._sources, self._shared, self._clock, self._ended)
-                yield from _ALGORITHMS[self._options.algorithm](context, sources, self._join)
+                # A single relation is streamed: there is nothing to divide.
+                algorithm = self._options.algorithm if len(self._spec.relations) > 1 else "hybrid"
+                results = _ALGORITHMS[algorithm](context, sources, self._join)
+                for number, late in enumerate(self._late, 1):
+                    results = self._passed(number, late, results)
+                yield from results
             if self._output is not None:
                 yield from self._output.finish()
             elif self._spec.count_only:
-                count = array_of([self.tally.results], pa.int64())
+                count = array_of([self._last.results], pa.int64())
                 yield pa.RecordBatch.from_arrays([count], schema=self._spec.output_schema)
         finally:
             for caller in self._callers.values():
@@ -144,8 +168,126 @@ class SpillingEddy:
         ``"read"`` (tuples, batches, bytes), and joins: ``tuples_in`` base tuples into so many (``calls``)
         joins of ``Partitions in memory`` and ``Partitions from disk``, those that were given up among them.
         """
-        ratio = self._context.budget.peak / self._context.budget.total
-        return replace(self.tally.figures(cell, self._seconds), budget_peak_ratio=ratio)
+        tallies = [self.tally, *(each.tally for each in self._beside)]
+        figures = reduce(add, [each.figures(cell, 0.0) for each in tallies])
+        kept = [each.figures() for each in self._kept.values()]
+        return replace(
+            figures,
+            seconds=self._seconds,
+            output_tuples=self._last.results,
+            state=(*figures.state, *kept),
+            peak_state=figures.peak_state + sum(each.tuples for each in kept),
+            budget_peak_ratio=self._budget.peak / self._budget.total,
+        )
+
+    @property
+    def _last(self) -> Tally:
+        """What was done by the last pass, whose results are the block's."""
+        return self._late[-1].tally if self._late else self.tally
+
+    def _read_beside(self, stack: ExitStack) -> None:
+        """Read the relations beside the join: they are kept, or get passes of their own."""
+        budget, kept = self._budget, 0
+        for source in self._beside:
+            relation = self._unread[source.alias]
+            if not source.read(relation, KEPT_SHARE * budget.total - kept, stack):
+                self._late.append(source)
+                continue
+            self._kept[source.alias] = relation
+            size = relation.store.nbytes + relation.index.nbytes
+            budget.wait(size)
+            kept += size - relation.index.least
+        budget.reserve(kept)
+        if self._late:  # results wait to be written, and are copied
+            budget.reserve(2 * budget.buffer)
+        self._passes = Passes(self._spec, [each.alias for each in self._late])
+
+    def _passed(self, number: int, late: BesideSource, results: Iterator[Any]) -> Iterator[Any]:
+        """Yield what a pass makes of the results of the one before it."""
+        passes = self._passes
+        carried = passes.carried(number - 1).output_schema
+        batch = self._batch_of(row_bytes(carried) + row_bytes(self._spec.relation(late.alias).schema))
+        for rows, parts in late.matched(carried, results):
+            pieces: Iterator[Any] = cut(evened(rows, max(1, batch // 3)), batch)
+            tuples = (passes.tuples(piece, number) for piece in pieces)
+            if len(parts) == 1:
+                yield from self._matched(number, late, parts[0], batch, tuples)
+                continue
+            for held in in_memory(tuples, self._budget):
+                marks = Marks(min(held[0].stores))
+                for part in parts:
+                    marks.is_last = part is parts[-1]
+                    yield from self._matched(number, late, part, batch, held, marks)
+
+    def _matched(
+        self,
+        number: int,
+        late: BesideSource,
+        part: Part,
+        batch: int,
+        tuples: Iterable[TupleBatch],
+        marks: Marks | None = None,
+    ) -> Iterator[Any]:
+        """Yield what an eddy makes of tuples with the matches in a part of a relation."""
+        beside = dict(self._kept)
+        output = self._output_of(number, batch)
+        began, counted = self._clock.now(), output.counted
+        run = Run(
+            self._spec,
+            {**self._nothing(), late.alias: part()},
+            self._settings(batch, online=False, intermediate=False),
+            clock=self._clock,
+            output=output,
+            callers=self._caller,
+            watch=BudgetMonitor(self._context, frozenset(), is_limited=False, may_end=False, beside=beside),
+            later=self._passes.later(number),
+        )
+        run.fill()
+        run.context.filters.share(self._kept)
+        beside[late.alias] = relation = run.context.filters.beside[late.alias]
+        late.tell(relation, marks)
+        size = relation.store.nbytes + relation.index.nbytes
+        self._budget.wait(size)
+        for each in tuples:
+            yield from run.dataflow.finish(each)
+        if output is not self._output and not self._counts(number):
+            yield from output.finish()
+        seconds, found = self._clock.now() - began, output.counted - counted
+        late.tally.joined(replace(run.figures(), seconds=seconds, output_tuples=found), from_disk=True)
+        del run, relation, beside[late.alias]
+        self._budget.wait(-size)
+        self._let_go(size)
+
+    def _output_of(self, number: int, batch: int) -> Sink:
+        """Return what takes the results of an eddy of a pass."""
+        if number < len(self._late):
+            spec = self._passes.carried(number)
+        elif self._output is not None:
+            return self._output
+        else:
+            spec = self._spec
+        return Output(spec, batch, min(BATCH_BYTES, self._budget.buffer))
+
+    def _counts(self, number: int) -> bool:
+        """Whether eddies of a pass only count: the block's count comes at the end."""
+        return number == len(self._late) and self._spec.count_only and self._output is None
+
+    def _batch_of(self, width: float) -> int:
+        """Return how many tuples a batch may have, of results of so many bytes."""
+        spec = self._spec
+        steps = len(spec.relations) + len(spec.residuals) + len(spec.outer)
+        return self._budget.batch(self._options.batch_size, width, steps)
+
+    def _let_go(self, size: int = 0) -> None:
+        """An eddy has ended, which held so many bytes beside those that the budget knows of."""
+        # Its parts refer to each other, so without a collection its state would stay for a while.
+        if self._budget.join(0) + size >= _RELEASED:
+            gc.collect()
+            pa.default_memory_pool().release_unused()
+
+    def _nothing(self) -> dict[str, tuple[()]]:
+        """Return sources without a tuple."""
+        return {relation.alias: () for relation in self._spec.sources}
 
     def _join(
         self,
@@ -188,7 +330,9 @@ class SpillingEddy:
             stats[n].bytes / stats[n].rows if n in stats and stats[n].rows else row_bytes(r.schema)
             for n, r in enumerate(relations)
         )
-        batch = context.budget.batch(self._options.batch_size, width, len(relations) + len(spec.residuals))
+        widened = [join.relation for join in spec.outer if join.relation in self._kept]
+        width += sum(row_bytes(spec.relation(alias).schema) for alias in widened)
+        batch = self._batch_of(width)
         if not online:  # which waits for no tuple
             inputs = {number: evened(source, max(1, batch // 3)) for number, source in inputs.items()}
         unread: dict[int, Any] = {number: cut(source, batch) for number, source in inputs.items()}
@@ -199,8 +343,9 @@ class SpillingEddy:
             frozenset(schedule.order if online else schedule.order[-1:]),
             is_limited=not from_disk or context.fits(partition),
             may_end=online or streamed is not None,
+            beside=self._kept,
         )
-        output = self._output or Output(spec, batch, min(BATCH_BYTES, context.budget.buffer))
+        output = self._output_of(0, batch)
         began, counted = self._clock.now(), output.counted
         eddy = Run(
             spec,
@@ -212,24 +357,22 @@ class SpillingEddy:
             callers=self._caller,
             warm_start=self._warm_start,
             watch=monitor,
+            later=self._passes.later(0),
         )
-        # Each eddy counts its own; the block's count comes at the end.
-        counts = spec.count_only and self._output is None
+        eddy.context.filters.share(self._kept)
+        counts = self._counts(0)
         with suppress(OverBudget):
             for result in eddy.dataflow.results():
                 if not counts:
                     yield result
-        if self._output is None and not counts:
+        if output is not self._output and not counts:
             yield from output.finish()
         seconds, found = self._clock.now() - began, output.counted - counted
         figures = replace(eddy.figures(), seconds=seconds, output_tuples=found)
         self.tally.joined(figures, from_disk=from_disk)
         rest = monitor.remainder(unread)
         del eddy, inputs, monitor
-        # An eddy's parts refer to each other, so without a collection its state would stay for a while.
-        if context.budget.join(0) >= _RELEASED:
-            gc.collect()
-            pa.default_memory_pool().release_unused()
+        self._let_go()
         return rest
 
     def _scheduled(self, spec: JoinSpec, streamed: int | None, *, online: bool) -> Schedule:

@@ -10,6 +10,7 @@ from millrace.engine.eddy.operator import Operator, Work
 from millrace.engine.figures import ModuleFigures, StateFigures
 from millrace.engine.stairs.stair import STAIR
 from millrace.engine.stems.stem import SteM
+from millrace.engine.tuples import RelationStore
 from millrace.engine.tuples.batch import Signature, TupleBatch
 
 
@@ -114,9 +115,9 @@ def held_by(stems: Iterable[SteM], stairs: Iterable[STAIR]) -> Held:
     )
 
 
-def bytes_in_flight(works: Iterable[Work], stems: Iterable[SteM]) -> int:
-    """Return the bytes of batches and probes, and of base tuples that they alone refer to."""
-    kept = {id(stem.store) for stem in stems}
+def bytes_in_flight(works: Iterable[Work], stores: Iterable[RelationStore]) -> int:
+    """Return the bytes of batches and probes, and of tuples that they alone refer to, not these stores."""
+    kept = set(map(id, stores))
     size, streamed = 0, dict[int, int]()
     for work in works:
         routed: Any = work if isinstance(work, TupleBatch) else work[1]

@@ -184,7 +184,7 @@ def is_result(signature: Signature, graph: QueryGraph) -> bool:
 
 def is_complete(signature: Signature, graph: QueryGraph) -> bool:
     """Whether tuples of the signature span the query and have met every predicate and left join."""
-    met = signature.done == (1 << len(graph.residual_spans)) - 1
+    met = signature.done | graph.later == (1 << len(graph.residual_spans)) - 1
     return signature.built and signature.span == graph.everything and met
 
 
@@ -202,7 +202,7 @@ def _ready(signature: Signature, graph: QueryGraph) -> Iterator[int]:
     for i, needed in enumerate(graph.residual_spans):
         if (
             needed & signature.span == needed
-            and not signature.done >> i & 1
+            and not (signature.done | graph.later) >> i & 1
             and not graph.residuals_before[i] & ~signature.done
         ):
             yield i

@@ -140,11 +140,8 @@ def why_joined_as_sets(graph: JoinGraph, group: Iterable[str]) -> str | None:
     return _why_not_searched(graph, group)
 
 
-def _why_not_searched(graph: JoinGraph, group: Iterable[str] = ()) -> str | None:
+def _why_not_searched(graph: JoinGraph, group: Iterable[str]) -> str | None:
     """Return why a block cannot look for matches, None where it can."""
-    # Cells have tables whole, whatever memory they are given for streams.
-    if graph.context.settings.options.memory_budget is not None and len(graph.streams) < 2:
-        return "matches are looked for in memory, which memory_budget bounds"
     if graph.has_lookup(group):  # they may bind it
         return "beside a lookup table only EXISTS and IN by equalities are taken"
     return None
@@ -219,6 +216,8 @@ class _Finder:
         predicate = self._predicate(node, scans, negated=False)
         if not isinstance(predicate, Exists):
             self._check_searchable()
+        if len(scans) > 1 and self._context.settings.options.memory_budget is not None:
+            raise Unsupported("under memory_budget a condition asks one relation for matches, not several")
         return predicate, scans
 
     def take_joins(
@@ -249,8 +248,7 @@ class _Finder:
         inner, keys = self._joined(step, number)
         why = self._why_not_searched
         if inner.input.lookup is not None:
-            many = len(self._graph.streams) > 1
-            why = "lookups are behind a join of streams" if many else _why_not_searched(self._graph)
+            why = "lookups are behind a join of streams" if len(self._graph.streams) > 1 else None
         if why is not None:
             raise Unsupported(why)
         if inner.input.lookup is not None and self._is_filtered_above():
