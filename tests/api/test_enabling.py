@@ -116,11 +116,15 @@ def test_joins_that_pay_are_taken(spark, files, monkeypatch, asked):
     a, b = (spark.read.parquet(files[name]).select("id", own) for name, own in ("ak", "bv"))
     many = spark.range(5_000).withColumn("n", sf.col("id") + 1)
     even, third = asked
+    a.createOrReplaceTempView("few")
+    many.createOrReplaceTempView("counted")
+    text = "SELECT k, n FROM few JOIN counted ON few.id = counted.id WHERE k = 20"
     chosen = {
         "grouped": (lambda: a.join(b, a.id == b.id).groupBy("v").count(), "block"),
         "one": (lambda: a.where("k = 20").join(b, "id"), "block"),
         "all": (lambda: a.join(b, "id"), "would pass from Python"),
         "computed": (lambda: a.where("k = 20").join(many, "id"), "would come from Spark"),
+        "text": (lambda: spark.sql(text), "would come from Spark"),
         "function": (lambda: a.join(b, "id").filter(even("k")).filter(third("k")), "lambda_1"),
         "function, inner": (lambda: a.filter(even("id")).filter(third("id")).join(many, "id"), "lambda_1"),
         "function, left": (lambda: a.filter(even("id")).join(b, "id", "left"), "lambda"),

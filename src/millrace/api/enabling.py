@@ -20,7 +20,7 @@ from typing import Any
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession, functions as sf
 
-from millrace.api.optimize import better
+from millrace.api.optimize import better, why_passing
 from millrace.api.session import Session
 from millrace.errors import MillraceError
 from millrace.options import Options
@@ -33,6 +33,8 @@ from millrace.sql.session.functions import Predicates
 # In the order in which they came, by the identity of their sessions, which they hold.
 _enabled: dict[int, tuple[Enabled, ...]] = {}
 _lock = threading.RLock()
+_JUDGED = "_millrace_judged"
+"""On a DataFrame of a text that does not pay: planning it again, when it runs, would say so again."""
 
 
 class Enabled(AbstractContextManager["Enabled"]):
@@ -117,11 +119,14 @@ def _sql(spark: SparkSession, plain: Callable[..., DataFrame]) -> Callable[..., 
         enabled = _latest(spark)
         if enabled is None or not isinstance(sqlQuery, str) or named:
             return plain(sqlQuery, args, **named)
+        passing = None
         try:
             query = enabled._own.query(sqlQuery, args)  # noqa: SLF001  # its own
-            if query.taken or query.filters:
+            is_asked = enabled.options.take_all or bool(query.filters) or query.df.isStreaming
+            passing = None if is_asked else why_passing(query.blocks)
+            if passing is None and (query.taken or query.filters):
                 return query.df
-            why = "; ".join(query.reasons)
+            why = passing or "; ".join(query.reasons)
         except (MillraceError, PySparkException):
             explain = functools.partial(plain, f"EXPLAIN {sqlQuery}", args)
             frames.refuse_statement(spark, sqlQuery, lambda: str(explain().collect()[0][0]))
@@ -130,6 +135,8 @@ def _sql(spark: SparkSession, plain: Callable[..., DataFrame]) -> Callable[..., 
             why = contain(error)
         made = plain(sqlQuery, args)
         frames.left_to_spark(made, why)
+        if passing is not None:
+            vars(made)[_JUDGED] = True
         return made
 
     return sql
@@ -177,7 +184,7 @@ def _count_in_place(df: DataFrame) -> Any:
 
 
 def _chosen(df: Any) -> Any:
-    enabled = _latest(df.sparkSession)
+    enabled = None if _JUDGED in vars(df) else _latest(df.sparkSession)
     return None if enabled is None else better(df, enabled.options)
 
 

@@ -282,15 +282,50 @@ def _predicates_of(plan: Plan, reading: Reading) -> tuple[dict[int, Predicate], 
 
 def why_slower(spark: SparkSession, blocks: Iterable[Block]) -> str | None:
     """Return why Spark runs a pipeline with some blocks better itself, None where one of them pays."""
-    whys = [_why_block_not(spark, block) for block in blocks]
+    return _join_whys(_why_block_not(spark, block) for block in blocks)
+
+
+def why_passing(blocks: Iterable[Block]) -> str | None:
+    """Return why rows that come from Spark cost more than some blocks save, None where one of them pays."""
+    return _join_whys(map(_why_passing, blocks))
+
+
+def _join_whys(each: Iterable[str | None]) -> str | None:
+    whys = list(each)
     return "; ".join(why for why in whys if why is not None) if whys and None not in whys else None
+
+
+def _why_passing(block: Block) -> str | None:
+    """Return why a block's inputs do not pay: their bytes that come from Spark, for rows of files."""
+    read = passing = 0
+    for rows in block.inputs.values():
+        match rows:
+            case ParquetInput(table=table):
+                read += table.rows
+            case FrameInput(bytes=size):
+                passing += size or 0
+            case _:
+                return None
+    if passing <= BYTES_A_ROW * read or _calls_python(block):
+        return None
+    return (
+        f"about {passing:,} bytes of rows would come from Spark to be joined with {read:,} rows that "
+        "tasks read from files themselves, which does not pay (option take_all)"
+    )
+
+
+def _calls_python(block: Block) -> bool:
+    """Whether functions of Python are called, which cost more than rows that pass."""
+    return any(isinstance(predicate, Call) for predicate in block.join.residuals)
 
 
 def _why_block_not(spark: SparkSession, block: Block) -> str | None:
     """Return why a block does not pay; what it aggregates is taken to be few rows."""
     join = block.join
-    if any(isinstance(predicate, Call) for predicate in join.residuals):
-        return None  # functions of Python cost more than rows that pass
+    if _calls_python(block):
+        return None
+    if why := _why_passing(block):
+        return why
     relations = {relation.alias: relation for relation in join.sources}
     # Rows of the largest relation, rows of files, bytes that come from Spark, and the share of rows kept.
     most, read, passing, kept = 0, 0, 0, 1.0
@@ -308,11 +343,6 @@ def _why_block_not(spark: SparkSession, block: Block) -> str | None:
         most = max(most, count)
     widths = [fixed_width(field.type) or 20 for field in join.output_schema]
     width = 0 if block.aggregate is not None or join.count_only else sum(widths)
-    if passing > BYTES_A_ROW * read:
-        return (
-            f"about {passing:,} bytes of rows would come from Spark to be joined with {read:,} rows that "
-            "tasks read from files themselves, which does not pay (option take_all)"
-        )
     if passing + most * width * kept > BYTES_A_ROW * read:
         rejected = "" if kept == 1 else f", of which conditions keep about {kept:.0%}"
         return (
