@@ -31,6 +31,7 @@ from millrace.limits.joined import JoinedCoordinator
 from millrace.limits.messages import Claim, JoinDriver, MethodCall
 from millrace.limits.process import CoordinatorProcess, RemoteCoordinator
 from millrace.limits.registration import Registration
+from millrace.limits.secrets import Secrets
 from tests.limits.running import PATIENCE, SPAWN, keys_of, rows_of, run
 from tests.limits.test_server import raw
 from tests.session import wait_for
@@ -108,6 +109,7 @@ async def test_secrets_do_not_depend_on_the_locale(monkeypatch):
     served.register("run", [Registration("prices", secrets=secrets)])
     client = await Client.connect(served.address_of("run"), "run/0/0")
     assert await client.secrets() == secrets
+    assert Secrets(secrets).scrub(f"key {secrets['KEY']}!") == "key ${KEY}!"
     await client.close()
     served.close()
 

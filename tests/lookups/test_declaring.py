@@ -161,6 +161,7 @@ def test_each_set_of_bind_columns_is_an_index():
         *((lambda each=each: function(find, **dict([each])), f"a lookup: {each[0]} is") for each in TERMS),
         (lambda: function(5), "not a function"),
         (lambda: function(find, retry=1), "unknown setting 'retry': did you mean 'retries'"),
+        (lambda: http("http://h/", header={}), "unknown setting 'header': did you mean 'headers'"),
         (lambda: function(find, scan=1), "scan is 1"),
         (lambda: checked(VIA, ()), "is no scan"),
         (lambda: table(via=EVERYTHING).check(), "takes no keys"),

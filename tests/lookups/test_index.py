@@ -277,7 +277,7 @@ def test_without_its_claims_keys_are_asked_twice(monkeypatch: pytest.MonkeyPatch
 
 def test_a_source_that_cancels_itself_ends_the_query() -> None:
     """Rather than be waited for by the task for ever."""
-    with pytest.raises(asyncio.CancelledError):
+    with pytest.raises(ExecutionError, match="has cancelled itself"):
         look_up(TableSource(S, before=AsyncMock(side_effect=asyncio.CancelledError)))
 
 
@@ -355,6 +355,15 @@ def test_a_scan_that_breaks_off_leaves_the_rest_to_the_index() -> None:
     assert multiset(found) == joined().expected()
     assert broken.state == "broken"
     assert "connection is gone" in broken.why
+
+
+def test_a_scan_that_cancels_itself_leaves_all_to_the_index() -> None:
+    """Rather than be waited for by the task for ever."""
+    with Lookups() as maker:
+        broken = maker.scan("s", TableSource(S, before=AsyncMock(side_effect=asyncio.CancelledError)))
+        found = run(joined(), {"s": [maker.index("s", ("x",), TableSource(S)), broken]})
+    assert multiset(found) == joined().expected()
+    assert (broken.state, "cancelled itself" in broken.why) == ("broken", True)
 
 
 def test_a_scan_has_a_time_for_each_request() -> None:

@@ -10,6 +10,7 @@ import time
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from contextvars import ContextVar
 
 import numpy as np
 import pandas as pd
@@ -21,6 +22,7 @@ from millrace.errors import ExecutionError, PredicateError
 from millrace.limits.client import Client
 from millrace.limits.coordinator import Coordinator
 from millrace.limits.registration import Address
+from millrace.limits.request import Refused
 from millrace.limits.tls import server_context
 from millrace.predicates import KEPT, RAISED, REJECTED, PlainValues, PredicateSpec, asynchronous
 from millrace.predicates.callers import caller_of
@@ -306,6 +308,35 @@ def test_a_cancelled_function_ends_the_call(served):
         each.call([pa.array([1])])
     assert each.call([pa.array([1])]).truth.tolist() == [KEPT]
     assert calls == [1, 1]
+    each.close()
+
+
+def test_a_row_leaves_nothing_in_the_context_of_others(served):
+    """What a function sets there would make truths depend on which rows came before."""
+    seen = ContextVar("seen", default=0)
+
+    async def is_alone(x):
+        before = seen.get()
+        seen.set(x)
+        await asyncio.sleep(0)
+        return before == 0
+
+    each = caller(is_alone, served, "alone", max_in_flight=2)
+    assert each.call([pa.array(range(1, 40))]).truth.tolist() == [KEPT] * 39
+    each.close()
+
+
+def test_what_a_function_refuses_is_told_in_its_words(served):
+    """Whatever caused it: that may say more than anybody should hear."""
+
+    async def closed(x):
+        try:
+            return {}["inner"]
+        except KeyError as error:
+            raise Refused("HTTP 503", "the shop is closed today") from error
+
+    each = caller(closed, served, "closed")
+    assert "the shop is closed today" in each.call([pa.array([1])]).failures[0].message
     each.close()
 
 

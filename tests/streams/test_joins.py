@@ -256,7 +256,9 @@ def test_what_spark_joins_stays_with_spark(streaming, tmp_path):
         ("SELECT a.k FROM a JOIN d ON a.k = d.k", alone),
         ("SELECT d.k FROM d JOIN (SELECT * FROM a WHERE k > 1) s ON d.k = s.k", alone),
         ("WITH q AS (SELECT k FROM a) SELECT d.k FROM d, q WHERE d.k = q.k", alone),
-        (PAIR.replace("JOIN", "LEFT JOIN"), "LEFT JOIN b: an equality of event times"),
+        (PAIR.replace("JOIN", "LEFT JOIN"), "LEFT JOIN b: its ON bounds event times"),
+        (LEFT.replace("BETWEEN a.t AND", ">= a.t AND b.t <"), "its ON bounds event times"),
+        (f"{LEFT} AND b.t = a.t + INTERVAL 5 SECONDS", "its ON bounds event times"),
         ("SELECT a.k FROM a LEFT JOIN b ON a.k = b.k", "how much later than 'a'"),
         (f"{LEFT} AND a.v > 0.5", "its ON asks something of a alone"),
         (f"{LEFT} AND hash(a.v) = hash(b.v)", "only Spark evaluates hash"),
@@ -271,6 +273,10 @@ def test_what_spark_joins_stays_with_spark(streaming, tmp_path):
     ):
         found = millrace.query(text, spark=streaming, tables=tables)
         assert why in found.explain() and found.df.isStreaming and not found.taken, text
+    for name in "ab":
+        tables[name].createOrReplaceTempView(name)
+    with millrace.enable(streaming):  # what comes after it there may be Spark's
+        assert "may need its watermark" in millrace.explain(streaming.sql(LEFT))
     assert millrace.sql("SELECT * FROM a WHERE k > 1", spark=streaming, tables=tables).isStreaming
     counted = millrace.sql(f"{PAIR} GROUP BY a.k", spark=streaming, tables=tables)
     with pytest.raises(AnalysisException, match="watermark"):

@@ -25,8 +25,10 @@ from millrace.api.session import Session
 from millrace.errors import MillraceError
 from millrace.options import Options
 from millrace.spark import frames
+from millrace.spark.block import Block
 from millrace.spark.patches import ACTIONS, replace, restore
 from millrace.spark.session import alive, internal_query, is_internal_query, session_of
+from millrace.sql.plan import BlockPlan
 from millrace.sql.session.errors import contain
 from millrace.sql.session.functions import Predicates
 
@@ -124,6 +126,8 @@ def _sql(spark: SparkSession, plain: Callable[..., DataFrame]) -> Callable[..., 
             query = enabled._own.query(sqlQuery, args)  # noqa: SLF001  # its own
             is_asked = enabled.options.take_all or bool(query.filters) or query.df.isStreaming
             passing = None if is_asked else why_passing(query.blocks)
+            if not enabled.options.take_all and any(map(_waits_for_watermark, query.blocks)):
+                passing = "what is done with a LEFT join of streams may need its watermark (option take_all)"
             if passing is None and (query.taken or query.filters):
                 return query.df
             why = passing or "; ".join(query.reasons)
@@ -140,6 +144,10 @@ def _sql(spark: SparkSession, plain: Callable[..., DataFrame]) -> Callable[..., 
         return made
 
     return sql
+
+
+def _waits_for_watermark(block: Block) -> bool:
+    return isinstance(block, BlockPlan) and block.times is not None and block.times.preserved is not None
 
 
 _running = frames.Within()

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal, Unpack
 
 from millrace.api.session import lookup as declare
 from millrace.errors import InputError
-from millrace.limits.policy import LimitOptions, check_options
+from millrace.limits.policy import LimitOptions, check_options, settings_of
 from millrace.lookups.terms import Terms
 from millrace.predicates import PredicateSpec
 from millrace.spark.predicates import Predicate
@@ -81,7 +81,7 @@ def filter(  # noqa: A001  # named as PySpark's
     fields = tuple((body or {}).items())
     endpoint = Model(model, base_url, api_key, max_tokens, structured, price_read, price_written, fields)
     prompt = Prompt.of(question)
-    check_options("millrace.models.filter", limits, LimitOptions.__annotations__)
+    check_options("millrace.models.filter", limits, settings_of(filter, LimitOptions))
     limits = _DEFAULTS | limits
     spec = PredicateSpec(
         name,
@@ -148,7 +148,7 @@ def lookup(  # noqa: D417  # the docstring says where the other settings are tol
     fields = tuple((body or {}).items())
     endpoint = Model(model, base_url, api_key, max_tokens, structured, price_read, price_written, fields)
     template = Prompt.of(prompt)
-    check_options("millrace.models.lookup", limits, LimitOptions.__annotations__)
+    check_options("millrace.models.lookup", limits, settings_of(lookup, LimitOptions))
     cost = _cost(endpoint, limits)
     terms = Terms(tokens_per_minute=tokens_per_minute, cost=cost, **(_DEFAULTS | limits))
     via = ModelSource(endpoint, template, terms)

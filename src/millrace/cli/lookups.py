@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 
 from millrace import database, http, lookup
 from millrace.errors import InputError
-from millrace.limits.policy import LookupOptions, check_options
+from millrace.limits.policy import LookupOptions, check_options, settings_of
 
 if TYPE_CHECKING:
     from millrace.lookups.source import Source
@@ -76,10 +76,8 @@ def _sources(where: str, kind: str, given: Any) -> Source | list[Source]:
 def _source(where: str, kind: str, given: Any) -> Source:
     if not isinstance(given, dict):
         raise InputError(f"{where}: {kind} is {given!r}: expected a section [{kind}] with its settings")
-    parameters = dict(inspect.signature(_KINDS[kind]).parameters)
-    del parameters["limits"]
-    check_options(f"{where}: [{kind}]", given, (*parameters, *LookupOptions.__annotations__))
-    for name, parameter in parameters.items():
-        if parameter.default is inspect.Parameter.empty and name not in given:
+    check_options(f"{where}: [{kind}]", given, settings_of(_KINDS[kind], LookupOptions))
+    for name, parameter in inspect.signature(_KINDS[kind]).parameters.items():
+        if name != "limits" and parameter.default is inspect.Parameter.empty and name not in given:
             raise InputError(f"{where}: [{kind}] has no {name}")
     return _KINDS[kind](**given)

@@ -90,7 +90,7 @@ class Fetcher:
         open: Opens the source; the client has its secrets.
         width: Requests of this task under way, or waiting for their turn or for the next attempt, at most.
         claims: Whether keys are shared with other tasks; else all that are wanted are asked.
-        halves: Whether a batch that failed is asked by halves.
+        halves: Whether a batch that failed is asked by halves, also where its failure does not ask for that.
     """
 
     limits: Limits
@@ -323,7 +323,8 @@ class Fetcher:
     def _may_be_of_a_key(self, digests: list[bytes], error: Exception) -> bool:
         """Whether some of the keys may have an answer without the others."""
         most = max(_IN_VAIN, self._batch)
-        return self.halves and len(digests) > 1 and self._in_vain < most and not _is_of_no_key(error)
+        halves = self.halves or (isinstance(error, Refused) and error.singly)
+        return halves and len(digests) > 1 and self._in_vain < most and not _is_of_no_key(error)
 
     def _asked_for(self, refused: Refused) -> float:
         """Return the seconds that a source asks to be left alone, within bounds."""

@@ -96,6 +96,7 @@ class JoinedCoordinator(RemoteCoordinator):
             return None
         if call.method == "release":
             self._runs.pop(call.arguments[0], None)
+        if call.method in ("register", "release"):  # one whose registration is not answered is let go too
             self._let_go.add(call.arguments[0])
         if self._connection is not None:
             try:

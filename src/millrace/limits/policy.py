@@ -8,7 +8,8 @@ tasks need neither.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+import inspect
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypedDict
@@ -191,6 +192,13 @@ def check_options(where: str, given: Iterable[str], known: Collection[str]) -> N
     for name in given:
         if name not in known:
             raise OptionError(f"{where}: unknown setting {name!r}: {near(name, known)}")
+
+
+def settings_of(function: Callable[..., object], limits: type) -> list[str]:
+    """Return the names that a function takes, those of its ``**limits`` among them."""
+    parameters = inspect.signature(function).parameters.values()
+    own = [each.name for each in parameters if each.kind is not inspect.Parameter.VAR_KEYWORD]
+    return [*own, *limits.__annotations__]
 
 
 def schedule(retries: int) -> dict[str, Any]:

@@ -115,7 +115,7 @@ class Secrets:
 
 def _forms(value: str) -> set[str]:
     """The value as libraries may write it: in URLs, in JSON, as Python text, in Basic credentials."""
-    escaped = repr(value)[1:-1]
-    forms = {value, quote(value), quote(value, safe=""), quote_plus(value), json.dumps(value)[1:-1], escaped}
-    forms.add(base64.b64encode(value.encode(errors="surrogateescape")).decode())
+    escaped, raw = repr(value)[1:-1], value.encode(errors="surrogateescape")
+    forms = {value, quote(raw), quote(raw, safe=""), quote_plus(raw), json.dumps(value)[1:-1], escaped}
+    forms.add(base64.b64encode(raw).decode())
     return {form for form in forms if form}

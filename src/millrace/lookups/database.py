@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 import pyarrow as pa
 
 from millrace.errors import InputError, OptionError, near, require
-from millrace.limits.policy import LookupOptions, check_options
+from millrace.limits.policy import LookupOptions, check_options, settings_of
 from millrace.limits.secrets import Secrets, names_in
 from millrace.lookups import credentials
 from millrace.lookups.json_rows import check_bound, check_columns, check_types
@@ -127,7 +127,7 @@ def database(
         InputError: The URL, the table or an argument cannot be used, or has credentials written out.
         OptionError: A setting is out of its range.
     """
-    check_options("millrace.database", limits, LookupOptions.__annotations__)
+    check_options("millrace.database", limits, settings_of(database, LookupOptions))
     limits.setdefault("batch", 500)
     return DatabaseSource(
         url,

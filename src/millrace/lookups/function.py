@@ -13,7 +13,7 @@ from typing import Any, Unpack
 import pyarrow as pa
 
 from millrace.errors import InputError, OptionError
-from millrace.limits.policy import LookupOptions, check_options
+from millrace.limits.policy import LookupOptions, check_options, settings_of
 from millrace.limits.secrets import Secrets
 from millrace.lookups.arrow_rows import batch_of
 from millrace.lookups.json_rows import RowReader, check_bound, check_types
@@ -104,7 +104,7 @@ def function(
     if type(scan) is not bool:
         raise OptionError(f"scan is {scan!r}, expected True or False")
     own = getattr(fn, "__qualname__", type(fn).__qualname__)
-    check_options("millrace.function", limits, LookupOptions.__annotations__)
+    check_options("millrace.function", limits, settings_of(function, LookupOptions))
     return FunctionSource(fn, name or own, Terms(**limits), scan, identity_of(fn, name or own))
 
 

@@ -17,7 +17,7 @@ from urllib.request import getproxies, proxy_bypass
 import pyarrow as pa
 
 from millrace.errors import InputError, OptionError, UnsupportedType, near, require
-from millrace.limits.policy import LookupOptions, check_options
+from millrace.limits.policy import LookupOptions, check_options, settings_of
 from millrace.limits.secrets import Secrets, names_in
 from millrace.lookups import credentials, paths
 from millrace.lookups.json_rows import RowReader, check_bound, check_columns, check_types
@@ -239,7 +239,7 @@ def http(
         text = None if body is None else json.dumps(body, allow_nan=False)
     except (TypeError, ValueError) as error:
         raise InputError(f"the body of a lookup is no JSON value: {error}") from None
-    check_options("millrace.http", limits, LookupOptions.__annotations__)
+    check_options("millrace.http", limits, settings_of(http, LookupOptions))
     return HttpSource(
         url,
         Terms(max_retry_after=max_retry_after, **limits),

@@ -6,6 +6,7 @@ what has come waits here until the eddy asks for it.
 
 from __future__ import annotations
 
+import asyncio
 import json
 import threading
 from collections import deque
@@ -121,6 +122,8 @@ class LookupIndex:
             if isinstance(news, Chunk):
                 chunks.append(news)
                 keys += news.keys
+            elif isinstance(news, asyncio.CancelledError):
+                raise ExecutionError(f"lookup {self.name!r}: its source has cancelled itself")
             elif isinstance(news, BaseException):
                 raise news
             else:

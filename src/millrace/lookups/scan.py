@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from millrace.engine.access.modules import State
 from millrace.engine.figures import ModuleFigures
+from millrace.errors import ExecutionError
 from millrace.limits import policy
 from millrace.limits.clock import Clock
 from millrace.limits.fetcher import wait_within
@@ -60,6 +61,7 @@ class LookupScan:
         self._arrived: deque[pa.RecordBatch | Exception | None] = deque()
         self._room = asyncio.Semaphore(_AHEAD)
         self._reading: Future[Any] | None = None
+        self._closed = False
         self._rows = self._batches = 0
 
     def wake_by(self, event: threading.Event) -> None:
@@ -92,6 +94,7 @@ class LookupScan:
 
     def close(self) -> None:
         """Read no further."""
+        self._closed = True
         if self._reading is not None:
             self._reading.cancel()
         self._arrived.clear()
@@ -122,6 +125,10 @@ class LookupScan:
                     await asyncio.sleep(asked or policy.FIRST_WAIT * 2**attempt)
                 finally:
                     await session.close()
+        except asyncio.CancelledError:
+            if not self._closed:
+                self._tell(ExecutionError("the source has cancelled itself"))
+            raise
         except Exception as error:  # noqa: BLE001  # whatever it is, the eddy must hear of it
             self._tell(error)
 

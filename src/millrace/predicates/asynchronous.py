@@ -150,6 +150,10 @@ def _awaitable(returned: Any, name: str) -> Awaitable[Any]:
     return returned
 
 
+class _Raised(Refused):
+    """What a function has raised, its cause; one that it raised itself has nothing to tell beyond itself."""
+
+
 class _Function:
     """A predicate's function, as a fetcher asks it.
 
@@ -182,12 +186,13 @@ class _Function:
         arguments: Sequence[Any] = [list(each) for each in zip(*rows, strict=True)] if spec.batch else rows[0]
         try:
             with within(self._service) as taken:
-                result = await _awaitable(spec.function(*arguments), spec.name)
+                # In a task of its own, for what it leaves in its context is no other row's business.
+                result = await asyncio.ensure_future(_awaitable(spec.function(*arguments), spec.name))
                 return Answered(result, taken[-1]) if taken else result
         except (Refused, PredicateError, ExecutionError):
             raise
         except Exception as error:
-            raise Refused(type(error).__name__, str(error), again=True) from error
+            raise _Raised(type(error).__name__, str(error), again=True) from error
 
     def rows(self, rows: list[_Row], answer: Any) -> tuple[list[int], list[int]]:
         name = self._spec.name
@@ -202,7 +207,7 @@ class _Function:
     def failures(self, rows: list[_Row], error: Exception, attempts: int) -> list[Failed] | None:
         if len(rows) > 1:
             return None  # which of them is to blame is not known
-        raised = error.__cause__ or error
+        raised = (error.__cause__ if isinstance(error, _Raised) else None) or error
         if isinstance(error, Refused) and error.kind == "timeout":
             raised = TimeoutError(error.message)
             raised.__cause__ = error.__context__  # where it was when its time was over

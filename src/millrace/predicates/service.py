@@ -45,7 +45,8 @@ class Service(ABC):
     async def __call__(self, *values: Any, **named: Any) -> Any:
         """Ask within the session that the task has open."""
         session, taken = _open.get()
-        assert session is not None
+        if session is None:
+            raise RuntimeError("the session of a service is not open")
         answered = await session.ask(*signature(self).bind(*values, **named).args)
         taken.append(answered.usage)
         return answered.result

@@ -14,7 +14,7 @@ from pyspark.sql.types import BooleanType, DataType
 from pyspark.util import PythonEvalType
 
 from millrace.errors import PredicateError
-from millrace.limits.policy import LimitOptions, check_options
+from millrace.limits.policy import LimitOptions, check_options, settings_of
 from millrace.predicates import PredicateSpec
 from millrace.predicates.spec import Kind
 from millrace.predicates.truth import Truths
@@ -201,7 +201,7 @@ def predicate(
     Raises:
         MillraceError: A setting is out of range or does not go with the kind or the function.
     """
-    check_options("millrace.predicate", limits, LimitOptions.__annotations__)
+    check_options("millrace.predicate", limits, settings_of(predicate, LimitOptions))
 
     def make(target: Callable[..., Any]) -> Predicate:
         label = str(name or getattr(target, "__name__", type(target).__name__))

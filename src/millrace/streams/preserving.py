@@ -117,6 +117,8 @@ class PreservingCell(Cell):
 
     def give_up(self, watermark: int | None) -> Iterator[pa.RecordBatch]:
         """Yield tuples, widened by nulls, that have found no match and now find none any more."""
+        if len(self._waiting) > _PIECES:
+            self._waiting = [*self._put_together()]
         if watermark is None:
             return
         for waiting in self._waiting:
@@ -125,8 +127,6 @@ class PreservingCell(Cell):
                 yield self._widened(waiting.rows, alone)
         self._waiting = [w for w in self._waiting if int(w.due.max()) > watermark]
         self._out = watermark
-        if len(self._waiting) > _PIECES:
-            self._waiting = [*self._put_together()]
 
     def _put_together(self) -> Iterator[_Waiting]:
         """Yield all that still wait as one piece; nothing if none do."""

@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from millrace.engine.eddy.continuous import ContinuousRun
 from millrace.engine.plan.evaluation import compute
-from millrace.engine.plan.expressions import Value
+from millrace.engine.plan.expressions import Value, show
 from millrace.engine.plan.spec import JoinSpec
 from millrace.options import Options
 from millrace.spark.hypercube import Axis
@@ -76,7 +76,8 @@ class ContinuousJoin:
     def fingerprint(self) -> str:
         """What has to be the same for a checkpoint to be gone on with: all that state depends on.
 
-        Policies, architectures and the size of batches are free, and so is how long tuples are kept.
+        Policies, architectures and the size of batches are free, and so is how long tuples are kept, but for
+        a LEFT join.
         """
         stored = {s.alias: self.schema_of(s) for s in self.streams}
         relations = [
@@ -88,7 +89,10 @@ class ContinuousJoin:
         )
         axes = [(a.share, a.type and _shape(a.type), a.columns, a.nulls) for a in self.axes]
         times = [(s.alias, s.time) for s in self.streams]
-        preserved = () if self.preserved is None else (self.preserved,)
+        preserved: tuple[Any, ...] = ()
+        if self.preserved is not None:  # by when a row has had no match it is known to be out
+            keeps = [s.keeps for s in self.streams]
+            preserved = (self.preserved, keeps, sorted(map(show, self.join.residuals)))
         text = json.dumps((relations, edges, times, self.cells, axes, *preserved))
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 

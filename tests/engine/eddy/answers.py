@@ -166,7 +166,7 @@ def answers(draw, architecture: str, number: int | None = None, fixed: Mapping |
     spilled = within_budget and len(case.spec.sources) > 1 and not windowed
     user = None
     if shape in KEYED and one("picky", False, False, False, True):
-        user, case = _picky(draw, case, one("kind", *KINDS), last=spilled)
+        user, case = _picky(draw, case, one("kind", *KINDS), last=spilled and bool(case.spec.beside))
     access: Mapping[str, Plan] = {}
     if shape in (*KEYED, "mixed") and not spilled and one("asked", False, False, True):
         whole = architecture in ("stems", "auto")

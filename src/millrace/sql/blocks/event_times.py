@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from pyspark.sql import types as t
 from sqlglot import exp
 
-from millrace.engine.plan.expressions import And, ColumnRef, Predicate, relations_of
+from millrace.engine.plan.expressions import And, Predicate, relations_of
 from millrace.errors import InputError
 from millrace.sql.aggregation import groups, is_windowed
 from millrace.sql.blocks.derived import Shifted, find_shifted
@@ -61,7 +61,8 @@ def event_times(graph: JoinGraph, group: list[str]) -> EventTimes | None:
     if not graph.source.preserves:
         return EventTimes(columns, bounds)
     preserved = streams[0]
-    _check_matches(graph, preserved, ColumnRef(preserved, columns[preserved]))
+    _check_matches(graph, preserved)
+    _check_waits(graph, columns, preserved)
     if keeps[preserved] < 0 or len({bound.most for bound in bounds if bound.earlier == preserved}) > 1:
         raise Unsupported("when its rows can have no match any more Spark tells otherwise")
     return EventTimes(columns, bounds, preserved)
@@ -88,15 +89,37 @@ def check_preserved(context: PlanContext, scope: Scope) -> None:
         raise Unsupported("what Spark does above it may need its watermark")
 
 
-def _check_matches(graph: JoinGraph, preserved: str, time: ColumnRef) -> None:
+def _check_matches(graph: JoinGraph, preserved: str) -> None:
     """Refuse a LEFT join whose rows without a match Spark adds at other times, or several cells would."""
     conditions = graph.conditions
     if preserved in conditions.texts:
         raise Unsupported(f"its ON asks something of {preserved} alone, whose rows Spark then adds at once")
     if not conditions.equalities:
         raise Unsupported("no equality ties it to the other stream")
-    if any(time in equality.ends for equality in conditions.equalities):
-        raise Unsupported("an equality of event times, up to which Spark keeps rows in another way")
+
+
+def _check_waits(graph: JoinGraph, columns: dict[str, str], preserved: str) -> None:
+    """Refuse conditions by which Spark ends the wait for a match at another time.
+
+    It goes by an equality of event times before all else, takes strict bounds for a moment less, days and
+    months for as many hours as they mostly have, and other times of the stream for event times.
+    """
+    ends = [graph.column_of(column) for keys in graph.inner_keys() for column in keys]
+    barred = any(end is not None and columns.get(end[0]) == end[1].name for end in ends)
+    for node in map(unwrap, graph.source.inner_terms):
+        if not isinstance(node, exp.Between | exp.EQ | exp.LT | exp.LTE | exp.GT | exp.GTE):
+            continue
+        sides = filter(None, map(node.args.get, ("this", "low", "high", "expression")))
+        found = [each for side in sides if (each := find_shifted(graph, side)) is not None]
+        are_times = [columns.get(each.alias) == each.field.name for each in found]
+        if not any(are_times):
+            continue
+        later = find_shifted(graph, node.expression if isinstance(node, exp.LT) else node.this)
+        strict = isinstance(node, exp.LT | exp.GT) and later is not None and later.alias == preserved
+        barred |= isinstance(node, exp.EQ) or not all(are_times) or (strict and len(found) > 1)
+        barred |= any(each.least != each.most for each in found)
+    if barred:
+        raise Unsupported("its ON bounds event times in a way by which Spark waits longer or shorter")
 
 
 def together(predicates: Iterable[Predicate]) -> list[Predicate]:

@@ -63,14 +63,16 @@ def _take_preserving(context: PlanContext, scope: Scope) -> Rewriting | None:
     right = clause.items[1]
     assert right.relation is not None
     right.kind, right.keyword, right.relation.is_nullable, clause.preserves = "inner", "JOIN", True, True
+    taken = None
     try:
         check_preserved(context, scope)
-        return _take(context, scope)
+        taken = _take(context, scope)
     except (Unsupported, InputError) as error:
         context.reasons.append(f"LEFT JOIN {right.relation.alias}: {error}")
+    if taken is None:
         restore_outer_joins(clause, ())
         clause.preserves = False
-        return None
+    return taken
 
 
 def _take(context: PlanContext, scope: Scope) -> Rewriting | None:
