@@ -318,8 +318,10 @@ def test_broken_rules_of_left_joins_are_caught(monkeypatch, rule):
     assert got == want and sum(None in row for rows in want for row in rows) > 20
     kind = preserving.PreservingCell
     if rule == "nulls come early":
-        right = preserving._Waiting.unmatched
-        monkeypatch.setattr(preserving._Waiting, "unmatched", lambda s, a, b: right(s, a, b + 3 * SECOND))
+        right = preserving._Waiting.find_unmatched
+        monkeypatch.setattr(
+            preserving._Waiting, "find_unmatched", lambda s, a, b: right(s, a, b + 3 * SECOND)
+        )
     elif rule == "matches are forgotten":
         monkeypatch.setattr(kind, "_restore", cells.Cell._restore)
     elif rule == "nulls come again":

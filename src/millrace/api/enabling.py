@@ -21,6 +21,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession, functions as sf
 
 from millrace.api.optimize import better, why_passing
+from millrace.api.query import Query
 from millrace.api.session import Session
 from millrace.errors import MillraceError
 from millrace.options import Options
@@ -121,16 +122,13 @@ def _sql(spark: SparkSession, plain: Callable[..., DataFrame]) -> Callable[..., 
         enabled = _latest(spark)
         if enabled is None or not isinstance(sqlQuery, str) or named:
             return plain(sqlQuery, args, **named)
-        passing = None
+        judged = None
         try:
             query = enabled._own.query(sqlQuery, args)  # noqa: SLF001  # its own
-            is_asked = enabled.options.take_all or bool(query.filters) or query.df.isStreaming
-            passing = None if is_asked else why_passing(query.blocks)
-            if not enabled.options.take_all and any(map(_waits_for_watermark, query.blocks)):
-                passing = "what is done with a LEFT join of streams may need its watermark (option take_all)"
-            if passing is None and (query.taken or query.filters):
+            judged = None if enabled.options.take_all else _why_left(query)
+            if judged is None and (query.taken or query.filters):
                 return query.df
-            why = passing or "; ".join(query.reasons)
+            why = judged or "; ".join(query.reasons)
         except (MillraceError, PySparkException):
             explain = functools.partial(plain, f"EXPLAIN {sqlQuery}", args)
             frames.refuse_statement(spark, sqlQuery, lambda: str(explain().collect()[0][0]))
@@ -139,11 +137,18 @@ def _sql(spark: SparkSession, plain: Callable[..., DataFrame]) -> Callable[..., 
             why = contain(error)
         made = plain(sqlQuery, args)
         frames.left_to_spark(made, why)
-        if passing is not None:
+        if judged is not None:
             vars(made)[_JUDGED] = True
         return made
 
     return sql
+
+
+def _why_left(query: Query) -> str | None:
+    """Return why a text is Spark's although Millrace has a part in it; None where it is not."""
+    if any(map(_waits_for_watermark, query.blocks)):
+        return "what is done with a LEFT join of streams may need its watermark (option take_all)"
+    return None if query.filters or query.df.isStreaming else why_passing(query.blocks)
 
 
 def _waits_for_watermark(block: Block) -> bool:

@@ -295,8 +295,10 @@ def _join_whys(each: Iterable[str | None]) -> str | None:
     return "; ".join(why for why in whys if why is not None) if whys and None not in whys else None
 
 
-def _why_passing(block: Block) -> str | None:
-    """Return why a block's inputs do not pay: their bytes that come from Spark, for rows of files."""
+def _count_inputs(block: Block) -> tuple[int, int] | None:
+    """Return a block's rows of files and bytes that come from Spark; None where others are known to pay."""
+    if any(isinstance(predicate, Call) for predicate in block.join.residuals):
+        return None  # functions of Python cost more than rows that pass
     read = passing = 0
     for rows in block.inputs.values():
         match rows:
@@ -306,41 +308,37 @@ def _why_passing(block: Block) -> str | None:
                 passing += size or 0
             case _:
                 return None
-    if passing <= BYTES_A_ROW * read or _calls_python(block):
+    return read, passing
+
+
+def _why_passing(block: Block) -> str | None:
+    """Return why a block's inputs do not pay: their bytes that come from Spark, for rows of files."""
+    counts = _count_inputs(block)
+    if counts is None or counts[1] <= BYTES_A_ROW * counts[0]:
         return None
+    read, passing = counts
     return (
         f"about {passing:,} bytes of rows would come from Spark to be joined with {read:,} rows that "
         "tasks read from files themselves, which does not pay (option take_all)"
     )
 
 
-def _calls_python(block: Block) -> bool:
-    """Whether functions of Python are called, which cost more than rows that pass."""
-    return any(isinstance(predicate, Call) for predicate in block.join.residuals)
-
-
 def _why_block_not(spark: SparkSession, block: Block) -> str | None:
     """Return why a block does not pay; what it aggregates is taken to be few rows."""
-    join = block.join
-    if _calls_python(block):
+    join, counts = block.join, _count_inputs(block)
+    if counts is None:
         return None
     if why := _why_passing(block):
         return why
+    read, passing = counts
     relations = {relation.alias: relation for relation in join.sources}
-    # Rows of the largest relation, rows of files, bytes that come from Spark, and the share of rows kept.
-    most, read, passing, kept = 0, 0, 0, 1.0
+    most, kept = 0, 1.0  # rows of the largest relation, and the share of rows kept
     for alias, rows in block.inputs.items():
-        match rows:
-            case ParquetInput(table=table, filters=filters):
-                count = table.rows
-                read += count
-                kept *= prod(map(_share_of, filters))
-            case FrameInput(bytes=size):
-                count = relations[alias].rows or 0
-                passing += size or 0
-            case _:
-                return None
-        most = max(most, count)
+        if isinstance(rows, ParquetInput):
+            most = max(most, rows.table.rows)
+            kept *= prod(map(_share_of, rows.filters))
+        else:
+            most = max(most, relations[alias].rows or 0)
     widths = [fixed_width(field.type) or 20 for field in join.output_schema]
     width = 0 if block.aggregate is not None or join.count_only else sum(widths)
     if passing + most * width * kept > BYTES_A_ROW * read:

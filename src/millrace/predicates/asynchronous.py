@@ -95,7 +95,7 @@ class AsyncCaller:
         if self._fetcher is None:
             width, self._news = max(WIDTH, spec.max_in_flight or 0), asyncio.Queue()
             self._fetcher = Fetcher(
-                spec, self._join, self._function.opened, self._news.put_nowait, width,
+                spec, self._join, self._function.open, self._news.put_nowait, width,
                 claims=spec.dedupe, halves=isinstance(spec.asked, Service), stats=self._stats,
             )  # fmt: skip
         questions = defaultdict[bytes, list[int]](list)  # by key, the rows that ask the same
@@ -166,7 +166,7 @@ class _Function:
         self._service: ServiceSession | None = None
         self.calls = 0
 
-    async def opened(self, client: Client) -> Self:
+    async def open(self, client: Client) -> Self:
         """Return itself, within a session of the service that it asks, if it does."""
         if isinstance(self._spec.asked, Service):
             secrets = await client.secrets() if self._spec.secrets else {}

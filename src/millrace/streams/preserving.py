@@ -51,7 +51,7 @@ class _Waiting:
     due: Array
     matched: Array
 
-    def unmatched(self, after: int, until: int) -> Array:
+    def find_unmatched(self, after: int, until: int) -> Array:
         """Return which have no match, and are due after one watermark until another."""
         is_due: Array = (self.due > after) & (self.due <= until) & ~self.matched
         return is_due
@@ -122,7 +122,7 @@ class PreservingCell(Cell):
         if watermark is None:
             return
         for waiting in self._waiting:
-            alone = waiting.unmatched(self._out, watermark)
+            alone = waiting.find_unmatched(self._out, watermark)
             if alone.any():
                 yield self._widened(waiting.rows, alone)
         self._waiting = [w for w in self._waiting if int(w.due.max()) > watermark]
@@ -130,7 +130,7 @@ class PreservingCell(Cell):
 
     def _put_together(self) -> Iterator[_Waiting]:
         """Yield all that still wait as one piece; nothing if none do."""
-        left = [(w, w.unmatched(self._out, _NEVER)) for w in self._waiting]
+        left = [(w, w.find_unmatched(self._out, _NEVER)) for w in self._waiting]
         numbers, due = (
             np.concatenate([getattr(w, name)[mask] for w, mask in left]) for name in ("numbers", "due")
         )
@@ -152,7 +152,7 @@ class PreservingCell(Cell):
     @property
     def due(self) -> int | None:
         """Watermark at which the next tuples are given out or expire, microseconds; None without any."""
-        alone = ((w.due, w.unmatched(self._out, _NEVER)) for w in self._waiting)
+        alone = ((w.due, w.find_unmatched(self._out, _NEVER)) for w in self._waiting)
         dues = [int(due[is_left].min()) for due, is_left in alone if is_left.any()]
         expires = super().due
         return min([*dues, *([] if expires is None else [expires])], default=None)

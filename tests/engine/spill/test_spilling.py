@@ -310,17 +310,22 @@ def test_intermediate_tuples_stay_within_the_budget(architecture, online, tmp_pa
     assert online or (eddy.tally.bytes_written > 0) == (architecture == "static")
 
 
-@pytest.mark.parametrize(("architecture", "algorithm"), list(zip(ARCHITECTURES, ALGORITHMS, strict=True)))
-def test_base_tuples_stay_within_the_budget(architecture, algorithm, tmp_path):
-    """Those of all relations would take several times as much; by each architecture and algorithm."""
-    case = large(30_000, 30_000, 30_000, 0.002, count_only=True)
-    options = Options(
+def roomy(architecture: str, algorithm: str, tmp_path: Path) -> Options:
+    """Return options with the large budget."""
+    return Options(
         architecture=architecture,
         memory_budget=LARGE_BUDGET,
         spill_folder=str(tmp_path),
         algorithm=algorithm,
         batch_size=8192,
     )
+
+
+@pytest.mark.parametrize(("architecture", "algorithm"), list(zip(ARCHITECTURES, ALGORITHMS, strict=True)))
+def test_base_tuples_stay_within_the_budget(architecture, algorithm, tmp_path):
+    """Those of all relations would take several times as much; by each architecture and algorithm."""
+    case = large(30_000, 30_000, 30_000, 0.002, count_only=True)
+    options = roomy(architecture, algorithm, tmp_path)
     rows, eddy = spilled(case, options, chunk=4096)
     assert rows == case.expected()
     assert eddy.tally.bytes_written > 0
@@ -352,13 +357,7 @@ def beside(case: Case, kind: str, rows: int, keys: int, share: float = 0.0) -> C
 )
 def test_relations_beside_stay_within_the_budget(architecture, algorithm, kind, tmp_path):
     """One that is too large is joined by partition, a small one is kept; many rows may have one key."""
-    options = Options(
-        architecture=architecture,
-        memory_budget=LARGE_BUDGET,
-        spill_folder=str(tmp_path),
-        algorithm=algorithm,
-        batch_size=8192,
-    )
+    options = roomy(architecture, algorithm, tmp_path)
     join = large(3_000, 3_000, 3_000)
     for rows, share in ((1_000, 0.0), (40_000, 0.0), (40_000, 0.5)):
         case = beside(join, kind, rows, 3_000, share)

@@ -88,12 +88,12 @@ class Passes:
         asked = [[p.relation for p in exists_in(each)] for each in spec.residuals]
         asked += [[join.relation] for join in spec.outer]
 
-        def needed(number: int) -> int:
+        def find_pass(number: int) -> int:
             own = (late.index(alias) + 1 for alias in asked[number] if alias in late)
-            return max([*own, *map(needed, members(before[number]))], default=0)
+            return max([*own, *map(find_pass, members(before[number]))], default=0)
 
-        last = max(map(needed, range(len(spec.residuals))), default=0)
-        self._of = [last if isinstance(node, Call) else needed(n) for n, node in enumerate(self._nodes)]
+        last = max(map(find_pass, range(len(spec.residuals))), default=0)
+        self._of = [last if isinstance(node, Call) else find_pass(n) for n, node in enumerate(self._nodes)]
 
     def before(self, number: int) -> int:
         """Return the bit set of the predicates and left joins of earlier passes."""
@@ -103,15 +103,14 @@ class Passes:
         """Return the bit set of those that wait for a later pass."""
         return sum(1 << n for n, own in enumerate(self._of) if own > number)
 
-    def carried(self, number: int) -> JoinSpec:
+    def carry(self, number: int) -> JoinSpec:
         """Return the block, whose result is what a pass leaves for the next one to read."""
         spec = self._spec
         waiting = [node for node, own in zip(self._nodes, self._of, strict=True) if own > number]
         refs = [each.source for each in spec.output] + [ref for node in waiting for ref in columns_of(node)]
         absent = {node.relation for node in waiting if isinstance(node, LeftJoin)}
-        columns = [
-            OutputColumn(named(spec, ref), ref) for ref in dict.fromkeys(refs) if ref.relation not in absent
-        ]
+        left = (ref for ref in dict.fromkeys(refs) if ref.relation not in absent)
+        columns = [OutputColumn(name_carried(spec, ref), ref) for ref in left]
         return replace(spec, output=tuple(columns), count_only=False)
 
     def tuples(self, batch: pa.RecordBatch, number: int) -> TupleBatch:
@@ -129,7 +128,7 @@ class Passes:
         return TupleBatch(Signature(everything, self.before(number)), dict.fromkeys(stores, rows), stores)
 
 
-def named(spec: JoinSpec, ref: ColumnRef) -> str:
+def name_carried(spec: JoinSpec, ref: ColumnRef) -> str:
     """Return the name of a column that is carried: the number of its relation, and its own name."""
     return f"{spec.visible.index(ref.relation)} {ref.column}"
 
@@ -156,7 +155,7 @@ class BesideSource:
         keys, kinds = list[Equality](), dict[str, pa.DataType]()
         for key in asks.keys:
             left, right = key.left.ref, key.right.ref  # type: ignore[union-attr]
-            name = named(spec, left)
+            name = name_carried(spec, left)
             kinds[name] = spec.relation(left.relation).schema.field(left.column).type
             keys.append(Equality(ColumnRef(tuples, name), ColumnRef(self.alias, right.column), key.type))
         both = JoinSpec((RelationSpec(tuples, pa.schema([*kinds.items()])), own), tuple(keys))
@@ -199,7 +198,7 @@ class BesideSource:
         """Tell a part of the relation what NOT IN has to know of the whole, and what others found."""
         part.rows, part.has_null, part.marks = self._rows, self._has_null, marks
 
-    def matched(
+    def pair_up(
         self, carried: pa.Schema, results: Iterator[pa.RecordBatch]
     ) -> Iterator[tuple[Iterator[pa.RecordBatch], list[Part]]]:
         """Yield the tuples of the block, and the relation's, of one partition after the other.

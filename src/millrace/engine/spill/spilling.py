@@ -205,9 +205,9 @@ class SpillingEddy:
     def _passed(self, number: int, late: BesideSource, results: Iterator[Any]) -> Iterator[Any]:
         """Yield what a pass makes of the results of the one before it."""
         passes = self._passes
-        carried = passes.carried(number - 1).output_schema
+        carried = passes.carry(number - 1).output_schema
         batch = self._batch_of(row_bytes(carried) + row_bytes(self._spec.relation(late.alias).schema))
-        for rows, parts in late.matched(carried, results):
+        for rows, parts in late.pair_up(carried, results):
             pieces: Iterator[Any] = cut(evened(rows, max(1, batch // 3)), batch)
             tuples = (passes.tuples(piece, number) for piece in pieces)
             if len(parts) == 1:
@@ -261,7 +261,7 @@ class SpillingEddy:
     def _output_of(self, number: int, batch: int) -> Sink:
         """Return what takes the results of an eddy of a pass."""
         if number < len(self._late):
-            spec = self._passes.carried(number)
+            spec = self._passes.carry(number)
         elif self._output is not None:
             return self._output
         else:
