@@ -109,13 +109,15 @@ def test_aliases_of_joined_dataframes_are_sparks(spark, tmp_path):
     assert bags(ours) == bags({name: each.select("id", "x") for name, each in plain.items()})
 
 
-def test_joins_that_pay_are_taken(spark, files, monkeypatch, asked):
+def test_joins_that_pay_are_taken(spark, files, tmp_path, monkeypatch, asked):
     """It is known what leaves the tasks: what is asked above a join."""
     monkeypatch.setattr(cost_model, "start_seconds", lambda spark, saved: 0.0)
     monkeypatch.setattr(optimizing, "LEAST_GAIN_SECONDS", 0.0)
     a, b = (spark.read.parquet(files[name]).select("id", own) for name, own in ("ak", "bv"))
     many = spark.range(5_000).withColumn("n", sf.col("id") + 1)
     even, third = asked
+    a.write.csv(f"{tmp_path}/a", header=True)
+    of_text = spark.read.csv(f"{tmp_path}/a", header=True, schema="id bigint, k bigint")
     a.createOrReplaceTempView("few")
     many.createOrReplaceTempView("counted")
     text = "SELECT k, n FROM few JOIN counted ON few.id = counted.id WHERE k = 20"
@@ -124,6 +126,8 @@ def test_joins_that_pay_are_taken(spark, files, monkeypatch, asked):
         "one": (lambda: a.where("k = 20").join(b, "id"), "block"),
         "all": (lambda: a.join(b, "id"), "would pass from Python"),
         "computed": (lambda: a.where("k = 20").join(many, "id"), "would come from Spark"),
+        "CSV": (lambda: of_text.join(of_text.groupBy("k").count(), "k"), "reads these files alone"),
+        "CSV and Parquet": (lambda: of_text.join(b, "id").groupBy("v").count(), "block"),
         "text": (lambda: spark.sql(text), "would come from Spark"),
         "function": (lambda: a.join(b, "id").filter(even("k")).filter(third("k")), "lambda_1"),
         "function, inner": (lambda: a.filter(even("id")).filter(third("id")).join(many, "id"), "lambda_1"),

@@ -126,6 +126,8 @@ class _Pipeline:
             return "it joins nothing and calls no function of Python"
         if len(plan.kinds) > _DEEPEST:
             return f"it has {len(plan.kinds)} operators, more than {_DEEPEST}"
+        if plan.reads_through_spark and not self._options.take_all:
+            return "all its rows would come from Spark, which reads these files alone (option take_all)"
         if not {"CollectMetrics", "collect_metrics"}.isdisjoint(plan.kinds):
             return "what it observes is to be seen once, as Spark sees it"
         ons = (on for each in plan.root.walk() if each.kind == "Join" for on in each.expressions)

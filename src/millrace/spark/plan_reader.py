@@ -97,6 +97,11 @@ class AnalysedPlan:
         return bool(self._reader.calls(self._plan))
 
     @cached_property
+    def reads_through_spark(self) -> bool:
+        """Whether it calls nothing of Python, and all that it reads are files in formats such as CSV."""
+        return bool(self._reader.passes(self._plan))
+
+    @cached_property
     def _read(self) -> list[list[Any]]:
         """A record of each operator, in the order of their places."""
         operators: list[list[Any]] = json.loads(self._reader.read(self._plan))
@@ -271,7 +276,8 @@ import org.apache.spark.sql.catalyst.plans.QueryPlan;
 import org.apache.spark.sql.catalyst.plans.logical.*;
 import org.apache.spark.sql.catalyst.trees.*;
 import org.apache.spark.sql.classic.*;
-import org.apache.spark.sql.execution.datasources.LogicalRelation;
+import org.apache.spark.sql.execution.datasources.*;
+import org.apache.spark.sql.execution.datasources.parquet.ParquetFileFormat;
 import org.apache.spark.sql.execution.python.UserDefinedPythonFunction;
 import scala.collection.immutable.Seq;
 import scala.jdk.javaapi.CollectionConverters;
@@ -281,6 +287,18 @@ final ObjectMapper mapper = new ObjectMapper();
 public boolean joins(QueryPlan plan) { return plan.containsPattern(TreePattern.JOIN()); }
 
 public boolean calls(QueryPlan plan) { return plan.containsPattern(TreePattern.PYTHON_UDF()); }
+
+// Whether nothing is of Python, and all leaves are files in other formats than Parquet.
+public boolean passes(QueryPlan plan) {
+    if (calls(plan) || plan.containsPattern(TreePattern.PLAN_EXPRESSION())) return false;
+    for (Object leaf : list(plan.collectLeaves())) {
+        if (!(leaf instanceof LogicalRelation)) return false;
+        Object relation = ((LogicalRelation) leaf).relation();
+        if (!(relation instanceof HadoopFsRelation)) return false;
+        if (((HadoopFsRelation) relation).fileFormat() instanceof ParquetFileFormat) return false;
+    }
+    return true;
+}
 
 // A tree from the root on, children from left to right.
 public List nodes(TreeNode root) {

@@ -82,6 +82,8 @@ _FRAMES = {
 _CASTS = {Sent.Cast.EVAL_MODE_UNSPECIFIED: "CAST", Sent.Cast.EVAL_MODE_TRY: "TRY_CAST"}
 _SUFFIXES = {"byte": "Y", "short": "S", "integer": "", "long": "L"}
 """What whole numbers end in, by their types."""
+_THROUGH_SPARK = frozenset(("csv", "json", "orc", "text", "xml"))
+"""Formats of files that tasks do not read themselves."""
 _HINTS = frozenset((
     "broadcast", "broadcastjoin", "mapjoin", "merge", "mergejoin", "shuffle_hash", "shuffle_merge",
     "shuffle_replicate_nl",
@@ -210,6 +212,18 @@ class ConnectPlan:
         return tuple(
             str(each.WhichOneof("rel_type")) for each in _walk(self._message) if isinstance(each, Relation)
         )
+
+    @cached_property
+    def reads_through_spark(self) -> bool:
+        """Whether it calls nothing of Python, and all that it reads are files in formats such as CSV."""
+        for each in _walk(self._message):
+            if isinstance(each, CommonInlineUserDefinedFunction | CallFunction):
+                return False
+            if not isinstance(each, Relation) or _inputs(getattr(each, str(each.WhichOneof("rel_type")))):
+                continue
+            if not _is_of_files(each) or each.read.data_source.format.lower() not in _THROUGH_SPARK:
+                return False
+        return True
 
     @cached_property
     def root(self) -> Operator:

@@ -52,6 +52,12 @@ is kept at most, and for how many tuples: what changes is to be noticed soon, an
 _ALIKE = 1 / 64
 """Shares of an operator that say the same: what is explored varies."""
 
+_STEADIEST = 8
+"""How many times as long decisions about users' predicates hold, at most, once they say the same each time.
+
+A call has a cost of its own, up to a millisecond: caches are cold behind a function that worked for long.
+"""
+
 
 class Candidates:
     """Finds the legal operators of a signature, with what is known about each: all that a policy sees.
@@ -108,8 +114,9 @@ class _Entry:
     """A decision in force, with the smallest share first, and for how many tuples it was made.
 
     ``left`` is for how many more it holds, ``alone`` the operator of all of them if it is one. ``owed`` is
-    what each operator has coming to it from rounding; it outlives the decision. ``longer`` says how often it
-    may be kept although it has run out; it was made at the time ``since``, and that took so many ``seconds``.
+    what each operator has coming to it from rounding; it outlives the decision. It is the ``repeated``-th in
+    a row that says the same. ``longer`` says how often it may be kept although it has run out; it was made at
+    the time ``since``, and that took so many ``seconds``.
     """
 
     decision: Decision
@@ -117,6 +124,7 @@ class _Entry:
     left: int
     alone: Operator | None
     owed: dict[Operator, float]
+    repeated: int = 1
     since: float = 0.0
     seconds: float = 0.0
     longer: int = 0
@@ -209,42 +217,36 @@ class RoutingTable:
         elif candidates:
             decision = ask(self._policy, signature, candidates)
         shares = decision.shares
+        repeated = 1 if before is None or not _repeats(decision, before.decision) else before.repeated + 1
         if shares:
             self._note(signature, list(shares))
         if len(candidates) < 2:
             lasts = _FOREVER  # until other operators are legal, when all decisions are forgotten
         elif self._is_full is not None:
             lasts = min(self._longest, decision.hold or self._longest)
+        elif decision.whole and self._busy is None:
+            lasts = self._longest  # predicates that take no time: a piece costs more than a poor first order
         else:
-            lasts = self._lasting(signature, None if before is None else before.lasts)
+            lasts = self._lasting(signature, before, repeated)
             lasts = min(lasts, decision.hold or lasts)
         alone = shares[0][0] if len(shares) == 1 else None
-        entry = _Entry(decision, lasts, lasts, alone, {} if before is None else before.owed)
-        if self._clock is not None and before is not None and self._repeats(entry, before.decision):
+        entry = _Entry(decision, lasts, lasts, alone, {} if before is None else before.owed, repeated)
+        if self._clock is not None and repeated > 1 and lasts == self._longest and self._busy is None:
             entry.since, entry.longer = self._clock.now(), min(_LONGER, _NOTICED // self._longest - 1)
             entry.seconds = entry.since - began
         return entry
 
-    def _repeats(self, entry: _Entry, before: Decision) -> bool:
-        """Whether nothing new was decided for as many tuples as can be, and no certain number is to go on."""
-        decision = entry.decision
-        if entry.lasts != self._longest or self._busy is not None or not before.shares:
-            return False
-        if decision.hold is not None or not (entry.alone or decision.coarse):
-            return False
-        (was, share), (now, more) = before.shares[-1], decision.shares[-1]
-        return was is now and abs(more - share) <= _ALIKE
-
-    def _lasting(self, signature: Signature, before: int | None) -> int:
-        """Return for how many tuples the decision now made holds, after one for ``before``, None at first."""
+    def _lasting(self, signature: Signature, before: _Entry | None, repeated: int) -> int:
+        """Return for how many tuples the decision now made holds, the ``repeated``-th that says the same."""
         if self._busy is None:
-            return min(self._longest, _FIRST_JOIN if before is None else 4 * before)
+            return min(self._longest, _FIRST_JOIN if before is None else 4 * before.lasts)
         now = self._busy()
         spent, self._seen[signature] = now - self._seen.get(signature, now), now
         if before is None:
             return min(self._longest, FIRST_DECISION)
-        fitting = DECISION_SECONDS * before / spent if spent > 0 else self._longest
-        return round(max(FIRST_DECISION, min(self._longest, DECISION_GROWTH * before, fitting)))
+        seconds = DECISION_SECONDS * min(repeated, _STEADIEST)
+        fitting = seconds * before.lasts / spent if spent > 0 else self._longest
+        return round(max(FIRST_DECISION, min(self._longest, DECISION_GROWTH * before.lasts, fitting)))
 
     def _lasts_longer(self, entry: _Entry) -> bool:
         """Keep a decision that has run out if making it took long beside what was done since; tell so."""
@@ -262,6 +264,16 @@ class RoutingTable:
         whole = sum(share for _, share in left)
         shares = tuple((operator, share / whole if whole else 1 / len(left)) for operator, share in left)
         return replace(entry, decision=replace(entry.decision, shares=shares))
+
+
+def _repeats(decision: Decision, before: Decision) -> bool:
+    """Whether a decision says what the one before said, and no certain number of tuples is to go on."""
+    if not (decision.shares and before.shares) or decision.hold is not None:
+        return False
+    if len(decision.shares) > 1 and not decision.coarse:
+        return False
+    (was, share), (now, more) = before.shares[-1], decision.shares[-1]
+    return was is now and abs(more - share) <= _ALIKE
 
 
 def _bounds(entry: _Entry, size: int) -> list[int]:
