@@ -238,7 +238,7 @@ VECTORS = (
 )
 CALLED = (
     "a decision about a called predicate lasts for some milliseconds of its work, so that batches are cut to "
-    "about a hundred tuples of 10 µs, and each piece costs a batch"
+    "about a thousand tuples of 10 µs, and each piece costs a batch"
 )
 
 
