@@ -197,6 +197,23 @@ def test_a_left_join_of_streams_has_the_rows_of_spark_in_each_micro_batch(stream
     assert min(nulls[:3]) > 10
 
 
+def test_event_times_that_are_equal_some_time_apart_join_as_in_spark(streaming, tmp_path):
+    """In each micro-batch, by them alone and by another key: both tell the cell of a tuple. Some are late."""
+    feed = Feed(streaming, tmp_path, ("a", "b"))
+    for first in range(0, 50, 10):
+        times = range(first, first + 14)
+        moments = pa.array([time * SECOND for time in times], pa.timestamp("us", "UTC"))
+        for name in feed.names:
+            feed.write(name, pa.table({"k": [time % 3 for time in times], "t": moments}))
+        feed.files += 1
+    tables = feed.tables("k bigint, t timestamp", 2)
+    for name, key in (("alone", ""), ("beside", "a.k = b.k AND")):
+        text = f"SELECT a.k, a.t FROM {{a}} a JOIN {{b}} b ON {key} b.t = a.t + INTERVAL '6' SECOND"
+        joined = millrace.sql(text.format(a="a", b="b"), spark=streaming, tables=tables)
+        spark = feed.batches(streaming.sql(text, **tables), f"{name}_spark")
+        assert feed.batches(joined, name) == spark and len(spark) > 2
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
