@@ -94,6 +94,11 @@ class PredicateSpec(Limits):
             raise OptionError(
                 f"predicate {self.name!r}: batch is of no use for kind 'row', which gets single rows"
             )
+        if self.retries and self.kind.endswith("_iter"):
+            raise OptionError(
+                f"predicate {self.name!r}: retries are of no use for kind {self.kind!r}, whose function runs "
+                "on from batch to batch: repeat what may fail within it"
+            )
         if self.kind == "async" or self.retries:
             limits.check_libraries(f"predicate {self.name!r}, which is async or has retries,")
         for setting in (*SHARED, "timeout", "dedupe"):
