@@ -179,7 +179,7 @@ def retried(spec: PredicateSpec, before: Callable[[Any], None] = lambda _: None)
         return spec.function
     from tenacity import Retrying
 
-    return Retrying(**schedule(spec.retries), before_sleep=before).wraps(spec.function)
+    return Retrying(**schedule(spec), before_sleep=before).wraps(spec.function)
 
 
 def registration_of(spec: PredicateSpec) -> Registration:
