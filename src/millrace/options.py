@@ -167,7 +167,7 @@ class Options(Research):
         progress: Show a line of progress while an action runs, in a terminal and in a notebook.
         mask_values: Leave the values of rows out of the errors of predicates.
         take_all: Take every join that can be taken, also where starting Python is expected to take longer
-            than it saves.
+            than it saves; in an enabled session those of streams too, whose results have no watermark.
         limits_host: Address under which executors reach the process that plans the query, where the
             tasks of a job agree on the limits of ``async`` predicates; None finds it out.
         limits_port: TCP port there, for firewalls that let only some through; ``to_batches`` takes the

@@ -266,6 +266,7 @@ async def _coroutine(x):
         (lambda p: p(lambda x: True, retries=-1), OptionError, ["retries"]),
         (lambda p: p(lambda x: True, kind="pandas", batch=0), OptionError, ["batch"]),
         (lambda p: p(lambda x: True, batch=5), OptionError, ["batch"]),
+        (lambda p: p(lambda x: x, kind="arrow_iter", retries=1), OptionError, ["retries", "'arrow_iter'"]),
         (lambda p: p(lambda x: True, on_error="skip"), OptionError, ["on_error"]),
         (lambda p: 3, PredicateError, ["3"]),
         (lambda p: p("text"), PredicateError, ["str", "function"]),

@@ -197,6 +197,23 @@ def test_a_left_join_of_streams_has_the_rows_of_spark_in_each_micro_batch(stream
     assert min(nulls[:3]) > 10
 
 
+def test_event_times_that_are_equal_some_time_apart_join_as_in_spark(streaming, tmp_path):
+    """In each micro-batch, by them alone and by another key: both tell the cell of a tuple. Some are late."""
+    feed = Feed(streaming, tmp_path, ("a", "b"))
+    for first in range(0, 50, 10):
+        times = range(first, first + 14)
+        moments = pa.array([time * SECOND for time in times], pa.timestamp("us", "UTC"))
+        for name in feed.names:
+            feed.write(name, pa.table({"k": [time % 3 for time in times], "t": moments}))
+        feed.files += 1
+    tables = feed.tables("k bigint, t timestamp", 2)
+    for name, key in (("alone", ""), ("beside", "a.k = b.k AND")):
+        text = f"SELECT a.k, a.t FROM {{a}} a JOIN {{b}} b ON {key} b.t = a.t + INTERVAL '6' SECOND"
+        joined = millrace.sql(text.format(a="a", b="b"), spark=streaming, tables=tables)
+        spark = feed.batches(streaming.sql(text, **tables), f"{name}_spark")
+        assert feed.batches(joined, name) == spark and len(spark) > 2
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
@@ -236,10 +253,15 @@ def test_what_does_not_work_here_is_refused(streaming, tmp_path, monkeypatch):
         millrace.sql(PAIR, spark=streaming, tables=tables)
     with pytest.raises(SetupError, match=r"architecture is 'static', and .*expected 'stems'"):
         millrace.sql(PAIR, spark=streaming, tables=tables, options={"architecture": "static"})
-    monkeypatch.setattr(task_inputs, "_MOST_TABLE", 99 * 8 - 1)
+    monkeypatch.setattr(task_inputs, "MOST_TABLE", 99 * 8 - 1)
     more = {**tables, "d": streaming.range(99).withColumnRenamed("id", "k")}
     with pytest.raises(SetupError, match=r"'d' is a DataFrame of 792 bytes.*Parquet"):
         millrace.sql(f"{PAIR} JOIN d ON d.k = a.k", spark=streaming, tables=more)
+    found = millrace.query(f"{PAIR} LEFT JOIN d ON d.k = a.k", spark=streaming, tables=more)
+    assert len(found.taken) == 1 and "LEFT JOIN d: Spark estimates 792 bytes" in found.explain()
+    more["d"] = streaming.createDataFrame([(n,) for n in range(99)], "k bigint")  # Spark estimates nothing
+    found = millrace.query(f"{PAIR} LEFT JOIN d ON d.k = a.k", spark=streaming, tables=more)
+    assert not found.taken and "'d' is a DataFrame of 792 bytes" in found.explain()
     for missing in ("google.protobuf", "google"):
         monkeypatch.delitem(sys.modules, "google.protobuf", raising=False)
         monkeypatch.setitem(sys.modules, missing, None)
@@ -265,6 +287,7 @@ def test_what_spark_joins_stays_with_spark(streaming, tmp_path):
         (LEFT.replace("a.k = b.k AND", ""), "no equality ties it"),
         (f"{LEFT} AND b.t <= a.t + INTERVAL 1 HOUR", "Spark tells otherwise"),
         (f"{LEFT} LEFT JOIN d ON d.k = a.k", "no two relations"),
+        ("SELECT a.k FROM a JOIN b ON a.k = b.k LEFT JOIN d ON d.k = a.k", "how much later than 'a'"),
         (f"SELECT count(*) FROM ({LEFT}) q", "what Spark does above it"),
         (LEFT.replace("LEFT", "RIGHT"), "no two relations"),
         (LEFT.replace("LEFT", "FULL"), "no two relations"),
@@ -275,8 +298,12 @@ def test_what_spark_joins_stays_with_spark(streaming, tmp_path):
         assert why in found.explain() and found.df.isStreaming and not found.taken, text
     for name in "ab":
         tables[name].createOrReplaceTempView(name)
-    with millrace.enable(streaming), pytest.raises(InputError, match="may need its watermark"):
-        millrace.explain(streaming.sql(LEFT))  # what comes after it there may be Spark's
+    with millrace.enable(streaming):
+        for text in (LEFT, PAIR):  # what comes after it there may be Spark's
+            with pytest.raises(InputError, match="may need its watermark"):
+                millrace.explain(streaming.sql(text))
+        counted = streaming.sql(PAIR.replace("a.k", "a.t", 1)).groupBy("t").count()
+        counted.writeStream.format("noop").trigger(availableNow=True).start().awaitTermination()
     assert millrace.sql("SELECT * FROM a WHERE k > 1", spark=streaming, tables=tables).isStreaming
     counted = millrace.sql(f"{PAIR} GROUP BY a.k", spark=streaming, tables=tables)
     with pytest.raises(AnalysisException, match="watermark"):

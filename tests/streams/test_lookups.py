@@ -82,7 +82,7 @@ def test_one_stream_is_joined_with_lookups_as_it_comes_and_keeps_its_watermark(
     with pytest.raises(InputError, match="no end to wait for"):
         next(query.to_batches())
     with monkeypatch.context() as small:
-        small.setattr(task_inputs, "_MOST_TABLE", 7)
+        small.setattr(task_inputs, "MOST_TABLE", 7)
         with pytest.raises(SetupError, match=r"'b' is a DataFrame of 8 bytes.*Parquet"):
             millrace.query(f"{text} ", spark=streaming, tables=tables)
     feed.run(query.df)

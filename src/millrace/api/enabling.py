@@ -26,7 +26,6 @@ from millrace.api.session import Session
 from millrace.errors import MillraceError
 from millrace.options import Options
 from millrace.spark import frames
-from millrace.spark.block import Block
 from millrace.spark.patches import ACTIONS, replace, restore
 from millrace.spark.session import alive, internal_query, is_internal_query, session_of
 from millrace.sql.plan import BlockPlan
@@ -36,8 +35,6 @@ from millrace.sql.session.functions import Predicates
 # In the order in which they came, by the identity of their sessions, which they hold.
 _enabled: dict[int, tuple[Enabled, ...]] = {}
 _lock = threading.RLock()
-_JUDGED = "_millrace_judged"
-"""On a DataFrame of a text that does not pay: planning it again, when it runs, would say so again."""
 
 
 class Enabled(AbstractContextManager["Enabled"]):
@@ -136,9 +133,7 @@ def _sql(spark: SparkSession, plain: Callable[..., DataFrame]) -> Callable[..., 
         except Exception as error:  # noqa: BLE001  # whatever it is, Spark may answer
             why = contain(error)
         made = plain(sqlQuery, args)
-        frames.left_to_spark(made, why)
-        if judged is not None:
-            vars(made)[_JUDGED] = True
+        frames.left_to_spark(made, why, for_good=judged is not None)
         return made
 
     return sql
@@ -146,13 +141,11 @@ def _sql(spark: SparkSession, plain: Callable[..., DataFrame]) -> Callable[..., 
 
 def _why_left(query: Query) -> str | None:
     """Return why a text is Spark's although Millrace has a part in it; None where it is not."""
-    if any(map(_waits_for_watermark, query.blocks)):
-        return "what is done with a LEFT join of streams may need its watermark (option take_all)"
-    return None if query.filters or query.df.isStreaming else why_passing(query.blocks)
-
-
-def _waits_for_watermark(block: Block) -> bool:
-    return isinstance(block, BlockPlan) and block.times is not None and block.times.preserved is not None
+    if query.filters:  # only Millrace knows the functions that it calls
+        return None
+    if any(isinstance(block, BlockPlan) and block.times is not None for block in query.blocks):
+        return "what is done with a join of streams may need its watermark (option take_all)"
+    return None if query.df.isStreaming else why_passing(query.blocks)
 
 
 _running = frames.Within()
@@ -197,7 +190,7 @@ def _count_in_place(df: DataFrame) -> Any:
 
 
 def _chosen(df: Any) -> Any:
-    enabled = None if _JUDGED in vars(df) else _latest(df.sparkSession)
+    enabled = _latest(df.sparkSession)
     return None if enabled is None else better(df, enabled.options)
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Unpack
 
 from millrace.api.session import lookup as declare
-from millrace.errors import InputError
+from millrace.errors import InputError, OptionError
 from millrace.limits.policy import LimitOptions, check_options, settings_of
 from millrace.lookups.terms import Terms
 from millrace.predicates import PredicateSpec
@@ -83,6 +83,8 @@ def filter(  # noqa: A001  # named as PySpark's
     prompt = Prompt.of(question)
     check_options("millrace.models.filter", limits, settings_of(filter, LimitOptions))
     limits = _DEFAULTS | limits
+    if limits["batch"] is None:
+        raise OptionError(f"predicate {name!r}: batch is None, expected a whole number above 0")
     spec = PredicateSpec(
         name,
         ModelFilter(endpoint, prompt, limits["max_in_flight"]),

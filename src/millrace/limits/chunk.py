@@ -26,6 +26,9 @@ _FEW_RANGES = 8
 
 KEY_BYTES = 16
 
+LONGEST_TEXT = 4_000
+"""Characters of a failure's text that are told."""
+
 # Their repr tells value and type exactly. An object's own repr might not: it may name a memory
 # address, which means something else in each process, or leave out the middle of an array.
 _EXACT = frozenset(

@@ -12,7 +12,7 @@ from typing import Any
 from millrace.errors import BudgetError, ExecutionError, encodable
 from millrace.limits import codec
 from millrace.limits.budget import Cost, Usage, cost_of
-from millrace.limits.chunk import Chunk, Claimed, Failure, Notification
+from millrace.limits.chunk import LONGEST_TEXT, Chunk, Claimed, Failure, Notification
 from millrace.limits.connection import Connection, LocalConnection, RemoteConnection
 from millrace.limits.lookup_session import LookupSession
 from millrace.limits.messages import (
@@ -40,8 +40,6 @@ from millrace.limits.registration import Address
 
 KEYS_A_MESSAGE = 4096
 _FAILURES_A_MESSAGE = 256
-_LONGEST_TEXT = 4_000
-
 
 _SPENT = (
     "the budget is spent: {}. Nothing was given out as complete; answers are kept where there is a cache. "
@@ -81,7 +79,7 @@ class Permit:
             try:
                 self.cost = cost_of(cost, request, answer)
             except BudgetError as error:
-                self.unpriced = encodable(str(error)[:_LONGEST_TEXT])
+                self.unpriced = encodable(str(error)[:LONGEST_TEXT])
                 raise
 
 
@@ -241,10 +239,10 @@ class Client:
         while some := dict(islice(left, _FAILURES_A_MESSAGE)):
             short = {
                 key: Failure(
-                    each.kind[:_LONGEST_TEXT],
-                    each.message[:_LONGEST_TEXT],
+                    each.kind[:LONGEST_TEXT],
+                    each.message[:LONGEST_TEXT],
                     each.attempts,
-                    each.binding[:_LONGEST_TEXT],
+                    each.binding[:LONGEST_TEXT],
                 )
                 for key, each in some.items()
             }

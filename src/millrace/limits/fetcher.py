@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
 
 import pyarrow as pa
-from tenacity import AsyncRetrying, RetryCallState, retry_if_exception, wait_random_exponential
+from tenacity import AsyncRetrying, retry_if_exception
 
 from millrace.errors import ExecutionError, PredicateError
 from millrace.limits import policy
@@ -119,9 +119,7 @@ class Fetcher:
         self._batch = self.limits.batch or 1
         self._most_due = _CLAIMED_AHEAD * self.width * self._batch
         self._claim_size = self._most_due
-        schedule = policy.schedule(self.limits.retries)
-        self._backoff: wait_random_exponential = schedule["wait"]
-        self._retrying = AsyncRetrying(**schedule | {"wait": self._wait})
+        self._retrying = AsyncRetrying(**policy.schedule(self.limits))
 
     def want(self, keys: Mapping[bytes, Any]) -> None:
         """Ask for keys, by a digest of each that tells it apart."""
@@ -245,7 +243,7 @@ class Fetcher:
     async def _request(self, digests: list[bytes], attempts: int, client: Client, session: Session) -> None:
         """Ask for some keys at once, and settle them: with their rows, by halves, or as failed."""
         keys, several = session.bind([self._keys[digest] for digest in digests]), len(digests) > 1
-        price, is_half = self.limits.price, several and attempts > 0
+        limits, price, is_half = self.limits, self.limits.price, several and attempts > 0
         request = None if price is None else session.request(keys)
 
         def may_pass(error: BaseException) -> bool:
@@ -274,7 +272,8 @@ class Fetcher:
                     limited = refused.kind in _OVERLOADED
                     if limited:  # for all tasks, not for this one alone
                         own = min(policy.LONGEST_WAIT, policy.FIRST_WAIT * 2**attempts)
-                        client.pause(own if refused.wait is None else self._asked_for(refused))
+                        asked = None if refused.wait is None else min(refused.wait, limits.max_retry_after)
+                        client.pause(own if asked is None else asked)
                     if refused.usage is not None:
                         permit.charge(price, request, refused)
                     raise
@@ -325,16 +324,6 @@ class Fetcher:
         most = max(_IN_VAIN, self._batch)
         halves = self.halves or (isinstance(error, Refused) and error.singly)
         return halves and len(digests) > 1 and self._in_vain < most and not _is_of_no_key(error)
-
-    def _asked_for(self, refused: Refused) -> float:
-        """Return the seconds that a source asks to be left alone, within bounds."""
-        return min(refused.wait or 0.0, self.limits.max_retry_after)
-
-    def _wait(self, state: RetryCallState) -> float:
-        """Return the seconds before the next attempt: at least what the source asks for."""
-        error = state.outcome.exception() if state.outcome is not None else None
-        asked = self._asked_for(error) if isinstance(error, Refused) else 0.0
-        return max(float(self._backoff(state)), asked)
 
     def _settle(self, client: Client, session: Session) -> None:
         """Settle what has come in this turn of the event loop, all at once."""

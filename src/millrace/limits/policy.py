@@ -12,12 +12,16 @@ import inspect
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import TYPE_CHECKING, Any, TypedDict
 
 from millrace.errors import OptionError, near
 from millrace.limits.budget import Budget, Cost, budget_of
 from millrace.limits.registration import Registration
+from millrace.limits.request import Refused
 from millrace.limits.secrets import Secrets
+
+if TYPE_CHECKING:
+    from tenacity import RetryCallState
 
 FIRST_WAIT = 0.1
 LONGEST_WAIT = 30.0
@@ -201,12 +205,15 @@ def settings_of(function: Callable[..., object], limits: type) -> list[str]:
     return [*own, *limits.__annotations__]
 
 
-def schedule(retries: int) -> dict[str, Any]:
-    """Return when to repeat and when to stop, as tenacity's classes take it."""
+def schedule(limits: Limits) -> dict[str, Any]:
+    """Return when to repeat, at the earliest when a source asks for it, and when to stop, for tenacity."""
     from tenacity import stop_after_attempt, wait_random_exponential
 
-    return {
-        "stop": stop_after_attempt(retries + 1),
-        "wait": wait_random_exponential(multiplier=FIRST_WAIT, max=LONGEST_WAIT),
-        "reraise": True,
-    }
+    backoff = wait_random_exponential(multiplier=FIRST_WAIT, max=LONGEST_WAIT)
+
+    def wait(state: RetryCallState) -> float:
+        error = None if state.outcome is None else state.outcome.exception()
+        asked = (error.wait or 0.0) if isinstance(error, Refused) else 0.0
+        return max(float(backoff(state)), min(asked, limits.max_retry_after))
+
+    return {"stop": stop_after_attempt(limits.retries + 1), "wait": wait, "reraise": True}

@@ -16,11 +16,10 @@ import sqlite3
 from collections.abc import Iterable, Sequence
 from itertools import accumulate, chain, repeat
 
-from millrace.limits.chunk import Chunk, Failure
+from millrace.limits.chunk import LONGEST_TEXT, Chunk, Failure
 
 _PAGES_KIB = 16_384
 _MOST_TERMS = 4096
-_LONGEST_TEXT = 4_000
 _LONGEST_BRIEF_TEXT = 200
 _LONGEST_KIND = 100
 
@@ -84,7 +83,7 @@ class Store:
         """Enter keys that could not be looked up."""
         for key, (kind, message, attempts, binding) in failures:
             self._failures += 1
-            longest = _LONGEST_TEXT if self._failures <= self._most_failed else _LONGEST_BRIEF_TEXT
+            longest = LONGEST_TEXT if self._failures <= self._most_failed else _LONGEST_BRIEF_TEXT
             number = self._base.execute(
                 "INSERT INTO failure VALUES (NULL, ?, ?, ?, ?)",
                 (kind[:_LONGEST_KIND], message[:longest], attempts, binding[:longest]),

@@ -29,6 +29,9 @@ SCAN_ROWS = 10_000
 SCAN_SECONDS = 0.25
 """Fewer, if it takes longer."""
 
+_OF_A_SCAN = ("retries", "timeout")
+"""The limits that a scan has."""
+
 _RULES = Rules(native=True)
 
 
@@ -92,12 +95,12 @@ def function(
             travels to the tasks as functions do in Spark. What it raises is taken as something that may pass;
             to say that it does not, it raises :class:`millrace.lookups.Refused`.
         name: For plans and errors; by default the function's own.
-        scan: It takes no arguments and returns all rows.
+        scan: It takes no arguments and returns all rows. Of the limits it has ``retries`` and ``timeout``.
         limits: See :class:`millrace.LookupOptions`.
 
     Raises:
         InputError: It is no function.
-        OptionError: A setting is out of its range.
+        OptionError: A setting is out of its range, or of no use for a scan.
     """
     if not callable(fn):
         raise InputError(f"a lookup by function got a {type(fn).__name__}, not a function")
@@ -105,6 +108,11 @@ def function(
         raise OptionError(f"scan is {scan!r}, expected True or False")
     own = getattr(fn, "__qualname__", type(fn).__qualname__)
     check_options("millrace.function", limits, settings_of(function, LookupOptions))
+    if scan and (idle := sorted(limits.keys() - _OF_A_SCAN)):
+        raise OptionError(
+            f"millrace.function: {', '.join(idle)} would do nothing with scan=True, which asks for no keys: "
+            f"expected {' and '.join(_OF_A_SCAN)} alone"
+        )
     return FunctionSource(fn, name or own, Terms(**limits), scan, identity_of(fn, name or own))
 
 

@@ -10,6 +10,7 @@ from concurrent.futures import Future
 from typing import Any
 
 import pyarrow as pa
+from tenacity import AsyncRetrying, retry_if_exception
 
 from millrace.engine.access.modules import State
 from millrace.engine.figures import ModuleFigures
@@ -62,7 +63,7 @@ class LookupScan:
         self._room = asyncio.Semaphore(_AHEAD)
         self._reading: Future[Any] | None = None
         self._closed = False
-        self._rows = self._batches = 0
+        self._rows = self._batches = self._given = 0
 
     def wake_by(self, event: threading.Event) -> None:
         """Set this event whenever something has come."""
@@ -105,32 +106,31 @@ class LookupScan:
     async def _read(self) -> None:
         try:
             secrets = await self._secrets()
-            terms = self._source.terms
-            for attempt in range(terms.retries + 1):
-                given = 0
-                session = self._source.open(self._schema, (), secrets)
-                try:
-                    steps = session.scan()
-                    while (batch := await wait_within(anext(steps, None), terms.timeout)) is not None:
-                        if batch.num_rows:
-                            await self._room.acquire()
-                            self._tell(batch)
-                            given += 1
-                    self._tell(None)
-                    return
-                except Refused as refused:
-                    if given or not refused.again or attempt == terms.retries:
-                        raise
-                    asked = min(refused.wait or 0.0, terms.max_retry_after)
-                    await asyncio.sleep(asked or policy.FIRST_WAIT * 2**attempt)
-                finally:
-                    await session.close()
+            again = retry_if_exception(self._may_begin_again)
+            repeated = AsyncRetrying(**policy.schedule(self._source.terms), retry=again)
+            await repeated(self._read_once, secrets)
+            self._tell(None)
         except asyncio.CancelledError:
             if not self._closed:
                 self._tell(ExecutionError("the source has cancelled itself"))
             raise
         except Exception as error:  # noqa: BLE001  # whatever it is, the eddy must hear of it
             self._tell(error)
+
+    def _may_begin_again(self, error: BaseException) -> bool:
+        return isinstance(error, Refused) and error.again and not self._given
+
+    async def _read_once(self, secrets: Secrets) -> None:
+        session = self._source.open(self._schema, (), secrets)
+        try:
+            steps = session.scan()
+            while (batch := await wait_within(anext(steps, None), self._source.terms.timeout)) is not None:
+                if batch.num_rows:
+                    await self._room.acquire()
+                    self._tell(batch)
+                    self._given += 1
+        finally:
+            await session.close()
 
     def _tell(self, news: pa.RecordBatch | Exception | None) -> None:
         self._arrived.append(news)

@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from millrace.errors import ExecutionError, PredicateError
 from millrace.limits.budget import Spending
-from millrace.limits.chunk import Chunk, Failure as Failed, digest
+from millrace.limits.chunk import LONGEST_TEXT, Chunk, Failure as Failed, digest
 from millrace.limits.client import Client
 from millrace.limits.event_loop import runner
 from millrace.limits.fetcher import Connect, Fetcher, News
@@ -33,9 +33,6 @@ from millrace.predicates.truth import check_sized, truth_of, truths
 
 WIDTH = 64
 """Calls of one task under way or waiting for their turn, unless ``max_in_flight`` is larger."""
-
-_TEXT = 4_000
-"""Characters of a traceback's end that are told."""
 
 _Row = tuple[Any, ...]
 _Answer = tuple[int, Failure | None]  # a code of the outcomes, and what was raised if that is known
@@ -212,7 +209,7 @@ class _Function:
             raised = TimeoutError(error.message)
             raised.__cause__ = error.__context__  # where it was when its time was over
         failure = Failure.of(raised)
-        return [Failed(failure.kind, failure.message, attempts, failure.traceback[-_TEXT:])]
+        return [Failed(failure.kind, failure.message, attempts, failure.traceback[-LONGEST_TEXT:])]
 
     async def close(self) -> None:
         if self._service is not None:

@@ -94,6 +94,11 @@ class PredicateSpec(Limits):
             raise OptionError(
                 f"predicate {self.name!r}: batch is of no use for kind 'row', which gets single rows"
             )
+        if self.retries and self.kind.endswith("_iter"):
+            raise OptionError(
+                f"predicate {self.name!r}: retries are of no use for kind {self.kind!r}, whose function runs "
+                "on from batch to batch: repeat what may fail within it"
+            )
         if self.kind == "async" or self.retries:
             limits.check_libraries(f"predicate {self.name!r}, which is async or has retries,")
         for setting in (*SHARED, "timeout", "dedupe"):
@@ -174,7 +179,7 @@ def retried(spec: PredicateSpec, before: Callable[[Any], None] = lambda _: None)
         return spec.function
     from tenacity import Retrying
 
-    return Retrying(**schedule(spec.retries), before_sleep=before).wraps(spec.function)
+    return Retrying(**schedule(spec), before_sleep=before).wraps(spec.function)
 
 
 def registration_of(spec: PredicateSpec) -> Registration:

@@ -99,7 +99,7 @@ def chosen_in_place(frame: Any) -> Any:
     The latest that ran is kept, for its figures.
     """
     chooser = _chooser  # another thread may end that
-    if chooser is None or carried(frame).runs:
+    if chooser is None or carried(frame).runs or _FOR_GOOD in vars(frame):
         return None
     chosen = chooser(frame)
     if chosen is not None:
@@ -345,7 +345,7 @@ class QueryHandle(Handle, Protocol):
 Planned = tuple["weakref.ref[Any]", str, Mapping[str, str]]
 """A query that was planned: its handle, its title, and its runs with the names of blocks and filters."""
 
-_HANDLE, _LEFT = "_millrace_handle", "_millrace_left"
+_HANDLE, _LEFT, _FOR_GOOD = "_millrace_handle", "_millrace_left", "_millrace_left_for_good"
 _RUN = re.compile(r"millrace_([0-9a-f]{32})")
 _runs: weakref.WeakValueDictionary[str, Handle] = weakref.WeakValueDictionary()
 _latest: deque[Handle] = deque(maxlen=16)
@@ -390,9 +390,14 @@ def watch_planning(watcher: Callable[[Planned], None] | None) -> None:
             watcher(each)
 
 
-def left_to_spark(frame: Any, why: str) -> None:
-    """Note why Millrace has no part in a DataFrame of an enabled session; the log says it."""
+def left_to_spark(frame: Any, why: str, *, for_good: bool = False) -> None:
+    """Note why Millrace has no part in a DataFrame of an enabled session; the log says it.
+
+    With ``for_good`` it is not planned again when it runs, for that would say so again.
+    """
     vars(frame).pop(_RAN, None)
+    if for_good:
+        vars(frame)[_FOR_GOOD] = True
     if vars(frame).get(_LEFT) != why:
         setattr(frame, _LEFT, why)
         _log.info("left to Spark: %s", why)

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 LEAST_ROWS = 4096
 """Scans read at least this many rows at once; the eddy cuts them down to its own batches."""
 
-_MOST_TABLE = 1 << 28
+MOST_TABLE = 1 << 28
 """Bytes of a table that is a DataFrame and joined with streams."""
 
 _MOST_NUMBERS = 1 << 26
@@ -214,10 +214,10 @@ class InlineTable:
     def beside_stream(cls, alias: str, frame: DataFrame, schema: pa.Schema) -> InlineTable:
         """Return a table that streams are joined with; SetupError if it is too large for that."""
         made = cls.of(frame, schema)
-        if made.table.nbytes > _MOST_TABLE:
+        if made.table.nbytes > MOST_TABLE:
             raise SetupError(
                 f"table {alias!r} is a DataFrame of {made.table.nbytes:,} bytes, and travels with every task "
-                f"of every micro-batch: expected at most {_MOST_TABLE:,} bytes; write it to Parquet files "
+                f"of every micro-batch: expected at most {MOST_TABLE:,} bytes; write it to Parquet files "
                 "and give these, for each cell reads files itself"
             )
         return made

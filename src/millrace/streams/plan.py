@@ -19,7 +19,7 @@ from pyspark.sql.types import StructField, StructType
 
 from millrace.engine.plan.expressions import show
 from millrace.engine.plan.spec import JoinSpec
-from millrace.errors import MillraceWarning, SetupError, require
+from millrace.errors import InputError, MillraceWarning, SetupError, require
 from millrace.options import Options
 from millrace.reports.micro_batch import PREFIX, SEPARATOR
 from millrace.spark.block import Block, FrameInput, ParquetInput, PreparedBlock
@@ -205,7 +205,12 @@ def _read(block: Block, alias: str) -> TaskInput:
     """Return how a table is read, which every cell does when it begins."""
     source = block.inputs[alias]
     assert isinstance(source, ParquetInput | FrameInput), "what is looked up is so above the join"
-    return read_beside_stream(alias, source, block.join.relation(alias).schema)
+    try:
+        return read_beside_stream(alias, source, block.join.relation(alias).schema)
+    except SetupError as error:
+        if alias in block.join.aliases:
+            raise
+        raise InputError(str(error)) from None  # of a LEFT join, which Spark has rows for
 
 
 def without_watermark(schema: StructType) -> StructType:

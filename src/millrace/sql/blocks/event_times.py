@@ -51,13 +51,19 @@ def event_times(graph: JoinGraph, group: list[str]) -> EventTimes | None:
 
     Raises:
         InputError: A stream has no watermark, or nothing says how long its rows are of use.
+        Unsupported: The same beside a LEFT join with a table; or Spark adds nulls at other times.
     """
     streams = [alias for alias in graph.streams if alias in group]
     if len(streams) < 2:
         return None
-    columns = {alias: _time_of(graph, alias) for alias in streams}
-    bounds = tuple(_bounds(graph, columns))
-    keeps = retention(streams, bounds)
+    try:
+        columns = {alias: _time_of(graph, alias) for alias in streams}
+        bounds = tuple(_bounds(graph, columns))
+        keeps = retention(streams, bounds)
+    except InputError as error:
+        if graph.has_lookup(group) or not any(step.is_left for step in graph.source.steps):
+            raise
+        raise Unsupported(str(error)) from None
     if not graph.source.preserves:
         return EventTimes(columns, bounds)
     preserved = streams[0]
@@ -104,22 +110,15 @@ def _check_waits(graph: JoinGraph, columns: dict[str, str], preserved: str) -> N
     It goes by an equality of event times before all else, takes strict bounds for a moment less, days and
     months for as many hours as they mostly have, and other times of the stream for event times.
     """
-    ends = [graph.column_of(column) for keys in graph.inner_keys() for column in keys]
-    barred = any(end is not None and columns.get(end[0]) == end[1].name for end in ends)
-    for node in map(unwrap, graph.source.inner_terms):
-        if not isinstance(node, exp.Between | exp.EQ | exp.LT | exp.LTE | exp.GT | exp.GTE):
-            continue
-        sides = filter(None, map(node.args.get, ("this", "low", "high", "expression")))
-        found = [each for side in sides if (each := find_shifted(graph, side)) is not None]
+    for kind, *sides in _ordered(graph):
+        found = [each for each in sides if each is not None]
         are_times = [columns.get(each.alias) == each.field.name for each in found]
         if not any(are_times):
             continue
-        later = find_shifted(graph, node.expression if isinstance(node, exp.LT) else node.this)
-        strict = isinstance(node, exp.LT | exp.GT) and later is not None and later.alias == preserved
-        barred |= isinstance(node, exp.EQ) or not all(are_times) or (strict and len(found) > 1)
-        barred |= any(each.least != each.most for each in found)
-    if barred:
-        raise Unsupported("its ON bounds event times in a way by which Spark waits longer or shorter")
+        is_strict = kind in (exp.LT, exp.GT) and len(found) > 1 and found[1].alias == preserved
+        has_length = all(each.least == each.most for each in found)
+        if kind is exp.EQ or is_strict or not all(are_times) or not has_length:
+            raise Unsupported("its ON bounds event times in a way by which Spark waits longer or shorter")
 
 
 def together(predicates: Iterable[Predicate]) -> list[Predicate]:
@@ -150,26 +149,29 @@ def _time_of(graph: JoinGraph, alias: str) -> str:
 
 def _bounds(graph: JoinGraph, columns: dict[str, str]) -> Iterator[TimeBound]:
     """Yield what the conditions of a FROM clause and its WHERE say of differences between event times."""
-    for low, high in _ordered(graph):
+    for _, low, high in _ordered(graph):
         if low is None or high is None or low.alias == high.alias:
             continue
         if all(columns.get(side.alias) == side.field.name for side in (low, high)):
             yield TimeBound(high.alias, low.alias, high.most - low.least)
 
 
-def _ordered(graph: JoinGraph) -> Iterator[tuple[Shifted | None, Shifted | None]]:
-    """Yield pairs of operands of which the first one is at most the second; None for one that is no time."""
+def _ordered(graph: JoinGraph) -> Iterator[tuple[type[exp.Expr], Shifted | None, Shifted | None]]:
+    """Yield pairs of operands of which the first one is at most the second, behind what compares them.
+
+    None stands for an operand that is no time.
+    """
     for node in map(unwrap, graph.source.inner_terms):
         match node:
             case exp.Between(this=middle, args=ends):
-                yield find_shifted(graph, ends["low"]), find_shifted(graph, middle)
-                yield find_shifted(graph, middle), find_shifted(graph, ends["high"])
+                yield exp.LTE, find_shifted(graph, ends["low"]), find_shifted(graph, middle)
+                yield exp.LTE, find_shifted(graph, middle), find_shifted(graph, ends["high"])
             case exp.EQ() | exp.LT() | exp.LTE() | exp.GT() | exp.GTE():
                 left, right = find_shifted(graph, node.this), find_shifted(graph, node.expression)
                 if isinstance(node, exp.EQ | exp.LT | exp.LTE):
-                    yield left, right
+                    yield type(node), left, right
                 if isinstance(node, exp.EQ | exp.GT | exp.GTE):
-                    yield right, left
+                    yield type(node), right, left
     for pair in graph.inner_keys():
         a, b = (None if column is None else Shifted(*column) for column in map(graph.column_of, pair))
-        yield from ((a, b), (b, a))
+        yield from ((exp.EQ, a, b), (exp.EQ, b, a))

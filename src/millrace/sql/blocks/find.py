@@ -296,8 +296,9 @@ def _plan(graph: JoinGraph, group: list[str], left_joins: OuterJoins, rewriting:
                 context, join_input, columns, conditions, indexes, scans=not streams
             )
         else:
-            in_cells = times is not None and join_input.alias in times.columns
-            spec, rows[join_input.alias] = join_input.rows(context, columns, conditions, in_cells=in_cells)
+            is_stream = times is not None and join_input.alias in times.columns
+            own = {ref.column for ref in ends if ref.relation == join_input.alias} if is_stream else None
+            spec, rows[join_input.alias] = join_input.rows(context, columns, conditions, dealt_by=own)
         specs.append(spec)
     widening = []
     for left_join, relation in outer:

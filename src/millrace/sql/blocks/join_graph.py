@@ -169,12 +169,12 @@ class JoinInput:
         columns: list[Field],
         conditions: SplitConjuncts,
         *,
-        in_cells: bool = False,
+        dealt_by: Collection[str] | None = None,
     ) -> tuple[RelationSpec, ParquetInput | FrameInput]:
         """Return its spec, and where its rows come from.
 
-        ``columns`` are those that the block reads or gives out, in their order. ``in_cells`` says that
-        it is one of several streams, which cells keep.
+        ``columns`` are those that the block reads or gives out, in their order. ``dealt_by`` are the
+        columns by which tuples may be dealt to cells, where it is one of several streams, which these keep.
 
         Raises:
             Unsupported: A column has a type that a block cannot carry, or it cannot be read by itself.
@@ -205,7 +205,7 @@ class JoinInput:
         ]
         schema = schema_of(alias, columns)
         where = list(dict.fromkeys(conditions.texts.get(alias, ())))
-        on_arrival = _computed_on_arrival(columns, computed) if in_cells else {}
+        on_arrival = {} if dealt_by is None else _computed_on_arrival(columns, computed, dealt_by)
         query = context.whole(self.relation, context.text.edited)
         if barred := context.catalog.barred(query):
             raise Unsupported(f"it reads {' and '.join(barred)}, of which Spark has no rows")
@@ -223,9 +223,15 @@ class JoinInput:
         return FrameInput(template, where=show_scanned(condition, self.names))
 
 
-def _computed_on_arrival(columns: Sequence[Field], computed: Sequence[DerivedColumn]) -> dict[str, Value]:
-    """Return the columns of a stream that cells compute of what travels, so that less does."""
-    values = {column.field.name: column.value for column in computed if column.value is not None}
+def _computed_on_arrival(
+    columns: Sequence[Field], computed: Sequence[DerivedColumn], dealt_by: Collection[str]
+) -> dict[str, Value]:
+    """Return the columns of a stream that cells compute of what travels, so that less does.
+
+    What tells the cell of a tuple travels.
+    """
+    later = [column for column in computed if column.field.name not in dealt_by]
+    values = {column.field.name: column.value for column in later if column.value is not None}
     travel = {column.name for column in columns} - set(values)
     return {name: v for name, v in values.items() if {ref.column for ref in columns_of(v)} <= travel}
 

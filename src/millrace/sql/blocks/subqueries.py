@@ -43,6 +43,7 @@ from millrace.engine.plan.expressions import (
 )
 from millrace.engine.plan.spec import RelationSpec
 from millrace.lookups.index_spec import IndexSpec
+from millrace.spark import task_inputs
 from millrace.spark.block import FrameInput, Input
 from millrace.sql.aggregation import aggregates, is_windowed
 from millrace.sql.blocks.access import constants_of, lookup_rows, unbound
@@ -255,11 +256,19 @@ class _Finder:
             raise Unsupported("only Spark evaluates conditions that tell which of its rows are needed")
         split, condition = self._split(inner, keys)
         join = LeftJoin(inner.alias, split, condition, inner.bind(split))
-        inner.rows([field.name for field in inner.input.columns])  # whichever of them are read above
+        _, rows = inner.rows([field.name for field in inner.input.columns])  # whichever are read above
+        self._check_size(rows)
         self._graph.outer[inner.alias] = inner.input
         self._aliases.append(inner.alias)
         self._group.add(inner.alias)
         return join, inner
+
+    def _check_size(self, rows: Input) -> None:
+        """Refuse a DataFrame that is too large to travel with tasks of streams; it is not run for that."""
+        if len(self._graph.streams) > 1 and isinstance(rows, FrameInput) and isinstance(rows.source, str):
+            _, size = self._context.frames.estimate(rows.source)
+            if size is not None and size > task_inputs.MOST_TABLE:
+                raise Unsupported(f"Spark estimates {size:,} bytes, too many to travel with every task")
 
     def _is_filtered_above(self) -> bool:
         """Tell whether Spark drops tuples of the block's inner joins, by a condition without a query."""
