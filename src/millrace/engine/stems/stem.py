@@ -28,6 +28,7 @@ when they hold more evicted rows than others.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from copy import copy
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -59,6 +60,9 @@ _WHOLE = KeyColumn("", pa.int64())
 """Stands behind a store's keys where whole tuples are compared: one code for all of a tuple's columns."""
 
 Keys = tuple[int, ...]
+
+LiveRows = Callable[[int, int], frozenset[int]]
+"""Returns the relations of whose components something may be read yet, by a tuple's span and done bits."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -264,8 +268,11 @@ class SteM:
             walk = Product(batch.size, low, self.rows, high)
         return Probe(batch, classes, walk, self.rows, decided)
 
-    def probe(self, probe: Probe, limit: int) -> TupleBatch:
-        """Return the next concatenated matches, at most ``limit``; ``probe.walk`` knows the rest."""
+    def probe(self, probe: Probe, limit: int, live: LiveRows | None = None) -> TupleBatch:
+        """Return the next concatenated matches, at most ``limit``; ``probe.walk`` knows the rest.
+
+        They have the row numbers of this relation and of those that are ``live``, by default of all.
+        """
         batch, walk = probe.batch, probe.walk
         is_new = walk.is_new
         left, right = walk.pairs(limit)
@@ -282,11 +289,15 @@ class SteM:
             near = self._matching.windows.agree((batch.stores, batch.rows), own, left, None)
             left, right = left[near], right[near]
         signature = old.having(span=old.span | 1 << self.number, prior=None, done=old.done | probe.decided)
+        rows = dict(batch.rows)
+        if live is not None:
+            kept = live(signature.span, signature.done)
+            rows = {relation: numbers for relation, numbers in rows.items() if relation in kept}
         if in_order and len(left) == batch.size:
             # Exactly one match for each tuple: what the batch has stays as it is.
-            rows, stamps, failures = dict(batch.rows), batch.stamps, batch.failures
+            stamps, failures = batch.stamps, batch.failures
         else:
-            rows = {relation: numbers[left] for relation, numbers in batch.rows.items()}
+            rows = {relation: numbers[left] for relation, numbers in rows.items()}
             stamps = None if batch.stamps is None else batch.stamps[left]
             failures = {i: f[left] for i, f in batch.failures.items()}
         rows[self.number] = right
