@@ -40,7 +40,7 @@ from millrace.engine.stairs.migration import (
     settle,
 )
 from millrace.engine.stairs.stair import StairProbe
-from millrace.engine.stems.join_state import Held, StateTotals, held_by
+from millrace.engine.stems.join_state import Held, JoinState, StateTotals, held_by
 from millrace.engine.stems.stem import SteM
 from millrace.engine.tuples.batch import Signature, TupleBatch
 
@@ -55,7 +55,7 @@ _SHARE = 8
 """To look for clashes is worth it when an insertion for one out of so many stored tuples has enforced B."""
 
 
-class StairState:
+class StairState(JoinState):
     """The STAIRs of a block, where present routing sends tuples, and when state follows it.
 
     Without intermediate tuples memory is what SteMs need, and state does not follow routing.
@@ -75,7 +75,7 @@ class StairState:
         self._migrating = self.forecast.fork()
         index_joins = IndexJoins.of(context)
         index_joins.check_leaves()
-        index_joins.end(self.stems)
+        index_joins.end()
         # A tuple that is made again would be judged again, and a second verdict may differ. What an index
         # join holds are answers, and outer tuples are not in it.
         movable = spec.is_repeatable and not index_joins.inner
@@ -91,7 +91,9 @@ class StairState:
             graph,
             tree,
             self.stems,
-            index_joins.maker(self.stems, self.forecast.add),
+            lambda edge, matching: index_joins.join(
+                edge, [1 << end for end in edge.ends], matching, self.forecast.add
+            ),
             None if context.watch is None else partial(context.watch.look, at_stasis=True),
             self._placed,
             intermediate=self._intermediate,
@@ -333,12 +335,6 @@ class StairState:
         self._places = None
         self._serial += 1
         self.stairs.rebuild(tree, self.edge_of)
-
-    def waiting(self) -> Sequence[TupleBatch]:
-        return ()  # nothing waits
-
-    def waits(self) -> int:
-        return 0
 
     def held(self) -> Held:
         return held_by(self.stems, (stair for _, stair in self.stairs.stairs()))

@@ -29,7 +29,7 @@ from millrace.engine.plan.expressions import Call
 from millrace.engine.plan.graph import QueryGraph, members
 from millrace.engine.plan.spec import JoinSpec
 from millrace.engine.stems.conditions import Matching
-from millrace.engine.stems.join_state import Held, StateTotals, held_by
+from millrace.engine.stems.join_state import Held, JoinState, StateTotals, held_by
 from millrace.engine.stems.stem import LiveRows, SteM
 from millrace.engine.stems.waiting import PriorProbers
 from millrace.engine.tuples.batch import Signature, TupleBatch
@@ -48,11 +48,10 @@ def stems_of(spec: JoinSpec, graph: QueryGraph, paths: Paths) -> list[SteM]:
     return stems
 
 
-class SteMs:
-    """The SteMs of a block: a :class:`millrace.engine.stems.join_state.JoinState`."""
+class SteMs(JoinState):
+    """The SteMs of a block: their state does not depend on decisions, and has no intermediate tuples."""
 
     grouped = True
-    is_serial = False
 
     def __init__(self, context: RunContext) -> None:
         self.stems: Sequence[SteM] = context.stems
@@ -109,12 +108,6 @@ class SteMs:
         """Return prior probers of the relation's SteM that it has more for."""
         roles = self.stems[relation].roles
         return [batch for role in roles for batch in self._waiting.release(role, self.stems[role])]
-
-    def note_decision(self, signature: Signature, shares: Sequence[tuple[Operator, float]]) -> None:
-        """Nothing: the state of SteMs does not depend on decisions."""
-
-    def precompute(self, stalled: int) -> None:
-        """Nothing: SteMs hold no intermediate tuples."""
 
     def expire(self, below: Mapping[int, int], watermark: int) -> None:
         """Drop the base tuples below these row numbers, and first the tuples that refer to them."""
