@@ -23,7 +23,6 @@ from millrace.engine.plan.trees import Edge, edge_names, edges_of
 from millrace.engine.policies.simple import names_in
 from millrace.engine.stairs.index_join import IndexJoin, IndexJoins
 from millrace.engine.stairs.stair import BinaryJoin, StairProbe
-from millrace.engine.stems.conditions import Matching
 from millrace.engine.stems.join_state import StateTotals, held_by
 from millrace.engine.stems.stem import SteM
 from millrace.engine.tuples.batch import TupleBatch, is_complete, is_result, ready_outer, ready_predicates
@@ -47,16 +46,12 @@ class StaticPlan:
         spec, graph, stems = context.spec, context.graph, context.stems
         self._context, self._graph, self._stems = context, graph, stems
         self._statistics, self._filters, self._visit = context.statistics, context.filters, context.visit
-        self._asks = IndexJoins.of(context)
-        self._plan = plan_of(spec, graph, context.options.order, self._asks)
-        self._asks.end()
+        asks, names = IndexJoins.of(context), edge_names(spec, graph)
+        self._plan = plan_of(spec, graph, context.options.order, asks)
+        asks.end()
         self._builds = [_Build(stem, alias) for stem, alias in zip(stems, spec.aliases, strict=True)]
-        matching, names = Matching(graph), edge_names(spec, graph)
         self._joins = {
-            node.span: _Join(
-                self._asks.join(node.edge, [each.span for each in node.inputs], matching),
-                names[node.edge.number],
-            )
+            node.span: _Join(asks.join(node.edge, [i.span for i in node.inputs]), names[node.edge.number])
             for node in joins_of(self._plan)
         }
         self._flying: list[Work] = []

@@ -34,7 +34,7 @@ from millrace.engine.kernels import meet, rows_of, runs, tally, thin, turn
 from millrace.engine.plan.graph import QueryGraph
 from millrace.engine.plan.spec import JoinSpec
 from millrace.engine.plan.trees import JoinTree, edges_of
-from millrace.engine.stems.conditions import Classes, Matching
+from millrace.engine.stems.conditions import Classes
 from millrace.engine.stems.stem import SteM
 from millrace.engine.tuples.batch import TupleBatch
 from millrace.limits.clock import Clock
@@ -81,7 +81,7 @@ class FanoutModel:
     ) -> None:
         self._spec = spec
         self._stems = stems
-        self._matching = Matching(graph)
+        self._matching = stems[0].matching
         self._classes = {edge.ends: edge.classes for edge in edges_of(graph)}
         self._samples: list[dict[Classes, KeySample]] = [{} for _ in range(graph.relations)]
         for ends, classes in self._classes.items():

@@ -13,7 +13,7 @@ Deshpande & Hellerstein 2003, section 2.1.3).
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -27,9 +27,7 @@ from millrace.engine.plan.spec import JoinSpec
 from millrace.engine.plan.trees import Edge, edges_of, index_join_name
 from millrace.engine.stairs.stair import BinaryJoin, StairProbe
 from millrace.engine.stems.bindings import BindingSet, bound
-from millrace.engine.stems.conditions import Matching
 from millrace.engine.stems.stem import SteM, singletons
-from millrace.engine.tuples import RelationStore
 from millrace.engine.tuples.batch import TupleBatch
 from millrace.errors import ExecutionError, InputError
 from millrace.limits.clock import POLLED, Clock
@@ -50,22 +48,20 @@ class IndexJoin(BinaryJoin):
         self,
         edge: Edge,
         spec: JoinSpec,
-        matching: Matching,
-        stores: Mapping[int, RelationStore],
+        stems: Sequence[SteM],
         inner: SteM,
         lookup: Lookup,
         index: IndexAM,
         clock: Clock,
         built: Callable[[TupleBatch], None] | None = None,
     ) -> None:
-        super().__init__(edge, spec, matching, stores)
-        self.name = index_join_name(spec, matching.graph, edge, inner.number)
+        super().__init__(edge, spec, stems)
+        self.name = index_join_name(spec, inner.matching.graph, edge, inner.number)
         self._asked = self._hits = self._returned = 0
         self._seconds = 0.0
         self._inner = inner
         self._alias, self._schema = spec.aliases[inner.number], spec.relations[inner.number].schema
         self._lookup, self._index = lookup, index
-        self._matching = matching
         self._clock = clock
         self._built = built
         self._known = BindingSet(lookup.keys)
@@ -127,7 +123,7 @@ class IndexJoin(BinaryJoin):
 
     def _unknown(self, batch: TupleBatch) -> pa.RecordBatch:
         """Return the bindings of tuples that the index was not asked for yet, each once."""
-        return self._known.add(*bound(self._matching, batch, self._lookup.classes))
+        return self._known.add(*bound(self._inner.matching, batch, self._lookup.classes))
 
     def _keep(self, rows: pa.RecordBatch) -> None:
         """Build tuples of the inner relation, and insert them on its side."""
@@ -236,21 +232,15 @@ class IndexJoins:
             stem.complete = stem.complete or bool(self.inner >> stem.number & 1)
 
     def join(
-        self,
-        edge: Edge,
-        inputs: Sequence[int],
-        matching: Matching,
-        built: Callable[[TupleBatch], None] | None = None,
+        self, edge: Edge, inputs: Sequence[int], built: Callable[[TupleBatch], None] | None = None
     ) -> BinaryJoin:
         """Return the join of two inputs along an edge: an index join if one is asked; it tells ``built``."""
-        stores = {stem.number: stem.store for stem in self.stems}
         for relation, other in self._inner_of(inputs):
             lookup = self.lookup(other, relation)
             assert lookup is not None, "plans are checked, and the pre-optimizer takes no other edges"
-            index = self.access.indexes[lookup.module][1]
-            stem = self.stems[relation]
-            return IndexJoin(edge, self.spec, matching, stores, stem, lookup, index, self.clock, built)
-        return BinaryJoin(edge, self.spec, matching, stores)
+            index, stem = self.access.indexes[lookup.module][1], self.stems[relation]
+            return IndexJoin(edge, self.spec, self.stems, stem, lookup, index, self.clock, built)
+        return BinaryJoin(edge, self.spec, self.stems)
 
 
 def refuse_shared(spec: JoinSpec, access: Access | None, architecture: str) -> None:

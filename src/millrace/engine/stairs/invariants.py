@@ -38,7 +38,6 @@ from millrace.engine.plan.graph import QueryGraph
 from millrace.engine.plan.spec import JoinSpec
 from millrace.engine.plan.trees import Edge, JoinTree, edge_names
 from millrace.engine.stairs.stair import STAIR, BinaryJoin, Segment, StairProbe, distinct
-from millrace.engine.stems.conditions import Matching
 from millrace.engine.stems.stem import SteM
 from millrace.engine.tuples.batch import Signature, TupleBatch
 from millrace.errors import StateError
@@ -82,7 +81,7 @@ class Stairs:
         graph: QueryGraph,
         tree: JoinTree,
         stems: Sequence[SteM],
-        make: Callable[[Edge, Matching], BinaryJoin] | None = None,
+        make: Callable[[Edge], BinaryJoin] | None = None,
         grown: Callable[[], None] | None = None,
         places: Callable[[], Places] = frozenset,
         *,
@@ -94,8 +93,7 @@ class Stairs:
         self._spec = spec
         self._graph = graph
         self._stems = stems
-        self.matching = Matching(graph)
-        self._make = make or (lambda edge, matching: BinaryJoin(edge, spec, matching, self.stores))
+        self._make = make or (lambda edge: BinaryJoin(edge, spec, stems))
         self._grown = grown or (lambda: None)
         self._places = places
         self._intermediate = intermediate
@@ -103,7 +101,7 @@ class Stairs:
 
     def _grow(self, tree: JoinTree) -> None:
         self.tree = tree
-        self.joins = {edge.number: self._make(edge, self.matching) for edge in tree.edges}
+        self.joins = {edge.number: self._make(edge) for edge in tree.edges}
 
     def stairs(self) -> Iterator[tuple[int, STAIR]]:
         """Yield every STAIR with the number of its edge."""

@@ -19,7 +19,7 @@ probe, for nobody will come to look for them: an index join, or the second phase
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -31,7 +31,8 @@ from millrace.engine.plan.graph import members
 from millrace.engine.plan.spec import JoinSpec
 from millrace.engine.plan.trees import Edge, side_name
 from millrace.engine.stems.conditions import Classes, Matching, combine_codes
-from millrace.engine.stems.index import Product
+from millrace.engine.stems.index import Cursor, Product
+from millrace.engine.stems.stem import SteM
 from millrace.engine.tuples import MOST_ROOM, RelationStore
 from millrace.engine.tuples.batch import Signature, TupleBatch
 from millrace.engine.tuples.keys import in_groups
@@ -176,7 +177,7 @@ class StairProbe:
     """
 
     batch: TupleBatch
-    open: list[tuple[Segment, Walk | Product]]
+    open: list[tuple[Segment, Cursor]]
     is_new: bool = True
 
     @property
@@ -248,14 +249,12 @@ class STAIR:
         self.inserted += batch.size
 
     def start(self, batch: TupleBatch, codes: Array | None, skip: int = 0) -> StairProbe:
-        """Begin to look for matches (``probe(R.a, val)``).
+        """Begin to look for matches (``probe(R.a, val)``) of tuples that share no component with those held.
 
-        Args:
-            batch: Tuples that share no component with those held here.
-            codes: Of their join attributes; None for a cross product.
-            skip: Leave out matches that would together span these relations.
+        ``codes`` are of their join attributes, None for a cross product. Matches that would together span the
+        relations of ``skip`` are left out.
         """
-        opened: list[tuple[Segment, Walk | Product]] = []
+        opened: list[tuple[Segment, Cursor]] = []
         for segment in self.segments.values():
             if not segment.live or (skip and segment.signature.span | batch.signature.span == skip):
                 continue
@@ -274,14 +273,9 @@ class STAIR:
         if not probe.open:
             return batch.take(np.empty(0, np.int64), origin=origin)
         segment, walk = probe.open[-1]
-        in_order = walk.is_new and len(probe.open) == 1
-        if isinstance(walk, Product):
-            left, right = walk.pairs(limit)
-            in_order = False
-        else:
-            assert segment.index is not None
-            left, right = segment.index.matches(walk, limit)
-            in_order = in_order and segment.index.unique and walk.is_done
+        is_new = walk.is_new and len(probe.open) == 1
+        left, right = walk.pairs(limit)
+        in_order = is_new and isinstance(walk, Walk) and walk.table.unique and walk.is_done
         if walk.is_done:
             probe.open.pop()
         left, right = self._kept(segment, batch, left, right)
@@ -404,10 +398,9 @@ class STAIR:
 class BinaryJoin:
     """The join along one edge of the spanning tree: two STAIRs, by their owners, each other's duals."""
 
-    def __init__(
-        self, edge: Edge, spec: JoinSpec, matching: Matching, stores: Mapping[int, RelationStore]
-    ) -> None:
+    def __init__(self, edge: Edge, spec: JoinSpec, stems: Sequence[SteM]) -> None:
         self.edge = edge
+        matching, stores = stems[0].matching, {stem.number: stem.store for stem in stems}
         names = {end: f"STAIR({side_name(spec, matching.graph, edge, end)})" for end in edge.ends}
         self.stairs = {
             end: STAIR(end, edge.classes, matching, stores, name, spec.relations[end].rows or 0)

@@ -91,9 +91,7 @@ class StairState(JoinState):
             graph,
             tree,
             self.stems,
-            lambda edge, matching: index_joins.join(
-                edge, [1 << end for end in edge.ends], matching, self.forecast.add
-            ),
+            lambda edge: index_joins.join(edge, [1 << end for end in edge.ends], self.forecast.add),
             None if context.watch is None else partial(context.watch.look, at_stasis=True),
             self._placed,
             intermediate=self._intermediate,

@@ -153,10 +153,6 @@ class RelationStore:
         """Return the codes of key number ``key`` for all rows held, shape ``(held,)``, without a copy."""
         return self._codes[key].all()[self.first - self.base :]
 
-    def kept_codes(self, key: int) -> Array:
-        """Return the codes of key number ``key`` from row ``base`` on, shape ``(rows - base,)``, no copy."""
-        return self._codes[key].all()
-
     def coded(self, key: int, rows: Array) -> Array:
         """Return the codes of key number ``key`` at these row numbers; of rows side by side a view."""
         if is_run(rows):
