@@ -338,13 +338,10 @@ class KeySample:
 def fanout(probing: KeySample, held: KeySample, *, recent: bool = True) -> float:
     """Return the expected number of matches in the whole of ``held`` for one tuple of ``probing``.
 
-    Tuples to come are taken to be like the ``recent`` ones of ``probing``, or like all so far.
-
-    Returns:
-        Matches per tuple, exact while both samples hold all keys, 0.0 where sampled keys of ``probing``
-        find nothing. Where there is none to look for, a guess: with nothing held 1.0, otherwise as
-        if the keys of the relation with fewer of them were all among those of the other (System R;
-        Selinger et al. 1979).
+    Tuples to come are taken to be like the ``recent`` ones of ``probing``, or like all so far. It is exact
+    while both samples hold all keys, and 0.0 where sampled keys of ``probing`` find nothing. Where there is
+    none to look for it is a guess: with nothing held 1.0, otherwise as if the keys of the relation with fewer
+    of them were all among those of the other (System R; Selinger et al. 1979).
     """
     if not held.rows():
         return 1.0

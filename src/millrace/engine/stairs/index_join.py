@@ -82,10 +82,7 @@ class IndexJoin(BinaryJoin):
         return super().route(batch, kept=False, skip=skip)
 
     def due(self, batch: TupleBatch) -> float | None:
-        """Ask for what outer tuples bind, without waiting for it; to be called until it has been answered.
-
-        Returns:
-            None once :meth:`route` need not wait for these tuples; before that, when to call again.
+        """Ask for what outer tuples bind; return when to call again, None once :meth:`route` need not wait.
 
         Raises:
             ExecutionError: As for :meth:`route`.

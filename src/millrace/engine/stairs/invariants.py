@@ -263,9 +263,6 @@ class Stairs:
         matches with all others that the tree connects without the missing ones. By invariant A, each result
         of joining those is then in one of these STAIRs. Cross products are left for later, and so is the rest
         after some steps.
-
-        Args:
-            missing: Span of the relations that have stalled; some of their tuples may have arrived.
         """
         steps = _STEPS * self.tree.relations
         for edge, stair in self.stairs():

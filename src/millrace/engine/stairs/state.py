@@ -237,11 +237,8 @@ class StairState(JoinState):
     def _breaking(self, wrong: Sequence[Misplaced]) -> dict[Misplaced, Array]:
         """Let insertions enforce B no longer if B+ holds, whatever is misplaced.
 
-        Of two tuples that clash at least one is misplaced (``wrong``).
-
-        Returns:
-            If B+ does not hold: positions of misplaced tuples that break it, as soon as to move them is
-            expected to cost no more than to enforce B has.
+        Else return the positions of misplaced tuples that break it, as soon as to move them is expected to
+        cost no more than to enforce B has. Of two tuples that clash at least one is misplaced.
         """
         self._next_check = 2 * self.stairs.enforced
         clashes = clashing(self.stairs)

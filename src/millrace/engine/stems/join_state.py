@@ -27,12 +27,7 @@ class StateTotals:
 
 @dataclass(frozen=True)
 class Held:
-    """What join state holds.
-
-    Attributes:
-        nbytes: Bytes of base tuples, intermediate tuples and indexes.
-        least: The part of them that indexes take however few tuples there are.
-    """
+    """Bytes of base tuples, intermediate tuples and indexes; ``least`` are those of indexes of few tuples."""
 
     nbytes: int
     least: int

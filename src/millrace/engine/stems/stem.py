@@ -189,15 +189,10 @@ class SteM:
         return batch.filter(to_arrow(some)), [c[some] for c in coded]
 
     def build(self, batch: TupleBatch, stamp: int | None) -> TupleBatch:
-        """Insert singletons and bounce them back (BuildFirst, SteM BounceBack).
+        """Insert singletons and bounce back those that were not duplicates (BuildFirst, SteM BounceBack).
 
-        Args:
-            batch: Tuples of this relation alone, in a store of their own.
-            stamp: Timestamp of the first tuple, the rest count up from it, by the number of roles; None
-                when no tuple of the run needs one.
-
-        Returns:
-            The tuples that were not duplicates, now pointing into the SteM.
+        They come in a store of their own, and go on pointing into the SteM. ``stamp`` is the timestamp of the
+        first, the rest count up from it by the number of roles; None when no tuple of the run needs one.
         """
         source = batch.stores[self.number]
         rows = batch.rows[self.number]

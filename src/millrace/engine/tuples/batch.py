@@ -99,7 +99,6 @@ class TupleBatch:
     """Tuples of one signature.
 
     Attributes:
-        signature: Common to all tuples.
         rows: Row numbers per spanned relation, and per relation that widened it, each of shape ``(n,)``. Of
             relations that nothing reads any more they may be left out, but not of all.
         stores: Where those row numbers lead.

@@ -52,15 +52,9 @@ def is_key_type(kind: pa.DataType) -> bool:
 
 
 def codes(array: pa.Array, kind: pa.DataType) -> tuple[Array, Array | None]:
-    """Return the codes of a key column.
+    """Return the codes of a key column in the equality's type, ``int64``, and a mask of the rows without a null.
 
-    Args:
-        array: The column, of any type that widens to ``kind``.
-        kind: The type of the equality.
-
-    Returns:
-        ``int64`` codes, shape ``(n,)``, and a boolean mask of the rows whose key is not null, or
-        None when none is null. The code of a null key means nothing.
+    The mask is None when none is null; the code of a null key means nothing.
 
     Raises:
         UnsupportedType: ``kind`` cannot be a key.
@@ -181,13 +175,10 @@ def are_identical(key: KeyColumn, one: pa.Array, other: pa.Array) -> Array:
 
 
 def first_of_equal(keys: Sequence[KeyColumn], coded: Sequence[Array], values: Values, *nulls: Array) -> Array:
-    """Return the positions, ascending, of the first of each group of equal tuples.
+    """Return the positions, ascending, of the first of each group of tuples with equal keys, at least one.
 
-    Args:
-        keys: What they are compared by, at least one.
-        coded: Codes of the keys, each of shape ``(n,)``.
-        values: Asked only for keys whose codes do not decide.
-        nulls: Which keys are null, where some are; nulls of a key have one code.
+    ``values`` are asked only for keys whose codes do not decide. ``nulls`` tell which keys are null, where
+    some are; nulls of a key have one code.
     """
     columns = [*nulls]
     for number, (key, column) in enumerate(zip(keys, coded, strict=True)):

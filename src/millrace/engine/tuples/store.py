@@ -33,10 +33,7 @@ class CodeColumn:
     """Appended ``int64`` codes; places count from the first one held.
 
     Most codes are only looked at when their tuples arrive, side by side as they came. So arrays are kept as
-    they came, and put together when somebody asks for rows in another order.
-
-    Args:
-        room: Codes that are expected.
+    they came, and put together when somebody asks for rows in another order. ``room`` codes are expected.
     """
 
     def __init__(self, room: int = 0) -> None:
@@ -238,13 +235,9 @@ class RelationStore:
     ) -> Array:
         """Return which pairs agree on every key, null agreeing with nothing, shape of ``left``.
 
-        Args:
-            keys: What is compared.
-            numbers: Of these keys among the store's.
-            coded: Codes of tuples, an array for each key.
-            values: Asked, by place among ``keys``, only for those whose codes do not decide.
-            left: Position of each pair's tuple.
-            right: Number of each pair's row here.
+        ``numbers`` are those of the keys among the store's. Of tuples, at positions ``left``, there are codes
+        for each key, and ``values``, asked by place among ``keys`` only where codes do not decide. Rows here,
+        of numbers ``right``, are the other sides.
         """
         equal = np.ones(len(left), np.bool_)
         for place, (key, number) in enumerate(zip(keys, numbers, strict=True)):
