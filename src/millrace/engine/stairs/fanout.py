@@ -25,7 +25,6 @@ with Zipf 1 on both sides, 0.66 to 2.1 with Zipf 0.5. A row costs 3 to 6 ns, an 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from copy import copy
 
 import numpy as np
 
@@ -93,19 +92,6 @@ class FanoutModel:
         self.arrived = [0] * graph.relations
         self._missed = [0] * graph.relations
         self._clock, self._began, self._estimating = clock, clock.now(), 0.0
-
-    def fork(self) -> FanoutModel:
-        """Return the same forecast, of the same samples, that keeps estimates of its own.
-
-        An estimate holds for a while; who asks for other purposes should not change what routing is told.
-        """
-        other = copy(self)
-        other.forget()
-        return other
-
-    def forget(self) -> None:
-        """Make every estimate anew when it is next asked for."""
-        self._known = {}
 
     def add(self, batch: TupleBatch) -> None:
         """Take note of base tuples of one relation that have arrived."""

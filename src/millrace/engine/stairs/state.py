@@ -72,7 +72,6 @@ class StairState(JoinState):
         self.stems: Sequence[SteM] = context.stems
         self._window = window = 2 * options.reoptimize_every
         self.forecast = FanoutModel(spec, graph, self.stems, window, clock)
-        self._migrating = self.forecast.fork()
         index_joins = IndexJoins.of(context)
         index_joins.check_leaves()
         index_joins.end()
@@ -107,7 +106,7 @@ class StairState(JoinState):
         self._places: Places | None = None
         self._serial, self._changed = 0, False
         self._tree_choice = TreeChoice(graph, self.forecast, window)
-        self._estimator = MigrationEstimator(self.stairs, self.stems, self._migrating, self.edge_of)
+        self._estimator = MigrationEstimator(self.stairs, self.stems, self.forecast, self.edge_of)
         self._next_look, self._looked_at, self._is_calm = 0, -1, False
         self._next_check = 0
         self._clock, self._began, self._looking = clock, clock.now(), 0.0
@@ -156,8 +155,8 @@ class StairState(JoinState):
             return latest
         if len(border) == 1:
             return border[0]
-        tree, forecast = self.stairs.tree, self._migrating
-        return min(border, key=lambda edge: (forecast.cumulative(tree, edge, span), edge))
+        tree = self.stairs.tree
+        return min(border, key=lambda edge: (self.forecast.cumulative(tree, edge, span), edge))
 
     def _placed(self) -> Places:
         """Return where present routing puts tuples."""

@@ -52,9 +52,9 @@ def is_key_type(kind: pa.DataType) -> bool:
 
 
 def codes(array: pa.Array, kind: pa.DataType) -> tuple[Array, Array | None]:
-    """Return the codes of a key column in the equality's type, ``int64``, and a mask of the rows without a null.
+    """Return the ``int64`` codes of a key column in the equality's type, and which of its keys are not null.
 
-    The mask is None when none is null; the code of a null key means nothing.
+    That is a mask, None when none is null; the code of a null key means nothing.
 
     Raises:
         UnsupportedType: ``kind`` cannot be a key.
