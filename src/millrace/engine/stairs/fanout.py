@@ -29,7 +29,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from millrace.engine.arrays import Array
-from millrace.engine.kernels import meet, rows_of, runs, tally, thin, turn
+from millrace.engine.kernels import BEFORE, NOW, SETTLED, meet, rows_of, tally, thin
 from millrace.engine.plan.graph import QueryGraph
 from millrace.engine.plan.spec import JoinSpec
 from millrace.engine.plan.trees import JoinTree, edges_of
@@ -263,7 +263,10 @@ class KeySample:
 
     def _turn(self) -> None:
         """Begin another half of the window; the half before the present one is recent no more."""
-        turn(self._table, self._taken)
+        now = self._table[self._taken, NOW]
+        self._table[self._taken, SETTLED] += now
+        self._table[self._taken, BEFORE] = now
+        self._table[self._taken, NOW] = 0
         self._counts[1:] = [0, self._counts[1]]
         self._samples = (self._samples[0], _Rows(_ROWS // 2), self._samples[1])
         self._frequent.pop(True, None)
@@ -296,9 +299,10 @@ class KeySample:
         until, keys, estimated = self._frequent.get(recent, (0, _NO_KEYS, _NO_KEYS))
         if rows >= until:
             samples = self._samples[1:] if recent else self._samples[:1]
-            codes = np.sort(np.concatenate([sample.codes for sample in samples]))
-            keys, sampled = runs(codes, _FREQUENT)
-            estimated = sampled * (sum(sample.seen for sample in samples) / max(1, len(codes)))
+            codes = np.concatenate([sample.codes for sample in samples])
+            keys, sampled = np.unique(codes, return_counts=True)
+            scale = sum(sample.seen for sample in samples) / max(1, len(codes))
+            keys, estimated = keys[sampled >= _FREQUENT], sampled[sampled >= _FREQUENT] * scale
             self._frequent[recent] = rows + rows // _FREQUENT_STEADY + 1, keys, estimated
         return keys, estimated
 

@@ -98,7 +98,7 @@ class StairState(JoinState):
         self.peak = self.worked = 0
         names = edge_names(spec, graph, leaves)
         self._joins = [StairJoin(edge, name, self, spec.aliases) for edge, name in enumerate(names)]
-        self._spec, self._graph = spec, graph
+        self._spec = spec
         self._unbuilt = context.schedule.unbuilt
         # Where tuples of spans are decided to go; what follows from that; how often it has changed.
         self._latest: dict[int, int] = {}
