@@ -69,6 +69,20 @@ def test_what_clashes_is_found_and_moved_when_that_is_cheaper() -> None:
     assert not clashing(rig.stairs)
 
 
+def test_looks_that_move_nothing_become_rarer() -> None:
+    """Each waits twice as long as the one before it, until routing changes."""
+    state = three().state_of_eddy
+    state._migration, state._window = MIGRATION_POLICIES["backoff"](), 4
+    looks: list[int] = []
+    with mock.patch.object(state, "_worthy", return_value={}) as look:
+        for arrived in range(28):
+            state.forecast.arrived[0], state._changed = arrived, arrived == 20
+            state.at_stasis()
+            looks += [arrived] * look.call_count
+            look.reset_mock()
+    assert looks == [0, 1, 3, 7, 15, 20, 21, 23, 27]
+
+
 @pytest.mark.broken_rule
 def test_clashes_are_what_the_checker_finds(monkeypatch: pytest.MonkeyPatch) -> None:
     """The example of a merely local invariant: s1 in S.a and, demoted, in S.b."""
