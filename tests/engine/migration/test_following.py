@@ -72,14 +72,12 @@ def test_what_clashes_is_found_and_moved_when_that_is_cheaper() -> None:
 def test_looks_that_move_nothing_become_rarer() -> None:
     """Each waits twice as long as the one before it, until routing changes."""
     state = three().state_of_eddy
-    state._migration, state._window = MIGRATION_POLICIES["backoff"](), 4
-    looks: list[int] = []
-    with mock.patch.object(state, "_worthy", return_value={}) as look:
+    state._migration, state._window, looks = MIGRATION_POLICIES["backoff"](), 4, []
+    note = lambda *_: looks.append(state.forecast.arrived[0]) or {}  # noqa: E731
+    with mock.patch.object(state, "_worthy", side_effect=note):
         for arrived in range(28):
             state.forecast.arrived[0], state._changed = arrived, arrived == 20
             state.at_stasis()
-            looks += [arrived] * look.call_count
-            look.reset_mock()
     assert looks == [0, 1, 3, 7, 15, 20, 21, 23, 27]
 
 
