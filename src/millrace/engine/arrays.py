@@ -20,9 +20,26 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 _EPOCH = date(1970, 1, 1).toordinal()
 
+_LEAST = 1024
+"""Values that an array which grows has room for, at least."""
+
 
 def _bits(truths: Array) -> Array:
     return np.packbits(truths, bitorder="little")
+
+
+def appended(held: Array, size: int, new: Array) -> Array:
+    """Return an array whose first ``size`` values are those of ``held`` and whose next are the new ones.
+
+    That is the same array as long as it has room; one with no room is copied to one of twice the size.
+    """
+    last = size + len(new)
+    if last > len(held):
+        grown = np.empty(max(last, 2 * len(held), _LEAST), new.dtype)
+        grown[:size] = held[:size]
+        held = grown
+    held[size:last] = new
+    return held
 
 
 def to_arrow(values: Array, nulls: Array | None = None) -> pa.Array:

@@ -23,10 +23,8 @@ from millrace.engine.plan.trees import Edge, edge_names, edges_of
 from millrace.engine.policies.simple import names_in
 from millrace.engine.stairs.index_join import IndexJoin, IndexJoins
 from millrace.engine.stairs.stair import BinaryJoin, StairProbe
-from millrace.engine.stems.conditions import Matching
 from millrace.engine.stems.join_state import StateTotals, held_by
 from millrace.engine.stems.stem import SteM
-from millrace.engine.tuples import RelationStore
 from millrace.engine.tuples.batch import TupleBatch, is_complete, is_result, ready_outer, ready_predicates
 from millrace.errors import OptionError, near
 from millrace.options import Order
@@ -48,14 +46,12 @@ class StaticPlan:
         spec, graph, stems = context.spec, context.graph, context.stems
         self._context, self._graph, self._stems = context, graph, stems
         self._statistics, self._filters, self._visit = context.statistics, context.filters, context.visit
-        self._asks = IndexJoins.of(context)
-        self._plan = plan_of(spec, graph, context.options.order, self._asks)
-        self._asks.end(stems)
+        asks, names = IndexJoins.of(context), edge_names(spec, graph)
+        self._plan = plan_of(spec, graph, context.options.order, asks)
+        asks.end()
         self._builds = [_Build(stem, alias) for stem, alias in zip(stems, spec.aliases, strict=True)]
-        stores = {stem.number: stem.store for stem in stems}
-        matching, names = Matching(graph), edge_names(spec, graph)
         self._joins = {
-            node.span: _Join(self._join(node, matching, stores), names[node.edge.number])
+            node.span: _Join(asks.join(node.edge, [i.span for i in node.inputs]), names[node.edge.number])
             for node in joins_of(self._plan)
         }
         self._flying: list[Work] = []
@@ -63,17 +59,6 @@ class StaticPlan:
         if context.watch is not None:
             context.watch.attach(stems, lambda: held_by(stems, self._stairs), lambda: self._flying)
         self._peak = 0
-
-    def _join(self, node: JoinNode, matching: Matching, stores: Mapping[int, RelationStore]) -> BinaryJoin:
-        """Return the join of a node: an index join where one input is asked by its index alone."""
-        spec = self._context.spec
-        for each in node.inputs:
-            if isinstance(each, Scan) and self._asks.inner >> each.relation & 1:
-                path = self._asks.path_from(node.span & ~each.span, each.relation)
-                assert path is not None, "plans are checked when they are made"
-                stem = self._stems[each.relation]
-                return IndexJoin(node.edge, spec, matching, stores, stem, path, self._context.clock)
-        return BinaryJoin(node.edge, spec, matching, stores)
 
     def results(self) -> Iterator[Any]:
         context = self._context
@@ -288,7 +273,7 @@ def _default(spec: JoinSpec, graph: QueryGraph, asks: IndexJoins) -> Plan:
     plan: Plan = Scan(first)
     rest.remove(first)
     while rest:
-        ready = [r for r in rest if not asks.inner >> r & 1 or asks.path_from(plan.span, r)]
+        ready = [r for r in rest if not asks.inner >> r & 1 or asks.lookup(plan.span, r)]
         tied = [r for r in ready if graph.bound(plan.span, r)]
         relation = min(tied or ready, key=lambda r: (sizes[r], r))
         plan = _joined(graph, plan, Scan(relation))

@@ -352,9 +352,9 @@ def raise_at_once(judge: Any, selection: UdfSelection, batch: TupleBatch) -> Any
 @instead(IndexJoin, "_unknown")
 def ask_again(_: Any, join: IndexJoin, batch: TupleBatch) -> pa.RecordBatch:
     """An index join asks for each binding once."""
-    _, values = bound(join._matching, batch, join._path.classes)
-    arrays = [values(k) for k in range(len(join._path.keys))]
-    return pa.RecordBatch.from_arrays(arrays, names=[k.name for k in join._path.keys])
+    _, values = bound(join._inner.matching, batch, join._lookup.classes)
+    arrays = [values(k) for k in range(len(join._lookup.keys))]
+    return pa.RecordBatch.from_arrays(arrays, names=[k.name for k in join._lookup.keys])
 
 
 @instead(Stairs, "is_open")

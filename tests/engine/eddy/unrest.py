@@ -57,7 +57,7 @@ class Unrest:
         self._hope = moves.hope
         self._strict = strict
         self._chosen = [getattr(self, f"_{name}") for name in moves.chosen]
-        self._trees = tuple(spanning_trees(state._graph))
+        self._trees = tuple(spanning_trees(state.stairs._graph))
         if moves.hope:
             hope(state, some=self._draw.randrange(3) if moves.hope == "some" else None)
         state.at_stasis = self.at_stasis  # type: ignore[method-assign]

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import example, given, strategies as st
 
-from millrace.engine.kernels import KEY, NOW, combine, hash_bytes, hash_parts, mix, runs, tally, thin
+from millrace.engine.kernels import KEY, NOW, combine, hash_bytes, hash_parts, mix, tally, thin
 from tests.engine.laws import examples
 
 LAWS = examples(75)
@@ -115,12 +115,3 @@ def test_keys_at_regular_distances_are_sampled_evenly(stride: int) -> None:
         found = tally(keys, 0, len(keys), np.uint64(2**64 * share), table, taken, 0)[1]
         expected = share * (1 << 14)
         assert abs(found - expected) < 5 * expected**0.5
-
-
-@COUNTING
-@given(st.lists(st.integers(0, 9), max_size=40), st.integers(1, 5))
-def test_runs_are_found(drawn: list[int], least: int) -> None:
-    """Those of codes that come so often or oftener, and no others."""
-    keys, often = runs(np.sort(np.array(drawn, np.int64)), least)
-    found = dict(zip(keys.tolist(), often.tolist(), strict=True))
-    assert found == {code: count for code, count in Counter(drawn).items() if count >= least}

@@ -69,6 +69,18 @@ def test_what_clashes_is_found_and_moved_when_that_is_cheaper() -> None:
     assert not clashing(rig.stairs)
 
 
+def test_looks_that_move_nothing_become_rarer() -> None:
+    """Each waits twice as long as the one before it, until routing changes."""
+    state = three().state_of_eddy
+    state._migration, state._window, looks = MIGRATION_POLICIES["backoff"](), 4, []
+    note = lambda *_: looks.append(state.forecast.arrived[0]) or {}  # noqa: E731
+    with mock.patch.object(state, "_worthy", side_effect=note):
+        for arrived in range(28):
+            state.forecast.arrived[0], state._changed = arrived, arrived == 20
+            state.at_stasis()
+    assert looks == [0, 1, 3, 7, 15, 20, 21, 23, 27]
+
+
 @pytest.mark.broken_rule
 def test_clashes_are_what_the_checker_finds(monkeypatch: pytest.MonkeyPatch) -> None:
     """The example of a merely local invariant: s1 in S.a and, demoted, in S.b."""

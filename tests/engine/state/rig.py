@@ -104,7 +104,6 @@ class Rig:
         self.stairs.close()
 
     def check(self) -> None:
-        """Check the invariants."""
         if self.is_checked:
             self._invariants.check()
 

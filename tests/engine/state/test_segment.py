@@ -150,8 +150,7 @@ def expected(made: SteM) -> float:
 
 
 def keys_of(seed: int, keys: int = KEYS) -> list[int]:
-    values: list[int] = np.random.default_rng(seed).integers(0, keys, ROWS).tolist()
-    return values
+    return np.random.default_rng(seed).integers(0, keys, ROWS).tolist()
 
 
 @pytest.mark.parametrize("came", [250, 500, HALF])

@@ -25,7 +25,6 @@ from millrace.engine.access.schedule import STALLED, Arrival, Schedule, sliced
 from millrace.engine.plan.graph import QueryGraph
 from millrace.engine.plan.spec import JoinSpec
 from millrace.engine.stems.bindings import BindingSet
-from millrace.engine.stems.conditions import Matching
 from millrace.engine.stems.stem import SteM
 from millrace.engine.tuples import codes
 from millrace.errors import ExecutionError, InputError
@@ -250,7 +249,7 @@ class Watermark:
     """Checks that windowed relations arrive in order of time, and says what has expired."""
 
     def __init__(self, spec: JoinSpec, graph: QueryGraph, stems: Sequence[SteM]) -> None:
-        self.windows = Matching(graph).windows
+        self.windows = stems[0].matching.windows
         self._spec = spec
         self._graph = graph
         self._stems = stems

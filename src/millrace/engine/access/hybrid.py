@@ -29,7 +29,7 @@ from millrace.engine.arrays import to_arrow
 from millrace.engine.plan.graph import QueryGraph
 from millrace.engine.plan.spec import JoinSpec
 from millrace.engine.stems.bindings import BindingSet, bound
-from millrace.engine.stems.conditions import Matching, combine_codes
+from millrace.engine.stems.conditions import combine_codes
 from millrace.engine.stems.stem import SteM
 from millrace.engine.tuples.batch import Signature, TupleBatch
 from millrace.limits.clock import Clock
@@ -139,7 +139,7 @@ class IndexOrScan:
         self._paths = methods.paths
         self._stems = stems
         self._clock = clock
-        self._matching = Matching(graph)
+        self._matching = stems[0].matching
         # Bindings by combination of types: those that an AM was asked for, and those of a relation.
         self._asked: dict[tuple[int, tuple[str, ...]], BindingSet] = {}
         self._wanted: dict[tuple[int, tuple[str, ...]], BindingSet] = {}

@@ -151,7 +151,8 @@ class Buffer:
 
     def _collect(self, batch: TupleBatch) -> None:
         """Let a small batch wait for others like it, until all together are not small."""
-        key = batch.signature, frozenset(map(id, batch.stores.values())), batch.stamps is None
+        stores = frozenset(map(id, batch.stores.values()))
+        key = batch.signature, stores, frozenset(batch.rows), batch.stamps is None
         crumbs = self._waiting.get(key)
         if crumbs is None:
             visited = batch.signature.span.bit_count() + batch.signature.done.bit_count()

@@ -6,7 +6,7 @@ called.
 
 from millrace.engine.kernels.hashing import combine, hash_bytes, hash_parts, mix
 from millrace.engine.kernels.multimap import MAX_ROWS, Multimap, Walk
-from millrace.engine.kernels.tally import BEFORE, KEY, NOW, SETTLED, meet, rows_of, runs, tally, thin, turn
+from millrace.engine.kernels.tally import BEFORE, KEY, NOW, SETTLED, meet, rows_of, tally, thin
 
 __all__ = [
     "BEFORE",
@@ -22,8 +22,6 @@ __all__ = [
     "meet",
     "mix",
     "rows_of",
-    "runs",
     "tally",
     "thin",
-    "turn",
 ]

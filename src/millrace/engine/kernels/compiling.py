@@ -22,12 +22,9 @@ _LOCK = "millrace.lock"
 
 
 class Kernel:
-    """A function that is compiled when it is first called.
+    """A function over numbers and numpy arrays that is compiled when it is first called.
 
-    Args:
-        function: Over numbers and numpy arrays.
-        arguments: The types of its arguments, see :func:`compiled`; None where it is only called by other
-            kernels, and is compiled into them.
+    The types of its ``arguments`` (:func:`compiled`) are None where other kernels alone call it.
     """
 
     def __init__(self, function: Callable[..., Any], arguments: str | None) -> None:
@@ -73,9 +70,8 @@ class Kernel:
 def compiled(arguments: str | None = None) -> Callable[[Callable[..., Any]], Kernel]:
     """Return a decorator that compiles a function when it is first called, without the lock of Python.
 
-    Args:
-        arguments: Types as in ``"const int64[], int32[,], uint64"``: arrays are contiguous, and a
-            ``const`` one may be read-only. None for a function that only kernels of the same module call.
+    Types are as in ``"const int64[], int32[,], uint64"``: arrays are contiguous, and a ``const`` one may be
+    read-only. None is for what only kernels of the same module call: it is compiled into them.
     """
     return lambda function: Kernel(function, arguments)
 

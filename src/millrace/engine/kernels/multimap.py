@@ -116,14 +116,6 @@ def _scatter(old_heads, base, codes, heads, shift):  # type: ignore[no-untyped-d
             _move(np.int64(base + i), old_heads[i], codes, heads, shift)
 
 
-@compiled("const int64[], const int32[], int32[], int64")
-def _gather(old_codes, old_heads, heads, base):  # type: ignore[no-untyped-def]
-    """Put the heads of a hashed table into an empty dense one."""
-    for i in range(len(old_heads)):
-        if old_heads[i] != _END:
-            heads[old_codes[i] - base] = old_heads[i]
-
-
 @compiled("const int64[], const int64[], const int32[], uint64, int32[], int32[]")
 def _enter_hashed(wanted, codes, heads, shift, probes, rows):  # type: ignore[no-untyped-def]
     """Find the chains of codes; loads come in passes of their own, so that cache misses overlap."""
@@ -339,7 +331,8 @@ class Multimap:
             start, end = min(start, base), max(end, base + len(heads))
         self._base, self._codes, self._heads = start, _NO_CODES, np.full(end - start, _END, np.int32)
         if base is None:
-            _gather(codes, heads, self._heads, start)
+            taken = heads != _END
+            self._heads[codes[taken] - start] = heads[taken]
         else:
             self._heads[base - start : base - start + len(heads)] = heads
 

@@ -78,30 +78,6 @@ def thin(table, taken, held, threshold):  # type: ignore[no-untyped-def]
     return kept
 
 
-@compiled("int64[,], const int32[]")
-def turn(table, taken):  # type: ignore[no-untyped-def]
-    """Make rows of now rows of before, and settled ones."""
-    for slot in taken:
-        now = table[slot, NOW]
-        table[slot, SETTLED] += now
-        table[slot, BEFORE] = now
-        table[slot, NOW] = 0
-
-
-@compiled("const int64[], int64")
-def runs(codes, least):  # type: ignore[no-untyped-def]
-    """Return the codes that come at least so often among sorted ones, and how often each does."""
-    often, counts = np.empty(len(codes) // least, np.int64), np.empty(len(codes) // least, np.int64)
-    found = begun = 0
-    for i in range(1, len(codes) + 1):
-        if i == len(codes) or codes[i] != codes[begun]:
-            if i - begun >= least:
-                often[found], counts[found] = codes[begun], i - begun
-                found += 1
-            begun = i
-    return often[:found].copy(), counts[:found].copy()
-
-
 @compiled("const int64[,], const int32[], const int64[,], const int32[], uint64, boolean, const int64[]")
 def meet(mine, my_slots, theirs, their_slots, threshold, recent, apart):  # type: ignore[no-untyped-def]
     """Sum up what the keys of two tables that are not above the threshold have in common.

@@ -16,7 +16,7 @@ import numpy as np
 from millrace.engine.eddy.operator import Estimate, Kind, Operator, Step
 from millrace.engine.operators.select import Filters
 from millrace.engine.stems.join_state import JoinState
-from millrace.engine.stems.stem import Probe as Matches, SteM
+from millrace.engine.stems.stem import LiveRows, Probe as Matches, SteM
 from millrace.engine.stems.waiting import PriorProbers
 from millrace.engine.tuples.batch import Signature, TupleBatch
 
@@ -44,13 +44,16 @@ class StateBuild(Operator):
 
 
 class SteMProbe(Operator):
-    """Joins tuples with a SteM; those that it bounces back may have to be ``waiting``."""
+    """Joins tuples with a SteM; those that it bounces back may have to be ``waiting``.
+
+    Matches have the row numbers of this relation and of ``live`` ones, all where that is None.
+    """
 
     kind = Kind.PROBE
 
-    def __init__(self, stem: SteM, context: RunContext, waiting: PriorProbers) -> None:
+    def __init__(self, stem: SteM, context: RunContext, waiting: PriorProbers, live: LiveRows | None) -> None:
         super().__init__(stem.number, stem.name, context.spec.aliases[stem.number])
-        self._stem = stem
+        self._stem, self._live = stem, live
         self._graph, self._paths = context.graph, context.methods.paths
         self._unbuilt = context.schedule.unbuilt
         self._waiting = waiting
@@ -68,7 +71,7 @@ class SteMProbe(Operator):
 
     def step(self, work: Matches, limit: int) -> Step:
         """Return the next matches, and at the end the tuples that may have more."""
-        found = self._stem.probe(work, limit)
+        found = self._stem.probe(work, limit, self._live)
         if not work.is_done:
             return Step((found,), found.size, work)
         return Step((*self._bounced(work), found), found.size)

@@ -80,7 +80,7 @@ class MigrationEstimator:
     def __init__(self, stairs: Stairs, stems: Sequence[SteM], forecast: FanoutModel, route: Route) -> None:
         self._stairs = stairs
         self._stems = stems
-        self._matching = stairs.matching
+        self._matching = stems[0].matching
         self._forecast = forecast
         self._route = route
 

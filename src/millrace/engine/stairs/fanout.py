@@ -25,16 +25,15 @@ with Zipf 1 on both sides, 0.66 to 2.1 with Zipf 0.5. A row costs 3 to 6 ns, an 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from copy import copy
 
 import numpy as np
 
 from millrace.engine.arrays import Array
-from millrace.engine.kernels import meet, rows_of, runs, tally, thin, turn
+from millrace.engine.kernels import BEFORE, NOW, SETTLED, meet, rows_of, tally, thin
 from millrace.engine.plan.graph import QueryGraph
 from millrace.engine.plan.spec import JoinSpec
 from millrace.engine.plan.trees import JoinTree, edges_of
-from millrace.engine.stems.conditions import Classes, Matching
+from millrace.engine.stems.conditions import Classes
 from millrace.engine.stems.stem import SteM
 from millrace.engine.tuples.batch import TupleBatch
 from millrace.limits.clock import Clock
@@ -81,7 +80,7 @@ class FanoutModel:
     ) -> None:
         self._spec = spec
         self._stems = stems
-        self._matching = Matching(graph)
+        self._matching = stems[0].matching
         self._classes = {edge.ends: edge.classes for edge in edges_of(graph)}
         self._samples: list[dict[Classes, KeySample]] = [{} for _ in range(graph.relations)]
         for ends, classes in self._classes.items():
@@ -93,19 +92,6 @@ class FanoutModel:
         self.arrived = [0] * graph.relations
         self._missed = [0] * graph.relations
         self._clock, self._began, self._estimating = clock, clock.now(), 0.0
-
-    def fork(self) -> FanoutModel:
-        """Return the same forecast, of the same samples, that keeps estimates of its own.
-
-        An estimate holds for a while; who asks for other purposes should not change what routing is told.
-        """
-        other = copy(self)
-        other.forget()
-        return other
-
-    def forget(self) -> None:
-        """Make every estimate anew when it is next asked for."""
-        self._known = {}
 
     def add(self, batch: TupleBatch) -> None:
         """Take note of base tuples of one relation that have arrived."""
@@ -277,7 +263,10 @@ class KeySample:
 
     def _turn(self) -> None:
         """Begin another half of the window; the half before the present one is recent no more."""
-        turn(self._table, self._taken)
+        now = self._table[self._taken, NOW]
+        self._table[self._taken, SETTLED] += now
+        self._table[self._taken, BEFORE] = now
+        self._table[self._taken, NOW] = 0
         self._counts[1:] = [0, self._counts[1]]
         self._samples = (self._samples[0], _Rows(_ROWS // 2), self._samples[1])
         self._frequent.pop(True, None)
@@ -310,9 +299,10 @@ class KeySample:
         until, keys, estimated = self._frequent.get(recent, (0, _NO_KEYS, _NO_KEYS))
         if rows >= until:
             samples = self._samples[1:] if recent else self._samples[:1]
-            codes = np.sort(np.concatenate([sample.codes for sample in samples]))
-            keys, sampled = runs(codes, _FREQUENT)
-            estimated = sampled * (sum(sample.seen for sample in samples) / max(1, len(codes)))
+            codes = np.concatenate([sample.codes for sample in samples])
+            keys, sampled = np.unique(codes, return_counts=True)
+            scale = sum(sample.seen for sample in samples) / max(1, len(codes))
+            keys, estimated = keys[sampled >= _FREQUENT], sampled[sampled >= _FREQUENT] * scale
             self._frequent[recent] = rows + rows // _FREQUENT_STEADY + 1, keys, estimated
         return keys, estimated
 
@@ -338,13 +328,10 @@ class KeySample:
 def fanout(probing: KeySample, held: KeySample, *, recent: bool = True) -> float:
     """Return the expected number of matches in the whole of ``held`` for one tuple of ``probing``.
 
-    Tuples to come are taken to be like the ``recent`` ones of ``probing``, or like all so far.
-
-    Returns:
-        Matches per tuple, exact while both samples hold all keys, 0.0 where sampled keys of ``probing``
-        find nothing. Where there is none to look for, a guess: with nothing held 1.0, otherwise as
-        if the keys of the relation with fewer of them were all among those of the other (System R;
-        Selinger et al. 1979).
+    Tuples to come are taken to be like the ``recent`` ones of ``probing``, or like all so far. It is exact
+    while both samples hold all keys, and 0.0 where sampled keys of ``probing`` find nothing. Where there is
+    none to look for it is a guess: with nothing held 1.0, otherwise as if the keys of the relation with fewer
+    of them were all among those of the other (System R; Selinger et al. 1979).
     """
     if not held.rows():
         return 1.0

@@ -13,23 +13,21 @@ Deshpande & Hellerstein 2003, section 2.1.3).
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
 from millrace.engine.access.modules import IndexAM, check_schema, find_types, keep_asked
-from millrace.engine.access.paths import Access, AccessMethods
+from millrace.engine.access.paths import Access, AccessMethods, Lookup
 from millrace.engine.figures import ModuleFigures
 from millrace.engine.plan.graph import QueryGraph
 from millrace.engine.plan.spec import JoinSpec
 from millrace.engine.plan.trees import Edge, edges_of, index_join_name
-from millrace.engine.stairs.stair import BinaryJoin, MakeJoin, StairProbe
+from millrace.engine.stairs.stair import BinaryJoin, StairProbe
 from millrace.engine.stems.bindings import BindingSet, bound
-from millrace.engine.stems.conditions import Classes, Matching
 from millrace.engine.stems.stem import SteM, singletons
-from millrace.engine.tuples import KeyColumn, RelationStore
 from millrace.engine.tuples.batch import TupleBatch
 from millrace.errors import ExecutionError, InputError
 from millrace.limits.clock import POLLED, Clock
@@ -38,110 +36,72 @@ if TYPE_CHECKING:
     from millrace.engine.eddy.context import RunContext
 
 
-@dataclass(frozen=True)
-class IndexPath:
-    """How an index is asked.
-
-    Attributes:
-        index: The index AM.
-        classes: Per bind column, the attribute class that binds it.
-        keys: The bind columns, in the types of those classes.
-    """
-
-    index: IndexAM
-    classes: Classes
-    keys: tuple[KeyColumn, ...]
-
-
 class IndexJoin(BinaryJoin):
     """The join along one edge, one end of which is a relation that only an index returns.
 
-    What the index has returned is in the inner relation's SteM and STAIR: the cache. Outer tuples are not
-    stored, for nothing will come to look for them.
-
-    Args:
-        inner: The SteM of the relation that is asked for.
-        built: Told of the inner relation's tuples as they come.
-
-    Attributes:
-        asked: Different bindings that the index was asked for.
-        hits: Outer tuples that had nothing to ask: their binding was asked for by one before them.
-        returned: Tuples of the inner relation that the index returned.
-        seconds: Time spent waiting for it.
+    What the index has returned is in the ``inner`` relation's SteM and STAIR: the cache. Outer tuples are not
+    stored, for nothing will come to look for them. ``built`` is told of the inner relation's tuples as they
+    come.
     """
 
     def __init__(
         self,
         edge: Edge,
         spec: JoinSpec,
-        matching: Matching,
-        stores: Mapping[int, RelationStore],
+        stems: Sequence[SteM],
         inner: SteM,
-        path: IndexPath,
+        lookup: Lookup,
+        index: IndexAM,
         clock: Clock,
         built: Callable[[TupleBatch], None] | None = None,
     ) -> None:
-        super().__init__(edge, spec, matching, stores)
-        self.name = index_join_name(spec, matching.graph, edge, inner.number)
-        self.asked = self.hits = self.returned = 0
-        self.seconds = 0.0
+        super().__init__(edge, spec, stems)
+        self.name = index_join_name(spec, inner.matching.graph, edge, inner.number)
+        self._asked = self._hits = self._returned = 0
+        self._seconds = 0.0
         self._inner = inner
         self._alias, self._schema = spec.aliases[inner.number], spec.relations[inner.number].schema
-        self._path = path
-        self._matching = matching
+        self._lookup, self._index = lookup, index
         self._clock = clock
         self._built = built
-        self._known = BindingSet(path.keys)
+        self._known = BindingSet(lookup.keys)
         self._asking: TupleBatch | None = None
         self._since = 0.0
 
     def route(
-        self,
-        batch: TupleBatch,
-        *,
-        kept: bool = True,
-        apart: Collection[int] | None = None,
-        skip: int = 0,
-        stored: TupleBatch | None = None,
+        self, batch: TupleBatch, *, kept: bool = True, apart: Collection[int] | None = None, skip: int = 0
     ) -> StairProbe:
         """Look up what outer tuples bind, wait for the answers, and begin to probe what is here then.
-
-        Matches that would span the relations of ``skip`` are left out. ``kept``, ``apart`` and ``stored``
-        have no effect, for outer tuples are not inserted.
 
         Raises:
             ExecutionError: The index will never answer, or returned other columns than the relation has.
         """
-        near = self.near(batch)
-        assert near.owner != self._inner.number, "tuples of the inner relation come from the index alone"
+        assert not batch.signature.span >> self._inner.number & 1, "the inner relation comes from the index"
         if batch.size:
             self._fetch(batch)
-        return self.dual(near).start(batch, near.codes(batch), skip)
+        return super().route(batch, kept=False, skip=skip)
 
     def due(self, batch: TupleBatch) -> float | None:
-        """Ask for what outer tuples bind, without waiting for it; to be called until it has been answered.
-
-        Returns:
-            None once :meth:`route` need not wait for these tuples; before that, when to call again.
+        """Ask for what outer tuples bind; return when to call again, None once :meth:`route` need not wait.
 
         Raises:
             ExecutionError: As for :meth:`route`.
         """
-        index = self._path.index
+        index = self._index
         if self._asking is not batch:
             fresh = self._unknown(batch)
-            self.asked += fresh.num_rows
-            self.hits += batch.size - fresh.num_rows
+            self._asked += fresh.num_rows
+            self._hits += batch.size - fresh.num_rows
             self._asking, self._since = batch, self._clock.now()
             if fresh.num_rows:
                 index.submit(fresh)
         for answer in index.poll() if index.pending else ():
-            find_types(index.name, answer.bindings, [[key.type for key in self._path.keys]])
+            find_types(index.name, answer.bindings, [[key.type for key in self._lookup.keys]])
             rows = check_schema(index.name, self._schema, answer.rows)
-            self._keep(keep_asked(rows, answer.bindings, self._path.keys))
+            self._keep(keep_asked(rows, answer.bindings, self._lookup.keys))
         now = self._clock.now()
         if not index.pending:
-            self.seconds += now - self._since
+            self._seconds += now - self._since
             self._since = now
             return None
         due = index.due()
@@ -156,16 +116,16 @@ class IndexJoin(BinaryJoin):
     def _fetch(self, batch: TupleBatch) -> None:
         """Return when everything that the tuples bind has been answered; the eddy stands still."""
         while (due := self.due(batch)) is not None:
-            self._clock.wait(None if self._path.index.due() is None else due - self._clock.now())
+            self._clock.wait(None if self._index.due() is None else due - self._clock.now())
 
     def _unknown(self, batch: TupleBatch) -> pa.RecordBatch:
         """Return the bindings of tuples that the index was not asked for yet, each once."""
-        return self._known.add(*bound(self._matching, batch, self._path.classes))
+        return self._known.add(*bound(self._inner.matching, batch, self._lookup.classes))
 
     def _keep(self, rows: pa.RecordBatch) -> None:
         """Build tuples of the inner relation, and insert them on its side."""
         built = self._inner.build(singletons(self._inner, rows, self._alias, built=False), None)
-        self.returned += built.size
+        self._returned += built.size
         self.stairs[self._inner.number].insert(built)
         if self._built is not None:
             self._built(built)
@@ -176,8 +136,8 @@ class IndexJoin(BinaryJoin):
         The tuples in that made no call are the hits in the cache. The seconds, spent waiting, are part of
         those that the join itself is booked with.
         """
-        tuples_in = self.asked + self.hits
-        return ModuleFigures(self.name, "lookup", tuples_in, self.returned, self.asked, self.seconds)
+        tuples_in = self._asked + self._hits
+        return ModuleFigures(self.name, "lookup", tuples_in, self._returned, self._asked, self._seconds)
 
 
 @dataclass(frozen=True)
@@ -188,6 +148,7 @@ class IndexJoins:
     graph: QueryGraph
     access: AccessMethods
     clock: Clock
+    stems: Sequence[SteM]
     inner: int
 
     @classmethod
@@ -212,27 +173,24 @@ class IndexJoins:
                 "each relation one access method; leave out all others, or use architecture='stems', whose "
                 "access methods compete"
             )
-        return cls(spec, context.graph, context.methods, context.clock, asked & ~paths.scanned)
+        inner = asked & ~paths.scanned
+        return cls(spec, context.graph, context.methods, context.clock, context.stems, inner)
 
-    def path(self, relation: int, classes: Iterable[int]) -> IndexPath | None:
-        """Return how to ask for a relation by values of these classes; None if no index is bound by them."""
-        tied = set(classes)
-        for each in self.access.paths.lookups:
-            if each.relation == relation and tied.issuperset(each.classes):
-                return IndexPath(self.access.indexes[each.module][1], each.classes, each.keys)
-        return None
+    def lookup(self, span: int, relation: int) -> Lookup | None:
+        """Return how tuples of a span ask for a relation; None if they bind none of its indexes."""
+        paths = self.access.paths
+        return next((paths.lookups[i] for i in paths.bound(span, relation, self.graph)), None)
 
-    def path_from(self, span: int, relation: int) -> IndexPath | None:
-        """Return how to ask for a relation by values of tuples of a span; None if they bind no index."""
-        return self.path(relation, self.graph.bound(span, relation))
+    def _inner_of(self, inputs: Sequence[int]) -> Iterator[tuple[int, int]]:
+        """Yield those of two inputs, given by spans, that are asked, each with the other one."""
+        for mine, other in (inputs, inputs[::-1]):
+            if mine & self.inner and mine.bit_count() == 1:
+                yield mine.bit_length() - 1, other
 
     def check_plan(self, inputs: Sequence[int]) -> None:
-        """Raise InputError if one of two inputs, given by spans, is asked and the other binds no index."""
-        for mine, other in (inputs, inputs[::-1]):
-            relation = mine.bit_length() - 1
-            if mine != 1 << relation or not self.inner >> relation & 1:
-                continue
-            if other & ~self.inner and self.path_from(other, relation):
+        """Raise InputError if one of two inputs is asked and the other binds no index."""
+        for relation, other in self._inner_of(inputs):
+            if other & ~self.inner and self.lookup(other, relation):
                 continue
             named = [alias for i, alias in enumerate(self.spec.aliases) if other >> i & 1]
             raise InputError(
@@ -246,8 +204,8 @@ class IndexJoins:
         return frozenset(
             edge.number
             for edge in edges_of(self.graph)
-            for end in edge.ends
-            if self.inner >> end & 1 and self.path(end, edge.classes) is None
+            for relation, other in self._inner_of([1 << end for end in edge.ends])
+            if self.lookup(other, relation) is None
         )
 
     def check_leaves(self) -> None:
@@ -256,7 +214,7 @@ class IndexJoins:
             if not self.inner >> relation & 1:
                 continue
             scanned = [r for r in range(self.graph.relations) if not self.inner >> r & 1]
-            if not any(self.path(relation, self.graph.bound(1 << r, relation)) for r in scanned):
+            if not any(self.lookup(1 << r, relation) for r in scanned):
                 others = [self.spec.aliases[r] for r in scanned]
                 raise InputError(
                     f"relation {alias!r} has no scan, and none of its indexes is bound by its join with one "
@@ -265,26 +223,21 @@ class IndexJoins:
                     "scan"
                 )
 
-    def end(self, stems: Sequence[SteM]) -> None:
+    def end(self) -> None:
         """Note that nothing comes unasked from these relations."""
-        for stem in stems:
+        for stem in self.stems:
             stem.complete = stem.complete or bool(self.inner >> stem.number & 1)
 
-    def maker(self, stems: Sequence[SteM], built: Callable[[TupleBatch], None]) -> MakeJoin:
-        """Return what makes the joins of a tree in which these relations are leaves.
-
-        ``built`` is told of these relations' tuples as they come.
-        """
-
-        def make(edge: Edge, matching: Matching, stores: Mapping[int, RelationStore]) -> BinaryJoin:
-            asked = [end for end in edge.ends if self.inner >> end & 1]
-            if not asked:
-                return BinaryJoin(edge, self.spec, matching, stores)
-            path = self.path(asked[0], edge.classes)
-            assert path is not None, "the pre-optimizer has chosen an edge that binds an index"
-            return IndexJoin(edge, self.spec, matching, stores, stems[asked[0]], path, self.clock, built)
-
-        return make
+    def join(
+        self, edge: Edge, inputs: Sequence[int], built: Callable[[TupleBatch], None] | None = None
+    ) -> BinaryJoin:
+        """Return the join of two inputs along an edge: an index join if one is asked; it tells ``built``."""
+        for relation, other in self._inner_of(inputs):
+            lookup = self.lookup(other, relation)
+            assert lookup is not None, "plans are checked, and the pre-optimizer takes no other edges"
+            index, stem = self.access.indexes[lookup.module][1], self.stems[relation]
+            return IndexJoin(edge, self.spec, self.stems, stem, lookup, index, self.clock, built)
+        return BinaryJoin(edge, self.spec, self.stems)
 
 
 def refuse_shared(spec: JoinSpec, access: Access | None, architecture: str) -> None:

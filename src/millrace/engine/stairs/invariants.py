@@ -36,9 +36,8 @@ import numpy as np
 from millrace.engine.arrays import Array
 from millrace.engine.plan.graph import QueryGraph
 from millrace.engine.plan.spec import JoinSpec
-from millrace.engine.plan.trees import JoinTree, edge_names
-from millrace.engine.stairs.stair import STAIR, BinaryJoin, MakeJoin, Segment, StairProbe, distinct
-from millrace.engine.stems.conditions import Matching
+from millrace.engine.plan.trees import Edge, JoinTree, edge_names
+from millrace.engine.stairs.stair import STAIR, BinaryJoin, Segment, StairProbe, distinct
 from millrace.engine.stems.stem import SteM
 from millrace.engine.tuples.batch import Signature, TupleBatch
 from millrace.errors import StateError
@@ -82,7 +81,7 @@ class Stairs:
         graph: QueryGraph,
         tree: JoinTree,
         stems: Sequence[SteM],
-        make: MakeJoin | None = None,
+        make: Callable[[Edge], BinaryJoin] | None = None,
         grown: Callable[[], None] | None = None,
         places: Callable[[], Places] = frozenset,
         *,
@@ -94,8 +93,7 @@ class Stairs:
         self._spec = spec
         self._graph = graph
         self._stems = stems
-        self.matching = Matching(graph)
-        self._make = make or (lambda edge, matching, stores: BinaryJoin(edge, spec, matching, stores))
+        self._make = make or (lambda edge: BinaryJoin(edge, spec, stems))
         self._grown = grown or (lambda: None)
         self._places = places
         self._intermediate = intermediate
@@ -103,7 +101,7 @@ class Stairs:
 
     def _grow(self, tree: JoinTree) -> None:
         self.tree = tree
-        self.joins = {edge.number: self._make(edge, self.matching, self.stores) for edge in tree.edges}
+        self.joins = {edge.number: self._make(edge) for edge in tree.edges}
 
     def stairs(self) -> Iterator[tuple[int, STAIR]]:
         """Yield every STAIR with the number of its edge."""
@@ -145,17 +143,17 @@ class Stairs:
 
     def _route(self, edge: int, batch: TupleBatch, *, kept: bool, skip: int = 0) -> StairProbe:
         join, span = self.joins[edge], batch.signature.span
-        stored: TupleBatch | None = None
         apart: frozenset[int] | None = None
         # A base tuple that has just come agrees with nothing stored.
         if kept and span & (span - 1):
             if not self._intermediate:
-                stored = join.near(batch).demoted_to_base(batch)
-                self.enforcing = True
+                near = join.near(batch)
+                near.merge(near.demoted_to_base(batch))
+                self.enforcing, kept = True, False
             elif self.enforcing:
                 apart = self._apart(edge, span, join.near(batch))
                 self.enforced += 0 if apart is None else batch.size
-        return join.route(batch, kept=kept, apart=apart, skip=skip, stored=stored)
+        return join.route(batch, kept=kept, apart=apart, skip=skip)
 
     def _apart(self, edge: int, span: int, near: STAIR) -> frozenset[int] | None:
         """Return the spans of stored tuples that one of a span cannot agree with; None if those are all."""
@@ -265,9 +263,6 @@ class Stairs:
         matches with all others that the tree connects without the missing ones. By invariant A, each result
         of joining those is then in one of these STAIRs. Cross products are left for later, and so is the rest
         after some steps.
-
-        Args:
-            missing: Span of the relations that have stalled; some of their tuples may have arrived.
         """
         steps = _STEPS * self.tree.relations
         for edge, stair in self.stairs():

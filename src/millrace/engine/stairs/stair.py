@@ -19,24 +19,24 @@ probe, for nobody will come to look for them: an index join, or the second phase
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 
-from millrace.engine.arrays import Array
+from millrace.engine.arrays import Array, appended
 from millrace.engine.figures import StateFigures
 from millrace.engine.kernels import Multimap, Walk
 from millrace.engine.plan.graph import members
 from millrace.engine.plan.spec import JoinSpec
 from millrace.engine.plan.trees import Edge, side_name
 from millrace.engine.stems.conditions import Classes, Matching, combine_codes
-from millrace.engine.stems.index import Product
+from millrace.engine.stems.index import Cursor, Product
+from millrace.engine.stems.stem import SteM
 from millrace.engine.tuples import MOST_ROOM, RelationStore
 from millrace.engine.tuples.batch import Signature, TupleBatch
+from millrace.engine.tuples.keys import in_groups
 
-_LEAST = 1024
 _PIECE = 65_536
 """Pairs that are looked at in one go."""
 
@@ -84,12 +84,12 @@ class Segment:
     def append(self, batch: TupleBatch, codes: Array | None) -> None:
         """Add tuples of the segment's signature, with the codes of their join attributes."""
         for relation, rows in batch.rows.items():
-            self._rows[relation] = _appended(self._rows[relation], self.size, rows)
+            self._rows[relation] = appended(self._rows[relation], self.size, rows)
         for predicate, failures in batch.failures.items():
             held = self._failures.get(predicate, np.empty(0, object))
-            self._failures[predicate] = _appended(held, self.size, failures)
+            self._failures[predicate] = appended(held, self.size, failures)
         if self._gone is not None:
-            self._gone = _appended(self._gone, self.size, np.zeros(batch.size, np.bool_))
+            self._gone = appended(self._gone, self.size, np.zeros(batch.size, np.bool_))
         if self.index is not None:
             assert codes is not None
             self.index.insert(codes)
@@ -140,8 +140,8 @@ class Segment:
         codes = combine_codes([batch.rows[r].astype(np.int64) for r in relations])
         walk = index.probe(codes)
         known = walk.probes[: walk.active]
-        first, group = grouped([batch.rows[r][known] for r in relations])
-        different = known[first]
+        order, is_first = in_groups([batch.rows[r][known] for r in relations])
+        different = known[order[is_first]]
         agreed = np.zeros(len(different), np.bool_)
         found = [np.empty(0, np.int32)]
         walk = index.probe(codes[different])
@@ -153,7 +153,7 @@ class Segment:
                 keep &= batch.rows[r][different[left]] == self._rows[r][right]
             agreed[left[keep]] = True
             found.append(right[keep])
-        return known[agreed[group]], np.concatenate(found)
+        return known[order[agreed[np.cumsum(is_first) - 1]]], np.concatenate(found)
 
     def by_shared(self, batch: TupleBatch) -> tuple[tuple[int, ...], Multimap]:
         """Return the relations shared with tuples, and an index by all of their components together."""
@@ -177,7 +177,7 @@ class StairProbe:
     """
 
     batch: TupleBatch
-    open: list[tuple[Segment, Walk | Product]]
+    open: list[tuple[Segment, Cursor]]
     is_new: bool = True
 
     @property
@@ -249,14 +249,12 @@ class STAIR:
         self.inserted += batch.size
 
     def start(self, batch: TupleBatch, codes: Array | None, skip: int = 0) -> StairProbe:
-        """Begin to look for matches (``probe(R.a, val)``).
+        """Begin to look for matches (``probe(R.a, val)``) of tuples that share no component with those held.
 
-        Args:
-            batch: Tuples that share no component with those held here.
-            codes: Of their join attributes; None for a cross product.
-            skip: Leave out matches that would together span these relations.
+        ``codes`` are of their join attributes, None for a cross product. Matches that would together span the
+        relations of ``skip`` are left out.
         """
-        opened: list[tuple[Segment, Walk | Product]] = []
+        opened: list[tuple[Segment, Cursor]] = []
         for segment in self.segments.values():
             if not segment.live or (skip and segment.signature.span | batch.signature.span == skip):
                 continue
@@ -275,14 +273,9 @@ class STAIR:
         if not probe.open:
             return batch.take(np.empty(0, np.int64), origin=origin)
         segment, walk = probe.open[-1]
-        in_order = walk.is_new and len(probe.open) == 1
-        if isinstance(walk, Product):
-            left, right = walk.pairs(limit)
-            in_order = False
-        else:
-            assert segment.index is not None
-            left, right = segment.index.matches(walk, limit)
-            in_order = in_order and segment.index.unique and walk.is_done
+        is_new = walk.is_new and len(probe.open) == 1
+        left, right = walk.pairs(limit)
+        in_order = is_new and isinstance(walk, Walk) and walk.table.unique and walk.is_done
         if walk.is_done:
             probe.open.pop()
         left, right = self._kept(segment, batch, left, right)
@@ -405,10 +398,9 @@ class STAIR:
 class BinaryJoin:
     """The join along one edge of the spanning tree: two STAIRs, by their owners, each other's duals."""
 
-    def __init__(
-        self, edge: Edge, spec: JoinSpec, matching: Matching, stores: Mapping[int, RelationStore]
-    ) -> None:
+    def __init__(self, edge: Edge, spec: JoinSpec, stems: Sequence[SteM]) -> None:
         self.edge = edge
+        matching, stores = stems[0].matching, {stem.number: stem.store for stem in stems}
         names = {end: f"STAIR({side_name(spec, matching.graph, edge, end)})" for end in edge.ends}
         self.stairs = {
             end: STAIR(end, edge.classes, matching, stores, name, spec.relations[end].rows or 0)
@@ -425,29 +417,20 @@ class BinaryJoin:
         return self.stairs[b if stair.owner == a else a]
 
     def route(
-        self,
-        batch: TupleBatch,
-        *,
-        kept: bool = True,
-        apart: Collection[int] | None = None,
-        skip: int = 0,
-        stored: TupleBatch | None = None,
+        self, batch: TupleBatch, *, kept: bool = True, apart: Collection[int] | None = None, skip: int = 0
     ) -> StairProbe:
         """Insert tuples on their side and begin to probe the other.
 
         Args:
             batch: Tuples with a component of exactly one of the two relations.
-            kept: False when everything on the other side has arrived: nothing will ever look for them.
+            kept: False when nothing will ever look for them, as when all on the other side has arrived.
             apart: Enforce Invariant B, for state has been moved. With stored tuples of these spans none of
                 them can agree. None: they agree with nothing stored.
             skip: Leave out matches that would span these relations.
-            stored: What to insert instead of the tuples: different parts of them, B enforced.
         """
         near = self.near(batch)
         codes = near.codes(batch)
-        if kept and stored is not None:
-            near.merge(stored)
-        elif kept and apart is not None:
+        if kept and apart is not None:
             near.merge(batch, apart)
         elif kept:
             near.insert(batch, codes)
@@ -455,10 +438,6 @@ class BinaryJoin:
 
     def matches(self, probe: StairProbe, limit: int) -> TupleBatch:
         return self.dual(self.near(probe.batch)).matches(probe, limit)
-
-
-MakeJoin = Callable[[Edge, Matching, Mapping[int, RelationStore]], BinaryJoin]
-"""Returns the join along an edge, of tuples with these codes in these stores."""
 
 
 def distinct(batch: TupleBatch) -> TupleBatch:
@@ -471,35 +450,6 @@ def distinct(batch: TupleBatch) -> TupleBatch:
         first[numbers[0] - numbers[0].min()] = np.arange(batch.size)
         kept = first[first >= 0]
     else:
-        kept = np.sort(grouped(numbers)[0])
+        order, is_first = in_groups(numbers)
+        kept = np.sort(order[is_first])
     return batch if len(kept) == batch.size else batch.take(kept)
-
-
-def grouped(columns: Sequence[Array]) -> tuple[Array, Array]:
-    """Group equal tuples.
-
-    Args:
-        columns: Components by relation, each of shape ``(n,)``.
-
-    Returns:
-        The position of the first tuple of each group, and for each tuple the place of its group among those.
-    """
-    order = np.lexsort(columns)
-    differs = np.ones(len(order), np.bool_)
-    differs[1:] = False
-    for column in columns:
-        ordered = column[order]
-        differs[1:] |= ordered[1:] != ordered[:-1]
-    group = np.empty(len(order), np.int64)
-    group[order] = np.cumsum(differs) - 1
-    return order[differs], group
-
-
-def _appended(held: Array, size: int, new: Array) -> Any:
-    last = size + len(new)
-    if last > len(held):
-        grown = np.empty(max(last, 2 * len(held), _LEAST), new.dtype)
-        grown[:size] = held[:size]
-        held = grown
-    held[size:last] = new
-    return held

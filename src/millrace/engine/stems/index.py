@@ -87,13 +87,10 @@ class _Run:
 
 
 class Ranges(Pairs):
-    """Pairs every probe tuple with the rows in its range.
+    """Pairs every probe tuple with the rows in its range, those from number ``low`` on and below ``high[i]``.
 
-    Args:
-        begins: In each run, where the range of each tuple begins, shape ``(tuples,)``.
-        counts: And how many rows it has.
-        low: Only rows from this number on.
-        high: Only rows below ``high[i]`` for probe tuple ``i``; None when there is no bound.
+    ``begins`` and ``counts`` say where the range begins in each run and how many rows it has, each of shape
+    ``(tuples,)``; ``high`` is None when there is no bound.
     """
 
     def __init__(
@@ -125,13 +122,7 @@ class Ranges(Pairs):
 
 @dataclass(frozen=True)
 class Inequality:
-    """``column op other.bound``, a residual predicate seen from the relation that has ``column``.
-
-    Attributes:
-        number: Place among the block's residual predicates.
-        op: One of ``<``, ``<=``, ``>``, ``>=``.
-        type: In which both are compared.
-    """
+    """``column op other.bound``, residual predicate ``number`` seen from the relation that has ``column``."""
 
     number: int
     column: str

@@ -27,12 +27,7 @@ class StateTotals:
 
 @dataclass(frozen=True)
 class Held:
-    """What join state holds.
-
-    Attributes:
-        nbytes: Bytes of base tuples, intermediate tuples and indexes.
-        least: The part of them that indexes take however few tuples there are.
-    """
+    """Bytes of base tuples, intermediate tuples and indexes; ``least`` are those of indexes of few tuples."""
 
     nbytes: int
     least: int
@@ -52,6 +47,7 @@ class JoinState(Protocol):
     @property
     def is_serial(self) -> bool:
         """Whether all that what arrives leads to has to be done before more arrives."""
+        return False
 
     def build(self, relation: int, batch: TupleBatch) -> TupleBatch:
         """Take base tuples, and return those that go on."""
@@ -63,7 +59,8 @@ class JoinState(Protocol):
         """A relation has got tuples, or has ended: return the tuples that waited for that."""
 
     def note_decision(self, signature: Signature, shares: Sequence[tuple[Operator, float]]) -> None:
-        """The policy has decided."""
+        """The policy has decided: nothing, unless it is decisions that state depends on."""
+        return
 
     def expire(self, below: Mapping[int, int], watermark: int) -> None:
         """No tuple is in flight: drop what has a component of a relation with a row number below these.
@@ -73,6 +70,7 @@ class JoinState(Protocol):
 
     def precompute(self, stalled: int) -> None:
         """No tuple is in flight, and none will be soon: do what can be done without these relations."""
+        return
 
     def at_stasis(self) -> bool:
         """No tuple is in flight (a point of stasis): state may be moved now.
@@ -82,9 +80,11 @@ class JoinState(Protocol):
 
     def waiting(self) -> Sequence[TupleBatch]:
         """Return the tuples that wait for more of some relation."""
+        return ()
 
     def waits(self) -> int:
         """Return how many these are."""
+        return 0
 
     def held(self) -> Held:
         """Return how much memory it takes."""

@@ -16,18 +16,21 @@ Raman, Deshpande & Hellerstein 2003.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from millrace.engine.access.paths import Paths
 from millrace.engine.eddy.operator import Operator
+from millrace.engine.eddy.output import Output
 from millrace.engine.operators.stems import IndexLookup, SteMProbe
+from millrace.engine.plan.expressions import Call
 from millrace.engine.plan.graph import QueryGraph, members
 from millrace.engine.plan.spec import JoinSpec
 from millrace.engine.stems.conditions import Matching
-from millrace.engine.stems.join_state import Held, StateTotals, held_by
-from millrace.engine.stems.stem import SteM
+from millrace.engine.stems.join_state import Held, JoinState, StateTotals, held_by
+from millrace.engine.stems.stem import LiveRows, SteM
 from millrace.engine.stems.waiting import PriorProbers
 from millrace.engine.tuples.batch import Signature, TupleBatch
 
@@ -45,11 +48,10 @@ def stems_of(spec: JoinSpec, graph: QueryGraph, paths: Paths) -> list[SteM]:
     return stems
 
 
-class SteMs:
-    """The SteMs of a block: a :class:`millrace.engine.stems.join_state.JoinState`."""
+class SteMs(JoinState):
+    """The SteMs of a block: their state does not depend on decisions, and has no intermediate tuples."""
 
     grouped = True
-    is_serial = False
 
     def __init__(self, context: RunContext) -> None:
         self.stems: Sequence[SteM] = context.stems
@@ -59,7 +61,8 @@ class SteMs:
         self._waiting = PriorProbers()
         self._stamp = 0
         self._peak = 0
-        self._probes = [SteMProbe(stem, context, self._waiting) for stem in self.stems]
+        live = live_rows(context)
+        self._probes = [SteMProbe(stem, context, self._waiting, live) for stem in self.stems]
         lookups = range(len(self._paths.lookups))
         self._lookups = [IndexLookup(i, context, self._waiting) for i in lookups]
 
@@ -106,12 +109,6 @@ class SteMs:
         roles = self.stems[relation].roles
         return [batch for role in roles for batch in self._waiting.release(role, self.stems[role])]
 
-    def note_decision(self, signature: Signature, shares: Sequence[tuple[Operator, float]]) -> None:
-        """Nothing: the state of SteMs does not depend on decisions."""
-
-    def precompute(self, stalled: int) -> None:
-        """Nothing: SteMs hold no intermediate tuples."""
-
     def expire(self, below: Mapping[int, int], watermark: int) -> None:
         """Drop the base tuples below these row numbers, and first the tuples that refer to them."""
         if below:
@@ -139,6 +136,34 @@ class SteMs:
     def _bases(self) -> list[SteM]:
         """Return the SteMs that have tuples of their own."""
         return [stem for stem in self.stems if stem.number == stem.roles[0]]
+
+
+def live_rows(context: RunContext) -> LiveRows | None:
+    """Return what tells of whose components something may be read yet; None: perhaps of all.
+
+    The output reads columns; predicates do until they are met, and those that may raise until the end. Of
+    relations that share an attribute class one is asked for its key, while another is to be joined by it.
+
+    All are read where base tuples arrive side by side (what is wanted first may change, and they may be let
+    go of), by windows, by left joins, by other outputs, and by those who may go on with the run elsewhere.
+    """
+    spec, graph, unbuilt = context.spec, context.graph, context.schedule.unbuilt
+    elsewhere = context.watch is not None or graph.later or not isinstance(context.output, Output)
+    if unbuilt is None or graph.windows or graph.outer or elsewhere:
+        return None
+    shown = () if spec.count_only else spec.output
+    always = {spec.aliases.index(each.source.relation) for each in shown}
+    reads = [(1 << i, set(members(span))) for i, span in enumerate(graph.residual_spans)]
+    for predicate, (_, read) in zip(spec.residuals, reads, strict=True):
+        always |= read if isinstance(predicate, Call) else set()
+
+    @cache
+    def live(span: int, done: int) -> frozenset[int]:
+        keys = (members(c.span & span) for c in graph.classes if c.span & ~span)
+        asked = {min(each, key=lambda r: (r != unbuilt, r not in always, r)) for each in keys if each}
+        return frozenset(always.union(asked, *(read for bit, read in reads if not done & bit)))
+
+    return live
 
 
 def join_base_tuples(stems: Sequence[SteM], graph: QueryGraph, span: int, limit: int) -> Iterator[TupleBatch]:

@@ -28,6 +28,7 @@ when they hold more evicted rows than others.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from copy import copy
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -60,6 +61,9 @@ _WHOLE = KeyColumn("", pa.int64())
 
 Keys = tuple[int, ...]
 
+LiveRows = Callable[[int, int], frozenset[int]]
+"""Returns the relations of whose components something may be read yet, by a tuple's span and done bits."""
+
 
 @dataclass(frozen=True, eq=False)
 class Probe:
@@ -86,9 +90,10 @@ class SteM:
     """The state module of one relation.
 
     ``paths`` say how its tuples come. In a self-join ``shared`` is the SteM of the relation whose tuples this
-    one shares. SteMs of a block share the ``matching``, which has the codes of its keys.
+    one shares.
 
     Attributes:
+        matching: Has the codes of keys; all SteMs of a block share it.
         roles: The relations that share the tuples, this one among them.
         eots: The bindings for which an index has returned everything, by the columns and types bound.
         lookups: For each lookup by an index, the classes that bind it, and its bindings out of these.
@@ -107,7 +112,7 @@ class SteM:
         self.number = number
         self.name = f"SteM({spec.alias})"
         self.scanned = bool(paths.scanned >> number & 1)
-        self._matching = matching
+        self.matching = matching
         self.layout = matching.layouts[number]
         self._spec = spec
         self._graph = graph
@@ -184,15 +189,10 @@ class SteM:
         return batch.filter(to_arrow(some)), [c[some] for c in coded]
 
     def build(self, batch: TupleBatch, stamp: int | None) -> TupleBatch:
-        """Insert singletons and bounce them back (BuildFirst, SteM BounceBack).
+        """Insert singletons and bounce back those that were not duplicates (BuildFirst, SteM BounceBack).
 
-        Args:
-            batch: Tuples of this relation alone, in a store of their own.
-            stamp: Timestamp of the first tuple, the rest count up from it, by the number of roles; None
-                when no tuple of the run needs one.
-
-        Returns:
-            The tuples that were not duplicates, now pointing into the SteM.
+        They come in a store of their own, and go on pointing into the SteM. ``stamp`` is the timestamp of the
+        first, the rest count up from it by the number of roles; None when no tuple of the run needs one.
         """
         source = batch.stores[self.number]
         rows = batch.rows[self.number]
@@ -255,7 +255,7 @@ class SteM:
         walk: Cursor
         decided = 0
         if classes:
-            codes = self._matching.codes((batch.stores, batch.rows), classes)
+            codes = self.matching.codes((batch.stores, batch.rows), classes)
             walk = self.index(classes).probe(codes, low, high)
         elif searched := self._searched(batch.signature):
             walk = self._ordered_by(searched[0].column, searched[0].type).probe(searched, batch, low, high)
@@ -264,29 +264,36 @@ class SteM:
             walk = Product(batch.size, low, self.rows, high)
         return Probe(batch, classes, walk, self.rows, decided)
 
-    def probe(self, probe: Probe, limit: int) -> TupleBatch:
-        """Return the next concatenated matches, at most ``limit``; ``probe.walk`` knows the rest."""
+    def probe(self, probe: Probe, limit: int, live: LiveRows | None = None) -> TupleBatch:
+        """Return the next concatenated matches, at most ``limit``; ``probe.walk`` knows the rest.
+
+        They have the row numbers of this relation and of those that are ``live``, by default of all.
+        """
         batch, walk = probe.batch, probe.walk
         is_new = walk.is_new
         left, right = walk.pairs(limit)
         in_order = is_new and isinstance(walk, Walk) and len(left) == batch.size and walk.table.unique
-        if probe.classes and not self._matching.decides(self.number, probe.classes):
+        if probe.classes and not self.matching.decides(self.number, probe.classes):
             keep = self._verified(batch, probe.classes, left, right)
             left, right = left[keep], right[keep]
         mine = self._fits(right)
         if mine is not None:
             left, right = left[mine], right[mine]
         old = batch.signature
-        if self._matching.windows.decide(old.span, 1 << self.number):
+        if self.matching.windows.decide(old.span, 1 << self.number):
             own = {self.number: self.store}, {self.number: right}
-            near = self._matching.windows.agree((batch.stores, batch.rows), own, left, None)
+            near = self.matching.windows.agree((batch.stores, batch.rows), own, left, None)
             left, right = left[near], right[near]
         signature = old.having(span=old.span | 1 << self.number, prior=None, done=old.done | probe.decided)
+        rows = dict(batch.rows)
+        if live is not None:
+            kept = live(signature.span, signature.done)
+            rows = {relation: numbers for relation, numbers in rows.items() if relation in kept}
         if in_order and len(left) == batch.size:
             # Exactly one match for each tuple: what the batch has stays as it is.
-            rows, stamps, failures = dict(batch.rows), batch.stamps, batch.failures
+            stamps, failures = batch.stamps, batch.failures
         else:
-            rows = {relation: numbers[left] for relation, numbers in batch.rows.items()}
+            rows = {relation: numbers[left] for relation, numbers in rows.items()}
             stamps = None if batch.stamps is None else batch.stamps[left]
             failures = {i: f[left] for i, f in batch.failures.items()}
         rows[self.number] = right
@@ -306,7 +313,7 @@ class SteM:
         The tuples do not span this relation, and are tied to it by an attribute class.
         """
         classes = self._graph.bound(batch.signature.span, self.number)
-        walk = self.index(classes).probe(self._matching.codes((batch.stores, batch.rows), classes))
+        walk = self.index(classes).probe(self.matching.codes((batch.stores, batch.rows), classes))
         return walk.probes[: walk.active]  # a chain is a match
 
     def missing(self, batch: TupleBatch) -> Array:
@@ -316,14 +323,14 @@ class SteM:
         here = np.zeros(batch.size, np.bool_)
         for classes, eots in self.lookups:
             if eots.size and self._is_bound(batch, classes):
-                here |= eots.contains(*bound(self._matching, batch, classes))
+                here |= eots.contains(*bound(self.matching, batch, classes))
         return np.flatnonzero(~here)
 
     def bound_codes(self, batch: TupleBatch, classes: Classes) -> Array | None:
         """Return a code for what each tuple binds of these classes; None where they do not bind all."""
         if not self._is_bound(batch, classes):
             return None
-        return self._matching.codes((batch.stores, batch.rows), classes)
+        return self.matching.codes((batch.stores, batch.rows), classes)
 
     def eot(self, keys: tuple[KeyColumn, ...]) -> BindingSet:
         """Return the bindings of these columns for which every match is here."""
@@ -428,13 +435,12 @@ class SteM:
         return tuple(self.layout.of_class[c] for c in classes)
 
     def _index(self, keys: Keys) -> Multimap:
-        """Return the index on these keys together, from row ``store.base`` on."""
+        """Return the index on these keys together."""
         index = self._indexes.get(keys)
         if index is None:
-            rows = self.rows - self.store.base
-            index = self._indexes[keys] = Multimap(rows, self.store.base)
-            if rows:
-                index.insert(combine_codes([self.store.kept_codes(k) for k in keys]))
+            index = self._indexes[keys] = Multimap(self.store.held, self.store.first)
+            if self.store.held:
+                index.insert(combine_codes([self.store.codes(k) for k in keys]))
         return index
 
     def _ordered_by(self, column: str, kind: pa.DataType) -> OrderedIndex:
@@ -449,7 +455,7 @@ class SteM:
     def _verified(self, batch: TupleBatch, classes: Classes, left: Array, right: Array) -> Array:
         """Return which pairs agree on these classes, and not only on their codes."""
         mine = {self.number: self.store}, {self.number: right}
-        return self._matching.verified((batch.stores, batch.rows), mine, classes, left, None)
+        return self.matching.verified((batch.stores, batch.rows), mine, classes, left, None)
 
     def _is_bound(self, batch: TupleBatch, classes: Classes) -> bool:
         return set(classes) <= set(self._graph.bound(batch.signature.span, self.number))
@@ -476,7 +482,7 @@ class SteM:
         """Return for each row the bit set of roles whose keys are not null and agree within their classes."""
         found = np.zeros(chunk.num_rows, np.int64)
         for role, number in enumerate(self.roles):
-            layout = self._matching.layouts[number]
+            layout = self.matching.layouts[number]
             fits = are_tied(chunk, layout.keys, coded, layout.same)
             timed = () if layout.time is None else (layout.time,)
             for key in {*layout.of_class.values(), *(k for pair in layout.same for k in pair), *timed}:

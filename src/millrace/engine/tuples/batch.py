@@ -99,8 +99,8 @@ class TupleBatch:
     """Tuples of one signature.
 
     Attributes:
-        signature: Common to all tuples.
-        rows: Row numbers per spanned relation, and per relation that widened it, each of shape ``(n,)``.
+        rows: Row numbers per spanned relation, and per relation that widened it, each of shape ``(n,)``. Of
+            relations that nothing reads any more they may be left out, but not of all.
         stores: Where those row numbers lead.
         stamps: Timestamp of each tuple, that of its last arriving component, shape ``(n,)``; None
             while every tuple is younger than whatever it can probe, so that no check is needed.
@@ -155,7 +155,7 @@ class TupleBatch:
 
     @classmethod
     def merged(cls, batches: Sequence[TupleBatch]) -> TupleBatch:
-        """Return batches of one signature over the same stores, without failures, as one."""
+        """Return batches of one signature, with the same stores and relations, without failures, as one."""
         first = batches[0]
         if len(batches) == 1:
             return first

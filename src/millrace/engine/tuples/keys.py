@@ -52,15 +52,9 @@ def is_key_type(kind: pa.DataType) -> bool:
 
 
 def codes(array: pa.Array, kind: pa.DataType) -> tuple[Array, Array | None]:
-    """Return the codes of a key column.
+    """Return the ``int64`` codes of a key column in the equality's type, and which of its keys are not null.
 
-    Args:
-        array: The column, of any type that widens to ``kind``.
-        kind: The type of the equality.
-
-    Returns:
-        ``int64`` codes, shape ``(n,)``, and a boolean mask of the rows whose key is not null, or
-        None when none is null. The code of a null key means nothing.
+    That is a mask, None when none is null; the code of a null key means nothing.
 
     Raises:
         UnsupportedType: ``kind`` cannot be a key.
@@ -181,13 +175,10 @@ def are_identical(key: KeyColumn, one: pa.Array, other: pa.Array) -> Array:
 
 
 def first_of_equal(keys: Sequence[KeyColumn], coded: Sequence[Array], values: Values, *nulls: Array) -> Array:
-    """Return the positions, ascending, of the first of each group of equal tuples.
+    """Return the positions, ascending, of the first of each group of tuples with equal keys, at least one.
 
-    Args:
-        keys: What they are compared by, at least one.
-        coded: Codes of the keys, each of shape ``(n,)``.
-        values: Asked only for keys whose codes do not decide.
-        nulls: Which keys are null, where some are; nulls of a key have one code.
+    ``values`` are asked only for keys whose codes do not decide. ``nulls`` tell which keys are null, where
+    some are; nulls of a key have one code.
     """
     columns = [*nulls]
     for number, (key, column) in enumerate(zip(keys, coded, strict=True)):
@@ -195,13 +186,22 @@ def first_of_equal(keys: Sequence[KeyColumn], coded: Sequence[Array], values: Va
             places = values(number).dictionary_encode().indices
             column = to_numpy(pc.fill_null(places, scalar(-1, places.type)) if places.null_count else places)
         columns.append(column)
+    order, is_first = in_groups(columns)
+    return np.sort(order[is_first])
+
+
+def in_groups(columns: Sequence[Array]) -> tuple[Array, Array]:
+    """Return an order in which equal tuples stand together, else as they came, and which are the first ones.
+
+    The columns are those of the tuples, and each of shape ``(n,)``.
+    """
     order = np.lexsort(columns)
     is_first = np.zeros(len(order), np.bool_)
     is_first[:1] = True
     for column in columns:
         ordered = column[order]
         is_first[1:] |= ordered[1:] != ordered[:-1]
-    return np.sort(order[is_first])
+    return order, is_first
 
 
 def keyed(

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 import numpy as np
 import pyarrow as pa
 
-from millrace.engine.arrays import Array, ends_of, to_arrow, to_numpy
+from millrace.engine.arrays import Array, appended, ends_of, to_arrow, to_numpy
 from millrace.engine.kernels import MAX_ROWS
 from millrace.engine.tuples.keys import KeyColumn, Values, are_equal
 from millrace.errors import ExecutionError
@@ -33,16 +33,12 @@ class CodeColumn:
     """Appended ``int64`` codes; places count from the first one held.
 
     Most codes are only looked at when their tuples arrive, side by side as they came. So arrays are kept as
-    they came, and put together when somebody asks for rows in another order.
-
-    Args:
-        room: Codes that are expected.
+    they came, and put together when somebody asks for rows in another order. ``room`` codes are expected.
     """
 
     def __init__(self, room: int = 0) -> None:
         self.size = 0
-        self._room = min(room, MOST_ROOM)
-        self._settled = np.empty(0, np.int64)
+        self._settled = np.empty(min(room, MOST_ROOM), np.int64)
         self._count = 0
         self._parts: list[Array] = []
 
@@ -62,15 +58,10 @@ class CodeColumn:
 
     def all(self) -> Array:
         """Return all codes side by side, shape ``(size,)``, a view."""
-        if self._parts:
-            if self.size > len(self._settled):
-                grown = np.empty(max(self.size, 2 * len(self._settled), self._room), np.int64)
-                grown[: self._count] = self._settled[: self._count]
-                self._settled = grown
-            for codes in self._parts:
-                self._settled[self._count : self._count + len(codes)] = codes
-                self._count += len(codes)
-            self._parts.clear()
+        for codes in self._parts:
+            self._settled = appended(self._settled, self._count, codes)
+            self._count += len(codes)
+        self._parts.clear()
         return self._settled[: self.size]
 
     def between(self, low: int, high: int) -> Array:
@@ -159,10 +150,6 @@ class RelationStore:
         """Return the codes of key number ``key`` for all rows held, shape ``(held,)``, without a copy."""
         return self._codes[key].all()[self.first - self.base :]
 
-    def kept_codes(self, key: int) -> Array:
-        """Return the codes of key number ``key`` from row ``base`` on, shape ``(rows - base,)``, no copy."""
-        return self._codes[key].all()
-
     def coded(self, key: int, rows: Array) -> Array:
         """Return the codes of key number ``key`` at these row numbers; of rows side by side a view."""
         if is_run(rows):
@@ -248,13 +235,9 @@ class RelationStore:
     ) -> Array:
         """Return which pairs agree on every key, null agreeing with nothing, shape of ``left``.
 
-        Args:
-            keys: What is compared.
-            numbers: Of these keys among the store's.
-            coded: Codes of tuples, an array for each key.
-            values: Asked, by place among ``keys``, only for those whose codes do not decide.
-            left: Position of each pair's tuple.
-            right: Number of each pair's row here.
+        ``numbers`` are those of the keys among the store's. Of tuples, at positions ``left``, there are codes
+        for each key, and ``values``, asked by place among ``keys`` only where codes do not decide. Rows here,
+        of numbers ``right``, are the other sides.
         """
         equal = np.ones(len(left), np.bool_)
         for place, (key, number) in enumerate(zip(keys, numbers, strict=True)):
