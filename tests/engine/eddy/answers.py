@@ -21,8 +21,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from hypothesis import strategies as st
 
+from lab.queues import Backpressure
 from millrace.engine.access.schedule import STALLED, Schedule
-from millrace.engine.eddy.back_pressure import Backpressure
 from millrace.engine.eddy.output import Output
 from millrace.engine.eddy.transfer import KeyRanges
 from millrace.engine.operators import beside, content, selection, udf_selection
@@ -396,7 +396,7 @@ def _faults(example: Example, folder: Path, *, strict: bool) -> set[str]:
         given["access"], indexes = modules(case, example.access, clock, example.chunk)
     if example.piece is not None:
         given["output"] = Output(case.spec, options.batch_size, example.piece)
-    run: Any = run_of(case.spec, sources, options, backpressure=example.limits, **given)
+    run: Any = run_of(case.spec, sources, options, eddy=example.limits, **given)
     if example.wanted:
         run.prefer(example.wanted)
     faults: set[str] = set()

@@ -15,9 +15,9 @@ import pyarrow.compute as pc
 import pytest
 from hypothesis import event, given, strategies as st
 
+from lab.queues import Backpressure
 from millrace.engine.access.schedule import Schedule
 from millrace.engine.eddy import eddy as buffer, preference, run_statistics as module
-from millrace.engine.eddy.back_pressure import Backpressure
 from millrace.engine.eddy.dataflow import EddyDataflow
 from millrace.engine.eddy.output import Output
 from millrace.engine.eddy.run import Run
@@ -225,8 +225,8 @@ def test_memory_under_skew_is_bounded(architecture: str, data: st.DataObject) ->
     how: dict[str, Any] = {}
     if architecture == "stems" or (architecture != "static" and options.intermediate):
         room = st.builds(Backpressure, st.sampled_from([1, 3]), st.sampled_from([1, 10]))
-        how["backpressure"] = data.draw(st.none() | room)
-    limits = how.get("backpressure")
+        how["eddy"] = data.draw(st.none() | room)
+    limits = how.get("eddy")
     chunk = max(3, batch)
     made = Run(case.spec, case.batches(chunk), options, schedule=schedule, clock=VirtualClock(), **how)
     found = flying(made.dataflow, batch) if isinstance(made.dataflow, EddyDataflow) else [0]
@@ -279,7 +279,7 @@ def test_queues_do_not_go_with_base_tuples_alone(architecture: str) -> None:
     """While ``r ⋈ s`` waits for ``t``, a tuple of ``t`` would meet it, and ``s``, which stands for it."""
     case, options = chain(1), Options(architecture=architecture, intermediate=False)
     with pytest.raises(InputError, match="intermediate=False"):
-        Run(case.spec, case.batches(2), options, backpressure=Backpressure(None, 20))
+        Run(case.spec, case.batches(2), options, eddy=Backpressure(None, 20))
 
 
 # What a run keeps of its decisions: true, bounded, and of every kind of run.

@@ -6,13 +6,12 @@ nothing is in flight; then windows let go of tuples, and state may be moved.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import pyarrow as pa
 
 from millrace.engine.access.schedule import STALLED, Arrival
-from millrace.engine.eddy.back_pressure import QueuedBuffer
 from millrace.engine.eddy.constraints import Legality
 from millrace.engine.eddy.context import Given, RunContext
 from millrace.engine.eddy.decisions import Candidates, RoutingTable
@@ -24,7 +23,7 @@ from millrace.engine.eddy.preference import Preference, Wanted
 from millrace.engine.eddy.statistics import recall, share
 from millrace.engine.eddy.transfer import KeyRanges
 from millrace.engine.operators.stems import StateBuild
-from millrace.engine.policies import Policy, policy_from
+from millrace.engine.policies import Candidate, Policy, policy_from
 from millrace.engine.stairs.choice import policy_of, state_of
 from millrace.engine.stems.join_state import StateTotals
 from millrace.engine.stems.state import join_base_tuples
@@ -33,11 +32,7 @@ from millrace.errors import InputError, StateError
 
 
 class EddyDataflow:
-    """An eddy with its operators and join state, between arrivals and the output.
-
-    Raises:
-        InputError: Tuples are to wait in queues though intermediate ones are not kept.
-    """
+    """An eddy with its operators and join state, between arrivals and the output."""
 
     def __init__(self, context: RunContext, given: Given) -> None:
         spec, options = context.spec, context.options
@@ -53,55 +48,44 @@ class EddyDataflow:
         gathers = own == (None, None) and not context.graph.windows
         ranges = given.get("ranges") or KeyRanges()
         self._admission = Admission(context, self.state, policy, ranges, gathers=gathers)
-        backpressure = given.get("backpressure")
-        if backpressure is None:
-            # What a user's predicate says of a few tuples is worth more than what small batches take.
-            self._buffer = Buffer(self._preference, 1 if context.called else context.limit)
-        else:
-            if not options.intermediate and options.architecture != "stems":
-                # What arrives while a tuple waits would meet it, and the base tuples in state for it.
-                raise InputError(
-                    "back-pressure lets intermediate tuples wait, and intermediate=False keeps base tuples "
-                    "in their place, so that results would come twice; expected one of the two"
-                )
-            coming = context.arrivals.due
-            self._buffer = QueuedBuffer(self._preference, backpressure, context.clock, coming)
-        self._eddy = self._routed(policy)
+        self._buffer = self._make_buffer()
+        builds = [
+            StateBuild(stem.number, alias, self.state, context.filters)
+            for stem, alias in zip(self.stems, spec.aliases, strict=True)
+        ]
+        legality = Legality(context.graph, builds, context.filters, self.state.joins)
+        self._eddy = self._make_eddy(
+            policy, Candidates(context.graph, legality, context.statistics.accounts).of
+        )
+        if context.watch is not None:
+            state, buffer = self.state, self._buffer
+            context.watch.attach(self.stems, state.held, lambda: (*buffer.works(), *state.waiting()))
         for probe in context.filters.asking:
-            # What waits in queues is counted there, and windows let go of what a tuple is made of.
-            probe.sets_aside = backpressure is None and not context.graph.windows
+            # Windows let go of what a tuple is made of.
+            probe.sets_aside = not context.graph.windows
             probe.unbuilt = self._schedule.unbuilt
         self._rounds = 0
         self._known_stalled = 0
 
-    def _routed(self, policy: Policy) -> Eddy:
-        context, state, buffer = self._context, self.state, self._buffer
-        statistics, filters, clock = context.statistics, context.filters, context.clock
-        builds = [
-            StateBuild(stem.number, alias, state, filters)
-            for stem, alias in zip(self.stems, context.spec.aliases, strict=True)
-        ]
-        legality = Legality(context.graph, builds, filters, state.joins)
-        queues = buffer if isinstance(buffer, QueuedBuffer) else None
-        if context.watch is not None:
-            context.watch.attach(self.stems, state.held, lambda: (*buffer.works(), *state.waiting()))
+    def _make_buffer(self) -> Buffer:
+        # What a user's predicate says of a few tuples is worth more than what small batches take.
+        return Buffer(self._preference, 1 if self._context.called else self._context.limit)
 
-        def note_decision(signature: Signature, shares: list[tuple[Operator, float]]) -> None:
-            statistics.note_decision(signature, shares)
-            state.note_decision(signature, shares)
-            buffer.weigh(shares)
-
-        tickets = None if queues is None else queues.tickets
+    def _make_eddy(self, policy: Policy, candidates: Callable[[Signature], list[Candidate]]) -> Eddy:
+        context, statistics = self._context, self._context.statistics
         table = RoutingTable(
             policy,
-            Candidates(context.graph, legality, statistics.accounts, tickets).of,
+            candidates,
             context.options.reoptimize_every,
-            note_decision,
-            None if queues is None else queues.is_full,
+            self._note_decision,
             (lambda: statistics.busy) if context.called else None,
-            clock,
+            context.clock,
         )
-        return Eddy(context, buffer, table)
+        return Eddy(context, self._buffer, table)
+
+    def _note_decision(self, signature: Signature, shares: Sequence[tuple[Operator, float]]) -> None:
+        self._context.statistics.note_decision(signature, shares)
+        self.state.note_decision(signature, shares)
 
     # What arrives
 
@@ -113,11 +97,10 @@ class EddyDataflow:
             if any(n == self._schedule.unbuilt and (b is STALLED or b is None) for n, b in arrivals):
                 eddy.push(self._admission.rest())
             if any(batch is None for _, batch in arrivals):  # an end holds once nothing is in flight
-                yield from self._work(draining=True)
+                yield from self._work()
             self.admit(arrivals)
             self._take_back()
-            # What an index answered may wait for a predicate; it has to be built before its binding ends.
-            yield from self._work(draining=self.state.is_serial or self._arrivals.is_ending)
+            yield from self._work()
             if not eddy.is_flying:
                 yield from self._output.rest()
             if self._is_empty():
@@ -125,12 +108,12 @@ class EddyDataflow:
             if not eddy.is_flying:
                 yield from self._rest(arrivals)
         while self._take_back(waits=True):
-            yield from self._work(draining=True)
+            yield from self._work()
         share(self._warm_start, self._context.statistics.accounts)
 
-    def _work(self, *, draining: bool = False) -> Iterator[Any]:
+    def _work(self) -> Iterator[Any]:
         """Let the eddy do what there is to do before more tuples are asked for, and yield output."""
-        for batch in self._eddy.results(draining=draining):
+        for batch in self._eddy.results():
             yield from self._context.emit(batch)
 
     def _take_back(self, *, waits: bool = False) -> bool:
@@ -175,7 +158,7 @@ class EddyDataflow:
     def finish(self, tuples: TupleBatch) -> Iterator[Any]:
         """Yield output of tuples that span all relations, from another run of the block."""
         self._eddy.push((tuples,))
-        yield from self._work(draining=True)
+        yield from self._work()
 
     def push(self, arrivals: list[Arrival]) -> Iterator[Any]:
         """Yield the results of base tuples with those that have come before."""

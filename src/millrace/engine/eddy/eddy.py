@@ -7,7 +7,7 @@ step, and push what comes back. A tuple that spans the query and has passed ever
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -41,12 +41,9 @@ class Eddy:
         """Take tuples into the dataflow; empty batches are dropped."""
         self._buffer.enter(batches)
 
-    def results(self, *, draining: bool = False) -> Iterator[TupleBatch]:
-        """Yield results until nothing is left that could be done before more tuples arrive.
-
-        If ``draining``, this includes what waits for its operator's turn (back-pressure).
-        """
-        work = self._buffer.pop(draining=draining)
+    def results(self) -> Iterator[TupleBatch]:
+        """Yield results until nothing is left that could be done before more tuples arrive."""
+        work = self._buffer.pop()
         while work is not None:
             ahead: TupleBatch | None = None
             if not isinstance(work, TupleBatch):
@@ -57,7 +54,7 @@ class Eddy:
                 ahead = self._route(work)
             if self._look is not None:
                 self._look()
-            work = self._buffer.pop(draining=draining) if ahead is None else ahead
+            work = self._buffer.pop() if ahead is None else ahead
 
     def forget(self) -> None:
         """Forget all decisions: other operators are legal now."""
@@ -67,13 +64,13 @@ class Eddy:
         """Send a batch where the routing table says, in pieces if it is divided; return what is next."""
         pieces, rest = self._table.route(batch)
         if rest is not None:
-            self._buffer.put_back(rest, refused=not pieces)
+            self._buffer.push((rest,))
         ahead: TupleBatch | None = None
         for operator, piece in pieces:
             if ahead is not None:
                 self._buffer.push((ahead,))
             self._statistics.route(piece)
-            ahead = None if self._buffer.line_up(operator, piece) else self._send(operator, piece)
+            ahead = self._send(operator, piece)
         return ahead
 
     def _send(self, operator: Operator, work: Any) -> TupleBatch | None:
@@ -175,17 +172,6 @@ class Buffer:
             else:
                 self.resume(*work)
 
-    def put_back(self, batch: TupleBatch, *, refused: bool) -> None:
-        """Take back what has not been routed; ``refused``: where it was to go there is no room at present."""
-        self.push([batch])
-
-    def weigh(self, shares: Sequence[tuple[Operator, float]]) -> None:
-        """Take note of a decision: nothing, for modules work whenever tuples are sent to them."""
-
-    def line_up(self, operator: Operator, batch: TupleBatch) -> bool:
-        """Make tuples wait for a module's turn; False if they need not: here modules work at once."""
-        return False
-
     def works(self) -> list[Work]:
         small = [batch for crumbs in self._waiting.values() for batch in crumbs.batches]
         flying = [work for grade in sorted(self._flying, reverse=True) for work in self._flying[grade]]
@@ -195,7 +181,7 @@ class Buffer:
     def is_flying(self) -> bool:
         return bool(self._new or self._flying or self._waiting)
 
-    def pop(self, *, draining: bool = False) -> Work | None:
+    def pop(self) -> Work | None:
         """Take the next piece of work, or None when nothing is in flight."""
         if self._new:
             return self._new.pop()

@@ -19,7 +19,7 @@ from millrace.engine.static_plan import StaticPlan
 from millrace.errors import InputError
 from millrace.options import Options
 
-_OF_EDDIES = ("policy", "backpressure")
+_OF_EDDIES = ("policy", "eddy")
 """What a run can be given that a static plan has no use for."""
 
 
@@ -52,12 +52,12 @@ class Run:
         is_static = options.architecture == "static"
         if is_static and (own := [name for name in _OF_EDDIES if given.get(name) is not None]):
             raise InputError(
-                f"a static plan is given a {' and a '.join(own)}: its tuples take one way, and none waits; "
+                f"a static plan is given a {' and a '.join(own)}: its tuples take one way; "
                 "leave it out, or use architecture='stems', 'joins' or 'stairs'"
             )
         self.context = context = RunContext(spec, sources, options, given)
         self.dataflow: EddyDataflow | StaticPlan = (
-            StaticPlan(context) if is_static else EddyDataflow(context, given)
+            StaticPlan(context) if is_static else (given.get("eddy") or EddyDataflow)(context, given)
         )
         self._seconds = 0.0
 

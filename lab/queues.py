@@ -19,16 +19,21 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from millrace.engine.eddy.eddy import Buffer
+from millrace.engine.access.schedule import Arrival
+from millrace.engine.eddy.context import Given, RunContext
+from millrace.engine.eddy.dataflow import EddyDataflow
+from millrace.engine.eddy.decisions import RoutingTable
+from millrace.engine.eddy.eddy import Buffer, Eddy
 from millrace.engine.eddy.operator import MODULES, Kind, Operator, Work
 from millrace.engine.eddy.preference import Preference
+from millrace.engine.policies import Candidate, Policy
 from millrace.engine.tuples.batch import Signature, TupleBatch
-from millrace.errors import OptionError
-from millrace.limits.clock import POLLED, Clock, VirtualClock
+from millrace.errors import InputError, OptionError
+from millrace.limits.clock import POLLED, VirtualClock
 
 ROUTE = ("route", 0)
 """The eddy's own work on tuples that it puts into a queue, as a clock charges for it."""
@@ -38,10 +43,13 @@ _QUEUED = (*MODULES, Kind.LOOKUP)
 
 _LEAST_WEIGHT = 1 / 64
 
+Finding = Callable[[Signature], list[Candidate]]
+Noting = Callable[[Signature, Sequence[tuple[Operator, float]]], None]
+
 
 @dataclass(frozen=True)
 class Backpressure:
-    """How many tuples may wait.
+    """How many tuples may wait; called, it makes the eddy of a run (``Run(…, eddy=Backpressure())``).
 
     Attributes:
         queue: In front of one module, from which on it takes no more; None for any number.
@@ -63,6 +71,20 @@ class Backpressure:
             if value is not None and value < 1:
                 raise OptionError(f"back-pressure: {name} is {value}, expected at least 1 tuple")
 
+    def __call__(self, context: RunContext, given: Given) -> QueuedDataflow:
+        """Return an eddy with queues.
+
+        Raises:
+            InputError: Tuples are to wait in queues though intermediate ones are not kept.
+        """
+        if not context.options.intermediate and context.options.architecture != "stems":
+            # What arrives while a tuple waits would meet it, and the base tuples in state for it.
+            raise InputError(
+                "back-pressure lets intermediate tuples wait, and intermediate=False keeps base tuples "
+                "in their place, so that results would come twice; expected one of the two"
+            )
+        return QueuedDataflow(context, given, self)
+
 
 @dataclass
 class _Queue:
@@ -82,22 +104,15 @@ class _Queue:
 
 
 class QueuedBuffer(Buffer):
-    """A buffer that makes tuples wait for their modules; tuples in flight still come before new ones.
+    """A buffer that makes tuples wait for their modules; tuples in flight still come before new ones."""
 
-    ``clock`` measures turns. ``coming`` returns when by this clock more tuples may arrive.
-    """
+    draining = False
+    """Whether nothing new is to be taken in before all of it has been."""
 
-    def __init__(
-        self,
-        preference: Preference,
-        limits: Backpressure,
-        clock: Clock,
-        coming: Callable[[], float],
-    ) -> None:
+    def __init__(self, preference: Preference, limits: Backpressure, context: RunContext) -> None:
         super().__init__(preference)
         self._limits = limits
-        self._clock = clock
-        self._coming = coming
+        self._clock, self._coming = context.clock, context.arrivals.due
         self._tuples = 0
         # Probes that are not done, each with what it made last on top.
         self._under_way: list[Work] = []
@@ -136,7 +151,10 @@ class QueuedBuffer(Buffer):
                 self._of(piece.signature).append(piece)
 
     def put_back(self, batch: TupleBatch, *, refused: bool) -> None:
-        """Take back what has not been routed, to try again, if there was no room after some has been made."""
+        """Take back what has not been routed; ``refused``: where it was to go there is no room at present.
+
+        It is tried again after some room has been made.
+        """
         if self._under_way:
             self._under_way.append(batch)
             self._pressed = refused
@@ -162,6 +180,7 @@ class QueuedBuffer(Buffer):
                 self._queue(operator).weight = max(share, _LEAST_WEIGHT)
 
     def line_up(self, operator: Operator, batch: TupleBatch) -> bool:
+        """Make tuples wait for a module's turn; False if they need not."""
         if operator.kind not in _QUEUED:
             return False
         queue = self._queue(operator)
@@ -209,10 +228,8 @@ class QueuedBuffer(Buffer):
 
     # What is to be done
 
-    def pop(self, *, draining: bool = False) -> Work | None:
+    def pop(self) -> Work | None:
         """Take what may be routed, or else a batch whose turn has come at a module.
-
-        If ``draining``, nothing new is to be taken in before all of it has been.
 
         Returns:
             None when nothing is in flight, and when there is room for tuples that may have arrived.
@@ -229,7 +246,7 @@ class QueuedBuffer(Buffer):
             if batches and signature not in self._refused and not ahead:
                 self._tuples -= batches[0].size
                 return batches.popleft()
-        wanting = not draining and not ahead and self._tuples < self._limits.buffer
+        wanting = not self.draining and not ahead and self._tuples < self._limits.buffer
         # Once a turn, for what is asked for may have nothing at present.
         self._asked = wanting and not self._asked
         return None if self._asked else self._turn(wanting=wanting)
@@ -295,3 +312,89 @@ def _urgency(signature: Signature) -> tuple[bool, int, int]:
     """Return a sort key: to be built, then preferred, then whatever has come furthest."""
     met = signature.span.bit_count() + signature.done.bit_count()
     return signature.built, -signature.preferred, -met
+
+
+class QueuedTable(RoutingTable):
+    """A routing table that knows of queues: each batch has a decision of its own.
+
+    What would be the share of a module that takes no more tuples goes to the others that were chosen.
+    """
+
+    def __init__(
+        self, policy: Policy, candidates: Finding, longest: int, note: Noting, buffer: QueuedBuffer
+    ) -> None:
+        super().__init__(policy, self._with_tickets, longest, note)
+        self._found, self._buffer = candidates, buffer
+
+    def _with_tickets(self, signature: Signature) -> list[Candidate]:
+        return [replace(c, tickets=self._buffer.tickets(c.operator)) for c in self._found(signature)]
+
+    def _lasting(self, signature: Signature, before: int | None) -> int:
+        return self._longest
+
+    def route(self, batch: TupleBatch) -> tuple[list[tuple[Operator, TupleBatch]], TupleBatch | None]:
+        """Return the same; no pieces and all of the batch as rest: the modules chosen take no more now."""
+        signature = batch.signature
+        entry = self._entries[signature] = self._decide(signature, self._entries.get(signature))
+        if not entry.decision.shares:
+            return [], None
+        left = [(each, share) for each, share in entry.decision.shares if not self._buffer.is_full(each)]
+        if not left:
+            return [], batch
+        whole = sum(share for _, share in left)
+        shares = tuple((each, share / whole if whole else 1 / len(left)) for each, share in left)
+        return self._pieces(replace(entry, decision=replace(entry.decision, shares=shares)), batch)
+
+
+class QueuedEddy(Eddy):
+    """An eddy that puts tuples into queues."""
+
+    _buffer: QueuedBuffer
+
+    def _route(self, batch: TupleBatch) -> None:
+        pieces, rest = self._table.route(batch)
+        if rest is not None:
+            self._buffer.put_back(rest, refused=not pieces)
+        for operator, piece in pieces:
+            self._statistics.route(piece)
+            if not self._buffer.line_up(operator, piece):
+                self._send(operator, piece)
+
+
+class QueuedDataflow(EddyDataflow):
+    """An eddy with queues, between arrivals and the output."""
+
+    _buffer: QueuedBuffer
+
+    def __init__(self, context: RunContext, given: Given, limits: Backpressure) -> None:
+        self._limits, self._has_ends = limits, False
+        super().__init__(context, given)
+        for probe in context.filters.asking:
+            probe.sets_aside = False  # what waits in queues is counted there
+
+    def _make_buffer(self) -> QueuedBuffer:
+        return QueuedBuffer(self._preference, self._limits, self._context)
+
+    def _make_eddy(self, policy: Policy, candidates: Finding) -> QueuedEddy:
+        every, buffer = self._context.options.reoptimize_every, self._buffer
+        table = QueuedTable(policy, candidates, every, self._note_decision, buffer)
+        return QueuedEddy(self._context, buffer, table)
+
+    def _note_decision(self, signature: Signature, shares: Sequence[tuple[Operator, float]]) -> None:
+        super()._note_decision(signature, shares)
+        self._buffer.weigh(shares)
+
+    def _rounds_of_arrivals(self) -> Iterator[list[Arrival]]:
+        for arrivals in super()._rounds_of_arrivals():
+            self._has_ends = any(batch is None for _, batch in arrivals)
+            yield arrivals
+
+    def _work(self) -> Iterator[Any]:
+        """Let the eddy work, until queues are empty where that matters.
+
+        An end holds once nothing is in flight. What an index answered may wait for a predicate; it has to be
+        built before its binding ends.
+        """
+        self._buffer.draining = self._has_ends or self.state.is_serial or self._arrivals.is_ending
+        self._has_ends = False
+        return super()._work()
