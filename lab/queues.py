@@ -23,13 +23,11 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from lab.preference import PreferringBuffer, PreferringDataflow, PreferringEddy
 from millrace.engine.access.schedule import Arrival
 from millrace.engine.eddy.context import Given, RunContext
-from millrace.engine.eddy.dataflow import EddyDataflow
 from millrace.engine.eddy.decisions import RoutingTable
-from millrace.engine.eddy.eddy import Buffer, Eddy
 from millrace.engine.eddy.operator import MODULES, Kind, Operator, Work
-from millrace.engine.eddy.preference import Preference
 from millrace.engine.policies import Candidate, Policy
 from millrace.engine.tuples.batch import Signature, TupleBatch
 from millrace.errors import InputError, OptionError
@@ -103,14 +101,14 @@ class _Queue:
     weight: float = 1.0
 
 
-class QueuedBuffer(Buffer):
+class QueuedBuffer(PreferringBuffer):
     """A buffer that makes tuples wait for their modules; tuples in flight still come before new ones."""
 
     draining = False
     """Whether nothing new is to be taken in before all of it has been."""
 
-    def __init__(self, preference: Preference, limits: Backpressure, context: RunContext) -> None:
-        super().__init__(preference)
+    def __init__(self, limits: Backpressure, context: RunContext) -> None:
+        super().__init__()
         self._limits = limits
         self._clock, self._coming = context.clock, context.arrivals.due
         self._tuples = 0
@@ -141,13 +139,13 @@ class QueuedBuffer(Buffer):
         """False: other modules have their turns."""
         return False
 
-    def regrade(self) -> None:
+    def regrade(self, graded: Callable[[TupleBatch], Iterable[TupleBatch]]) -> None:
         """Put what has not been routed in order again; what waits for its operator stays."""
         unrouted = [batch for batches in self._unrouted.values() for batch in batches]
         self._unrouted.clear()
         self._refused.clear()
         for batch in unrouted:
-            for piece in self._preference.graded(batch):
+            for piece in graded(batch):
                 self._of(piece.signature).append(piece)
 
     def put_back(self, batch: TupleBatch, *, refused: bool) -> None:
@@ -346,7 +344,7 @@ class QueuedTable(RoutingTable):
         return self._pieces(replace(entry, decision=replace(entry.decision, shares=shares)), batch)
 
 
-class QueuedEddy(Eddy):
+class QueuedEddy(PreferringEddy):
     """An eddy that puts tuples into queues."""
 
     _buffer: QueuedBuffer
@@ -356,12 +354,12 @@ class QueuedEddy(Eddy):
         if rest is not None:
             self._buffer.put_back(rest, refused=not pieces)
         for operator, piece in pieces:
-            self._statistics.route(piece)
+            self._statistics.routed += piece.size
             if not self._buffer.line_up(operator, piece):
                 self._send(operator, piece)
 
 
-class QueuedDataflow(EddyDataflow):
+class QueuedDataflow(PreferringDataflow):
     """An eddy with queues, between arrivals and the output."""
 
     _buffer: QueuedBuffer
@@ -372,13 +370,15 @@ class QueuedDataflow(EddyDataflow):
         for probe in context.filters.asking:
             probe.sets_aside = False  # what waits in queues is counted there
 
-    def _make_buffer(self) -> QueuedBuffer:
-        return QueuedBuffer(self._preference, self._limits, self._context)
+    def _make_buffer(self, limit: int) -> QueuedBuffer:
+        return QueuedBuffer(self._limits, self._context)
 
-    def _make_eddy(self, policy: Policy, candidates: Finding) -> QueuedEddy:
-        every, buffer = self._context.options.reoptimize_every, self._buffer
-        table = QueuedTable(policy, candidates, every, self._note_decision, buffer)
-        return QueuedEddy(self._context, buffer, table)
+    def _make_table(self, policy: Policy, candidates: Finding) -> QueuedTable:
+        every = self._context.options.reoptimize_every
+        return QueuedTable(policy, candidates, every, self._note_decision, self._buffer)
+
+    def _make_eddy(self, table: RoutingTable) -> QueuedEddy:
+        return QueuedEddy(self._context, self._buffer, table, self._preference)
 
     def _note_decision(self, signature: Signature, shares: Sequence[tuple[Operator, float]]) -> None:
         super()._note_decision(signature, shares)

@@ -83,11 +83,14 @@ class Watch:
         """Return an eddy whose operators do steps as before, and tell of them."""
         visit = context.visit
 
-        def told(operator: Operator, signature: Signature, work: Any, *, fresh: bool) -> Step:
+        def told(operator: Operator, work: Any) -> Step:
             self.steps += 1
-            taken = self._tuples(work) if fresh else f"what is left of a {self.signature(signature)}"
+            if isinstance(work, TupleBatch):
+                taken = self._tuples(work)
+            else:
+                taken = f"what is left of a {self.signature(work.batch.signature)}"
             self._tell(f"{self.steps:>4}  pop {taken} → {_name(operator)}")
-            step = visit(operator, signature, work, fresh=fresh)
+            step = visit(operator, work)
             for batch in step.batches:
                 if batch.size:
                     word = "result" if is_result(batch.signature, self._graph) else "push"

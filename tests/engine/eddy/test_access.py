@@ -12,6 +12,7 @@ import pyarrow as pa
 import pytest
 
 from lab.access import Index
+from lab.preference import PreferringDataflow, prefer
 from lab.queues import Backpressure
 from millrace.engine.access.hybrid import IndexOrScan
 from millrace.engine.access.modules import Answer, MeasuredIndex
@@ -268,7 +269,7 @@ def test_a_preference_must_be_about_one_relation() -> None:
         (compare("=", "x.nope", "x.nope", INT), "'nope'"),
     ):
         with pytest.raises(InputError, match=named):
-            Run(case.spec, case.batches(1)).prefer(wanted)
+            prefer(Run(case.spec, case.batches(1), eddy=PreferringDataflow), wanted)
 
 
 # Index joins: DuckDB's rows, each binding asked for once, and everything behind a lookup waits for it.

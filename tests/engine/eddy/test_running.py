@@ -15,9 +15,10 @@ import pyarrow.compute as pc
 import pytest
 from hypothesis import event, given, strategies as st
 
+from lab import preference
 from lab.queues import Backpressure
 from millrace.engine.access.schedule import Schedule
-from millrace.engine.eddy import eddy as buffer, preference, run_statistics as module
+from millrace.engine.eddy import eddy as buffer, run_statistics as module
 from millrace.engine.eddy.dataflow import EddyDataflow
 from millrace.engine.eddy.output import Output
 from millrace.engine.eddy.run import Run
@@ -181,8 +182,9 @@ def test_tuples_are_graded_once(monkeypatch: pytest.MonkeyPatch) -> None:
     case = having(block({alias: pa.table({"k": range(8)}) for alias in "rs"}, ["r.k = s.k"]), *all_, *all_)
     for online in (False, True):
         graded.clear()
-        made = Run(case.spec, case.batches(8), Options(online=online, policy="fixed"), clock=VirtualClock())
-        made.prefer(none)
+        options, how = Options(online=online, policy="fixed"), {"eddy": preference.PreferringDataflow}
+        made = Run(case.spec, case.batches(8), options, clock=VirtualClock(), **how)
+        preference.prefer(made, none)
         assert rows_of(case, made) == case.expected()
         assert sum(map(len, graded)) == 16
 

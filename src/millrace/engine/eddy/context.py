@@ -27,7 +27,7 @@ from millrace.engine.stairs.index_join import refuse_shared
 from millrace.engine.stems.join_state import Watch
 from millrace.engine.stems.state import stems_of
 from millrace.engine.stems.stem import singletons
-from millrace.engine.tuples.batch import Signature, TupleBatch
+from millrace.engine.tuples.batch import TupleBatch
 from millrace.errors import InputError
 from millrace.limits.clock import Clock, WallClock
 from millrace.options import Options
@@ -132,11 +132,15 @@ class RunContext:
         yield from self.output.add(batch)
         self.statistics.accounts.update("output", batch.size, batch.size, self.clock.now() - began)
 
-    def _visit(self, operator: Operator, signature: Signature, work: Any, *, fresh: bool) -> Step:
-        """Let an operator do the next step of its work, and count it; ``fresh``: that is a whole batch."""
+    def _visit(self, operator: Operator, work: Any) -> Step:
+        """Let an operator do the next step of its work, and count it."""
         began = self.clock.now()
-        step = operator.step(operator.start(work) if fresh else work, self.limit)
-        tuples_in = work.size if fresh else 0
+        if isinstance(work, TupleBatch):
+            signature, tuples_in = work.signature, work.size
+            work = operator.start(work)
+        else:
+            signature, tuples_in = work.batch.signature, 0
+        step = operator.step(work, self.limit)
         self.clock.spend(operator.place, tuples_in, step.tuples_out)
         seconds = self.clock.now() - began
         self.statistics.visit(signature, operator, tuples_in, step.tuples_out, seconds)

@@ -95,9 +95,6 @@ class Transfers:
         statistics: Where outcomes are booked.
         visit: Lets an operator work on a batch, and counts it.
         ranges: Told of relations that have ended, so that less is read of the others.
-
-    Attributes:
-        dropped: Tuples that met no match.
     """
 
     def __init__(
@@ -113,7 +110,6 @@ class Transfers:
         self._visit = visit
         self._ranges = ranges
         self._graph, self._stems, self._aliases = graph, stems, aliases
-        self.dropped = 0
         self._of: dict[int, list[Transfer]] = {}
         for relation in range(graph.relations):
             others = graph.neighbours(1 << relation)
@@ -138,9 +134,7 @@ class Transfers:
         for transfer in sorted(asked, key=lambda each: each.passing):
             if not batch.size:
                 break
-            before = batch.size
-            (batch,) = self._visit(transfer, batch.signature, batch, fresh=True).batches
-            self.dropped += before - batch.size
+            (batch,) = self._visit(transfer, batch).batches
         return batch
 
 
