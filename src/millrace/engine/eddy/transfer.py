@@ -42,13 +42,7 @@ enter it; one that is dropped is not entered, takes no room in a cache, and make
 
 
 class Transfer(Operator):
-    """Drops tuples of one relation that have no match in another, which is complete.
-
-    Args:
-        stem: Of the relation that filters, as is ``alias``.
-        relation: The relation that is filtered; ``name`` is its alias.
-        statistics: Where it is booked what the filter does.
-    """
+    """Drops tuples of a ``relation``, its alias is ``name``, that have no match in a complete one's SteM."""
 
     kind = Kind.TRANSFER
 
@@ -88,13 +82,8 @@ class Transfers:
     """The transfers of a block: from each relation to those that are tied to it.
 
     A relation whose tuples several roles of a self-join share is not filtered: a tuple may be of use in one
-    role and not in another. Nor is one that is not kept and joins with one other: the join does the same.
-
-    Args:
-        unbuilt: The relation that is not kept, None where all are.
-        statistics: Where outcomes are booked.
-        visit: Lets an operator work on a batch, and counts it.
-        ranges: Told of relations that have ended, so that less is read of the others.
+    role and not in another. Nor is one that is not kept (``unbuilt``) and joins with one other: the join does
+    the same. ``ranges`` are told of relations that have ended, so that less is read of the others.
     """
 
     def __init__(
