@@ -103,7 +103,7 @@ class Buffer:
     """
 
     def __init__(self, limit: int = 1) -> None:
-        self._small = int(limit * _SMALL)
+        self._small = max(1, int(limit * _SMALL))
         self._new: list[TupleBatch] = []
         self._flying: list[Work] = []
         self._waiting: dict[Hashable, _Crumbs] = {}
@@ -123,7 +123,7 @@ class Buffer:
 
     def is_next(self, batch: TupleBatch) -> bool:
         """Whether a batch would be popped next if it were pushed."""
-        return not self._new and batch.signature.built and 0 < batch.size >= self._small
+        return not self._new and batch.signature.built and batch.size >= self._small
 
     def _collect(self, batch: TupleBatch) -> None:
         """Let a small batch wait for others like it, until all together are not small."""

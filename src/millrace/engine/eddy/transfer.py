@@ -42,7 +42,7 @@ enter it; one that is dropped is not entered, takes no room in a cache, and make
 
 
 class Transfer(Operator):
-    """Drops tuples of a ``relation``, its alias is ``name``, that have no match in a complete one's SteM."""
+    """Drops tuples of a relation that have no match in the SteM of another, which is complete."""
 
     kind = Kind.TRANSFER
 
