@@ -29,6 +29,9 @@ from millrace.engine.eddy.context import Given, RunContext
 from millrace.engine.eddy.decisions import RoutingTable
 from millrace.engine.eddy.operator import MODULES, Kind, Operator, Work
 from millrace.engine.policies import Candidate, Policy
+from millrace.engine.stairs.index_join import IndexJoin
+from millrace.engine.stairs.state import StairState
+from millrace.engine.stems.join_state import JoinState
 from millrace.engine.tuples.batch import Signature, TupleBatch
 from millrace.errors import InputError, OptionError
 from millrace.limits.clock import POLLED, VirtualClock
@@ -107,8 +110,9 @@ class QueuedBuffer(PreferringBuffer):
     draining = False
     """Whether nothing new is to be taken in before all of it has been."""
 
-    def __init__(self, limits: Backpressure, context: RunContext) -> None:
+    def __init__(self, limits: Backpressure, context: RunContext, state: JoinState) -> None:
         super().__init__()
+        self._state = state
         self._limits = limits
         self._clock, self._coming = context.clock, context.arrivals.due
         self._tuples = 0
@@ -262,7 +266,7 @@ class QueuedBuffer(PreferringBuffer):
     def _is_ahead(self) -> bool:
         """Whether the eddy has had more of the processor than a module that could work."""
         return any(
-            queue.worked < self._routed and queue.operator.due(queue.batches[0]) is None
+            queue.worked < self._routed and self._due(queue) is None
             for queue in self._queues.values()
             if queue.batches
         )
@@ -272,7 +276,7 @@ class QueuedBuffer(PreferringBuffer):
         while queues := [queue for queue in self._queues.values() if queue.batches]:
             soonest = math.inf
             for queue in sorted(queues, key=lambda each: each.worked):
-                due = queue.operator.due(queue.batches[0])
+                due = self._due(queue)
                 if due is None:
                     return queue.operator, self._begin(queue)
                 soonest = min(soonest, due)
@@ -283,6 +287,13 @@ class QueuedBuffer(PreferringBuffer):
                 self._asked = True
                 return None
         return None
+
+    def _due(self, queue: _Queue) -> float | None:
+        """Return until when a module has to wait for its index before it can take its next batch."""
+        if queue.operator.kind is not Kind.JOIN or not isinstance(self._state, StairState):
+            return None
+        join = self._state.stairs.joins[queue.operator.target]
+        return join.due(queue.batches[0]) if isinstance(join, IndexJoin) else None
 
     def _begin(self, queue: _Queue) -> TupleBatch:
         if self.is_full(queue.operator):  # there may be room now
@@ -371,7 +382,7 @@ class QueuedDataflow(PreferringDataflow):
             probe.sets_aside = False  # what waits in queues is counted there
 
     def _make_buffer(self, limit: int) -> QueuedBuffer:
-        return QueuedBuffer(self._limits, self._context)
+        return QueuedBuffer(self._limits, self._context, self.state)
 
     def _make_table(self, policy: Policy, candidates: Finding) -> QueuedTable:
         every = self._context.options.reoptimize_every

@@ -122,10 +122,6 @@ class Operator(ABC):
         """Return what of a signature decides what is found here: tuples that agree in it find alike."""
         return self.target
 
-    def due(self, batch: TupleBatch) -> float | None:
-        """Return until when it has to wait before it can take the batch, in seconds of the clock, or None."""
-        return None
-
     def start(self, batch: TupleBatch) -> Any:
         """Begin to work on a batch; returns what :meth:`step` takes."""
         return batch
