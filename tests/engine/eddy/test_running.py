@@ -182,8 +182,8 @@ def test_tuples_are_graded_once(monkeypatch: pytest.MonkeyPatch) -> None:
     case = having(block({alias: pa.table({"k": range(8)}) for alias in "rs"}, ["r.k = s.k"]), *all_, *all_)
     for online in (False, True):
         graded.clear()
-        options, how = Options(online=online, policy="fixed"), {"eddy": preference.PreferringDataflow}
-        made = Run(case.spec, case.batches(8), options, clock=VirtualClock(), **how)
+        options, eddy = Options(online=online, policy="fixed"), preference.PreferringDataflow
+        made = Run(case.spec, case.batches(8), options, clock=VirtualClock(), eddy=eddy)
         preference.prefer(made, none)
         assert rows_of(case, made) == case.expected()
         assert sum(map(len, graded)) == 16
@@ -224,13 +224,12 @@ def test_memory_under_skew_is_bounded(architecture: str, data: st.DataObject) ->
     own = {"architecture": [architecture], "batch_size": [batch], "online": [False]}
     options = data.draw(any_options(**own, migration=MIGRATIONS, intermediate=[False, True]))
     schedule = data.draw(schedules(case))
-    how: dict[str, Any] = {}
+    limits = None
     if architecture == "stems" or (architecture != "static" and options.intermediate):
         room = st.builds(Backpressure, st.sampled_from([1, 3]), st.sampled_from([1, 10]))
-        how["eddy"] = data.draw(st.none() | room)
-    limits = how.get("eddy")
+        limits = data.draw(st.none() | room)
     chunk = max(3, batch)
-    made = Run(case.spec, case.batches(chunk), options, schedule=schedule, clock=VirtualClock(), **how)
+    made = Run(case.spec, case.batches(chunk), options, schedule=schedule, clock=VirtualClock(), eddy=limits)
     found = flying(made.dataflow, batch) if isinstance(made.dataflow, EddyDataflow) else [0]
     event(f"in turn: {schedule.interleaved}, queues: {limits is not None}")
     assert rows_of(case, made) == case.expected(), case.sql()
