@@ -14,14 +14,14 @@ Kind = TypeVar("Kind")
 
 def read(kind: type[Kind], raw: Mapping[str, Any]) -> Kind:
     """Return a dataclass of what JSON says; names that it lacks are of a newer Millrace, and left out."""
-    made: Kind = _reader(kind)(raw)
+    made: Kind = _reader(kind)(raw)  # type: ignore[arg-type]  # classes are hashable
     return made
 
 
 @cache
 def _reader(kind: Any) -> Callable[[Any], Any]:
     """Return what makes values of a type out of JSON's dictionaries and lists."""
-    if is_dataclass(kind):
+    if isinstance(kind, type) and is_dataclass(kind):
         own = {name: _reader(part) for name, part in get_type_hints(kind).items()}
         return lambda raw: kind(**{n: own[n](value) for n, value in dict(raw).items() if n in own})
     origin, parts = get_origin(kind), get_args(kind)
