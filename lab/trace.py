@@ -13,7 +13,9 @@ import numpy as np
 import pyarrow as pa
 
 from lab.joins import block
-from millrace.engine.eddy.operator import Kind, Operator, Step, Visit
+from millrace.engine.eddy.context import Given, RunContext
+from millrace.engine.eddy.dataflow import EddyDataflow
+from millrace.engine.eddy.operator import Kind, Operator, Step
 from millrace.engine.eddy.run import Run
 from millrace.engine.figures import StateFigures
 from millrace.engine.plan.graph import QueryGraph, members
@@ -77,14 +79,18 @@ class Watch:
         ]
         return ", ".join(map("".join, zip(*parts, strict=True))) or "nothing"
 
-    def observe(self, visit: Visit) -> Visit:
-        """Return what lets an operator do a step as before, and tells of it."""
+    def begin(self, context: RunContext, given: Given) -> EddyDataflow:
+        """Return an eddy whose operators do steps as before, and tell of them."""
+        visit = context.visit
 
-        def told(operator: Operator, signature: Signature, work: Any, *, fresh: bool) -> Step:
+        def told(operator: Operator, work: Any) -> Step:
             self.steps += 1
-            taken = self._tuples(work) if fresh else f"what is left of a {self.signature(signature)}"
+            if isinstance(work, TupleBatch):
+                taken = self._tuples(work)
+            else:
+                taken = f"what is left of a {self.signature(work.batch.signature)}"
             self._tell(f"{self.steps:>4}  pop {taken} → {_name(operator)}")
-            step = visit(operator, signature, work, fresh=fresh)
+            step = visit(operator, work)
             for batch in step.batches:
                 if batch.size:
                     word = "result" if is_result(batch.signature, self._graph) else "push"
@@ -96,7 +102,8 @@ class Watch:
                 self._tell(f"      kept: {', '.join(state) or 'nothing'}")
             return step
 
-        return told
+        context.visit = told
+        return EddyDataflow(context, given)
 
 
 def _name(operator: Operator) -> str:
@@ -116,7 +123,7 @@ def trace(options: Options, seed: int, tell: Tell) -> int:
     spec = block(made, *EQUALITIES, all_columns=True)
     watch = Watch(spec, tell)
     policy = _Told(policy_from(options.policy, options), watch.signature, tell)
-    run = Run(spec, sources, options, policy=policy, observe=watch.observe)
+    run = Run(spec, sources, options, policy=policy, eddy=watch.begin)
     watch.kept = lambda: run.dataflow.held().state
     found: int = sum(batch.num_rows for batch in run.run())
     tell(f"{found} rows in {watch.steps} steps")

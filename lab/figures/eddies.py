@@ -34,10 +34,10 @@ from lab.figures.engine import (
 )
 from lab.figures.figure import Curve, Outcome, Panel, Parameter, Settings, figure
 from lab.joins import block
+from lab.queues import ROUTE, Backpressure
 from millrace.engine.access.modules import IndexAM
 from millrace.engine.access.paths import Access
 from millrace.engine.access.schedule import Source
-from millrace.engine.eddy.back_pressure import ROUTE, Backpressure
 from millrace.engine.eddy.run import Run
 from millrace.engine.plan.spec import JoinSpec
 from millrace.engine.policies import Fixed, Lottery, Naive, Policy, WindowedLottery
@@ -124,7 +124,7 @@ def eddy(
         Options(architecture="joins" if joins else "auto", batch_size=settings["batch"], online=joins),
         clock=clock,
         policy=policy,
-        backpressure=Backpressure(queue, settings["buffer"], by_tickets=by_tickets),
+        eddy=Backpressure(queue, settings["buffer"], by_tickets=by_tickets),
         rows=rows,
         access=access or {},
         reading=reading,

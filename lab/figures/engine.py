@@ -19,10 +19,10 @@ import pyarrow as pa
 from lab.access import Index
 from lab.figures.figure import Curve, Parameter
 from lab.joins import block, rows_of
+from lab.preference import PreferringDataflow, Wanted, prefer
 from millrace.engine.access.modules import Answer
 from millrace.engine.access.schedule import Source
 from millrace.engine.eddy.dataflow import EddyDataflow
-from millrace.engine.eddy.preference import Wanted
 from millrace.engine.eddy.run import Run
 from millrace.engine.figures import CellFigures
 from millrace.engine.plan.expressions import Call, Column, ColumnRef
@@ -216,7 +216,7 @@ def run(
     rows: int | None = None,
     reading: Noting | None = None,
     on_batch: Callable[[Run], None] | None = None,
-    prefer: Wanted = None,
+    wanted: Wanted = None,
     **more: Any,
 ) -> Ran:
     """Run a block with the production engine, on a virtual clock, to its end.
@@ -229,7 +229,7 @@ def run(
         rows: Of the result, if known.
         reading: Called before each batch of a source is read, and at its end.
         on_batch: Called after each batch of results, an empty one when all sources have stalled.
-        prefer: What the user wants first.
+        wanted: What the user wants first, if anything.
         more: As :class:`Run` takes it.
 
     Raises:
@@ -247,9 +247,11 @@ def run(
 
     if reading is not None:
         sources = {alias: noted(alias, source, reading) for alias, source in sources.items()}
+    if wanted is not None:
+        more["eddy"] = PreferringDataflow
     started = Run(spec, sources, options, clock=clock, **more)
-    if prefer is not None:
-        started.prefer(prefer)
+    if wanted is not None:
+        prefer(started, wanted)
     for batch in started.run():
         found.append(batch)
         if not spec.count_only:

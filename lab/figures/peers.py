@@ -18,7 +18,7 @@ from statistics import geometric_mean
 from lab.bench.robust import CASES, Case, cases
 from lab.figures.engine import all_batches, key
 from lab.figures.figure import Outcome, Panel, Parameter, Settings, figure
-from millrace.engine.eddy.back_pressure import Backpressure
+from lab.queues import Backpressure
 from millrace.engine.eddy.operator import Kind
 from millrace.engine.eddy.run import Run
 from millrace.engine.eddy.statistics import Account
@@ -220,7 +220,7 @@ def made(case: Case, settings: Settings, peer: type[ByOrders] | None, rows: int 
         options,
         policy=policy,
         # One chunk at a time, so that each order is charged with what it makes.
-        backpressure=None if peer is None else Backpressure(None, 1),
+        eddy=None if peer is None else Backpressure(None, 1),
         clock=VirtualClock(),
         stream=stream,
     )

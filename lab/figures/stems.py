@@ -18,9 +18,9 @@ from lab.access import PacedScan
 from lab.figures.engine import Array, Ran, RemoteIndex, batches, run
 from lab.figures.figure import Curve, Outcome, Panel, Parameter, Settings, figure
 from lab.joins import block
+from lab.preference import Wanted, prefer
 from millrace.engine.access.modules import IndexAM, ScanAM
 from millrace.engine.eddy.output import Output
-from millrace.engine.eddy.preference import Wanted
 from millrace.engine.eddy.run import Run
 from millrace.engine.plan.expressions import And, Column, ColumnRef, Compare, Literal, Predicate
 from millrace.engine.plan.spec import JoinSpec
@@ -57,7 +57,7 @@ def timed(
     spec: JoinSpec,
     access: Mapping[str, Sequence[Way]],
     *,
-    prefer: Wanted = None,
+    wanted: Wanted = None,
     look: Callable[[Run, float], None] | None = None,
     **options: Any,
 ) -> Ran:
@@ -73,7 +73,7 @@ def timed(
             look(eddy, clock.now())
 
     given, output = Options(**{"batch_size": 1, **options}), Output(spec, 1)
-    return run(spec, {}, given, clock=clock, access=made, output=output, prefer=prefer, on_batch=see)
+    return run(spec, {}, given, clock=clock, access=made, output=output, wanted=wanted, on_batch=see)
 
 
 def times_of(run: Ran, keys: range) -> Array:
@@ -373,9 +373,9 @@ def spanning_tree(settings: Settings) -> Outcome:
             looks.append((now, pairs, *(join.tuples_in if join else 0 for join in (r_s, r_t))))
 
     # By this policy the eddy works for what the user wants: everything.
-    prefer = [Compare(">=", Column(ColumnRef("R", "key")), Literal(0, INT), INT)]
+    wanted = [Compare(">=", Column(ColumnRef("R", "key")), Literal(0, INT), INT)]
     options = {"batch_size": 256, "reoptimize_every": 32, "policy": "interactive", "seed": settings.seed}
-    done = timed(spec, access, look=look, prefer=prefer, **options)
+    done = timed(spec, access, look=look, wanted=wanted, **options)
     r, s, t = (tables[alias].rename_columns([f"{alias}_{n}" for n in columns[alias]]) for alias in "RST")
     joined = r.join(s, "R_a", "S_x", "inner", coalesce_keys=False)
     joined = joined.join(t, ["S_y", "R_c"], ["T_b", "T_c"], "inner", coalesce_keys=False)
@@ -458,11 +458,11 @@ def interactive(settings: Settings) -> Outcome:
             nonlocal wants
             if now >= moment and wants != later:
                 wants = later
-                eddy.prefer(wishes(wants))
+                prefer(eddy, wishes(wants))
 
         access = {"R": [r], "T": [index("key", tables["T"], lookup), t]}
         options = {"policy": "interactive", "seed": settings.seed}
-        return timed(spec, access, look=look, prefer=wishes(first), **options)
+        return timed(spec, access, look=look, wanted=wishes(first), **options)
 
     plain, steady, changed = side("", ""), side("AB", "AB"), side("AB", "CB")
     check(tuples, plain, steady, changed)

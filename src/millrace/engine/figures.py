@@ -4,17 +4,32 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, fields, replace
-from typing import Any, Self, TypeVar
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, is_dataclass, replace
+from functools import cache
+from typing import Any, Self, TypeVar, get_args, get_origin, get_type_hints
 
 Kind = TypeVar("Kind")
 
 
 def read(kind: type[Kind], raw: Mapping[str, Any]) -> Kind:
     """Return a dataclass of what JSON says; names that it lacks are of a newer Millrace, and left out."""
-    known = {each.name for each in fields(kind)}  # type: ignore[arg-type]  # a dataclass
-    return kind(**{name: value for name, value in raw.items() if name in known})
+    made: Kind = _reader(kind)(raw)  # type: ignore[arg-type]  # classes are hashable
+    return made
+
+
+@cache
+def _reader(kind: Any) -> Callable[[Any], Any]:
+    """Return what makes values of a type out of JSON's dictionaries and lists."""
+    if isinstance(kind, type) and is_dataclass(kind):
+        own = {name: _reader(part) for name, part in get_type_hints(kind).items()}
+        return lambda raw: kind(**{n: own[n](value) for n, value in dict(raw).items() if n in own})
+    origin, parts = get_origin(kind), get_args(kind)
+    if origin is Mapping:
+        return lambda raw: {name: _reader(parts[1])(value) for name, value in dict(raw).items()}
+    if origin is tuple and (is_dataclass(parts[0]) or get_origin(parts[0]) is tuple):
+        return lambda raw: tuple(map(_reader(parts[0]), raw))
+    return tuple if origin is tuple else lambda raw: raw
 
 
 class Sums:
@@ -257,26 +272,4 @@ class CellFigures:
     @classmethod
     def from_json(cls, text: str) -> CellFigures:
         """Read what :meth:`to_json` wrote."""
-        return cls.from_dict(json.loads(text))
-
-    @classmethod
-    def from_dict(cls, raw: Mapping[str, Any]) -> CellFigures:
-        """Return what JSON made dictionaries and lists of."""
-        parts = {
-            "modules": tuple(read(ModuleFigures, m) for m in raw["modules"]),
-            "orders": tuple((order, count) for order, count in raw["orders"]),
-            "state": tuple(read(StateFigures, s) for s in raw["state"]),
-            "joins": tuple(read(JoinFigures, {**j, "span": tuple(j["span"])}) for j in raw["joins"]),
-            "traces": tuple(
-                read(OrderTrace, {**t, "changes": tuple(map(_change, t["changes"]))}) for t in raw["traces"]
-            ),
-            "readings": tuple(
-                ModuleTrace(r["module"], r["action"], tuple(map(tuple, r["points"]))) for r in raw["readings"]
-            ),
-        }
-        return read(cls, {**raw, **parts})
-
-
-def _change(raw: Mapping[str, Any]) -> Change:
-    why = tuple(Shift(s["module"], tuple(s["selectivity"]), tuple(s["cost"])) for s in raw["why"])
-    return Change(raw["after"], raw["order"], why)
+        return read(cls, json.loads(text))

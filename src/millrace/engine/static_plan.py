@@ -91,10 +91,10 @@ class StaticPlan:
 
     def _base(self, relation: int, batch: pa.RecordBatch) -> TupleBatch:
         tuples = self._context.arrive(relation, batch)
-        self._statistics.route(tuples)
+        self._statistics.routed += tuples.size
         if relation == self._context.schedule.unbuilt:
             return tuples
-        (built,) = self._visit(self._builds[relation], tuples.signature, tuples, fresh=True).batches
+        (built,) = self._visit(self._builds[relation], tuples).batches
         return built
 
     def _made(self, node: Plan, arrived: TupleBatch) -> Iterator[TupleBatch]:
@@ -106,14 +106,14 @@ class StaticPlan:
         other = next(each for each in node.inputs if each is not below)
         join = self._joins[node.span]
         for batch in self._made(below, arrived):
-            self._statistics.route(batch)
+            self._statistics.routed += batch.size
             join.awaited = any(other.span >> stem.number & 1 and not stem.complete for stem in self._stems)
             for found in self._steps(join, batch):
                 yield from self._selected(found)
 
     def _steps(self, operator: Operator, batch: TupleBatch) -> Iterator[TupleBatch]:
         """Yield what an operator makes of a batch, each piece before the next one is made."""
-        step = self._visit(operator, batch.signature, batch, fresh=True)
+        step = self._visit(operator, batch)
         while True:
             self._flying.append((operator, batch if step.rest is None else step.rest))
             if self._context.watch is not None:
@@ -126,7 +126,7 @@ class StaticPlan:
             self._flying.pop()
             if step.rest is None:
                 break
-            step = self._visit(operator, batch.signature, step.rest, fresh=False)
+            step = self._visit(operator, step.rest)
 
     def _selected(self, batch: TupleBatch) -> Iterator[TupleBatch]:
         """Yield what predicates that can be applied leave of a batch."""
@@ -138,7 +138,7 @@ class StaticPlan:
                 self._statistics.end(batch)
             elif ready:
                 select = self._filters.selects[ready[0]]
-                waiting += self._visit(select, batch.signature, batch, fresh=True).batches
+                waiting += self._visit(select, batch).batches
             elif outer := ready_outer(batch.signature, self._graph):
                 for widened in self._steps(self._filters.outer[outer[0]], batch):
                     yield from self._selected(widened)

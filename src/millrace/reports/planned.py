@@ -84,18 +84,6 @@ class Planned:
     settings: Mapping[str, Any] = field(default_factory=dict)
     weaker: tuple[str, ...] = ()
 
-    @classmethod
-    def from_dict(cls, raw: Mapping[str, Any]) -> Planned:
-        """Return what JSON made dictionaries and lists of."""
-        shapes = {
-            name: BlockShape(
-                tuple(shape["relations"]), tuple(map(tuple, shape["joins"])), tuple(shape["predicates"])
-            )
-            for name, shape in raw["shapes"].items()
-        }
-        weaker = tuple(raw.get("weaker", ()))
-        return cls(shapes, tuple(raw["left_to_spark"]), dict(raw["settings"]), weaker)
-
 
 def settings(options: Options) -> dict[str, Any]:
     """Return the options that are not the default, as plain data; of ``storage_options`` the names only."""

@@ -212,11 +212,14 @@ class RunReport:
             if raw["schema"] != SCHEMA:
                 raise InputError(f"the report has schema {raw['schema']!r}: expected {SCHEMA}")
             return cls(
-                {name: map(CellFigures.from_dict, each["cells"]) for name, each in raw["blocks"].items()},
-                Planned.from_dict(raw["planned"]),
-                tuple(map(_progress, raw["lookups"])),
+                {
+                    name: [read(CellFigures, cell) for cell in each["cells"]]
+                    for name, each in raw["blocks"].items()
+                },
+                read(Planned, raw["planned"]),
+                tuple(read(LookupProgress, each) for each in raw["lookups"]),
                 tuple(read(Spent, each) for each in raw.get("budgets", ())),
-                tuple(map(_progress, raw.get("calls", ()))),
+                tuple(read(LookupProgress, each) for each in raw.get("calls", ())),
             )
         except (ValueError, TypeError, KeyError) as error:
             if isinstance(error, InputError):
@@ -330,8 +333,3 @@ def total(cells: Iterable[CellFigures]) -> Totals:
         "slowest_seconds": max(seconds, default=0.0),
     }
     return Totals(**own, **{each.name: of(each.name) for each in fields(Totals) if each.name not in own})
-
-
-def _progress(raw: dict[str, Any]) -> LookupProgress:
-    pairs = {name: tuple(map(tuple, raw.get(name, ()))) for name in ("failures", "latencies")}
-    return read(LookupProgress, {**raw, **pairs})

@@ -23,7 +23,7 @@ from millrace.engine.plan.spec import JoinSpec
 from millrace.engine.spill.run_of import run_of
 from millrace.engine.stems.state import stems_of
 from millrace.engine.stems.stem import singletons
-from millrace.engine.tuples.batch import Signature, TupleBatch
+from millrace.engine.tuples.batch import TupleBatch
 from millrace.options import Options
 from millrace.spark import exchange
 from millrace.spark.coordinator import Limits, Lookups
@@ -321,7 +321,7 @@ class Reducer:
         tuples = singletons(self._stems[number], batch, self._aliases[number], built=built)
         return self._transfers.reduce(number, tuples)
 
-    def _visit(self, operator: Operator, signature: Signature, work: TupleBatch, *, fresh: bool) -> Step:
+    def _visit(self, operator: Operator, work: TupleBatch) -> Step:
         began = time.perf_counter()
         step = operator.step(operator.start(work), work.size)
         self._statistics.update(operator, work.size, step.tuples_out, time.perf_counter() - began)

@@ -21,8 +21,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from hypothesis import strategies as st
 
+from lab.preference import PreferringDataflow, prefer
+from lab.queues import Backpressure
 from millrace.engine.access.schedule import STALLED, Schedule
-from millrace.engine.eddy.back_pressure import Backpressure
 from millrace.engine.eddy.output import Output
 from millrace.engine.eddy.transfer import KeyRanges
 from millrace.engine.operators import beside, content, selection, udf_selection
@@ -396,9 +397,10 @@ def _faults(example: Example, folder: Path, *, strict: bool) -> set[str]:
         given["access"], indexes = modules(case, example.access, clock, example.chunk)
     if example.piece is not None:
         given["output"] = Output(case.spec, options.batch_size, example.piece)
-    run: Any = run_of(case.spec, sources, options, backpressure=example.limits, **given)
+    given["eddy"] = example.limits or (PreferringDataflow if example.wanted else None)
+    run: Any = run_of(case.spec, sources, options, **given)
     if example.wanted:
-        run.prefer(example.wanted)
+        prefer(run, example.wanted)
     faults: set[str] = set()
     state = getattr(getattr(run, "dataflow", None), "state", None)
     if isinstance(state, StairState):
@@ -434,7 +436,7 @@ def _rows(example: Example, run: Any, case: Case) -> Rows | None:
         for batch in run.run():
             results.append(batch)
             if example.later is not None and len(results) == 2:
-                run.prefer(example.later)
+                prefer(run, example.later)
     except ExecutionError as error:
         if "is one of those" not in str(error):
             raise

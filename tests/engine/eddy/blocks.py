@@ -103,5 +103,5 @@ def filtering(data: pa.RecordBatch, calls, arrival=1000, clock=None, limits=None
     """Return an eddy that only filters the rows ``t``, and yields masks of those that pass."""
     spec = JoinSpec((RelationSpec("t", data.schema),), residuals=tuple(calls))
     arrivals = [data.slice(low, arrival) for low in range(0, data.num_rows, arrival)]
-    how = {"output": Mask(), "clock": clock or VirtualClock(), "backpressure": limits}
+    how = {"output": Mask(), "clock": clock or VirtualClock(), "eddy": limits}
     return Run(spec, {"t": arrivals}, Options(**options), stream="t", **how)

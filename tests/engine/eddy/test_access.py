@@ -12,9 +12,10 @@ import pyarrow as pa
 import pytest
 
 from lab.access import Index
+from lab.preference import PreferringDataflow, prefer
+from lab.queues import Backpressure
 from millrace.engine.access.hybrid import IndexOrScan
 from millrace.engine.access.modules import Answer, MeasuredIndex
-from millrace.engine.eddy.back_pressure import Backpressure
 from millrace.engine.eddy.run import Run
 from millrace.engine.plan.expressions import Call, Column, ColumnRef
 from millrace.engine.plan.spec import JoinSpec, RelationSpec
@@ -47,7 +48,7 @@ def test_a_binding_ends_once_all_of_its_tuples_are_built(delay: float) -> None:
     case = block({"r": pa.table({"a": range(3)}), "s": pa.table({"x": range(3)})}, ["r.a = s.x"])
     case = having(case, compare("<=", "s.x", "s.x", INT))
     options, queues = Options(policy="naive", batch_size=1), Backpressure(None, 3)
-    ran = run(case, {"s": asked("x", delay=delay)}, options, stream="r", backpressure=queues)
+    ran = run(case, {"s": asked("x", delay=delay)}, options, stream="r", eddy=queues)
     assert ran.rows == case.expected()
 
 
@@ -268,7 +269,7 @@ def test_a_preference_must_be_about_one_relation() -> None:
         (compare("=", "x.nope", "x.nope", INT), "'nope'"),
     ):
         with pytest.raises(InputError, match=named):
-            Run(case.spec, case.batches(1)).prefer(wanted)
+            prefer(Run(case.spec, case.batches(1), eddy=PreferringDataflow), wanted)
 
 
 # Index joins: DuckDB's rows, each binding asked for once, and everything behind a lookup waits for it.

@@ -9,6 +9,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import assume, event, given, strategies as st
 
+from lab.partial import partial
 from millrace.engine.access.schedule import Schedule
 from millrace.engine.eddy.run import Run
 from millrace.engine.plan.expressions import ColumnRef, relations_of
@@ -28,7 +29,7 @@ def prefix(case: Case, missing: list[str], arrived: dict[str, int]) -> Rows:
     """Return DuckDB's rows over the first rows of the other relations, with nulls for the missing ones."""
     spec = case.spec
     kept = {*spec.aliases} - {*missing}
-    partial = replace(
+    remaining = replace(
         spec,
         relations=tuple(r for r in spec.relations if r.alias in kept),
         equalities=implied(spec, kept),
@@ -36,7 +37,7 @@ def prefix(case: Case, missing: list[str], arrived: dict[str, int]) -> Rows:
         output=(),
     )
     tables = {alias: case.tables[alias].slice(0, arrived[alias]) for alias in kept}
-    sql = Case(partial, tables).sql()
+    sql = Case(remaining, tables).sql()
     if not spec.count_only:
         shown = [f'{o.source if o.source.relation in kept else "NULL"} AS "{o.name}"' for o in spec.output]
         sql = sql.replace("SELECT 1", f"SELECT {', '.join(shown)}", 1)
@@ -73,7 +74,7 @@ def paused(case: Case, options: Options, chunk: int, seen: dict[str, int], missi
         rows.append(batch)
         if found is None and eddy.dataflow._known_stalled:
             indexed = [stem.nbytes - stem.store.nbytes for stem in eddy.context.stems]
-            found = pa.Table.from_batches(list(eddy.partial(missing)), case.spec.output_schema)
+            found = pa.Table.from_batches(list(partial(eddy, missing)), case.spec.output_schema)
             assert [stem.nbytes - stem.store.nbytes for stem in eddy.context.stems] == indexed
     assert multiset(pa.Table.from_batches(rows, case.spec.output_schema)) == case.expected()
     arrived = {a: sum(piece.num_rows for piece in own[: seen[a]]) for a, own in pieces.items()}
@@ -94,7 +95,7 @@ def test_partial_results_are_duckdbs_over_what_has_arrived(data: st.DataObject) 
     missing = data.draw(st.lists(st.sampled_from(sorted(pieces)), unique=True, max_size=3))
     if not connected(case.spec, set(pieces) - set(missing)):
         with pytest.raises(InputError, match=r"no join predicate connects|without every relation"):
-            Run(case.spec, pieces, options).partial(missing)
+            partial(Run(case.spec, pieces, options), missing)
         return
     got = paused(case, options, chunk, seen, missing)
     event(f"{options.architecture}: {got is not None}")
@@ -120,7 +121,7 @@ def test_what_cannot_be_asked_for(missing: list[str], how: dict[str, Any], named
     how = {"options": Options(online=True), **how}
     made = Run(CHAIN.spec, CHAIN.batches(8), **how)
     with pytest.raises(InputError, match=named):
-        made.partial(missing)
+        partial(made, missing)
 
 
 def test_not_while_tuples_are_in_flight() -> None:
@@ -128,4 +129,4 @@ def test_not_while_tuples_are_in_flight() -> None:
     options = Options(online=True, batch_size=2)
     eddy = Run(CHAIN.spec, CHAIN.batches(40), options, clock=VirtualClock())
     with pytest.raises(StateError, match="in flight"):
-        [eddy.partial(["t"]) for _ in eddy.run()]
+        [partial(eddy, ["t"]) for _ in eddy.run()]

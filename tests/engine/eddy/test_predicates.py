@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import example, given, strategies as st
 
-from millrace.engine.eddy.back_pressure import Backpressure
+from lab.queues import Backpressure
 from millrace.engine.eddy.run import Run
 from millrace.engine.operators.udf_selection import UdfSelection
 from millrace.engine.plan.expressions import Call, Column, ColumnRef

@@ -19,10 +19,10 @@ from hypothesis import HealthCheck, Phase, given, settings, strategies as st
 
 import millrace.engine.access.arrivals as access
 from lab.access import PacedScan
+from lab.queues import QueuedBuffer
 from millrace.engine.access.hybrid import IndexOrScan
 from millrace.engine.access.paths import Paths
 from millrace.engine.eddy import decisions as routing
-from millrace.engine.eddy.back_pressure import QueuedBuffer
 from millrace.engine.eddy.constraints import Legality
 from millrace.engine.eddy.dataflow import EddyDataflow
 from millrace.engine.eddy.operator import Step
@@ -226,7 +226,7 @@ AWAY: dict[str, Broken] = {
     # What a predicate raised surfaces if nothing else rejects the tuple.
     "swallow": swap(UdfSelection, "settle", lambda self, batch: (np.full(batch.size, KEPT), None)),
     # A relation has ended for joins when its last tuple has left the queues.
-    "end_before_queues": wrap(QueuedBuffer, "pop", lambda pop: lambda self, *, draining=False: pop(self)),
+    "end_before_queues": swap(QueuedBuffer, "draining", property(lambda _: False, lambda *_: None)),
     # Eviction alone does not make the answer right: what is evicted when depends on arrival.
     "forget_distance": swap(Windows, "decide", lambda *_: False),
     # A tuple whose window ends exactly at the watermark may still meet what comes at that time.

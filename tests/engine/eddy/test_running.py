@@ -15,9 +15,10 @@ import pyarrow.compute as pc
 import pytest
 from hypothesis import event, given, strategies as st
 
+from lab import preference
+from lab.queues import Backpressure
 from millrace.engine.access.schedule import Schedule
-from millrace.engine.eddy import eddy as buffer, preference, run_statistics as module
-from millrace.engine.eddy.back_pressure import Backpressure
+from millrace.engine.eddy import eddy as buffer, run_statistics as module
 from millrace.engine.eddy.dataflow import EddyDataflow
 from millrace.engine.eddy.output import Output
 from millrace.engine.eddy.run import Run
@@ -181,8 +182,9 @@ def test_tuples_are_graded_once(monkeypatch: pytest.MonkeyPatch) -> None:
     case = having(block({alias: pa.table({"k": range(8)}) for alias in "rs"}, ["r.k = s.k"]), *all_, *all_)
     for online in (False, True):
         graded.clear()
-        made = Run(case.spec, case.batches(8), Options(online=online, policy="fixed"), clock=VirtualClock())
-        made.prefer(none)
+        options, eddy = Options(online=online, policy="fixed"), preference.PreferringDataflow
+        made = Run(case.spec, case.batches(8), options, clock=VirtualClock(), eddy=eddy)
+        preference.prefer(made, none)
         assert rows_of(case, made) == case.expected()
         assert sum(map(len, graded)) == 16
 
@@ -222,13 +224,12 @@ def test_memory_under_skew_is_bounded(architecture: str, data: st.DataObject) ->
     own = {"architecture": [architecture], "batch_size": [batch], "online": [False]}
     options = data.draw(any_options(**own, migration=MIGRATIONS, intermediate=[False, True]))
     schedule = data.draw(schedules(case))
-    how: dict[str, Any] = {}
+    limits = None
     if architecture == "stems" or (architecture != "static" and options.intermediate):
         room = st.builds(Backpressure, st.sampled_from([1, 3]), st.sampled_from([1, 10]))
-        how["backpressure"] = data.draw(st.none() | room)
-    limits = how.get("backpressure")
+        limits = data.draw(st.none() | room)
     chunk = max(3, batch)
-    made = Run(case.spec, case.batches(chunk), options, schedule=schedule, clock=VirtualClock(), **how)
+    made = Run(case.spec, case.batches(chunk), options, schedule=schedule, clock=VirtualClock(), eddy=limits)
     found = flying(made.dataflow, batch) if isinstance(made.dataflow, EddyDataflow) else [0]
     event(f"in turn: {schedule.interleaved}, queues: {limits is not None}")
     assert rows_of(case, made) == case.expected(), case.sql()
@@ -279,7 +280,7 @@ def test_queues_do_not_go_with_base_tuples_alone(architecture: str) -> None:
     """While ``r ⋈ s`` waits for ``t``, a tuple of ``t`` would meet it, and ``s``, which stands for it."""
     case, options = chain(1), Options(architecture=architecture, intermediate=False)
     with pytest.raises(InputError, match="intermediate=False"):
-        Run(case.spec, case.batches(2), options, backpressure=Backpressure(None, 20))
+        Run(case.spec, case.batches(2), options, eddy=Backpressure(None, 20))
 
 
 # What a run keeps of its decisions: true, bounded, and of every kind of run.

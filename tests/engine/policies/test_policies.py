@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, strategies as st
 
-from millrace.engine.eddy.back_pressure import Backpressure
+from lab.queues import Backpressure
 from millrace.engine.eddy.operator import Kind
 from millrace.engine.eddy.run import Run
 from millrace.engine.eddy.statistics import Account, Profile
@@ -217,14 +217,14 @@ def test_join_state_by_default(spec: JoinSpec, settings: dict, given: dict, expe
     assert choice.because
 
 
-@pytest.mark.parametrize("given", [{"policy": Greedy()}, {"backpressure": Backpressure()}])
+@pytest.mark.parametrize("given", [{"policy": Greedy()}, {"eddy": Backpressure()}])
 def test_a_static_plan_is_not_given_what_it_would_not_use(given: dict) -> None:
     """Neither by options nor beside them; a block of one relation has an eddy, whose policy it is."""
     options = Options(architecture="static", order=("b", "a"))
     for both in ({"policy": "rank"}, {"policy": Greedy}, {"policy": Greedy(), "memory_budget": 1 << 20}):
         with pytest.raises(OptionError, match=r"'(rank|Greedy)'.* nobody would ask it"):
             options.updated(both)
-    with pytest.raises(InputError, match=r"policy|backpressure"):
+    with pytest.raises(InputError, match=r"a (policy|eddy)"):
         Run(joined("ab"), dict.fromkeys("ab", ()), options, **given)
     Run(joined("a", ODD), {"a": ()}, options, **given)
 

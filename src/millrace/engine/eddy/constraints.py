@@ -38,13 +38,7 @@ from millrace.engine.tuples.batch import Signature, is_complete, ready_outer, re
 
 
 class Legality:
-    """Knows every operator of a block, and when tuples may go there.
-
-    Args:
-        builds: By relation.
-        filters: The operators of predicates and left joins.
-        joins: Returns the joins that join state allows for a signature.
-    """
+    """Knows every operator of a block, and when tuples may go there; join state allows ``joins``."""
 
     def __init__(
         self,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from itertools import tee
-from typing import Any, TypedDict, cast
+from typing import TYPE_CHECKING, Any, TypedDict, cast
 
 import pyarrow as pa
 
@@ -13,7 +13,6 @@ from millrace.engine.access.arrivals import Arrivals, Watermark
 from millrace.engine.access.modules import IndexAM, is_index
 from millrace.engine.access.paths import Access, AccessMethods
 from millrace.engine.access.schedule import Schedule, Source
-from millrace.engine.eddy.back_pressure import Backpressure
 from millrace.engine.eddy.operator import Operator, Step, Visit
 from millrace.engine.eddy.output import Output, Sink
 from millrace.engine.eddy.run_statistics import RunStatistics
@@ -28,11 +27,14 @@ from millrace.engine.stairs.index_join import refuse_shared
 from millrace.engine.stems.join_state import Watch
 from millrace.engine.stems.state import stems_of
 from millrace.engine.stems.stem import singletons
-from millrace.engine.tuples.batch import Signature, TupleBatch
+from millrace.engine.tuples.batch import TupleBatch
 from millrace.errors import InputError
 from millrace.limits.clock import Clock, WallClock
 from millrace.options import Options
 from millrace.predicates import Caller
+
+if TYPE_CHECKING:
+    from millrace.engine.eddy.dataflow import EddyDataflow
 
 _CALLED_WINDOW = 4096
 """Tuples that statistics of users' predicates look back on, so that drifting data are followed."""
@@ -58,10 +60,10 @@ class Given(TypedDict, total=False):
         watch: Told whenever there may be more in memory than before.
         warm_start: Where eddies of the same run leave what they learned for those that come later.
         policy: Overrides ``options.policy``.
-        backpressure: Lets tuples wait in bounded queues in front of operators; without it they work at once.
+        eddy: Makes the eddy that runs the block, in the place of
+            :class:`millrace.engine.eddy.dataflow.EddyDataflow`.
         later: Bit set of the predicates and left joins that wait for another run, in the order of
             :class:`millrace.engine.plan.graph.QueryGraph`.
-        observe: Returns what takes the place of the function that lets an operator do a step, to look on.
     """
 
     stream: str | None
@@ -74,8 +76,7 @@ class Given(TypedDict, total=False):
     watch: Watch | None
     warm_start: WarmStart | None
     policy: Policy | None
-    backpressure: Backpressure | None
-    observe: Callable[[Visit], Visit] | None
+    eddy: Callable[[RunContext, Given], EddyDataflow] | None
     later: int
 
 
@@ -116,8 +117,7 @@ class RunContext:
         self.statistics = RunStatistics([r.alias for r in spec.sources], window)
         self.filters = Filters(self, given.get("callers") or own_caller, indexes)
         self.watch = given.get("watch")
-        observe = given.get("observe")
-        self.visit: Visit = self._visit if observe is None else observe(self._visit)
+        self.visit: Visit = self._visit
 
     def arrive(self, relation: int, batch: pa.RecordBatch) -> TupleBatch:
         self.watermark.arrive(relation, batch)
@@ -132,11 +132,15 @@ class RunContext:
         yield from self.output.add(batch)
         self.statistics.accounts.update("output", batch.size, batch.size, self.clock.now() - began)
 
-    def _visit(self, operator: Operator, signature: Signature, work: Any, *, fresh: bool) -> Step:
-        """Let an operator do the next step of its work, and count it; ``fresh``: that is a whole batch."""
+    def _visit(self, operator: Operator, work: Any) -> Step:
+        """Let an operator do the next step of its work, and count it."""
         began = self.clock.now()
-        step = operator.step(operator.start(work) if fresh else work, self.limit)
-        tuples_in = work.size if fresh else 0
+        if isinstance(work, TupleBatch):
+            signature, tuples_in = work.signature, work.size
+            work = operator.start(work)
+        else:
+            signature, tuples_in = work.batch.signature, 0
+        step = operator.step(work, self.limit)
         self.clock.spend(operator.place, tuples_in, step.tuples_out)
         seconds = self.clock.now() - began
         self.statistics.visit(signature, operator, tuples_in, step.tuples_out, seconds)

@@ -6,37 +6,31 @@ nothing is in flight; then windows let go of tuples, and state may be moved.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import pyarrow as pa
 
 from millrace.engine.access.schedule import STALLED, Arrival
-from millrace.engine.eddy.back_pressure import QueuedBuffer
 from millrace.engine.eddy.constraints import Legality
 from millrace.engine.eddy.context import Given, RunContext
 from millrace.engine.eddy.decisions import Candidates, RoutingTable
 from millrace.engine.eddy.eddy import Buffer, Eddy
 from millrace.engine.eddy.ingest import Admission
 from millrace.engine.eddy.operator import Operator
-from millrace.engine.eddy.partial import collect_rows, remaining
-from millrace.engine.eddy.preference import Preference, Wanted
 from millrace.engine.eddy.statistics import recall, share
 from millrace.engine.eddy.transfer import KeyRanges
 from millrace.engine.operators.stems import StateBuild
-from millrace.engine.policies import Policy, policy_from
+from millrace.engine.policies import Candidate, Policy, policy_from
 from millrace.engine.stairs.choice import policy_of, state_of
 from millrace.engine.stems.join_state import StateTotals
-from millrace.engine.stems.state import join_base_tuples
 from millrace.engine.tuples.batch import Signature, TupleBatch
-from millrace.errors import InputError, StateError
 
 
 class EddyDataflow:
     """An eddy with its operators and join state, between arrivals and the output.
 
-    Raises:
-        InputError: Tuples are to wait in queues though intermediate ones are not kept.
+    What makes a part of it is a method of its own, so that a subclass can have another (``Given.eddy``).
     """
 
     def __init__(self, context: RunContext, given: Given) -> None:
@@ -47,61 +41,49 @@ class EddyDataflow:
         self.state = state_of(context)
         self._warm_start = given.get("warm_start")
         recall(self._warm_start, context.statistics.accounts)
-        self._preference = Preference(spec)
         policy = given.get("policy") or policy_from(policy_of(spec, options), options)
         own = given.get("watch"), given.get("output")
         gathers = own == (None, None) and not context.graph.windows
         ranges = given.get("ranges") or KeyRanges()
         self._admission = Admission(context, self.state, policy, ranges, gathers=gathers)
-        backpressure = given.get("backpressure")
-        if backpressure is None:
-            # What a user's predicate says of a few tuples is worth more than what small batches take.
-            self._buffer = Buffer(self._preference, 1 if context.called else context.limit)
-        else:
-            if not options.intermediate and options.architecture != "stems":
-                # What arrives while a tuple waits would meet it, and the base tuples in state for it.
-                raise InputError(
-                    "back-pressure lets intermediate tuples wait, and intermediate=False keeps base tuples "
-                    "in their place, so that results would come twice; expected one of the two"
-                )
-            coming = context.arrivals.due
-            self._buffer = QueuedBuffer(self._preference, backpressure, context.clock, coming)
-        self._eddy = self._routed(policy)
+        # What a user's predicate says of a few tuples is worth more than what small batches take.
+        self._buffer = self._make_buffer(1 if context.called else context.limit)
+        builds = [
+            StateBuild(stem.number, alias, self.state, context.filters)
+            for stem, alias in zip(self.stems, spec.aliases, strict=True)
+        ]
+        legality = Legality(context.graph, builds, context.filters, self.state.joins)
+        candidates = Candidates(context.graph, legality, context.statistics.accounts).of
+        self._eddy = self._make_eddy(self._make_table(policy, candidates))
+        if context.watch is not None:
+            state, buffer = self.state, self._buffer
+            context.watch.attach(self.stems, state.held, lambda: (*buffer.works(), *state.waiting()))
         for probe in context.filters.asking:
-            # What waits in queues is counted there, and windows let go of what a tuple is made of.
-            probe.sets_aside = backpressure is None and not context.graph.windows
+            # Windows let go of what a tuple is made of.
+            probe.sets_aside = not context.graph.windows
             probe.unbuilt = self._schedule.unbuilt
-        self._rounds = 0
         self._known_stalled = 0
 
-    def _routed(self, policy: Policy) -> Eddy:
-        context, state, buffer = self._context, self.state, self._buffer
-        statistics, filters, clock = context.statistics, context.filters, context.clock
-        builds = [
-            StateBuild(stem.number, alias, state, filters)
-            for stem, alias in zip(self.stems, context.spec.aliases, strict=True)
-        ]
-        legality = Legality(context.graph, builds, filters, state.joins)
-        queues = buffer if isinstance(buffer, QueuedBuffer) else None
-        if context.watch is not None:
-            context.watch.attach(self.stems, state.held, lambda: (*buffer.works(), *state.waiting()))
+    def _make_buffer(self, limit: int) -> Buffer:
+        return Buffer(limit)
 
-        def note_decision(signature: Signature, shares: list[tuple[Operator, float]]) -> None:
-            statistics.note_decision(signature, shares)
-            state.note_decision(signature, shares)
-            buffer.weigh(shares)
+    def _make_table(self, policy: Policy, candidates: Callable[[Signature], list[Candidate]]) -> RoutingTable:
+        context, statistics = self._context, self._context.statistics
+        busy = (lambda: statistics.busy) if context.called else None
+        every = context.options.reoptimize_every
+        return RoutingTable(policy, candidates, every, self._note_decision, busy, context.clock)
 
-        tickets = None if queues is None else queues.tickets
-        table = RoutingTable(
-            policy,
-            Candidates(context.graph, legality, statistics.accounts, tickets).of,
-            context.options.reoptimize_every,
-            note_decision,
-            None if queues is None else queues.is_full,
-            (lambda: statistics.busy) if context.called else None,
-            clock,
-        )
-        return Eddy(context, buffer, table)
+    def _make_eddy(self, table: RoutingTable) -> Eddy:
+        return Eddy(self._context, self._buffer, table)
+
+    def _note_decision(self, signature: Signature, shares: Sequence[tuple[Operator, float]]) -> None:
+        self._context.statistics.note_decision(signature, shares)
+        self.state.note_decision(signature, shares)
+
+    @property
+    def is_flying(self) -> bool:
+        """Whether tuples are in flight."""
+        return self._buffer.is_flying
 
     # What arrives
 
@@ -109,28 +91,26 @@ class EddyDataflow:
         """Yield output as it becomes ready."""
         eddy = self._eddy
         for arrivals in self._rounds_of_arrivals():
-            self._rounds += 1
             if any(n == self._schedule.unbuilt and (b is STALLED or b is None) for n, b in arrivals):
                 eddy.push(self._admission.rest())
             if any(batch is None for _, batch in arrivals):  # an end holds once nothing is in flight
-                yield from self._work(draining=True)
+                yield from self._work()
             self.admit(arrivals)
             self._take_back()
-            # What an index answered may wait for a predicate; it has to be built before its binding ends.
-            yield from self._work(draining=self.state.is_serial or self._arrivals.is_ending)
-            if not eddy.is_flying:
+            yield from self._work()
+            if not self.is_flying:
                 yield from self._output.rest()
             if self._is_empty():
                 break
-            if not eddy.is_flying:
+            if not self.is_flying:
                 yield from self._rest(arrivals)
         while self._take_back(waits=True):
-            yield from self._work(draining=True)
+            yield from self._work()
         share(self._warm_start, self._context.statistics.accounts)
 
-    def _work(self, *, draining: bool = False) -> Iterator[Any]:
+    def _work(self) -> Iterator[Any]:
         """Let the eddy do what there is to do before more tuples are asked for, and yield output."""
-        for batch in self._eddy.results(draining=draining):
+        for batch in self._eddy.results():
             yield from self._context.emit(batch)
 
     def _take_back(self, *, waits: bool = False) -> bool:
@@ -143,8 +123,10 @@ class EddyDataflow:
 
     def _rounds_of_arrivals(self) -> Iterator[list[Arrival]]:
         """Yield rounds of arrivals, with the time spent in the sources booked."""
-        eddy, state, context = self._eddy, self.state, self._context
-        rounds = self._arrivals.rounds(self._schedule, context.limit, lambda: eddy.is_flying, state.waits)
+        context = self._context
+        rounds = self._arrivals.rounds(
+            self._schedule, context.limit, lambda: self.is_flying, self.state.waits
+        )
         while True:
             began = context.clock.now()
             arrivals = next(rounds, None)
@@ -175,7 +157,7 @@ class EddyDataflow:
     def finish(self, tuples: TupleBatch) -> Iterator[Any]:
         """Yield output of tuples that span all relations, from another run of the block."""
         self._eddy.push((tuples,))
-        yield from self._work(draining=True)
+        yield from self._work()
 
     def push(self, arrivals: list[Arrival]) -> Iterator[Any]:
         """Yield the results of base tuples with those that have come before."""
@@ -189,12 +171,6 @@ class EddyDataflow:
     def build(self, relation: int, batch: pa.RecordBatch) -> None:
         """Keep base tuples whose results are out already."""
         self.state.build(relation, self._context.arrive(relation, batch))
-
-    def prefer(self, wanted: Wanted) -> None:
-        """Let results of other tuples come first; see :meth:`millrace.engine.eddy.run.Run.prefer`."""
-        self._preference.change(wanted)
-        self._buffer.regrade()
-        self._arrivals.requests.regrade(self._preference.graded)
 
     @property
     def sampled(self) -> int:
@@ -237,32 +213,6 @@ class EddyDataflow:
             self._known_stalled = stalled
             self.state.precompute(stalled)
             yield from self._output.pause()
-
-    def partial(self, missing: Sequence[str]) -> Iterator[pa.RecordBatch]:
-        """Yield results without some relations; see :meth:`millrace.engine.eddy.run.Run.partial`."""
-        if self._eddy.is_flying:
-            raise StateError(
-                "partial results were asked for while tuples are in flight, so some of them might be "
-                "missing; ask when run() has yielded a batch because all sources stalled, or from a source"
-            )
-        context, rounds = self._context, self._rounds
-        span = remaining(context.spec, context.graph, missing, self._schedule.unbuilt)
-        if self._admission.dropped:
-            raise InputError(
-                "partial results are not complete: tuples without a match in a relation that had been read "
-                "were dropped; set option online to read all relations side by side, or transfer to False"
-            )
-        rows = collect_rows(context, join_base_tuples(self.stems, context.graph, span, context.limit))
-
-        def take_undisturbed() -> Iterator[pa.RecordBatch]:
-            for batch in rows:
-                if self._rounds != rounds:
-                    raise StateError(
-                        "run() has gone on before all partial results were taken; ask for them again"
-                    )
-                yield batch
-
-        return take_undisturbed()
 
     def held(self) -> StateTotals:
         return self.state.figures()

@@ -60,20 +60,10 @@ A call has a cost of its own, up to a millisecond: caches are cold behind a func
 
 
 class Candidates:
-    """Finds the legal operators of a signature, with what is known about each: all that a policy sees.
+    """Finds the legal operators of a signature, with what is known about each: all that a policy sees."""
 
-    ``tickets`` returns those that an operator holds; None where operators work at once.
-    """
-
-    def __init__(
-        self,
-        graph: QueryGraph,
-        legality: Legality,
-        statistics: Statistics,
-        tickets: Callable[[Operator], int] | None = None,
-    ) -> None:
+    def __init__(self, graph: QueryGraph, legality: Legality, statistics: Statistics) -> None:
         self._graph, self._legality, self._statistics = graph, legality, statistics
-        self._tickets = tickets
         self._kept: dict[Signature, list[Candidate]] = {}
 
     def of(self, signature: Signature) -> list[Candidate]:
@@ -85,9 +75,7 @@ class Candidates:
             if signature.span == self._graph.everything and signature.prior is None and signature.built:
                 # Predicates alone, legal whatever happens to join state; accounts and profiles are live.
                 self._kept[signature] = found
-        if self._tickets is None:
-            return found
-        return [replace(each, tickets=self._tickets(each.operator)) for each in found]
+        return found
 
     def _candidate(self, signature: Signature, operator: Operator, *, alone: bool) -> Candidate:
         kind, statistics = operator.kind, self._statistics
@@ -138,8 +126,6 @@ class RoutingTable:
             for so many is not cut short in the middle of a batch, unless it splits a batch of more than that.
             A shorter one that splits nothing, or coarsely, may hold for twice as many, to end with a batch.
         note: Told of every decision, with the smallest share first.
-        is_full: Whether a module takes no more tuples at present: what would be its share goes to the others
-            that were chosen. Then each batch has a decision of its own. None where modules take any number.
         busy: Returns the seconds that modules have worked so far; None without users' predicates.
         clock: What the time that decisions take is measured by; None to renew them whatever that is.
     """
@@ -149,14 +135,13 @@ class RoutingTable:
         policy: Policy,
         candidates: Callable[[Signature], list[Candidate]],
         longest: int,
-        note: Callable[[Signature, list[tuple[Operator, float]]], None] = lambda *_: None,
-        is_full: Callable[[Operator], bool] | None = None,
+        note: Callable[[Signature, Sequence[tuple[Operator, float]]], None] = lambda *_: None,
         busy: Callable[[], float] | None = None,
         clock: Clock | None = None,
     ) -> None:
         self._policy, self._candidates, self._note = policy, candidates, note
         self._longest = longest
-        self._is_full, self._busy, self._clock = is_full, busy, clock
+        self._busy, self._clock = busy, clock
         self._seen: dict[Signature, float] = {}
         self._entries: dict[Signature, _Entry] = {}
 
@@ -165,23 +150,24 @@ class RoutingTable:
 
         There is a rest when the decision ends within the batch: the pieces come first, so that
         the next decision knows what became of them. No pieces and no rest: the tuples leave the
-        dataflow. No pieces and all of the batch as rest: the modules chosen take no more at present.
+        dataflow.
 
         Raises:
             RoutingError: The policy named an operator that is not legal, or shares that do not
                 sum to 1.
         """
-        size = batch.size
         entry = self._entries.get(batch.signature)
-        if entry is not None and entry.alone is not None and entry.left >= size and self._is_full is None:
-            entry.left -= size
+        if entry is not None and entry.alone is not None and entry.left >= batch.size:
+            entry.left -= batch.size
             return [(entry.alone, batch)], None
-        if entry is None or self._is_full is not None or (entry.left <= 0 and not self._lasts_longer(entry)):
+        if entry is None or (entry.left <= 0 and not self._lasts_longer(entry)):
             entry = self._entries[batch.signature] = self._decide(batch.signature, entry)
-        if not entry.decision.shares:
-            return [], None
-        if self._is_full is not None and not (entry := self._with_room(entry)).decision.shares:
-            return [], batch
+        return self._pieces(entry, batch) if entry.decision.shares else ([], None)
+
+    def _pieces(
+        self, entry: _Entry, batch: TupleBatch
+    ) -> tuple[list[tuple[Operator, TupleBatch]], TupleBatch | None]:
+        size = batch.size
         if self._cuts(entry, size):
             size = min(size, entry.left)
         entry.left -= size
@@ -219,11 +205,9 @@ class RoutingTable:
         shares = decision.shares
         repeated = 1 if before is None or not _repeats(decision, before.decision) else before.repeated + 1
         if shares:
-            self._note(signature, list(shares))
+            self._note(signature, shares)
         if len(candidates) < 2:
             lasts = _FOREVER  # until other operators are legal, when all decisions are forgotten
-        elif self._is_full is not None:
-            lasts = min(self._longest, decision.hold or self._longest)
         elif decision.whole and self._busy is None:
             lasts = self._longest  # predicates that take no time: a piece costs more than a poor first order
         else:
@@ -257,13 +241,6 @@ class RoutingTable:
         entry.longer -= 1
         entry.left = entry.lasts
         return True
-
-    def _with_room(self, entry: _Entry) -> _Entry:
-        assert self._is_full is not None
-        left = [pair for pair in entry.decision.shares if not self._is_full(pair[0])]
-        whole = sum(share for _, share in left)
-        shares = tuple((operator, share / whole if whole else 1 / len(left)) for operator, share in left)
-        return replace(entry, decision=replace(entry.decision, shares=shares))
 
 
 def _repeats(decision: Decision, before: Decision) -> bool:

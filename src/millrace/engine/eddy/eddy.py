@@ -7,13 +7,12 @@ step, and push what comes back. A tuple that spans the query and has passed ever
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from millrace.engine.eddy.decisions import RoutingTable
-from millrace.engine.eddy.operator import Kind, Operator, Work
-from millrace.engine.eddy.preference import Preference
+from millrace.engine.eddy.operator import Operator, Work
 from millrace.engine.tuples.batch import TupleBatch, is_result
 
 if TYPE_CHECKING:
@@ -33,20 +32,13 @@ class Eddy:
         # the buffer. If nobody looks, what would be popped next need not be pushed.
         self._look = None if context.watch is None else context.watch.look
 
-    @property
-    def is_flying(self) -> bool:
-        return self._buffer.is_flying
-
     def push(self, batches: Iterable[TupleBatch]) -> None:
         """Take tuples into the dataflow; empty batches are dropped."""
-        self._buffer.enter(batches)
+        self._buffer.push(batches)
 
-    def results(self, *, draining: bool = False) -> Iterator[TupleBatch]:
-        """Yield results until nothing is left that could be done before more tuples arrive.
-
-        If ``draining``, this includes what waits for its operator's turn (back-pressure).
-        """
-        work = self._buffer.pop(draining=draining)
+    def results(self) -> Iterator[TupleBatch]:
+        """Yield results until nothing is left that could be done before more tuples arrive."""
+        work = self._buffer.pop()
         while work is not None:
             ahead: TupleBatch | None = None
             if not isinstance(work, TupleBatch):
@@ -57,7 +49,7 @@ class Eddy:
                 ahead = self._route(work)
             if self._look is not None:
                 self._look()
-            work = self._buffer.pop(draining=draining) if ahead is None else ahead
+            work = self._buffer.pop() if ahead is None else ahead
 
     def forget(self) -> None:
         """Forget all decisions: other operators are legal now."""
@@ -67,13 +59,13 @@ class Eddy:
         """Send a batch where the routing table says, in pieces if it is divided; return what is next."""
         pieces, rest = self._table.route(batch)
         if rest is not None:
-            self._buffer.put_back(rest, refused=not pieces)
+            self._buffer.push((rest,))
         ahead: TupleBatch | None = None
         for operator, piece in pieces:
             if ahead is not None:
                 self._buffer.push((ahead,))
-            self._statistics.route(piece)
-            ahead = None if self._buffer.line_up(operator, piece) else self._send(operator, piece)
+            self._statistics.routed += piece.size
+            ahead = self._send(operator, piece)
         return ahead
 
     def _send(self, operator: Operator, work: Any) -> TupleBatch | None:
@@ -81,9 +73,8 @@ class Eddy:
 
         What comes back is pushed, or returned if it is what would be popped next.
         """
-        fresh = isinstance(work, TupleBatch)
-        signature = work.signature if fresh else work.batch.signature
-        step = self._visit(operator, signature, work, fresh=fresh)
+        signature = work.signature if isinstance(work, TupleBatch) else work.batch.signature
+        step = self._visit(operator, work)
         if step.rest is not None:
             self._buffer.resume(operator, step.rest)
         batches = step.batches
@@ -94,10 +85,7 @@ class Eddy:
                 self._statistics.intermediate += batch.size
         if self._look is None and len(batches) == 1 and self._buffer.is_next(batches[0]):
             return batches[0]
-        if operator.kind is Kind.BUILD:
-            self._buffer.enter(batches)
-        else:
-            self._buffer.push(batches)
+        self._buffer.push(batches)
         return None
 
 
@@ -106,8 +94,7 @@ class Buffer:
 
     Last in, first out: a batch is followed to its end before the next one is touched, so the buffer
     never holds more than a few batches for each step of a join. Singletons that wait to be built come
-    first of all, so that whatever arrives together can be probed together. Tuples that the user prefers go
-    before others at every step, the most wanted first.
+    first of all, so that whatever arrives together can be probed together.
 
     Small batches wait until nothing else is there. An operator takes about as long for ten tuples as for a
     thousand, and what was divided among several operators comes together again when it has visited all of
@@ -115,16 +102,11 @@ class Buffer:
     A full batch has ``limit`` tuples.
     """
 
-    def __init__(self, preference: Preference, limit: int = 1) -> None:
-        self._preference = preference
-        self._small = int(limit * _SMALL)
+    def __init__(self, limit: int = 1) -> None:
+        self._small = max(1, int(limit * _SMALL))
         self._new: list[TupleBatch] = []
-        self._flying: dict[int, list[Work]] = {}  # by how much the user prefers its tuples; no list is empty
+        self._flying: list[Work] = []
         self._waiting: dict[Hashable, _Crumbs] = {}
-
-    def enter(self, batches: Iterable[TupleBatch]) -> None:
-        """Add batches of tuples that have arrived, or have been built: now they are graded."""
-        self.push(self._preference.split(batches) if self._preference.wishes else batches)
 
     def push(self, batches: Iterable[TupleBatch]) -> None:
         """Add batches; empty ones are dropped."""
@@ -134,20 +116,14 @@ class Buffer:
             signature = batch.signature
             if not signature.built:
                 self._new.append(batch)
-            elif self._is_large(batch) or signature.prior is not None or batch.failures:
-                self._flying.setdefault(signature.preferred, []).append(batch)
+            elif batch.size >= self._small or signature.prior is not None or batch.failures:
+                self._flying.append(batch)
             else:
                 self._collect(batch)
 
-    def _is_large(self, batch: TupleBatch) -> bool:
-        """Whether a batch waits for no others: it is not small, or its results are to come first."""
-        return batch.size >= self._small or batch.signature.preferred > 0
-
     def is_next(self, batch: TupleBatch) -> bool:
         """Whether a batch would be popped next if it were pushed."""
-        if self._new or not batch.signature.built or not batch.size or not self._is_large(batch):
-            return False
-        return not self._preference.wishes and batch.signature.preferred >= max(self._flying, default=0)
+        return not self._new and batch.signature.built and batch.size >= self._small
 
     def _collect(self, batch: TupleBatch) -> None:
         """Let a small batch wait for others like it, until all together are not small."""
@@ -160,52 +136,26 @@ class Buffer:
         crumbs.batches.append(batch)
         crumbs.size += batch.size
         if crumbs.size >= self._small:
-            self._flying.setdefault(0, []).append(TupleBatch.merged(self._waiting.pop(key).batches))
+            self._flying.append(TupleBatch.merged(self._waiting.pop(key).batches))
 
     def resume(self, operator: Operator, rest: Any) -> None:
         """Add work whose output did not fit into one batch."""
-        self._flying.setdefault(rest.batch.signature.preferred, []).append((operator, rest))
-
-    def regrade(self) -> None:
-        """Put batches in order again, for other tuples are wanted first now; unfinished work stays."""
-        works = self.works()
-        self._new, self._flying, self._waiting = [], {}, {}
-        for work in works:
-            if isinstance(work, TupleBatch):
-                self.push(self._preference.graded(work))
-            else:
-                self.resume(*work)
-
-    def put_back(self, batch: TupleBatch, *, refused: bool) -> None:
-        """Take back what has not been routed; ``refused``: where it was to go there is no room at present."""
-        self.push([batch])
-
-    def weigh(self, shares: Sequence[tuple[Operator, float]]) -> None:
-        """Take note of a decision: nothing, for modules work whenever tuples are sent to them."""
-
-    def line_up(self, operator: Operator, batch: TupleBatch) -> bool:
-        """Make tuples wait for a module's turn; False if they need not: here modules work at once."""
-        return False
+        self._flying.append((operator, rest))
 
     def works(self) -> list[Work]:
         small = [batch for crumbs in self._waiting.values() for batch in crumbs.batches]
-        flying = [work for grade in sorted(self._flying, reverse=True) for work in self._flying[grade]]
-        return [*self._new, *flying, *small]
+        return [*self._new, *self._flying, *small]
 
     @property
     def is_flying(self) -> bool:
         return bool(self._new or self._flying or self._waiting)
 
-    def pop(self, *, draining: bool = False) -> Work | None:
+    def pop(self) -> Work | None:
         """Take the next piece of work, or None when nothing is in flight."""
         if self._new:
             return self._new.pop()
         if self._flying:
-            grade = max(self._flying)
-            work = self._flying[grade].pop()
-            if not self._flying[grade]:
-                del self._flying[grade]
-            return work
+            return self._flying.pop()
         if not self._waiting:
             return None
         key = min(self._waiting, key=lambda each: self._waiting[each].visited)

@@ -58,11 +58,6 @@ class Admission:
             begin = options.batch_size + 1
             self.divide = Divide(stream, context.spec.aliases[stream], stems, begin, self._told)
 
-    @property
-    def dropped(self) -> int:
-        """Tuples that met no match in a relation that had been read."""
-        return 0 if self._transfers is None else self._transfers.dropped
-
     def ended(self, relation: int) -> None:
         if self._transfers is not None:
             self._transfers.ended(relation)
@@ -105,7 +100,7 @@ class Admission:
     def _divided(self, found: TupleBatch) -> Iterator[TupleBatch]:
         divide = self.divide
         if divide is not None and divide.target in found.rows and divide.divides(found):
-            yield from self._visit(divide, found.signature, found, fresh=True).batches
+            yield from self._visit(divide, found).batches
         else:
             yield found
 

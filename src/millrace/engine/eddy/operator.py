@@ -8,10 +8,10 @@ equal to itself alone; accounts and decisions are kept by it.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
 from millrace.engine.tuples.batch import Signature, TupleBatch
 
@@ -122,10 +122,6 @@ class Operator(ABC):
         """Return what of a signature decides what is found here: tuples that agree in it find alike."""
         return self.target
 
-    def due(self, batch: TupleBatch) -> float | None:
-        """Return until when it has to wait before it can take the batch, in seconds of the clock, or None."""
-        return None
-
     def start(self, batch: TupleBatch) -> Any:
         """Begin to work on a batch; returns what :meth:`step` takes."""
         return batch
@@ -139,8 +135,5 @@ Work = TupleBatch | tuple[Operator, Any]
 """A batch to route; or an operator with a batch whose turn has come, or with what is left of one."""
 
 
-class Visit(Protocol):
-    """Lets an operator do the next step of its work, and counts it."""
-
-    def __call__(self, operator: Operator, signature: Signature, work: Any, *, fresh: bool) -> Step:
-        """Do a step; ``fresh``: the work is a whole batch, which the operator has not seen yet."""
+Visit = Callable[[Operator, Any], Step]
+"""Lets an operator do the next step of its work, a whole batch or what is left of one, and counts it."""

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any, Unpack
-
-import pyarrow as pa
 
 from millrace.engine.access.schedule import Source
 from millrace.engine.eddy.context import Given, RunContext
 from millrace.engine.eddy.dataflow import EddyDataflow
-from millrace.engine.eddy.preference import Wanted
 from millrace.engine.figures import CellFigures
 from millrace.engine.plan.spec import JoinSpec
 from millrace.engine.stairs.choice import settle_architecture
@@ -19,7 +16,7 @@ from millrace.engine.static_plan import StaticPlan
 from millrace.errors import InputError
 from millrace.options import Options
 
-_OF_EDDIES = ("policy", "backpressure")
+_OF_EDDIES = ("policy", "eddy")
 """What a run can be given that a static plan has no use for."""
 
 
@@ -52,12 +49,12 @@ class Run:
         is_static = options.architecture == "static"
         if is_static and (own := [name for name in _OF_EDDIES if given.get(name) is not None]):
             raise InputError(
-                f"a static plan is given a {' and a '.join(own)}: its tuples take one way, and none waits; "
+                f"a static plan is given a {' and a '.join(own)}: its tuples take one way; "
                 "leave it out, or use architecture='stems', 'joins' or 'stairs'"
             )
         self.context = context = RunContext(spec, sources, options, given)
         self.dataflow: EddyDataflow | StaticPlan = (
-            StaticPlan(context) if is_static else EddyDataflow(context, given)
+            StaticPlan(context) if is_static else (given.get("eddy") or EddyDataflow)(context, given)
         )
         self._seconds = 0.0
 
@@ -83,34 +80,6 @@ class Run:
         """Read all of the relations that semi joins and left joins look into."""
         context = self.context
         context.filters.fill(context.spec, context.sources, context.clock)
-
-    def prefer(self, wanted: Wanted) -> None:
-        """Let results of other tuples come first from now on, also of those that wait already.
-
-        To be called before the run, when ``run()`` has yielded a batch, from a source, or by who takes
-        results. A user who looks at partial results may change their mind
-        (Raman, Deshpande & Hellerstein 2003, section 1.2). Of several predicates the most wanted is first.
-
-        Raises:
-            InputError: A predicate reads columns of no relation or of several, or calls a user's function; or
-                a static plan runs the block.
-        """
-        self.eddy_for("preferred tuples").prefer(wanted)
-
-    def partial(self, missing: Sequence[str]) -> Iterator[pa.RecordBatch]:
-        """Yield what the data that have arrived join to without some relations, whose columns are null.
-
-        To be called when no tuple is in flight: before or after the run, while a source is asked for more (by
-        the source itself), and when ``run()`` has yielded a batch because every source has stalled. After
-        other batches of ``run()`` there mostly are tuples in flight. The rows have to be taken before
-        ``run()`` goes on. Where windows are, what has been evicted is not part of them.
-
-        Raises:
-            InputError: No join predicates connect the other relations, one of them is not kept, or tuples
-                were dropped; or a static plan runs the block.
-            StateError: Tuples are in flight, or ``run()`` has gone on meanwhile.
-        """
-        return self.eddy_for(f"partial results without {list(missing)}").partial(missing)
 
     def eddy_for(self, what: str) -> EddyDataflow:
         """Return the eddy that runs the block; InputError, which says for what, where a static plan does."""

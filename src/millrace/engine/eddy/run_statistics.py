@@ -49,20 +49,18 @@ class RunStatistics:
         accounts: By signature and operator, and by operator alone.
         busy: Seconds that operators have worked.
         intermediate: Tuples made by joins that were not yet results.
+        routed: Tuples handed to an operator, summed over all routings.
     """
 
     def __init__(self, aliases: Sequence[str], window: int) -> None:
         self.accounts = Statistics(window)
         self.busy = 0.0
         self.intermediate = 0
+        self.routed = 0
         self._aliases = aliases
         self._trace = Trace(aliases, self.accounts)
         self._booked: dict[tuple[Signature, Operator], tuple[Account, ...]] = {}
         self._orders: Counter[str] = Counter()
-        self._routed = 0
-
-    def route(self, batch: TupleBatch) -> None:
-        self._routed += batch.size
 
     def visit(
         self, signature: Signature, operator: Operator, tuples_in: int, tuples_out: int, seconds: float
@@ -86,7 +84,7 @@ class RunStatistics:
             self._orders[" → ".join(path)] += count
 
     def note_decision(self, signature: Signature, shares: Sequence[tuple[Operator, float]]) -> None:
-        self._trace.note_decision(signature, shares, self._routed)
+        self._trace.note_decision(signature, shares, self.routed)
 
     def figures(self, cell: int, seconds: float, output: str, output_tuples: int) -> CellFigures:
         """Return everything counted so far.
@@ -107,7 +105,7 @@ class RunStatistics:
             modules=tuple(totals.values()),
             orders=tuple((order, count) for order, count in self._orders.most_common() if count),
             traces=self._trace.orders(),
-            tuples_routed=self._routed,
+            tuples_routed=self.routed,
             intermediate_tuples=self.intermediate,
             output_tuples=output_tuples,
             peak_bytes=peak_memory(),

@@ -42,13 +42,7 @@ enter it; one that is dropped is not entered, takes no room in a cache, and make
 
 
 class Transfer(Operator):
-    """Drops tuples of one relation that have no match in another, which is complete.
-
-    Args:
-        stem: Of the relation that filters, as is ``alias``.
-        relation: The relation that is filtered; ``name`` is its alias.
-        statistics: Where it is booked what the filter does.
-    """
+    """Drops tuples of a relation that have no match in the SteM of another, which is complete."""
 
     kind = Kind.TRANSFER
 
@@ -88,16 +82,8 @@ class Transfers:
     """The transfers of a block: from each relation to those that are tied to it.
 
     A relation whose tuples several roles of a self-join share is not filtered: a tuple may be of use in one
-    role and not in another. Nor is one that is not kept and joins with one other: the join does the same.
-
-    Args:
-        unbuilt: The relation that is not kept, None where all are.
-        statistics: Where outcomes are booked.
-        visit: Lets an operator work on a batch, and counts it.
-        ranges: Told of relations that have ended, so that less is read of the others.
-
-    Attributes:
-        dropped: Tuples that met no match.
+    role and not in another. Nor is one that is not kept (``unbuilt``) and joins with one other: the join does
+    the same. ``ranges`` are told of relations that have ended, so that less is read of the others.
     """
 
     def __init__(
@@ -113,7 +99,6 @@ class Transfers:
         self._visit = visit
         self._ranges = ranges
         self._graph, self._stems, self._aliases = graph, stems, aliases
-        self.dropped = 0
         self._of: dict[int, list[Transfer]] = {}
         for relation in range(graph.relations):
             others = graph.neighbours(1 << relation)
@@ -138,9 +123,7 @@ class Transfers:
         for transfer in sorted(asked, key=lambda each: each.passing):
             if not batch.size:
                 break
-            before = batch.size
-            (batch,) = self._visit(transfer, batch.signature, batch, fresh=True).batches
-            self.dropped += before - batch.size
+            (batch,) = self._visit(transfer, batch).batches
         return batch
 
 

@@ -23,12 +23,9 @@ _PIECE = 1024
 
 
 class Widening:
-    """Tuples that are being widened.
+    """Tuples that are being widened; of those ``matched`` a match is known.
 
-    Attributes:
-        search: How they look for matches.
-        matched: Which of them have one, as far as is known.
-        origin: Source tuples that the next piece stands for.
+    The next piece stands for ``origin`` source tuples.
     """
 
     def __init__(self, search: Search) -> None:
@@ -39,11 +36,7 @@ class Widening:
 
 
 class OuterProbe(Operator):
-    """Widens tuples by a relation beside the join.
-
-    Args:
-        number: Of the left join, behind the block's residual predicates: the done bit that it sets.
-    """
+    """Widens tuples by a relation beside the join, whose ``number`` is behind those of predicates."""
 
     kind = Kind.PROBE
 

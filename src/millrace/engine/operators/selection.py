@@ -30,12 +30,7 @@ GUESS = 1 / 3
 
 
 class Selection(Operator):
-    """Lets one residual predicate decide which tuples go on.
-
-    Args:
-        number: Place among the block's residual predicates: the done bit it sets.
-        name: For reports, such as ``Selection(a.x < b.y)``.
-        label: Its place in the order of modules that a tuple visited.
+    """Lets one residual predicate, by its number among the block's, decide which tuples go on.
 
     Attributes:
         worked: Seconds spent in the predicate itself so far. What the eddy does around it costs the same

@@ -9,10 +9,7 @@ that place on. A violation counts only beyond a margin (thrashing avoidance), fo
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from millrace.engine.eddy.statistics import Profile
-from millrace.engine.policies.base import Candidate
 from millrace.engine.policies.filter_order import (
     Epoch,
     FilterOrderOptimizer,
@@ -21,7 +18,6 @@ from millrace.engine.policies.filter_order import (
     Order,
     count_affordable,
 )
-from millrace.engine.policies.simple import Greedy, Rank
 from millrace.engine.tuples.batch import Signature
 
 _RATE = 0.02
@@ -41,7 +37,7 @@ class AGreedy(FilterOrderPolicy):
     """
 
     def __init__(self, seed: int = 0) -> None:
-        super().__init__(Greedy(seed), Rank(seed), _Greedy)
+        super().__init__(_Greedy, seed)
 
 
 class _Greedy(FilterOrderOptimizer):
@@ -50,9 +46,6 @@ class _Greedy(FilterOrderOptimizer):
     def __init__(self, top: Signature, written: Order) -> None:
         super().__init__(top, written)
         self._saved = 0.0
-
-    def watch(self, signature: Signature, selections: Sequence[Candidate]) -> None:
-        """Leave it to the profile's window to follow the data."""
 
     def wanted(self, profile: Profile, epoch: Epoch) -> int:
         """Mend the order, and return as many tuples as the time saved up for them allows."""

@@ -42,7 +42,6 @@ from millrace.engine.policies.filter_order import (
     Order,
     count_affordable,
 )
-from millrace.engine.policies.simple import Greedy, Rank
 from millrace.engine.tuples.batch import Signature
 
 _MARGIN = 0.02
@@ -86,7 +85,7 @@ class Bounded(FilterOrderPolicy):
     """
 
     def __init__(self, regret: float = 0.01) -> None:
-        super().__init__(Greedy(), Rank(), partial(_Bandit, regret))
+        super().__init__(partial(_Bandit, regret))
 
 
 @dataclass

@@ -28,6 +28,7 @@ from millrace.engine.policies.base import (
     Policy,
     modules_of,
 )
+from millrace.engine.policies.simple import Greedy, Rank
 from millrace.engine.tuples.batch import Signature
 
 _BELIEF = 4.0
@@ -289,9 +290,11 @@ class FilterOrderOptimizer(ABC):
         self._meters: dict[int, Meter] = {}
         self._entered: tuple[int, int] | None = None
 
-    @abstractmethod
-    def watch(self, signature: Signature, selections: Sequence[Candidate]) -> None:
-        """Look at what was measured, before each decision for any signature of the span."""
+    def watch(self, signature: Signature, selections: Sequence[Candidate]) -> None:  # noqa: B027
+        """Look at what was measured, before each decision for any signature of the span.
+
+        Nothing need be done: the profile's window follows the data.
+        """
 
     @abstractmethod
     def wanted(self, profile: Profile, epoch: Epoch) -> int:
@@ -350,15 +353,13 @@ def count_affordable(saved: float, each: float) -> int:
 class FilterOrderPolicy(Policy):
     """Follows an optimizer per span where only predicates are open, and not too many of them.
 
-    Elsewhere ``joins`` decides between joins. ``mixed`` decides between joins and predicates, and while too
+    Elsewhere ``greedy`` decides between joins. ``rank`` decides between joins and predicates, and while too
     many predicates are open to order them all. An optimizer begins with the order as written.
     """
 
-    def __init__(
-        self, joins: Policy, mixed: Policy, optimizer: Callable[[Signature, Order], FilterOrderOptimizer]
-    ) -> None:
+    def __init__(self, optimizer: Callable[[Signature, Order], FilterOrderOptimizer], seed: int = 0) -> None:
         self._optimizers: dict[int, FilterOrderOptimizer] = {}
-        self._joins, self._mixed, self._optimizer = joins, mixed, optimizer
+        self._joins, self._mixed, self._optimizer = Greedy(seed), Rank(seed), optimizer
 
     def choose(self, signature: Signature, candidates: Sequence[Candidate]) -> Decision:
         """Return the next predicate of the order, and a share for profiling where it is worth it."""

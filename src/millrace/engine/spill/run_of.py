@@ -16,7 +16,7 @@ from millrace.options import Options
 if TYPE_CHECKING:
     from millrace.engine.spill.spilling import SpillingEddy
 
-_OF_ONE_EDDY = ("schedule", "watch", "policy", "backpressure", "observe")
+_OF_ONE_EDDY = ("schedule", "watch", "policy", "eddy")
 
 
 def run_of(

@@ -359,10 +359,6 @@ class StairJoin(Operator):
             return Estimate(self._aliases[far], 1.0, 1.0)
         return Estimate(self._aliases[far], forecast.fan(near, far), forecast.cumulative(tree, edge, span))
 
-    def due(self, batch: TupleBatch) -> float | None:
-        join = self._state.stairs.joins[self.target]
-        return join.due(batch) if isinstance(join, IndexJoin) else None
-
     def start(self, batch: TupleBatch) -> StairProbe:
         """Insert into a STAIR and begin to probe its dual (Dual Routing)."""
         return self._state.route(self.target, batch)

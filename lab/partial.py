@@ -14,17 +14,58 @@ import pyarrow as pa
 
 from millrace.engine.eddy.context import RunContext
 from millrace.engine.eddy.output import Output
+from millrace.engine.eddy.run import Run
 from millrace.engine.operators.beside import null_row
 from millrace.engine.operators.select import Filters
 from millrace.engine.plan.expressions import Call
 from millrace.engine.plan.graph import QueryGraph, members
 from millrace.engine.plan.spec import JoinSpec
+from millrace.engine.stems.state import join_base_tuples
 from millrace.engine.tuples import RelationStore
 from millrace.engine.tuples.batch import TupleBatch, ready_predicates
-from millrace.errors import InputError, near
+from millrace.errors import InputError, StateError, near
 
 
-def remaining(spec: JoinSpec, graph: QueryGraph, missing: Sequence[str], unbuilt: int | None) -> int:
+def partial(run: Run, missing: Sequence[str]) -> Iterator[pa.RecordBatch]:
+    """Yield what the data that have arrived join to without some relations, whose columns are null.
+
+    To be called when no tuple is in flight: before or after the run, while a source is asked for more (by
+    the source itself), and when ``run()`` has yielded a batch because every source has stalled. After
+    other batches of ``run()`` there mostly are tuples in flight. The rows have to be taken before
+    more tuples arrive. Where windows are, what has been evicted is not part of them.
+
+    Raises:
+        InputError: No join predicates connect the other relations, one of them is not kept, or tuples
+            were dropped; or a static plan runs the block.
+        StateError: Tuples are in flight, or some have arrived meanwhile.
+    """
+    if run.eddy_for(f"partial results without {list(missing)}").is_flying:
+        raise StateError(
+            "partial results were asked for while tuples are in flight, so some of them might be "
+            "missing; ask when run() has yielded a batch because all sources stalled, or from a source"
+        )
+    context, stems = run.context, run.context.stems
+    span = _remaining(context.spec, context.graph, missing, context.schedule.unbuilt)
+    if any(m.action == "transfer" and m.tuples_out < m.tuples_in for m in run.figures().modules):
+        raise InputError(
+            "partial results are not complete: tuples without a match in a relation that had been read "
+            "were dropped; set option online to read all relations side by side, or transfer to False"
+        )
+    kept = [(stem.rows, stem.store.first) for stem in stems]
+    rows = _collect_rows(context, join_base_tuples(stems, context.graph, span, context.limit))
+
+    def take_undisturbed() -> Iterator[pa.RecordBatch]:
+        for batch in rows:
+            if kept != [(stem.rows, stem.store.first) for stem in stems]:
+                raise StateError(
+                    "run() has gone on before all partial results were taken; ask for them again"
+                )
+            yield batch
+
+    return take_undisturbed()
+
+
+def _remaining(spec: JoinSpec, graph: QueryGraph, missing: Sequence[str], unbuilt: int | None) -> int:
     """Return the span of the relations whose data are joined: those that are not missing.
 
     Tuples of ``unbuilt`` are not kept; None where all are.
@@ -62,7 +103,7 @@ def remaining(spec: JoinSpec, graph: QueryGraph, missing: Sequence[str], unbuilt
     return span
 
 
-def collect_rows(context: RunContext, batches: Iterator[TupleBatch]) -> Iterator[pa.RecordBatch]:
+def _collect_rows(context: RunContext, batches: Iterator[TupleBatch]) -> Iterator[pa.RecordBatch]:
     """Yield the tuples that predicates leave as rows of the block, with nulls for missing relations."""
     output = Output(context.spec, context.limit)
     nulls = [RelationStore.single(null_row(r.schema), (), []) for r in context.spec.relations]

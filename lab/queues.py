@@ -19,16 +19,22 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from millrace.engine.eddy.eddy import Buffer
+from lab.preference import PreferringBuffer, PreferringDataflow, PreferringEddy
+from millrace.engine.access.schedule import Arrival
+from millrace.engine.eddy.context import Given, RunContext
+from millrace.engine.eddy.decisions import RoutingTable
 from millrace.engine.eddy.operator import MODULES, Kind, Operator, Work
-from millrace.engine.eddy.preference import Preference
+from millrace.engine.policies import Candidate, Policy
+from millrace.engine.stairs.index_join import IndexJoin
+from millrace.engine.stairs.state import StairState
+from millrace.engine.stems.join_state import JoinState
 from millrace.engine.tuples.batch import Signature, TupleBatch
-from millrace.errors import OptionError
-from millrace.limits.clock import POLLED, Clock, VirtualClock
+from millrace.errors import InputError, OptionError
+from millrace.limits.clock import POLLED, VirtualClock
 
 ROUTE = ("route", 0)
 """The eddy's own work on tuples that it puts into a queue, as a clock charges for it."""
@@ -38,10 +44,13 @@ _QUEUED = (*MODULES, Kind.LOOKUP)
 
 _LEAST_WEIGHT = 1 / 64
 
+Finding = Callable[[Signature], list[Candidate]]
+Noting = Callable[[Signature, Sequence[tuple[Operator, float]]], None]
+
 
 @dataclass(frozen=True)
 class Backpressure:
-    """How many tuples may wait.
+    """How many tuples may wait; called, it makes the eddy of a run (``Run(…, eddy=Backpressure())``).
 
     Attributes:
         queue: In front of one module, from which on it takes no more; None for any number.
@@ -63,6 +72,20 @@ class Backpressure:
             if value is not None and value < 1:
                 raise OptionError(f"back-pressure: {name} is {value}, expected at least 1 tuple")
 
+    def __call__(self, context: RunContext, given: Given) -> QueuedDataflow:
+        """Return an eddy with queues.
+
+        Raises:
+            InputError: Tuples are to wait in queues though intermediate ones are not kept.
+        """
+        if not context.options.intermediate and context.options.architecture != "stems":
+            # What arrives while a tuple waits would meet it, and the base tuples in state for it.
+            raise InputError(
+                "back-pressure lets intermediate tuples wait, and intermediate=False keeps base tuples "
+                "in their place, so that results would come twice; expected one of the two"
+            )
+        return QueuedDataflow(context, given, self)
+
 
 @dataclass
 class _Queue:
@@ -81,23 +104,17 @@ class _Queue:
     weight: float = 1.0
 
 
-class QueuedBuffer(Buffer):
-    """A buffer that makes tuples wait for their modules; tuples in flight still come before new ones.
+class QueuedBuffer(PreferringBuffer):
+    """A buffer that makes tuples wait for their modules; tuples in flight still come before new ones."""
 
-    ``clock`` measures turns. ``coming`` returns when by this clock more tuples may arrive.
-    """
+    draining = False
+    """Whether nothing new is to be taken in before all of it has been."""
 
-    def __init__(
-        self,
-        preference: Preference,
-        limits: Backpressure,
-        clock: Clock,
-        coming: Callable[[], float],
-    ) -> None:
-        super().__init__(preference)
+    def __init__(self, limits: Backpressure, context: RunContext, state: JoinState) -> None:
+        super().__init__()
+        self._state = state
         self._limits = limits
-        self._clock = clock
-        self._coming = coming
+        self._clock, self._coming = context.clock, context.arrivals.due
         self._tuples = 0
         # Probes that are not done, each with what it made last on top.
         self._under_way: list[Work] = []
@@ -126,17 +143,20 @@ class QueuedBuffer(Buffer):
         """False: other modules have their turns."""
         return False
 
-    def regrade(self) -> None:
+    def regrade(self, graded: Callable[[TupleBatch], Iterable[TupleBatch]]) -> None:
         """Put what has not been routed in order again; what waits for its operator stays."""
         unrouted = [batch for batches in self._unrouted.values() for batch in batches]
         self._unrouted.clear()
         self._refused.clear()
         for batch in unrouted:
-            for piece in self._preference.graded(batch):
+            for piece in graded(batch):
                 self._of(piece.signature).append(piece)
 
     def put_back(self, batch: TupleBatch, *, refused: bool) -> None:
-        """Take back what has not been routed, to try again, if there was no room after some has been made."""
+        """Take back what has not been routed; ``refused``: where it was to go there is no room at present.
+
+        It is tried again after some room has been made.
+        """
         if self._under_way:
             self._under_way.append(batch)
             self._pressed = refused
@@ -162,6 +182,7 @@ class QueuedBuffer(Buffer):
                 self._queue(operator).weight = max(share, _LEAST_WEIGHT)
 
     def line_up(self, operator: Operator, batch: TupleBatch) -> bool:
+        """Make tuples wait for a module's turn; False if they need not."""
         if operator.kind not in _QUEUED:
             return False
         queue = self._queue(operator)
@@ -209,10 +230,8 @@ class QueuedBuffer(Buffer):
 
     # What is to be done
 
-    def pop(self, *, draining: bool = False) -> Work | None:
+    def pop(self) -> Work | None:
         """Take what may be routed, or else a batch whose turn has come at a module.
-
-        If ``draining``, nothing new is to be taken in before all of it has been.
 
         Returns:
             None when nothing is in flight, and when there is room for tuples that may have arrived.
@@ -229,7 +248,7 @@ class QueuedBuffer(Buffer):
             if batches and signature not in self._refused and not ahead:
                 self._tuples -= batches[0].size
                 return batches.popleft()
-        wanting = not draining and not ahead and self._tuples < self._limits.buffer
+        wanting = not self.draining and not ahead and self._tuples < self._limits.buffer
         # Once a turn, for what is asked for may have nothing at present.
         self._asked = wanting and not self._asked
         return None if self._asked else self._turn(wanting=wanting)
@@ -247,7 +266,7 @@ class QueuedBuffer(Buffer):
     def _is_ahead(self) -> bool:
         """Whether the eddy has had more of the processor than a module that could work."""
         return any(
-            queue.worked < self._routed and queue.operator.due(queue.batches[0]) is None
+            queue.worked < self._routed and self._due(queue) is None
             for queue in self._queues.values()
             if queue.batches
         )
@@ -257,7 +276,7 @@ class QueuedBuffer(Buffer):
         while queues := [queue for queue in self._queues.values() if queue.batches]:
             soonest = math.inf
             for queue in sorted(queues, key=lambda each: each.worked):
-                due = queue.operator.due(queue.batches[0])
+                due = self._due(queue)
                 if due is None:
                     return queue.operator, self._begin(queue)
                 soonest = min(soonest, due)
@@ -268,6 +287,13 @@ class QueuedBuffer(Buffer):
                 self._asked = True
                 return None
         return None
+
+    def _due(self, queue: _Queue) -> float | None:
+        """Return until when a module has to wait for its index before it can take its next batch."""
+        if queue.operator.kind is not Kind.JOIN or not isinstance(self._state, StairState):
+            return None
+        join = self._state.stairs.joins[queue.operator.target]
+        return join.due(queue.batches[0]) if isinstance(join, IndexJoin) else None
 
     def _begin(self, queue: _Queue) -> TupleBatch:
         if self.is_full(queue.operator):  # there may be room now
@@ -295,3 +321,91 @@ def _urgency(signature: Signature) -> tuple[bool, int, int]:
     """Return a sort key: to be built, then preferred, then whatever has come furthest."""
     met = signature.span.bit_count() + signature.done.bit_count()
     return signature.built, -signature.preferred, -met
+
+
+class QueuedTable(RoutingTable):
+    """A routing table that knows of queues: each batch has a decision of its own.
+
+    What would be the share of a module that takes no more tuples goes to the others that were chosen.
+    """
+
+    def __init__(
+        self, policy: Policy, candidates: Finding, longest: int, note: Noting, buffer: QueuedBuffer
+    ) -> None:
+        super().__init__(policy, self._with_tickets, longest, note)
+        self._found, self._buffer = candidates, buffer
+
+    def _with_tickets(self, signature: Signature) -> list[Candidate]:
+        return [replace(c, tickets=self._buffer.tickets(c.operator)) for c in self._found(signature)]
+
+    def _lasting(self, signature: Signature, before: Any, repeated: int) -> int:
+        return self._longest
+
+    def route(self, batch: TupleBatch) -> tuple[list[tuple[Operator, TupleBatch]], TupleBatch | None]:
+        """Return the same; no pieces and all of the batch as rest: the modules chosen take no more now."""
+        signature = batch.signature
+        entry = self._entries[signature] = self._decide(signature, self._entries.get(signature))
+        if not entry.decision.shares:
+            return [], None
+        left = [(each, share) for each, share in entry.decision.shares if not self._buffer.is_full(each)]
+        if not left:
+            return [], batch
+        whole = sum(share for _, share in left)
+        shares = tuple((each, share / whole if whole else 1 / len(left)) for each, share in left)
+        return self._pieces(replace(entry, decision=replace(entry.decision, shares=shares)), batch)
+
+
+class QueuedEddy(PreferringEddy):
+    """An eddy that puts tuples into queues."""
+
+    _buffer: QueuedBuffer
+
+    def _route(self, batch: TupleBatch) -> None:
+        pieces, rest = self._table.route(batch)
+        if rest is not None:
+            self._buffer.put_back(rest, refused=not pieces)
+        for operator, piece in pieces:
+            self._statistics.routed += piece.size
+            if not self._buffer.line_up(operator, piece):
+                self._send(operator, piece)
+
+
+class QueuedDataflow(PreferringDataflow):
+    """An eddy with queues, between arrivals and the output."""
+
+    _buffer: QueuedBuffer
+
+    def __init__(self, context: RunContext, given: Given, limits: Backpressure) -> None:
+        self._limits, self._has_ends = limits, False
+        super().__init__(context, given)
+        for probe in context.filters.asking:
+            probe.sets_aside = False  # what waits in queues is counted there
+
+    def _make_buffer(self, limit: int) -> QueuedBuffer:
+        return QueuedBuffer(self._limits, self._context, self.state)
+
+    def _make_table(self, policy: Policy, candidates: Finding) -> QueuedTable:
+        every = self._context.options.reoptimize_every
+        return QueuedTable(policy, candidates, every, self._note_decision, self._buffer)
+
+    def _make_eddy(self, table: RoutingTable) -> QueuedEddy:
+        return QueuedEddy(self._context, self._buffer, table, self._preference)
+
+    def _note_decision(self, signature: Signature, shares: Sequence[tuple[Operator, float]]) -> None:
+        super()._note_decision(signature, shares)
+        self._buffer.weigh(shares)
+
+    def _rounds_of_arrivals(self) -> Iterator[list[Arrival]]:
+        for arrivals in super()._rounds_of_arrivals():
+            self._has_ends = any(batch is None for _, batch in arrivals)
+            yield arrivals
+
+    def _work(self) -> Iterator[Any]:
+        """Let the eddy work, until queues are empty where that matters.
+
+        An end holds once nothing is in flight. What an index answered may wait for a predicate; it has to be
+        built before its binding ends.
+        """
+        self._buffer.draining = self._has_ends or self.state.is_serial or self._arrivals.is_ending
+        self._has_ends = False
+        return super()._work()
