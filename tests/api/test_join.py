@@ -54,7 +54,6 @@ def test_shared_names_and_conditions(spark, shop):
 
 
 def test_other_joins_are_sparks(spark, shop):
-    """All kinds by PySpark's names."""
     orders, customer, _ = shop
     found, expected = {}, {}
     for how in ("left", "right", "full", "outer", "left_outer", "leftsemi", "anti", "cross"):
@@ -131,7 +130,6 @@ def test_names_paths_and_predicates(spark, shop, tmp_path):
     ],
 )
 def test_what_is_unclear_is_refused(shop, given, problem):
-    """With what there is, and what to write."""
     with pytest.raises(QueryError, match=problem):
         millrace.join(shop[0], shop[1], **given)
     with pytest.raises(QueryError, match="given a int"):

@@ -52,7 +52,6 @@ def block_of(spark, tables, filtered: str = "", frames: str = "") -> Block:
 
 @pytest.fixture
 def tasks(monkeypatch):
-    """The tasks of the cells, which are told."""
     made = []
     task = execution.EddyTask
 
