@@ -1,7 +1,5 @@
 """A web service to ask, which fails as told and counts what it sees."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
 from collections import Counter
@@ -45,11 +43,11 @@ class Served:
         self.url = f"http://127.0.0.1:{self._runner.addresses[0][1]}{self.url}"
 
     @web.middleware
-    async def _counted(self, request: web.Request, answer: Handler) -> web.StreamResponse:
+    async def _counted(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         self.now += 1
         self.most = max(self.most, self.now)
         try:
-            return await answer(request)
+            return await handler(request)
         finally:
             self.now -= 1
 
