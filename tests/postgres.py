@@ -60,13 +60,11 @@ class Postgres:
         )
 
     def run(self, *statements: str) -> None:
-        """Run statements, each for itself."""
         with self.connect() as connection:
             for statement in statements:
                 connection.execute(statement.encode())
 
     def call(self, program: str, *arguments: object) -> None:
-        """Run one of its programs."""
         command = [self.folder / _PACKAGE / _PROGRAMS / "bin" / program, "-D", self.folder / "data"]
         quiet = {"stdout": subprocess.DEVNULL, "cwd": self.folder, "timeout": 60}
         subprocess.run([*map(str, (*command, *arguments))], check=True, **quiet, **self.run_as)

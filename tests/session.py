@@ -69,7 +69,6 @@ def write_stream(stream, folder: Path, name: str = "out", title: str | None = No
 
 @contextmanager
 def changed(spark, settings: Mapping[str, str]) -> Iterator[None]:
-    """Change settings of a session for a while."""
     before = {name: spark.conf.get(name, None) for name in settings}
     try:
         for name, value in settings.items():

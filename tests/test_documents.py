@@ -45,7 +45,6 @@ def blocks(path: Path) -> list[tuple[str, str, bool]]:
 
 
 def python(path: Path) -> list[tuple[str, bool]]:
-    """Return a page's blocks of Python, and whether each is to run."""
     return [(text, runs) for language, text, runs in blocks(path) if language == "python"]
 
 

@@ -40,7 +40,6 @@ def told(df) -> str:
 
 
 def is_ours(df) -> bool:
-    """Whether Millrace has a part in a DataFrame."""
     return not told(df).startswith("Spark's: ")
 
 
@@ -288,7 +287,6 @@ def test_every_action_of_the_table_is_pysparks():
 
 
 def test_the_accessor(spark, files, asked):
-    """Millrace's functions as methods."""
     even, _ = asked
     df = spark.read.parquet(files["a"])
     kept = df.millrace.where(even("id"))

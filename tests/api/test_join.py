@@ -54,7 +54,6 @@ def test_shared_names_and_conditions(spark, shop):
 
 
 def test_other_joins_are_sparks(spark, shop):
-    """All kinds by PySpark's names."""
     orders, customer, _ = shop
     found, expected = {}, {}
     for how in ("left", "right", "full", "outer", "left_outer", "leftsemi", "anti", "cross"):
@@ -91,17 +90,15 @@ def test_conditions_of_a_match_and_of_the_result(spark, how):
 
 
 def test_conditions_of_no_certain_join_are_refused(spark, shop):
-    """Where an outer join has several places for them, or none."""
+    """Where an outer join has several places for them; and a join of nothing."""
     three = dict(zip("xyz", shop, strict=True))
     pairs = [("o_custkey", "c_custkey"), ("y.nk", "z.nk")]
     with pytest.raises(QueryError, match="not clear which join"):
         millrace.join(three, on=[*pairs, "y.bal > 0"], how="left")
-    with pytest.raises(QueryError, match="nothing joins the 2 relations"):
-        millrace.join(shop[0], shop[1], where="bal > 0", how="left")
+    with pytest.raises(QueryError, match="which is not of one relation"):
+        millrace.join(shop[0], shop[1], on=[*pairs[:1], sf.col("tag") == "x"], how="left")
     with pytest.raises(QueryError, match="at least one"):
         millrace.join({}, spark=spark)
-    with pytest.raises(QueryError, match="which is not of one relation"):
-        millrace.join(shop[0], shop[1], on=[("o_custkey", "c_custkey"), sf.col("tag") == "x"], how="left")
 
 
 def test_names_paths_and_predicates(spark, shop, tmp_path):
@@ -126,12 +123,12 @@ def test_names_paths_and_predicates(spark, shop, tmp_path):
         ({"on": [("o_key", "tag"), 3]}, "on has 3"),
         ({"on": [("o_key", "o_custkey")]}, "joins no two of the relations"),
         ({}, 'nothing joins the 2 relations: expected on=.*how="cross"'),
+        ({"where": "bal > 0", "how": "left"}, "nothing joins the 2 relations"),
         ({"on": "tag", "how": "sideways"}, "how is 'sideways'"),
         ({"on": "tag", "where": 3}, "where is given as int"),
     ],
 )
 def test_what_is_unclear_is_refused(shop, given, problem):
-    """With what there is, and what to write."""
     with pytest.raises(QueryError, match=problem):
         millrace.join(shop[0], shop[1], **given)
     with pytest.raises(QueryError, match="given a int"):

@@ -37,12 +37,14 @@ def _plain(spark, folder, text=TEXT, args=None):
 
 
 @pytest.fixture
-def folder(tmp_path):
-    """Folders of two tables, ``l`` and ``r``."""
+def folder(spark, tmp_path):
+    """Folders of two tables, ``l`` and ``r``; views of these names are gone at the end."""
     for name in "lr":
         (tmp_path / name).mkdir()
         _write(tmp_path / name / "0.parquet", [1, 2, 3])
-    return tmp_path
+    yield tmp_path
+    for name in "lr":
+        spark.catalog.dropTempView(name)
 
 
 @pytest.fixture
@@ -74,10 +76,7 @@ def _tables(spark, folder, mode):
 
 @pytest.fixture(params=["paths", "frames", "views"])
 def forms(request, spark, folder):
-    """The tables in one of three forms."""
-    yield _tables(spark, folder, request.param)
-    for name in "lr":
-        spark.catalog.dropTempView(name)
+    return _tables(spark, folder, request.param)
 
 
 @pytest.fixture
@@ -178,7 +177,6 @@ def test_a_view_of_other_rows_is_seen(spark, folder, planned):
     spark.catalog.dropTempView("l")
     with pytest.raises(Exception, match="TABLE_OR_VIEW_NOT_FOUND"):
         millrace.query(TEXT, spark=spark, tables={})
-    spark.catalog.dropTempView("r")
 
 
 def test_a_table_of_the_catalog_is_planned_each_time(spark, folder, planned):
@@ -198,7 +196,6 @@ def test_a_table_of_the_catalog_is_planned_each_time(spark, folder, planned):
         assert _rows(spark, tables)[1] == bag(plain)
     finally:
         spark.sql("DROP TABLE kept_l")
-        spark.catalog.dropTempView("l")
 
 
 def test_values_of_parameters_are_told_apart(spark, folder, tables, planned):
@@ -289,8 +286,6 @@ def test_definitions_are_compared_in_the_place_of_their_names(spark, folder, tab
     assert planned == [text] * times
     _tables(spark, folder, "views")
     assert answers == [bag(spark.sql(text))] * 2
-    for name in "lr":
-        spark.catalog.dropTempView(name)
 
 
 def test_another_view_in_a_definition_is_seen(spark, folder, planned):
@@ -301,8 +296,6 @@ def test_another_view_in_a_definition_is_seen(spark, folder, planned):
         spark.sql(view, l=spark.read.parquet(str(folder / "l"))).createOrReplaceTempView("l")
         assert bag(millrace.sql(text, spark=spark)) == bag(spark.sql(text))
     assert len(planned) == 2
-    for name in "lr":
-        spark.catalog.dropTempView(name)
 
 
 def test_a_variable_of_the_session_is_seen(spark, tables, planned):

@@ -13,7 +13,6 @@ from tests.gate import sampled
 
 
 def run(code: str) -> str:
-    """What a new process prints."""
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     return done.stdout.strip()
 

@@ -29,7 +29,6 @@ ANY = "any_value"
 
 @pytest.fixture(scope="module")
 def shop(spark, tmp_path_factory) -> dict[str, DataFrame]:
-    """Tables as a script reads them."""
     return pipelines.shop(spark, tmp_path_factory.mktemp("shop"))
 
 
@@ -52,7 +51,6 @@ def test_pipelines_have_sparks_rows(spark, shop, half):
 
 @HALVES
 def test_pipelines_of_columns_have_sparks_rows(spark, tmp_path, half):
-    """Whatever their Columns name."""
     tables = pipelines.abc(spark, tmp_path)
     made = {name: COLUMNS[name](*tables) for name in [*COLUMNS][half::2]}
     found = {name: millrace.optimize(frame, FORCED) for name, frame in made.items()}
@@ -67,32 +65,29 @@ def test_pipelines_of_columns_have_sparks_rows(spark, tmp_path, half):
 
 @pytest.fixture(scope="module")
 def views(spark, tmp_path_factory):
-    """A session with the small tables as views."""
     session = spark.newSession()
     for name, path in write(tmp_path_factory.mktemp("views")).items():
         session.read.parquet(path).createOrReplaceTempView(f"`{name}`")
     return session
 
 
-TEXTS = [(asked.text, asked.settings, name) for name in cases.SMALL for asked in SUITES[name].questions()]
+TEXTS = [(asked, name) for name in cases.SMALL for asked in SUITES[name].questions()]
 
 
 @pytest.mark.parametrize("part", sampled(range(12), every=12))
 def test_what_spark_makes_of_a_text_is_read(views, part):
     """The cases of SQL, read from what Spark's analyser makes of them, have the answers of plain Spark."""
     read = 0
-    for text, settings, name in TEXTS[part::12]:
-        expected = recorded(name)[1][
-            next(a for a in recorded(name)[1] if (a.text, a.settings) == (text, settings))
-        ]
-        with changed(views, cases.settings(settings)):
-            if expected.error or ANY in text:
+    for asked, name in TEXTS[part::12]:
+        expected = recorded(name)[1][asked]
+        with changed(views, cases.settings(asked.settings)):
+            if expected.error or ANY in asked.text:
                 continue
-            df = views.sql(text)
+            df = views.sql(asked.text)
             found = millrace.optimize(df, FORCED)
             if found is not df:
                 answer = answer_of(found)
-                assert answer.rows == expected.rows, (text, millrace.explain(found))
+                assert answer.rows == expected.rows, (asked, millrace.explain(found))
                 assert [c[:2] for c in answer.columns] == [c[:2] for c in expected.columns]
                 read += 1
     assert read > 10

@@ -120,7 +120,6 @@ def test_the_session_is_that_of_a_dataframe(spark):
     ],
 )
 def test_wrong_arguments_are_named(spark, text, given, kind, problem):
-    """Each says what was given and what was expected."""
     with pytest.raises(kind, match=problem):
         millrace.query(text, **{"spark": spark, **given})
 

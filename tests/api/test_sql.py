@@ -35,7 +35,6 @@ def test_only_queries_are_answered(spark, text):
 
 @pytest.mark.parametrize("text", TEXTS["wrong"])
 def test_wrong_queries_raise_what_spark_raises(spark, views, text):
-    """Spark's own errors come out, of the same class and condition."""
     with pytest.raises(AnalysisException) as expected:
         spark.sql(text)
     with pytest.raises(AnalysisException) as found:
@@ -81,7 +80,6 @@ def test_a_write_that_looks_like_a_query_is_refused(spark, written, name):
 
 @pytest.mark.parametrize("text", TEXTS["not parsed"])
 def test_what_is_not_parsed_still_sees_the_given_tables(spark, files, text):
-    """Queries that only Spark reads find tables given by path."""
     found = query(text, spark=spark, tables={"A": files["a"]})
     assert found.blocks == () and found.reasons
     assert found.df.count() >= 1
@@ -158,7 +156,6 @@ def test_what_tasks_read_is_not_overwritten(spark, tmp_path):
     ],
 )
 def test_files_by_other_names_are_the_same(spark, target, file, same):
-    """As stores and Spark spell them."""
     call = Overwriting()
     given = call.note(DataFrameWriter.parquet, [target, "Overwrite"], {})
     assert call.overwrites and call.replaces(spark, "parquet", given, {file}) == same

@@ -51,6 +51,18 @@ def run(spark, monkeypatch) -> Run:
 
 
 @pytest.fixture
+def well(run) -> Run:
+    """As ``run``, of a command that ends well."""
+
+    def ended(*arguments: str) -> Result:
+        done = run(*arguments)
+        assert done.exit_code == 0, done.stderr
+        return done
+
+    return ended
+
+
+@pytest.fixture
 def run_without_spark(monkeypatch) -> Run:
     """Run ``millrace ARGUMENTS…`` where nothing may start Spark."""
     return _running(monkeypatch, lambda: pytest.fail("Spark was started"))

@@ -73,7 +73,6 @@ def test_a_bad_argument_is_one_message(run_without_spark, monkeypatch, arguments
 
 
 def test_debug_shows_where_an_error_came_from(run_without_spark):
-    """With ``--debug`` the exception itself comes through."""
     done = run_without_spark(*shlex.split(f"{SQL} --table orders --debug"))
     assert isinstance(done.exception, InputError)
 

@@ -137,7 +137,6 @@ def test_a_name_is_not_the_beginning_of_another(run, tmp_path):
     ],
 )
 def test_mistakes_are_told_in_one_message(run, cache, tmp_path, arguments, message):
-    """With what was wrong and what would work."""
     (tmp_path / "text.sqlite").write_text("what is this? " * 100, encoding="utf-8")
     (tmp_path / "empty").mkdir()
     done = run("cache", *arguments.format(tmp_path).split())

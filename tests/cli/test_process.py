@@ -17,7 +17,6 @@ pytestmark = pytest.mark.slow
 @pytest.mark.nightly
 @pytest.mark.connect
 def test_output_through_spark_connect(start, tables, tmp_path):
-    """A Spark Connect server gives the same file."""
     target = tmp_path / "out.parquet"
     done = start("sql", JOIN, *tables, "--output", str(target), "--remote", "local[2]")
     assert done.returncode == 0, done.stderr

@@ -44,7 +44,7 @@ def test_what_is_asked_for_is_shown(run, tables, options, shown, hidden):
     assert hidden not in done.stdout
 
 
-def test_live_page_is_served_while_the_command_runs(run, tables, monkeypatch):
+def test_live_page_is_served_while_the_command_runs(well, tables, monkeypatch):
     """Its address is told; with ``--wait`` it is there after the rows."""
     seen = []
 
@@ -53,17 +53,15 @@ def test_live_page_is_served_while_the_command_runs(run, tables, monkeypatch):
         seen.append((query["state"], query["title"], query["rows_out"]))
 
     monkeypatch.setattr("millrace.cli.sql._wait", look)
-    done = run("sql", JOIN, *tables, "--live", "--option", "take_all=true")
-    assert done.exit_code == 0, done.stderr
+    done = well("sql", JOIN, *tables, "--live", "--option", "take_all=true")
     assert re.fullmatch(r"live: http://127\.0\.0\.1:\d+/[\w-]{32}/\n", done.stderr)
     assert seen == []
-    done = run("sql", JOIN, *tables, "--report", "--live", "--wait", "--option", "take_all=true")
-    assert done.exit_code == 0, done.stderr
+    well("sql", JOIN, *tables, "--report", "--live", "--wait", "--option", "take_all=true")
     assert seen == [("done", JOIN, 3)]
 
 
 @pytest.mark.parametrize("engine", ["millrace", "spark"])
-def test_output_is_one_parquet_file(run, tables, tmp_path, engine):
+def test_output_is_one_parquet_file(run, well, tables, tmp_path, engine):
     """It holds the rows in order; a run that is refused or fails leaves an older one, and nothing else."""
     target = tmp_path / "out.parquet"
     target.write_text("an older file")
@@ -75,9 +73,7 @@ def test_output_is_one_parquet_file(run, tables, tmp_path, engine):
     assert failed.stderr.startswith("error: ") and not [each for each in STACKS if each in failed.stderr]
     assert (refused.exit_code, failed.exit_code, target.read_text()) == (1, 1, "an older file")
     assert list(tmp_path.iterdir()) == [target]
-    done = run("sql", JOIN, *tables, *output, "--overwrite")
-    assert done.exit_code == 0, done.stderr
-    assert "3 rows written" in done.stderr
+    assert "3 rows written" in well("sql", JOIN, *tables, *output, "--overwrite").stderr
     assert pq.read_table(target).to_pydict() == ANSWER
     assert list(tmp_path.iterdir()) == [target]
 
@@ -102,7 +98,6 @@ MISTAKEN = "select c.nam from c join o on c.k = o.customer"
     ],
 )
 def test_bad_input_is_one_message(run, tables, tmp_path, query, extra, expected):
-    """Exit code 1 and a message that names what is wrong, without a stack."""
     (tmp_path / "ü gly'[1].parquet").write_bytes(b"PAR1 is not all that it takes" * 9)
     done = run("sql", query, *tables, *(each.format(tmp_path) for each in extra))
     assert done.exit_code == 1
@@ -122,11 +117,10 @@ AWKWARD = """
 
 
 @pytest.mark.parametrize("suffix", sampled(["csv", "json", "jsonl", "arrow"], 3))
-def test_output_is_told_by_its_name(run, spark, tmp_path, suffix):
+def test_output_is_told_by_its_name(well, spark, tmp_path, suffix):
     """Spark's readers, and Arrow's, get back the rows, awkward texts and nulls included."""
     target = tmp_path / f"out.{suffix}"
-    done = run("sql", AWKWARD + " order by k", "--engine", "spark", "--output", str(target))
-    assert done.exit_code == 0, done.stderr
+    done = well("sql", AWKWARD + " order by k", "--engine", "spark", "--output", str(target))
     assert "4 rows written" in done.stderr
     assert list(tmp_path.iterdir()) == [target]
     expected = spark.sql(AWKWARD)
@@ -146,7 +140,7 @@ def test_output_is_told_by_its_name(run, spark, tmp_path, suffix):
     assert got == want
 
 
-def test_parquet_has_the_types_of_spark(run, spark, tmp_path):
+def test_parquet_has_the_types_of_spark(run, well, spark, tmp_path):
     """Nested values, far timestamps and lengths of time come back as they are; months have no place."""
     query = """
         select cast(1 as tinyint) a, 2.50 b, cast('nan' as double) c, date '2024-02-29' d,
@@ -155,8 +149,7 @@ def test_parquet_has_the_types_of_spark(run, spark, tmp_path):
                interval '2 03:00:00.5' day to second as `b c`
     """
     target = tmp_path / "out.parquet"
-    done = run("sql", query, "--engine", "spark", "--output", str(target))
-    assert done.exit_code == 0, done.stderr
+    well("sql", query, "--engine", "spark", "--output", str(target))
     (row,) = pq.read_table(target).to_pylist()
     shown = ["1", "2.50", "nan", "2024-02-29", "9999-12-31 23:59:59+00:00", "0001-01-01 00:00:00"]
     shown += ["b'\\x00\\xff'", "[1, None]", "{'x': 'y'}", "True", "None"]
@@ -169,11 +162,10 @@ def test_parquet_has_the_types_of_spark(run, spark, tmp_path):
 
 
 @pytest.mark.parametrize("suffix", ["parquet", "csv", "json"])
-def test_an_empty_result_is_a_file_too(run, tmp_path, suffix):
+def test_an_empty_result_is_a_file_too(well, tmp_path, suffix):
     """No rows: Parquet and CSV have its columns, JSON no line."""
     target = tmp_path / f"out.{suffix}"
-    done = run("sql", "select 1 a, 2 `b,c` where false", "--output", str(target))
-    assert done.exit_code == 0, done.stderr
+    well("sql", "select 1 a, 2 `b,c` where false", "--output", str(target))
     if suffix == "parquet":
         table = pq.read_table(target)
         assert (table.column_names, table.num_rows) == (["a", "b,c"], 0)
@@ -182,7 +174,7 @@ def test_an_empty_result_is_a_file_too(run, tmp_path, suffix):
 
 
 @pytest.mark.parametrize("engine", ["millrace", "spark"])
-def test_csv_and_json_are_tables(run, tmp_path, engine):
+def test_csv_and_json_are_tables(well, tmp_path, engine):
     """A CSV file, one that is packed, tabs, JSON lines, a JSON array and a folder of Spark's join by name."""
     (tmp_path / "a.csv").write_text('k,name\n1,ann\n2,"bo""b\n"\n')
     (tmp_path / "b.tsv").write_text("k\tprice\n2\t2.5\n")
@@ -199,9 +191,7 @@ def test_csv_and_json_are_tables(run, tmp_path, engine):
     tables = [part for name in names for part in ("--table", f"t{name[0]}={tmp_path / name}")]
     joins = " ".join(f"join t{name} using (k)" for name in "bcdefg")
     query = f"select k, name, price + n total, tags[0] tag from ta {joins}"
-    done = run("sql", query, *tables, "--engine", engine, "--json", "-")
-    assert done.exit_code == 0, done.stderr
-    found = json.loads(done.stdout)
+    found = json.loads(well("sql", query, *tables, "--engine", engine, "--json", "-").stdout)
     assert [each["name"] for each in found["columns"]] == ["k", "name", "total", "tag"]
     assert found["rows"] == [[2, 'bo"b\n', 9.5, "x"]]
 
@@ -254,7 +244,6 @@ SKU = 'schema = "sku string"\n'
     ],
 )
 def test_files_that_declare_no_lookup(tmp_path, text, problem):
-    """The file, what is wrong in it, and what was expected."""
     file = tmp_path / "p.toml"
     file.write_text(text)
     with pytest.raises(MillraceError, match=problem):
@@ -274,7 +263,7 @@ def test_progress_and_failures_in_words():
     ]
 
 
-def test_rows_are_looked_up_or_estimated(run, given):
+def test_rows_are_looked_up_or_estimated(run, well, given):
     """Of a table that a file declares; ``--explain`` tells what is asked, ``--estimate`` how much.
 
     With a predicate of Spark's own there is nothing to tell.
@@ -285,8 +274,7 @@ def test_rows_are_looked_up_or_estimated(run, given):
     assert "1.5" in done.stdout and "3 rows" in done.stdout
     assert "by sku via database" in run("sql", query, *given, "--explain").stdout
     query = "select o.id, p.price from o join prices p on o.sku = p.sku"
-    done = run("sql", query, *given, "--estimate")
-    assert done.exit_code == 0, done.stderr
+    done = well("sql", query, *given, "--estimate")
     assert done.stdout.startswith("prices: 2 distinct keys, 1 requests, 0.0 min, 0.5 rows a key")
     done = run("sql", query, *given, "--estimate", "--json", "-")
     (estimate,) = json.loads(done.stdout)["estimate"]["lookups"]

@@ -45,7 +45,6 @@ COUNTED = pa.schema([("m", pa.int64())])
 
 
 def read(name):
-    """A column of the rows."""
     return Column(ColumnRef("", name))
 
 
@@ -54,7 +53,6 @@ LONG = pa.int64()
 
 
 def multiplied(one, other):
-    """The product of two whole numbers."""
     return Function("*", LONG, tuple(Function("cast", LONG, (read(name),)) for name in (one, other)))
 
 

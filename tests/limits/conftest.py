@@ -12,7 +12,6 @@ __all__ = ["pytest_pyfunc_call"]
 
 @pytest.fixture
 def coordinator():
-    """A coordinator of the test's own."""
     served = Coordinator()
     yield served
     served.close()
@@ -20,5 +19,4 @@ def coordinator():
 
 @pytest.fixture
 def clients(coordinator) -> Clients:
-    """Makes clients of it."""
     return Clients(coordinator)

@@ -39,7 +39,6 @@ class Clients:
         self._made: list[Client] = []
 
     async def __call__(self, *namespaces: str) -> list[Client]:
-        """Return a client for each namespace."""
         made = [await Client.connect(self._coordinator.address, each) for each in namespaces]
         self._made += made
         return made
@@ -52,7 +51,6 @@ class Clients:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
-    """Run a test that is a coroutine function."""
     if not inspect.iscoroutinefunction(pyfuncitem.obj):
         return None
     given = {name: pyfuncitem.funcargs[name] for name in inspect.signature(pyfuncitem.obj).parameters}
@@ -73,17 +71,14 @@ NO = Failure("HTTP 500", "no", 1, '["a"]')
 
 
 def keys_of(count: int) -> list[bytes]:
-    """So many keys."""
     return [number.to_bytes(16, "big") for number in range(count)]
 
 
 def rows_of(keys: list[bytes]) -> Chunk:
-    """One row for each key."""
     return Chunk.of(keys, [1] * len(keys), pa.table({"key": pa.array(keys, pa.binary())}))
 
 
 def found(told: Any) -> dict[bytes, list[Any]]:
-    """The rows that came, by key."""
     rows = {}
     for chunk in told.found:
         values = iter(chunk.table().to_pylist())

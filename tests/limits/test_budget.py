@@ -118,7 +118,6 @@ async def yes(x):
     ],
 )
 def test_limits_that_make_no_sense_are_refused(made, said):
-    """With what would."""
     with pytest.raises(OptionError, match=said):
         made()
 

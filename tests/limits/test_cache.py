@@ -265,7 +265,6 @@ def damage(path: Path) -> None:
 
 
 def change(path: Path, *statements: str) -> None:
-    """Change a file as another process does."""
     with closing(sqlite3.connect(path)) as base, base:
         for each in statements:
             base.execute(each)

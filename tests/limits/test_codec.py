@@ -69,7 +69,6 @@ def test_messages_come_as_they_were_sent(sent):
 @LAWS
 @given(messages.filter(len), st.integers(1, 200))
 def test_what_is_cut_off_is_no_message(sent, missing):
-    """The end of a connection within a message is an error."""
     data = joined(sent)
     last = len(joined(sent[-1:]))
     with pytest.raises(EOFError):

@@ -49,7 +49,6 @@ def rows_of(keys: list[bytes]) -> Chunk:
 
 
 def settling(chunk: Chunk) -> m.Settle:
-    """What settles the chunk's keys."""
     return m.Settle(chunk.keys, chunk.counts, chunk.rows)
 
 
@@ -75,8 +74,6 @@ class Lookup:
 
 @dataclass(eq=False)
 class Client:
-    """Somebody who asks for one of the lookups."""
-
     lookup: Lookup
     number: int = 0
 
@@ -105,7 +102,6 @@ class Conduct(RuleBasedStateMachine):
         price=st.none() | st.just(3.0),
     )
     def open(self, cap, rate, requests, most, price) -> None:
-        """Begin with some limits."""
         self.limits = Settings(cap, rate, budget=Budget(requests, most, None if most is None else price))
         self.begin()
 
@@ -125,7 +121,6 @@ class Conduct(RuleBasedStateMachine):
         self.read_messages()
 
     def enter(self, lookup: Lookup) -> Client:
-        """Let a client join."""
         client = Client(lookup)
         client.number = lookup.session.join(lambda message: self.log.append((client, message)))
         return client
@@ -141,7 +136,6 @@ class Conduct(RuleBasedStateMachine):
         self.read_messages()
 
     def say(self, client: Client, message: m.Message) -> None:
-        """Send a message."""
         self.do(client.lookup.session.handle, client.number, message)
 
     @rule(place=places, keys=some_keys, most=st.none() | st.none() | st.integers(0, 2))
@@ -188,7 +182,6 @@ class Conduct(RuleBasedStateMachine):
 
     @rule(place=places, calls=st.integers(1, 4))
     def request(self, place: int, calls: int) -> None:
-        """Ask for permits."""
         client = self.clients[place]
         for ticket in islice(self.tickets, calls):
             self.queue.append((client, ticket))
@@ -213,7 +206,6 @@ class Conduct(RuleBasedStateMachine):
 
     @rule(seconds=st.sampled_from([1.0, 15.0, 31.0]))
     def wait(self, seconds: float) -> None:
-        """Let time pass."""
         self.clock.advance(seconds)
         self.do(self.permits.grant)
 
@@ -278,7 +270,6 @@ class Conduct(RuleBasedStateMachine):
                 assert (self.spending.requests, self.spending.cost) == (before.requests, before.cost)
 
     def read_messages(self) -> None:
-        """Read all that was said."""
         while self.log and self.lookups:
             client, message = self.log.pop(0)
             match message:

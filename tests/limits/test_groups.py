@@ -23,7 +23,6 @@ DOWN = "HTTP 502"
 
 
 async def call(client: Client, outcome: str = "") -> None:
-    """Make a call of a client, which ends as told."""
     async with client.permit() as permit:
         permit.outcome = outcome
         await asyncio.sleep(0)

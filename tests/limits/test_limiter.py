@@ -110,7 +110,6 @@ class Service:
         self.inbox.clear()
 
     def end(self, place: int, outcome: str | None) -> None:
-        """Give a permit back."""
         ticket = self.out.pop(place % len(self.out))
         self.session.handle(self.client, Release(ticket, outcome=outcome))
 

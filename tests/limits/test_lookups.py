@@ -31,7 +31,6 @@ OFFER = Registration("prices", max_in_flight=1, secrets={"TOKEN": "hush"})
 
 @pytest.fixture
 def coordinator(coordinator):
-    """One that has two lookups."""
     coordinator.register("run", [Registration("names"), OFFER])
     return coordinator
 

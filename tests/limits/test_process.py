@@ -11,7 +11,7 @@ import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import ExitStack, closing, suppress
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -191,9 +191,13 @@ def elsewhere(monkeypatch, clock):
     served.close()
 
 
-def join(elsewhere: Coordinator, clock: VirtualClock | None = None) -> JoinedCoordinator:
-    """Be another planning process."""
-    return JoinedCoordinator("127.0.0.1", elsewhere.address.port, clock=clock)
+@pytest.fixture
+def join(elsewhere):
+    """Be another planning process, until the test is over."""
+    with ExitStack() as over:
+        yield lambda clock=None: over.enter_context(
+            closing(JoinedCoordinator("127.0.0.1", elsewhere.address.port, clock=clock))
+        )
 
 
 def known(elsewhere: Coordinator, *runs: str) -> list[str]:
@@ -202,9 +206,9 @@ def known(elsewhere: Coordinator, *runs: str) -> list[str]:
     return [each for each in runs if elsewhere.progress(each)]
 
 
-def test_several_planning_processes_join_one_elsewhere(elsewhere, tmp_path):
+def test_several_planning_processes_join_one_elsewhere(elsewhere, join, tmp_path):
     """Budgets, secrets, answers and groups are there for the tasks; figures and errors come back."""
-    one, other = join(elsewhere), join(elsewhere)
+    one, other = join(), join()
     cache = tmp_path / "cache.sqlite"
     kept = Registration("prices", 3, 50.0, cache, 60.0, "f" * 32, {"KEY": "hush \udcff"}, 5, NINE, 9.5, "api")
     one.register("run", [kept])
@@ -223,15 +227,13 @@ def test_several_planning_processes_join_one_elsewhere(elsewhere, tmp_path):
         other.register("third", [Registration("p", 1, group="api"), Registration("p", 2, group="api")])
     with pytest.raises(ValueError, match="has other lookups"):
         other.register("run", [])
-    one.close()
-    other.close()
 
 
-def test_no_planning_process_pushes_out_what_another_one_has(elsewhere, monkeypatch):
+def test_no_planning_process_pushes_out_what_another_one_has(elsewhere, join, monkeypatch):
     """Neither runs that nothing refers to any more, nor answers of executions that are over."""
     monkeypatch.setattr("millrace.limits.coordinator._MOST_RELEASED", 1)
     monkeypatch.setattr("millrace.limits.coordinator._MOST_EMPTY_SESSIONS", 1)
-    one, other = join(elsewhere), join(elsewhere)
+    one, other = join(), join()
     for joined, name in ((one, "kept"), (other, "first"), (other, "last")):
         joined.register(name, [Registration("prices")])
         assert run(settled(joined.address_of(name), KEYS, name)) == KEYS
@@ -239,13 +241,11 @@ def test_no_planning_process_pushes_out_what_another_one_has(elsewhere, monkeypa
         joined.spent("")  # what was said before is done
     assert known(elsewhere, "kept", "first", "last") == ["kept", "last"]
     assert run(settled(one.address_of("kept"), KEYS, "kept")) == []
-    one.close()
-    other.close()
 
 
-def test_a_connection_that_breaks_costs_a_planning_process_nothing(elsewhere, clock):
+def test_a_connection_that_breaks_costs_a_planning_process_nothing(elsewhere, join, clock):
     """It has five minutes to join again, and has what it had; what is of others that do not come goes."""
-    joined, gone = join(elsewhere), join(elsewhere)
+    joined, gone = join(), join()
     joined.register("run", [Registration("prices", budget=NINE)])
     gone.register("gone", [Registration("prices")])
     assert run(settled(joined.address_of("run"), KEYS)) == KEYS
@@ -261,14 +261,13 @@ def test_a_connection_that_breaks_costs_a_planning_process_nothing(elsewhere, cl
         run(settled(elsewhere.address_of("gone"), KEYS, "gone"))
     clock.advance(1000.0)
     assert known(elsewhere, "run") == ["run"]
-    joined.close()
 
 
-def test_what_is_let_go_while_the_connection_is_down_is_forgotten(elsewhere, monkeypatch):
+def test_what_is_let_go_while_the_connection_is_down_is_forgotten(elsewhere, join, monkeypatch):
     """With its secrets, as soon as there is a connection again, though nobody asks for anything."""
     monkeypatch.setattr("millrace.limits.coordinator._MOST_RELEASED", 0)
     monkeypatch.setattr(JoinedCoordinator, "look_seconds", 0.01)
-    joined = join(elsewhere)
+    joined = join()
     joined.register("run", [Registration("prices", secrets={"KEY": "hush"})])
     with monkeypatch.context() as outage:
         outage.setattr("millrace.limits.joined.dial", Mock(side_effect=OSError))
@@ -279,10 +278,9 @@ def test_what_is_let_go_while_the_connection_is_down_is_forgotten(elsewhere, mon
         assert elsewhere.progress("run")
     wait_for(lambda: not elsewhere.progress("run"))
     assert joined.progress("run") == []
-    joined.close()
 
 
-def test_nobody_has_to_wait_for_a_coordinator_that_does_not_answer(elsewhere, monkeypatch):
+def test_nobody_has_to_wait_for_a_coordinator_that_does_not_answer(join, monkeypatch):
     """Who leaves ends the call that is under way; who does not hears it when the time is up."""
     called, gate = threading.Event(), threading.Event()
 
@@ -292,7 +290,7 @@ def test_nobody_has_to_wait_for_a_coordinator_that_does_not_answer(elsewhere, mo
         return []
 
     monkeypatch.setattr(Coordinator, "progress", hang)
-    leaving, staying = join(elsewhere), join(elsewhere)
+    leaving, staying = join(), join()
     with ThreadPoolExecutor(1) as pool:
         try:
             waiting = pool.submit(leaving.progress, "run")
@@ -305,10 +303,9 @@ def test_nobody_has_to_wait_for_a_coordinator_that_does_not_answer(elsewhere, mo
                 staying.progress("run")
         finally:
             gate.set()
-    staying.close()
 
 
-def test_a_network_that_swallows_all_holds_up_nobody_twice(elsewhere, monkeypatch):
+def test_a_network_that_swallows_all_holds_up_nobody_twice(join, monkeypatch):
     """Calls fail for as long as one has waited, and who needs nothing from there does not wait at all."""
     clock, dialled, entered, gate = VirtualClock(), [], threading.Event(), threading.Event()
 
@@ -328,13 +325,12 @@ def test_a_network_that_swallows_all_holds_up_nobody_twice(elsewhere, monkeypatc
         with pytest.raises(ExecutionError, match="is not reached"):
             started.result(PATIENCE)
     dialling.close()
-    joined = join(elsewhere, clock)
+    joined = join(clock)
     for tries, seconds in ((2, 9.0), (2, 2.0), (3, 0.0)):
         with pytest.raises(ExecutionError, match="is not reached"):
             joined.spent("")
         assert len(dialled) == tries
         clock.advance(seconds)
-    joined.close()
 
 
 async def test_what_an_action_wants_no_more_is_not_asked(elsewhere):

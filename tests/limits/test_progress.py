@@ -92,7 +92,6 @@ async def test_the_table_of_failed_keys_is_bounded(monkeypatch):
 
 
 async def test_failed_keys_are_told_though_the_session_is_closed_meanwhile():
-    """What was asked for before is still answered."""
     with LookupSession(Registration("prices")) as room:
         client = Client.local(room)
         await client.claim(keys_of(1))

@@ -32,7 +32,6 @@ PRICES = [Registration("prices", max_in_flight=3)]
 
 @pytest.fixture
 def coordinator(coordinator):
-    """One that has a lookup."""
     coordinator.register("run", PRICES)
     return coordinator
 

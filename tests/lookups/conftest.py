@@ -12,6 +12,5 @@ __all__ = ["pytest_pyfunc_call"]
 
 @pytest.fixture(scope="module", params=KINDS)
 def kind(request, tmp_path_factory) -> Kind:
-    """One kind of source after the other."""
     server = request.getfixturevalue("postgres") if request.param == "postgresql" else None
     return Kind(request.param, tmp_path_factory.mktemp(request.param), server)

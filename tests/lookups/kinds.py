@@ -107,8 +107,6 @@ def _as_sent(value: object) -> object:
 
 @contextmanager
 def _served(rows: list[Row], bound: tuple[str, ...], *, hangs: bool) -> Iterator[str]:
-    """Serve rows to whoever posts their keys."""
-
     async def answer(request: web.Request) -> web.Response:
         found = rows
         if bound:
@@ -156,12 +154,10 @@ def _called(rows: list[Row], bound: tuple[str, ...], *, hangs: bool, later: bool
 
 
 def keys_of(schema: pa.Schema, columns: tuple[str, ...], rows: list[dict[str, Any]]) -> pa.RecordBatch:
-    """Return keys in the schema's types."""
     return pa.RecordBatch.from_pylist(rows, pa.schema([schema.field(name) for name in columns]))
 
 
 async def fetched(source, schema, columns, keys, secrets: Secrets | None = None) -> pa.RecordBatch:
-    """Open a source, ask once and close it."""
     session = source.open(schema, columns, secrets or Secrets())
     try:
         rows = await wait_within(session.fetch(keys_of(schema, columns, keys)), source.terms.timeout)
@@ -173,7 +169,6 @@ async def fetched(source, schema, columns, keys, secrets: Secrets | None = None)
 
 
 async def scanned(source, schema: pa.Schema, secrets: Secrets | None = None) -> list[pa.RecordBatch]:
-    """Open a source, read everything and close it."""
     session = source.open(schema, (), secrets or Secrets())
     try:
         return [batch async for batch in session.scan()]
@@ -182,7 +177,6 @@ async def scanned(source, schema: pa.Schema, secrets: Secrets | None = None) -> 
 
 
 async def refusal(work: Awaitable[Any]) -> Refused:
-    """Return the Refused that a request ends in."""
     with pytest.raises(Refused) as told:
         await work
     return told.value
@@ -197,7 +191,6 @@ async def ended(*names: str) -> None:
 
 
 def failing(call: Callable[[], Any], kind: type[Exception]) -> str:
-    """Return the text of the error that a call ends in."""
     with pytest.raises(kind) as told:
         call()
     return str(told.value)

@@ -40,7 +40,6 @@ def secrets(postgres):
 
 
 def sqlite(folder, *statements: str) -> str:
-    """Make a database in a file; return its URL."""
     with closing(sqlite3.connect(folder / "x.db")) as base, base:
         for each in statements:
             base.execute(each)
@@ -48,12 +47,10 @@ def sqlite(folder, *statements: str) -> str:
 
 
 def ask(source, schema: pa.Schema, secrets: Secrets | None = None, **key) -> list[dict]:
-    """Ask for one key."""
     return run(fetched(source, schema, tuple(key), [key], secrets)).to_pylist()
 
 
 def refused(source, schema: pa.Schema, secrets: Secrets | None = None, **key) -> Refused:
-    """Ask for one key, in vain."""
     return run(refusal(fetched(source, schema, tuple(key), [key], secrets)))
 
 
@@ -245,7 +242,6 @@ def test_a_wrong_statement_stays_wrong(postgres, secrets, tmp_path):
     ],
 )
 def test_check_finds_tables_and_columns(tmp_path, table, columns, says):
-    """What is missing is said with what is there."""
     url = sqlite(tmp_path, "CREATE TABLE pairs (v INTEGER, w INTEGER)")
     database(url, "pairs", columns={"x": "v"}).check(X, ("x",), Secrets())
     source = database(url, table, columns=columns)

@@ -37,17 +37,14 @@ NUMBERED = PRICES.append(pa.field("m", pa.map_(pa.int64(), pa.string())))
 
 
 def table(**given):
-    """Declare a table with some settings of its own."""
     return millrace.lookup(**{"name": "p", "schema": TEXT, "bind": ["sku"], "via": VIA, **given})
 
 
 def asking(**given):
-    """Declare a predicate that a model answers, with some settings of its own."""
     return millrace.models.filter(**{"question": "Is {x}?", "model": "m", "base_url": "http://h/v1", **given})
 
 
 def checked(source, columns=SKU, schema=PRICES):
-    """Check a source as a query does that is planned."""
     source.check(schema, columns, Secrets({"BASE": "nonsense", "LINE": "s3cret\n"}))
 
 

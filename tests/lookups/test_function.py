@@ -27,13 +27,11 @@ ROW = {"sku": "a", "price": 1}
 
 
 def ask(fn, keys=("a",), schema=SCHEMA, bound=SKU, by=fetched, **settings):
-    """Ask a function once."""
     given = [key if isinstance(key, dict) else {bound[0]: key} for key in keys]
     return run(by(function(fn, **settings), schema, bound, given))
 
 
 def refused(fn, keys=("a",), **settings) -> Refused:
-    """Ask a function once, in vain."""
     return ask(fn, keys, by=lambda *given: refusal(fetched(*given)), **settings)
 
 
@@ -276,7 +274,6 @@ def asked(sku):
 
 
 def _made(text):
-    """Return the identity of a function of a module with this text."""
     module = types.ModuleType("shop.prices")
     exec(text, module.__dict__)
     return function(module.asked).identity

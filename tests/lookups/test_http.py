@@ -41,13 +41,10 @@ def ask(handler, path="/price/{sku}", keys=("a",), schema=PRICES, bound=SKU, sec
 
 
 def refused(handler, **how):
-    """Ask a service once, in vain."""
     return ask(handler, by=lambda *given: refusal(fetched(*given)), **how)[0]
 
 
 def encoded(body, coding, status=200):
-    """Answer with a body that says that it is encoded."""
-
     async def handler(request):
         return web.Response(body=body, status=status, headers={"Content-Encoding": coding})
 
@@ -340,7 +337,6 @@ async def test_connections_are_used_again(at_once, most):
 
 
 def check(url):
-    """Check a source before anything runs."""
     http(url + "/{sku}").check(PRICES, SKU, Secrets())
 
 

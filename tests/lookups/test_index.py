@@ -120,7 +120,6 @@ class Lookups:
         self.loop.close()
 
     def index(self, name: str, columns, source: TableSource, on_error: OnError = "fail") -> LookupIndex:
-        """Return an index over a source."""
         spec = IndexSpec(name, columns, source.table.schema, source, on_error)
 
         async def connect() -> Client:
@@ -131,8 +130,6 @@ class Lookups:
         return LookupIndex(spec, lambda rows: rows, self.loop, connect, WallClock())
 
     def scan(self, name: str, source: TableSource) -> LookupScan:
-        """Return a scan of a source."""
-
         async def secrets() -> Secrets:
             return Secrets()
 
@@ -167,7 +164,6 @@ def look_up(source, case: Case | None = None, on_error: OnError = "fail"):
 
 
 def at_once(number: int, work) -> None:
-    """Do something in several threads at the same time."""
     threads = [threading.Thread(target=work, daemon=True) for _ in range(number)]
     for thread in threads:
         thread.start()

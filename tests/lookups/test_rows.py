@@ -49,7 +49,6 @@ LEAVES = {
 
 @st.composite
 def kinds(draw, depth: int = 2) -> pa.DataType:
-    """Any type that JSON can have."""
     choice = draw(st.integers(0, 5 if depth else 2))
     if choice <= 2:
         return draw(st.sampled_from(list(LEAVES)))
@@ -62,7 +61,6 @@ def kinds(draw, depth: int = 2) -> pa.DataType:
 
 
 def values(kind: pa.DataType) -> st.SearchStrategy:
-    """Values of a type, null among them."""
     if kind in LEAVES:
         each = LEAVES[kind]
     elif pa.types.is_list(kind):

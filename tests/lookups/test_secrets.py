@@ -75,7 +75,6 @@ def test_they_come_from_the_environment(monkeypatch):
 
 
 def test_a_refusal_travels():
-    """From a task to the planning process, with all that it says."""
     refused = pickle.loads(pickle.dumps(Refused("HTTP 429", "busy", again=True, wait=2.5)))
     assert vars(refused) == vars(Refused("HTTP 429", "busy", again=True, wait=2.5))
     assert (refused.kind, str(refused)) == ("HTTP 429", "busy")

@@ -43,7 +43,6 @@ def answering(value: object, status: int = 200, headers: dict[str, str] | None =
 
 
 async def stalls(request: web.Request) -> web.StreamResponse:
-    """Never answer."""
     await asyncio.Event().wait()
     raise AssertionError
 
@@ -59,7 +58,6 @@ async def drips(request: web.Request) -> web.StreamResponse:
 
 
 async def resets(request: web.Request) -> web.StreamResponse:
-    """Break the connection off."""
     request.transport.abort()
     return web.Response()
 

@@ -35,7 +35,6 @@ def compare(name: str, op: str, value: object, kind: pa.DataType) -> Compare:
 
 
 def written(path: Path, columns: dict[str, Any] | pa.Table, **options: Any) -> Path:
-    """Write a file."""
     path.parent.mkdir(parents=True, exist_ok=True)
     pq.write_table(pa.table(columns), path, **options)
     return path
@@ -60,7 +59,6 @@ def fields(schema) -> list[tuple]:
 
 
 def check_as_spark_reads(spark: Any, path: Path) -> None:
-    """Compare schema and rows."""
     frame, found = spark.read.parquet(str(path)), scanned(path)
     assert fields(spark_schema(open_table(path).schema)) == fields(frame.schema)
     assert bag(found) == bag(frame.toArrow().cast(found.schema))
@@ -332,7 +330,6 @@ MOMENTS = pa.array([MOMENT], pa.timestamp("ns"))
     ],
 )
 def test_types_and_layouts_that_are_sparks_business(tmp_path, tables, options, reason):
-    """What Spark treats specially is left to it, with the reason."""
     for number, columns in enumerate(tables):
         path = tmp_path / f"{number}.parquet"
         path.touch() if columns is None else written(path, columns, **options)

@@ -62,7 +62,6 @@ def caller(function, served=None, run="n", kind="async", **options):
 
 
 def call(function, values, served=None, run="n", **options):
-    """Call once, with a caller of its own."""
     with closing(caller(function, served, run, **options)) as each:
         return each.call([pa.array(values)])
 
@@ -321,9 +320,7 @@ def test_a_row_leaves_nothing_in_the_context_of_others(served):
         await asyncio.sleep(0)
         return before == 0
 
-    each = caller(is_alone, served, "alone", max_in_flight=2)
-    assert each.call([pa.array(range(1, 40))]).truth.tolist() == [KEPT] * 39
-    each.close()
+    assert call(is_alone, range(1, 40), served, "alone", max_in_flight=2).truth.tolist() == [KEPT] * 39
 
 
 def test_what_a_function_refuses_is_told_in_its_words(served):
@@ -335,9 +332,7 @@ def test_what_a_function_refuses_is_told_in_its_words(served):
         except KeyError as error:
             raise Refused("HTTP 503", "the shop is closed today") from error
 
-    each = caller(closed, served, "closed")
-    assert "the shop is closed today" in each.call([pa.array([1])]).failures[0].message
-    each.close()
+    assert "the shop is closed today" in call(closed, [1], served, "closed").failures[0].message
 
 
 def test_an_interrupt_ends_the_call(hearing, served):
@@ -396,12 +391,7 @@ def test_a_coordinator_out_of_reach_fails_the_call():
         assert free.call([pa.array([1])]).truth.tolist() == [KEPT]
 
 
-def numbers(*values):
-    return [pa.array(values, pa.int64())]
-
-
 def test_what_raises_at_first_may_pass():
-    """Two retries are enough for what raises twice."""
     attempts = []
 
     def flaky(x):
@@ -410,7 +400,7 @@ def test_what_raises_at_first_may_pass():
             raise ValueError
         return True
 
-    outcome = caller(flaky, kind="row", retries=2).call(numbers(1, 2))
+    outcome = call(flaky, [1, 2], kind="row", retries=2)
     assert (outcome.truth.tolist(), outcome.calls) == ([KEPT, KEPT], 6)
 
 
@@ -430,9 +420,9 @@ def test_a_function_over_an_iterator_runs_on_from_batch_to_batch(looking_ahead):
 
     made = caller(over, kind="pandas_iter")
     for low in (0, 10, 500, 20, 30):
-        outcome = made.call(numbers(low, low + 1, low + 2))
+        outcome = made.call([pa.array([low, low + 1, low + 2])])
         assert outcome.truth.tolist() == ([RAISED] * 3 if low == 500 else [KEPT, REJECTED, KEPT])
-    assert made.call(numbers(500)).failures[0].message == "too much"
+    assert made.call([pa.array([500])]).failures[0].message == "too much"
     assert len(loaded) == (6 if looking_ahead else 2)
     made.close()
 
@@ -444,5 +434,5 @@ def test_missing_values_of_pandas_count_as_rejected():
         pd.Series([True, float("nan"), False], dtype=object),
         pd.Series([True, pd.NA, False], dtype="boolean"),
     ):
-        outcome = caller(lambda _, given_=given_: given_, kind="pandas").call(numbers(1, 2, 3))
+        outcome = call(lambda _, given_=given_: given_, [1, 2, 3], kind="pandas")
         assert outcome.truth.tolist() == [KEPT, REJECTED, REJECTED]

@@ -108,7 +108,6 @@ def test_only_unsure_rows_are_asked_about(kind: Any) -> None:
 
 @pytest.mark.parametrize("wrong", [lambda x: "much", lambda x: [1.0, 2.0]])
 def test_a_score_has_to_be_a_number(wrong: Callable[[Any], Any]) -> None:
-    """The error says what was expected."""
     with pytest.raises(PredicateError, match=r"expected a number for each row|expected one a row"):
         Score(wrong, "row").of([pa.array([1, 2])], PlainValues())
 

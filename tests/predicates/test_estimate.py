@@ -133,7 +133,6 @@ def test_an_estimate_of_a_query_is_that_of_its_rows_before(spark: Any) -> None:
 
 @pytest.mark.spark
 def test_what_cannot_be_estimated_is_said(spark: Any) -> None:
-    """With what would work."""
     df = spark.range(10)
     fine = millrace.predicate(lambda x: x > 5, name="fine")
     with pytest.raises(PredicateError, match="no predicate of Python to estimate"):

@@ -23,7 +23,6 @@ SECOND = CellFigures(1, 3.0, (PROBE,), (("c ⋈ o", 20),), 20, 4, 8, 30, 1, 300,
 
 @pytest.fixture
 def report() -> RunReport:
-    """One block: a map task and two cells."""
     return RunReport({"b": [MAP, FIRST, SECOND]})
 
 
@@ -54,7 +53,6 @@ def test_orders_and_modules_add_up_over_cells(report):
 
 @pytest.fixture(scope="module")
 def joined() -> RunReport:
-    """A join whose eddies changed their order."""
     return RunReport({"b0": [drifting(), drifting(architecture="stairs", online=True)]})
 
 
@@ -108,7 +106,6 @@ def test_tables_add_up_to_the_text(joined):
 
 
 def test_polars_may_be_missing(joined, monkeypatch):
-    """Then the error says what to do."""
     monkeypatch.setitem(sys.modules, "polars", None)
     with pytest.raises(SetupError, match="pip install polars"):
         joined.to_polars()

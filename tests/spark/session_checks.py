@@ -242,7 +242,6 @@ def test_the_live_page(spark):
 
 @pytest.fixture(scope="module")
 def tables(spark, tmp_path_factory) -> dict[str, list]:
-    """Tables of pipelines, by the pipelines' names."""
     shop = [*pipelines.shop(spark, tmp_path_factory.mktemp("shop")).values()]
     abc = pipelines.abc(spark, tmp_path_factory.mktemp("abc"))
     return {name: shop if name in PIPELINES else abc for name in PIPES}

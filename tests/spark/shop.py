@@ -25,7 +25,6 @@ class Shop(Served):
         self.behave: Callable[[int, int], str] = lambda key, before: "ok"
         self.latency = 0.0  # in seconds
         self.asked: Counter[int] = Counter()
-        self.now = self.most = 0  # requests under way, and at most
         self.headers: set[str] = set()  # values of Authorization
         self.queries: set[str] = set()  # values of the parameter ``key``
 
@@ -45,12 +44,7 @@ class Shop(Served):
         self.asked[key] += 1
         self.headers.add(request.headers.get("Authorization", ""))
         self.queries.add(request.query.get("key", ""))
-        self.now += 1
-        self.most = max(self.most, self.now)
-        try:
-            await asyncio.sleep(self.latency)
-        finally:
-            self.now -= 1
+        await asyncio.sleep(self.latency)
         how = self.behave(key, before)
         if how == "reset":
             assert request.transport is not None

@@ -29,6 +29,7 @@ from tests.engine.eddy.oracle import Case, cases, cases_beside, multiset
 from tests.gate import sampled
 from tests.session import changed
 from tests.sql.compare import bag
+from tests.sql.small_tables import write
 
 TABLES = {"c": "customer", "o": "orders", "l": "lineitem"}
 WHERE = {
@@ -180,9 +181,7 @@ def test_figures_never_wait(spark, tpch_tiny):
 def test_spark_sends_no_large_result_to_all_executors(spark, tmp_path, placement, rows, sent):
     """A result that is joined above its block passes the driver's memory only where it is small."""
     keys = pa.array(range(rows), pa.int64())
-    for name in ("a", "b"):
-        pq.write_table(pa.table({"k": keys, name: keys}), tmp_path / f"{name}.parquet")
-    tables = {name: str(tmp_path / f"{name}.parquet") for name in ("a", "b")}
+    tables = write(tmp_path, {name: pa.table({"k": keys, name: keys}) for name in "ab"}, rows)
     block = "(SELECT a.k, b.b FROM a JOIN b ON a.k = b.k)"
     text = f"SELECT c.id, x.b FROM c LEFT JOIN {block} x ON x.k = c.id AND hash(c.id) IS NOT NULL"
     options = {"take_all": True, "placement": placement}

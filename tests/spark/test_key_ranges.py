@@ -9,6 +9,7 @@ import pytest
 import millrace
 from tests.gate import sampled
 from tests.sql.compare import bag
+from tests.sql.small_tables import write
 
 SQL = "SELECT s.id, s.day, d.name FROM sales s JOIN dates d ON s.day = d.day WHERE d.month = 3"
 
@@ -55,9 +56,7 @@ def test_keys_that_python_does_not_have_are_keys(spark, tmp_path, placement):
     days = pa.array([3_000_000 - n % 7 for n in range(700)], pa.int32()).view(pa.date32())
     texts = pa.array([b"\xff" * (n % 5) for n in range(700)]).view(pa.string())
     large = pa.table({"n": range(700), "day": days, "text": texts})
-    tables = {"large": str(tmp_path / "large.parquet"), "small": str(tmp_path / "small.parquet")}
-    pq.write_table(large, tables["large"], row_group_size=100)
-    pq.write_table(large.slice(0, 9), tables["small"])
+    tables = write(tmp_path, {"large": large, "small": large.slice(0, 9)}, 100)
     for key in ("day", "text"):
         sql = f"SELECT l.n, s.n AS m FROM large l JOIN small s ON l.{key} = s.{key} WHERE s.n < 3"
         assert ask(spark, sql, tables, placement)[1] >= 300

@@ -99,6 +99,7 @@ def _half(answer: bytes, connection: socket.socket) -> Iterator[bytes]:
 @pytest.fixture(scope="module")
 def server():
     with Server() as running:
+        running.files.create_dir("shop")
         yield running
 
 
@@ -133,7 +134,6 @@ def local(spark, tmp_path_factory):
 @pytest.fixture(scope="module")
 def remote(server, local) -> dict[str, str]:
     """The same files in a bucket."""
-    server.files.create_dir("shop")
     fs.copy_files(local["orders"], "shop/data/orders", destination_filesystem=server.files)
     fs.copy_files(local["customers"], "shop/data/customers.parquet", destination_filesystem=server.files)
     return {"orders": "s3://shop/data/orders/", "customers": "s3a://shop/data/customers.parquet"}
@@ -257,7 +257,6 @@ def test_a_refusal_names_credentials_and_no_secrets():
 
 def test_a_changed_file_is_an_error(server):
     files, options = server.files, StorageOptions(server.options)
-    files.create_dir("shop")
     for size in (3, 3):
         pq.write_table(pa.table({"a": list(range(size))}), "shop/changing.parquet", filesystem=files)
         planned = splits(open_table("s3://shop/changing.parquet", options))
@@ -272,7 +271,6 @@ def test_a_changed_file_is_an_error(server):
 
 def test_a_query_that_is_kept_sees_changed_files(spark, server):
     """Whether its plan is used again or not."""
-    server.files.create_dir("shop/again")
     for ids in ([1, 2], [1, 2, 3], [1, 2, 3]):
         rows = pa.table({"id": pa.array(ids, pa.int64())})
         pq.write_table(rows, "shop/again/t.parquet", filesystem=server.files)
@@ -286,7 +284,6 @@ def test_a_query_that_is_kept_sees_changed_files(spark, server):
 def test_a_store_is_asked_about_a_file_once_a_scan(server, monkeypatch):
     """However many row groups the file has; the next scan asks again."""
     files, options = server.files, StorageOptions(server.options)
-    files.create_dir("shop")
     rows = pa.table({"a": list(range(40)), "b": [f"t{n % 3}" for n in range(40)]})
     for name in ("one", "two"):
         pq.write_table(rows, f"shop/{name}.parquet", filesystem=files, row_group_size=2)

@@ -38,7 +38,6 @@ def check(frame):
 
 
 def left(frame) -> str:
-    """Why a frame stays with Spark."""
     with pytest.raises(Doubtful) as found:
         scan_of(frame, dict(frame.sparkSession.conf.getAll))
     return str(found.value)
@@ -46,7 +45,6 @@ def left(frame) -> str:
 
 @pytest.fixture
 def schema(spark, tmp_path):
-    """An empty database of its own."""
     spark.sql(f"CREATE DATABASE scans LOCATION '{tmp_path}/scans'")
     yield "scans"
     spark.sql("DROP DATABASE scans CASCADE")

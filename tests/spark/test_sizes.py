@@ -17,6 +17,7 @@ from millrace.spark import execute as execution
 from millrace.spark.block import Block, FrameInput
 from millrace.spark.task_inputs import with_sizes
 from tests.gate import sampled
+from tests.sql.small_tables import write
 
 ROWS = {"r": 2000, "s": 8000, "t": 4000}
 KEYS = 500
@@ -29,13 +30,10 @@ IN_PLACE = {"placement": "in_place", "cells": 4, "transfer": False}
 @pytest.fixture(scope="module")
 def tables(tmp_path_factory):
     """R.a = S.a and S.b = T.b; keys are uniform, and so is v, which is filtered. S has eight row groups."""
-    folder, draw = tmp_path_factory.mktemp("sizes"), np.random.default_rng(0)
-    paths = {}
+    draw, made = np.random.default_rng(0), {}
     for alias, names in {"r": "av", "s": "abv", "t": "bv"}.items():
-        table = pa.table({name: pa.array(draw.integers(0, KEYS, ROWS[alias]), INT) for name in names})
-        paths[alias] = str(folder / f"{alias}.parquet")
-        pq.write_table(table, paths[alias], row_group_size=1000)
-    return paths
+        made[alias] = pa.table({name: pa.array(draw.integers(0, KEYS, ROWS[alias]), INT) for name in names})
+    return write(tmp_path_factory.mktemp("sizes"), made, 1000)
 
 
 def block_of(spark, tables, filtered: str = "", frames: str = "") -> Block:
@@ -52,7 +50,6 @@ def block_of(spark, tables, filtered: str = "", frames: str = "") -> Block:
 
 @pytest.fixture
 def tasks(monkeypatch):
-    """The tasks of the cells, which are told."""
     made = []
     task = execution.EddyTask
 

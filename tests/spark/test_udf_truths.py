@@ -197,7 +197,6 @@ def test_what_spark_makes_of_results_is_what_is_made_of_them_here(spark, kind):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_where_spark_fails_it_is_an_error_with_the_predicates_name(spark, kind):
-    """The message says what came and what would work."""
     cases, make = KINDS[kind]
     for name in FAILS[kind]:
         with pytest.raises(PredicateError, match=r"(?s)predicate '.*' returned .*(True, False or None)"):

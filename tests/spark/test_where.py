@@ -74,7 +74,6 @@ def chained(spark):
 
 @pytest.mark.parametrize("policy", sampled([None, *POLICY_NAMES], 4))
 def test_rows_and_order_are_those_of_sparks_where(chained, policy):
-    """Whatever the policy."""
     df, conditions, rows = chained
     frame = millrace.where(df, *conditions, policy=policy)
     assert frame.columns == df.columns
@@ -217,7 +216,6 @@ def test_a_predicate_that_is_not_deterministic_keeps_its_place(spark):
 
 
 def test_no_predicate_and_native_ones_alone_are_fine(spark):
-    """Nothing to do for an eddy is no error."""
     df = spark.range(10)
     assert millrace.where(df).count() == 10
     assert millrace.where(df, "id > 4", sf.col("id") < 8).count() == 3
@@ -274,7 +272,6 @@ async def _coroutine(x):
     ],
 )
 def test_bad_input_is_told_before_anything_runs(spark, make, kind, parts):
-    """Each message says what was wrong and what would work."""
     with pytest.raises(kind) as caught:
         millrace.where(spark.range(3), make(millrace.predicate))
     for part in parts:
@@ -295,7 +292,6 @@ def test_what_is_no_dataframe_or_not_ours_is_refused(spark):
 
 
 def test_a_stream_is_filtered_as_a_table_is(spark, tmp_path):
-    """The function works on streaming DataFrames, batch after batch."""
     spark.range(0, 100, 1, 2).write.parquet(f"{tmp_path}/in")
     stream = spark.readStream.schema("id long").option("maxFilesPerTrigger", 1).parquet(f"{tmp_path}/in")
     kept = millrace.where(stream, millrace.predicate(lambda x: x % 2 == 0)("id"), sf.col("id") > 9)

@@ -54,7 +54,6 @@ def declared(spark):
 
 
 def plain(spark):
-    """DataFrames of the same rows."""
     prices = spark.createDataFrame(PRICES, PRICE_COLUMNS).coalesce(1)
     orders = spark.createDataFrame(ORDERS, "id int, sku string, region string, n int").coalesce(1)
     cats = spark.createDataFrame(CATS, CAT_COLUMNS).coalesce(1)

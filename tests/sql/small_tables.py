@@ -71,8 +71,8 @@ TABLES = {
 }
 
 
-def write(folder: Path, tables: Mapping[str, pa.Table] = TABLES) -> dict[str, str]:
-    """Write tables as Parquet files; return the path of each by name.
+def write(folder: Path, tables: Mapping[str, pa.Table] = TABLES, rows: int = 3) -> dict[str, str]:
+    """Write tables as Parquet files, in row groups of so many rows; return the path of each by name.
 
     Statistics of floating-point columns are left out: pyarrow's do not count NaN, and where Spark skips
     row groups by them it loses rows.
@@ -81,7 +81,7 @@ def write(folder: Path, tables: Mapping[str, pa.Table] = TABLES) -> dict[str, st
     for name, path in paths.items():
         fields = tables[name].schema
         counted = [f.name for f in fields if not (pa.types.is_floating(f.type) or pa.types.is_nested(f.type))]
-        pq.write_table(tables[name], path, row_group_size=3, write_statistics=counted)
+        pq.write_table(tables[name], path, row_group_size=rows, write_statistics=counted)
     return paths
 
 

@@ -55,7 +55,6 @@ def test_only_what_is_compared_leaves_a_block_inside(same, files, how):
 
 
 def test_a_repeated_query_is_not_a_set_elsewhere(same, files):
-    """The same text as a relation keeps its duplicates."""
     query = "(select c.id from c, b x where c.id = x.id)"
     found = same(f"select q.id from {query} q, b where q.id = b.id and q.id in {query}", files)
     assert taken(found) == "c x|c x+|q b +subquery"
@@ -73,5 +72,4 @@ def test_they_are_explained(same, files):
 
 @pytest.mark.parametrize(("text", "blocks"), [(ANTI, "a b"), (WIDENED, "a x ?b")])
 def test_a_hint_leaves_the_join_to_spark(same, files, text, blocks):
-    """Its relation is named."""
     assert taken(same(text.replace("select", "select /*+ broadcast(c) */", 1), files)) == blocks

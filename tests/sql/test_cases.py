@@ -41,7 +41,6 @@ SETTINGS = cases.read("settings")
 
 @pytest.fixture(scope="module")
 def session(spark, tmp_path_factory):
-    """A session of its own with the tables and functions."""
     made = spark.newSession()
     register_for_settings(made, tmp_path_factory.mktemp("settings"))
     return made
@@ -85,5 +84,4 @@ def test_every_case_is_recorded_and_nothing_else(name):
 @pytest.mark.nightly
 @pytest.mark.parametrize("name", SUITES)
 def test_spark_answers_as_it_is_recorded(oracle, name):
-    """What the other tests compare with is Spark's."""
     assert differences(name, oracle) == []

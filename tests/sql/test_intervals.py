@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 import millrace
@@ -12,6 +11,7 @@ from millrace.engine.plan.evaluation import compute
 from millrace.engine.plan.expressions import Column, ColumnRef, Function
 from tests.session import changed
 from tests.sql.compare import bag
+from tests.sql.small_tables import write
 
 MINUTE = 60_000_000
 DAY = 1440 * MINUTE
@@ -25,8 +25,7 @@ CALENDAR = ["INTERVAL 1 DAY", "INTERVAL 36 HOURS", "INTERVAL 1 MONTH", "INTERVAL
 @pytest.fixture(scope="module")
 def tables(tmp_path_factory):
     """Two files of times and of times without zones."""
-    folder, random = tmp_path_factory.mktemp("times"), np.random.default_rng(5)
-    paths = {}
+    random, made = np.random.default_rng(5), {}
     for name in "ab":
         near = np.concatenate([m + random.integers(-2 * DAY, 2 * DAY, 60) for m in MOMENTS])
         times = [*near.tolist(), *MOMENTS, None]
@@ -35,9 +34,8 @@ def tables(tmp_path_factory):
             "t": pa.array(times, pa.timestamp("us", "UTC")),
             "n": pa.array(times, pa.timestamp("us")),
         }
-        paths[name] = str(folder / f"{name}.parquet")
-        pq.write_table(pa.table(columns), paths[name])
-    return paths
+        made[name] = pa.table(columns)
+    return write(tmp_path_factory.mktemp("times"), made, 1 << 20)
 
 
 @pytest.mark.parametrize("zone", ["UTC", pytest.param("America/New_York", marks=pytest.mark.nightly)])

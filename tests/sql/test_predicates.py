@@ -39,12 +39,10 @@ def test_rows_are_those_of_registered_functions(spark, oracle, files, views, num
 
 
 def called(spark, tables, text, predicates=PREDICATES, **more):
-    """A query that may call the functions by name."""
     return query(text, spark=spark, tables=tables, predicates=predicates, **more)
 
 
 def test_the_explanation_says_who_calls_what(spark, files):
-    """Filters, predicates of blocks, and calls that Spark makes are all named."""
     text = "select a.id from a, b where a.id = b.id and above(a.id) and near(a.k + 1, b.k)"
     text += " and (short(a.s) or a.id > 1)"
     shown = called(spark, files, text).explain()
@@ -210,13 +208,9 @@ def test_no_name_of_a_filter_stays_in_the_session(spark, views, monkeypatch):
     found = called(spark, views, "select id from a where above(id)")
     lock = threading.Lock()
     unsendable = udf(lambda x: lock is not None, BOOLEAN)
+    text, names = "select id from a where above(id) and holds(id)", {"above": above, "holds": unsendable}
     with pytest.raises(PredicateError):
-        called(
-            spark,
-            views,
-            "select id from a where above(id) and holds(id)",
-            {"above": above, "holds": unsendable},
-        )
+        called(spark, views, text, names)
     monkeypatch.setattr(planner, "Catalog", lambda *_: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         called(spark, views, "select 1")

@@ -201,7 +201,6 @@ class Cluster:
             self.watermark = max(self.watermark, watermark * 1000)
 
     def read(self, block):
-        """Rows of what a cell gives out."""
         return pa.ipc.read_record_batch(block, self.task.join.output_schema).to_pylist()
 
     def play(self, arrived, delay, process=0, fail=None, blocks=()):

@@ -17,8 +17,6 @@ SCHEMA = "k bigint, t timestamp, v double, g string"
 
 
 class Feed:
-    """Files of streams, one each and micro-batch, and the same rows for DuckDB."""
-
     def __init__(self, spark, folder: Path, names: tuple[str, ...]):
         self.spark, self.folder, self.names, self.files = spark, folder, names, 0
         self._random = np.random.default_rng(7)
@@ -50,7 +48,6 @@ class Feed:
         self.files += 1
 
     def write(self, name: str, table: pa.Table) -> None:
-        """Write a stream's next file."""
         path = self.folder / name / f"{self.files:05}.parquet"
         pq.write_table(table, path)
         os.utime(path, (1e9 + self.files, 1e9 + self.files))

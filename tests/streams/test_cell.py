@@ -228,23 +228,20 @@ def unbroken():
     assert got == want
 
 
+expiry, follow = Cell._expiry, Head.follow
+BROKEN = {
+    "evicts too early": (Cell, "_expiry", lambda self, part: expiry(self, part) - 9 * SECOND),
+    "trusts a failed attempt": (Cell, "follows", lambda self, head: True),
+    "forgets what it missed": (Cell, "_take_in", lambda self, missed: None),
+    "keeps old names of blocks": (Head, "follow", lambda self, token, **_: follow(self, token)),
+}
+
+
 @pytest.mark.broken_rule
-@pytest.mark.parametrize(
-    "rule",
-    ["evicts too early", "trusts a failed attempt", "forgets what it missed", "keeps old names of blocks"],
-)
+@pytest.mark.parametrize("rule", BROKEN)
 def test_broken_rules_are_caught(unbroken, monkeypatch, rule):
     """Each rule is needed."""
-    if rule == "evicts too early":
-        right = cells.Cell._expiry
-        monkeypatch.setattr(cells.Cell, "_expiry", lambda self, part: right(self, part) - 9 * SECOND)
-    elif rule == "trusts a failed attempt":
-        monkeypatch.setattr(cells.Cell, "follows", lambda self, head: True)
-    elif rule == "keeps old names of blocks":
-        right = Head.follow
-        monkeypatch.setattr(Head, "follow", lambda self, token, **_: right(self, token))
-    else:
-        monkeypatch.setattr(cells.Cell, "_take_in", lambda self, missed: None)
+    monkeypatch.setattr(*BROKEN[rule])
     _, got, want = play(STEADY[:72], FAILURES, anew=3)
     assert got != want
 
@@ -306,30 +303,23 @@ LEFT = [
 ]
 
 
+find = preserving._Waiting.find_unmatched
+BROKEN_LEFT = {
+    "nulls come early": (preserving._Waiting, "find_unmatched", lambda s, a, b: find(s, a, b + 3 * SECOND)),
+    "matches are forgotten": (preserving.PreservingCell, "_restore", Cell._restore),
+    "matched rows leave the log": (cluster_module, "retention", lambda s, b, _: retention(s, b)),
+    "nulls come again": (preserving.PreservingCell, "catch_up", Cell.catch_up),
+}
+
+
 @pytest.mark.broken_rule
-@pytest.mark.parametrize(
-    "rule",
-    ["nulls come early", "matches are forgotten", "matched rows leave the log", "nulls come again"],
-)
+@pytest.mark.parametrize("rule", BROKEN_LEFT)
 def test_broken_rules_of_left_joins_are_caught(monkeypatch, rule):
     """Each rule is needed."""
     restarts = {place: {} for place in range(3, 60, 3)}
     got, want = play_left(LEFT, FAILURES, restarts, anew=3)
     assert got == want and sum(None in row for rows in want for row in rows) > 20
-    kind = preserving.PreservingCell
-    if rule == "nulls come early":
-        right = preserving._Waiting.find_unmatched
-        monkeypatch.setattr(
-            preserving._Waiting, "find_unmatched", lambda s, a, b: right(s, a, b + 3 * SECOND)
-        )
-    elif rule == "matches are forgotten":
-        monkeypatch.setattr(kind, "_restore", cells.Cell._restore)
-    elif rule == "nulls come again":
-        monkeypatch.setattr(kind, "catch_up", cells.Cell.catch_up)
-    else:
-        monkeypatch.setattr(
-            cluster_module, "retention", lambda streams, bounds, _: retention(streams, bounds)
-        )
+    monkeypatch.setattr(*BROKEN_LEFT[rule])
     got, want = play_left(LEFT, FAILURES, restarts, anew=3)
     assert got != want
 

@@ -41,8 +41,6 @@ class Noted(Index):
 
 @dataclass(frozen=True)
 class IndexPlan:
-    """How to make an index AM."""
-
     columns: tuple[str, ...]
     delay: float = 0.0
     in_flight: int | None = None
@@ -58,8 +56,6 @@ class IndexPlan:
 
 @dataclass(frozen=True)
 class ScanPlan:
-    """How to make a scan AM."""
-
     every: float = 0.0
     stall: tuple[int, float] | None = None
     rows: int | None = None
@@ -87,8 +83,6 @@ def asked(*columns: str, delay: float = 0.0, in_flight: int | None = None) -> Pl
 
 @dataclass
 class Ran:
-    """What a run returned and what it did."""
-
     rows: Rows
     run: Any
     clock: Any
@@ -97,12 +91,10 @@ class Ran:
 
     @property
     def index(self) -> Noted:
-        """The only index, or the first one."""
         return self.indexes[0]
 
     @property
     def when(self) -> list[float]:
-        """The moment of each row of the results."""
         return [when for when, batch in self.results for _ in range(batch.num_rows)]
 
 
@@ -180,7 +172,6 @@ SCANS = st.builds(
 
 @st.composite
 def _indexes(draw: st.DrawFn, columns: set[str]) -> IndexPlan:
-    """Draw an index on one or two of the columns."""
     bound = draw(st.permutations(sorted(columns)))[: draw(st.sampled_from([1, 1, 2]))]
     delay, in_flight = draw(st.sampled_from([0.0, 1.0, 2.5])), draw(st.sampled_from([None, 1, 3]))
     return IndexPlan(tuple(bound), delay, in_flight, draw(st.integers(0, 4)) == 0)

@@ -291,7 +291,6 @@ def schedules(draw, case: Case, free: Collection[int] | None = None, kind: str =
 
 
 def _free(case: Case, access: Mapping[str, Plan]) -> list[int]:
-    """Return the relations that may stay unbuilt."""
     leads = {r.same_as for r in case.spec.relations}
     return [
         i

@@ -58,7 +58,6 @@ def stream(seed: int, rows: int = 25) -> Case:
 
 
 def rows_of(case: Case, run: Any) -> Rows:
-    """Run to the end and return the rows."""
     return multiset(pa.Table.from_batches(list(run.run()), case.spec.output_schema))
 
 

@@ -76,7 +76,6 @@ KEYS: dict[pa.DataType, list[Any]] = {
 
 
 def key_values(kind: pa.DataType) -> list[Any]:
-    """Return a handful of values of the type."""
     return KEYS.get(kind, WHOLE)
 
 
@@ -132,8 +131,6 @@ def calling(name: str, kind: str, aliases: Iterable[str], **how: Any) -> Call:
 
 @dataclass(frozen=True)
 class Case:
-    """A block and the tables it reads."""
-
     spec: JoinSpec
     tables: dict[str, pa.Table]
 
@@ -164,7 +161,6 @@ class Case:
         return f"SELECT {items} FROM {tables}{where}"
 
     def expected(self) -> Rows:
-        """Return DuckDB's multiset of rows."""
         return answer_of(self.sql(), self.tables)
 
     def batches(self, chunk: int) -> dict[str, list[pa.RecordBatch]]:
@@ -186,7 +182,6 @@ def _time(relation: RelationSpec) -> str:
 
 @cache
 def _connection() -> duckdb.DuckDBPyConnection:
-    """Return the one database of this process."""
     connection = duckdb.connect()
     connection.execute("SET GLOBAL TimeZone = 'UTC'")
     connection.execute("SET GLOBAL threads = 1")  # a handful of rows is not worth another
@@ -213,7 +208,6 @@ def canonical(value: Any) -> Any:
 
 
 def multiset(table: pa.Table) -> Rows:
-    """Return the rows as a multiset in which NaN equals NaN and -0.0 equals 0.0."""
     return Counter(tuple(canonical(v) for v in row.values()) for row in table.to_pylist())
 
 

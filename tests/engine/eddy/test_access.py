@@ -111,13 +111,11 @@ BY_K = Plan(indexes=(IndexPlan(("k",)),))
     ],
 )
 def test_what_cannot_be_answered_is_refused_before_it_starts(architecture, plans, named):
-    """The error names relations and columns."""
     with pytest.raises(InputError, match=named):
         run(chain(1), plans, Options(architecture=architecture))
 
 
 def test_access_modules_are_checked() -> None:
-    """Names, columns and schemas."""
     case, clock = chain(1), VirtualClock()
     shared = replace(case.spec.relations[0], alias="d", same_as="a")
     spec = replace(case.spec, relations=(*case.spec.relations, shared))
@@ -254,7 +252,6 @@ def test_a_base_tuple_is_kept_once_and_bounced_for_each_role() -> None:
     ],
 )
 def test_what_cannot_be_shared_is_refused(relations: Any, message: str) -> None:
-    """The spec says so when it is made."""
     with pytest.raises(InputError, match=message):
         JoinSpec(tuple(RelationSpec(alias, **{"schema": SCHEMA, **how}) for alias, how in relations))
 

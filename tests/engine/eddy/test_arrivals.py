@@ -192,7 +192,6 @@ AT = Window("at", 1)
     ],
 )
 def test_windows_that_cannot_be_used(make: Any, named: str) -> None:
-    """The error says which window, and what is wrong with it."""
     with pytest.raises(InputError, match=named):
         make()
 

@@ -60,12 +60,10 @@ def kept(eddy: Run) -> list[bool]:
 
 
 def run(tables: Sequence[Table], rows: int, arrival: int = 1000, **options: object) -> list[bool]:
-    """Return the mask that an eddy over the predicates gives."""
     return kept(filtering(numbered(rows), [table.call() for table in tables], arrival, **options))
 
 
 def calling(function: Callable[..., Any], kind: str = "row", column: str = "row", **how: Any) -> Call:
-    """Return a call of a predicate named ``p`` with a column."""
     return Call(PredicateSpec("p", function, kind, **how), (Column(ColumnRef("t", column)),))  # type: ignore[arg-type]
 
 

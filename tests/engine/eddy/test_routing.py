@@ -195,7 +195,6 @@ def test_a_policy_of_ones_own(policy: Any) -> None:
     ids=str,
 )
 def test_a_policy_that_is_none_is_refused(policy: Any, error: type[Exception], told: str) -> None:
-    """What is expected is told, as soon as that can be known."""
     with pytest.raises(error, match=told):
         run(star(ARMS, dict.fromkeys(ARMS, (0, 1))), Options(policy=policy), stream="u")
 

@@ -102,12 +102,10 @@ def unkept(route: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def no_matches(*probed: Any, matches: Callable[..., Any] = BinaryJoin.matches) -> Any:
-    """Return none of the matches."""
     return matches(*probed).take(np.empty(0, np.int64))
 
 
 def first_matches(join: BinaryJoin, probe: Any, _: int, *, matches: Any = BinaryJoin.matches) -> Any:
-    """Return the first piece of the matches."""
     found = matches(join, probe, 1)
     probe.open.clear()
     return found
@@ -571,7 +569,6 @@ class _Enough(Exception):
 
 
 def faults(example: Example) -> set[str]:
-    """Return what is wrong with the answer of an example."""
     try:
         return faults_of(example, strict=False)
     except (LookupError, MillraceError, ValueError, AssertionError, pa.ArrowException):

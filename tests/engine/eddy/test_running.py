@@ -48,7 +48,6 @@ INT = pa.int64()
 
 
 def unnamed(rows: int) -> pa.RecordBatch:
-    """Return rows of no column at all."""
     return pa.record_batch([pa.nulls(rows)], ["x"]).select([])
 
 

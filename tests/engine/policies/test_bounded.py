@@ -49,7 +49,6 @@ class Case:
 
     @property
     def written(self) -> float:
-        """Those of the order as written."""
         return self.static(range(len(self.costs)))
 
     @property
@@ -252,6 +251,5 @@ def test_orders_are_priced_by_joint_outcomes(drawn: list[int], order: list[int],
 
 @pytest.mark.parametrize("regret", [0, -0.1, 1.5, float("nan"), "much", None, True])
 def test_a_regret_that_is_no_share_is_refused(regret: object) -> None:
-    """The error names the option, the value and what is expected."""
     with pytest.raises(OptionError, match=r"regret is "):
         Options(regret=regret)

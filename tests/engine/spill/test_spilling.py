@@ -33,7 +33,6 @@ BUDGET = 3_000
 
 
 def within(folder: Path, algorithm: Any) -> Options:
-    """Return a tight budget, and where to spill."""
     return Options(memory_budget=BUDGET, algorithm=algorithm, spill_folder=str(folder), batch_size=16)
 
 
@@ -204,7 +203,6 @@ def test_nothing_is_left_after_a_failure(options, alias, error):
 
 
 def test_nothing_is_left_when_the_consumer_stops_early(options, tmp_path):
-    """Closing the results ends the run."""
     results = SpillingEddy(CASE.spec, CASE.batches(4), options).run()
     next(results)
     assert any(tmp_path.iterdir())
@@ -252,7 +250,6 @@ def test_files_that_cannot_be_written_or_read(options, monkeypatch, where, name,
 
 
 def test_a_budget_too_small_for_a_batch(options):
-    """The error tells the least budget and what else would help."""
     with pytest.raises(OptionError, match=r"memory_budget is 100 bytes.*at least[\s\S]*batch_size to"):
         spilled(CASE, replace(options, memory_budget=100))
 
@@ -311,7 +308,6 @@ def test_intermediate_tuples_stay_within_the_budget(architecture, online, tmp_pa
 
 
 def roomy(architecture: str, algorithm: str, tmp_path: Path) -> Options:
-    """Return options with the large budget."""
     return Options(
         architecture=architecture,
         memory_budget=LARGE_BUDGET,

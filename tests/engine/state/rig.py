@@ -99,7 +99,6 @@ class Rig:
         return route
 
     def end(self, alias: str) -> None:
-        """Let a relation end."""
         self.state_of_eddy.stems[self.aliases.index(alias)].complete = True
         self.stairs.close()
 
@@ -123,7 +122,6 @@ class Rig:
         self.stairs.demote(*where, self.span(relations), places)
 
     def promote(self, owner: str, pair: str, via: str, *names: str) -> None:
-        """Promote tuples by another join."""
         *where, places = self._places(owner, pair, *names)
         self.stairs.promote(*where, self.edge(via), places)
 
@@ -136,12 +134,10 @@ class Rig:
         )
 
     def state(self) -> dict[str, list[str]]:
-        """Return what each STAIR holds, by its name."""
         pairs = ["".join(self.aliases[end] for end in edge.ends) for edge in self.stairs.tree.edges]
         return {f"{owner} in {pair}": self.held(owner, pair) for pair in pairs for owner in pair}
 
     def named(self, batch: TupleBatch) -> list[str]:
-        """Return the tuples' names."""
         columns = [[self._names[r][row] for row in batch.rows[r]] for r in sorted(batch.rows)]
         return ["".join(parts) for parts in zip(*columns, strict=True)]
 

@@ -74,8 +74,6 @@ def chromium(profile: Path) -> webdriver.Chrome:
 
 
 class Browser:
-    """What tests ask of the browser."""
-
     def __init__(self, driver: webdriver.Chrome) -> None:
         self.driver = driver
 
@@ -101,7 +99,6 @@ class Browser:
         ]
 
     def run(self, script: str, *args: object) -> Any:
-        """Run a script in the page."""
         return self.driver.execute_script(script, *args)
 
     def width(self, pixels: int) -> None:
@@ -126,11 +123,9 @@ class Browser:
         return self.run(_PALE)
 
     def wait(self, until: Callable[[], bool], what: str = "") -> None:
-        """Wait until something is so, not for ever."""
         WebDriverWait(self.driver, 20, 0.05).until(lambda _: until(), what)
 
     def press(self, key: str) -> None:
-        """Press a key wherever the focus is."""
         ActionChains(self.driver, 0).send_keys(key).perform()
 
     def walk(self) -> tuple[list[int], list[int]]:

@@ -49,7 +49,6 @@ def browser(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """Pages of every kind, as files."""
     made = tmp_path_factory.mktemp("pages")
     for name in PAGES:
         (made / f"{name}.html").write_text(drawn(name))

@@ -164,7 +164,6 @@ def test_values_of_every_type_are_compared(kind, first, second):
 
 
 def test_rows_without_columns_are_counted():
-    """As many as there are."""
     batch = pa.RecordBatch.from_struct_array(pa.array([{}, {}], pa.struct([])))
     assert len(row_keys(batch)) == 2
 

@@ -68,7 +68,6 @@ def _computed(g: Gen, scope: Scope, kind: str, deep: int) -> str:
 
 
 def _wrapped(text: str) -> str:
-    """Put an expression of several words into parentheses."""
     if text.startswith("("):
         return f"({text})"
     return f"({text})" if any(c in text for c in " +-*/|:") and not text.startswith(("'", '"', "`")) else text
@@ -264,6 +263,5 @@ def _block(g: Gen, scope: Scope | None, depth: int, want: list[str] | None, *, a
 
 
 def scalar(g: Gen, scope: Scope, depth: int) -> str:
-    """Return a subquery that gives one number."""
     outer = scope if g.chance(0.5) else None
     return f"({g.block(g, depth - 1, outer=outer, total=True, small=True).text})"

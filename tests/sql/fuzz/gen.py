@@ -181,7 +181,6 @@ class Scope:
         ]
 
     def naming(self, attr: Attr) -> list[Ref]:
-        """Return the ways to name a whole column."""
         return [ref for ref in self.refs if ref.attr is attr and ref.whole]
 
     def one(self, name: str) -> Attr | None:
@@ -266,7 +265,6 @@ class Gen:
         return least + self._draw(most - least + 1)
 
     def chance(self, share: float) -> bool:
-        """Return True in that share of the cases."""
         if share < 0.01:
             return self.number(0, 99) == 99 and self.chance(100 * share)
         return self.number(1, 100) > 100 - 100 * share
@@ -352,7 +350,6 @@ class Gen:
 
 
 def quote(name: str) -> str:
-    """Return a name in backquotes."""
     return "`" + name.replace("`", "``") + "`"
 
 

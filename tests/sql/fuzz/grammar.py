@@ -129,7 +129,6 @@ def star(g: Gen, scope: Scope) -> Item | None:
 
 
 def wanted_items(g: Gen, scope: Scope, want: list[Type]) -> list[Item]:
-    """Return items of just these gen."""
     found = []
     for type_ in want:
         refs = [r for r in scope.refs if r.type.sql == type_.sql and r.type.kind == type_.kind]

@@ -36,7 +36,6 @@ class From:
 
 
 def relation(g: Gen, used: set[str], depth: int) -> From:
-    """Return one relation under a name that is not used yet."""
     nested = depth > 0
     form = g.weigh(table=80, star=2, derived=11 * nested, bare=2 * nested, values=2, range=2)
     g.relations += 1
@@ -60,7 +59,6 @@ def _named(text: str, alias: str | None, columns: Columns, rows: int) -> From:
 
 
 def _renamed(g: Gen, columns: Columns) -> Columns:
-    """Give every column a new name, each once."""
     used: set[str] = set()
     return [(g.alias(used, OUTPUTS), type_) for _, type_ in columns]
 
@@ -70,7 +68,6 @@ def _list(columns: Columns) -> str:
 
 
 def aliased(g: Gen, used: set[str], text: str, columns: Columns, rows: int, *, renamed: float = 0.2) -> From:
-    """Give a relation a name, and its columns now and then."""
     alias, listed = g.alias(used), ""
     if g.chance(renamed):
         columns = _renamed(g, columns)
@@ -125,7 +122,6 @@ def _lateral(g: Gen, left: From, depth: int) -> From:
 
 
 def from_clause(g: Gen, depth: int, most: int = 5) -> From:
-    """Return the relations of a SELECT, without the word FROM."""
     count = int(g.weigh(**{"1": 8, "2": 46, "3": 32, "4": 10, "5": 4}))
     if g.relations > 8:
         count = 1

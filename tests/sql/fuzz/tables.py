@@ -116,7 +116,6 @@ def schema(name: str) -> StructType:
 
 
 def frames(spark, *, empty: bool = False) -> dict[str, object]:
-    """Return every table as a DataFrame of the session, with or without its rows."""
     return {
         name: spark.createDataFrame(table.slice(0, 0) if empty else table, schema(name))
         for name, table in TABLES.items()
@@ -124,6 +123,5 @@ def frames(spark, *, empty: bool = False) -> dict[str, object]:
 
 
 def register(spark, *, empty: bool = False) -> None:
-    """Make every table a temporary view of the session."""
     for name, frame in frames(spark, empty=empty).items():
         frame.createOrReplaceTempView(f"`{name}`")

@@ -75,8 +75,6 @@ steps = st.dictionaries(
 
 
 class HubCluster(Cluster):
-    """Runs micro-batches of a hub."""
-
     processor = HubProcessor
 
     def read(self, block):

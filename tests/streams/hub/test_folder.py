@@ -28,7 +28,6 @@ SCHEMA = pa.schema([("n", pa.int64())])
 
 
 def came(number: int, **more) -> Change:
-    """A query of that number comes."""
     parts = {"filters": (), "residuals": (), "columns": (ColumnRef("a", "n"),), "schema": SCHEMA}
     return Change(number, StandingQuery(number, f"q{number}", "n", None, "now", **parts, **more))
 
