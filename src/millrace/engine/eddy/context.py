@@ -108,7 +108,7 @@ class RunContext:
         self.schedule = schedule if shares else schedule.for_joins()
         self.schedule.check(spec, built)
         self.stems = stems_of(spec, self.graph, self.methods.paths)
-        self.arrivals = Arrivals(spec, self.graph, self.methods, self.stems, self.clock)
+        self.arrivals = Arrivals(self.methods, self.stems)
         self.watermark = Watermark(spec, self.graph, self.stems)
         self.output: Sink = given.get("output") or Output(spec, self.limit)
         self.called = any(isinstance(p, Call) for p in spec.residuals)
