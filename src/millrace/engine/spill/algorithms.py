@@ -24,12 +24,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
-from typing import Any, Protocol
+from typing import Any
 
 import pyarrow as pa
 
-from millrace.engine.access.schedule import sliced
-from millrace.engine.arrays import ends_of
+from millrace.engine.arrays import ends_of, sliced
 from millrace.engine.spill.chunks import Chunk, ChunkStats, Partition, sized
 from millrace.engine.spill.context import SpillContext
 from millrace.engine.spill.guard import Remainder
@@ -44,30 +43,8 @@ Inputs = Mapping[int, Iterable[pa.RecordBatch]]
 Ends = tuple[pa.Scalar, pa.Scalar]
 
 
-class Join(Protocol):
-    """Joins what fits."""
-
-    def __call__(
-        self,
-        inputs: Inputs,
-        stats: Mapping[int, ChunkStats],
-        streamed: int | None,
-        *,
-        online: bool = False,
-        partition: Partition | None = None,
-    ) -> Generator[Any, None, Remainder | None]:
-        """Yield the results of a join, in smaller pieces where its state turns out to be too large.
-
-        Args:
-            inputs: The tuples of each relation.
-            stats: How much that is, of those relations for which it is known.
-            streamed: The relation to leave unbuilt, or None.
-            online: Read and build all relations in turn.
-            partition: What the tuples are, if they come from files.
-
-        Returns:
-            With ``online``, what is left when the state is too large; None for nothing.
-        """
+Join = Callable[..., Generator[Any, None, Remainder | None]]
+"""Joins what fits: :meth:`millrace.engine.spill.spilling.SpillingEddy.join`."""
 
 
 class Sources:
@@ -150,7 +127,7 @@ class Sources:
         for batch in source:
             copy.append(Chunk(ChunkStats(batch.num_rows, int(batch.nbytes)), file.write(batch)))
             yield batch
-        self._context.folder.finish(file)
+        file.finish()
         self._copies[lead] = copy
 
 

@@ -92,6 +92,7 @@ class Passes:
             own = (late.index(alias) + 1 for alias in asked[number] if alias in late)
             return max([*own, *map(find_pass, members(before[number]))], default=0)
 
+        self._widening = sum(join.relation in late for join in spec.outer)  # left joins come first
         last = max(map(find_pass, range(len(spec.residuals))), default=0)
         self._of = [last if isinstance(node, Call) else find_pass(n) for n, node in enumerate(self._nodes)]
 
@@ -99,9 +100,15 @@ class Passes:
         """Return the bit set of the predicates and left joins of earlier passes."""
         return sum(1 << n for n, own in enumerate(self._of) if own < number)
 
-    def later(self, number: int) -> int:
-        """Return the bit set of those that wait for a later pass."""
-        return sum(1 << n for n, own in enumerate(self._of) if own > number)
+    def later(self, number: int, marks: Marks | None = None) -> int:
+        """Return the bit set of those that wait for a later pass.
+
+        Users' predicates wait for the last of several parts in which a tuple looks for a match only to stay.
+        """
+        found = sum(1 << n for n, own in enumerate(self._of) if own > number)
+        if marks is None or marks.is_last or number <= self._widening:
+            return found
+        return found | sum(1 << n for n, node in enumerate(self._nodes) if isinstance(node, Call))
 
     def carry(self, number: int) -> JoinSpec:
         """Return the block, whose result is what a pass leaves for the next one to read."""

@@ -8,8 +8,7 @@ from functools import cached_property
 
 import pyarrow as pa
 
-from millrace.engine.access.schedule import sliced
-from millrace.engine.arrays import Array, to_arrow
+from millrace.engine.arrays import Array, sliced, to_arrow
 from millrace.engine.spill.folder import SpillFile, Stored
 from millrace.engine.tuples import KeyColumn, codes
 from millrace.engine.tuples.keys import first_of_equal
@@ -160,30 +159,3 @@ def sized(batch: pa.RecordBatch, size: int) -> Iterator[pa.RecordBatch]:
     """Yield a batch in slices of about so many bytes; nothing without a row."""
     parts = -(-int(batch.nbytes) // max(1, size)) or 1
     return sliced(batch, max(1, -(-batch.num_rows // parts)))
-
-
-def evened(source: Iterable[pa.RecordBatch], rows: int) -> Iterator[pa.RecordBatch]:
-    """Yield the tuples in batches of ``rows`` or more, below three times that, but for a source with fewer.
-
-    What was cut up among partitions comes in small pieces. A store gathers from few chunks only if no
-    small one follows larger ones, so a small rest goes with the batch before it.
-    """
-    before: list[pa.RecordBatch] = []
-    parts: list[pa.RecordBatch] = []
-    count = 0
-    for part in (part for batch in source for part in sliced(batch, rows)):
-        if count + part.num_rows >= 2 * rows:
-            if before:
-                yield _whole(before)
-            before, parts, count = parts, [], 0
-        parts.append(part)
-        count += part.num_rows
-    if before and count >= rows:
-        yield _whole(before)
-        before = []
-    if before or parts:
-        yield _whole(before + parts)
-
-
-def _whole(parts: list[pa.RecordBatch]) -> pa.RecordBatch:
-    return parts[0] if len(parts) == 1 else pa.concat_batches(parts)

@@ -158,7 +158,7 @@ class SpillContext:
         return Chunk(ChunkStats(batch.num_rows, int(batch.nbytes), lows, highs), batch)
 
     def new_file(self, relation: int) -> SpillFile:
-        return self.folder.begin(relation, self.spec.relations[relation].schema)
+        return SpillFile(self.folder, relation, self.spec.relations[relation].schema)
 
     def read(self, relation: int, chunk: Chunk) -> pa.RecordBatch:
         """Return the chunk's tuples, from its file if need be."""

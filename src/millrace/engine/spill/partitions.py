@@ -177,7 +177,7 @@ class Partitioner:
         """Put away what waits, and finish the files."""
         self._flush()
         for file in self._files.values():
-            self._context.folder.finish(file)
+            file.finish()
         self._files.clear()
 
     def keep_probed(self, relation: int, sample: Sequence[pa.RecordBatch]) -> None:
@@ -190,24 +190,14 @@ class Partitioner:
         if not (sample and resident and self._covers(relation)) or len(resident) == self._count:
             return
         numbers = np.concatenate([self._numbers(relation, batch) for batch in sample])
-        places = {place: total(chunks) for place, chunks in (*self._stored.items(), *self._held.items())}
+        places = _totals(self._stored) | _totals(self._held)
         # Where another relation has no tuple nothing is found: such tuples go to no file either.
         others = [r for r in self._relations if r != relation and self._covers(r)]
         mine = [[places.get((r, n), ChunkStats()) for r in others] for n in range(self._count)]
         counts = np.bincount(numbers, minlength=self._count).tolist()
-        hits = [
-            count if all(stats.rows for stats in own) else 0 for count, own in zip(counts, mine, strict=True)
-        ]
-        sizes = [sum(stats.bytes for stats in own) for own in mine]
-
-        def fits(numbers: Collection[int]) -> bool:
-            together = dict[int, ChunkStats]()
-            for (relation, number), stats in places.items():
-                if number is None or number in numbers:
-                    together[relation] = together.get(relation, ChunkStats()) + stats
-            return context.state(together, None) <= context.budget.state
-
-        kept = most_probed(resident, hits, sizes, fits)
+        hits = [count * all(each.rows for each in own) for count, own in zip(counts, mine, strict=True)]
+        sizes = [sum(each.bytes for each in own) for own in mine]
+        kept = most_probed(resident, hits, sizes, lambda numbers: self._fits(places, numbers))
         known, rows = context.spec.relations[relation].rows, sum(batch.num_rows for batch in sample)
         expected = sum(sizes) if known is None else known * sum(batch.nbytes for batch in sample) / rows
         # What is exchanged is read or written once, and what is evicted read again later. Each tuple of the
@@ -342,19 +332,21 @@ class Partitioner:
 
         When none is left, relations without the class go too: there is nothing to join them with.
         """
-        while self._held:
-            stats, sizes = dict[int, ChunkStats](), dict.fromkeys(self._resident, 0)
-            for (relation, number), chunks in self._held.items():
-                mine = total(chunks)
-                stats[relation] = stats.get(relation, ChunkStats()) + mine
-                if number is not None:
-                    sizes[number] += mine.bytes
-            if self._context.state(stats, None) <= self._context.budget.state:
-                return
-            number = largest(sizes)
+        held = _totals(self._held)
+        while not self._fits(held, self._resident):
+            own = {n: sum(held[p].bytes for p in held if p[1] == n) for n in self._resident}
+            number = largest(own)
             assert number is not None, "what is held belongs to partitions in memory"
             self._resident.remove(number)
             self._put_away(number)
+
+    def _fits(self, places: Mapping[Place, ChunkStats], numbers: Collection[int]) -> bool:
+        """Whether the budget has room for some partitions, and relations without the class, together."""
+        together: dict[int, ChunkStats] = {}
+        for (relation, number), stats in places.items():
+            if number in numbers or (numbers and number is None):
+                together[relation] = together.get(relation, ChunkStats()) + stats
+        return self._context.state(together, None) <= self._context.budget.state
 
     def _put_away(self, number: int) -> None:
         """Move a partition, which is not to be in memory any more, to files."""
@@ -376,6 +368,10 @@ class Partitioner:
         if place not in self._files:
             self._files[place] = self._context.new_file(place[0])
         self._stored.setdefault(place, []).extend(chunk.stored(self._files[place]) for chunk in chunks)
+
+
+def _totals(places: Mapping[Place, list[Chunk]]) -> dict[Place, ChunkStats]:
+    return {place: total(chunks) for place, chunks in places.items()}
 
 
 def fitting(context: SpillContext, partitions: list[Partition]) -> Iterator[Partition]:
@@ -407,7 +403,7 @@ def store(context: SpillContext, rest: Remainder, partition: Partition) -> Parti
             for batch in rest.all(relation)
             for piece in sized(keyed(batch, layout.keys, layout.same)[0], context.budget.buffer)
         ]
-        context.folder.finish(file)
+        file.finish()
     left = replace(partition, inputs=inputs)
     scale = context.budget.state / max(1, context.expected(left))
     return replace(left, scale=2 * max(partition.scale, scale))

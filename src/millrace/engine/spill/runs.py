@@ -68,7 +68,7 @@ class Runs:
         file = context.new_file(relation)
         for piece in sized(batch, context.budget.buffer // 24):
             self._chunks[relation].append(context.chunk(relation, piece).stored(file))
-        context.folder.finish(file)
+        file.finish()
         context.budget.wait(-taken)
 
     def partitions(self) -> list[Partition]:
