@@ -23,7 +23,7 @@ sort_merge everything                        everything, once, sorted           
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
-from itertools import chain
+from itertools import chain, islice
 from typing import Any
 
 import pyarrow as pa
@@ -200,9 +200,9 @@ def _probed(context: SpillContext, sources: Sources, join: Join, partitioner: Pa
     sieved: Iterator[pa.RecordBatch] = iter(())
     if stream is not None:
         probing = sources.keyed(stream)
-        sample = _first_of(probing, context.budget.buffer)
-        partitioner.keep_probed(stream, sample)
-        probing = chain(context.budget.drain(sample, lambda _: 0), probing)
+        first = list(islice(probing, 1))
+        partitioner.keep_probed(stream, first)
+        probing = chain(context.budget.drain(first, lambda _: 0), probing)
     kept = Partition(partitioner.hand_over())
     inputs = {r: context.drained(own) for r, own in kept.inputs.items() if r != stream}
     stats = {r: each for r, each in kept.stats.items() if r != stream}
@@ -213,17 +213,6 @@ def _probed(context: SpillContext, sources: Sources, join: Join, partitioner: Pa
     for _ in sieved:  # an eddy stops reading when no result can come any more; partitions in files go on
         pass
     yield from joined(context, partitioner.partitions(), join)
-
-
-def _first_of(batches: Iterator[pa.RecordBatch], size: int) -> list[pa.RecordBatch]:
-    """Take batches of so many bytes together, or one more, from the beginning of a source."""
-    taken, held = list[pa.RecordBatch](), 0
-    for batch in batches:
-        taken.append(batch)
-        held += int(batch.nbytes)
-        if held >= size:
-            break
-    return taken
 
 
 def joined(context: SpillContext, partitions: list[Partition], join: Join) -> Iterator[Any]:

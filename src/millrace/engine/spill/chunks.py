@@ -31,20 +31,14 @@ class ChunkStats:
     highs: tuple[int, ...] = ()
 
     def __add__(self, other: ChunkStats) -> ChunkStats:
-        return total_of([self, other])
-
-
-def total_of(stats: Iterable[ChunkStats]) -> ChunkStats:
-    """Return how much it is together."""
-    found = [each for each in stats if each.rows]
-    if len(found) < 2:
-        return found[0] if found else ChunkStats()
-    return ChunkStats(
-        sum(each.rows for each in found),
-        sum(each.bytes for each in found),
-        tuple(map(min, zip(*(each.lows for each in found), strict=True))),
-        tuple(map(max, zip(*(each.highs for each in found), strict=True))),
-    )
+        if not (self.rows and other.rows):
+            return self if self.rows else other
+        return ChunkStats(
+            self.rows + other.rows,
+            self.bytes + other.bytes,
+            tuple(map(min, self.lows, other.lows)),
+            tuple(map(max, self.highs, other.highs)),
+        )
 
 
 @dataclass(frozen=True)
@@ -110,7 +104,7 @@ class Chunk:
 
 def total(chunks: Iterable[Chunk]) -> ChunkStats:
     """Return the stats of all chunks together."""
-    return total_of(chunk.stats for chunk in chunks)
+    return sum((chunk.stats for chunk in chunks), ChunkStats())
 
 
 @dataclass(frozen=True, eq=False)

@@ -457,9 +457,11 @@ def _by_rows(context: SpillContext, partition: Partition, relation: int, everyth
 
 def cut_up(chunks: list[Chunk], rows: int) -> list[list[Chunk]]:
     """Return the chunks in groups of at most so many rows, of one row at least."""
-    rows, groups = max(1, rows), list[list[Chunk]]([[]])
+    rows, groups, count = max(1, rows), list[list[Chunk]]([[]]), 0
     for piece in (piece for chunk in chunks for piece in chunk.pieces(rows)):
-        if groups[-1] and total(groups[-1]).rows + piece.stats.rows > rows:
+        count += piece.stats.rows
+        if groups[-1] and count > rows:
             groups.append([])
+            count = piece.stats.rows
         groups[-1].append(piece)
     return groups
