@@ -57,11 +57,6 @@ class Paths:
     lookups: tuple[Lookup, ...] = ()
 
     @classmethod
-    def scans(cls, graph: QueryGraph) -> Paths:
-        """Return the paths of a block that has one scan for each relation."""
-        return cls(graph.everything)
-
-    @classmethod
     def of(
         cls,
         spec: JoinSpec,

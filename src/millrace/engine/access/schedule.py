@@ -9,7 +9,7 @@ n-ary symmetric hash join of section 2.3.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import Enum
 
 import numpy as np
@@ -96,10 +96,6 @@ class Schedule:
                 f"relation {spec.aliases[self.unbuilt]!r} has set semantics and must be built, for "
                 "duplicates are dropped in its SteM; stream another relation"
             )
-
-    def for_joins(self) -> Schedule:
-        """Return the schedule for binary joins, which can only leave unbuilt what comes after all else."""
-        return replace(self, unbuilt=None) if self.interleaved else self
 
     def arrivals(self, sources: Mapping[int, Source], batch_size: int) -> Iterator[list[Arrival]]:
         """Yield what arrives, in rounds: all of a round may be built before any of it probes.

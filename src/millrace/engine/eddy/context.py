@@ -104,8 +104,9 @@ class RunContext:
         schedule = given.get("schedule") or Schedule.of(
             spec, online=online, stream=given.get("stream"), built=built
         )
-        # Binary joins can only leave unbuilt what comes after all else.
-        self.schedule = schedule if shares else schedule.for_joins()
+        if schedule.interleaved and not shares:  # binary joins leave unbuilt only what comes after all else
+            schedule = replace(schedule, unbuilt=None)
+        self.schedule = schedule
         self.schedule.check(spec, built)
         self.stems = stems_of(spec, self.graph, self.methods.paths)
         self.arrivals = Arrivals(self.methods, self.stems)

@@ -305,8 +305,8 @@ class SpillingEddy:
         Returns:
             With ``online``, what is left when the state is too large; None for nothing.
         """
-        of, from_disk = partition or Partition({}, level=1), partition is not None
-        while rest := (yield from self._run(inputs, stats, streamed, of, online=online, from_disk=from_disk)):
+        of = partition or Partition({}, level=1)
+        while rest := (yield from self._run(inputs, stats, streamed, of, online=online)):
             if online:
                 return rest
             if not (of.intermediate and self._can_do_without):
@@ -324,10 +324,9 @@ class SpillingEddy:
         partition: Partition,
         *,
         online: bool,
-        from_disk: bool,
     ) -> Generator[Any, None, Remainder | None]:
         """Yield what one eddy makes of its inputs; return what it has left when it outgrows the budget."""
-        context, spec = self._context, self._spec
+        context, spec, from_disk = self._context, self._spec, bool(partition.inputs)
         relations = [
             replace(relation, rows=stats[number].rows, guessed=False) if number in stats else relation
             for number, relation in enumerate(spec.relations)
