@@ -23,7 +23,7 @@ sort_merge everything                        everything, once, sorted           
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
-from itertools import chain, islice
+from itertools import chain
 from typing import Any
 
 import pyarrow as pa
@@ -200,9 +200,10 @@ def _probed(context: SpillContext, sources: Sources, join: Join, partitioner: Pa
     sieved: Iterator[pa.RecordBatch] = iter(())
     if stream is not None:
         probing = sources.keyed(stream)
-        first = list(islice(probing, 1))
-        partitioner.keep_probed(stream, first)
-        probing = chain(context.budget.drain(first, lambda _: 0), probing)
+        if (first := next(probing, None)) is not None:
+            partitioner.keep_probed(stream, first)
+            probing = chain([first], probing)
+        del first
     kept = Partition(partitioner.hand_over())
     inputs = {r: context.drained(own) for r, own in kept.inputs.items() if r != stream}
     stats = {r: each for r, each in kept.stats.items() if r != stream}

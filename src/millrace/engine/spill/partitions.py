@@ -180,26 +180,25 @@ class Partitioner:
             file.finish()
         self._files.clear()
 
-    def keep_probed(self, relation: int, sample: Sequence[pa.RecordBatch]) -> None:
+    def keep_probed(self, relation: int, sample: pa.RecordBatch) -> None:
         """Give memory to the partitions that are worth most, by the first tuples of the streamed relation.
 
         All others have been added.
         """
         self._flush()
-        context, resident = self._context, self._resident
-        if not (sample and resident and self._covers(relation)) or len(resident) == self._count:
+        resident = self._resident
+        if not (resident and self._covers(relation)) or len(resident) == self._count:
             return
-        numbers = np.concatenate([self._numbers(relation, batch) for batch in sample])
         places = _totals(self._stored) | _totals(self._held)
         # Where another relation has no tuple nothing is found: such tuples go to no file either.
         others = [r for r in self._relations if r != relation and self._covers(r)]
         mine = [[places.get((r, n), ChunkStats()) for r in others] for n in range(self._count)]
-        counts = np.bincount(numbers, minlength=self._count).tolist()
+        counts = np.bincount(self._numbers(relation, sample), minlength=self._count).tolist()
         hits = [count * all(each.rows for each in own) for count, own in zip(counts, mine, strict=True)]
         sizes = [sum(each.bytes for each in own) for own in mine]
         kept = most_probed(resident, hits, sizes, lambda numbers: self._fits(places, numbers))
-        known, rows = context.spec.relations[relation].rows, sum(batch.num_rows for batch in sample)
-        expected = sum(sizes) if known is None else known * sum(batch.nbytes for batch in sample) / rows
+        known, rows = self._context.spec.relations[relation].rows, sample.num_rows
+        expected = sum(sizes) if known is None else known * sample.nbytes / rows
         # What is exchanged is read or written once, and what is evicted read again later. Each tuple of the
         # streamed relation whose partition is in a file is written and read.
         gained = sum(hits[n] for n in kept) - sum(hits[n] for n in resident)
