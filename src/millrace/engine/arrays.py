@@ -97,6 +97,19 @@ def is_true(truth: pa.Array) -> Array:
     return found & to_numpy(truth.is_valid()) if truth.null_count else found
 
 
+def fixed_width(kind: pa.DataType) -> int | None:
+    """Return the bytes one value takes in memory, or None when that varies."""
+    try:
+        return max(1, int(kind.bit_width) // 8)
+    except ValueError:
+        return None
+
+
+def counted(rows: int) -> pa.RecordBatch:
+    """Return a batch of no columns that has ``rows`` rows."""
+    return pa.RecordBatch.from_struct_array(pa.nulls(rows, pa.struct([])))
+
+
 def sliced(batch: pa.RecordBatch, rows: int) -> Iterator[pa.RecordBatch]:
     """Yield a batch in even slices of at most so many rows; nothing without a row."""
     size = -(-batch.num_rows // max(1, -(-batch.num_rows // rows)))

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from millrace.engine.arrays import gathered, scalar, sliced
+from millrace.engine.arrays import counted, gathered, scalar, sliced
 from millrace.engine.plan.evaluation import compute, evaluate
 from millrace.engine.plan.expressions import ColumnRef, Predicate, Value, columns_of
 from millrace.errors import ReadError
@@ -23,7 +23,7 @@ from millrace.parquet.footers import footer_of
 from millrace.parquet.pruning import Keeps, bounds_of, may_match
 from millrace.parquet.store import State, Store
 from millrace.parquet.tables import Split
-from millrace.parquet.types import cast, counted
+from millrace.parquet.types import cast
 
 _NOTHING: Mapping[str, Value] = {}
 

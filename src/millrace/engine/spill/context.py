@@ -18,6 +18,7 @@ from typing import TypeVar
 import numpy as np
 import pyarrow as pa
 
+from millrace.engine.arrays import fixed_width
 from millrace.engine.plan.graph import QueryGraph
 from millrace.engine.plan.spec import JoinSpec
 from millrace.engine.spill.chunks import Chunk, ChunkStats, Partition, codes_of, without_duplicates
@@ -241,15 +242,7 @@ def index_bytes(rows: int, low: int, high: int) -> int:
 
 def row_bytes(schema: pa.Schema) -> int:
     """Return about how many bytes a tuple takes."""
-    return sum(_width(field.type) for field in schema)
-
-
-def _width(kind: pa.DataType) -> int:
-    try:
-        bits = kind.bit_width
-    except ValueError:
-        bits = 0
-    return max(1, bits // 8) if bits else _VARIABLE
+    return sum(fixed_width(field.type) or _VARIABLE for field in schema)
 
 
 def largest(sizes: Mapping[int, float]) -> int | None:
