@@ -97,6 +97,16 @@ def is_true(truth: pa.Array) -> Array:
     return found & to_numpy(truth.is_valid()) if truth.null_count else found
 
 
+def whole(column: Any) -> pa.Array:
+    """Return an array or a chunked array as one array."""
+    if not isinstance(column, pa.ChunkedArray):
+        return column
+    if column.num_chunks == 1:
+        return column.chunk(0)
+    joined = column.unify_dictionaries().combine_chunks()
+    return joined if isinstance(joined, pa.Array) else pa.concat_arrays(joined.chunks)
+
+
 def fixed_width(kind: pa.DataType) -> int | None:
     """Return the bytes one value takes in memory, or None when that varies."""
     try:

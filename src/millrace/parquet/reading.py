@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from millrace.engine.arrays import counted, gathered, scalar, sliced
+from millrace.engine.arrays import counted, gathered, scalar, sliced, whole
 from millrace.engine.plan.evaluation import compute, evaluate
 from millrace.engine.plan.expressions import ColumnRef, Predicate, Value, columns_of
 from millrace.errors import ReadError
@@ -145,7 +145,7 @@ class _Group:
         file = _open(self._split.store, self._split.path, self._state, dictionaries)
         table = file.read_row_group(self._split.group, columns=stored, use_threads=False)
         for name in stored:
-            array = _whole(table.column(name))
+            array = whole(table.column(name))
             if name not in dictionaries or not pa.types.is_dictionary(array.type):
                 array = cast(array, self._footer.schema.field(name).type)
             result[name.lower()] = array
@@ -159,15 +159,6 @@ class _Group:
             entries, places = _entries(first)
             return compute(value, dict.fromkeys(own, entries), len(entries)).take(places)
         return compute(value, {name: _plain(column) for name, column in own.items()}, self._split.rows)
-
-
-def _whole(column: pa.ChunkedArray) -> pa.Array:
-    if column.num_chunks == 1:
-        return column.chunk(0)
-    if pa.types.is_dictionary(column.type):
-        column = column.unify_dictionaries()
-    whole = column.combine_chunks()
-    return whole if isinstance(whole, pa.Array) else pa.concat_arrays(whole.chunks)
 
 
 @lru_cache(maxsize=8)
