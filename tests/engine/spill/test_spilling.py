@@ -19,7 +19,7 @@ from lab.bench import budget
 from millrace.engine.operators.beside import Marks
 from millrace.engine.plan.expressions import ColumnRef, Exists, LeftJoin
 from millrace.engine.plan.spec import OutputColumn, RelationSpec
-from millrace.engine.spill import algorithms, folder, partitions, runs
+from millrace.engine.spill import algorithms, folder, partitions
 from millrace.engine.spill.folder import SpillFile, SpillFolder
 from millrace.engine.spill.spilling import SpillingEddy
 from millrace.errors import ExecutionError, InputError, OptionError
@@ -169,7 +169,7 @@ def test_figures_tell_what_was_spilled(options):
 def test_a_run_has_no_more_than_arrows_texts_can(tmp_path, monkeypatch, bound):
     """However large the budget is, so many bytes at most are put together to be sorted."""
     if bound is not None:
-        monkeypatch.setattr(runs, "_RUN_BYTES", bound)
+        monkeypatch.setattr(algorithms, "_RUN_BYTES", bound)
     case = CASE
     budget = Options(memory_budget=1 << 34, algorithm="sort_merge", spill_folder=str(tmp_path), batch_size=16)
     rows, eddy = spilled(case, budget)

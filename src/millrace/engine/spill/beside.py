@@ -32,8 +32,7 @@ from millrace.engine.plan.expressions import Call, ColumnRef, Exists, LeftJoin, 
 from millrace.engine.plan.graph import QueryGraph, members
 from millrace.engine.plan.spec import Equality, JoinSpec, OutputColumn, RelationSpec
 from millrace.engine.spill.algorithms import Sources
-from millrace.engine.spill.chunks import Chunk, ChunkStats, sized, total
-from millrace.engine.spill.context import Budget, SpillContext
+from millrace.engine.spill.context import Budget, Chunk, ChunkStats, SpillContext, sized, total
 from millrace.engine.spill.folder import SpillFolder, Tally
 from millrace.engine.spill.partitions import DEEPEST, Partitioner, cut_up, fan_out, partition_count
 from millrace.engine.tuples import RelationStore, keyed

@@ -21,8 +21,17 @@ import pyarrow as pa
 
 from millrace.engine.arrays import Array, to_arrow
 from millrace.engine.kernels import mix
-from millrace.engine.spill.chunks import Chunk, ChunkStats, Partition, codes_of, sized, total
-from millrace.engine.spill.context import SpillContext, largest, row_bytes
+from millrace.engine.spill.context import (
+    Chunk,
+    ChunkStats,
+    Partition,
+    SpillContext,
+    codes_of,
+    largest,
+    row_bytes,
+    sized,
+    total,
+)
 from millrace.engine.spill.folder import SpillFile
 from millrace.engine.spill.guard import Remainder
 from millrace.engine.tuples import keyed

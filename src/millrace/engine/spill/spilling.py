@@ -26,8 +26,7 @@ from millrace.engine.plan.graph import QueryGraph
 from millrace.engine.plan.spec import JoinSpec
 from millrace.engine.spill.algorithms import Inputs, Sources, grace, hybrid, joined, sort_merge, symmetric
 from millrace.engine.spill.beside import KEPT_SHARE, BesideSource, Part, Passes, asked_in, in_memory
-from millrace.engine.spill.chunks import ChunkStats, Partition
-from millrace.engine.spill.context import Budget, SpillContext, row_bytes
+from millrace.engine.spill.context import Budget, ChunkStats, Partition, SpillContext, row_bytes
 from millrace.engine.spill.folder import SpillFolder, Tally, check_folder
 from millrace.engine.spill.guard import BudgetMonitor, OverBudget, Remainder
 from millrace.engine.spill.partitions import store
