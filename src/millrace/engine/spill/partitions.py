@@ -199,12 +199,10 @@ class Partitioner:
         if not (resident and self._covers(relation)) or len(resident) == self._count:
             return
         places = _totals(self._stored) | _totals(self._held)
-        # Where another relation has no tuple nothing is found: such tuples go to no file either.
-        others = [r for r in self._relations if r != relation and self._covers(r)]
-        mine = [[places.get((r, n), ChunkStats()) for r in others] for n in range(self._count)]
-        counts = np.bincount(self._numbers(relation, sample), minlength=self._count).tolist()
-        hits = [count * all(each.rows for each in own) for count, own in zip(counts, mine, strict=True)]
-        sizes = [sum(each.bytes for each in own) for own in mine]
+        sizes = [
+            sum(each.bytes for place, each in places.items() if place[1] == n) for n in range(self._count)
+        ]
+        hits = np.bincount(self._numbers(relation, sample), minlength=self._count).tolist()
         kept = most_probed(resident, hits, sizes, lambda numbers: self._fits(places, numbers))
         known, rows = self._context.spec.relations[relation].rows, sample.num_rows
         expected = sum(sizes) if known is None else known * sample.nbytes / rows
