@@ -272,10 +272,7 @@ def hybrid(context: SpillContext, sources: Sources, join: Join, *, keep: bool = 
     def divided() -> Partitioner:
         """Put them into partitions."""
         made = Partitioner(context, widest_class(context), partition_count(context, held), keep=keep)
-        for relation, own in chunks.items():
-            for batch in context.drained(own):
-                made.add(relation, batch)
-        return made
+        return made.fill({r: context.drained(own) for r, own in chunks.items()})
 
     for relation in context.order:
         if relation == stream:
@@ -349,11 +346,8 @@ def symmetric(context: SpillContext, sources: Sources, join: Join) -> Iterator[A
         return
     attribute, count = widest_class(context), partition_count(context)
     early, late = (Partitioner(context, attribute, count) for _ in range(2))
-    for into, of in ((early, rest.built), (late, rest.unread.__getitem__)):
-        for relation in context.order:
-            for batch in of(relation):
-                into.add(relation, batch)
-        into.finish()
+    early.fill({relation: rest.built(relation) for relation in context.order})
+    late.fill({relation: rest.unread[relation] for relation in context.order})
     before, after = early.everything(), late.everything()
     for first in context.order:
         partitions = [

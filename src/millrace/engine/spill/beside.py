@@ -182,7 +182,8 @@ class BesideSource:
             self._rows += batch.num_rows
             self._has_null |= joinable.num_rows < batch.num_rows
             if self._parts is not None:
-                _add(self._parts, _OWN, [joinable], context.budget)
+                for piece in sized(joinable, context.budget.buffer):
+                    self._parts.add(_OWN, piece)
                 continue
             chunks.append(context.chunk(_OWN, joinable))
             held += chunks[-1].stats
@@ -190,8 +191,7 @@ class BesideSource:
             if context.state({_OWN: held}, None) > room:
                 stack.enter_context(context.folder)
                 self._count = partition_count(context, {_OWN: held})
-                self._parts = Partitioner(context, 0, self._count)
-                _add(self._parts, _OWN, context.drained(chunks), context.budget)
+                self._parts = Partitioner(context, 0, self._count).fill({_OWN: context.drained(chunks)})
         if self._parts is not None:
             self._parts.finish()
             return False
@@ -216,9 +216,7 @@ class BesideSource:
         tuples, relation = self._context.spec.relations
         spec = replace(self._context.spec, relations=(replace(tuples, schema=carried), relation))
         self._context = context = replace(self._context, spec=spec)
-        parts = Partitioner(context, 0, self._count)
-        _add(parts, _TUPLES, results, context.budget)
-        parts.finish()
+        parts = Partitioner(context, 0, self._count).fill({_TUPLES: results})
         both = zip(parts.everything(), before.everything(), strict=True)
         stack = [(those[_TUPLES], these[_OWN], 1) for those, these in both]
         del parts, before, both
@@ -240,17 +238,9 @@ class BesideSource:
                 continue
             self.tally.splits_by_key += 1
             parts = Partitioner(context, dividing[level % len(dividing)], fan_out(context, taken), level)
-            _add(parts, _OWN, context.batches(_OWN, own), context.budget)
-            _add(parts, _TUPLES, context.batches(_TUPLES, found), context.budget)
-            parts.finish()
+            parts.fill({_OWN: context.batches(_OWN, own), _TUPLES: context.batches(_TUPLES, found)})
             stack += [(each[_TUPLES], each[_OWN], level + 1) for each in parts.everything()]
             del parts
-
-
-def _add(into: Partitioner, number: int, batches: Iterable[pa.RecordBatch], budget: Budget) -> None:
-    for batch in batches:
-        for piece in sized(batch, budget.buffer):
-            into.add(number, piece)
 
 
 def in_memory(tuples: Iterable[TupleBatch], budget: Budget) -> Iterator[list[TupleBatch]]:

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from typing import Self
 
 import numpy as np
 import pyarrow as pa
@@ -181,6 +182,15 @@ class Partitioner:
         self._context.budget.wait(int(batch.nbytes))
         if self._waiting >= self._context.budget.buffer:
             self._flush()
+
+    def fill(self, inputs: Mapping[int, Iterable[pa.RecordBatch]]) -> Self:
+        """Take tuples of some relations, in batches that buffers have room for."""
+        for relation, batches in inputs.items():
+            for batch in batches:
+                for piece in sized(batch, self._context.budget.buffer):
+                    self.add(relation, piece)
+        self.finish()
+        return self
 
     def finish(self) -> None:
         """Put away what waits, and finish the files."""
@@ -442,13 +452,9 @@ def _by_key(context: SpillContext, partition: Partition, attribute: int) -> list
     context.folder.tally.splits_by_key += 1
     count = fan_out(context, partition.scale * context.expected(partition))
     shared = {r: chunks for r, chunks in partition.inputs.items() if not context.covers(attribute, r)}
+    own = {r: context.batches(r, chunks) for r, chunks in partition.inputs.items() if r not in shared}
     parts = Partitioner(context, attribute, count, partition.level, shared=shared)
-    for relation, chunks in partition.inputs.items():
-        if relation not in shared:
-            for batch in context.batches(relation, chunks):
-                parts.add(relation, batch)
-    parts.finish()
-    return parts.partitions(partition)
+    return parts.fill(own).partitions(partition)
 
 
 def _by_rows(context: SpillContext, partition: Partition, relation: int, everything: int) -> list[Partition]:
