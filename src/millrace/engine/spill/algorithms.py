@@ -260,20 +260,6 @@ def hybrid(context: SpillContext, sources: Sources, join: Join, *, keep: bool = 
     chunks: dict[int, list[Chunk]] = {}
     held: dict[int, ChunkStats] = {}
     partitioner: Partitioner | None = None
-
-    def hold(relation: int, batch: pa.RecordBatch) -> bool:
-        """Keep tuples that have not been divided yet; return whether everything still fits."""
-        chunk = context.chunk(relation, batch)
-        chunks.setdefault(relation, []).append(chunk)
-        held[relation] = held.get(relation, ChunkStats()) + chunk.stats
-        context.budget.wait(chunk.stats.bytes)
-        return context.state(held, None) <= context.budget.state
-
-    def divided() -> Partitioner:
-        """Put them into partitions."""
-        made = Partitioner(context, widest_class(context), partition_count(context, held), keep=keep)
-        return made.fill({r: context.drained(own) for r, own in chunks.items()})
-
     for relation in context.order:
         if relation == stream:
             continue
@@ -282,8 +268,15 @@ def hybrid(context: SpillContext, sources: Sources, join: Join, *, keep: bool = 
             rows += batch.num_rows
             if partitioner is not None:
                 partitioner.add(relation, batch)
-            elif not hold(relation, batch):
-                partitioner = divided()
+                continue
+            chunk = context.chunk(relation, batch)
+            chunks.setdefault(relation, []).append(chunk)
+            held[relation] = held.get(relation, ChunkStats()) + chunk.stats
+            context.budget.wait(chunk.stats.bytes)
+            if context.state(held, None) > context.budget.state:
+                count = partition_count(context, held)
+                partitioner = Partitioner(context, widest_class(context), count, keep=keep)
+                partitioner.fill({r: context.drained(own) for r, own in chunks.items()})
         if not rows:
             return
     if partitioner is not None:
