@@ -128,7 +128,7 @@ class Partitioner:
         count: Number of partitions, a power of 2, at least 2.
         level: Which hash function.
         keep: Hold partitions in memory while the budget lasts; the largest are evicted when it does not.
-        shared: Tuples of relations that are not divided; they stay where they are.
+        stored: Tuples of relations without the class that are in files already.
     """
 
     def __init__(
@@ -139,19 +139,17 @@ class Partitioner:
         level: int = 0,
         *,
         keep: bool = False,
-        shared: Mapping[int, list[Chunk]] | None = None,
+        stored: Mapping[int, list[Chunk]] | None = None,
     ) -> None:
         self._context = context
         self._attribute = attribute
         self._level = level
         self._count = 1 if attribute is None else count
-        self._shared = dict(shared or {})
-        self._relations = [r for r in context.order if r not in self._shared]
         self._resident = set(range(self._count)) if keep else set[int]()
         self._handed_over = False
         # Relations without the class have all of their tuples under None.
         self._held: dict[Place, list[Chunk]] = {}
-        self._stored: dict[Place, list[Chunk]] = {}
+        self._stored: dict[Place, list[Chunk]] = {(r, None): own for r, own in (stored or {}).items()}
         self._files: dict[Place, SpillFile] = {}
         self._pending: dict[Place, list[pa.RecordBatch]] = {}
         self._waiting = 0
@@ -240,7 +238,7 @@ class Partitioner:
             for place in [place for place in self._held if place[1] is None]:
                 self._store(place, self._held[place])
         self.finish()
-        inputs: dict[int, list[Chunk]] = {relation: [] for relation in self._relations}
+        inputs: dict[int, list[Chunk]] = {relation: [] for relation in self._context.order}
         for (relation, _), chunks in self._held.items():
             inputs[relation] += chunks
         self._held.clear()
@@ -253,7 +251,7 @@ class Partitioner:
         All other relations have been added. Tuples of partitions in which one of them has no tuple
         are dropped.
         """
-        others = [r for r in self._relations if r != relation]
+        others = [r for r in self._context.order if r != relation]
         here = np.zeros(self._count, np.bool_)
         here[list(self._resident)] = True
         there = np.array([not h and self._has(number, others) for number, h in enumerate(here)])
@@ -272,7 +270,7 @@ class Partitioner:
 
     def everything(self) -> list[dict[int, list[Chunk]]]:
         """Return what each partition has in files, also where some relation has no tuple."""
-        return [{r: self._chunks(r, n) for r in self._relations} | self._shared for n in range(self._count)]
+        return [{r: self._chunks(r, n) for r in self._context.order} for n in range(self._count)]
 
     def partitions(self, whole: Partition | None = None) -> list[Partition]:
         """Return the partitions in files that may have results, small ones together, as many as fit.
@@ -283,7 +281,7 @@ class Partitioner:
         parts = [
             inputs
             for number, inputs in enumerate(self.everything())
-            if number not in self._resident and self._has(number, self._relations)
+            if number not in self._resident and self._has(number, self._context.order)
         ]
         sizes = [sum(total(mine).bytes for r, mine in inputs.items() if self._covers(r)) for inputs in parts]
         heavy = _HEAVY * sum(sizes)
@@ -311,7 +309,7 @@ class Partitioner:
         return groups
 
     def _covers(self, relation: int) -> bool:
-        return self._context.covers(self._attribute, relation) and relation not in self._shared
+        return self._context.covers(self._attribute, relation)
 
     def _numbers(self, relation: int, batch: pa.RecordBatch) -> Array:
         key = self._context.key(self._attribute, relation)
@@ -451,10 +449,11 @@ def _divided(context: SpillContext, partition: Partition) -> list[Partition] | N
 def _by_key(context: SpillContext, partition: Partition, attribute: int) -> list[Partition]:
     context.folder.tally.splits_by_key += 1
     count = fan_out(context, partition.scale * context.expected(partition))
-    shared = {r: chunks for r, chunks in partition.inputs.items() if not context.covers(attribute, r)}
-    own = {r: context.batches(r, chunks) for r, chunks in partition.inputs.items() if r not in shared}
-    parts = Partitioner(context, attribute, count, partition.level, shared=shared)
-    return parts.fill(own).partitions(partition)
+    inputs = partition.inputs
+    stored = {r: chunks for r, chunks in inputs.items() if not context.covers(attribute, r)}
+    parts = Partitioner(context, attribute, count, partition.level, stored=stored)
+    parts.fill({r: context.batches(r, chunks) for r, chunks in inputs.items() if r not in stored})
+    return parts.partitions(partition)
 
 
 def _by_rows(context: SpillContext, partition: Partition, relation: int, everything: int) -> list[Partition]:
