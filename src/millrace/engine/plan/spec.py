@@ -190,9 +190,9 @@ class JoinSpec:
                 f"relation {relation.alias!r} shares the tuples of {relation.same_as!r}, which is no earlier "
                 f"relation with tuples of its own: {near(str(relation.same_as), own)}"
             )
-        own, its = ((r.schema, r.distinct, r.window) for r in (relation, first))
-        if own != its:
-            told = [f"({s.names}, distinct={d}, window={w})" for s, d, w in (own, its)]
+        mine, its = ((r.schema, r.distinct, r.window) for r in (relation, first))
+        if mine != its:
+            told = [f"({s.names}, distinct={d}, window={w})" for s, d, w in (mine, its)]
             raise InputError(
                 f"relation {relation.alias!r} shares the tuples of {first.alias!r}, so both need the same "
                 "columns in the same order, the same set semantics and the same window, got "
