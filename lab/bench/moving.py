@@ -67,7 +67,7 @@ class _State:
         self._tables = {alias: pa.table(each) for alias, each in columns.items()}
         spec = block(self._tables, "r.a = s.a", "s.b = t.b")
         graph = QueryGraph.of(spec)
-        self._stems = stems_of(spec, graph, Paths.scans(graph))
+        self._stems = stems_of(spec, graph, Paths(graph.everything))
         self._stairs = Stairs(spec, graph, spanning_tree(graph, [1, 1, 1]), self._stems)
         edges = {edge.ends: edge.number for edge in self._stairs.tree.edges}
         self._rs, self._st = edges[0, 1], edges[1, 2]

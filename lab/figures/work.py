@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from lab.figures.engine import MICRO, Array
 from lab.figures.figure import Panel
-from millrace.engine.access.schedule import STALLED, Schedule, Source, Stalled
+from millrace.engine.access.schedule import Schedule, Source
 from millrace.engine.eddy.run import Run
 from millrace.engine.figures import CellFigures, StateFigures
 from millrace.engine.plan.graph import QueryGraph
@@ -80,10 +80,10 @@ class Arriving:
         """Return the streams from the beginning, for one run, with a look before every so many batches."""
         self.read, self._next = dict.fromkeys(self._batches, 0), 0
 
-        def source(alias: str) -> Iterator[pa.RecordBatch | Stalled]:
+        def source(alias: str) -> Iterator[pa.RecordBatch | None]:
             for rows, batch in self._batches[alias]:
                 while self.order[self._next] != alias:  # another one is next of all
-                    yield STALLED
+                    yield None
                 if self._next % every == 0:
                     look()
                 self._next += 1

@@ -24,10 +24,10 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import DataType, StructType
 
 from millrace.api.session import Session
+from millrace.engine.arrays import fixed_width
 from millrace.engine.plan.expressions import And, Call, Compare, InList, Predicate as Condition
 from millrace.errors import InputError, MillraceError, PredicateError, first_line
 from millrace.options import Options
-from millrace.parquet.types import fixed_width
 from millrace.spark.block import Block, FrameInput, ParquetInput
 from millrace.spark.frames import carry_parts, left_to_spark
 from millrace.spark.plan_reader import AnalysedPlan, Operator, Part

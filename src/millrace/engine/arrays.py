@@ -1,4 +1,4 @@
-"""Arrow's arrays and scalars of values of Python's and numpy's, and back to numpy, without pandas.
+"""Arrow's arrays and scalars of values of Python's and numpy's, and back to numpy, without pandas; batches.
 
 ``pa.array`` and ``pa.scalar`` load pandas, to ask whether what they get is of it: 300 modules, 35 MB and half
 a second, in every worker. So do ``to_numpy`` of arrays, and kernels that are given a plain number.
@@ -6,7 +6,8 @@ a second, in every worker. So do ``to_numpy`` of arrays, and kernels that are gi
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import date, datetime
 from decimal import Decimal
 from typing import Any
@@ -111,3 +112,58 @@ def is_true(truth: pa.Array) -> Array:
     """Return where a truth is true; it is not where it is unknown."""
     found = to_numpy(truth)
     return found & to_numpy(truth.is_valid()) if truth.null_count else found
+
+
+def whole(column: Any) -> pa.Array:
+    """Return an array or a chunked array as one array."""
+    if not isinstance(column, pa.ChunkedArray):
+        return column
+    if column.num_chunks == 1:
+        return column.chunk(0)
+    joined = column.unify_dictionaries().combine_chunks()
+    return joined if isinstance(joined, pa.Array) else pa.concat_arrays(joined.chunks)
+
+
+def fixed_width(kind: pa.DataType) -> int | None:
+    """Return the bytes one value takes in memory, or None when that varies."""
+    try:
+        return max(1, int(kind.bit_width) // 8)
+    except ValueError:
+        return None
+
+
+def counted(rows: int) -> pa.RecordBatch:
+    """Return a batch of no columns that has ``rows`` rows."""
+    return pa.RecordBatch.from_struct_array(pa.nulls(rows, pa.struct([])))
+
+
+def sliced(batch: pa.RecordBatch, rows: int) -> Iterator[pa.RecordBatch]:
+    """Yield a batch in even slices of at most so many rows; nothing without a row."""
+    size = -(-batch.num_rows // max(1, -(-batch.num_rows // rows)))
+    for low in range(0, batch.num_rows, max(1, size)):
+        yield batch.slice(low, size)
+
+
+def gathered(
+    batches: Iterable[pa.RecordBatch], rows: int, size: float = math.inf
+) -> Iterator[pa.RecordBatch]:
+    """Yield tuples in larger batches: small ones are put together until they have so many rows, or bytes.
+
+    One that has half of the rows already is not copied for the sake of a few more.
+    """
+    parts, count, held = list[pa.RecordBatch](), 0, 0
+    for batch in batches:
+        if not batch.num_rows:
+            continue
+        parts.append(batch)
+        count += batch.num_rows
+        held += int(batch.nbytes)
+        if count >= rows or held >= size or (len(parts) == 1 and count >= rows // 2):
+            yield _whole(parts)
+            parts, count, held = [], 0, 0
+    if parts:
+        yield _whole(parts)
+
+
+def _whole(parts: list[pa.RecordBatch]) -> pa.RecordBatch:
+    return parts[0] if len(parts) == 1 else pa.concat_batches(parts)

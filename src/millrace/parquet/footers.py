@@ -14,11 +14,11 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from millrace.engine.arrays import array_of
+from millrace.engine.arrays import array_of, fixed_width
 from millrace.errors import InputError, first_line
 from millrace.parquet.partitions import Doubtful
 from millrace.parquet.store import DISKS, State, Store, StoreError
-from millrace.parquet.types import UTC_MICROS, NotSparks, fixed_width, spark_type
+from millrace.parquet.types import UTC_MICROS, NotSparks, spark_type
 
 _SPARK_SCHEMA = b"org.apache.spark.sql.parquet.row.metadata"
 _SPARK_VERSION = b"org.apache.spark.version"

@@ -15,6 +15,10 @@ import pyarrow as pa
 
 NULL = "__HIVE_DEFAULT_PARTITION__"
 
+_KINDS = {
+    "string": pa.string(), "int": pa.int32(), "long": pa.int64(), "double": pa.float64(), "date": pa.date32(),
+}  # fmt: skip
+
 _ESCAPED = re.compile("%([0-9A-Fa-f]{2})")
 _INTEGER = re.compile(r"-?[0-9]{1,19}\Z")
 _DOUBLE = re.compile(r"-?[0-9]+\.[0-9]+\Z")
@@ -57,20 +61,14 @@ def infer(column: str, texts: Sequence[str]) -> tuple[pa.DataType, dict[str, Any
     if not distinct:
         raise Doubtful(f"partition column {column!r} has no value but null")
     kinds = {_kind(column, text) for text in distinct}
-    values: dict[str, Any]
     if "string" in kinds:
-        kind, values = pa.string(), {text: text for text in distinct}
-    elif kinds <= {"int", "long"}:
-        kind = pa.int64() if "long" in kinds else pa.int32()
-        values = {text: int(text) for text in distinct}
-    elif kinds == {"double"}:
-        kind, values = pa.float64(), {text: float(text) for text in distinct}
-    elif kinds == {"date"}:
-        kind, values = pa.date32(), {text: date.fromisoformat(text) for text in distinct}
-    else:
+        kinds = {"string"}
+    elif kinds == {"int", "long"}:
+        kinds = {"long"}
+    if len(kinds) > 1:
         raise Doubtful(f"partition column {column!r} mixes {' and '.join(sorted(kinds))}")
-    values[NULL] = None
-    return kind, values
+    kind = _KINDS[kinds.pop()]
+    return kind, {text: value_of(column, kind, text) for text in (*distinct, NULL)}
 
 
 def value_of(column: str, kind: pa.DataType, text: str) -> Any:

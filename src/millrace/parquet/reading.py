@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from millrace.engine.arrays import scalar
+from millrace.engine.arrays import counted, gathered, scalar, sliced, whole
 from millrace.engine.plan.evaluation import compute, evaluate
 from millrace.engine.plan.expressions import ColumnRef, Predicate, Value, columns_of
 from millrace.errors import ReadError
@@ -23,7 +23,7 @@ from millrace.parquet.footers import footer_of
 from millrace.parquet.pruning import Keeps, bounds_of, may_match
 from millrace.parquet.store import State, Store
 from millrace.parquet.tables import Split
-from millrace.parquet.types import cast, counted
+from millrace.parquet.types import cast
 
 _NOTHING: Mapping[str, Value] = {}
 
@@ -54,52 +54,25 @@ def read_splits(
     Raises:
         ReadError: A file has changed or vanished since the splits were made, or is damaged.
     """
-    held: list[pa.RecordBatch] = []
-    rows = size = 0
-    once = cache(Store.state)
-    for split in splits:
-        # On disks before each row group; of a store it is a request, made once a scan.
-        state_of: Callable[[Store, str], State] = once if split.store.is_remote else Store.state
-        try:
-            group = _Group(split, state_of(split.store, split.path), computed)
-            if keeps is not None and not keeps(group.may_match):
-                continue
-            batch = group.read(columns, filters)
-        except (pa.ArrowException, OSError, ValueError, IndexError) as error:
-            why = split.store.explain(split.path, error) or (
-                f"{error}. The file is damaged, or it changed while the query ran; "
-                "write it again or run the query again"
-            )
-            raise ReadError(f"reading row group {split.group} of {split.path} failed: {why}") from error
-        if batch.num_rows == 0:
-            continue
-        if not rows and batch.num_rows >= batch_size // 2:
-            yield from _slices(batch, batch_size)
-            continue
-        held.append(batch)
-        rows += batch.num_rows
-        size += int(batch.nbytes)
-        if rows >= batch_size or size >= _BATCH_BYTES:
-            yield from _slices(_join(held), batch_size)
-            held, rows, size = [], 0, 0
-    if held:
-        yield from _slices(_join(held), batch_size)
 
+    def groups() -> Iterator[pa.RecordBatch]:
+        once = cache(Store.state)
+        for split in splits:
+            # On disks before each row group; of a store it is a request, made once a scan.
+            state_of: Callable[[Store, str], State] = once if split.store.is_remote else Store.state
+            try:
+                group = _Group(split, state_of(split.store, split.path), computed)
+                if keeps is None or keeps(group.may_match):
+                    yield group.read(columns, filters)
+            except (pa.ArrowException, OSError, ValueError, IndexError) as error:
+                why = split.store.explain(split.path, error) or (
+                    f"{error}. The file is damaged, or it changed while the query ran; "
+                    "write it again or run the query again"
+                )
+                raise ReadError(f"reading row group {split.group} of {split.path} failed: {why}") from error
 
-def _slices(batch: pa.RecordBatch, batch_size: int) -> Iterator[pa.RecordBatch]:
-    """Yield even slices of at most ``batch_size`` rows."""
-    pieces = -(-batch.num_rows // batch_size)
-    size = -(-batch.num_rows // pieces)
-    for start in range(0, batch.num_rows, size):
-        yield batch.slice(start, size)
-
-
-def _join(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
-    if len(batches) == 1:
-        return batches[0]
-    if not batches[0].num_columns:
-        return counted(sum(batch.num_rows for batch in batches))
-    return pa.concat_batches(batches)
+    for batch in gathered(groups(), batch_size, _BATCH_BYTES):
+        yield from sliced(batch, batch_size)
 
 
 class _Group:
@@ -172,7 +145,7 @@ class _Group:
         file = _open(self._split.store, self._split.path, self._state, dictionaries)
         table = file.read_row_group(self._split.group, columns=stored, use_threads=False)
         for name in stored:
-            array = _whole(table.column(name))
+            array = whole(table.column(name))
             if name not in dictionaries or not pa.types.is_dictionary(array.type):
                 array = cast(array, self._footer.schema.field(name).type)
             result[name.lower()] = array
@@ -186,15 +159,6 @@ class _Group:
             entries, places = _entries(first)
             return compute(value, dict.fromkeys(own, entries), len(entries)).take(places)
         return compute(value, {name: _plain(column) for name, column in own.items()}, self._split.rows)
-
-
-def _whole(column: pa.ChunkedArray) -> pa.Array:
-    if column.num_chunks == 1:
-        return column.chunk(0)
-    if pa.types.is_dictionary(column.type):
-        column = column.unify_dictionaries()
-    whole = column.combine_chunks()
-    return whole if isinstance(whole, pa.Array) else pa.concat_arrays(whole.chunks)
 
 
 @lru_cache(maxsize=8)

@@ -9,12 +9,12 @@ from typing import Any
 
 import pyarrow as pa
 
+from millrace.engine.arrays import fixed_width
 from millrace.engine.plan.expressions import Predicate, Value, columns_of, type_of
 from millrace.errors import InputError, near
 from millrace.parquet.footers import Footer, footers_of
 from millrace.parquet.pruning import bounds_of, may_match, share
 from millrace.parquet.store import DISKS, State, Store
-from millrace.parquet.types import fixed_width
 
 _TEXT_BYTES = 16  # a guess
 

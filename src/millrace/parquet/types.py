@@ -63,16 +63,6 @@ def spark_type(kind: pa.DataType) -> pa.DataType:
     raise NotSparks(f"type {kind}")
 
 
-def fixed_width(kind: pa.DataType) -> int | None:
-    """Return the bytes one value takes in memory, or None when that varies."""
-    if t.is_boolean(kind):
-        return 1
-    try:
-        return max(1, int(kind.bit_width) // 8)
-    except ValueError:
-        return None
-
-
 def cast(array: pa.Array, to: pa.DataType) -> pa.Array:
     """Return the array as ``to``; the same array when it has that type already."""
     if array.type == to:
@@ -80,8 +70,3 @@ def cast(array: pa.Array, to: pa.DataType) -> pa.Array:
     if t.is_dictionary(array.type):
         array = array.dictionary_decode()
     return array if array.type == to else array.cast(to)
-
-
-def counted(rows: int) -> pa.RecordBatch:
-    """Return a batch of no columns that has ``rows`` rows."""
-    return pa.RecordBatch.from_struct_array(pa.nulls(rows, pa.struct([])))

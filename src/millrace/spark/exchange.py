@@ -41,11 +41,10 @@ import numpy as np
 import pyarrow as pa
 from pyarrow import types as t
 
-from millrace.engine.arrays import Array, array_of, to_arrow, to_numpy
+from millrace.engine.arrays import Array, array_of, counted, to_arrow, to_numpy
 from millrace.engine.kernels import combine, hash_parts, mix
 from millrace.engine.tuples.keys import codes, is_key_type
 from millrace.errors import ExecutionError
-from millrace.parquet.types import counted
 from millrace.spark.hypercube import Cube
 
 BLOCK_SCHEMA = pa.schema(

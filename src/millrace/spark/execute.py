@@ -9,6 +9,7 @@ from functools import cached_property, partial, reduce
 from pyspark.sql import DataFrame, SparkSession, functions as sf
 
 from millrace.engine.aggregate import CHUNK
+from millrace.engine.arrays import fixed_width
 from millrace.engine.eager import EagerAggregation
 from millrace.engine.plan.expressions import Call, show
 from millrace.engine.plan.spec import JoinSpec, RelationSpec
@@ -16,7 +17,6 @@ from millrace.engine.stairs.choice import architecture_of
 from millrace.errors import InputError, OptionError
 from millrace.options import Options
 from millrace.parquet.tables import Split, splits
-from millrace.parquet.types import fixed_width
 from millrace.predicates import PredicateSpec
 from millrace.spark.block import Block, FrameInput, LookupInput, ParquetInput, PreparedBlock, scan_of
 from millrace.spark.coordinator import Limits, Lookups, Registered

@@ -289,7 +289,7 @@ class Reducer:
             return
         self._aliases = reduction.join.aliases
         graph = QueryGraph.of(reduction.join)
-        self._stems = stems_of(reduction.join, graph, Paths.scans(graph))
+        self._stems = stems_of(reduction.join, graph, Paths(graph.everything))
         self._transfers = Transfers(
             graph, None, self._stems, self._aliases, self._statistics, self._visit, ranges
         )

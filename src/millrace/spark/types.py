@@ -8,8 +8,9 @@ import pyarrow as pa
 from pyspark.sql import types as st
 from pyspark.sql.pandas.types import from_arrow_type
 
+from millrace.engine.arrays import counted
 from millrace.errors import UnsupportedType
-from millrace.parquet.types import PLAIN_MICROS, UTC_MICROS, NotSparks, cast, counted, spark_type as read_type
+from millrace.parquet.types import PLAIN_MICROS, UTC_MICROS, NotSparks, cast, spark_type as read_type
 
 _SIMPLE: dict[type[st.DataType], pa.DataType] = {
     st.BooleanType: pa.bool_(),

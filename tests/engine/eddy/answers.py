@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 
 from lab.preference import PreferringDataflow, prefer
 from lab.queues import Backpressure
-from millrace.engine.access.schedule import STALLED, Schedule
+from millrace.engine.access.schedule import Schedule
 from millrace.engine.eddy.output import Output
 from millrace.engine.eddy.transfer import KeyRanges
 from millrace.engine.operators import beside, content, selection, udf_selection
@@ -458,12 +458,11 @@ def _watch_base_tuples(state: StairState, faults: set[str]) -> None:
 
 
 def stalling(pieces: Sequence[pa.RecordBatch], pauses: Sequence[int]) -> Iterator[Any]:
-    """Yield batches, each after so many times nothing: None and STALLED in turn."""
+    """Yield batches, each after so many times nothing."""
     for i, piece in enumerate(pieces):
-        for n in range(pauses[i % len(pauses)] if pauses else 0):
-            yield None if n % 2 else STALLED
+        yield from [None] * (pauses[i % len(pauses)] if pauses else 0)
         yield piece
-    yield from [STALLED] * (pauses[0] if pauses else 0)
+    yield from [None] * (pauses[0] if pauses else 0)
 
 
 def scanned(case: Case, sources: Mapping, folder: Path, rows: int, ranges: KeyRanges) -> dict[str, Any]:

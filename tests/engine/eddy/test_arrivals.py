@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from millrace.engine.access.schedule import STALLED, Schedule
+from millrace.engine.access.schedule import Schedule
 from millrace.engine.eddy.run import Run
 from millrace.engine.eddy.transfer import KeyRanges
 from millrace.engine.figures import CellFigures
@@ -90,7 +90,7 @@ def test_work_done_while_stalled_is_spared_later(monkeypatch: pytest.MonkeyPatch
         then: list[CellFigures] = []
 
         def t() -> Iterator[Any]:
-            yield from [STALLED] * 12
+            yield from [None] * 12
             then.append(eddy.figures())
             yield from pieces["t"]
 
@@ -107,7 +107,7 @@ def test_work_done_while_stalled_is_spared_later(monkeypatch: pytest.MonkeyPatch
 def test_time_passes_while_every_source_has_stalled(architecture: str) -> None:
     """The schedule does not spin: each round of nothing takes a moment of the clock, others take none."""
     case, clock, pieces = CHAIN, VirtualClock(), CHAIN.batches(100)
-    sources: dict[str, Any] = {**pieces, "t": [*([STALLED] * 10), *pieces["t"]]}
+    sources: dict[str, Any] = {**pieces, "t": [*([None] * 10), *pieces["t"]]}
     run = Run(case.spec, sources, Options(architecture=architecture, online=True), clock=clock)
     assert rows_of(case, run) == case.expected()
     # Rounds 1 and 2 bring the others' rows and their ends.

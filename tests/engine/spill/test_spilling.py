@@ -17,13 +17,14 @@ import pytest
 
 from lab.bench import budget
 from millrace.engine.operators.beside import Marks
-from millrace.engine.plan.expressions import ColumnRef, Exists, LeftJoin
+from millrace.engine.plan.expressions import Call, Column, ColumnRef, Exists, LeftJoin
 from millrace.engine.plan.spec import OutputColumn, RelationSpec
-from millrace.engine.spill import algorithms, folder, partitions, runs
+from millrace.engine.spill import algorithms, folder, partitions
 from millrace.engine.spill.folder import SpillFile, SpillFolder
 from millrace.engine.spill.spilling import SpillingEddy
 from millrace.errors import ExecutionError, InputError, OptionError
 from millrace.options import ALGORITHMS, ARCHITECTURES, Options
+from millrace.predicates import PredicateSpec
 from tests.engine.eddy.blocks import chain, chained, run
 from tests.engine.eddy.oracle import Case, block, compare
 from tests.gate import sampled
@@ -32,8 +33,10 @@ spilled = partial(run, of=SpillingEddy)
 BUDGET = 3_000
 
 
-def within(folder: Path, algorithm: Any) -> Options:
-    return Options(memory_budget=BUDGET, algorithm=algorithm, spill_folder=str(folder), batch_size=16)
+def within(folder: Path, algorithm: Any, budget: int = BUDGET, batch_size: int = 16, **how: Any) -> Options:
+    """Return a tight budget, if nothing else is said, and where to spill."""
+    place = {"algorithm": algorithm, "spill_folder": str(folder), "batch_size": batch_size}
+    return Options(memory_budget=budget, **place, **how)
 
 
 @pytest.fixture(params=ALGORITHMS)
@@ -102,8 +105,7 @@ def test_what_fits_is_not_spilled(algorithm, tmp_path):
     """SHJ and hybrid write nothing where a budget suffices; Grace and sort-merge write everything once."""
     case = chain(3)
     everything = sum(table.num_rows for table in case.tables.values())
-    budget = Options(memory_budget=10**6, algorithm=algorithm, spill_folder=str(tmp_path))
-    rows, eddy = spilled(case, budget)
+    rows, eddy = spilled(case, within(tmp_path, algorithm, 10**6))
     assert rows == case.expected()
     written = sum(flow.tuples_in for flow in eddy.tally.written.values())
     assert written == (0 if algorithm in ("shj", "hybrid") else everything)
@@ -119,7 +121,7 @@ def test_partitions_that_are_probed_most_stay_in_memory(tmp_path, monkeypatch):
     draw = random.Random(3)
     probing = [draw.choice(hot) if draw.random() < 0.9 else draw.randrange(2000) for _ in range(12_000)]
     case = block({"a": built, "s": pa.table({"k": pa.array(probing, pa.int64())})}, ["a.k = s.k"])
-    options = Options(memory_budget=64_000, spill_folder=str(tmp_path), batch_size=256)
+    options = within(tmp_path, "hybrid", 64_000, 256)
 
     def written() -> dict[int, int]:
         monkeypatch.setattr(algorithms, "partition_count", lambda *_: 4)
@@ -147,7 +149,7 @@ def test_all_partitions_in_memory_may_be_exchanged(tmp_path, monkeypatch):
 
     monkeypatch.setattr(algorithms, "partition_count", lambda *_: 4)
     monkeypatch.setattr(partitions, "most_probed", others_of)
-    options = Options(memory_budget=64_000, spill_folder=str(tmp_path), batch_size=256)
+    options = within(tmp_path, "hybrid", 64_000, 256)
     rows, _ = spilled(case, options, chunk=256, stream="s")
     assert exchanged and rows == case.expected()
 
@@ -168,10 +170,9 @@ def test_figures_tell_what_was_spilled(options):
 def test_a_run_has_no_more_than_arrows_texts_can(tmp_path, monkeypatch, bound):
     """However large the budget is, so many bytes at most are put together to be sorted."""
     if bound is not None:
-        monkeypatch.setattr(runs, "_RUN_BYTES", bound)
+        monkeypatch.setattr(algorithms, "_RUN_BYTES", bound)
     case = CASE
-    budget = Options(memory_budget=1 << 34, algorithm="sort_merge", spill_folder=str(tmp_path), batch_size=16)
-    rows, eddy = spilled(case, budget)
+    rows, eddy = spilled(case, within(tmp_path, "sort_merge", 1 << 34))
     assert rows == case.expected()
     assert (eddy.tally.bytes_written / eddy.tally.files < 1_000) == (bound is not None)
 
@@ -307,21 +308,11 @@ def test_intermediate_tuples_stay_within_the_budget(architecture, online, tmp_pa
     assert online or (eddy.tally.bytes_written > 0) == (architecture == "static")
 
 
-def roomy(architecture: str, algorithm: str, tmp_path: Path) -> Options:
-    return Options(
-        architecture=architecture,
-        memory_budget=LARGE_BUDGET,
-        spill_folder=str(tmp_path),
-        algorithm=algorithm,
-        batch_size=8192,
-    )
-
-
 @pytest.mark.parametrize(("architecture", "algorithm"), list(zip(ARCHITECTURES, ALGORITHMS, strict=True)))
 def test_base_tuples_stay_within_the_budget(architecture, algorithm, tmp_path):
     """Those of all relations would take several times as much; by each architecture and algorithm."""
     case = large(30_000, 30_000, 30_000, 0.002, count_only=True)
-    options = roomy(architecture, algorithm, tmp_path)
+    options = within(tmp_path, algorithm, LARGE_BUDGET, 8192, architecture=architecture)
     rows, eddy = spilled(case, options, chunk=4096)
     assert rows == case.expected()
     assert eddy.tally.bytes_written > 0
@@ -353,7 +344,7 @@ def beside(case: Case, kind: str, rows: int, keys: int, share: float = 0.0) -> C
 )
 def test_relations_beside_stay_within_the_budget(architecture, algorithm, kind, tmp_path):
     """One that is too large is joined by partition, a small one is kept; many rows may have one key."""
-    options = roomy(architecture, algorithm, tmp_path)
+    options = within(tmp_path, algorithm, LARGE_BUDGET, 8192, architecture=architecture)
     join = large(3_000, 3_000, 3_000)
     for rows, share in ((1_000, 0.0), (40_000, 0.0), (40_000, 0.5)):
         case = beside(join, kind, rows, 3_000, share)
@@ -365,6 +356,17 @@ def test_relations_beside_stay_within_the_budget(architecture, algorithm, kind, 
         assert 0.1 < figures.budget_peak_ratio <= RATIO, (kind, rows, share)
         assert figures.output_tuples == found.total()
     assert not list(tmp_path.iterdir())
+
+
+def test_a_users_predicate_waits_for_the_last_part(tmp_path):
+    """What meets a relation part by part is asked about once, and not in every part."""
+    case, calls = beside(CASE, "semi", 300, 1), list[int]()
+    call = Call(PredicateSpec("p", lambda k: calls.append(k) is None, "row"), (Column(ColumnRef("a", "k")),))
+    asking = replace(case.spec, residuals=(call, *case.spec.residuals))
+    rows, eddy = spilled(Case(asking, case.tables), within(tmp_path, "hybrid", policy="fixed"))
+    assert rows == case.expected()
+    assert any(m.name == "Spill(e)" and m.action == "write" for m in eddy.figures().modules)
+    assert len(calls) <= CASE.expected().total()
 
 
 @pytest.mark.broken_rule

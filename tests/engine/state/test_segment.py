@@ -139,7 +139,7 @@ def stem(keys: Sequence[int], rows: int | None, **sizes: Any) -> SteM:
     spec = block(tables, ["r.k = s.k"]).spec
     spec = replace(spec, relations=tuple(replace(r, rows=rows, **sizes) for r in spec.relations))
     graph = QueryGraph.of(spec)
-    made = stems_of(spec, graph, Paths.scans(graph))[1]
+    made = stems_of(spec, graph, Paths(graph.everything))[1]
     for batch in tables["s"].to_batches(max_chunksize=50):
         made.build(singletons(made, batch, "s", built=False), None)
     return made
@@ -186,7 +186,7 @@ def test_roles_that_share_tuples_hold_them_once() -> None:
     table = pa.table({"k": pa.array(range(ROWS), pa.int64())})
     spec = with_self_joins(block({"r": table, "s": table}, ["r.k = s.k"])).spec
     graph = QueryGraph.of(spec)
-    one, other = stems_of(spec, graph, Paths.scans(graph))
+    one, other = stems_of(spec, graph, Paths(graph.everything))
     for batch in table.to_batches():
         one.build(singletons(one, batch, "r", built=False), None)
     other.meets(other.in_role(TupleBatch(Signature(1), {0: np.arange(9, dtype=np.int32)}, {0: one.store})))

@@ -21,14 +21,15 @@ import pyarrow as pa
 from millrace.engine.access.hybrid import IndexOrScan
 from millrace.engine.access.modules import IndexAM, ScanAM, check_schema, find_types, keep_asked
 from millrace.engine.access.paths import AccessMethods, Lookup
-from millrace.engine.access.schedule import STALLED, Arrival, Schedule, sliced
+from millrace.engine.access.schedule import STALLED, Arrival, Schedule
+from millrace.engine.arrays import sliced
 from millrace.engine.plan.graph import QueryGraph
 from millrace.engine.plan.spec import JoinSpec
 from millrace.engine.stems.bindings import BindingSet
 from millrace.engine.stems.stem import SteM
 from millrace.engine.tuples import codes
 from millrace.errors import ExecutionError, InputError
-from millrace.limits.clock import POLLED, Clock
+from millrace.limits.clock import POLLED
 
 MOST_WAITING = 256 << 20
 """Bytes of source rows whose tuples wait for indexes, from which on no more is read."""
@@ -40,21 +41,14 @@ _EXPIRED = 4
 class Arrivals:
     """The access methods of a block at work; ``requests`` are what indexes are asked."""
 
-    def __init__(
-        self, spec: JoinSpec, graph: QueryGraph, methods: AccessMethods, stems: Sequence[SteM], clock: Clock
-    ) -> None:
-        self._spec = spec
-        self._graph = graph
-        self._methods = methods
-        self._stems = stems
-        self._clock = clock
+    def __init__(self, methods: AccessMethods, stems: Sequence[SteM]) -> None:
+        self._methods, self._stems, self._spec = methods, stems, methods.spec
+        self._indexes, self._paths = methods.indexes, methods.paths
         self._scans = dict(methods.scans)
-        self._indexes = methods.indexes
-        self._paths = methods.paths
-        self.requests = IndexOrScan(spec, graph, methods, stems, clock)
+        self.requests = IndexOrScan(methods, stems)
         self._reading = True
         self._ended: list[tuple[int, BindingSet, pa.RecordBatch]] = []
-        self._read = np.zeros((len(spec.sources), 2))  # rows and bytes, by relation
+        self._read = np.zeros((len(methods.spec.sources), 2))  # rows and bytes, by relation
         self._waits: Callable[[], int] = int
 
     def rounds(
@@ -77,7 +71,7 @@ class Arrivals:
         """
         scheduled = schedule.arrivals(self._methods.sources, size)
         self._reading, self._waits = True, waits
-        self.requests.begin({relation: len(scans) for relation, scans in self._scans.items()})
+        self.requests.begin()
         while True:
             self._ask_beside_scans(busy=is_busy())
             arrivals = self._ends() + self._answers(size)
@@ -195,7 +189,7 @@ class Arrivals:
         return [self._end(relation) for relation in list(self._scans) if self.requests.is_covered(relation)]
 
     def _has_lookup(self, relation: int) -> bool:
-        return any(self._graph.leads[each.relation] == relation for each in self._paths.lookups)
+        return any(self._methods.graph.leads[each.relation] == relation for each in self._paths.lookups)
 
     def _checked(self, name: str, relation: int, rows: pa.RecordBatch) -> pa.RecordBatch:
         return check_schema(name, self._spec.relations[relation].schema, rows)
@@ -232,7 +226,8 @@ class Arrivals:
         modules: list[ScanAM | IndexAM] = [*self._open_scans()]
         modules += [index for relation, index in self._indexes if self.requests.missing(relation)]
         known = [module.due() for module in modules]
-        now = self._clock.now()
+        clock = self._methods.clock
+        now = clock.now()
         soonest = min((due for due in known if due is not None), default=math.inf)
         if soonest == math.inf and None not in known and not self._reading:
             waiting = ", ".join(sorted(module.name for module in modules))
@@ -242,7 +237,7 @@ class Arrivals:
             )
         if self._reading or (None in known and soonest < math.inf):
             soonest = min(soonest, now + POLLED)
-        self._clock.wait(None if soonest == math.inf else soonest - now, self._methods.woken)
+        clock.wait(None if soonest == math.inf else soonest - now, self._methods.woken)
 
 
 class Watermark:

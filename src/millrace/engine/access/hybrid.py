@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -26,8 +26,6 @@ import pyarrow as pa
 from millrace.engine.access.modules import MeasuredIndex
 from millrace.engine.access.paths import AccessMethods, Lookup
 from millrace.engine.arrays import to_arrow
-from millrace.engine.plan.graph import QueryGraph
-from millrace.engine.plan.spec import JoinSpec
 from millrace.engine.stems.bindings import BindingSet, bound
 from millrace.engine.stems.conditions import combine_codes
 from millrace.engine.stems.stem import SteM
@@ -130,15 +128,10 @@ class _Queues:
 class IndexOrScan:
     """What indexes are asked for: at once, or where a scan returns it too, when that pays, if ever."""
 
-    def __init__(
-        self, spec: JoinSpec, graph: QueryGraph, methods: AccessMethods, stems: Sequence[SteM], clock: Clock
-    ) -> None:
-        self._relations = spec.relations
-        self._graph = graph
-        self._indexes = methods.indexes
-        self._paths = methods.paths
-        self._stems = stems
-        self._clock = clock
+    def __init__(self, methods: AccessMethods, stems: Sequence[SteM]) -> None:
+        self._methods, self._stems = methods, stems
+        self._indexes, self._paths = methods.indexes, methods.paths
+        self._graph, self._clock = methods.graph, methods.clock
         self._matching = stems[0].matching
         # Bindings by combination of types: those that an AM was asked for, and those of a relation.
         self._asked: dict[tuple[int, tuple[str, ...]], BindingSet] = {}
@@ -147,21 +140,17 @@ class IndexOrScan:
         self._scans: dict[int, list[ScanRate]] = {}
         self._taken_over: set[int] = set()
 
-    def begin(self, scans: Mapping[int, int]) -> None:
-        """Begin to measure scans of relations with indexes: now they are asked for the first time.
-
-        ``scans`` is their number by relation; one where nothing is said.
-        """
+    def begin(self) -> None:
+        """Begin to measure scans of relations with indexes: now they are asked for the first time."""
         for number, lookup in enumerate(self._paths.lookups):
             if self._paths.scanned >> lookup.relation & 1:
                 index = self._indexes[lookup.module][1]
                 self._queues[number] = _Queues(lookup, index, self._asked_of(lookup))
                 lead = self._graph.leads[lookup.relation]
-                known = self._relations[lead]
-                self._scans[lead] = [
-                    ScanRate(self._clock, known.rows, guessed=known.guessed)
-                    for _ in range(scans.get(lead, 1))
-                ]
+                known = self._methods.spec.relations[lead]
+                scans = max(1, len(self._methods.scans.get(lead, ())))
+                rates = (ScanRate(self._clock, known.rows, guessed=known.guessed) for _ in range(scans))
+                self._scans[lead] = [*rates]
 
     def note(self, relation: int, scan: int, rows: int) -> None:
         """Take note of rows that one of a relation's scans has returned."""

@@ -78,6 +78,8 @@ class IndexAM(Protocol):
         columns: The bind columns: all of them are bound by every request.
         pending: Bindings submitted and not yet answered.
         is_full: Whether no more should be submitted before some are answered.
+
+    One that works on so many bindings at a time, while the rest stand in its queue, may say so: ``at_once``.
     """
 
     name: str
@@ -112,13 +114,6 @@ class Waking(Protocol):
 
     def wake_by(self, event: threading.Event) -> None:
         """Set this event whenever something has come; the eddy clears it before it looks."""
-
-
-@runtime_checkable
-class Bounded(Protocol):
-    """An index AM that works on ``at_once`` bindings at a time, None for any; the rest stand in its queue."""
-
-    at_once: int | None
 
 
 def is_index(module: ScanAM | IndexAM) -> bool:
@@ -167,7 +162,7 @@ class MeasuredIndex:
     def __init__(self, index: IndexAM, clock: Clock) -> None:
         self.name = index.name
         self.columns = index.columns
-        self.at_once = index.at_once if isinstance(index, Bounded) else None
+        self.at_once: int | None = getattr(index, "at_once", None)
         self.latency = 0.0
         self.alarm = math.inf
         self._index = index

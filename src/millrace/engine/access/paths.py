@@ -7,12 +7,10 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import product
 from typing import cast
-
-import pyarrow as pa
 
 from millrace.engine.access.modules import IndexAM, MeasuredIndex, Scan, ScanAM, Waking, is_index
 from millrace.engine.access.schedule import Source
@@ -57,11 +55,6 @@ class Paths:
     scanned: int
     sets: int = 0
     lookups: tuple[Lookup, ...] = ()
-
-    @classmethod
-    def scans(cls, graph: QueryGraph) -> Paths:
-        """Return the paths of a block that has one scan for each relation."""
-        return cls(graph.everything)
 
     @classmethod
     def of(
@@ -203,7 +196,7 @@ class AccessMethods:
                     f"access modules of {alias!r}: its tuples are those of "
                     f"{spec.relation(alias).same_as!r}, so the access modules belong there"
                 )
-        self._spec = spec
+        self.spec, self.graph, self.clock = spec, graph, clock
         self.scans: dict[int, list[ScanAM]] = {}
         self.indexes: list[tuple[int, MeasuredIndex]] = []
         self.sources: dict[int, Source] = {}
@@ -215,7 +208,7 @@ class AccessMethods:
             self.indexes += [(relation, MeasuredIndex(index, clock)) for index in indexes]
             scans = [cast(ScanAM, am) for am in mine if not is_index(am)]
             if alias in sources and scans:
-                scans.append(Scan(alias, _batches(sources[alias]), clock))
+                scans.append(Scan(alias, sources[alias], clock))
             elif alias in sources:
                 self.sources[relation] = sources[alias]
             if scans:
@@ -246,7 +239,7 @@ class AccessMethods:
         """Return what a lookup is called in reports."""
         each = self.paths.lookups[lookup]
         columns = ", ".join(key.name for key in each.keys)
-        return f"Index({self._spec.aliases[each.relation]}.{columns})"
+        return f"Index({self.spec.aliases[each.relation]}.{columns})"
 
     def close(self) -> None:
         for scans in self.scans.values():
@@ -256,15 +249,10 @@ class AccessMethods:
             index.close()
 
     def _check_windows(self) -> None:
-        for relation, spec in enumerate(self._spec.relations):
+        for relation, spec in enumerate(self.spec.relations):
             asked = any(each.relation == relation for each in self.paths.lookups)
             if spec.window is not None and (asked or self.paths.sets >> relation & 1):
                 raise InputError(
                     f"relation {spec.alias!r} has a window, so its rows have to come in order of time from "
                     "one scan, but it has an index or several access modules; leave out these, or the window"
                 )
-
-
-def _batches(source: Source) -> Iterator[pa.RecordBatch | None]:
-    """Yield batches, and None where there is nothing at present."""
-    return (batch if isinstance(batch, pa.RecordBatch) else None for batch in source)

@@ -9,26 +9,27 @@ n-ary symmetric hash join of section 2.3.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import Enum
 
 import numpy as np
 import pyarrow as pa
 
+from millrace.engine.arrays import sliced
 from millrace.engine.plan.spec import JoinSpec
 from millrace.engine.tuples import codes
 from millrace.errors import InputError
 
 
 class Stalled(Enum):
-    """What a source yields that has nothing at present; it is asked again in the next round."""
+    """What arrives of a source that has nothing at present; it is asked again in the next round."""
 
     STALLED = "stalled"
 
 
 STALLED = Stalled.STALLED
-Source = Iterable[pa.RecordBatch | Stalled | None]
-"""Record batches of a relation; ``STALLED``, or None, where there is nothing at present."""
+Source = Iterable[pa.RecordBatch | None]
+"""Record batches of a relation; None where there is nothing at present."""
 
 Arrival = tuple[int, pa.RecordBatch | Stalled | None]
 """A relation's number with tuples of it, with None when there will be no more (EOT), or with STALLED."""
@@ -96,10 +97,6 @@ class Schedule:
                 "duplicates are dropped in its SteM; stream another relation"
             )
 
-    def for_joins(self) -> Schedule:
-        """Return the schedule for binary joins, which can only leave unbuilt what comes after all else."""
-        return replace(self, unbuilt=None) if self.interleaved else self
-
     def arrivals(self, sources: Mapping[int, Source], batch_size: int) -> Iterator[list[Arrival]]:
         """Yield what arrives, in rounds: all of a round may be built before any of it probes.
 
@@ -151,19 +148,13 @@ class Schedule:
         return int(known[-1]) if len(known) else progress
 
 
-def sliced(batch: pa.RecordBatch, rows: int) -> Iterator[pa.RecordBatch]:
-    """Yield a batch in slices of at most so many rows; nothing without a row."""
-    for low in range(0, batch.num_rows, rows):
-        yield batch.slice(low, rows)
-
-
 def cut(source: Source, size: int, *, empty: bool = False) -> Iterator[pa.RecordBatch | Stalled]:
     """Yield the source's batches, those larger than ``size`` rows as slices of it; STALLED for None.
 
     Batches without a row are left out unless ``empty`` says otherwise.
     """
     for batch in source:
-        if batch is None or batch is STALLED:
+        if batch is None:
             yield STALLED
         elif empty and not batch.num_rows:
             yield batch

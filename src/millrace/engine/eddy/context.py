@@ -105,11 +105,12 @@ class RunContext:
         schedule = given.get("schedule") or Schedule.of(
             spec, online=online, stream=given.get("stream"), built=built
         )
-        # Binary joins can only leave unbuilt what comes after all else.
-        self.schedule = schedule if shares else schedule.for_joins()
+        if schedule.interleaved and not shares:  # binary joins leave unbuilt only what comes after all else
+            schedule = replace(schedule, unbuilt=None)
+        self.schedule = schedule
         self.schedule.check(spec, built)
         self.stems = stems_of(spec, self.graph, self.methods.paths)
-        self.arrivals = Arrivals(spec, self.graph, self.methods, self.stems, self.clock)
+        self.arrivals = Arrivals(self.methods, self.stems)
         self.watermark = Watermark(spec, self.graph, self.stems)
         self.output: Sink = given.get("output") or Output(spec, self.limit)
         self.called = any(isinstance(p, Call) for p in spec.residuals)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from millrace.engine.arrays import array_of, to_arrow
+from millrace.engine.arrays import array_of, counted, to_arrow
 from millrace.engine.plan.spec import JoinSpec
 from millrace.engine.tuples import BATCH_BYTES, RelationStore
 from millrace.engine.tuples.batch import TupleBatch
@@ -112,8 +112,8 @@ class Output(Sink):
                 taken = batch.stores[relation].take(self._gathered[relation], batch.rows[relation])
                 arrays.update(zip((place for place, _ in columns), taken, strict=True))
             rows = pa.RecordBatch.from_arrays([arrays[i] for i in range(len(arrays))], schema=self._schema)
-        else:  # Arrow takes the number of rows from a column that is then left out
-            rows = pa.record_batch([pa.nulls(batch.size)], ["none"]).select([])
+        else:
+            rows = counted(batch.size)
         self._ready.append(rows)
         self._rows += batch.size
         self._bytes += int(rows.nbytes)

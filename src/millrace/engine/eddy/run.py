@@ -24,8 +24,8 @@ class Run:
     """Runs one select-project-join block over the tuples of one task, as the options say.
 
     Args:
-        sources: Record batches by alias, each with exactly the schema of its relation, and ``STALLED``, or
-            None, wherever there is nothing at present.
+        sources: Record batches by alias, each with exactly the schema of its relation, and None wherever
+            there is nothing at present.
         given: See :class:`millrace.engine.eddy.context.Given`.
 
     Raises:

@@ -7,7 +7,6 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
-import pyarrow as pa
 
 from millrace.engine.access.modules import IndexAM
 from millrace.engine.access.schedule import Source
@@ -79,7 +78,7 @@ class Filters:
         asked = {join.relation for join in spec.outer if join.bind}
         for number, relation in enumerate(spec.beside, self._graph.relations):
             for batch in () if relation.alias in asked else sources[relation.alias]:
-                if not isinstance(batch, pa.RecordBatch):
+                if batch is None:
                     clock.wait(POLLED)
                     continue
                 began = clock.now()

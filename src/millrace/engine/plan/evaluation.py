@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from millrace.engine.arrays import array_of, scalar, to_arrow, to_numpy
+from millrace.engine.arrays import array_of, scalar, to_arrow, to_numpy, whole
 from millrace.engine.plan.expressions import (
     And,
     Call,
@@ -109,7 +109,7 @@ class Evaluation:
             case Function("datediff", _, dates):
                 return pc.subtract(*(pc.cast(self.column(date), pa.int32()) for date in dates))
             case Function("timestamp_add", _, (time,), (int(microseconds),)):
-                return _add_microseconds(_whole(self.column(time)), microseconds)
+                return _add_microseconds(whole(self.column(time)), microseconds)
             case Function("substring", _, (text,), (int(start), length)):
                 data, first = self._value(text), start - 1
                 stop = None if length is None else first + length
@@ -178,7 +178,7 @@ def evaluate(node: Predicate, columns: Mapping[ColumnRef, Data]) -> pa.Array | p
 
 def compute(value: Value, columns: Mapping[str, Data], rows: int) -> pa.Array:
     """Return a value of one relation's columns, by their names, for every row as one array."""
-    data = _whole(
+    data = whole(
         Evaluation({ColumnRef("", name): column for name, column in columns.items()}, rows).column(value)
     )
     assert data.type == type_of(value), f"{data.type} of {value}"
@@ -234,12 +234,6 @@ def _like(values: Any, pattern: str) -> Any:
     return pc.match_substring_regex(values, rf"(?s)\A(?:{''.join(parts)})\z")
 
 
-def _whole(column: Data) -> pa.Array:
-    if not isinstance(column, pa.ChunkedArray):
-        return column
-    return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
-
-
 def _add_microseconds(times: pa.Array, microseconds: int) -> pa.Array:
     """Return times of microseconds some of these later; null beyond the ends of 64 bits."""
     numbers = times.view(pa.int64())
@@ -270,7 +264,7 @@ def _far_part(part: str, days: NDArray[np.int32]) -> NDArray[np.int32]:
 
 def _by_numpy(column: Data, kind: pa.DataType, function: Callable[[NDArray[Any]], NDArray[Any]]) -> pa.Array:
     """Return what a function makes of a column of numbers or dates, with the same nulls."""
-    column = _whole(column)
+    column = whole(column)
     plain = column.cast(pa.int32()) if pa.types.is_date32(column.type) else column
     numbers = function(to_numpy(pc.fill_null(plain, scalar(0, plain.type))))
     nulls = to_numpy(column.is_null()) if column.null_count else None
@@ -289,7 +283,7 @@ def _is_utf8(texts: Data) -> bool:
 
 def _by_characters(texts: Data, kind: pa.DataType, function: Callable[[list[bytes]], Any]) -> pa.Array:
     """Return what a function makes of the characters of texts, as Spark finds these in any bytes."""
-    binary = _whole(texts).view(pa.binary()).to_pylist()
+    binary = whole(texts).view(pa.binary()).to_pylist()
     return array_of([None if text is None else function(_characters(text)) for text in binary], kind)
 
 

@@ -14,7 +14,7 @@ from functools import cached_property
 import pyarrow as pa
 
 from millrace.engine.plan.expressions import Call, ColumnRef, relations_of
-from millrace.engine.plan.spec import JoinSpec
+from millrace.engine.plan.spec import JoinSpec, Window
 
 
 @dataclass(frozen=True)
@@ -50,20 +50,6 @@ class AttributeClass:
 
 
 @dataclass(frozen=True)
-class TimeWindow:
-    """The sliding window of a relation.
-
-    Attributes:
-        column: Its times, which are of ``type``.
-        length: How far behind the largest time of a result this relation's may be.
-    """
-
-    column: str
-    type: pa.DataType
-    length: int
-
-
-@dataclass(frozen=True)
 class QueryGraph:
     """Attribute classes and residual predicates as bit sets over relation numbers.
 
@@ -77,7 +63,7 @@ class QueryGraph:
         later: Bit set of those that wait for another run: to this one they are nothing.
         leads: Per relation, the one whose tuples it shares: itself, or the first of several that are the
             same data (a self-join).
-        windows: Per relation, its sliding window; empty when no relation has one.
+        windows: Per relation, its sliding window and the type of its times; empty when no relation has one.
     """
 
     relations: int
@@ -85,7 +71,7 @@ class QueryGraph:
     residual_spans: tuple[int, ...]
     residuals_before: tuple[int, ...]
     leads: tuple[int, ...]
-    windows: tuple[TimeWindow | None, ...] = ()
+    windows: tuple[tuple[Window, pa.DataType] | None, ...] = ()
     outer: int = 0
     later: int = 0
 
@@ -132,8 +118,8 @@ class QueryGraph:
         ]
         leads = tuple(number[r.same_as or r.alias] for r in spec.relations)
         windows = tuple(
-            None if w is None else TimeWindow(w.column, r.schema.field(w.column).type, w.length)
-            for r, w in ((r, r.window) for r in spec.relations)
+            None if r.window is None else (r.window, r.schema.field(r.window.column).type)
+            for r in spec.relations
         )
         windows = windows if any(windows) else ()
         return cls(

@@ -190,18 +190,13 @@ class JoinSpec:
                 f"relation {relation.alias!r} shares the tuples of {relation.same_as!r}, which is no earlier "
                 f"relation with tuples of its own: {near(str(relation.same_as), own)}"
             )
-        if first.window != relation.window:
+        mine, its = ((r.schema, r.distinct, r.window) for r in (relation, first))
+        if mine != its:
+            told = [f"({s.names}, distinct={d}, window={w})" for s, d, w in (mine, its)]
             raise InputError(
                 f"relation {relation.alias!r} shares the tuples of {first.alias!r}, so both need the same "
-                f"window, got {relation.window} and {first.window}; with different windows give each "
-                "relation a source of its own"
-            )
-        if first.schema != relation.schema or first.distinct != relation.distinct:
-            raise InputError(
-                f"relation {relation.alias!r} shares the tuples of {first.alias!r}, so both need the same "
-                f"columns in the same order and the same set semantics, got {relation.schema.names} and "
-                f"{first.schema.names}, distinct={relation.distinct} and {first.distinct}; give both the "
-                "columns that either of them needs"
+                "columns in the same order, the same set semantics and the same window, got "
+                f"{' and '.join(told)}; give both the columns that either of them needs, or a source each"
             )
 
     @cached_property
@@ -256,8 +251,6 @@ def _time_kind(relation: RelationSpec) -> str:
     """
     window, where = relation.window, f"the window of relation {relation.alias!r}"
     assert window is not None
-    if not window.column:
-        raise InputError(f"{where} names no time column: {near(window.column, relation.schema.names)}")
     if window.column not in relation.schema.names:
         raise InputError(
             f"{where} goes by column {window.column!r}, which is not there: "

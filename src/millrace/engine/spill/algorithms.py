@@ -24,50 +24,38 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
-from typing import Any, Protocol
+from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
-from millrace.engine.access.schedule import sliced
-from millrace.engine.arrays import ends_of
-from millrace.engine.spill.chunks import Chunk, ChunkStats, Partition, sized
-from millrace.engine.spill.context import SpillContext
+from millrace.engine.arrays import ends_of, sliced, to_arrow
+from millrace.engine.spill.context import (
+    Chunk,
+    ChunkStats,
+    KeyRange,
+    Partition,
+    SpillContext,
+    codes_of,
+    sized,
+)
 from millrace.engine.spill.guard import Remainder
 from millrace.engine.spill.partitions import Partitioner, fitting, partition_count, widest_class
-from millrace.engine.spill.runs import Runs
 from millrace.engine.tuples import keyed
 from millrace.limits.clock import Clock
+
+_RUN_BYTES = 1 << 30
+"""Bytes that are sorted at once, at most: texts of one Arrow array have offsets of 32 bits."""
+
+_FIRST, _END = -(1 << 63), 1 << 63
 
 Inputs = Mapping[int, Iterable[pa.RecordBatch]]
 """Tuples of each relation, by its number, to be read once."""
 
 Ends = tuple[pa.Scalar, pa.Scalar]
 
-
-class Join(Protocol):
-    """Joins what fits."""
-
-    def __call__(
-        self,
-        inputs: Inputs,
-        stats: Mapping[int, ChunkStats],
-        streamed: int | None,
-        *,
-        online: bool = False,
-        partition: Partition | None = None,
-    ) -> Generator[Any, None, Remainder | None]:
-        """Yield the results of a join, in smaller pieces where its state turns out to be too large.
-
-        Args:
-            inputs: The tuples of each relation.
-            stats: How much that is, of those relations for which it is known.
-            streamed: The relation to leave unbuilt, or None.
-            online: Read and build all relations in turn.
-            partition: What the tuples are, if they come from files.
-
-        Returns:
-            With ``online``, what is left when the state is too large; None for nothing.
-        """
+Join = Callable[..., Generator[Any, None, Remainder | None]]
+"""Joins what fits: :meth:`millrace.engine.spill.spilling.SpillingEddy.join`."""
 
 
 class Sources:
@@ -150,8 +138,102 @@ class Sources:
         for batch in source:
             copy.append(Chunk(ChunkStats(batch.num_rows, int(batch.nbytes)), file.write(batch)))
             yield batch
-        self._context.folder.finish(file)
+        file.finish()
         self._copies[lead] = copy
+
+
+class Runs:
+    """Sorted runs being written, one relation after the other, and the key ranges that they are merged into.
+
+    Each run is a budget's worth of one relation, sorted by the code of one attribute class and written as
+    batches whose bounds are remembered. A range of keys is then a few neighbouring batches of each run;
+    ranges are cut so that each fits, and read in the order of keys, so that every run is read from its
+    beginning to its end. Order among the tuples of a range does not matter to an eddy, so runs are merged by
+    range and not tuple by tuple.
+
+    Args:
+        context: Of the run of the block.
+        attribute: The class whose codes tuples are sorted by; relations without it are written as
+            they come. None for all relations.
+    """
+
+    def __init__(self, context: SpillContext, attribute: int | None) -> None:
+        self._context = context
+        self._attribute = attribute
+        self._pending: list[pa.RecordBatch] = []
+        self._waiting = 0
+        self._current = 0
+        self._chunks: dict[int, list[Chunk]] = {relation: [] for relation in context.order}
+
+    def add(self, relation: int, batch: pa.RecordBatch) -> None:
+        """Take tuples without null keys."""
+        if relation != self._current:
+            self.finish()
+            self._current = relation
+        self._pending.append(batch)
+        self._waiting += int(batch.nbytes)
+        self._context.budget.wait(int(batch.nbytes))
+        # Sorting takes the tuples twice, their codes, and their new order.
+        most = min(self._context.budget.state // 4, _RUN_BYTES)
+        if self._waiting + 8 * sum(b.num_rows for b in self._pending) >= most:
+            self.finish()
+
+    def finish(self) -> None:
+        """Sort what waits and write it."""
+        if not self._pending:
+            return
+        relation, context = self._current, self._context
+        batch = pa.concat_batches(self._pending)
+        taken = 2 * self._waiting + 16 * batch.num_rows  # a copy at a time, codes, and their order
+        context.budget.wait(taken - self._waiting)
+        self._pending, self._waiting = [], 0
+        if context.covers(self._attribute, relation):
+            order = np.argsort(codes_of(batch, context.key(self._attribute, relation)), kind="stable")
+            batch = batch.take(to_arrow(order))
+            del order
+        file = context.new_file(relation)
+        for piece in sized(batch, context.budget.buffer // 24):
+            self._chunks[relation].append(context.chunk(relation, piece).stored(file))
+        file.finish()
+        context.budget.wait(-taken)
+
+    def partitions(self) -> list[Partition]:
+        """Return key ranges in their order, each as large as fits, for ranges that may have results."""
+        context, attribute = self._context, self._attribute
+        if attribute is None:
+            return [Partition(self._chunks)]
+        bounds: set[int] = set()
+        for relation, chunks in self._chunks.items():
+            if context.covers(attribute, relation):
+                key = context.layouts[relation].of_class[attribute]
+                bounds.update(chunk.stats.lows[key] for chunk in chunks)
+                bounds.update(chunk.stats.highs[key] + 1 for chunk in chunks)
+        cuts = [_FIRST, *sorted(bounds), _END]
+        partitions, at = [], 0
+        while at < len(cuts) - 1:
+            low, high = at + 1, len(cuts) - 1  # the largest end whose range fits, the next one if none does
+            while low < high:
+                middle = (low + high + 1) // 2
+                if context.fits(self._range(attribute, cuts[at], cuts[middle])):
+                    low = middle
+                else:
+                    high = middle - 1
+            partitions.append(self._range(attribute, cuts[at], cuts[low]))
+            at = low
+        return [partition for partition in partitions if partition.has_all]
+
+    def _range(self, attribute: int, low: int, high: int) -> Partition:
+        inputs = {}
+        for relation, chunks in self._chunks.items():
+            inputs[relation] = chunks
+            if self._context.covers(attribute, relation):
+                key = self._context.layouts[relation].of_class[attribute]
+                inputs[relation] = [
+                    chunk.within(KeyRange(key, low, high))
+                    for chunk in chunks
+                    if chunk.stats.lows[key] < high and chunk.stats.highs[key] >= low
+                ]
+        return Partition(inputs, spent=frozenset([attribute] if high - low == 1 else []))
 
 
 def grace(context: SpillContext, sources: Sources, join: Join) -> Iterator[Any]:
@@ -178,23 +260,6 @@ def hybrid(context: SpillContext, sources: Sources, join: Join, *, keep: bool = 
     chunks: dict[int, list[Chunk]] = {}
     held: dict[int, ChunkStats] = {}
     partitioner: Partitioner | None = None
-
-    def hold(relation: int, batch: pa.RecordBatch) -> bool:
-        """Keep tuples that have not been divided yet; return whether everything still fits."""
-        chunk = context.chunk(relation, batch)
-        chunks.setdefault(relation, []).append(chunk)
-        held[relation] = held.get(relation, ChunkStats()) + chunk.stats
-        context.budget.wait(chunk.stats.bytes)
-        return context.state(held, None) <= context.budget.state
-
-    def divided() -> Partitioner:
-        """Put them into partitions."""
-        made = Partitioner(context, widest_class(context), partition_count(context, held), keep=keep)
-        for relation, own in chunks.items():
-            for batch in context.drained(own):
-                made.add(relation, batch)
-        return made
-
     for relation in context.order:
         if relation == stream:
             continue
@@ -203,8 +268,15 @@ def hybrid(context: SpillContext, sources: Sources, join: Join, *, keep: bool = 
             rows += batch.num_rows
             if partitioner is not None:
                 partitioner.add(relation, batch)
-            elif not hold(relation, batch):
-                partitioner = divided()
+                continue
+            chunk = context.chunk(relation, batch)
+            chunks.setdefault(relation, []).append(chunk)
+            held[relation] = held.get(relation, ChunkStats()) + chunk.stats
+            context.budget.wait(chunk.stats.bytes)
+            if context.state(held, None) > context.budget.state:
+                count = partition_count(context, held)
+                partitioner = Partitioner(context, widest_class(context), count, keep=keep)
+                partitioner.fill({r: context.drained(own) for r, own in chunks.items()})
         if not rows:
             return
     if partitioner is not None:
@@ -223,9 +295,10 @@ def _probed(context: SpillContext, sources: Sources, join: Join, partitioner: Pa
     sieved: Iterator[pa.RecordBatch] = iter(())
     if stream is not None:
         probing = sources.keyed(stream)
-        sample = _first_of(probing, context.budget.buffer)
-        partitioner.keep_probed(stream, sample)
-        probing = chain(context.budget.drain(sample, lambda _: 0), probing)
+        if (first := next(probing, None)) is not None:
+            partitioner.keep_probed(stream, first)
+            probing = chain([first], probing)
+        del first
     kept = Partition(partitioner.hand_over())
     inputs = {r: context.drained(own) for r, own in kept.inputs.items() if r != stream}
     stats = {r: each for r, each in kept.stats.items() if r != stream}
@@ -236,17 +309,6 @@ def _probed(context: SpillContext, sources: Sources, join: Join, partitioner: Pa
     for _ in sieved:  # an eddy stops reading when no result can come any more; partitions in files go on
         pass
     yield from joined(context, partitioner.partitions(), join)
-
-
-def _first_of(batches: Iterator[pa.RecordBatch], size: int) -> list[pa.RecordBatch]:
-    """Take batches of so many bytes together, or one more, from the beginning of a source."""
-    taken, held = list[pa.RecordBatch](), 0
-    for batch in batches:
-        taken.append(batch)
-        held += int(batch.nbytes)
-        if held >= size:
-            break
-    return taken
 
 
 def joined(context: SpillContext, partitions: list[Partition], join: Join) -> Iterator[Any]:
@@ -277,11 +339,8 @@ def symmetric(context: SpillContext, sources: Sources, join: Join) -> Iterator[A
         return
     attribute, count = widest_class(context), partition_count(context)
     early, late = (Partitioner(context, attribute, count) for _ in range(2))
-    for into, of in ((early, rest.built), (late, rest.unread.__getitem__)):
-        for relation in context.order:
-            for batch in of(relation):
-                into.add(relation, batch)
-        into.finish()
+    early.fill({relation: rest.built(relation) for relation in context.order})
+    late.fill({relation: rest.unread[relation] for relation in context.order})
     before, after = early.everything(), late.everything()
     for first in context.order:
         partitions = [

@@ -32,8 +32,7 @@ from millrace.engine.plan.expressions import Call, ColumnRef, Exists, LeftJoin, 
 from millrace.engine.plan.graph import QueryGraph, members
 from millrace.engine.plan.spec import Equality, JoinSpec, OutputColumn, RelationSpec
 from millrace.engine.spill.algorithms import Sources
-from millrace.engine.spill.chunks import Chunk, ChunkStats, sized, total
-from millrace.engine.spill.context import Budget, SpillContext
+from millrace.engine.spill.context import Budget, Chunk, ChunkStats, SpillContext, sized, total
 from millrace.engine.spill.folder import SpillFolder, Tally
 from millrace.engine.spill.partitions import DEEPEST, Partitioner, cut_up, fan_out, partition_count
 from millrace.engine.tuples import RelationStore, keyed
@@ -92,6 +91,7 @@ class Passes:
             own = (late.index(alias) + 1 for alias in asked[number] if alias in late)
             return max([*own, *map(find_pass, members(before[number]))], default=0)
 
+        self._widening = sum(join.relation in late for join in spec.outer)  # left joins come first
         last = max(map(find_pass, range(len(spec.residuals))), default=0)
         self._of = [last if isinstance(node, Call) else find_pass(n) for n, node in enumerate(self._nodes)]
 
@@ -99,9 +99,15 @@ class Passes:
         """Return the bit set of the predicates and left joins of earlier passes."""
         return sum(1 << n for n, own in enumerate(self._of) if own < number)
 
-    def later(self, number: int) -> int:
-        """Return the bit set of those that wait for a later pass."""
-        return sum(1 << n for n, own in enumerate(self._of) if own > number)
+    def later(self, number: int, marks: Marks | None = None) -> int:
+        """Return the bit set of those that wait for a later pass.
+
+        Users' predicates wait for the last of several parts in which a tuple looks for a match only to stay.
+        """
+        found = sum(1 << n for n, own in enumerate(self._of) if own > number)
+        if marks is None or marks.is_last or number <= self._widening:
+            return found
+        return found | sum(1 << n for n, node in enumerate(self._nodes) if isinstance(node, Call))
 
     def carry(self, number: int) -> JoinSpec:
         """Return the block, whose result is what a pass leaves for the next one to read."""
@@ -176,7 +182,8 @@ class BesideSource:
             self._rows += batch.num_rows
             self._has_null |= joinable.num_rows < batch.num_rows
             if self._parts is not None:
-                _add(self._parts, _OWN, [joinable], context.budget)
+                for piece in sized(joinable, context.budget.buffer):
+                    self._parts.add(_OWN, piece)
                 continue
             chunks.append(context.chunk(_OWN, joinable))
             held += chunks[-1].stats
@@ -184,8 +191,7 @@ class BesideSource:
             if context.state({_OWN: held}, None) > room:
                 stack.enter_context(context.folder)
                 self._count = partition_count(context, {_OWN: held})
-                self._parts = Partitioner(context, 0, self._count)
-                _add(self._parts, _OWN, context.drained(chunks), context.budget)
+                self._parts = Partitioner(context, 0, self._count).fill({_OWN: context.drained(chunks)})
         if self._parts is not None:
             self._parts.finish()
             return False
@@ -210,9 +216,7 @@ class BesideSource:
         tuples, relation = self._context.spec.relations
         spec = replace(self._context.spec, relations=(replace(tuples, schema=carried), relation))
         self._context = context = replace(self._context, spec=spec)
-        parts = Partitioner(context, 0, self._count)
-        _add(parts, _TUPLES, results, context.budget)
-        parts.finish()
+        parts = Partitioner(context, 0, self._count).fill({_TUPLES: results})
         both = zip(parts.everything(), before.everything(), strict=True)
         stack = [(those[_TUPLES], these[_OWN], 1) for those, these in both]
         del parts, before, both
@@ -234,17 +238,9 @@ class BesideSource:
                 continue
             self.tally.splits_by_key += 1
             parts = Partitioner(context, dividing[level % len(dividing)], fan_out(context, taken), level)
-            _add(parts, _OWN, context.batches(_OWN, own), context.budget)
-            _add(parts, _TUPLES, context.batches(_TUPLES, found), context.budget)
-            parts.finish()
+            parts.fill({_OWN: context.batches(_OWN, own), _TUPLES: context.batches(_TUPLES, found)})
             stack += [(each[_TUPLES], each[_OWN], level + 1) for each in parts.everything()]
             del parts
-
-
-def _add(into: Partitioner, number: int, batches: Iterable[pa.RecordBatch], budget: Budget) -> None:
-    for batch in batches:
-        for piece in sized(batch, budget.buffer):
-            into.add(number, piece)
 
 
 def in_memory(tuples: Iterable[TupleBatch], budget: Budget) -> Iterator[list[TupleBatch]]:

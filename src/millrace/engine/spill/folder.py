@@ -148,11 +148,6 @@ class SpillFile:
             self._sink.close()
         del self._writer
 
-    def abandon(self) -> None:
-        """Let go of the file without finishing it."""
-        with suppress(OSError, pa.ArrowException):
-            self._sink.close()
-
     def batch(self, number: int) -> pa.RecordBatch:
         """Return a record batch of the finished file, in memory of its own."""
         if self._reader is None:
@@ -185,7 +180,6 @@ class SpillFolder:
     def __init__(self, parent: str | None, tally: Tally) -> None:
         self.tally = tally
         self._parent = parent
-        self._open: list[SpillFile] = []
         self.path = ""
 
     def __enter__(self) -> Self:
@@ -205,22 +199,10 @@ class SpillFolder:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        for file in self._open:
-            file.abandon()
-        self._open.clear()
         shutil.rmtree(self.path, ignore_errors=True)
 
     def open(self, path: str) -> Any:
         return pa.OSFile(path, "wb")
-
-    def begin(self, relation: int, schema: pa.Schema) -> SpillFile:
-        file = SpillFile(self, relation, schema)
-        self._open.append(file)
-        return file
-
-    def finish(self, file: SpillFile) -> None:
-        file.finish()
-        self._open.remove(file)
 
     def read(self, relation: int, stored: Stored) -> pa.RecordBatch:
         """Return a stored batch.

@@ -15,14 +15,24 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from typing import Self
 
 import numpy as np
 import pyarrow as pa
 
 from millrace.engine.arrays import Array, to_arrow
 from millrace.engine.kernels import mix
-from millrace.engine.spill.chunks import Chunk, ChunkStats, Partition, codes_of, sized, total
-from millrace.engine.spill.context import SpillContext, largest, row_bytes
+from millrace.engine.spill.context import (
+    Chunk,
+    ChunkStats,
+    Partition,
+    SpillContext,
+    codes_of,
+    largest,
+    row_bytes,
+    sized,
+    total,
+)
 from millrace.engine.spill.folder import SpillFile
 from millrace.engine.spill.guard import Remainder
 from millrace.engine.tuples import keyed
@@ -118,7 +128,7 @@ class Partitioner:
         count: Number of partitions, a power of 2, at least 2.
         level: Which hash function.
         keep: Hold partitions in memory while the budget lasts; the largest are evicted when it does not.
-        shared: Tuples of relations that are not divided; they stay where they are.
+        stored: Tuples of relations without the class that are in files already.
     """
 
     def __init__(
@@ -129,19 +139,17 @@ class Partitioner:
         level: int = 0,
         *,
         keep: bool = False,
-        shared: Mapping[int, list[Chunk]] | None = None,
+        stored: Mapping[int, list[Chunk]] | None = None,
     ) -> None:
         self._context = context
         self._attribute = attribute
         self._level = level
         self._count = 1 if attribute is None else count
-        self._shared = dict(shared or {})
-        self._relations = [r for r in context.order if r not in self._shared]
         self._resident = set(range(self._count)) if keep else set[int]()
         self._handed_over = False
         # Relations without the class have all of their tuples under None.
         self._held: dict[Place, list[Chunk]] = {}
-        self._stored: dict[Place, list[Chunk]] = {}
+        self._stored: dict[Place, list[Chunk]] = {(r, None): own for r, own in (stored or {}).items()}
         self._files: dict[Place, SpillFile] = {}
         self._pending: dict[Place, list[pa.RecordBatch]] = {}
         self._waiting = 0
@@ -173,43 +181,39 @@ class Partitioner:
         if self._waiting >= self._context.budget.buffer:
             self._flush()
 
+    def fill(self, inputs: Mapping[int, Iterable[pa.RecordBatch]]) -> Self:
+        """Take tuples of some relations, in batches that buffers have room for."""
+        for relation, batches in inputs.items():
+            for batch in batches:
+                for piece in sized(batch, self._context.budget.buffer):
+                    self.add(relation, piece)
+        self.finish()
+        return self
+
     def finish(self) -> None:
         """Put away what waits, and finish the files."""
         self._flush()
         for file in self._files.values():
-            self._context.folder.finish(file)
+            file.finish()
         self._files.clear()
 
-    def keep_probed(self, relation: int, sample: Sequence[pa.RecordBatch]) -> None:
+    def keep_probed(self, relation: int, sample: pa.RecordBatch) -> None:
         """Give memory to the partitions that are worth most, by the first tuples of the streamed relation.
 
         All others have been added.
         """
         self._flush()
-        context, resident = self._context, self._resident
-        if not (sample and resident and self._covers(relation)) or len(resident) == self._count:
+        resident = self._resident
+        if not (resident and self._covers(relation)) or len(resident) == self._count:
             return
-        numbers = np.concatenate([self._numbers(relation, batch) for batch in sample])
-        places = {place: total(chunks) for place, chunks in (*self._stored.items(), *self._held.items())}
-        # Where another relation has no tuple nothing is found: such tuples go to no file either.
-        others = [r for r in self._relations if r != relation and self._covers(r)]
-        mine = [[places.get((r, n), ChunkStats()) for r in others] for n in range(self._count)]
-        counts = np.bincount(numbers, minlength=self._count).tolist()
-        hits = [
-            count if all(stats.rows for stats in own) else 0 for count, own in zip(counts, mine, strict=True)
+        places = _totals(self._stored) | _totals(self._held)
+        sizes = [
+            sum(each.bytes for place, each in places.items() if place[1] == n) for n in range(self._count)
         ]
-        sizes = [sum(stats.bytes for stats in own) for own in mine]
-
-        def fits(numbers: Collection[int]) -> bool:
-            together = dict[int, ChunkStats]()
-            for (relation, number), stats in places.items():
-                if number is None or number in numbers:
-                    together[relation] = together.get(relation, ChunkStats()) + stats
-            return context.state(together, None) <= context.budget.state
-
-        kept = most_probed(resident, hits, sizes, fits)
-        known, rows = context.spec.relations[relation].rows, sum(batch.num_rows for batch in sample)
-        expected = sum(sizes) if known is None else known * sum(batch.nbytes for batch in sample) / rows
+        hits = np.bincount(self._numbers(relation, sample), minlength=self._count).tolist()
+        kept = most_probed(resident, hits, sizes, lambda numbers: self._fits(places, numbers))
+        known, rows = self._context.spec.relations[relation].rows, sample.num_rows
+        expected = sum(sizes) if known is None else known * sample.nbytes / rows
         # What is exchanged is read or written once, and what is evicted read again later. Each tuple of the
         # streamed relation whose partition is in a file is written and read.
         gained = sum(hits[n] for n in kept) - sum(hits[n] for n in resident)
@@ -234,7 +238,7 @@ class Partitioner:
             for place in [place for place in self._held if place[1] is None]:
                 self._store(place, self._held[place])
         self.finish()
-        inputs: dict[int, list[Chunk]] = {relation: [] for relation in self._relations}
+        inputs: dict[int, list[Chunk]] = {relation: [] for relation in self._context.order}
         for (relation, _), chunks in self._held.items():
             inputs[relation] += chunks
         self._held.clear()
@@ -247,7 +251,7 @@ class Partitioner:
         All other relations have been added. Tuples of partitions in which one of them has no tuple
         are dropped.
         """
-        others = [r for r in self._relations if r != relation]
+        others = [r for r in self._context.order if r != relation]
         here = np.zeros(self._count, np.bool_)
         here[list(self._resident)] = True
         there = np.array([not h and self._has(number, others) for number, h in enumerate(here)])
@@ -266,7 +270,7 @@ class Partitioner:
 
     def everything(self) -> list[dict[int, list[Chunk]]]:
         """Return what each partition has in files, also where some relation has no tuple."""
-        return [{r: self._chunks(r, n) for r in self._relations} | self._shared for n in range(self._count)]
+        return [{r: self._chunks(r, n) for r in self._context.order} for n in range(self._count)]
 
     def partitions(self, whole: Partition | None = None) -> list[Partition]:
         """Return the partitions in files that may have results, small ones together, as many as fit.
@@ -277,7 +281,7 @@ class Partitioner:
         parts = [
             inputs
             for number, inputs in enumerate(self.everything())
-            if number not in self._resident and self._has(number, self._relations)
+            if number not in self._resident and self._has(number, self._context.order)
         ]
         sizes = [sum(total(mine).bytes for r, mine in inputs.items() if self._covers(r)) for inputs in parts]
         heavy = _HEAVY * sum(sizes)
@@ -305,7 +309,7 @@ class Partitioner:
         return groups
 
     def _covers(self, relation: int) -> bool:
-        return self._context.covers(self._attribute, relation) and relation not in self._shared
+        return self._context.covers(self._attribute, relation)
 
     def _numbers(self, relation: int, batch: pa.RecordBatch) -> Array:
         key = self._context.key(self._attribute, relation)
@@ -342,19 +346,21 @@ class Partitioner:
 
         When none is left, relations without the class go too: there is nothing to join them with.
         """
-        while self._held:
-            stats, sizes = dict[int, ChunkStats](), dict.fromkeys(self._resident, 0)
-            for (relation, number), chunks in self._held.items():
-                mine = total(chunks)
-                stats[relation] = stats.get(relation, ChunkStats()) + mine
-                if number is not None:
-                    sizes[number] += mine.bytes
-            if self._context.state(stats, None) <= self._context.budget.state:
-                return
-            number = largest(sizes)
+        held = _totals(self._held)
+        while not self._fits(held, self._resident):
+            own = {n: sum(held[p].bytes for p in held if p[1] == n) for n in self._resident}
+            number = largest(own)
             assert number is not None, "what is held belongs to partitions in memory"
             self._resident.remove(number)
             self._put_away(number)
+
+    def _fits(self, places: Mapping[Place, ChunkStats], numbers: Collection[int]) -> bool:
+        """Whether the budget has room for some partitions, and relations without the class, together."""
+        together: dict[int, ChunkStats] = {}
+        for (relation, number), stats in places.items():
+            if number in numbers or (numbers and number is None):
+                together[relation] = together.get(relation, ChunkStats()) + stats
+        return self._context.state(together, None) <= self._context.budget.state
 
     def _put_away(self, number: int) -> None:
         """Move a partition, which is not to be in memory any more, to files."""
@@ -376,6 +382,10 @@ class Partitioner:
         if place not in self._files:
             self._files[place] = self._context.new_file(place[0])
         self._stored.setdefault(place, []).extend(chunk.stored(self._files[place]) for chunk in chunks)
+
+
+def _totals(places: Mapping[Place, list[Chunk]]) -> dict[Place, ChunkStats]:
+    return {place: total(chunks) for place, chunks in places.items()}
 
 
 def fitting(context: SpillContext, partitions: list[Partition]) -> Iterator[Partition]:
@@ -407,7 +417,7 @@ def store(context: SpillContext, rest: Remainder, partition: Partition) -> Parti
             for batch in rest.all(relation)
             for piece in sized(keyed(batch, layout.keys, layout.same)[0], context.budget.buffer)
         ]
-        context.folder.finish(file)
+        file.finish()
     left = replace(partition, inputs=inputs)
     scale = context.budget.state / max(1, context.expected(left))
     return replace(left, scale=2 * max(partition.scale, scale))
@@ -439,13 +449,10 @@ def _divided(context: SpillContext, partition: Partition) -> list[Partition] | N
 def _by_key(context: SpillContext, partition: Partition, attribute: int) -> list[Partition]:
     context.folder.tally.splits_by_key += 1
     count = fan_out(context, partition.scale * context.expected(partition))
-    shared = {r: chunks for r, chunks in partition.inputs.items() if not context.covers(attribute, r)}
-    parts = Partitioner(context, attribute, count, partition.level, shared=shared)
-    for relation, chunks in partition.inputs.items():
-        if relation not in shared:
-            for batch in context.batches(relation, chunks):
-                parts.add(relation, batch)
-    parts.finish()
+    inputs = partition.inputs
+    stored = {r: chunks for r, chunks in inputs.items() if not context.covers(attribute, r)}
+    parts = Partitioner(context, attribute, count, partition.level, stored=stored)
+    parts.fill({r: context.batches(r, chunks) for r, chunks in inputs.items() if r not in stored})
     return parts.partitions(partition)
 
 
@@ -461,9 +468,11 @@ def _by_rows(context: SpillContext, partition: Partition, relation: int, everyth
 
 def cut_up(chunks: list[Chunk], rows: int) -> list[list[Chunk]]:
     """Return the chunks in groups of at most so many rows, of one row at least."""
-    rows, groups = max(1, rows), list[list[Chunk]]([[]])
+    rows, groups, count = max(1, rows), list[list[Chunk]]([[]]), 0
     for piece in (piece for chunk in chunks for piece in chunk.pieces(rows)):
-        if groups[-1] and total(groups[-1]).rows + piece.stats.rows > rows:
+        count += piece.stats.rows
+        if groups[-1] and count > rows:
             groups.append([])
+            count = piece.stats.rows
         groups[-1].append(piece)
     return groups

@@ -7,15 +7,16 @@ from collections.abc import Generator, Iterable, Iterator, Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from functools import partial, reduce
+from itertools import chain
 from operator import add
 from typing import Any, Unpack
 
 import pyarrow as pa
 
 from millrace.engine.access.schedule import Schedule, cut
-from millrace.engine.arrays import array_of
+from millrace.engine.arrays import gathered, sliced
 from millrace.engine.eddy.context import Given
-from millrace.engine.eddy.output import Output, Sink
+from millrace.engine.eddy.output import Output
 from millrace.engine.eddy.run import Run
 from millrace.engine.figures import CellFigures
 from millrace.engine.operators.beside import BesideRelation, Marks
@@ -25,8 +26,7 @@ from millrace.engine.plan.graph import QueryGraph
 from millrace.engine.plan.spec import JoinSpec
 from millrace.engine.spill.algorithms import Inputs, Sources, grace, hybrid, joined, sort_merge, symmetric
 from millrace.engine.spill.beside import KEPT_SHARE, BesideSource, Part, Passes, asked_in, in_memory
-from millrace.engine.spill.chunks import ChunkStats, Partition, evened
-from millrace.engine.spill.context import Budget, SpillContext, row_bytes
+from millrace.engine.spill.context import Budget, ChunkStats, Partition, SpillContext, row_bytes
 from millrace.engine.spill.folder import SpillFolder, Tally, check_folder
 from millrace.engine.spill.guard import BudgetMonitor, OverBudget, Remainder
 from millrace.engine.spill.partitions import store
@@ -95,7 +95,8 @@ class SpillingEddy:
         self._sources = {i: iter(sources[alias]) for i, alias in enumerate(spec.aliases) if i not in shared}
         self._shared = shared
         self._clock = given.get("clock") or WallClock()
-        self._output = given.get("output")
+        # One count of all eddies' results, or what takes them.
+        self._output = given.get("output") or (Output(spec, 1) if spec.count_only else None)
         self._callers: dict[int, Caller] = {}
         self._make_caller = given.get("callers") or own_caller
         self._warm_start = given.get("warm_start") or _Learned()
@@ -146,15 +147,12 @@ class SpillingEddy:
                 sources = Sources(context, self._sources, self._shared, self._clock, self._ended)
                 # A single relation is streamed: there is nothing to divide.
                 algorithm = self._options.algorithm if len(self._spec.relations) > 1 else "hybrid"
-                results = _ALGORITHMS[algorithm](context, sources, self._join)
+                results = _ALGORITHMS[algorithm](context, sources, self.join)
                 for number, late in enumerate(self._late, 1):
                     results = self._passed(number, late, results)
                 yield from results
             if self._output is not None:
                 yield from self._output.finish()
-            elif self._spec.count_only:
-                count = array_of([self._last.results], pa.int64())
-                yield pa.RecordBatch.from_arrays([count], schema=self._spec.output_schema)
         finally:
             for caller in self._callers.values():
                 caller.close()
@@ -171,19 +169,15 @@ class SpillingEddy:
         tallies = [self.tally, *(each.tally for each in self._beside)]
         figures = reduce(add, [each.figures(cell, 0.0) for each in tallies])
         kept = [each.figures() for each in self._kept.values()]
+        last = self._late[-1].tally if self._late else self.tally  # whose results are the block's
         return replace(
             figures,
             seconds=self._seconds,
-            output_tuples=self._last.results,
+            output_tuples=last.results,
             state=(*figures.state, *kept),
             peak_state=figures.peak_state + sum(each.tuples for each in kept),
             budget_peak_ratio=self._budget.peak / self._budget.total,
         )
-
-    @property
-    def _last(self) -> Tally:
-        """What was done by the last pass, whose results are the block's."""
-        return self._late[-1].tally if self._late else self.tally
 
     def _read_beside(self, stack: ExitStack) -> None:
         """Read the relations beside the join: they are kept, or get passes of their own."""
@@ -208,8 +202,7 @@ class SpillingEddy:
         carried = passes.carry(number - 1).output_schema
         batch = self._batch_of(row_bytes(carried) + row_bytes(self._spec.relation(late.alias).schema))
         for rows, parts in late.pair_up(carried, results):
-            pieces: Iterator[Any] = cut(evened(rows, max(1, batch // 3)), batch)
-            tuples = (passes.tuples(piece, number) for piece in pieces)
+            tuples = (passes.tuples(piece, number) for piece in _evened(rows, batch))
             if len(parts) == 1:
                 yield from self._matched(number, late, parts[0], batch, tuples)
                 continue
@@ -230,47 +223,48 @@ class SpillingEddy:
     ) -> Iterator[Any]:
         """Yield what an eddy makes of tuples with the matches in a part of a relation."""
         beside = dict(self._kept)
-        output = self._output_of(number, batch)
-        began, counted = self._clock.now(), output.counted
-        run = Run(
-            self._spec,
-            {**self._nothing(), late.alias: part()},
-            self._settings(batch, online=False, intermediate=False),
-            clock=self._clock,
-            output=output,
-            callers=self._caller,
-            watch=BudgetMonitor(self._context, frozenset(), is_limited=False, may_end=False, beside=beside),
-            later=self._passes.later(number),
-        )
+        monitor = BudgetMonitor(self._context, frozenset(), is_limited=False, may_end=False, beside=beside)
+        run = self._made(number, {**self._nothing(), late.alias: part()}, batch, monitor, marks=marks)
         run.fill()
         run.context.filters.share(self._kept)
         beside[late.alias] = relation = run.context.filters.beside[late.alias]
         late.tell(relation, marks)
         size = relation.store.nbytes + relation.index.nbytes
         self._budget.wait(size)
-        for each in tuples:
-            yield from run.dataflow.finish(each)
-        if output is not self._output and not self._counts(number):
-            yield from output.finish()
-        seconds, found = self._clock.now() - began, output.counted - counted
-        late.tally.joined(replace(run.figures(), seconds=seconds, output_tuples=found), from_disk=True)
+        yield from self._booked(run, map(run.dataflow.finish, tuples), late.tally, from_disk=True)
         del run, relation, beside[late.alias]
         self._budget.wait(-size)
         self._let_go(size)
 
-    def _output_of(self, number: int, batch: int) -> Sink:
-        """Return what takes the results of an eddy of a pass."""
-        if number < len(self._late):
-            spec = self._passes.carry(number)
-        elif self._output is not None:
-            return self._output
-        else:
-            spec = self._spec
-        return Output(spec, batch, min(BATCH_BYTES, self._budget.buffer))
-
-    def _counts(self, number: int) -> bool:
-        """Whether eddies of a pass only count: the block's count comes at the end."""
-        return number == len(self._late) and self._spec.count_only and self._output is None
+    def _made(
+        self,
+        number: int,
+        sources: Mapping[str, Iterable[pa.RecordBatch]],
+        batch: int,
+        monitor: BudgetMonitor,
+        *,
+        online: bool = False,
+        intermediate: bool = False,
+        spec: JoinSpec | None = None,
+        schedule: Schedule | None = None,
+        marks: Marks | None = None,
+    ) -> Run:
+        """Return an eddy of a pass."""
+        is_last = number == len(self._late)
+        carried = self._spec if is_last else self._passes.carry(number)
+        own = Output(carried, batch, min(BATCH_BYTES, self._budget.buffer))
+        return Run(
+            spec or self._spec,
+            sources,
+            self._settings(batch, online=online, intermediate=intermediate),
+            schedule=schedule,
+            clock=self._clock,
+            output=(self._output if is_last else None) or own,
+            callers=self._caller,
+            warm_start=self._warm_start,
+            watch=monitor,
+            later=self._passes.later(number, marks),
+        )
 
     def _batch_of(self, width: float) -> int:
         """Return how many tuples a batch may have, of results of so many bytes."""
@@ -289,7 +283,7 @@ class SpillingEddy:
         """Return sources without a tuple."""
         return {relation.alias: () for relation in self._spec.sources}
 
-    def _join(
+    def join(
         self,
         inputs: Inputs,
         stats: Mapping[int, ChunkStats],
@@ -298,13 +292,24 @@ class SpillingEddy:
         online: bool = False,
         partition: Partition | None = None,
     ) -> Generator[Any, None, Remainder | None]:
-        """Yield what eddies make of inputs that are expected to fit."""
-        of, from_disk = partition or Partition({}, level=1), partition is not None
-        while rest := (yield from self._run(inputs, stats, streamed, of, online=online, from_disk=from_disk)):
+        """Yield the results of a join, in smaller pieces where its state turns out to be too large.
+
+        Args:
+            inputs: The tuples of each relation.
+            stats: How much that is, of those relations for which it is known.
+            streamed: The relation to leave unbuilt, or None.
+            online: Read and build all relations in turn.
+            partition: What the tuples are, if they come from files.
+
+        Returns:
+            With ``online``, what is left when the state is too large; None for nothing.
+        """
+        of = partition or Partition({}, level=1)
+        while rest := (yield from self._run(inputs, stats, streamed, of, online=online)):
             if online:
                 return rest
             if not (of.intermediate and self._can_do_without):
-                yield from joined(self._context, [store(self._context, rest, of)], self._join)
+                yield from joined(self._context, [store(self._context, rest, of)], self.join)
                 return None
             of = replace(of, intermediate=False)
             inputs = {relation: rest.all(relation) for relation in self._context.order}
@@ -318,10 +323,9 @@ class SpillingEddy:
         partition: Partition,
         *,
         online: bool,
-        from_disk: bool,
     ) -> Generator[Any, None, Remainder | None]:
         """Yield what one eddy makes of its inputs; return what it has left when it outgrows the budget."""
-        context, spec = self._context, self._spec
+        context, spec, from_disk = self._context, self._spec, bool(partition.inputs)
         relations = [
             replace(relation, rows=stats[number].rows, guessed=False) if number in stats else relation
             for number, relation in enumerate(spec.relations)
@@ -333,9 +337,8 @@ class SpillingEddy:
         widened = [join.relation for join in spec.outer if join.relation in self._kept]
         width += sum(row_bytes(spec.relation(alias).schema) for alias in widened)
         batch = self._batch_of(width)
-        if not online:  # which waits for no tuple
-            inputs = {number: evened(source, max(1, batch // 3)) for number, source in inputs.items()}
-        unread: dict[int, Any] = {number: cut(source, batch) for number, source in inputs.items()}
+        in_batches: Any = cut if online else _evened  # online no tuple waits for another
+        unread: dict[int, Any] = {number: in_batches(source, batch) for number, source in inputs.items()}
         spec = replace(spec, relations=tuple(relations))
         schedule = self._scheduled(spec, streamed, online=online)
         monitor = BudgetMonitor(
@@ -345,35 +348,35 @@ class SpillingEddy:
             may_end=online or streamed is not None,
             beside=self._kept,
         )
-        output = self._output_of(0, batch)
-        began, counted = self._clock.now(), output.counted
-        eddy = Run(
-            spec,
+        eddy = self._made(
+            0,
             {alias: monitor.reading(number, unread[number]) for number, alias in enumerate(spec.aliases)},
-            self._settings(batch, online=online, intermediate=partition.intermediate),
+            batch,
+            monitor,
+            online=online,
+            intermediate=partition.intermediate,
+            spec=spec,
             schedule=schedule,
-            clock=self._clock,
-            output=output,
-            callers=self._caller,
-            warm_start=self._warm_start,
-            watch=monitor,
-            later=self._passes.later(0),
         )
         eddy.context.filters.share(self._kept)
-        counts = self._counts(0)
-        with suppress(OverBudget):
-            for result in eddy.dataflow.results():
-                if not counts:
-                    yield result
-        if output is not self._output and not counts:
-            yield from output.finish()
-        seconds, found = self._clock.now() - began, output.counted - counted
-        figures = replace(eddy.figures(), seconds=seconds, output_tuples=found)
-        self.tally.joined(figures, from_disk=from_disk)
+        yield from self._booked(eddy, [eddy.dataflow.results()], self.tally, from_disk=from_disk)
         rest = monitor.remainder(unread)
         del eddy, inputs, monitor
         self._let_go()
         return rest
+
+    def _booked(
+        self, run: Run, results: Iterable[Iterator[Any]], tally: Tally, *, from_disk: bool
+    ) -> Iterator[Any]:
+        """Yield the results of an eddy, which may have to be given up, and book it."""
+        output = run.context.output
+        began, counted = self._clock.now(), output.counted
+        with suppress(OverBudget):
+            yield from chain.from_iterable(results)
+        if output is not self._output:
+            yield from output.finish()
+        seconds, found = self._clock.now() - began, output.counted - counted
+        tally.joined(replace(run.figures(), seconds=seconds, output_tuples=found), from_disk=from_disk)
 
     def _scheduled(self, spec: JoinSpec, streamed: int | None, *, online: bool) -> Schedule:
         """Return the schedule of one eddy: one batch at a time, so that it may end after any."""
@@ -394,6 +397,12 @@ class SpillingEddy:
         if number not in self._callers:
             self._callers[number] = self._make_caller(number, call)
         return self._callers[number]
+
+
+def _evened(source: Iterable[pa.RecordBatch], most: int) -> Iterator[pa.RecordBatch]:
+    """Yield batches of so many rows at most, half as many mostly: partitions are cut up into small pieces."""
+    half = max(1, most // 2)
+    return gathered((piece for batch in source for piece in sliced(batch, half)), half)
 
 
 @dataclass

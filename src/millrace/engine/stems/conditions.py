@@ -98,7 +98,7 @@ class Windows:
     """
 
     def __init__(self, graph: QueryGraph, layouts: Sequence[KeyLayout]) -> None:
-        self.lengths = {r: w.length for r, w in enumerate(graph.windows) if w is not None}
+        self.lengths = {r: own[0].length for r, own in enumerate(graph.windows) if own is not None}
         self.span = sum(1 << r for r in self.lengths)
         self._keys = {r: layout.time for r, layout in enumerate(layouts) if layout.time is not None}
 

@@ -149,10 +149,11 @@ class KeyLayout:
                     if first != key:
                         same.append((first, key))
         time: int | None = None
-        if graph.windows and (window := graph.windows[relation]) is not None:
-            time = numbers.setdefault((window.column, str(window.type)), len(keys))
+        if graph.windows and (own := graph.windows[relation]) is not None:
+            timed = KeyColumn(own[0].column, own[1])
+            time = numbers.setdefault((timed.name, str(timed.type)), len(keys))
             if time == len(keys):
-                keys.append(KeyColumn(window.column, window.type))
+                keys.append(timed)
         return cls(tuple(keys), of_class, tuple(same), time)
 
 

@@ -15,10 +15,10 @@ from functools import cached_property
 import pyarrow as pa
 from sqlglot import exp
 
+from millrace.engine.arrays import fixed_width
 from millrace.engine.plan.expressions import ColumnRef, Value, columns_of
 from millrace.engine.plan.spec import Equality, RelationSpec
 from millrace.errors import InputError
-from millrace.parquet.types import fixed_width
 from millrace.spark.block import FrameInput, ParquetInput
 from millrace.sql.blocks.conditions import SplitConjuncts
 from millrace.sql.context import PlanContext, short

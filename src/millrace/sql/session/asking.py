@@ -21,8 +21,8 @@ from pyspark.sql import DataFrame, Row, SparkSession, types as t
 from pyspark.sql.catalog import Catalog as SparkCatalog
 from sqlglot import exp
 
+from millrace.engine.arrays import fixed_width
 from millrace.options import Options, StorageOptions
-from millrace.parquet.types import fixed_width
 from millrace.spark.session import SIZE_UNITS, SessionConf, explained, is_connect, kept_in_cache
 from millrace.sql.expr.types import field_of
 from millrace.sql.syntax.edits import PLACEHOLDER, Segment, placeholders

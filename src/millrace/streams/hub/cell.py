@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from millrace.engine.arrays import gathered
 from millrace.engine.plan.evaluation import evaluate
 from millrace.engine.plan.expressions import ColumnRef, columns_of
 from millrace.streams.arrivals import Arrived
@@ -114,16 +115,8 @@ class HubCell(Cell):
     def _divided(
         self, results: Iterator[pa.RecordBatch], queries: Sequence[Admitted]
     ) -> Iterator[pa.RecordBatch]:
-        waiting: list[pa.RecordBatch] = []
-        count = 0
-        for batch in results:
-            waiting.append(batch)
-            count += batch.num_rows
-            if count >= _ROWS:
-                yield from self._by_query(pa.concat_batches(waiting), queries)
-                waiting, count = [], 0
-        if count:
-            yield from self._by_query(pa.concat_batches(waiting), queries)
+        for rows in gathered(results, _ROWS):
+            yield from self._by_query(rows, queries)
 
     def _by_query(self, rows: pa.RecordBatch, queries: Sequence[Admitted]) -> Iterator[pa.RecordBatch]:
         lineages = [
