@@ -177,7 +177,7 @@ def _run(name: str, plain: Any, *, is_property: bool = False) -> Any:
 
 def _count_in_place(df: DataFrame) -> Any:
     """Return what counts the rows of a pipeline in its place, without their columns."""
-    if frames.carried(df).runs or df.isStreaming:
+    if frames.carried(df).runs or df.isStreaming or frames.is_left_for_good(df):
         return None
     with internal_query():
         counted = df.agg(sf.count(sf.lit(1)))

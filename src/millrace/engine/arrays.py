@@ -29,7 +29,7 @@ def _bits(truths: Array) -> Array:
     return np.packbits(truths, bitorder="little")
 
 
-def appended(held: Array, size: int, new: Array) -> Array:
+def extend(held: Array, size: int, new: Array) -> Array:
     """Return an array whose first ``size`` values are those of ``held`` and whose next are the new ones.
 
     That is the same array as long as it has room; one with no room is copied to one of twice the size.

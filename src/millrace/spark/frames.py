@@ -99,7 +99,7 @@ def chosen_in_place(frame: Any) -> Any:
     The latest that ran is kept, for its figures.
     """
     chooser = _chooser  # another thread may end that
-    if chooser is None or carried(frame).runs or _FOR_GOOD in vars(frame):
+    if chooser is None or carried(frame).runs or is_left_for_good(frame):
         return None
     chosen = chooser(frame)
     if chosen is not None:
@@ -401,6 +401,11 @@ def left_to_spark(frame: Any, why: str, *, for_good: bool = False) -> None:
     if vars(frame).get(_LEFT) != why:
         setattr(frame, _LEFT, why)
         _log.info("left to Spark: %s", why)
+
+
+def is_left_for_good(frame: Any) -> bool:
+    """Tell whether a DataFrame that was left to Spark is not to be planned when it runs."""
+    return _FOR_GOOD in vars(frame)
 
 
 def why_left(frame: Any) -> str:

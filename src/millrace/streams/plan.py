@@ -208,7 +208,7 @@ def _read(block: Block, alias: str) -> TaskInput:
     try:
         return read_beside_stream(alias, source, block.join.relation(alias).schema)
     except SetupError as error:
-        if alias in block.join.aliases:
+        if all(join.relation != alias for join in block.join.outer):
             raise
         raise InputError(str(error)) from None  # of a LEFT join, which Spark has rows for
 

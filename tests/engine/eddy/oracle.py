@@ -289,8 +289,9 @@ def cases(draw: st.DrawFn, max_relations: int = 5, max_rows: int = 12) -> Case:
         read = draw(st.permutations(aliases))[: draw(st.integers(1, 2))]
         residuals.append(calling("third", draw(st.sampled_from(["row", "arrow"])), read))
     case = having(block(tables, equalities, count_only=draw(st.integers(0, 5)) == 0), *residuals)
-    shown = st.lists(st.sampled_from(["id", *keys]), min_size=1, max_size=2, unique=True)
+    shown = st.lists(st.sampled_from(["id", *keys]), max_size=2, unique=True)
     shown_of = {alias: draw(shown) for alias in aliases}
+    shown_of[aliases[0]] = shown_of[aliases[0]] or ["id"]
     output = [each for each in case.spec.output if each.source.column in shown_of[each.source.relation]]
     return replace(case, spec=replace(case.spec, output=tuple(output)))
 

@@ -40,7 +40,7 @@ class Answering(Policy):
 
     asked = 0
 
-    def __init__(self, answer: Callable[[Sequence[Candidate]], Shares], **how: bool) -> None:
+    def __init__(self, answer: Callable[[Sequence[Candidate]], Shares], **how: Any) -> None:
         self.answer, self.how = answer, how
 
     def choose(self, signature: Signature, candidates: Sequence[Candidate]) -> Decision:
@@ -147,6 +147,30 @@ def test_a_decision_that_says_the_same_again_is_kept_while_deciding_is_dear() ->
     clock.advance(100.0)
     routing.route(singletons(1000))
     assert policy.asked == 4
+
+
+def test_decisions_about_functions_hold_longer_while_they_say_the_same() -> None:
+    """Up to eight times as long, in seconds of work; one that says something else begins anew."""
+    candidates = [Candidate(operator, "r", Account(10), 1.0) for operator in PROBES]
+    policy = Answering(lambda c: ((c[1 if 650 < done < 680 else 0].operator, 1.0),))
+    routing, done, lengths = (
+        RoutingTable(policy, lambda _: candidates, 1 << 60, busy=lambda: done / 1000),
+        0,
+        [],
+    )
+    while done < 750:
+        ((_, piece),), _ = routing.route(singletons(1000))
+        lengths.append(piece.size)
+        done += piece.size
+    assert lengths == [16, 30, 45, 60, 75, 90, 105, 120, 120, 16, 30, 16, 30]
+
+
+@pytest.mark.parametrize(("hold", "asked"), [(None, 1), (100, 10)])
+def test_whole_batches_of_predicates_are_not_cut_at_first(hold: int | None, asked: int) -> None:
+    """Unless the policy says for how many tuples its decision holds."""
+    policy = Answering(lambda _: ((PROBES[0], 0.5), (PROBES[1], 0.5)), coarse=True, whole=True, hold=hold)
+    route_all(table(policy, 10_000), singletons(1000))
+    assert policy.asked == asked
 
 
 class First:

@@ -208,10 +208,10 @@ class RoutingTable:
             self._note(signature, shares)
         if len(candidates) < 2:
             lasts = _FOREVER  # until other operators are legal, when all decisions are forgotten
-        elif decision.whole and self._busy is None:
-            lasts = self._longest  # predicates that take no time: a piece costs more than a poor first order
         else:
-            lasts = self._lasting(signature, before, repeated)
+            lasts = self._longest  # predicates that take no time: a piece costs more than a poor first order
+            if not decision.whole or self._busy is not None:
+                lasts = self._lasting(signature, before, repeated)
             lasts = min(lasts, decision.hold or lasts)
         alone = shares[0][0] if len(shares) == 1 else None
         entry = _Entry(decision, lasts, lasts, alone, {} if before is None else before.owed, repeated)

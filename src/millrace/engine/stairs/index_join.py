@@ -181,7 +181,7 @@ class IndexJoins:
         paths = self.access.paths
         return next((paths.lookups[i] for i in paths.bound(span, relation, self.graph)), None)
 
-    def _inner_of(self, inputs: Sequence[int]) -> Iterator[tuple[int, int]]:
+    def _find_inner(self, inputs: Sequence[int]) -> Iterator[tuple[int, int]]:
         """Yield those of two inputs, given by spans, that are asked, each with the other one."""
         for mine, other in (inputs, inputs[::-1]):
             if mine & self.inner and mine.bit_count() == 1:
@@ -189,7 +189,7 @@ class IndexJoins:
 
     def check_plan(self, inputs: Sequence[int]) -> None:
         """Raise InputError if one of two inputs is asked and the other binds no index."""
-        for relation, other in self._inner_of(inputs):
+        for relation, other in self._find_inner(inputs):
             if other & ~self.inner and self.lookup(other, relation):
                 continue
             named = [alias for i, alias in enumerate(self.spec.aliases) if other >> i & 1]
@@ -204,7 +204,7 @@ class IndexJoins:
         return frozenset(
             edge.number
             for edge in edges_of(self.graph)
-            for relation, other in self._inner_of([1 << end for end in edge.ends])
+            for relation, other in self._find_inner([1 << end for end in edge.ends])
             if self.lookup(other, relation) is None
         )
 
@@ -232,7 +232,7 @@ class IndexJoins:
         self, edge: Edge, inputs: Sequence[int], built: Callable[[TupleBatch], None] | None = None
     ) -> BinaryJoin:
         """Return the join of two inputs along an edge: an index join if one is asked; it tells ``built``."""
-        for relation, other in self._inner_of(inputs):
+        for relation, other in self._find_inner(inputs):
             lookup = self.lookup(other, relation)
             assert lookup is not None, "plans are checked, and the pre-optimizer takes no other edges"
             index, stem = self.access.indexes[lookup.module][1], self.stems[relation]

@@ -24,7 +24,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from millrace.engine.arrays import Array, appended
+from millrace.engine.arrays import Array, extend
 from millrace.engine.figures import StateFigures
 from millrace.engine.kernels import Multimap, Walk
 from millrace.engine.plan.graph import members
@@ -35,7 +35,7 @@ from millrace.engine.stems.index import Cursor, Product
 from millrace.engine.stems.stem import SteM
 from millrace.engine.tuples import MOST_ROOM, RelationStore
 from millrace.engine.tuples.batch import Signature, TupleBatch
-from millrace.engine.tuples.keys import in_groups
+from millrace.engine.tuples.keys import group
 
 _PIECE = 65_536
 """Pairs that are looked at in one go."""
@@ -84,12 +84,12 @@ class Segment:
     def append(self, batch: TupleBatch, codes: Array | None) -> None:
         """Add tuples of the segment's signature, with the codes of their join attributes."""
         for relation, rows in batch.rows.items():
-            self._rows[relation] = appended(self._rows[relation], self.size, rows)
+            self._rows[relation] = extend(self._rows[relation], self.size, rows)
         for predicate, failures in batch.failures.items():
             held = self._failures.get(predicate, np.empty(0, object))
-            self._failures[predicate] = appended(held, self.size, failures)
+            self._failures[predicate] = extend(held, self.size, failures)
         if self._gone is not None:
-            self._gone = appended(self._gone, self.size, np.zeros(batch.size, np.bool_))
+            self._gone = extend(self._gone, self.size, np.zeros(batch.size, np.bool_))
         if self.index is not None:
             assert codes is not None
             self.index.insert(codes)
@@ -140,7 +140,7 @@ class Segment:
         codes = combine_codes([batch.rows[r].astype(np.int64) for r in relations])
         walk = index.probe(codes)
         known = walk.probes[: walk.active]
-        order, is_first = in_groups([batch.rows[r][known] for r in relations])
+        order, is_first = group([batch.rows[r][known] for r in relations])
         different = known[order[is_first]]
         agreed = np.zeros(len(different), np.bool_)
         found = [np.empty(0, np.int32)]
@@ -450,6 +450,6 @@ def distinct(batch: TupleBatch) -> TupleBatch:
         first[numbers[0] - numbers[0].min()] = np.arange(batch.size)
         kept = first[first >= 0]
     else:
-        order, is_first = in_groups(numbers)
+        order, is_first = group(numbers)
         kept = np.sort(order[is_first])
     return batch if len(kept) == batch.size else batch.take(kept)

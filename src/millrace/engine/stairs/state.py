@@ -51,6 +51,9 @@ look that moved nothing. In 80 random queries that halved the estimates and left
 _LOOKING, _FREE_LOOKS = 1 / 32, 0.001
 """Share of the run's time that looking for what is worth moving may take, and seconds beyond that."""
 
+_CALMEST = 4
+"""Looks that moved nothing after which the next ones wait no longer, in shares of what has arrived."""
+
 _SHARE = 8
 """To look for clashes is worth it when an insertion for one out of so many stored tuples has enforced B."""
 
@@ -217,9 +220,9 @@ class StairState(JoinState):
         if policy.weighs:
             if arrived < self._next_look and not checks:
                 return
-            pause = max(self._window // 4, arrived // _STEADY)
+            pause = max(1, self._window // 4, arrived // _STEADY)
             self._next_look = arrived + (pause << self._calm)
-            self._looked_at, self._calm = self._serial, self._calm + 1
+            self._looked_at, self._calm = self._serial, min(self._calm + 1, _CALMEST)
         places = self._placed()
         wrong = misplaced(stairs, places)
         if not wrong:
@@ -254,6 +257,7 @@ class StairState(JoinState):
         """
         began = self._clock.now()
         if self._looking > _FREE_LOOKS + _LOOKING * (began - self._began):
+            self._calm = max(0, self._calm - 1)  # that was no look
             return {}
         # A demotion alone spares nothing; those that a promotion needs come with it.
         promoted = [one for one in wrong if one.place != one.edge]

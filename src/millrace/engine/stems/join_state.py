@@ -59,7 +59,7 @@ class JoinState(Protocol):
         """A relation has got tuples, or has ended: return the tuples that waited for that."""
 
     def note_decision(self, signature: Signature, shares: Sequence[tuple[Operator, float]]) -> None:
-        """The policy has decided: nothing, unless it is decisions that state depends on."""
+        """The policy has decided. By default nothing depends on that."""
         return
 
     def expire(self, below: Mapping[int, int], watermark: int) -> None:

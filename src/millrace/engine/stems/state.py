@@ -61,7 +61,7 @@ class SteMs(JoinState):
         self._waiting = PriorProbers()
         self._stamp = 0
         self._peak = 0
-        live = live_rows(context)
+        live = find_live_rows(context)
         self._probes = [SteMProbe(stem, context, self._waiting, live) for stem in self.stems]
         lookups = range(len(self._paths.lookups))
         self._lookups = [IndexLookup(i, context, self._waiting) for i in lookups]
@@ -138,14 +138,14 @@ class SteMs(JoinState):
         return [stem for stem in self.stems if stem.number == stem.roles[0]]
 
 
-def live_rows(context: RunContext) -> LiveRows | None:
+def find_live_rows(context: RunContext) -> LiveRows | None:
     """Return what tells of whose components something may be read yet; None: perhaps of all.
 
     The output reads columns; predicates do until they are met, and those that may raise until the end. Of
     relations that share an attribute class one is asked for its key, while another is to be joined by it.
 
-    All are read where base tuples arrive side by side (what is wanted first may change, and they may be let
-    go of), by windows, by left joins, by other outputs, and by those who may go on with the run elsewhere.
+    All are read where every relation is built, for base tuples may be let go of there; by windows, by left
+    joins, by other outputs, and by those who may go on with the run elsewhere.
     """
     spec, graph, unbuilt = context.spec, context.graph, context.schedule.unbuilt
     elsewhere = context.watch is not None or graph.later or not isinstance(context.output, Output)

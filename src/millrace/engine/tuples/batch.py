@@ -1,8 +1,8 @@
 """Batches of tuples that share a signature.
 
-A tuple is an array of pointers to base tuples (Deshpande 2004, section 2.2): one row number for
-each relation it spans. What all tuples of a batch have in common stands once on the batch: the
-span and the done bits, which together are the signature that routing decisions are made by.
+A tuple is an array of pointers to base tuples (Deshpande 2004, section 2.2): one row number for each relation
+it spans that something will still read. What all tuples of a batch have in common stands once on the batch:
+the span and the done bits, which together are the signature that routing decisions are made by.
 """
 
 from __future__ import annotations

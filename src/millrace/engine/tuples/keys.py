@@ -187,11 +187,11 @@ def first_of_equal(keys: Sequence[KeyColumn], coded: Sequence[Array], values: Va
             places = values(number).dictionary_encode().indices
             column = to_numpy(pc.fill_null(places, scalar(-1, places.type)) if places.null_count else places)
         columns.append(column)
-    order, is_first = in_groups(columns)
+    order, is_first = group(columns)
     return np.sort(order[is_first])
 
 
-def in_groups(columns: Sequence[Array]) -> tuple[Array, Array]:
+def group(columns: Sequence[Array]) -> tuple[Array, Array]:
     """Return an order in which equal tuples stand together, else as they came, and which are the first ones.
 
     The columns are those of the tuples, and each of shape ``(n,)``.

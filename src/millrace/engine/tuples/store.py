@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 import numpy as np
 import pyarrow as pa
 
-from millrace.engine.arrays import Array, appended, ends_of, to_arrow, to_numpy
+from millrace.engine.arrays import Array, ends_of, to_arrow, to_numpy
 from millrace.engine.kernels import MAX_ROWS
 from millrace.engine.tuples.keys import KeyColumn, Values, are_equal
 from millrace.errors import ExecutionError
@@ -38,7 +38,8 @@ class CodeColumn:
 
     def __init__(self, room: int = 0) -> None:
         self.size = 0
-        self._settled = np.empty(min(room, MOST_ROOM), np.int64)
+        self._room = min(room, MOST_ROOM)
+        self._settled = np.empty(0, np.int64)
         self._count = 0
         self._parts: list[Array] = []
 
@@ -58,8 +59,12 @@ class CodeColumn:
 
     def all(self) -> Array:
         """Return all codes side by side, shape ``(size,)``, a view."""
+        if self._parts and self.size > len(self._settled):
+            grown = np.empty(max(self.size, 2 * len(self._settled), self._room), np.int64)
+            grown[: self._count] = self._settled[: self._count]
+            self._settled = grown
         for codes in self._parts:
-            self._settled = appended(self._settled, self._count, codes)
+            self._settled[self._count : self._count + len(codes)] = codes
             self._count += len(codes)
         self._parts.clear()
         return self._settled[: self.size]

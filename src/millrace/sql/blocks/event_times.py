@@ -61,7 +61,8 @@ def event_times(graph: JoinGraph, group: list[str]) -> EventTimes | None:
         bounds = tuple(_bounds(graph, columns))
         keeps = retention(streams, bounds)
     except InputError as error:
-        if graph.has_lookup(group) or not any(step.is_left for step in graph.source.steps):
+        left = [step.relation.node for step in graph.source.steps if step.is_left and step.relation]
+        if graph.has_lookup(group) or all(map(graph.context.is_streaming, left)):
             raise
         raise Unsupported(str(error)) from None
     if not graph.source.preserves:
