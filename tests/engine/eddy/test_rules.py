@@ -39,7 +39,7 @@ from millrace.engine.spill.spilling import SpillingEddy
 from millrace.engine.stairs.index_join import IndexJoin
 from millrace.engine.stairs.invariants import Stairs
 from millrace.engine.stairs.stair import STAIR, BinaryJoin, Segment, StairProbe
-from millrace.engine.stems import stem as admission
+from millrace.engine.stems import state as stems_state, stem as admission
 from millrace.engine.stems.bindings import bound
 from millrace.engine.stems.conditions import Matching, Windows
 from millrace.engine.stems.index import OrderedIndex
@@ -206,6 +206,10 @@ AWAY: dict[str, Broken] = {
     "cover_early": swap(IndexOrScan, "_driver", lambda self, _: 0 if self._stems[0].rows else None),
     # A shared tuple whose key is null in one role takes part in the others only.
     "match_nulls_of_roles": swap(SteM, "_fits", lambda *_: None),
+    # Row numbers are carried for as long as something will read them.
+    "let_go_early": wrap(
+        stems_state, "find_live_rows", lambda find: lambda run: find(run) and (lambda *_: frozenset())
+    ),
     # TimeStamp holds for a search by an inequality too.
     "order_forgets_stamps": wrap(
         OrderedIndex, "probe", lambda probe: lambda self, *given: probe(self, *given[:-1], None)
@@ -524,6 +528,7 @@ RULES = [
     Rule("forget_roles", sharing=True, only=lambda e: len(e.case.spec.relations) > 2),
     Rule("forget_stamps", sharing=True, only=lambda e: any(r.same_as for r in e.case.spec.relations)),
     Rule("match_nulls_of_roles", sharing=True),
+    Rule("let_go_early", FAILED, online=False),
     Rule("order_forgets_stamps", shape="ordered"),
     Rule("order_keeps_nulls", shape="ordered"),
     Rule("filter_early", online=False, transfer=True, scheduled=False),
