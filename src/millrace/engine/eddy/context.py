@@ -94,7 +94,10 @@ class RunContext:
         shares = options.architecture == "stems"
         if not shares:
             refuse_shared(spec, access, options.architecture)
-            spec, sources = _unshared(spec, sources)
+            asked, (spec, sources) = spec, _unshared(spec, sources)
+            if spec is not asked:  # what one role need not read of a shared source, another has to
+                given = {**given, "ranges": None}
+        self.ranges = given.get("ranges") or KeyRanges()
         self.spec, self.sources, self.options = spec, sources, options
         self.limit = options.batch_size
         self.graph = replace(QueryGraph.of(spec), later=given.get("later", 0))

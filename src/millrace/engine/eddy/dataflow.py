@@ -19,7 +19,6 @@ from millrace.engine.eddy.eddy import Buffer, Eddy
 from millrace.engine.eddy.ingest import Admission
 from millrace.engine.eddy.operator import Operator
 from millrace.engine.eddy.statistics import recall, share
-from millrace.engine.eddy.transfer import KeyRanges
 from millrace.engine.operators.stems import StateBuild
 from millrace.engine.policies import Candidate, Policy, policy_from
 from millrace.engine.stairs.choice import policy_of, state_of
@@ -44,8 +43,7 @@ class EddyDataflow:
         policy = given.get("policy") or policy_from(policy_of(spec, options), options)
         own = given.get("watch"), given.get("output")
         gathers = own == (None, None) and not context.graph.windows
-        ranges = given.get("ranges") or KeyRanges()
-        self._admission = Admission(context, self.state, policy, ranges, gathers=gathers)
+        self._admission = Admission(context, self.state, policy, gathers=gathers)
         # What a user's predicate says of a few tuples is worth more than what small batches take.
         self._buffer = self._make_buffer(1 if context.called else context.limit)
         builds = [

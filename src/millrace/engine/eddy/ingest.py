@@ -11,7 +11,7 @@ import pyarrow as pa
 from millrace.engine.eddy.context import RunContext
 from millrace.engine.eddy.operator import Kind
 from millrace.engine.eddy.run_statistics import anywhere
-from millrace.engine.eddy.transfer import KeyRanges, Transfers
+from millrace.engine.eddy.transfer import Transfers
 from millrace.engine.operators.content import Divide
 from millrace.engine.policies import Greedy, Policy
 from millrace.engine.stems.join_state import JoinState
@@ -28,15 +28,12 @@ class Admission:
 
     Args:
         policy: A fixed order leaves nothing to divide tuples for.
-        ranges: Told of relations that have ended.
         gathers: Whether what filters leave of the streamed relation may wait until it makes a batch. Not
             where a run may be given up and gone on with, for what has been read has to be out then, nor where
             the output knows batches as they arrived, nor with windows, which let go of what it would meet.
     """
 
-    def __init__(
-        self, context: RunContext, state: JoinState, policy: Policy, ranges: KeyRanges, *, gathers: bool
-    ) -> None:
+    def __init__(self, context: RunContext, state: JoinState, policy: Policy, *, gathers: bool) -> None:
         schedule, options = context.schedule, context.options
         self._statistics, self._state, self._visit = context.statistics, state, context.visit
         self._few = int(options.batch_size * _FEW)
@@ -46,7 +43,7 @@ class Admission:
         if options.transfer and not schedule.interleaved:
             aliases, accounts = context.spec.aliases, context.statistics.accounts
             self._transfers = Transfers(
-                context.graph, schedule.unbuilt, state.stems, aliases, accounts, context.visit, ranges
+                context.graph, schedule.unbuilt, state.stems, aliases, accounts, context.visit, context.ranges
             )
         self.divide: Divide | None = None
         stream = schedule.unbuilt
