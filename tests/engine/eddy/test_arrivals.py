@@ -23,7 +23,7 @@ from millrace.limits.clock import VirtualClock
 from millrace.options import ALGORITHMS, ARCHITECTURES, Options
 from tests.engine.eddy.answers import scanned
 from tests.engine.eddy.blocks import chained, rows_of, run
-from tests.engine.eddy.oracle import Case, block, with_windows
+from tests.engine.eddy.oracle import Case, block, with_self_joins, with_windows
 
 SCHEMA = pa.schema([("n", pa.int64())])
 
@@ -237,3 +237,14 @@ def test_row_groups_out_of_range_are_not_read(options: dict[str, Any], read: int
     assert rows == case.expected() and rows.total() == 20
     groups = {each.name: (each.tuples_in, each.tuples_out) for each in ranges.figures()}
     assert groups.get("RowGroups(sales)", (40, 40)) == (40, read)
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_what_one_role_need_not_read_another_has_to(architecture: str, tmp_path: Path) -> None:
+    """Roles of a self-join share a source: ``a`` is read for the days of ``d``, and ``b`` for other ones."""
+    days = pa.table({"day": [n // 10 for n in range(400)], "back": [39 - n // 10 for n in range(400)]})
+    tables, ranges = {"a": days, "b": days, "d": pa.table({"day": [11, 12]})}, KeyRanges()
+    case = with_self_joins(block(tables, ["a.back = b.day", "a.day = d.day"]))
+    sources = scanned(case, case.batches(1), tmp_path, 10, ranges)
+    rows, _ = run(case, Options(architecture=architecture), sources=sources, ranges=ranges)
+    assert rows == case.expected() and rows.total() == 200
