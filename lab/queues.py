@@ -344,7 +344,7 @@ class QueuedTable(RoutingTable):
     def route(self, batch: TupleBatch) -> tuple[list[tuple[Operator, TupleBatch]], TupleBatch | None]:
         """Return the same; no pieces and all of the batch as rest: the modules chosen take no more now."""
         signature = batch.signature
-        entry = self._entries[signature] = self._decide(signature, self._entries.get(signature))
+        entry = self.entries[signature] = self._decide(signature, self.entries.get(signature))
         if not entry.decision.shares:
             return [], None
         left = [(each, share) for each, share in entry.decision.shares if not self._buffer.is_full(each)]

@@ -121,6 +121,8 @@ class _Entry:
 class RoutingTable:
     """Maps signatures to operators.
 
+    ``entries`` are the decisions in force. The eddy sends a batch by one that is for all of it without asking.
+
     Args:
         longest: Tuples after which decisions are renewed, ``Options.reoptimize_every``. A decision that holds
             for so many is not cut short in the middle of a batch, unless it splits a batch of more than that.
@@ -143,7 +145,7 @@ class RoutingTable:
         self._longest = longest
         self._busy, self._clock = busy, clock
         self._seen: dict[Signature, float] = {}
-        self._entries: dict[Signature, _Entry] = {}
+        self.entries: dict[Signature, _Entry] = {}
 
     def route(self, batch: TupleBatch) -> tuple[list[tuple[Operator, TupleBatch]], TupleBatch | None]:
         """Return the batch's pieces with their operators, and what is to be routed later.
@@ -156,12 +158,9 @@ class RoutingTable:
             RoutingError: The policy named an operator that is not legal, or shares that do not
                 sum to 1.
         """
-        entry = self._entries.get(batch.signature)
-        if entry is not None and entry.alone is not None and entry.left >= batch.size:
-            entry.left -= batch.size
-            return [(entry.alone, batch)], None
+        entry = self.entries.get(batch.signature)
         if entry is None or (entry.left <= 0 and not self._lasts_longer(entry)):
-            entry = self._entries[batch.signature] = self._decide(batch.signature, entry)
+            entry = self.entries[batch.signature] = self._decide(batch.signature, entry)
         return self._pieces(entry, batch) if entry.decision.shares else ([], None)
 
     def _pieces(
@@ -192,7 +191,7 @@ class RoutingTable:
 
     def clear(self) -> None:
         """Forget all decisions: other operators are legal now."""
-        self._entries.clear()
+        self.entries.clear()
 
     def _decide(self, signature: Signature, before: _Entry | None) -> _Entry:
         began = 0.0 if self._clock is None else self._clock.now()

@@ -97,7 +97,7 @@ class CompiledSelection(Selection):
         self.worked += self._clock.now() - began
         if isinstance(truth, pa.Scalar):  # a predicate of constants only
             return np.full(batch.size, bool(truth.as_py()), np.int8)
-        return is_true(truth).astype(np.int8)
+        return is_true(truth).view(np.int8)
 
     def _values(self, batch: TupleBatch) -> dict[ColumnRef, pa.Array]:
         return {ref: gather(batch, ref, self._number) for ref in self._columns}
@@ -126,8 +126,8 @@ def divide(batch: TupleBatch, verdicts: Mapping[int, Verdict], label: str) -> li
     That is a batch for each set of predicates that raised; at least one, maybe empty. ``verdicts`` go by the
     predicates' numbers; there is at least one.
     """
-    passed = np.logical_and.reduce([truth != REJECTED for truth, _ in verdicts.values()])
-    alive = np.flatnonzero(passed)
+    passed = [truth != REJECTED for truth, _ in verdicts.values()]
+    alive = np.flatnonzero(passed[0] if len(passed) == 1 else np.logical_and.reduce(passed))
     met = sum(1 << number for number in verdicts)
     signature = batch.signature.having(done=batch.signature.done | met)
     path = (*batch.path, label)

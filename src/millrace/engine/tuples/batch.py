@@ -184,8 +184,8 @@ def is_result(signature: Signature, graph: QueryGraph) -> bool:
 
 def is_complete(signature: Signature, graph: QueryGraph) -> bool:
     """Whether tuples of the signature span the query and have met every predicate and left join."""
-    met = signature.done | graph.later == (1 << len(graph.residual_spans)) - 1
-    return signature.built and signature.span == graph.everything and met
+    whole = signature.built and signature.span == graph.everything
+    return whole and signature.done | graph.later == (1 << len(graph.residual_spans)) - 1
 
 
 def ready_predicates(signature: Signature, graph: QueryGraph) -> tuple[int, ...]:
