@@ -115,9 +115,9 @@ def extended(widen: Callable[..., Any]) -> Callable[..., Any]:
     """Return a left join that gives nulls to what has no match among those found so far."""
 
     def step(self: OuterProbe, work: Any, limit: int) -> Step:
-        if not work.search.walk.is_done and work.search.walk.is_new:
+        if not work.walk.is_done and work.walk.is_new:
             alone = np.arange(work.batch.size)
-            first = self._widened(work, alone, np.zeros(len(alone), np.int32))
+            first = self._widened(work.batch, alone, np.zeros(len(alone), np.int32), 0)
             found = widen(self, work, limit)
             return replace(found, batches=(first, *found.batches))
         return widen(self, work, limit)
@@ -127,7 +127,9 @@ def extended(widen: Callable[..., Any]) -> Callable[..., Any]:
 
 def unextended(widened: Callable[..., TupleBatch]) -> Callable[..., TupleBatch]:
     """Return a left join that drops what has no match."""
-    return lambda self, work, left, right: widened(self, work, left[right > 0], right[right > 0])
+    return lambda self, batch, left, right, origin: widened(
+        self, batch, left[right > 0], right[right > 0], origin
+    )
 
 
 def unordered(of: Callable[[JoinSpec], QueryGraph]) -> Callable[[JoinSpec], QueryGraph]:

@@ -49,6 +49,7 @@ class Search:
         columns: What the tuples are looked up by, an array a key,
         coded: and its codes.
         asking: Positions of the tuples without a null key.
+        matched: Of which tuples a match is known.
         walk: How far they have got, from when they have begun.
         missing: Number of one that still waits for an answer, of those without a null key; -1 for none known.
     """
@@ -60,6 +61,9 @@ class Search:
     walk: Walk = field(init=False)
     has_begun: bool = False
     missing: int = -1
+
+    def __post_init__(self) -> None:
+        self.matched = np.zeros(self.batch.size, np.bool_)
 
     def known(self, key: int) -> Array:
         """Return the codes of a key for the tuples without a null key."""

@@ -64,7 +64,7 @@ class MatchedRelation(BesideRelation):
         return valid & ~found & (not self.has_null)
 
     def _found(self, search: Search) -> Array:
-        found, walk = np.zeros(search.batch.size, np.bool_), search.walk
+        found, walk = search.matched, search.walk
         if self.decided:
             found[search.asking[walk.probes[: walk.active]]] = True  # a chain is a match
             return found

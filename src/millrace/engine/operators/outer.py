@@ -22,19 +22,6 @@ _PIECE = 1024
 """Tuples that wait for the same answers, at most, when they are set aside."""
 
 
-class Widening:
-    """Tuples that are being widened; of those ``matched`` a match is known.
-
-    The next piece stands for ``origin`` source tuples.
-    """
-
-    def __init__(self, search: Search) -> None:
-        self.search = search
-        self.batch = search.batch
-        self.matched = np.zeros(self.batch.size, np.bool_)
-        self.origin = self.batch.origin
-
-
 class OuterProbe(Operator):
     """Widens tuples by a relation beside the join, whose ``number`` is behind those of predicates."""
 
@@ -50,14 +37,15 @@ class OuterProbe(Operator):
         index = self.beside.index
         return Estimate(self.label, max(1.0, index.rows / max(1, index.distinct)))
 
-    def start(self, batch: TupleBatch) -> Widening:
-        return Widening(self.beside.search(batch))
+    def start(self, batch: TupleBatch) -> Search:
+        return self.beside.search(batch)
 
-    def step(self, work: Widening, limit: int) -> Step:
+    def step(self, work: Search, limit: int) -> Step:
         """Return tuples widened by the next matches; with the very last ones those that have none."""
-        walk, pairs = work.search.walk, list[tuple[Array, Array]]()
+        walk, pairs = work.walk, list[tuple[Array, Array]]()
+        origin = work.batch.origin if walk.is_new else 0
         if not walk.is_done:
-            pairs += self.beside.matches(work.search, limit)
+            pairs += self.beside.matches(work, limit)
         for left, _ in pairs:
             work.matched[left] = True
         if walk.is_done:
@@ -67,18 +55,16 @@ class OuterProbe(Operator):
             alone = np.flatnonzero(~matched)
             pairs.append((alone, np.zeros(len(alone), np.int32)))
         left, right = (np.concatenate(each) for each in zip(*pairs, strict=True))
-        widened = self._widened(work, left, right)
-        work.origin = 0
+        widened = self._widened(work.batch, left, right, origin)
         return Step((widened,), widened.size, None if walk.is_done else work)
 
-    def _widened(self, work: Widening, left: Array, right: Array) -> TupleBatch:
+    def _widened(self, batch: TupleBatch, left: Array, right: Array, origin: int) -> TupleBatch:
         """Return tuples at these positions, with these rows of the relation."""
-        batch = work.batch
         signature = batch.signature.having(done=batch.signature.done | self.done)
         if len(left) == batch.size and is_run(left):
-            taken = replace(batch, origin=work.origin)  # exactly one match for each
+            taken = replace(batch, origin=origin)  # exactly one match for each
         else:
-            taken = batch.take(left, origin=work.origin)
+            taken = batch.take(left, origin=origin)
         return replace(
             taken,
             signature=signature,
@@ -105,43 +91,43 @@ class AskingProbe(OuterProbe):
         super().__init__(number, relation, alias, beside)
         self.sets_aside = False
         self.unbuilt: int | None = None
-        self._aside: deque[tuple[Widening, int]] = deque()
+        self._aside: deque[tuple[Search, int]] = deque()
         self._bytes = 0
 
-    def start(self, batch: TupleBatch) -> Widening:
+    def start(self, batch: TupleBatch) -> Search:
         """Ask for what the tuples need."""
-        work = Widening(self.beside.prepare(batch))
-        self.beside.ask(work.search)
+        work = self.beside.prepare(batch)
+        self.beside.ask(work)
         return work
 
-    def step(self, work: Widening, limit: int) -> Step:
+    def step(self, work: Search, limit: int) -> Step:
         """Return tuples widened by the next matches, or set them aside until all of these have come."""
-        if not work.search.has_begun:
-            if not self.beside.is_answered(work.search):
+        if not work.has_begun:
+            if not self.beside.is_answered(work):
                 if self.sets_aside and self._bytes < MOST_WAITING and not self.beside.is_full:
                     self._set_aside(work)
                     return Step((), 0)
-                self.beside.wait(work.search)
-            self.beside.begin(work.search)
+                self.beside.wait(work)
+            self.beside.begin(work)
         return super().step(work, limit)
 
-    def _set_aside(self, work: Widening) -> None:
+    def _set_aside(self, work: Search) -> None:
         batch = work.batch
-        size = sum(int(column.nbytes) for column in (*work.search.columns, *batch.rows.values()))
+        size = sum(int(column.nbytes) for column in (*work.columns, *batch.rows.values()))
         if self.unbuilt is not None:
             size += batch.stores[self.unbuilt].nbytes
         for low in range(0, batch.size, _PIECE):
-            piece = Widening(self.beside.prepare(batch.cut(low, low + _PIECE)))
+            piece = self.beside.prepare(batch.cut(low, low + _PIECE))
             self._aside.append((piece, size if low + _PIECE >= batch.size else 0))
         self._bytes += size
 
-    def take_back(self, *, waits: bool) -> list[Widening]:
+    def take_back(self, *, waits: bool) -> list[Search]:
         """Return what was set aside first, as far as it has its answers; ``waits`` until some of it has."""
         self.beside.take_answers()
         if waits and self._aside:
-            self.beside.wait(self._aside[0][0].search)
-        back: list[Widening] = []
-        while self._aside and self.beside.is_answered(self._aside[0][0].search):
+            self.beside.wait(self._aside[0][0])
+        back: list[Search] = []
+        while self._aside and self.beside.is_answered(self._aside[0][0]):
             work, size = self._aside.popleft()
             self._bytes -= size
             back.append(work)
